@@ -40,7 +40,7 @@ import _decisions as decisions
 import _report as reporting
 import psutil
 
-from tunefleet.cli.local_cluster.simulate_target import Site
+from tunefleet.cli.local_cluster.simulate_target import SimulationTarget
 from tunefleet.errors import MachineError
 from tunefleet.simulation import plot
 from tunefleet.simulation.curves import Series, series
@@ -69,7 +69,7 @@ def load(plan: Plan, *, renewals: bool = True) -> Report:
     """Drive one load on a server of its own."""
 
     async def drive() -> Report:
-        site = Site(link="http", renewals=renewals, url=None, key=None)
+        site = SimulationTarget(link="http", renewals=renewals, url=None, key=None)
         async with site.running(plan, None, lambda _: None) as one:
             return await one.run()
 
@@ -125,7 +125,7 @@ def faults(one: Report) -> list[str]:
 
 
 def _bounded(workers: int, task_s: float) -> Plan:
-    return _plan(workers, 3 * workers, task_s).model_copy(update={"for_s": BOUND_S, "come_within_s": BOUND_S})
+    return _plan(workers, 3 * workers, task_s).model_copy(update={"for_s": BOUND_S, "register_within_s": BOUND_S})
 
 
 def _plan(workers: int, tasks: int, task_s: float) -> Plan:

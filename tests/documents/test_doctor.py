@@ -50,7 +50,7 @@ def test_a_home_that_cannot_be_written(setup: pytest.MonkeyPatch, tmp_path: Path
 
 def test_a_data_folder_that_cannot_be_written(setup: pytest.MonkeyPatch) -> None:
     setup.setenv("TUNEFLEET_DATA", "/proc/self")
-    _says(checks.data_folder(), "bad", "/proc/self cannot be written", "chown or chmod")
+    _says(checks.data_folder(), "bad", "/proc/self is not writable", "chown or chmod")
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can mount a small disk")
@@ -125,7 +125,7 @@ def test_a_proxy_before_the_server(setup: pytest.MonkeyPatch) -> None:
     assert check_machine.proxy() is None, "nobody asks a proxy for this machine"
     setup.setenv("TUNEFLEET_URL", "http://fleet.example.org:8000")
     found = check_machine.proxy()
-    _says(found, "warning", "http://proxy.example.org:3128", "name fleet.example.org in NO_PROXY")
+    _says(found, "warning", "http://proxy.example.org:3128", "add fleet.example.org to NO_PROXY")
     assert "secret" not in str(found)
     setup.setenv("NO_PROXY", "fleet.example.org")
     assert check_machine.proxy() is None
@@ -161,7 +161,7 @@ def late() -> Iterator[Callable[[float], str]]:
 def test_clocks_that_differ(setup: pytest.MonkeyPatch, late: Callable[[float], str]) -> None:
     assert check_machine.clock() is None, "no server answers"
     setup.setenv("TUNEFLEET_URL", late(0))
-    _says(check_machine.clock(), "good", "as the server's", "")
+    _says(check_machine.clock(), "good", "in sync with the server", "")
     setup.setenv("TUNEFLEET_URL", late(3600))
     _says(check_machine.clock(), "warning", "behind http://127.0.0.1", "NTP")
     setup.setenv("TUNEFLEET_URL", late(-3600))
@@ -193,7 +193,7 @@ def test_a_wrong_key_and_a_port_that_is_taken(tmp_path: Path, free_port: Callabl
     found = {each["name"]: each for each in json.loads(done.stdout)}
     assert done.returncode == 1, done.stderr
     assert [name for name, each in found.items() if each["state"] == "bad"] == ["Server"]
-    assert "does not know this key" in found["Server"]["found"]
+    assert "rejects this key" in found["Server"]["found"]
     assert f"tunefleet login {reader.url}" in found["Server"]["mend"]
-    assert "is Tunefleet's" in found["Port"]["found"]
+    assert "is used by Tunefleet" in found["Port"]["found"]
     assert found["Clock"]["state"] == "good"

@@ -14,7 +14,7 @@ _REASONS = {
     "This cannot be a system prompt: {…}.": "the reason says what may be typed",
     "The question failed: {…}: {error}": "the server's sentence follows, with its own way out",
     "The preview failed: {…}": "the last words of a program; TUNEFLEET_DEBUG=true shows all of them",
-    "--workflows goes with --status, --owner, --limit and --all alone.": "it says what goes",
+    "--workflows supports only --status, --owner, --limit and --all.": "it says what goes",
     "It ended with code {done.returncode}: {…}.": "a finding of `tunefleet env check`, which says the way out below",
     "It took more than {_IMPORT_S} s to import.": "a finding of `tunefleet env check`",
     "It does not run: {error}.": "a finding of `tunefleet env check`",

@@ -1,5 +1,4 @@
-"""The `tunefleet` command, one file a noun. `main` has the table of commands; each is imported when it runs.
+"""The `tunefleet` command, one file per noun. `main` has the table of commands; each is imported when it runs.
 
-It refuses to know SQL, HTTP and training: everything it shows comes through `client`, everything it starts is a child
-process.
+No SQL, HTTP or training code here: all data comes through `client`, and everything it starts is a child process.
 """

@@ -1,6 +1,6 @@
-"""Where output goes: a terminal gets colour and width, a pipe gets plain text, `--json` gets one document.
+"""Console output: a terminal gets colour and width, a pipe gets plain text, `--json` gets one document.
 
-Colour and `NO_COLOR` are Rich's business; what is printed to a pipe is never cut to a width.
+Rich handles colour and `NO_COLOR`. Output to a pipe is never truncated.
 """
 
 from __future__ import annotations
@@ -23,15 +23,16 @@ from rich.theme import Theme
 
 from tunefleet.errors import printable
 
-Json = Annotated[bool, typer.Option("--json", help="Print JSON instead; its shape is that of the API.")]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON, in the shape of the API.")]
 
+# Rich needs a width for a pipe, too; no line of a table reaches this one.
 _PIPE_WIDTH = 10_000
 _GAP = 2
-_KEPT = (
+# Line and tab, the blanks of all scripts, and the joiners of letters and emoji.
+_ALLOWED = (
     "\n\t\u00a0\u1680\u2000\u2001\u2002\u2003\u2004\u2005\u2006\u2007\u2008\u2009\u200a\u200c\u200d\u202f\u205f\u3000"
 )
-"""Line and tab, the blanks of all scripts, and what joins letters and pictures."""
-# What JSON leaves as it is, and terminals obey.
+# Control characters that `json.dumps` leaves as they are and a terminal interprets.
 _ABOVE_ASCII = re.compile(r"[\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
 _THEME = Theme(
     {
@@ -58,13 +59,13 @@ _STATUS_STYLES = {
 
 
 class _Screen(Console):
-    """A console on whose terminal nothing that is shown can move the cursor, set a title or hide what stands there.
+    """A console that escapes control characters on a terminal; a pipe gets them unchanged.
 
-    What tasks and workers said is on nearly every screen; a pipe gets it as it is.
+    Nearly every screen shows text of tasks and workers, which must not move the cursor, set a title or hide output.
     """
 
     def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
-        """Render something, its texts spelt out; what Rich says to the terminal itself is no text."""
+        """Render with escaped texts; the control codes of Rich itself are no text and pass."""
         if self.is_terminal and isinstance(renderable, str):
             renderable = plain(renderable)
         elif self.is_terminal and isinstance(renderable, Text):
@@ -73,14 +74,15 @@ class _Screen(Console):
 
 
 def plain(text: str, keep: str = "") -> str:
-    """Return a text for a terminal: lines, tabs and blanks of all scripts stay, what commands it is spelt out."""
-    return printable(text, _KEPT + keep)
+    """Return a text for a terminal: lines, tabs and blanks of all scripts stay, control characters are escaped."""
+    return printable(text, _ALLOWED + keep)
 
 
 def _plain_text(text: Text) -> Text:
     if text.plain.isprintable() or (spelt := plain(text.plain)) == text.plain:
         return text
     made = text.blank_copy(spelt)
+    # An escaped character is longer than the original: the style spans move with it.
     at = [0, *accumulate(len(plain(each)) for each in text.plain)]
     made.spans = [Span(at[min(start, len(text))], at[min(end, len(text))], style) for start, end, style in text.spans]
     return made
@@ -108,14 +110,14 @@ def say(text: RenderableType = "", *, style: str | None = None) -> None:
     if console.is_terminal:
         console.print(text, style=style, markup=False, crop=False)
         return
-    # Rich fills the cells of a table with spaces, which are of no use in a pipe.
+    # Rich pads the cells of a table with spaces, which only disturb in a pipe.
     with console.capture() as captured:
         console.print(text, markup=False)
     console.file.write("\n".join(row.rstrip() for row in captured.get().split("\n")))
 
 
 def show_warnings(warnings: Iterable[str]) -> None:
-    """Print warnings on standard error, a line each."""
+    """Print warnings on standard error, one per line."""
     for warning in warnings:
         err().print(Text(f"Warning: {warning}", style="warn"))
 
@@ -132,7 +134,7 @@ def print_json(value: BaseModel | Iterable[BaseModel] | dict[str, Any]) -> None:
 
 
 def json_text(document: Any, *, indent: int | None = None) -> str:
-    """Return a document as JSON that people of all scripts can read, and that commands no terminal."""
+    """Return a document as JSON: letters of all scripts stay readable, control characters are escaped."""
     text = json.dumps(document, indent=indent, ensure_ascii=False)
     return _ABOVE_ASCII.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
 
@@ -143,15 +145,15 @@ def status_text(status: str) -> Text:
 
 
 def table(*heads: str | Text, right: Sequence[str] = (), wide: str | tuple[str, ...] = ()) -> Table:
-    """Make a table without lines.
+    """Build a table without lines.
 
     Args:
-        heads: Titles of the columns; one that is to stay as it is written, such as an id, is a `Text`.
+        heads: Titles of the columns, shown in capitals; a `Text`, such as an id, is shown unchanged.
     """
     may_shrink = (wide,) if isinstance(wide, str) else wide
     made = Table(box=None, pad_edge=False, header_style="head", padding=(0, 2, 0, 0))
     for head in heads:
-        # Rich takes room from columns that may wrap first; what `cut` made ends in an ellipsis there instead.
+        # Rich shrinks columns that may wrap first; a cell made by `cut` ends in an ellipsis there instead.
         made.add_column(
             head if isinstance(head, Text) else head.upper(),
             justify="right" if head in right else "left",
@@ -162,17 +164,17 @@ def table(*heads: str | Text, right: Sequence[str] = (), wide: str | tuple[str, 
 
 
 def cut(text: str, style: str = "") -> Text:
-    """Return text for the column of a table that is cut when the terminal is too narrow."""
+    """Return text for a table cell that is truncated when the terminal is too narrow."""
     return Text(text, style=style, no_wrap=True, overflow="ellipsis")
 
 
 def facts(rows: Iterable[tuple[str, RenderableType | None]]) -> RenderableType:
-    """Make a list of names and values; values that are `None` are left out."""
+    """Build a list of names and values; values that are `None` are left out."""
     return _Facts([(name, value) for name, value in rows if value is not None and str(value)])
 
 
 class _Facts:
-    """Names with values beside them; what would be cut in the middle of a word stands whole on a line of its own."""
+    """Names next to their values; a value with a word that is too long gets a line of its own."""
 
     def __init__(self, rows: Sequence[tuple[str, RenderableType]]) -> None:
         self._rows = rows
@@ -186,7 +188,7 @@ class _Facts:
             if isinstance(text, Text) and not text.no_wrap and _longest_word(text) > room:
                 yield listed
                 yield Text(name, style="dim")
-                # The terminal breaks it where it ends: what is copied from there has no blanks and line ends inside.
+                # Let the terminal wrap it: a copied value then has no blanks or line ends inside.
                 yield Text(text.plain, style=text.style, no_wrap=True, overflow="ignore")
                 listed = self._table()
             else:

@@ -1,4 +1,4 @@
-"""What a user sees when a command fails: one clear sentence and the way out; a traceback only if it is asked for."""
+"""Output of a failed command: one sentence and a hint; a traceback only with `TUNEFLEET_DEBUG`."""
 
 from __future__ import annotations
 
@@ -32,6 +32,7 @@ def _debugging() -> bool:
     try:
         return load(ClientSettings).debug
     except MachineError:
+        # Invalid settings may be the very error that is reported.
         return False
 
 
@@ -67,16 +68,18 @@ def _print_sentence(error: Exception, code: ExitCode) -> None:
     if code is not ExitCode.BUG:
         console.print(head + Text(str(error)))
         return
-    console.print(head + Text(f"Tunefleet made a mistake: {type(error).__name__}: {error}"))
-    console.print(Text("       Run the command again with TUNEFLEET_DEBUG=1 and report what it prints.", style="dim"))
+    console.print(head + Text(f"Unexpected error: {type(error).__name__}: {error}"))
+    console.print(
+        Text("       This is a bug. Run the command again with TUNEFLEET_DEBUG=1 and report the output.", style="dim")
+    )
 
 
 def _print_faults(error: SpecError) -> None:
     console = err()
-    name = error.filename or "the document"
+    name = error.filename or "the workflow file"
     lines = _source(error.filename)
     count = len(error.faults)
-    console.print(Text("Error: ", style="bad") + Text(f"{name} has {count} fault{'s' if count != 1 else ''}."))
+    console.print(Text("Error: ", style="bad") + Text(f"{name} has {count} error{'s' if count != 1 else ''}."))
     for fault in error.faults:
         console.print()
         _print_fault(fault, name, lines)
@@ -93,8 +96,8 @@ def _source(filename: str | None) -> list[str]:
 
 def _print_fault(fault: Fault, name: str, lines: list[str]) -> None:
     console = err()
-    place = f"{name}:{fault.line}:{fault.column}" if fault.line else name
-    console.print(Text(place, style="head") + Text(f"  {fault.path}" if fault.path else "", style="dim"))
+    position = f"{name}:{fault.line}:{fault.column}" if fault.line else name
+    console.print(Text(position, style="head") + Text(f"  {fault.path}" if fault.path else "", style="dim"))
     if 0 < fault.line <= len(lines):
         number = f"{fault.line:>5} │ "
         source, at = _around(lines[fault.line - 1].replace("\t", " "), fault.column - 1, console.width - len(number))
@@ -105,11 +108,11 @@ def _print_fault(fault: Fault, name: str, lines: list[str]) -> None:
         console.print(Text("      " + fault.hint, style="good"))
 
 
-def _around(line: str, at: int, room: int) -> tuple[str, int]:
-    """Return what of a line fits into the room, with the place `at` in it, and where that place is now."""
-    if len(line) <= room:
+def _around(line: str, at: int, width: int) -> tuple[str, int]:
+    """Return the part of a line around the column `at` that fits into `width`, and that column's new position."""
+    if len(line) <= width:
         return line, at
-    start = max(0, min(at - room // 2, len(line) - room))
-    shown = line[start : start + room]
+    start = max(0, min(at - width // 2, len(line) - width))
+    shown = line[start : start + width]
     shown = f"…{shown[1:]}" if start else shown
-    return (f"{shown[:-1]}…" if start + room < len(line) else shown), at - start
+    return (f"{shown[:-1]}…" if start + width < len(line) else shown), at - start

@@ -26,31 +26,31 @@ class ExitCode(IntEnum):
     """How a command ended; scripts may rely on the numbers."""
 
     OK = 0
-    """It did what was asked."""
+    """Success."""
     FAILED = 1
-    """A task or a command of `control` that was waited for failed, or a check of `doctor`; or an error has no code."""
+    """The awaited task or `control` command failed, or a check of `doctor`; or an error without a code of its own."""
     USAGE = 2
     """The command line itself is wrong: an unknown command or option, a missing argument."""
     INVALID = 3
-    """A document, a dataset, a model or a value cannot be used; trying again will not help."""
+    """A workflow file, a dataset, a model or a value is invalid; a retry will not help."""
     NOT_FOUND = 4
     """Nothing has that id or name."""
     CONFLICT = 5
-    """The thing is in a state that forbids the request, or a quota is used up."""
+    """The object is in a state that forbids the request, or a quota is used up."""
     DENIED = 6
-    """There is no key, the key is wrong or revoked, or it may not do this."""
+    """No key, a wrong or revoked key, or a key without permission."""
     UNREACHABLE = 7
-    """The server, or something that it needs, does not answer, or wants to be asked later."""
+    """The server, or something that it needs, does not answer, or asks to retry later."""
     MACHINE = 8
-    """This machine lacks something: a port, disk space, a device, a package; or a data folder cannot be used."""
+    """This machine lacks a port, disk space, a device or a package; or a data folder cannot be used."""
     CANCELLED = 9
-    """The task that was waited for was cancelled, or the job that was watched was aborted."""
+    """The awaited task was cancelled, or the watched job was aborted."""
     TIMED_OUT = 10
-    """The end of a task or the outcome of a command of `control` did not come in time; it is still to come."""
+    """The task or the `control` command did not finish in time; it is still running."""
     BUG = 70
-    """An error that Tunefleet does not understand. Please report it."""
+    """An unexpected error. Please report it."""
     MADE_WAY = 75
-    """`worker --once` gave its task back because its node is taken away; started again, it goes on."""
+    """`worker --once` returned its task because its node is preempted; started again, the task resumes."""
     INTERRUPTED = 130
     """Ctrl-C."""
 

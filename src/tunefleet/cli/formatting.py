@@ -1,4 +1,4 @@
-"""Numbers and times as people read them; pure."""
+"""Human-readable numbers and times; pure."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def step_time(seconds: float | None) -> str:
 
 
 def age(moment: datetime | None, *, now: datetime | None = None) -> str:
-    """Return how long ago something was, such as `3m`."""
+    """Return the time since a moment, such as `3m`."""
     if moment is None:
         return "–"
     seconds = max(0.0, ((now or datetime.now(UTC)) - moment).total_seconds())
@@ -52,7 +52,7 @@ def age(moment: datetime | None, *, now: datetime | None = None) -> str:
 
 
 def number(value: float | str | None) -> str:
-    """Return a measured value with as many digits as matter."""
+    """Return a measured value with its significant digits."""
     if value is None:
         return "–"
     if isinstance(value, str):

@@ -1,4 +1,4 @@
-"""Which task, worker or federation is meant by what was named."""
+"""Resolve a name or an id prefix to a task, worker or federation."""
 
 from __future__ import annotations
 
@@ -6,13 +6,14 @@ from tunefleet.cli.options import is_workflow
 from tunefleet.client import Client
 from tunefleet.errors import ConflictError, InputError, NotFoundError
 
+# How many candidates an error lists.
 _NAMED = 8
 _WORKERS = 1000
 _FEDERATIONS = 1000
 
 
 def one_task(client: Client, id_: str) -> str:
-    """Return the id of the task that is meant; of a workflow of one task that one, spread over parts or not."""
+    """Return a task id; of a workflow with a single task, sharded or not, the id of that task."""
     if not is_workflow(id_):
         return id_
     workflow = client.workflows.get(id_)
@@ -21,11 +22,11 @@ def one_task(client: Client, id_: str) -> str:
         return tasks[0].id
     named = ", ".join(f"{task.id} ({task.name})" for task in tasks[:_NAMED])
     more = f", and {len(tasks) - _NAMED} more: see `tunefleet show {workflow.id}`" if len(tasks) > _NAMED else ""
-    raise InputError(f"{workflow.id} is a workflow of several tasks.", hint=f"Name one of them: {named}{more}.")
+    raise InputError(f"{workflow.id} is a workflow with several tasks.", hint=f"Name one of them: {named}{more}.")
 
 
 def one_worker(client: Client, name: str) -> str:
-    """Return the id of the worker that is meant."""
+    """Return the id of the worker with this id or prefix."""
     ids = [worker.id for worker in client.workers.list(limit=_WORKERS).items]
     found = [name] if name in ids else [each for each in ids if each.startswith(name)]
     if len(found) == 1:
@@ -36,14 +37,14 @@ def one_worker(client: Client, name: str) -> str:
 
 
 def one_federation(client: Client, name: str) -> str:
-    """Return the id or number of the federation that is meant."""
+    """Return the id or number of the federation with this id, prefix or number."""
     if name.isdecimal():
         return name
     ids = [federation.id for federation in client.federations.list(limit=_FEDERATIONS).items]
     found = [name] if name in ids else [each for each in ids if each.startswith((name, f"fed-{name}"))]
     if len(found) > 1:
         raise _several("federations", name, found)
-    # One that is not among the newest is for the server to find, or to refuse.
+    # Only the newest are listed: the server finds or rejects an older one.
     return found[0] if found else name
 
 

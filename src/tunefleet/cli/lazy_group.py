@@ -1,6 +1,6 @@
-"""A command group whose commands are imported when they run, so that `tunefleet --help` stays under 0.2 s.
+"""A command group that imports a command when it runs, so that `tunefleet --help` stays under 0.2 s.
 
-The table of commands is data: name, where the function is, one line of help. Nothing here knows what a command does.
+The table of commands is data: name, import path of the function, one line of help.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def examples_of(function: Callable[..., Any]) -> tuple[str, ...]:
 
 
 def markup_mode() -> Literal["rich"] | None:
-    """Return how help is printed: in frames on a terminal, plain elsewhere."""
+    """Return the help style: Rich frames on a terminal, plain text elsewhere."""
     return "rich" if sys.stdout.isatty() else None
 
 
@@ -70,19 +70,18 @@ def _epilog(lines: tuple[str, ...]) -> str | None:
     shown = "\n".join(f"  {line}" for line in lines)
     if markup_mode() == "rich":
         return "Examples:\n" + shown.replace("[", "\\[")
-    # Click's mark \b keeps the line breaks of what follows.
+    # Click keeps the line breaks of a paragraph that begins with \b.
     return f"Examples:\n\n\b\n{shown}"
 
 
 @contextmanager
 def _interrupts_held() -> Iterator[None]:
-    """Hold Ctrl-C back while the block runs, and let it through at its end.
-
-    Pydantic compiles the patterns of models where an exception is dropped: the command would run on.
-    """
+    """Delay Ctrl-C until the end of the block."""
+    # Pydantic compiles the patterns of models in a callback that drops exceptions: a KeyboardInterrupt there would be
+    # lost, and the command would run on.
     before = signal.getsignal(signal.SIGINT)
     if before is not signal.default_int_handler or threading.current_thread() is not threading.main_thread():
-        yield  # somebody else minds it, or nobody wants to
+        yield  # another handler is installed, or signals do not reach this thread
         return
     pressed = False
 
@@ -100,7 +99,7 @@ def _interrupts_held() -> Iterator[None]:
 
 
 class LazyGroup(TyperGroup):
-    """Shows its table in help and completion; imports a command when it is to run."""
+    """Shows its table in help and completion; imports a command when it runs."""
 
     table: ClassVar[tuple[Entry, ...]] = ()
 
@@ -109,21 +108,21 @@ class LazyGroup(TyperGroup):
         return [entry.name for entry in self.table]
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
-        """Return what help and completion need of a command, without importing it."""
+        """Return what help and completion need, without importing the command."""
         entry = self._entry(cmd_name)
         if entry is None:
             return None
         return TyperCommand(name=entry.name, help=entry.help, short_help=entry.help, rich_help_panel=entry.panel)
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
-        """Write the plain help: one section a panel."""
+        """Write the plain help: one section per panel."""
         for panel in dict.fromkeys(entry.panel for entry in self.table):
             with formatter.section(panel):
                 formatter.write_dl([(entry.name, entry.help) for entry in self.table if entry.panel == panel])
 
     def resolve_command(self, ctx: Any, args: list[str]) -> tuple[str | None, Any, list[str]]:
-        """Import the command that is to run."""
-        # TyperGroup suggests near names from this mapping.
+        """Import the command to run."""
+        # TyperGroup suggests similar names from this mapping.
         self.commands = {entry.name: self.get_command(ctx, entry.name) for entry in self.table}
         name, found, rest = super().resolve_command(ctx, args)
         return name, self.load(name) if found is not None and name else None, rest
@@ -155,6 +154,6 @@ class LazyGroup(TyperGroup):
 def completion(
     shell: Annotated[Literal["bash", "zsh", "fish"], typer.Argument(metavar="SHELL", help="bash, zsh or fish.")],
 ) -> None:
-    """Print the completion script of a shell."""
+    """Print a shell completion script."""
     script = get_completion_script(prog_name="tunefleet", complete_var="_TUNEFLEET_COMPLETE", shell=shell)
     sys.stdout.write(script + "\n")

@@ -1,4 +1,4 @@
-"""The `tunefleet` command: its table of commands, and what happens when one of them fails."""
+"""The `tunefleet` command: the table of commands, and the handling of errors."""
 
 from __future__ import annotations
 
@@ -23,123 +23,109 @@ class Root(LazyGroup):
         Entry("demo", "local_cluster.demo:demo", "Fine-tune a small model on this machine and show it live.", START),
         Entry("up", "local_cluster.up:up", "Start a server and a worker on this machine.", START),
         Entry("login", "server.login:login", "Save a server's URL and key, or print a login link.", START),
-        Entry("submit", "tasks.submit:submit", "Submit a workflow document; local files it names are uploaded.", WORK),
-        Entry("follow", "tasks.submit:follow", "Show a task, or all tasks of a workflow, live until the end.", WORK),
-        Entry(
-            "validate", "tasks.validate:validate", "Check a workflow document; list every fault with its line.", WORK
-        ),
-        Entry("graph", "tasks.graph:graph", "Draw what the tasks of a workflow wait for.", WORK),
-        Entry("preview", "models.preview:preview", "Show what the model would be trained on, before it is.", WORK),
-        Entry(
-            "chat", "models.chat_commands:chat", "Talk with a model on a worker, or with what a task has trained.", WORK
-        ),
+        Entry("submit", "tasks.submit:submit", "Submit a workflow file; local files it names are uploaded.", WORK),
+        Entry("follow", "tasks.submit:follow", "Follow a task or a workflow live until it ends.", WORK),
+        Entry("validate", "tasks.validate:validate", "Check a workflow file; list every error with its line.", WORK),
+        Entry("graph", "tasks.graph:graph", "Draw the dependency graph of a workflow.", WORK),
+        Entry("preview", "models.preview:preview", "Preview the training data: trained and masked tokens.", WORK),
+        Entry("chat", "models.chat_commands:chat", "Chat with a model, or with the result of a training task.", WORK),
         Entry("ls", "tasks.task_commands:ls", "List tasks, newest first, or workflows.", WORK),
-        Entry(
-            "show", "tasks.show:show", "Show all that is known of a task, or a workflow's tasks in their order.", WORK
-        ),
-        Entry("why", "tasks.why:why", "Say why a task waits, worker by worker.", WORK),
+        Entry("show", "tasks.show:show", "Show the details of a task or a workflow.", WORK),
+        Entry("why", "tasks.why:why", "Explain why a task is pending, worker by worker.", WORK),
         Entry("logs", "tasks.log_command:logs", "Print a task's log.", WORK),
-        Entry("metrics", "tasks.metrics:metrics", "Print or plot what a task has measured.", WORK),
+        Entry("metrics", "tasks.metrics:metrics", "Print or plot the metrics of a task.", WORK),
         Entry(
             "compare",
             "tasks.compare:compare",
-            "Compare evaluations: their metrics, and how sure a difference is.",
+            "Compare evaluations, with the significance of differences.",
             WORK,
         ),
-        Entry("artifacts", "models.artifact_commands:app", "List and fetch what tasks produced.", WORK),
+        Entry("artifacts", "models.artifact_commands:app", "List and download the outputs of tasks.", WORK),
         Entry("export", "models.push:export", "Download a task's adapter or model, merged or as GGUF.", WORK),
-        Entry("push", "models.push:push", "Publish what a task has made: hub, bucket or folder.", WORK),
-        Entry("data", "models.data_commands:app", "Push datasets and models to the server by name.", WORK),
+        Entry("push", "models.push:push", "Publish an adapter or model to the hub, a bucket or a folder.", WORK),
+        Entry("data", "models.data_commands:app", "Upload datasets and models to the server.", WORK),
         Entry(
             "federation",
             "federations.federation_commands:app",
-            "Train one adapter with many workers, each on its own data.",
+            "Federated training: many workers, each on its own data.",
             WORK,
         ),
-        Entry("campaign", "campaigns.campaign_commands:app", "Train on and on by itself, chunk by chunk.", WORK),
-        Entry(
-            "models", "models.model_commands:app", "List, promote and export the models that campaigns have made.", WORK
-        ),
-        Entry("pause", "tasks.task_control:pause", "Pause tasks: each saves and ends; the GPU is free.", WORK),
-        Entry(
-            "resume", "tasks.task_control:resume", "Let paused tasks go on; an ended one goes on as a new task.", WORK
-        ),
-        Entry("stop", "tasks.task_control:stop", "End a training early; what it has learned is delivered.", WORK),
+        Entry("campaign", "campaigns.campaign_commands:app", "Continuous training, chunk by chunk.", WORK),
+        Entry("models", "models.model_commands:app", "List, promote and export the models of campaigns.", WORK),
+        Entry("pause", "tasks.task_control:pause", "Pause tasks: save a checkpoint and free the GPU.", WORK),
+        Entry("resume", "tasks.task_control:resume", "Resume paused tasks; an ended task resumes as a new one.", WORK),
+        Entry("stop", "tasks.task_control:stop", "Stop a training run early and keep its result.", WORK),
         Entry("save", "tasks.task_control:save", "Save a checkpoint of a running task now.", WORK),
-        Entry("evaluate", "tasks.task_control:evaluate", "Let a running task measure its held-out loss now.", WORK),
-        Entry("set", "tasks.task_control:set_", "Change a running task; what is changed survives a resume.", WORK),
+        Entry("evaluate", "tasks.task_control:evaluate", "Evaluate a running task now.", WORK),
+        Entry("set", "tasks.task_control:set_", "Change settings of a running task; they survive a resume.", WORK),
         Entry("checkpoints", "tasks.task_control:checkpoints", "List the checkpoints of a task.", WORK),
         Entry(
             "cancel",
             "tasks.task_commands:cancel",
-            "Cancel tasks, and what waits for them; what they saved stays.",
+            "Cancel tasks and their dependents; checkpoints are kept.",
             WORK,
         ),
-        Entry(
-            "retry", "tasks.retry:retry", "Submit a final task again, or what has not completed of a workflow.", WORK
-        ),
-        Entry("clone", "tasks.task_commands:clone", "Submit a task again with some fields changed.", WORK),
-        Entry("rm", "tasks.task_commands:rm", "Remove final tasks with what they stored.", WORK),
-        Entry("workers", "workers.worker_commands:app", "List the machines that run tasks.", FLEET),
+        Entry("retry", "tasks.retry:retry", "Retry an ended task, or the incomplete part of a workflow.", WORK),
+        Entry("clone", "tasks.task_commands:clone", "Submit a copy of a task with changed fields.", WORK),
+        Entry("rm", "tasks.task_commands:rm", "Remove ended tasks with their metrics, logs and artifacts.", WORK),
+        Entry("workers", "workers.worker_commands:app", "List and manage workers.", FLEET),
         Entry(
             "notify",
             "server.notify_commands:app",
-            "Be told when tasks end, fail or stall: webhook, Slack, Discord, e-mail.",
+            "Notifications when tasks end, fail or stall: webhook, Slack, Discord, e-mail.",
             FLEET,
         ),
         Entry("keys", "server.key_commands:app", "Create, list and revoke API keys.", FLEET),
-        Entry("projects", "server.project_commands:app", "Share the fleet: projects, their quotas and weights.", FLEET),
-        Entry("usage", "tasks.usage:usage", "Show what was used: GPU hours, energy, cost.", FLEET),
-        Entry("audit", "tasks.usage:audit", "List who changed what, and from where.", FLEET),
-        Entry("storage", "server.maintenance:storage", "Show how much room the server's data takes.", FLEET),
-        Entry("servers", "server.maintenance:servers", "List the servers that share one database.", FLEET),
-        Entry("prune", "server.maintenance:prune", "Remove what ended long ago.", FLEET),
+        Entry("projects", "server.project_commands:app", "Manage projects, their quotas and weights.", FLEET),
+        Entry("usage", "tasks.usage:usage", "Show usage: GPU hours, energy, cost.", FLEET),
+        Entry("audit", "tasks.usage:audit", "Show the audit log.", FLEET),
+        Entry("storage", "server.maintenance:storage", "Show the disk usage of the server.", FLEET),
+        Entry("servers", "server.maintenance:servers", "List the servers that share a database.", FLEET),
+        Entry("prune", "server.maintenance:prune", "Remove old workflows with their data.", FLEET),
         Entry(
             "simulate",
             "local_cluster.simulate:simulate",
-            "Load a real server with simulated workers and measure it.",
+            "Load-test a server with simulated workers.",
             FLEET,
         ),
-        Entry("join", "workers.join:join", "Make this machine a worker of a server, and run it.", HERE),
+        Entry("join", "workers.join:join", "Join this machine to a server as a worker.", HERE),
         Entry("server", "server.start_server:server", "Run a server on this machine.", HERE),
-        Entry("worker", "workers.start_worker:worker", "Run tasks of a server on this machine.", HERE),
-        Entry("agent", "workers.agent_commands:app", "Run the training agent of this machine.", HERE),
-        Entry("run", "control.run:run", "Run a training script so that it can be steered, paused and resumed.", HERE),
-        Entry("control", "control.control_commands:app", "See and steer the trainings of this machine.", HERE),
+        Entry("worker", "workers.start_worker:worker", "Run a worker on this machine.", HERE),
+        Entry("agent", "workers.agent_commands:app", "Run the training agent on this machine.", HERE),
+        Entry("run", "control.run:run", "Run a training script with control, pause and resume.", HERE),
+        Entry("control", "control.control_commands:app", "Control the training runs on this machine.", HERE),
         Entry(
             "env",
             "workers.environment_commands:app",
-            "Make and check the environments that some task kinds run in.",
+            "Manage the environments that some task kinds need.",
             HERE,
         ),
         Entry("db", "server.database_commands:app", "Check and migrate the server's database.", HERE),
         Entry(
             "verify-store",
             "server.verify_store:verify_store",
-            "Read all stored files; name what is damaged or lost.",
+            "Verify stored files; list damaged and missing ones.",
             HERE,
         ),
         Entry(
             "backup",
             "server.database_commands:backup",
-            "Write the server's database into a file, also while it runs.",
+            "Back up the server's database, also while it runs.",
             HERE,
         ),
         Entry(
             "restore",
             "server.database_commands:restore",
-            "Fill a database from a backup: SQLite's or PostgreSQL's.",
+            "Restore the database from a backup (SQLite or PostgreSQL).",
             HERE,
         ),
-        Entry("doctor", "server.doctor:doctor", "Check this machine and say how to mend what is wrong.", HERE),
-        Entry(
-            "debug-dump", "server.debug_dump:debug_dump", "Write one archive that helps to find what is wrong.", HERE
-        ),
-        Entry("completion", "lazy_group:completion", "Print the completion script of a shell.", HERE),
+        Entry("doctor", "server.doctor:doctor", "Check this machine and show how to fix problems.", HERE),
+        Entry("debug-dump", "server.debug_dump:debug_dump", "Collect diagnostics into one archive.", HERE),
+        Entry("completion", "lazy_group:completion", "Print a shell completion script.", HERE),
         Entry(
             "uninstall",
             "local_cluster.uninstall:uninstall",
-            "Show what Tunefleet left on this machine, and remove it.",
+            "Remove the files of Tunefleet from this machine.",
             HERE,
         ),
     )
@@ -161,7 +147,7 @@ app = typer.Typer(
 )
 
 
-# Commands that run, or look after, what is set up by a file `.env`; `campaign` reads it as the scheduler did.
+# Commands that run or maintain services configured in `.env`; `campaign` reads it as its predecessor did.
 _READ_DOTENV: Final = frozenset({
     "up", "server", "worker", "agent", "campaign", "db", "backup", "restore", "verify-store", "doctor", "uninstall",
 })  # fmt: skip
@@ -172,7 +158,7 @@ def root(
     context: typer.Context,
     *,
     url: Annotated[
-        str | None, typer.Option("--url", metavar="URL", help="Server to talk to; default: the one of `up` or `login`.")
+        str | None, typer.Option("--url", metavar="URL", help="Server URL; default: the server of `up` or `login`.")
     ] = None,
     version: Annotated[
         bool, typer.Option("--version", help="Print the version.", is_eager=True, callback=_version)
@@ -181,7 +167,7 @@ def root(
     """Fine-tune language models on the machines you have.
 
     Start with `tunefleet demo`; then `tunefleet up`, and `tunefleet submit FILE --follow` in another terminal.
-    Wherever an id is wanted, its first characters are enough.
+    A unique prefix of an id is enough wherever an id is expected.
     """
     if context.invoked_subcommand not in _READ_DOTENV:
         from tunefleet.settings import without_dotenv
@@ -199,15 +185,15 @@ def main() -> None:
 
 
 def run(args: Sequence[str]) -> int:
-    """Run a command line and return its exit code; every error ends here, in one sentence and without a traceback."""
+    """Run a command line and return its exit code; every error becomes one sentence without a traceback."""
     app.rich_markup_mode = markup_mode()
     completion_init()
     try:
-        # In a context of its own: what one command line chose is gone when the next one runs in this process.
+        # A context of its own: `--url` of one command line must not leak into the next one in this process.
         copy_context().run(typer.main.get_command(app).main, list(args), prog_name="tunefleet")
     except SystemExit as end:
         return end.code if isinstance(end.code, int) else ExitCode.FAILED
-    except Exception as error:  # noqa: BLE001  # the command line's edge: every error becomes a sentence
+    except Exception as error:  # noqa: BLE001  # outermost handler: every error becomes a sentence
         from tunefleet.cli.error_display import report
 
         return report(error, as_json="--json" in args)

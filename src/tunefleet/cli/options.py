@@ -1,4 +1,4 @@
-"""Arguments that many commands share, and how their words are read."""
+"""Shared arguments of commands, and the parsing of their values."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def _completer(fetch: Callable[[Any], Iterable[tuple[str, str]]]) -> Callable[[s
             with connect(patience_s=0.0) as client:
                 return [(word, printable(about)) for word, about in fetch(client) if word.startswith(incomplete)]
         except TunefleetError:
-            return []  # a shell that completes has no place for an error
+            return []  # completion has no place to show an error
 
     return complete
 
@@ -60,7 +60,7 @@ def _campaigns(client: Any) -> list[tuple[str, str]]:
 
 def _models(client: Any) -> list[tuple[str, str]]:
     found = client.models.list(limit=100).items
-    return [(name, "a model") for name in dict.fromkeys(each.name for each in found)]
+    return [(name, "model") for name in dict.fromkeys(each.name for each in found)]
 
 
 complete_task = _completer(_tasks)
@@ -77,35 +77,35 @@ def _ids(metavar: str, about: str, complete: Callable[[str], list[tuple[str, str
     return typer.Argument(metavar=metavar, help=about, autocompletion=complete)
 
 
-TaskId = Annotated[str, _ids("TASK", "Id of a task; its first characters are enough.")]
-TaskIds = Annotated[list[str], _ids("TASK…", "Ids of tasks; first characters are enough.")]
+TaskId = Annotated[str, _ids("TASK", "Task id or a unique prefix.")]
+TaskIds = Annotated[list[str], _ids("TASK…", "Task ids or unique prefixes.")]
 TaskOrWorkflow = Annotated[
     str,
-    _ids("TASK", "Id of a task, or of a workflow (wf-…); its first characters are enough.", complete_task_or_workflow),
+    _ids("TASK", "Id of a task or workflow (wf-…), or a unique prefix.", complete_task_or_workflow),
 ]
 TasksOrWorkflows = Annotated[
     list[str],
-    _ids("TASK…", "Ids of tasks, or of workflows (wf-…); first characters are enough.", complete_task_or_workflow),
+    _ids("TASK…", "Ids of tasks or workflows (wf-…), or unique prefixes.", complete_task_or_workflow),
 ]
-WorkerId = Annotated[str, _ids("WORKER", "Id of a worker; its first characters are enough.", complete_worker)]
+WorkerId = Annotated[str, _ids("WORKER", "Worker id or a unique prefix.", complete_worker)]
 Artifact = Annotated[
     str,
-    typer.Argument(metavar="ARTIFACT", help="Its name, id or digest.", autocompletion=complete_artifact),
+    typer.Argument(metavar="ARTIFACT", help="Name, id or digest of an artifact.", autocompletion=complete_artifact),
 ]
-Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
+Yes = Annotated[bool, typer.Option("--yes", "-y", help="Skip the confirmation.")]
 Timeout = Annotated[
-    float | None, typer.Option("--timeout", metavar="SECONDS", min=0, help="Give up waiting after so long.")
+    float | None, typer.Option("--timeout", metavar="SECONDS", min=0, help="Stop waiting after this time.")
 ]
 Set = Annotated[
     list[str] | None,
     typer.Option(
-        "--set", metavar="FIELD=VALUE", help="Change a field of the spec, such as training.learning_rate=1e-4."
+        "--set", metavar="FIELD=VALUE", help="Override a field of the spec, such as training.learning_rate=1e-4."
     ),
 ]
 
 
 def parse_sets(pairs: Iterable[str] | None) -> dict[str, Any]:
-    """Read `--set a.b=value` pairs; a value is what YAML makes of it, and `1e-4` is a number."""
+    """Parse `--set a.b=value` pairs; values are YAML, and `1e-4` is a number."""
     from tunefleet.spec import parse_value
 
     found = {}
@@ -113,58 +113,59 @@ def parse_sets(pairs: Iterable[str] | None) -> dict[str, Any]:
         dotted, equals, text = pair.partition("=")
         dotted = dotted.strip().removeprefix("spec.")
         if not equals or not dotted:
-            raise InputError(f"--set {pair} cannot be read.", hint="Write it like --set training.learning_rate=1e-4.")
+            raise InputError(f"--set {pair} is not FIELD=VALUE.", hint="Example: --set training.learning_rate=1e-4.")
         found[dotted] = parse_value(text.strip())
     return found
 
 
 def parse_pairs(pairs: Iterable[str]) -> dict[str, Any]:
-    """Read `learning_rate=1e-5` pairs that change a running training; a value is what YAML makes of it."""
+    """Parse `learning_rate=1e-5` pairs for a running task; values are YAML."""
     from tunefleet.spec import parse_value
 
     found: dict[str, Any] = {}
     for pair in pairs:
         name, equals, text = pair.partition("=")
         if not equals or not name.strip() or not text.strip():
-            raise InputError(f"{pair} cannot be read.", hint="Write it like learning_rate=1e-5.")
+            raise InputError(f"{pair} is not KEY=VALUE.", hint="Example: learning_rate=1e-5.")
         found[name.strip()] = parse_value(text.strip())
     return found
 
 
 def parse_duration(text: str) -> float:
-    """Read a duration such as `90`, `30m`, `12h`, `7d` as seconds."""
+    """Parse a duration such as `90`, `30m`, `12h`, `7d` into seconds."""
     match = _DURATION.match(text.strip())
     if match is None:
-        raise InputError(f"{text!r} is not a duration.", hint="Write it like 90s, 30m, 12h, 7d or 2w.")
+        raise InputError(f"{text!r} is not a duration.", hint="Use a duration such as 90s, 30m, 12h, 7d or 2w.")
     return float(match[1]) * _SECONDS[match[2]]
 
 
 def confirm(question: str, *, yes: bool, option: str = "--yes") -> None:
-    """Ask before something is lost; without a terminal the option is required."""
+    """Ask for confirmation before data is lost; without a terminal the option is required."""
     if yes:
         return
     if not sys.stdin.isatty():
-        raise InputError(f"{question} Nobody can be asked here.", hint=f"Repeat the command with {option}.")
+        raise InputError(f"{question} Not interactive; pass {option}.", hint=f"Run the command again with {option}.")
     typer.confirm(printable(question), abort=True, err=True)
 
 
 def is_workflow(id_: str) -> bool:
-    """Whether an id is a workflow's, not a task's."""
+    """Whether an id belongs to a workflow."""
     return id_.startswith("wf-")
 
 
 _PATIENCE_S = 2.0
+# Shorter than the patience: a local port that refuses is most likely a server that is not started.
 _REFUSED_S = 1.0
+# The value of `tunefleet --url`.
 chosen_url: ContextVar[str | None] = ContextVar("chosen_url", default=None)
-"""What `tunefleet --url` named."""
 
 
 @contextmanager
 def connect(*, patience_s: float = _PATIENCE_S, refused_s: float | None = _REFUSED_S) -> Iterator[Client]:
-    """Open a client for the server that was chosen, or that this user last started or logged in to.
+    """Open a client for the server of `--url`, or the one that this user last started or logged in to.
 
     Args:
-        refused_s: How long, at most, if it is on this machine and nobody listens there; as long if `None`.
+        refused_s: Longest wait for a server on this machine whose port refuses; `None` for `patience_s`.
     """
     with Client(chosen_url.get(), patience_s=patience_s, refused_s=refused_s) as client:
         yield client

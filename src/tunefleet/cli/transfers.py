@@ -1,4 +1,4 @@
-"""A progress bar for uploads and downloads, on standard error; none where that is not a terminal."""
+"""A progress bar for uploads and downloads on standard error; none if that is not a terminal."""
 
 from __future__ import annotations
 
@@ -11,12 +11,13 @@ from tunefleet.cli.console import err
 from tunefleet.client.transfer import OnProgress
 from tunefleet.client.transfer import Progress as Transferred
 
-_WORTH_A_BAR_BYTES = 4 << 20
+# Smaller transfers end before a bar could be read.
+_MIN_BAR_BYTES = 4 << 20
 
 
 @contextmanager
 def transfer_bar() -> Iterator[OnProgress]:
-    """Yield a function that shows how far transfers are; small ones pass unseen."""
+    """Yield a function that shows the progress of transfers; small ones are not shown."""
     bar = Progress(
         TextColumn("{task.description}", style="dim"),
         BarColumn(bar_width=None),
@@ -30,7 +31,7 @@ def transfer_bar() -> Iterator[OnProgress]:
     rows = {}
 
     def show(progress: Transferred) -> None:
-        if progress.total_bytes < _WORTH_A_BAR_BYTES:
+        if progress.total_bytes < _MIN_BAR_BYTES:
             return
         name = f"{progress.phase.capitalize()} {progress.name}"
         if name not in rows:

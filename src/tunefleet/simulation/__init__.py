@@ -1,14 +1,15 @@
-"""Loads a real server with simulated workers, and measures what that costs.
+"""Load tests: a real server with simulated workers.
 
-    plan                what is to be simulated
-    profile, documents  what its workers have, what its tasks ask for
-    worker              one simulated worker
-    crowd, __main__     many of them in one process, and that process
-    processes           the processes, from outside
-    load_run            one load from its submits to its check
-    sampling            what the server takes
-    report, curves      what was found, and how it grows with the load
+    plan                   parameters of a load
+    profile                capabilities of the workers
+    simulated_worker       one simulated worker; poll_exchange and held_attempt are its parts
+    crowd, __main__        many workers in one process, and that process
+    processes              the parent's side of these processes
+    load_run               one load, from submission to the final check
+    sampling               resource use of the server
+    load_report, totals    the report, and how it is computed
+    curves, plot           growth of the costs with the load
 
-The workers keep the protocol to the letter: they register, hold an exchange open, renew by it, accept, finish, obey.
-What they do not do is train. Knows the server by its API alone.
+The workers use the real protocol: they register, hold an exchange open, renew, accept, finish and execute commands, but
+they do not train. Uses the server only through its API.
 """

@@ -1,6 +1,6 @@
-"""One process of simulated workers: reads its share on standard input, and says how far it is on standard output.
+"""One process of simulated workers: reads its share from standard input, and reports progress on standard output.
 
-Whoever started it ends it by closing its standard input; its workers leave before it goes.
+The parent stops it by closing its standard input; the workers leave before the process exits.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ _TICK_S: Final = 0.25
 
 def main() -> None:
     """Run until standard input ends."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # a Ctrl-C is for who started this
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is handled by the parent
     share = CrowdPlan.model_validate_json(sys.stdin.readline())
     uvloop.run(_run(share))
-    # The thread at standard input holds its lock, for which the interpreter's end would wait.
+    # The thread that reads standard input holds its lock: a normal exit would wait for it.
     os._exit(0)
 
 
@@ -42,29 +42,30 @@ async def _run(share: CrowdPlan) -> None:
     except* TunefleetError as found:
         refusal = _first(found)
     if refusal is not None:
-        _say_fault(refusal)
+        _send_error(refusal)
         await crowd.stop()
         return
-    _say(CrowdReady(workers=share.count))
+    _send(CrowdReady(workers=share.count))
     while not over.is_set():
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(over.wait(), _TICK_S)
         if crowd.fatal is not None:
-            _say_fault(crowd.fatal)
+            _send_error(crowd.fatal)
             break
-        _say(crowd.tick())
-    _say(await crowd.stop())
+        _send(crowd.tick())
+    _send(await crowd.stop())
 
 
 def _end_of_input() -> asyncio.Event:
-    """Return what is set when standard input ends; the thread that waits for it holds up nothing."""
+    """Return an event that is set when standard input ends."""
     over, loop = asyncio.Event(), asyncio.get_running_loop()
 
     def wait() -> None:
         sys.stdin.read()
-        with contextlib.suppress(RuntimeError):  # the loop is closed: this process ends by itself
+        with contextlib.suppress(RuntimeError):  # the loop is closed: this process is exiting
             loop.call_soon_threadsafe(over.set)
 
+    # A daemon: a blocking read must not delay the exit.
     threading.Thread(target=wait, name="standard-input", daemon=True).start()
     return over
 
@@ -74,11 +75,11 @@ def _first(found: BaseExceptionGroup[TunefleetError]) -> TunefleetError:
     return _first(first) if isinstance(first, BaseExceptionGroup) else first
 
 
-def _say_fault(error: TunefleetError) -> None:
-    _say(CrowdFailed(message=error.message, hint=error.hint))
+def _send_error(error: TunefleetError) -> None:
+    _send(CrowdFailed(message=error.message, hint=error.hint))
 
 
-def _say(message: Message) -> None:
+def _send(message: Message) -> None:
     sys.stdout.write(message.model_dump_json() + "\n")
     sys.stdout.flush()
 

@@ -1,4 +1,4 @@
-"""Many simulated workers in one event loop, and the notes that they share."""
+"""Many simulated workers in one event loop, and their shared records."""
 
 from __future__ import annotations
 
@@ -21,38 +21,38 @@ from tunefleet.transport.http_async import AsyncHttpLink, AsyncJournals, Traffic
 from tunefleet.transport.redis.keys import Keys
 from tunefleet.transport.redis.worker import RedisLink
 
-# Workers that register or leave at the same time.
-_AT_ONCE: Final = 50
+# Workers that register or leave concurrently.
+_CONCURRENT: Final = 50
 _LAG_S: Final = 0.05
+# Durations kept of each kind; more are sampled uniformly.
 _KEPT: Final = 20_000
-"""Durations that are kept of a kind; of more a fair sample is."""
 
 
 class Durations:
-    """A fair sample of durations."""
+    """A uniform sample of durations (reservoir sampling)."""
 
-    def __init__(self, chance: random.Random) -> None:
-        self._chance = chance
+    def __init__(self, rng: random.Random) -> None:
+        self._rng = rng
         self.count = 0
         self.kept: list[float] = []
 
     def add(self, seconds: float) -> None:
-        """Take one."""
+        """Add a duration."""
         self.count += 1
         if len(self.kept) < _KEPT:
             self.kept.append(seconds)
-        elif (place := self._chance.randrange(self.count)) < _KEPT:
-            self.kept[place] = seconds
+        elif (index := self._rng.randrange(self.count)) < _KEPT:
+            self.kept[index] = seconds
 
 
 class Crowd:
-    """A share of a plan's workers, and the ledger that they write in."""
+    """A share of a plan's workers, and their ledger."""
 
     def __init__(self, share: CrowdPlan) -> None:
         self._share = share
         self._traffic = Traffic()
-        chance = random.Random(share.first)
-        self._spoken, self._lags = Durations(chance), Durations(chance)
+        rng = random.Random(share.first)
+        self._exchange_times, self._lags = Durations(rng), Durations(rng)
         self._exchanges = self._renewals = self._offers = self._faults = 0
         self._last_fault: str | None = None
         self._traces: list[Trace] = []
@@ -62,31 +62,31 @@ class Crowd:
         self._journals: AsyncJournals | None = None
         self._threads: ThreadPoolExecutor | None = None
         self._watch: asyncio.Task[None] | None = None
-        self._began = 0.0
+        self._started_at = 0.0
         self._process = psutil.Process()
         self._cpu_s = 0.0
 
     async def start(self) -> None:
-        """Register all workers, a part of them at a time.
+        """Register all workers, `_CONCURRENT` at a time.
 
         Raises:
-            TunefleetError: If the server does not take one of them.
+            TunefleetError: If the server rejects one of them.
         """
         share = self._share
-        if share.meeting.link == "redis":
+        if share.connection.link == "redis":
             self._threads = ThreadPoolExecutor(2 * share.count, thread_name_prefix="redis-link")
         if share.plan.metrics_per_s:
-            self._journals = AsyncJournals(share.meeting.url, self._traffic)
+            self._journals = AsyncJournals(share.connection.url, self._traffic)
         self._workers = [self._worker(number) for number in range(share.first, share.first + share.count)]
         await _each(self._workers, SimulatedWorker.start)
-        self._began, self._cpu_s = time.monotonic(), sum(self._process.cpu_times()[:2])
+        self._started_at, self._cpu_s = time.monotonic(), sum(self._process.cpu_times()[:2])
         self._watch = asyncio.create_task(self._watch_lag())
 
     async def stop(self) -> CrowdEnd:
-        """Let all workers leave, and return what was noted."""
+        """Let all workers leave, and return the records."""
         if self._watch is not None:
             self._watch.cancel()
-        ran_s = max(1e-9, time.monotonic() - self._began)
+        ran_s = max(1e-9, time.monotonic() - self._started_at)
         cpu = (sum(self._process.cpu_times()[:2]) - self._cpu_s) / ran_s
         await _each(self._workers, SimulatedWorker.leave)
         if self._journals is not None:
@@ -97,7 +97,7 @@ class Crowd:
             traces=tuple(self._traces),
             exchanges=self._exchanges,
             renewals=self._renewals,
-            spoken_s=tuple(self._spoken.kept),
+            spoken_s=tuple(self._exchange_times.kept),
             lags_s=tuple(self._lags.kept),
             cpu_share=cpu,
             rss_bytes=self._process.memory_info().rss,
@@ -110,61 +110,61 @@ class Crowd:
 
     @property
     def fatal(self) -> TunefleetError | None:
-        """What ended a worker before its time."""
+        """The error that stopped a worker, if any."""
         return self._fatal
 
     def tick(self) -> CrowdTick:
-        """Return how far it is."""
+        """Return the progress."""
         ended = sum(trace.finished_at is not None for trace in self._traces)
         return CrowdTick(offers=self._offers, ended=ended, exchanges=self._exchanges, faults=self._faults)
 
-    def exchanged(self, took_s: float, *, spoke: bool, renewed: bool) -> None:
+    def exchanged(self, took_s: float, *, has_messages: bool, renewed: bool) -> None:
         """Count an exchange."""
         self._exchanges += 1
         self._renewals += renewed
-        if spoke:
-            self._spoken.add(took_s)
+        if has_messages:
+            self._exchange_times.add(took_s)
 
     def offered(self) -> None:
         """Count an offer."""
         self._offers += 1
 
     def ended(self, trace: Trace) -> None:
-        """Note an attempt that is over."""
+        """Record an ended attempt."""
         self._traces.append(trace)
 
     def fault(self, error: TunefleetError) -> None:
-        """Count something that is tried again."""
+        """Count an error that is retried."""
         self._faults += 1
         self._last_fault = str(error)
 
     def foreign(self, task_id: str) -> None:
-        """Note a task that is not ours, and was given back."""
+        """Record a task of another run that was released."""
         self._foreign.append(task_id)
 
     def _worker(self, number: int) -> SimulatedWorker:
         ship = None if self._journals is None else self._journals.ship
         return SimulatedWorker(
-            self._share.plan, number, self._link(), self, ship=ship, link_name=self._share.meeting.link,
+            self._share.plan, number, self._link(), self, ship=ship, link_name=self._share.connection.link,
             on_fatal=self._note_fatal,
         )  # fmt: skip
 
     def _link(self) -> AsyncWorkerLink:
-        meeting = self._share.meeting
+        connection = self._share.connection
         if self._threads is None:
-            return AsyncHttpLink(meeting.url, meeting.key, traffic=self._traffic)
-        if meeting.redis_url is None:
-            raise MachineError("The Redis link needs a Redis.", hint="Set REDIS_URL, as for a worker.")
-        keys = Keys(meeting.topic, meeting.redis_prefix)
+            return AsyncHttpLink(connection.url, connection.key, traffic=self._traffic)
+        if connection.redis_url is None:
+            raise MachineError("The Redis transport needs REDIS_URL.", hint="Set REDIS_URL, as for a worker.")
+        keys = Keys(connection.topic, connection.redis_prefix)
         beat_s = self._share.plan.load_every_s
-        link = RedisLink(meeting.redis_url, keys, server_url=meeting.url, heartbeat_interval_s=beat_s)
+        link = RedisLink(connection.redis_url, keys, server_url=connection.url, heartbeat_interval_s=beat_s)
         return ThreadedLink(link, self._threads)
 
     def _note_fatal(self, error: TunefleetError) -> None:
         self._fatal = self._fatal or error
 
     async def _watch_lag(self) -> None:
-        """Measure how late this loop is: what it is late, it adds to all that it measures."""
+        """Measure the lag of this event loop, which distorts all other measurements."""
         while True:
             due = time.monotonic() + _LAG_S
             await asyncio.sleep(_LAG_S)
@@ -172,10 +172,10 @@ class Crowd:
 
 
 async def _each(workers: list[SimulatedWorker], act: Callable[[SimulatedWorker], Awaitable[None]]) -> None:
-    room = asyncio.Semaphore(_AT_ONCE)
+    semaphore = asyncio.Semaphore(_CONCURRENT)
 
     async def one(worker: SimulatedWorker) -> None:
-        async with room:
+        async with semaphore:
             await act(worker)
 
     async with asyncio.TaskGroup() as group:

@@ -1,4 +1,4 @@
-"""How what a load costs grows with the load: a straight line and a power through what was measured."""
+"""Growth of the costs with the load: a linear and a power-law fit of the measurements."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def _mib(size_bytes: int | None) -> float | None:
     return None if size_bytes is None else size_bytes / _MIB
 
 
-# What is drawn and fitted, and where it stands in a report.
+# Costs that are plotted and fitted → how to read them from a report.
 COSTS: Final[dict[str, Read]] = {
     "decisions_per_s": lambda one: one.decisions_per_s,
     "exchange_p95_ms": lambda one: one.exchange.p95_ms,
@@ -36,8 +36,8 @@ class Curve(Message):
     """One cost over the loads.
 
     Args:
-        per_1000: Slope of the straight line through them, for 1,000 more.
-        exponent: The cost grows with the load to this power: 1 is in proportion, 0 not at all. None where a value is 0.
+        per_1000: Slope of the linear fit, per 1,000 more.
+        exponent: Exponent of the power-law fit: 1 is proportional, 0 constant. None if a value is 0.
     """
 
     name: str
@@ -79,7 +79,7 @@ def _curve(name: str, loads: Sequence[Report], by: Literal["workers", "tasks"]) 
 
 
 def _line(xs: Sequence[float], ys: Sequence[float]) -> tuple[float, float]:
-    """Return slope and start of the line with the least squares."""
+    """Return slope and intercept of the least-squares line."""
     mean_x, mean_y = sum(xs) / len(xs), sum(ys) / len(ys)
     spread = sum((x - mean_x) ** 2 for x in xs)
     slope = sum((x - mean_x) * (y - mean_y) for x, y in zip(xs, ys, strict=True)) / spread

@@ -1,4 +1,4 @@
-"""One attempt that a simulated worker holds: its clock, its journal, and what is noted of it."""
+"""An attempt held by a simulated worker: its timer, its journal and its record."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from typing import NamedTuple
 from tunefleet.lifecycle.task import TaskReason
 from tunefleet.schemas.worker_link import Finish, FinishOutcome, JournalBatch, Offer
 
-# Seconds between two deliveries of a journal, as a real shipper batches them.
+# Seconds between journal deliveries, like the batches of a real worker.
 EVERY_S = 1.0
 
 
 class Trace(NamedTuple):
-    """What befell an attempt; times on the machine's monotonic clock, `None` where it did not come so far."""
+    """Record of an attempt; times of the monotonic clock, `None` for events that did not happen."""
 
     task_id: str
     attempt: int
@@ -29,8 +29,8 @@ class Trace(NamedTuple):
 
 
 @dataclass(slots=True)
-class Held:
-    """An attempt."""
+class HeldAttempt:
+    """An attempt and its state."""
 
     offer: Offer
     runs_s: float
@@ -43,22 +43,22 @@ class Held:
 
     @property
     def launch(self) -> str:
-        """Names the only launch of this attempt."""
+        """Id of the only launch of this attempt."""
         return f"sim-{self.offer.attempt}"
 
     def start(self, when_over: Callable[[], None]) -> None:
-        """Let the run begin."""
+        """Start the timer of the run."""
         self.clock = asyncio.get_running_loop().call_later(self.runs_s, when_over)
 
-    def let_go(self) -> None:
-        """Stop what still goes on for it."""
+    def cancel(self) -> None:
+        """Cancel its timer and journal."""
         if self.clock is not None:
             self.clock.cancel()
         if self.journal is not None:
             self.journal.cancel()
 
     def ended(self, outcome: FinishOutcome, reason: TaskReason) -> Finish:
-        """Write down how it ended; the first end counts."""
+        """Set its end; only the first call counts."""
         if self.finish is None:
             result = {"simulated": True, "runs_s": round(self.runs_s, 3)} if outcome == "completed" else {}
             cursors = {self.launch: self.shipped} if self.shipped else {}
@@ -66,7 +66,7 @@ class Held:
         return self.finish
 
     def batch(self, per_s: float, *, now: float) -> JournalBatch | None:
-        """Write the journal records that are due; None if there are none."""
+        """Return the journal records that are due; None if there are none."""
         began = self.accepted_at if self.accepted_at is not None else now
         due = 1 + int(min(now - began, self.runs_s) * per_s)
         if due <= self.shipped:
@@ -82,7 +82,7 @@ class Held:
         return json.dumps({**about, "type": "metric", "step": seq, "window": [seq, seq], "values": values})
 
     def trace(self, finished_at: float | None) -> Trace:
-        """Sum up what befell it."""
+        """Return its record."""
         outcome = None if self.finish is None or finished_at is None else self.finish.outcome
         accepted_at = self.accepted_at if self.accepted_at is not None else finished_at
         return Trace(self.offer.task_id, self.offer.attempt, self.offered_at, accepted_at, finished_at, outcome)

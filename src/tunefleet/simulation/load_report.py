@@ -1,4 +1,4 @@
-"""What was found: of one process of workers, and of a whole load."""
+"""Messages of the worker processes, and the report of a load."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tunefleet.simulation.held_attempt import Trace
 
 
 class CrowdTick(Message):
-    """How far a process of workers is."""
+    """Progress of a worker process."""
 
     type: Literal["tick"] = "tick"
     offers: int
@@ -23,14 +23,14 @@ class CrowdTick(Message):
 
 
 class CrowdReady(Message):
-    """All workers of a process are registered."""
+    """All workers of a process have registered."""
 
     type: Literal["ready"] = "ready"
     workers: int
 
 
 class CrowdFailed(Message):
-    """A process of workers cannot go on."""
+    """A worker process failed."""
 
     type: Literal["failed"] = "failed"
     message: str
@@ -38,11 +38,11 @@ class CrowdFailed(Message):
 
 
 class CrowdEnd(Message):
-    """The last word of a process of workers.
+    """Final message of a worker process.
 
     Args:
-        spoken_s: How long those took that said something of a task, and so were answered at once; a fair sample if
-            there are many.
+        spoken_s: Durations of exchanges that reported on a task, which the server answers immediately; a uniform
+            sample if there are many.
     """
 
     type: Literal["end"] = "end"
@@ -71,7 +71,7 @@ class Spread(Message):
 
 
 class Sample(Message):
-    """What the server takes at one moment; what cannot be seen from here is None."""
+    """Resource use of the server at one time; None where it cannot be measured."""
 
     at_s: float
     rss_bytes: int | None = None
@@ -81,11 +81,11 @@ class Sample(Message):
 
 
 class ServerCost(Message):
-    """What a load has cost the server.
+    """Resource use of the server during a load.
 
     Args:
-        written_bytes: What its process has written to its disk; None if the system does not tell, or the folder lies in
-            memory.
+        written_bytes: Bytes written to disk by its process; None if the system does not report them, or the data folder
+            is in memory.
     """
 
     rss_start_bytes: int | None = None
@@ -99,7 +99,7 @@ class ServerCost(Message):
 
 
 class RedisCost(Message):
-    """What went through Redis."""
+    """Traffic of Redis."""
 
     commands: int
     input_bytes: int
@@ -109,7 +109,7 @@ class RedisCost(Message):
 
 
 class Generator(Message):
-    """Whether what loads the server was fast enough itself."""
+    """Whether the simulated workers themselves were fast enough."""
 
     processes: int
     lag: Spread
@@ -122,9 +122,9 @@ class Report(Message):
     """One load.
 
     Args:
-        for_nothing: Tasks that a worker has run to their end after the server had taken it for lost: it was silent for
-            too long, or the server too busy to hear it.
-        decisions_per_s: Offers a second, from the first to the last.
+        for_nothing: Tasks that a worker finished after the server had declared it lost: it was silent for too long, or
+            the server too busy to process its messages.
+        decisions_per_s: Offers per second, from the first to the last.
     """
 
     run_id: str
@@ -163,12 +163,12 @@ class Report(Message):
 
     @property
     def whole(self) -> bool:
-        """Whether nothing was lost or counted twice, and it went to its end."""
+        """Whether the load ended normally, without lost or doubled tasks."""
         return not self.lost and not self.doubled and self.ended in {"done", "time"}
 
 
 def spread(seconds: Sequence[float]) -> Spread:
-    """Sum up durations."""
+    """Return count and percentiles of durations."""
     ordered = sorted(seconds)
     if not ordered:
         return Spread()
@@ -180,7 +180,7 @@ def spread(seconds: Sequence[float]) -> Spread:
 
 
 def rate(moments: Sequence[float]) -> float | None:
-    """Return how many happen a second, from the first to the last; None if that cannot be said."""
+    """Return events per second between the first and the last; None for fewer than two times."""
     if len(moments) < 2 or max(moments) == min(moments):
         return None
     return round((len(moments) - 1) / (max(moments) - min(moments)), 2)

@@ -1,4 +1,4 @@
-"""One load: its workers come, its tasks are submitted, it is waited for, and the server's own list is asked."""
+"""One load: start workers, submit tasks, wait, and compare with the server's task list."""
 
 from __future__ import annotations
 
@@ -18,23 +18,23 @@ from tunefleet.lifecycle.task import TaskReason
 from tunefleet.schemas.api import SubmitRequest, TaskView
 from tunefleet.simulation import profile, totals
 from tunefleet.simulation.load_report import Report
-from tunefleet.simulation.plan import LIGHT, Meeting, Plan
+from tunefleet.simulation.plan import LIGHT, Plan, ServerConnection
 from tunefleet.simulation.processes import Crowds
 from tunefleet.simulation.profile import capabilities
 from tunefleet.simulation.sampling import Machine, Sampler
 
 Ended = Literal["done", "time", "interrupted", "stalled"]
 _LOOK_S: Final = 0.05
+# Concurrent submit requests.
 _SUBMITS: Final = 4
-"""Documents on their way at the same time."""
-# After so long without anything new the server's own list is asked whether all is over.
+# Without progress for this time, the server's list decides whether all tasks have ended.
 _SETTLED_S: Final = 3.0
-# So long nothing may happen, beside the time that a task runs; then it is over.
-_STILL_S: Final = 60.0
+# Without progress for this time plus the run time of a task, the load counts as stalled.
+_STALL_S: Final = 60.0
 
 
 class Progress(NamedTuple):
-    """How far a load is."""
+    """Progress of a load."""
 
     submitted: int
     offered: int
@@ -44,7 +44,7 @@ class Progress(NamedTuple):
 
 @dataclass(slots=True)
 class Submits:
-    """What was submitted: workflow → when the call was made, and the tasks of each."""
+    """Submitted workflows: times of request and reply, and their tasks."""
 
     called_at: dict[str, float] = field(default_factory=dict)
     answered_at: dict[str, float] = field(default_factory=dict)
@@ -52,33 +52,33 @@ class Submits:
 
 
 class Load:
-    """Drives one load.
+    """Runs one load.
 
     Args:
-        processes: Of workers; as many as are needed if None.
+        processes: Number of worker processes; automatic if None.
     """
 
     def __init__(
-        self, plan: Plan, meeting: Meeting, *, admin_key: str, machine: Machine, renewals: bool = True,
-        tidy: bool = False, processes: int | None = None, told: Callable[[Progress], None] = lambda _: None,
+        self, plan: Plan, connection: ServerConnection, *, admin_key: str, machine: Machine, renewals: bool = True,
+        tidy: bool = False, processes: int | None = None, on_progress: Callable[[Progress], None] = lambda _: None,
     ) -> None:  # fmt: skip
-        self._plan, self._meeting, self._machine = plan, meeting, machine
-        self._renewals, self._tidy, self._told = renewals, tidy, told
-        self._client = AsyncClient(meeting.url, admin_key)
-        self._crowds = Crowds(plan, meeting, processes)
+        self._plan, self._connection, self._machine = plan, connection, machine
+        self._renewals, self._tidy, self._on_progress = renewals, tidy, on_progress
+        self._client = AsyncClient(connection.url, admin_key)
+        self._crowds = Crowds(plan, connection, processes)
         self._submits = Submits()
         self._interrupted = asyncio.Event()
-        self._workers_came = False
+        self._workers_started = False
 
     def interrupt(self) -> None:
-        """End it early; what was measured is reported."""
+        """Stop early; the report covers what was measured."""
         self._interrupted.set()
 
     async def run(self) -> Report:
-        """Drive it to its end.
+        """Run the load.
 
         Raises:
-            TunefleetError: If the server or the workers cannot go on.
+            TunefleetError: If the server or the workers fail.
         """
         try:
             async with self._client, self._crowds:
@@ -94,8 +94,8 @@ class Load:
     async def _run(self, sampler: Sampler) -> Report:
         if self._plan.fill_first:
             await self._submit()
-        self._workers_came = True
-        await self._come()
+        self._workers_started = True
+        await self._start_workers()
         sampler.start()
         began = time.monotonic()
         submitting = None if self._plan.fill_first else asyncio.create_task(self._submit())
@@ -107,18 +107,19 @@ class Load:
         await sampler.stop()
         cost, redis = sampler.server(self._crowds.tick.ended), sampler.redis()
         ends = await self._crowds.stop()
-        # After the workers' last words: what they finish while the list is read would seem lost.
+        # Listed after the workers have left: a task finished during the listing would seem lost.
         tasks = await self._listed()
-        found = totals.Found(
-            self._plan, self._meeting.link, self._renewals, ended, took_s, tasks, ends,
-            self._submits.called_at, self._submits.answered_at, await self._given_up(totals.questions(tasks, ends)),
+        found = totals.LoadResult(
+            self._plan, self._connection.link, self._renewals, ended, took_s, tasks, ends,
+            self._submits.called_at, self._submits.answered_at,
+            await self._lost_attempts(totals.tasks_to_inspect(tasks, ends)),
         )  # fmt: skip
         return totals.report(found).model_copy(
             update={"server": cost, "redis": redis, "samples": tuple(sampler.samples)}
         )
 
-    async def _given_up(self, task_ids: list[str]) -> dict[tuple[str, int], float]:
-        """Return which attempts of some tasks were given up with their workers, and when, on the monotonic clock."""
+    async def _lost_attempts(self, task_ids: list[str]) -> dict[tuple[str, int], float]:
+        """Return when attempts of these tasks were lost with their workers, on the monotonic clock."""
         ahead_s, found = time.time() - time.monotonic(), dict[tuple[str, int], float]()
         for id_ in task_ids:
             for each in (await self._client.tasks.get(id_)).attempt_list:
@@ -126,24 +127,24 @@ class Load:
                     found[id_, each.number] = each.finished_at.timestamp() - ahead_s
         return found
 
-    async def _come(self) -> None:
+    async def _start_workers(self) -> None:
         try:
-            async with asyncio.timeout(self._plan.come_within_s):
+            async with asyncio.timeout(self._plan.register_within_s):
                 await self._crowds.start()
         except TimeoutError:
             raise MachineError(
-                f"{self._plan.workers:,} workers had not registered after {self._plan.come_within_s:.0f} s.",
-                hint="Take fewer, or a machine with nothing else to do: server and simulated workers share its cores.",
+                f"{self._plan.workers:,} workers had not registered after {self._plan.register_within_s:.0f} s.",
+                hint="Use fewer workers or an idle machine: server and simulated workers share its cores.",
             ) from None
 
     # ---- submitting ----
 
     async def _submit(self) -> None:
         began, due = time.monotonic(), 0
-        room, rate = asyncio.Semaphore(_SUBMITS), self._plan.rate_per_s
+        semaphore, rate = asyncio.Semaphore(_SUBMITS), self._plan.rate_per_s
 
         async def one(document: str) -> None:
-            async with room:
+            async with semaphore:
                 await self._create(document)
 
         async with asyncio.TaskGroup() as group:
@@ -153,7 +154,7 @@ class Load:
                 due += count
                 await asyncio.sleep(0)
                 group.create_task(one(document))
-                self._tell()
+                self._report_progress()
 
     async def _create(self, document: str) -> None:
         called_at = time.monotonic()
@@ -161,45 +162,45 @@ class Load:
         self._submits.called_at[flow.id] = called_at
         self._submits.answered_at[flow.id] = time.monotonic()
         self._submits.task_ids.update((task.id, flow.id) for task in flow.tasks)
-        self._tell()
+        self._report_progress()
 
     # ---- waiting ----
 
     async def _wait(self, submitting: asyncio.Task[None] | None, began: float) -> Ended:
-        still_since, before = time.monotonic(), self._progress()
-        looked_after_s = _SETTLED_S
-        patience_s = _STILL_S + 1.2 * self._plan.task_s
+        idle_since, before = time.monotonic(), self._progress()
+        check_after_s = _SETTLED_S
+        patience_s = _STALL_S + 1.2 * self._plan.task_s
         while True:
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._interrupted.wait(), _LOOK_S)
             self._crowds.check()
             if submitting is not None and submitting.done():
                 submitting.result()
-            now = self._tell()
+            now = self._report_progress()
             if now != before:
-                before, still_since, looked_after_s = now, time.monotonic(), _SETTLED_S
+                before, idle_since, check_after_s = now, time.monotonic(), _SETTLED_S
             if self._interrupted.is_set():
                 return "interrupted"
             if now.ended >= self._plan.tasks:
                 return "done"
             if self._plan.for_s is not None and time.monotonic() - began > self._plan.for_s:
                 return "time"
-            still_s = time.monotonic() - still_since
-            # A worker may be told to drop what it has just finished: it does not learn that its word was taken.
-            if still_s > looked_after_s and now.submitted == self._plan.tasks:
-                looked_after_s = still_s + _SETTLED_S
+            idle_s = time.monotonic() - idle_since
+            # A worker that must drop an attempt that it just finished gets no confirmation: progress misses it.
+            if idle_s > check_after_s and now.submitted == self._plan.tasks:
+                check_after_s = idle_s + _SETTLED_S
                 if await self._all_final():
                     return "done"
-            if still_s > patience_s:
+            if idle_s > patience_s:
                 return "stalled"
 
     def _progress(self) -> Progress:
         tick = self._crowds.tick
         return Progress(len(self._submits.task_ids), tick.offers, tick.ended, self._plan.tasks)
 
-    def _tell(self) -> Progress:
+    def _report_progress(self) -> Progress:
         now = self._progress()
-        self._told(now)
+        self._on_progress(now)
         return now
 
     # ---- what the server says, and what is left there ----
@@ -215,37 +216,38 @@ class Load:
         return all(task.status in final for task in await self._listed())
 
     async def _remove_all(self) -> None:
-        """Remove what this run has made; a document whose answer did not come is found by its name."""
+        """Remove all workflows and workers of this run; a submit without a reply is found by its name."""
         ids = dict.fromkeys(self._submits.called_at)
         async for flow in self._client.workflows.iterate(name=self._plan.run_id):
             if flow.name.startswith(self._plan.run_id):
                 ids[flow.id] = None
         for id_ in ids:
-            with contextlib.suppress(ConflictError):  # it is over
+            with contextlib.suppress(ConflictError):  # already ended
                 await self._client.workflows.cancel(id_)
         await self._crowds.leave()
-        for number in range(self._plan.workers if self._workers_came else 0):
-            with contextlib.suppress(NotFoundError):  # it did not come so far
+        for number in range(self._plan.workers if self._workers_started else 0):
+            with contextlib.suppress(NotFoundError):  # never registered
                 await self._client.workers.remove(profile.worker_id(self._plan, number))
         for id_ in ids:
             await self._client.workflows.remove(id_)
 
 
-# Tasks of one document, at most.
+# Maximum tasks per workflow.
 BATCH: Final = 200
-# Of so many workers the first are looked at to learn which GPUs there are.
-_DRAWN: Final = 200
+# Workers that are inspected for their GPU sizes.
+_INSPECTED: Final = 200
 _MODEL: Final = {"source": {"identifier": "builtin:gsm8k-llama-2m"}}
 _DATA: Final = {"path": "builtin:gsm8k", "prompt_column": "question", "response_column": "answer"}
 
 
 def documents(plan: Plan) -> Iterator[tuple[int, str]]:
-    """Write the documents of a plan; yields how many tasks each has, and its text."""
+    """Yield the workflow files of a plan: number of tasks and text."""
+    # At a limited rate five requests per second, so that the submission is smooth.
     size = BATCH if plan.rate_per_s is None else max(1, min(BATCH, round(plan.rate_per_s / 5)))
-    chance, sizes = random.Random(plan.seed), _gpu_sizes(plan)
+    rng, sizes = random.Random(plan.seed), _gpu_sizes(plan)
     for start in range(0, plan.tasks, size):
         numbers = range(start, min(plan.tasks, start + size))
-        nodes = [{"name": f"t{number:06}", "spec": _spec(plan, number, chance, sizes)} for number in numbers]
+        nodes = [{"name": f"t{number:06}", "spec": _spec(plan, number, rng, sizes)} for number in numbers]
         shared = {"resources": {"tags": [plan.tag]}}
         document = {
             "apiVersion": "tunefleet/v1",
@@ -256,22 +258,22 @@ def documents(plan: Plan) -> Iterator[tuple[int, str]]:
         yield len(nodes), json.dumps(document)
 
 
-def _spec(plan: Plan, number: int, chance: random.Random, sizes: list[int]) -> dict[str, Any]:
+def _spec(plan: Plan, number: int, rng: random.Random, sizes: list[int]) -> dict[str, Any]:
     kind = plan.kinds[number % len(plan.kinds)]
     if kind == LIGHT:
         return {"taskType": kind, "data": {"type": "list", "items": ["a"]}}
     spec: dict[str, Any] = {"taskType": kind, "model": _MODEL, "data": _DATA, "training": {"max_steps": 10}}
     if sizes:
-        gpu = {"count": 1, "memory": f"{max(1, chance.choice(sizes) // 2)}Gi"}
+        gpu = {"count": 1, "memory": f"{max(1, rng.choice(sizes) // 2)}Gi"}
         spec["resources"] = {"hardware": {"gpu": gpu}}
     return spec
 
 
 def _gpu_sizes(plan: Plan) -> list[int]:
-    """Return the GPU memories that there are, so that no task asks for one that nobody has."""
+    """Return the GPU memory sizes of the fleet, so that every task can be placed."""
     found = {
         gpu.memory_total_bytes >> 30
-        for number in range(min(plan.workers, _DRAWN))
+        for number in range(min(plan.workers, _INSPECTED))
         for gpu in capabilities(plan, number).gpus
     }
     return sorted(found)

@@ -1,4 +1,4 @@
-"""What is to be simulated, checked before anything starts."""
+"""Parameters of a load, validated before anything starts."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ DEFAULT_GPUS: Final = "none,RTX 4090:24:1,A100:80:4,H100:80:8"
 
 
 class Card(NamedTuple):
-    """The GPUs of a machine; none if `gpus` is 0."""
+    """GPU model and count of a machine; without GPUs if `gpus` is 0."""
 
     name: str
     gib: int
@@ -36,9 +36,9 @@ class Plan(Message):
     """One load.
 
     Args:
-        rate_per_s: How many are submitted a second; as fast as it goes if None.
-        metrics_per_s: How many journal records a running task writes a second.
-        for_s: End after so many seconds of running, whatever is left; when all is done if None.
+        rate_per_s: Tasks submitted per second; as fast as possible if None.
+        metrics_per_s: Journal records per second of a running task.
+        for_s: Stop after this many seconds, even if tasks are left; None runs until all tasks end.
     """
 
     run_id: str = Field(default_factory=lambda: f"sim-{secrets.token_hex(4)}")
@@ -53,17 +53,17 @@ class Plan(Message):
     seed: int = 0
     load_every_s: float = 30.0
     fill_first: bool = False
-    come_within_s: float = Field(default=600.0, gt=0)
+    register_within_s: float = Field(default=600.0, gt=0)
     for_s: float | None = None
 
     @property
     def tag(self) -> str:
-        """The tag of its tasks and workers: a worker with it takes tasks that ask for it, and no others."""
+        """The tag of its tasks and workers: `only:` keeps tasks without the tag off these workers."""
         return f"only:{self.run_id}"
 
 
-class Meeting(Message):
-    """Where workers and server meet."""
+class ServerConnection(Message):
+    """How workers reach the server."""
 
     url: str
     key: str = Field(repr=False)
@@ -74,25 +74,25 @@ class Meeting(Message):
 
 
 class CrowdPlan(Message):
-    """What one process of workers is told: its share of the plan, from worker `first` on."""
+    """The share of one worker process: `count` workers of the plan from `first` on."""
 
     plan: Plan
-    meeting: Meeting
+    connection: ServerConnection
     first: int
     count: int
 
 
 def read_rate(text: str) -> float:
-    """Read a rate such as `50/s`, `600/min` or `20`."""
+    """Parse a rate such as `50/s`, `600/min` or `20`."""
     found = _RATE.fullmatch(text.strip())
     rate = float(found[1]) / _PER_S[found[2]] if found else 0.0
     if rate <= 0:
-        raise InputError(f"{text!r} is not a rate.", hint="Write tasks a second, such as 50/s, or 600/min.")
+        raise InputError(f"{text!r} is not a rate.", hint="Use tasks per second, such as 50/s, or 600/min.")
     return rate
 
 
 def read_kinds(text: str) -> tuple[str, ...]:
-    """Read a list of task kinds.
+    """Parse a list of task kinds.
 
     Raises:
         InputError: If one of them cannot be simulated.
@@ -102,13 +102,13 @@ def read_kinds(text: str) -> tuple[str, ...]:
     if unknown or not kinds:
         raise InputError(
             f"Tasks of the kind {', '.join(unknown) or repr(text)} cannot be simulated.",
-            hint=f"Name some of {', '.join(KINDS)}: one that runs in the worker, and trainings.",
+            hint=f"Use kinds of {', '.join(KINDS)}.",
         )
     return kinds
 
 
 def read_gpus(text: str) -> tuple[Card, ...]:
-    """Read a list of machines, such as `none,RTX 4090:24,A100:80:8`: name, GiB of each GPU, how many of them."""
+    """Parse a list of machines, such as `none,RTX 4090:24,A100:80:8`: name, GiB of each GPU, how many of them."""
     cards = []
     for part in (part.strip() for part in text.split(",") if part.strip()):
         found = _CARD.fullmatch(part)
@@ -118,21 +118,21 @@ def read_gpus(text: str) -> tuple[Card, ...]:
             cards.append(Card(found["name"], int(found["gib"]), int(found["count"] or 1)))
         else:
             raise InputError(
-                f"{part!r} is no machine.", hint="Write NAME:GIB or NAME:GIB:COUNT, such as A100:80:4, or none."
+                f"{part!r} is not a machine.", hint="Use NAME:GIB or NAME:GIB:COUNT, such as A100:80:4, or none."
             )
     if not cards:
-        raise InputError("No machine is named.", hint="Write none for machines without a GPU.")
+        raise InputError("No machine is given.", hint="Use none for machines without a GPU.")
     return tuple(cards)
 
 
 def read_steps(text: str) -> tuple[int, ...]:
-    """Read a series of loads, such as `10,100,1000`; returns the numbers of workers, smallest first.
+    """Parse a series of loads, such as `10,100,1000`; returns the numbers of workers, smallest first.
 
     Raises:
-        InputError: If there are fewer than two, or one is none.
+        InputError: If there are fewer than two, or one is not a positive number.
     """
     parts = [part.strip() for part in text.split(",") if part.strip()]
     numbers = sorted({int(part) for part in parts if part.isascii() and part.isdigit() and int(part) > 0})
     if len(numbers) != len(parts) or len(numbers) < 2:
-        raise InputError(f"{text!r} is no series of loads.", hint="Write numbers of workers, such as 10,100,1000.")
+        raise InputError(f"{text!r} is not a series of loads.", hint="Use numbers of workers, such as 10,100,1000.")
     return tuple(numbers)

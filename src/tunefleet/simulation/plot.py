@@ -1,4 +1,4 @@
-"""A plot of what was measured, as SVG; needs matplotlib, which the extra `examples` brings."""
+"""SVG plots of a report; needs matplotlib from the extra `examples`."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _MIB = 1 << 20
 
 
 def check(file: Path) -> None:
-    """Refuse a plot that could not be drawn, before anything is measured.
+    """Check that a plot can be written, before the measurement starts.
 
     Raises:
         MachineError: If matplotlib is not installed.
@@ -29,20 +29,20 @@ def check(file: Path) -> None:
             "A plot needs matplotlib, which is not installed.", hint=f"Install it: {errors.install('examples')}"
         )
     if file.suffix.lower() != ".svg":
-        raise InputError(f"{file} is no name of an SVG file.", hint="Let it end in .svg.")
+        raise InputError(f"{file} is not an SVG file name.", hint="Use a name that ends in .svg.")
     if not file.absolute().parent.is_dir():
-        raise InputError(f"The folder of {file} is not there.", hint="Make it, or name another.")
+        raise InputError(f"The folder of {file} does not exist.", hint="Create it, or choose another.")
 
 
 def draw_load(report: Report, file: Path) -> None:
-    """Draw what one load took over time."""
-    from matplotlib.figure import Figure  # noqa: PLC0415 -- only who draws needs it
+    """Plot the resource use of one load over time."""
+    from matplotlib.figure import Figure  # noqa: PLC0415 -- only needed for plots
 
     figure = Figure(figsize=(8, 7), layout="constrained")
     rows: list[tuple[str, list[tuple[float, float]]]] = [
-        ("memory of the server, MiB", [(s.at_s, s.rss_bytes / _MIB) for s in report.samples if s.rss_bytes]),
-        ("processor, cores", [(s.at_s, s.cpu_share) for s in report.samples if s.cpu_share is not None]),
-        ("tasks ended", [(s.at_s, float(s.ended)) for s in report.samples]),
+        ("server memory, MiB", [(s.at_s, s.rss_bytes / _MIB) for s in report.samples if s.rss_bytes]),
+        ("server CPU, cores", [(s.at_s, s.cpu_share) for s in report.samples if s.cpu_share is not None]),
+        ("ended tasks", [(s.at_s, float(s.ended)) for s in report.samples]),
     ]
     for number, (name, points) in enumerate(rows, 1):
         axes = figure.add_subplot(len(rows), 1, number)
@@ -54,8 +54,8 @@ def draw_load(report: Report, file: Path) -> None:
 
 
 def draw_series(found: Series, file: Path) -> None:
-    """Draw each cost over the loads."""
-    from matplotlib.figure import Figure  # noqa: PLC0415 -- only who draws needs it
+    """Plot each cost over the loads."""
+    from matplotlib.figure import Figure  # noqa: PLC0415 -- only needed for plots
 
     columns = 2
     rows = -(-len(found.curves) // columns)
@@ -68,7 +68,7 @@ def draw_series(found: Series, file: Path) -> None:
         grows = "" if curve.exponent is None else f" (∝ load^{curve.exponent:.2f})"
         axes.set_title(f"{curve.name.replace('_', ' ')}{grows}", fontsize="small")
         axes.set_xlabel(found.by)
-    _save(figure, "What a load costs", file)
+    _save(figure, "Cost of a load", file)
 
 
 def _save(figure: Figure | Any, title: str, file: Path) -> None:
@@ -77,5 +77,5 @@ def _save(figure: Figure | Any, title: str, file: Path) -> None:
         figure.savefig(file, format="svg")
     except OSError as error:
         raise MachineError(
-            f"{file} cannot be written: {error.strerror or error}.", hint="Name another file with --plot."
+            f"{file} cannot be written: {error.strerror or error}.", hint="Choose another file with --plot."
         ) from error

@@ -1,4 +1,4 @@
-"""The processes of simulated workers, seen from who starts them."""
+"""The parent's side of the worker processes."""
 
 from __future__ import annotations
 
@@ -14,73 +14,73 @@ from typing import Any, Final, Self
 from tunefleet.errors import MachineError
 from tunefleet.settings import inherited_environment
 from tunefleet.simulation.load_report import CrowdEnd, CrowdTick
-from tunefleet.simulation.plan import CrowdPlan, Meeting, Plan
+from tunefleet.simulation.plan import CrowdPlan, Plan, ServerConnection
 
-# The last word of a process tells of every attempt.
+# The final message of a process contains every attempt.
 _LINE_BYTES: Final = 1 << 30
 _LEAVE_S: Final = 60.0
+# Each worker leaves with an exchange and a commit on a server that may be busy.
 _LEAVE_EACH_S: Final = 0.05
-"""The last words of each worker are an exchange and a commit, of a server that is busy perhaps."""
-# Workers of one process. A worker's end of the Redis link has three threads.
+# Workers per process; fewer with Redis, where each worker has three threads.
 _SHARES: Final = {"http": 1_000, "redis": 250}
 
 
 class Crowds:
-    """All workers of a plan; an asynchronous context manager that leaves no process behind.
+    """The worker processes of a plan; an async context manager that leaves no process behind.
 
     Args:
-        processes: How many share the workers; as many as they need, and cores are there, if None.
+        processes: Number of processes; by workers and cores if None.
     """
 
-    def __init__(self, plan: Plan, meeting: Meeting, processes: int | None = None) -> None:
-        wanted = processes or min(max(1, (os.cpu_count() or 1) - 1), -(-plan.workers // _SHARES[meeting.link]))
+    def __init__(self, plan: Plan, connection: ServerConnection, processes: int | None = None) -> None:
+        wanted = processes or min(max(1, (os.cpu_count() or 1) - 1), -(-plan.workers // _SHARES[connection.link]))
         self.count = min(wanted, plan.workers)
-        self._plan, self._meeting = plan, meeting
-        self._ones: list[_One] = []
+        self._plan, self._connection = plan, connection
+        self._ones: list[_WorkerProcess] = []
 
     async def start(self) -> None:
-        """Start the processes, and wait until all workers are registered.
+        """Start the processes, and wait until all workers have registered.
 
         Raises:
-            MachineError: If one of them cannot, in its own words.
+            MachineError: If one of them fails, with its message.
         """
         bounds = [round(number * self._plan.workers / self.count) for number in range(self.count + 1)]
         for first, last in itertools.pairwise(bounds):
-            share = CrowdPlan(plan=self._plan, meeting=self._meeting, first=first, count=last - first)
-            one = _One()
+            share = CrowdPlan(plan=self._plan, connection=self._connection, first=first, count=last - first)
+            one = _WorkerProcess()
             self._ones.append(one)
             await one.start(share)
         await asyncio.gather(*(one.ready() for one in self._ones))
 
     @property
     def tick(self) -> CrowdTick:
-        """How far all of them are together."""
+        """Total progress of all processes."""
         ticks = [one.tick for one in self._ones]
         return CrowdTick.model_validate(
             {name: sum(getattr(tick, name) for tick in ticks) for name in ("offers", "ended", "exchanges", "faults")}
         )
 
     def check(self) -> None:
-        """Raise `MachineError` if one of them has failed."""
+        """Raise `MachineError` if a process has failed."""
         for one in self._ones:
             one.check()
 
     async def leave(self) -> None:
-        """Let all workers leave, whatever became of their processes; may be called again."""
+        """Let all workers leave, even of failed processes; may be called again."""
         await asyncio.gather(*(one.stop() for one in self._ones))
 
     async def stop(self) -> list[CrowdEnd]:
-        """Let all workers leave, and return the last words of the processes.
+        """Let all workers leave, and return the final messages of the processes.
 
         Raises:
-            MachineError: If one of them has failed.
+            MachineError: If a process has failed.
         """
         ends = await asyncio.gather(*(one.stop() for one in self._ones))
         self.check()
-        heard = [end for end in ends if end is not None]
-        if len(heard) < len(ends):
-            raise MachineError(f"{len(ends) - len(heard)} processes of simulated workers did not leave in time.")
-        return heard
+        received = [end for end in ends if end is not None]
+        if len(received) < len(ends):
+            raise MachineError(f"{len(ends) - len(received)} processes of simulated workers did not leave in time.")
+        return received
 
     async def __aenter__(self) -> Self:
         return self
@@ -91,8 +91,8 @@ class Crowds:
         await asyncio.gather(*(one.kill() for one in self._ones))
 
 
-class _One:
-    """One process."""
+class _WorkerProcess:
+    """One worker process."""
 
     def __init__(self) -> None:
         self.tick = CrowdTick(offers=0, ended=0, exchanges=0, faults=0)
@@ -113,7 +113,7 @@ class _One:
         self._reader = asyncio.create_task(self._read())
         assert self._process.stdin is not None
         self._process.stdin.write(_text(share).encode() + b"\n")
-        with contextlib.suppress(ConnectionError):  # it has ended: who reads its words says how
+        with contextlib.suppress(ConnectionError):  # it has ended: `_read` reports why
             await self._process.stdin.drain()
 
     async def ready(self) -> None:
@@ -154,15 +154,15 @@ class _One:
             self._failed = MachineError(f"A process of simulated workers ended with status {code}.")
         self._is_ready.set()
 
-    def _take(self, said: dict[str, Any]) -> None:
-        match said["type"]:
+    def _take(self, message: dict[str, Any]) -> None:
+        match message["type"]:
             case "tick":
-                self.tick = CrowdTick.model_validate(said)
+                self.tick = CrowdTick.model_validate(message)
             case "end":
-                self._end = CrowdEnd.model_validate(said)
+                self._end = CrowdEnd.model_validate(message)
             case "failed":
-                self._failed = MachineError(said["message"], hint=said["hint"])
-                self._is_ready.set()  # nobody waits for it any more
+                self._failed = MachineError(message["message"], hint=message["hint"])
+                self._is_ready.set()  # unblocks `ready`, which raises the error
             case "ready":
                 self._is_ready.set()
 

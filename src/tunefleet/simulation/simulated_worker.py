@@ -1,4 +1,4 @@
-"""One simulated worker: it keeps the protocol, and where a real one would train it looks at a clock."""
+"""One simulated worker: uses the real protocol, with a timer in place of training."""
 
 from __future__ import annotations
 
@@ -26,44 +26,44 @@ from tunefleet.schemas.worker_link import (
     SlotClass,
 )
 from tunefleet.simulation import profile
-from tunefleet.simulation.held_attempt import EVERY_S, Held, Trace
+from tunefleet.simulation.held_attempt import EVERY_S, HeldAttempt, Trace
 from tunefleet.simulation.plan import Plan
-from tunefleet.simulation.poll_exchange import Hands
+from tunefleet.simulation.poll_exchange import Poller
 from tunefleet.transport.base import AsyncWorkerLink
 
-# An exchange that was held for this part of its time, or longer, had nothing to tell.
-_HELD_OUT: Final = 0.9
+# An exchange held for at least this share of its time was a renewal without messages.
+_HELD_SHARE: Final = 0.9
 
 
 class Ledger(Protocol):
-    """Where workers write down what they see."""
+    """Records the events of workers."""
 
-    def exchanged(self, took_s: float, *, spoke: bool, renewed: bool) -> None:
-        """Count an exchange; one that spoke is answered at once, so that its time says something."""
+    def exchanged(self, took_s: float, *, has_messages: bool, renewed: bool) -> None:
+        """Count an exchange; one with messages is answered immediately, so that its duration is meaningful."""
 
     def offered(self) -> None:
         """Count an offer."""
 
     def ended(self, trace: Trace) -> None:
-        """Note an attempt that the server has taken back."""
+        """Record an attempt that has ended or was dropped."""
 
     def fault(self, error: TunefleetError) -> None:
-        """Count something that did not work and is tried again."""
+        """Count an error that is retried."""
 
     def foreign(self, task_id: str) -> None:
-        """Note an offer of a task that is not of this run; it was given back untouched."""
+        """Record an offered task of another run; it was released."""
 
 
 class Ship(Protocol):
     """Delivers a journal."""
 
     async def __call__(self, task_id: str, token: str, batch: JournalBatch, /) -> int:
-        """Return the next sequence number that the server takes."""
+        """Return the next sequence number that the server expects."""
 
 
 @dataclass(slots=True)
 class _Outbox:
-    """What is to be said; each thing is repeated until an answer confirms it."""
+    """Pending messages; each is repeated until a reply confirms it."""
 
     accepts: dict[str, None] = field(default_factory=dict)
     outcomes: list[CommandOutcome] = field(default_factory=list)
@@ -81,11 +81,11 @@ class SimulatedWorker:
         self.id = profile.worker_id(plan, number)
         self._plan, self._link, self._ledger, self._ship = plan, link, ledger, ship
         self._has = profile.capabilities(plan, number, link_name)
-        self._chance = random.Random(f"{plan.seed}-{number}-runs")
+        self._rng = random.Random(f"{plan.seed}-{number}-runs")
         self._session = uuid.uuid4().hex
-        self._held: dict[str, Held] = {}
+        self._held: dict[str, HeldAttempt] = {}
         self._outbox = _Outbox()
-        self._hands = Hands(link, self, self._chance, on_fatal)
+        self._poller = Poller(link, self, self._rng, on_fatal)
         self._draining = False
         self._heartbeat: asyncio.TimerHandle | None = None
 
@@ -93,18 +93,18 @@ class SimulatedWorker:
         """Register, and begin to exchange.
 
         Raises:
-            TunefleetError: If the server does not take it.
+            TunefleetError: If the server rejects it.
         """
-        await self._hands.start()
-        self._tell_load(first=True)
+        await self._poller.start()
+        self._report_load(first=True)
 
     async def leave(self) -> None:
-        """Stop exchanging, say the last word, and close the link; what it still holds is placed anew."""
+        """Stop exchanging, leave, and close the connection; the server places held tasks again."""
         if self._heartbeat is not None:
             self._heartbeat.cancel()
-        await self._hands.stop()
+        await self._poller.stop()
         for held in self._held.values():
-            held.let_go()
+            held.cancel()
             self._ledger.ended(held.trace(None))
         try:
             await self._link.exchange(ExchangeRequest(worker_id=self.id, session=self._session, leaves=True))
@@ -113,7 +113,7 @@ class SimulatedWorker:
         await self._link.close()
 
     async def register(self) -> float:
-        """Register with what it holds; returns for how long an exchange may be held."""
+        """Register with the held attempts; returns the maximum hold time of an exchange."""
         request = RegisterRequest(
             worker_id=self.id, session=self._session, state_id=f"state-{self.id}", capabilities=self._has,
             holding=tuple(token for token, held in self._held.items() if held.accepted_at or held.finish),
@@ -124,11 +124,11 @@ class SimulatedWorker:
         return reply.hold_s
 
     def fault(self, error: TunefleetError) -> None:
-        """Note something that is tried again."""
+        """Record an error that is retried."""
         self._ledger.fault(error)
 
     def draft(self, wait_s: float) -> ExchangeRequest:
-        """Write down all that there is to say."""
+        """Return a request with all pending messages."""
         outbox, finishes = self._outbox, tuple(held.finish for held in self._held.values() if held.finish)
         drained = self._draining and not self._held
         return ExchangeRequest(
@@ -153,20 +153,20 @@ class SimulatedWorker:
                 free[held.offer.slot_class] -= 1
         return {slot: 0 if self._draining else max(0, count) for slot, count in free.items()}
 
-    def _tell_load(self, *, first: bool = False) -> None:
+    def _report_load(self, *, first: bool = False) -> None:
         if not first:
             self._outbox.load = profile.load_of(self._has, len(self._held))
-            self._hands.news()
-        # Real workers start at different times, and so do not tell their loads together.
-        after_s = self._plan.load_every_s * (self._chance.random() if first else 1.0)
-        self._heartbeat = asyncio.get_running_loop().call_later(after_s, self._tell_load)
+            self._poller.notify()
+        # A random first delay: real workers start at different times and do not report their loads together.
+        after_s = self._plan.load_every_s * (self._rng.random() if first else 1.0)
+        self._heartbeat = asyncio.get_running_loop().call_later(after_s, self._report_load)
 
-    def heard(self, request: ExchangeRequest, reply: ExchangeReply, took_s: float) -> None:
-        """Act on an answer."""
-        spoke = bool(request.accepts or request.finishes)
-        held_out = request.wait_s > 0 and took_s >= _HELD_OUT * request.wait_s
-        renewed = not spoke and (held_out or request.load is not None)
-        self._ledger.exchanged(took_s, spoke=spoke, renewed=renewed)
+    def on_reply(self, request: ExchangeRequest, reply: ExchangeReply, took_s: float) -> None:
+        """Handle a reply."""
+        has_messages = bool(request.accepts or request.finishes)
+        held_full = request.wait_s > 0 and took_s >= _HELD_SHARE * request.wait_s
+        renewed = not has_messages and (held_full or request.load is not None)
+        self._ledger.exchanged(took_s, has_messages=has_messages, renewed=renewed)
         now, outbox = time.monotonic(), self._outbox
         outbox.outcomes = [each for each in outbox.outcomes if each not in request.outcomes]
         outbox.reached = {t: each for t, each in outbox.reached.items() if each not in request.reached}
@@ -182,30 +182,30 @@ class SimulatedWorker:
         for offer in reply.offers:
             self._offered(offer)
         for desired in reply.desired:
-            self._obey(desired)
+            self._apply_desired(desired)
         for command in reply.commands:
-            self._carry_out(command)
+            self._execute(command)
         if reply.drain is not None and reply.drain != self._draining:
             self._draining = reply.drain
-            self._hands.news()
+            self._poller.notify()
         if request.leaves:
-            self._hands.rest()
+            self._poller.close()
 
     def _offered(self, offer: Offer) -> None:
         if offer.token in self._held:
             return
-        held = Held(offer, self._plan.task_s * self._chance.uniform(0.8, 1.2))
+        held = HeldAttempt(offer, self._plan.task_s * self._rng.uniform(0.8, 1.2))
         self._held[offer.token] = held
         if self._plan.tag not in offer.spec.get("resources", {}).get("tags", ()):
             self._ledger.foreign(offer.task_id)
             held.ended("released", TaskReason.RELEASED)
         elif held.runs_s == 0:
             self._ledger.offered()
-            held.ended("completed", TaskReason.FINISHED)  # what is done at once is said in one word
+            held.ended("completed", TaskReason.FINISHED)  # no run time: accept and finish are one message
         else:
             self._ledger.offered()
             self._outbox.accepts[offer.token] = None
-        self._hands.news()
+        self._poller.notify()
 
     def _accepted(self, token: str, now: float) -> None:
         self._outbox.accepts.pop(token, None)
@@ -218,31 +218,31 @@ class SimulatedWorker:
         else:
             held.start(lambda: self._end(held))
 
-    def _end(self, held: Held, reason: TaskReason = TaskReason.FINISHED) -> None:
+    def _end(self, held: HeldAttempt, reason: TaskReason = TaskReason.FINISHED) -> None:
         held.ended("completed", reason)
-        self._hands.news()
+        self._poller.notify()
 
     def _finished(self, token: str, now: float) -> None:
         held = self._held.pop(token, None)
         self._forget(token)
         if held is not None:
-            held.let_go()
+            held.cancel()
             self._ledger.ended(held.trace(now))
-            self._hands.news()  # there is room again
+            self._poller.notify()  # a slot is free again
 
     def _drop(self, token: str) -> None:
         held = self._held.pop(token, None)
         self._forget(token)
         if held is not None:
-            held.let_go()
+            held.cancel()
             self._ledger.ended(held.trace(None))
-            self._hands.news()
+            self._poller.notify()
 
     def _forget(self, token: str) -> None:
         self._outbox.accepts.pop(token, None)
         self._outbox.reached.pop(token, None)
 
-    def _obey(self, desired: Desired) -> None:
+    def _apply_desired(self, desired: Desired) -> None:
         held = self._held.get(desired.token)
         if held is None:
             return
@@ -250,24 +250,24 @@ class SimulatedWorker:
         if desired.action == "cancel":
             held.ended("cancelled", TaskReason.CANCELLED_BY_USER)
         elif desired.action == "pause" and held.offer.slot_class == "job":
-            held.ended("paused", TaskReason.PAUSED)  # a light task is over before a pause could be of use
-        self._hands.news()
+            held.ended("paused", TaskReason.PAUSED)  # a light task ends before a pause could help
+        self._poller.notify()
 
-    def _carry_out(self, command: Command) -> None:
+    def _execute(self, command: Command) -> None:
         held = self._held.get(command.token)
         if held is None:
-            state, message = "failed", "A simulated worker carries out commands for its tasks only."
+            state, message = "failed", "A simulated worker executes commands for its own tasks only."
         else:
             state, message = "applied", "simulated"
             if command.command in {"graceful_stop", "save_and_stop"}:
                 held.ended("completed", TaskReason.STOPPED_EARLY)
-        told = CommandOutcome.model_validate({"command_id": command.command_id, "state": state, "message": message})
-        if told not in self._outbox.outcomes:
-            self._outbox.outcomes.append(told)
-        self._hands.news()
+        outcome = CommandOutcome.model_validate({"command_id": command.command_id, "state": state, "message": message})
+        if outcome not in self._outbox.outcomes:
+            self._outbox.outcomes.append(outcome)
+        self._poller.notify()
 
-    async def _run_with_journal(self, held: Held) -> None:
-        """Let the time of a task pass, and ship what it would have measured meanwhile."""
+    async def _run_with_journal(self, held: HeldAttempt) -> None:
+        """Wait for the run time of a task, and deliver its simulated metrics meanwhile."""
         assert self._ship is not None
         ends_at = (held.accepted_at or time.monotonic()) + held.runs_s
         while held.finish is None:
@@ -278,7 +278,7 @@ class SimulatedWorker:
                 if batch is not None:
                     held.shipped = await self._ship(held.offer.task_id, held.offer.token, batch)
             except TunefleetError as error:
-                self._ledger.fault(error)  # an exchange says whether the token is void
+                self._ledger.fault(error)  # an exchange reports a revoked token
                 await asyncio.sleep(EVERY_S)
                 continue
             if left_s <= 0:

@@ -148,7 +148,7 @@ def test_the_command_line_shows_projects_use_and_log(
     )
     assert "/api/v1/projects" in told("audit", "--actor", "admin", "--since", "1h")
     assert run(("usage", "--since", "soon")) != 0
-    assert "is no time" in capsys.readouterr().err
+    assert "is not a time" in capsys.readouterr().err
 
 
 @pytest.mark.proof

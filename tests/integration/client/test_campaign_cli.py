@@ -47,8 +47,8 @@ def config(tmp_path: Path) -> Path:
 
 
 def test_the_story_of_a_campaign_on_the_command_line(cli: Cli, engine: Engine, config: Path) -> None:
-    assert cli("campaign").out.startswith("There are no campaigns.")
-    assert cli("models").out == "No campaign has made a model yet.\n"
+    assert cli("campaign").out.startswith("No campaigns yet.")
+    assert cli("models").out == "No models yet.\n"
     started = cli("campaign", "start", "--config", config)
     assert "story (created) is active." in started.out
     assert "resting (created) is paused. Its configuration says enabled: false." in started.out

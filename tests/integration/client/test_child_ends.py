@@ -20,13 +20,13 @@ class Script(Child):
     def __init__(self, folder: Path, code: str) -> None:
         super().__init__("worker", "none", [], environment=os.environ, log=folder / "worker.log")
         self._command = [sys.executable, "-c", code]
-        self.called = "Worker box-1"
+        self.label = "Worker box-1"
 
     def ended(self) -> str:
         self.start()
         assert self._process is not None
         self._process.wait(60)
-        return self.end()
+        return self.describe_end()
 
 
 def test_a_child_that_was_killed_is_told_by_the_signal_and_not_by_its_last_line(tmp_path: Path) -> None:

@@ -60,7 +60,7 @@ def test_waiting_for_what_no_worker_can_run_says_why(
     task = client.tasks.list(limit=1).items[0]
     assert said.code == 10
     assert said.err.count(f"({task.id}) is unschedulable: ") == 1, said.err
-    assert f"tunefleet why {task.id}; --strict waits for none" in " ".join(said.err.split())
+    assert f"tunefleet why {task.id}; with --strict it is an error" in " ".join(said.err.split())
     assert cli("submit", echo, "--wait", "--strict").code == 3, "refused before it is there"
 
 
@@ -155,7 +155,7 @@ def test_logs_and_metrics(cli: Cli, hand: HandWorker, take: Callable[..., Played
     missing = cli("metrics", played.task_id, "--name", "perplexity")
     assert (missing.code, "It has: " in missing.err) == (4, True)
     quiet = client.submit(ECHO).task_id
-    assert "not measured anything" in cli("metrics", quiet).out
+    assert "no metrics yet" in cli("metrics", quiet).out
     client.tasks.cancel(quiet)
 
 
@@ -210,7 +210,7 @@ def test_data(cli: Cli, tmp_path: Path) -> None:
     assert "data: {artifact: rows}" in cli("data", "push", tmp_path / "rows.jsonl", "--name", "rows").out
     assert ArtifactView.model_validate(cli("data", "push", tmp_path, "--kind", "files", "--json").json).file_count == 1
     assert "rows" in cli("data", "ls").out
-    assert cli("data", "ls", "--kind", "model").out == "Nothing was pushed as model.\n"
+    assert cli("data", "ls", "--kind", "model").out == "No model matches.\n"
     assert "rows.jsonl" in cli("data", "show", "rows").out
     assert cli("data", "show", "rows", "--json").json["files"][0]["path"] == "rows.jsonl"
     asked = cli("data", "rm", "rows")
@@ -267,9 +267,9 @@ def test_workers_and_keys(cli: Cli, hand: HandWorker) -> None:
     assert [WorkerView.model_validate(worker).id for worker in cli("workers", "--json").json] == ["by-hand"]
     assert "echo" in cli("workers", "show", "by-").out, "the first characters are enough"
     assert cli("workers", "show", "by-hand", "--json").json["capabilities"]["cpu_count"] == 2
-    assert "by-hand gets nothing new" in cli("workers", "cordon", "by-hand").out
+    assert "by-hand gets no new tasks" in cli("workers", "cordon", "by-hand").out
     assert "cordoned" in cli("workers").out
-    assert "then leaves" in cli("workers", "drain", "by-hand").out
+    assert "then exits" in cli("workers", "drain", "by-hand").out
     assert WorkerView.model_validate(cli("workers", "uncordon", "by-hand", "--json").json).draining is False
     assert cli("workers", "drain", "nobody").code == 4
     assert cli("workers", "rm", "nobody", "--yes").code == 4

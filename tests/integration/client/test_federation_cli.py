@@ -28,7 +28,7 @@ def two_versions(running: Running, made: dict[str, Any], folder: Path) -> None:
 
 
 def test_the_story_of_a_federation_on_the_command_line(running: Running, cli: Cli, tmp_path: Path) -> None:
-    assert cli("federation").out == "There are no federations. `tunefleet federation create` makes one.\n"
+    assert cli("federation").out == "No federations yet. Create one with `tunefleet federation create`.\n"
     file = tmp_path / "federation.yaml"
     file.write_text("name: gsm8k\nstrategy: {name: fedavg_exact}\nmin_workers: 2\n")
     made = cli("federation", "create", file, "--deadline", "2m", "--set", "strategy.rank=2", "--json").json
@@ -43,7 +43,7 @@ def test_the_story_of_a_federation_on_the_command_line(running: Running, cli: Cl
     assert shown.out == f"{url}\n", "a script takes it as it is"
     assert f'FederatedCallback("{running.url}", job_id="{made["id"]}"' in shown.err
     assert cli("federation", "token", made["number"], "--json").json["url"] == url
-    assert cli("federation", "versions", made["id"]).out == "No version yet: no round has been published.\n"
+    assert cli("federation", "versions", made["id"]).out == "No versions yet. The first round has not been published.\n"
 
     two_versions(running, made, tmp_path)
     listed = cli("federation", "ls").out
@@ -56,7 +56,7 @@ def test_the_story_of_a_federation_on_the_command_line(running: Running, cli: Cl
     versions = cli("federation", "versions", made["id"]).out
     assert "ada, bob" in versions
     one = cli("federation", "versions", made["id"], 1).out
-    for word in ("0.750", "0.250", "2.5000 → 2", "Fetch it: tunefleet artifacts get art-"):
+    for word in ("0.750", "0.250", "2.5000 → 2", "Download: tunefleet artifacts get art-"):
         assert word in one, word
     stored = VersionDetail.model_validate(cli("federation", "versions", made["id"], 1, "--json").json)
     assert [each.worker for each in stored.contributions] == ["ada", "bob"]
@@ -66,7 +66,7 @@ def test_the_story_of_a_federation_on_the_command_line(running: Running, cli: Cl
 
     assert cli("federation", "rollback", made["id"], 1).code != 0, "nobody can be asked here"
     back = cli("federation", "rollback", made["id"], 1, "--yes").out
-    assert back == "Version 3 is version 1 again; workers fetch it with their next poll.\n"
+    assert back == "Published version 1 again as version 3; workers fetch it with their next poll.\n"
     assert "version 1 again" in cli("federation", "versions", made["id"]).out
     assert cli("federation", "pause", made["id"]).out == "gsm8k is paused.\n"
     assert cli("federation", "start", made["id"]).out == "gsm8k is running.\n"
@@ -109,7 +109,7 @@ def test_options_make_a_federation_and_its_url_is_printed(running: Running, cli:
     assert replaced["old_until"] is not None
     shown = cli("federation", "token", id_)
     assert replaced["token"] in shown.out
-    assert "The one before is good until 20" in shown.err
+    assert "The old token is valid until 20" in shown.err
     spec = cli("federation", "show", id_, "--json").json["spec"]
     assert (spec["participants"], spec["sync_every_steps"], spec["rounds"]) == (["ada", "bob"], 20, 3)
     assert "all of ada, bob" in cli("federation", "show", id_).out

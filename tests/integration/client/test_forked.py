@@ -14,10 +14,10 @@ import psutil
 import pytest
 
 from tunefleet.cli.local_cluster import process
-from tunefleet.cli.local_cluster.fork_process import POSSIBLE, Forked
+from tunefleet.cli.local_cluster.fork_process import SUPPORTED, Forked
 from tunefleet.cli.local_cluster.process import Child
 
-pytestmark = pytest.mark.skipif(not POSSIBLE, reason="this system has no fork that can be waited for")
+pytestmark = pytest.mark.skipif(not SUPPORTED, reason="this system has no fork that can be waited for")
 
 PROGRAM = """
 import os, sys, time
@@ -79,7 +79,7 @@ def test_each_fork_is_a_process_of_its_own_and_the_program_is_imported_once(begi
         assert str(forked.pid) == begun(log)[-1][1]
         os.kill(forked.pid, signal.SIGKILL)
         assert forked.wait(5) == -signal.SIGKILL
-        assert forked.again()
+        assert forked.refork()
     told = begun(log)
     assert len({pid for _, pid, *_ in told}) == 3
     assert {rest for *_, rest in told} == {"['--some', 'word'] given True"}
@@ -88,13 +88,13 @@ def test_each_fork_is_a_process_of_its_own_and_the_program_is_imported_once(begi
 
 def test_nothing_is_forked_while_one_runs_or_after_the_end(begin: Begin, log: Path) -> None:
     forked = begin()
-    assert not forked.again()
+    assert not forked.refork()
     until(lambda: begun(log))
-    assert not forked.again()
+    assert not forked.refork()
     forked.kill()
     assert forked.wait(5) == -signal.SIGKILL
     forked.close()
-    assert not forked.again()
+    assert not forked.refork()
     assert forked.poll() == -signal.SIGKILL
     forked.close()
 
@@ -111,14 +111,14 @@ def test_a_fork_ends_as_after_sigterm_when_nobody_prepares_the_next(begin: Begin
         os.kill(int(preparing), signal.SIGKILL)
     assert forked.wait(10) == -signal.SIGKILL
     assert not psutil.pid_exists(int(pid)) or psutil.Process(int(pid)).status() == psutil.STATUS_ZOMBIE
-    assert not forked.again()
+    assert not forked.refork()
 
 
 def test_a_program_that_cannot_be_imported_ends_with_its_words(begin: Callable[..., Forked], log: Path) -> None:
     forked = begin("broken_of_test")
     assert forked.wait(20) == 1
     assert log.read_text() == "error: it lacks a part\n"
-    assert not forked.again()
+    assert not forked.refork()
 
 
 def test_it_can_be_ended_before_it_has_begun(begin: Begin, log: Path) -> None:
@@ -156,8 +156,8 @@ def test_a_child_with_a_program_is_forked_again_when_it_died(log: Path, environm
         assert first is not None
         os.kill(first, signal.SIGKILL)
         until(lambda: not child.running)
-        assert child.end() == "The server was killed (signal 9)"
-        until(lambda: child.keep() or len(begun(log)) == 2)
+        assert child.describe_end() == "The server was killed (signal 9)"
+        until(lambda: child.restart_if_dead() or len(begun(log)) == 2)
         assert child.pid not in {None, first}
     finally:
         child.stop(signal.SIGTERM, patience_s=10)
@@ -168,7 +168,7 @@ def test_a_child_with_a_program_is_forked_again_when_it_died(log: Path, environm
 def test_where_the_system_cannot_fork_the_module_is_run(
     log: Path, environment: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(process, "POSSIBLE", False)
+    monkeypatch.setattr(process, "SUPPORTED", False)
     child = Child("server", "this", [], environment=environment, log=log, program="program_of_test")
     child.start()
     until(lambda: not child.running)

@@ -23,7 +23,7 @@ def receiver() -> Iterator[Receiver]:
 def test_the_command_line_makes_tests_and_removes_a_channel(
     cli: Cli, client: Client, hand: HandWorker, receiver: Receiver
 ) -> None:
-    assert cli("notify").out == "Nobody is told anything. `tunefleet notify add` adds a channel.\n"
+    assert cli("notify").out == "No notification channels yet. Add one with `tunefleet notify add`.\n"
     added = cli("notify", "add", "ci", f"{receiver.url}/hook/hush", "--on", "done, failed")
     assert added.code == 0
     assert "whsec_" in added.out
@@ -35,7 +35,7 @@ def test_the_command_line_makes_tests_and_removes_a_channel(
     assert (channel.name, channel.on, channel.signed) == ("ci", ("done", "failed"), True)
     assert [word for word, _ in options.complete_channel("c")] == ["ci"]
 
-    assert cli("notify", "log").out == "Nobody has been told anything yet; tests are not listed.\n"
+    assert cli("notify", "log").out == "No notifications yet; tests are not listed.\n"
     assert cli("notify", "log", "--state", "failed").out == "Nothing matches.\n"
     assert cli("notify", "test", "ci").out == "ci took it.\n"
     task_id = client.submit(ECHO).task_id
@@ -51,7 +51,7 @@ def test_the_command_line_makes_tests_and_removes_a_channel(
 
     receiver.status = 500
     failed = cli("notify", "test", "ci")
-    assert (failed.code, failed.out) == (1, "ci did not get it: 127.0.0.1 answers 500.\n")
+    assert (failed.code, failed.out) == (1, "Delivery to ci failed: 127.0.0.1 answers 500.\n")
     assert cli("notify", "rm", "ci", "--yes").out == "Removed ci.\n"
     assert cli("notify", "rm", "ci", "--yes").code == 4
     assert cli("notify", "add", "x", "https://example.org", "--on", "donne").code != 0

@@ -34,7 +34,7 @@ def test_where_a_task_is_wanted_a_workflow_names_its_tasks(
     run = client.submit(TWO)
     first, second = (task.id for task in run.workflow.tasks)
     said = cli(*command.replace("ID", run.workflow.id).split())
-    assert f"{run.workflow.id} is a workflow of several tasks." in said.err
+    assert f"{run.workflow.id} is a workflow with several tasks." in said.err
     assert f"Name one of them: {first} (first), {second} (second)." in said.err
     assert said.code == 3
     client.workflows.cancel(run.workflow.id)
@@ -72,10 +72,10 @@ def test_a_log_that_is_not_there_says_why(cli: Cli, client: Client, hand: HandWo
     hand.exchange(want={"light": 0})
     task_id = client.submit(ECHO).task_id
     said = cli("logs", task_id)
-    assert (said.code, said.out, said.err) == (0, "", f"{task_id} has no log, because it has not begun.\n")
-    assert f"Why it waits: tunefleet why {task_id}" in cli("show", task_id).out
+    assert (said.code, said.out, said.err) == (0, "", f"{task_id} has no log: it has not started.\n")
+    assert f"Explain: tunefleet why {task_id}" in cli("show", task_id).out
     hand.finish(hand.take(task_id))
-    why = f"{task_id} has no log, because tasks of kind echo run inside their worker by-hand.\n"
+    why = f"{task_id} has no log: echo tasks run inside their worker by-hand.\n"
     for options in ((), ("-n", 5), ("-f",)):
         assert cli("logs", *options, task_id).err == why
     assert "Log:" not in cli("show", task_id).out

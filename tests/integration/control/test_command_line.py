@@ -368,4 +368,3 @@ def test_how_a_job_that_is_gone_has_ended(
     found, said = control("status", "gone", "--json")
     shown = json.loads(said)
     assert (found, shown["status"], shown["eta_s"], shown["live"]) == (code, status, None, False)
-    assert "left" not in control("status", "gone")[1] or "left no word" in control("status", "gone")[1]

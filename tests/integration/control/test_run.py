@@ -215,7 +215,7 @@ def test_ranks_of_torchrun_are_one_run(runs: Runs, foreign_python: Path) -> None
 def test_the_exit_code_is_the_scripts_and_it_is_said_that_nothing_trained(runs: Runs) -> None:
     code, out, err = runs.run("--name", "x", "--", sys.executable, "-I", "-c", "print('hello'); raise SystemExit(7)")
     assert (code, out) == (7, "hello\n")
-    assert "Nothing in this command built a Trainer" in err
+    assert "No Trainer was created in this command" in err
     assert (runs.folder / "tunefleet-runs/x/train.log").read_text() == "hello\n"
     # It never trained, so the name is free again; a command that is not there is a clear error.
     code, _, err = runs.run("--name", "x", "--", "no-such-command")

@@ -192,7 +192,7 @@ def test_an_isolated_environment_has_its_own_packages_and_ours_and_nothing_else(
     lacking = verify._run([made["python"], "-c", "import pydantic"])
     assert "No module named 'pydantic'" in lacking.stderr
     assert run(["env", "create", "test-isolated"]) == 0
-    assert "is ready already" in capfd.readouterr().out
+    assert "is already ready" in capfd.readouterr().out
     assert run(["env", "remove", "test-isolated", "--yes"]) == 0
     assert envs.at("test-isolated").state == "missing"
 

@@ -20,7 +20,7 @@ from tunefleet.schemas.api import SubmitRequest
 from tunefleet.settings import ServerSettings, load
 from tunefleet.simulation.held_attempt import Trace
 from tunefleet.simulation.load_run import Load, Progress, documents
-from tunefleet.simulation.plan import Meeting, Plan
+from tunefleet.simulation.plan import Plan, ServerConnection
 from tunefleet.simulation.processes import Crowds
 from tunefleet.simulation.sampling import Machine
 from tunefleet.simulation.simulated_worker import SimulatedWorker
@@ -165,8 +165,8 @@ async def test_a_load_loses_nothing_touches_nobody_elses_task_and_leaves_nothing
     plan = Plan(workers=5, tasks=40, task_s=0.05, kinds=("echo", "lora_sft"), slots=2)
     told: list[Progress] = []
     one = Load(
-        plan, Meeting(url=site.url, key=site.admin_key), admin_key=site.admin_key, machine=Machine(), tidy=True,
-        told=told.append,
+        plan, ServerConnection(url=site.url, key=site.admin_key), admin_key=site.admin_key, machine=Machine(),
+        tidy=True, on_progress=told.append,
     )  # fmt: skip
     report = await one.run()
     assert (report.ended, report.completed, report.lost, report.doubled) == ("done", 40, 0, 0), report.warnings
@@ -182,14 +182,14 @@ async def test_a_load_loses_nothing_touches_nobody_elses_task_and_leaves_nothing
 
 async def test_a_load_that_is_interrupted_tells_what_it_measured_and_takes_its_tasks_away(site: Site) -> None:
     plan = Plan(workers=2, tasks=10, task_s=600)
-    meeting = Meeting(url=site.url, key=site.admin_key)
+    connection = ServerConnection(url=site.url, key=site.admin_key)
 
     def interrupt_when_offered(now: Progress) -> None:
         if now.offered:
             one.interrupt()
 
     one = Load(
-        plan, meeting, admin_key=site.admin_key, machine=Machine(), tidy=True, told=interrupt_when_offered
+        plan, connection, admin_key=site.admin_key, machine=Machine(), tidy=True, on_progress=interrupt_when_offered
     )  # fmt: skip
     report = await one.run()
     assert (report.ended, report.completed, report.lost) == ("interrupted", 0, 0)
@@ -200,14 +200,16 @@ async def test_a_load_that_is_interrupted_tells_what_it_measured_and_takes_its_t
 
 async def test_workers_that_the_server_refuses_end_the_load_in_its_words(site: Site) -> None:
     plan = Plan(workers=2, tasks=2)
-    one = Load(plan, Meeting(url=site.url, key="tf_no"), admin_key=site.admin_key, machine=Machine(), tidy=True)
+    one = Load(
+        plan, ServerConnection(url=site.url, key="tf_no"), admin_key=site.admin_key, machine=Machine(), tidy=True
+    )
     with pytest.raises(TunefleetError, match="key"):
         await one.run()
     assert not [flow for flow in site.client.workflows.list().items if flow.name.startswith(plan.run_id)]
 
 
 async def test_a_process_whose_last_word_cannot_be_read_is_no_good_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    crowds = Crowds(Plan(workers=1, tasks=1), Meeting(url="http://127.0.0.1:9", key="k"))
+    crowds = Crowds(Plan(workers=1, tasks=1), ServerConnection(url="http://127.0.0.1:9", key="k"))
     monkeypatch.setattr("tunefleet.simulation.processes.sys.executable", "/bin/echo")  # says its arguments, and ends
     async with crowds:
         with pytest.raises(TunefleetError, match="cannot be read"):

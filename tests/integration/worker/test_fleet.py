@@ -273,7 +273,7 @@ def test_up_says_that_it_is_up_when_its_workers_are_there(
 ) -> None:
     port = free_port()
     up = Up(tmp_path / "data", port, home, "--workers", "2")
-    up.until("Ctrl-C stops it.")
+    up.until("Press Ctrl-C to stop.")
     key = (tmp_path / "data" / "keys" / "admin.key").read_text().strip()
     with Client(f"http://127.0.0.1:{port}", key) as client:
         online = [worker for worker in client.workers.list().items if worker.status == "online"]

@@ -17,12 +17,12 @@ def test_none_is_none() -> None:
 
 def test_a_fleet_on_one_machine_takes_a_name_that_leads_to_it() -> None:
     both = ("fleet.example.org", "127.0.0.1")
-    assert supervisor.name_of(Facts(both), "127.0.0.1") == "127.0.0.1"
-    assert supervisor.name_of(Facts(("localhost",)), "127.0.0.1") == "localhost"
-    with pytest.raises(MachineError, match=r"is for \*.invalid, and none of that leads to this machine"):
-        supervisor.name_of(Facts(("*.invalid",)), "127.0.0.1")
-    with pytest.raises(MachineError, match="refused by every client: it has expired"):
-        supervisor.name_of(Facts(fault="it has expired"), "127.0.0.1")
+    assert supervisor.certificate_host(Facts(both), "127.0.0.1") == "127.0.0.1"
+    assert supervisor.certificate_host(Facts(("localhost",)), "127.0.0.1") == "localhost"
+    with pytest.raises(MachineError, match=r"is for \*.invalid, which does not resolve to this machine"):
+        supervisor.certificate_host(Facts(("*.invalid",)), "127.0.0.1")
+    with pytest.raises(MachineError, match=r"Clients reject .*: it has expired"):
+        supervisor.certificate_host(Facts(fault="it has expired"), "127.0.0.1")
 
 
 @pytest.mark.parametrize(

@@ -91,7 +91,7 @@ def test_the_documents_files_are_run_from_the_folder_they_lie_in(
     assert run(["campaign", "dry-run", "--json"]) == 0, capsys.readouterr().err
     said = capsys.readouterr()
     (found,) = json.loads(said.out)["campaigns"]
-    assert (found["name"], found["next"]) == ("name-of-the-task", "begins cycle 0")
+    assert (found["name"], found["next"]) == ("name-of-the-task", "starts cycle 0")
     assert found["facts"]["provider"] == "gradients (GRADIENTS_API_KEY is set)"
     assert "your_" not in said.out.replace("your_huggingface_username", ""), "no secret is shown"
 

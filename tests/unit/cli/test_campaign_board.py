@@ -11,7 +11,14 @@ import pytest
 from rich.console import Console
 
 from tunefleet.cli.campaigns import live_view
-from tunefleet.cli.campaigns.live_view import Board, JsonBoard, LiveBoard, LogBoard, board, log_board
+from tunefleet.cli.campaigns.live_view import (
+    CampaignOutput,
+    JsonOutput,
+    LiveOutput,
+    LogOutput,
+    campaign_output,
+    log_output,
+)
 from tunefleet.schemas.campaign import ActivityView, CampaignLine, CampaignView, CycleView
 
 NOW = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
@@ -48,8 +55,8 @@ def drawn(screen: Console) -> str:
 
 
 def test_a_terminal_has_a_bar_below_the_lines(screen: Console) -> None:
-    with board(as_json=False) as shown:
-        assert isinstance(shown, LiveBoard)
+    with campaign_output(as_json=False) as shown:
+        assert isinstance(shown, LiveOutput)
         shown.show(merging(40))
         shown.line(LINE)
         shown._bars.refresh()
@@ -62,7 +69,7 @@ def test_a_terminal_has_a_bar_below_the_lines(screen: Console) -> None:
 
 
 def test_other_work_begins_a_bar_anew_and_a_campaign_that_rests_has_a_full_one(screen: Console) -> None:
-    with LiveBoard(screen) as shown:
+    with LiveOutput(screen) as shown:
         shown.show(merging(40))
         shown.show(campaign(what="verifying", of="task-1"))
         (bar,) = shown._bars.tasks
@@ -77,8 +84,8 @@ def test_a_pipe_gets_a_line_when_other_work_begins_and_now_and_then(
 ) -> None:
     clock = [100.0]
     monkeypatch.setattr(live_view.time, "monotonic", lambda: clock[0])
-    with board(as_json=False) as shown:
-        assert type(shown) is Board
+    with campaign_output(as_json=False) as shown:
+        assert type(shown) is CampaignOutput
         shown.show(campaign())
         for done in range(0, 81, 10):
             shown.show(merging(done))
@@ -93,8 +100,8 @@ def test_a_pipe_gets_a_line_when_other_work_begins_and_now_and_then(
 
 
 def test_json_has_the_lines_of_the_log_and_nothing_else(capsys: pytest.CaptureFixture[str]) -> None:
-    with board(as_json=True) as shown:
-        assert isinstance(shown, JsonBoard)
+    with campaign_output(as_json=True) as shown:
+        assert isinstance(shown, JsonOutput)
         shown.show(merging(40))
         shown.line(LINE)
     said = capsys.readouterr()
@@ -106,19 +113,19 @@ def test_a_log_that_is_followed_has_a_bar_on_a_terminal_and_its_lines_alone_else
     screen: Console, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(live_view, "out", lambda: screen)
-    with log_board(as_json=False) as shown:
-        assert isinstance(shown, LiveBoard)
+    with log_output(as_json=False) as shown:
+        assert isinstance(shown, LiveOutput)
         shown.show(merging(40))
         shown.line(LINE)
         shown._bars.refresh()
     assert "40 of 80 MiB" in drawn(screen)
     monkeypatch.setattr(live_view, "out", lambda: Console(file=io.StringIO()))
-    with log_board(as_json=False) as piped:
-        assert isinstance(piped, LogBoard)
+    with log_output(as_json=False) as piped:
+        assert isinstance(piped, LogOutput)
         piped.show(merging(40))
         piped.line(LINE)
     printed = capsys.readouterr()
     assert printed.out.endswith(" - daily - INFO [cycle 0, merge] merge: [bold]task-1\n")
     assert printed.out.count("\n") == 1
     assert printed.err == ""
-    assert isinstance(log_board(as_json=True), JsonBoard)
+    assert isinstance(log_output(as_json=True), JsonOutput)

@@ -25,19 +25,19 @@ def outlook(config: Path, capsys: pytest.CaptureFixture[str]) -> dict[str, Any]:
 
 def test_what_is_here_is_counted(capsys: pytest.CaptureFixture[str]) -> None:
     found = outlook(EXAMPLES / "config.yaml", capsys)["gsm8k"]
-    assert found["next"] == "begins cycle 0"
-    assert found["facts"]["rows"].startswith("2,000, of which about 100 are held out")
-    assert found["facts"]["chunks"] == "4 of about 475 rows; number 1 of epoch 0 is next"
+    assert found["next"] == "starts cycle 0"
+    assert found["facts"]["rows"].startswith("2,000, about 100 for evaluation")
+    assert found["facts"]["chunks"] == "4 with about 475 rows each; next: chunk 1 of epoch 0"
     # Where it stands on a server, and what only a worker can see of a model.
     assert [
-        text for text in found["unchecked"] if not text.startswith(("where it stands", "model_repo: a worker"))
+        text for text in found["unchecked"] if not text.startswith(("state on the server", "model_repo: a worker"))
     ] == []
 
 
 @pytest.mark.parametrize(
     ("interval", "words"),
     [
-        ({}, "none: the next run follows at once"),
+        ({}, "none: the next run starts immediately"),
         ({"max_days": 2}, "0 to 2 days after each run"),
         ({"min_days": 1, "max_days": 1, "min_hours": 2, "max_hours": 5}, "1 day and 2 to 5 hours after each run"),
         ({"min_hours": 0.5, "max_hours": 0.5}, "0.5 hours after each run"),
@@ -57,7 +57,7 @@ def test_what_is_elsewhere_is_named_as_not_checked(
     assert any("yahma/alpaca-cleaned" in text for text in daily["unchecked"])
     assert any("model_repo" in text for text in daily["unchecked"])
     assert any("server" in text for text in daily["unchecked"])
-    assert found["chats"]["next"] == "nothing: it is not enabled"
+    assert found["chats"]["next"] == "nothing: not enabled"
 
 
 def test_what_gradients_could_not_go_on_with_is_told_before_anything_is_paid_for(
@@ -70,7 +70,7 @@ def test_what_gradients_could_not_go_on_with_is_told_before_anything_is_paid_for
     assert run(["campaign", "dry-run", "--config", str(config)]) == ExitCode.INVALID
     said = capsys.readouterr()
     assert "Set HF_USERNAME and HF_TOKEN, or write publish.to: hf://ORG/NAME-{cycle}." in " ".join(said.out.split())
-    assert "daily-instructions, chats cannot run like that" in said.err
+    assert "daily-instructions, chats cannot run with these settings" in said.err
     monkeypatch.setenv("HF_USERNAME", "me")
     found = outlook(config, capsys)["daily-instructions"]
     assert found["facts"]["publish"] == "hf://me/daily-instructions-{cycle}"
@@ -96,11 +96,11 @@ def test_what_is_not_here_is_told_whole_with_its_line(tmp_path: Path, capsys: py
     )
     assert run(["campaign", "dry-run", "--config", str(config)]) != 0
     said = capsys.readouterr().err
-    assert "has 4 faults" in said
+    assert "has 4 errors" in said
     for place in ("yaml:2:13  one.provider", "yaml:3:15  one.model_repo", "yaml:4:21  one.datasets.0.path"):
         assert place in said
     assert "yaml:7:21  two.datasets.0.path" in said
-    assert "there is gradients, local" in said
+    assert "available: gradients, local" in said
 
 
 @pytest.mark.parametrize("command", ["dry-run", "run", "start"])
@@ -155,7 +155,7 @@ def test_columns_that_only_a_worker_can_read_are_named_as_not_checked(
     config = tmp_path / "config.yaml"
     config.write_text("one: {model_repo: m, datasets: [{path: ./rows, field_instruction: q, field_output: a}]}")
     found = outlook(config, capsys)["one"]
-    assert "datasets.0: the columns of ./rows are checked by a worker" in found["unchecked"]
+    assert "datasets.0: a worker checks the columns of ./rows" in found["unchecked"]
 
 
 def spec(**more: Any) -> CampaignSpec:

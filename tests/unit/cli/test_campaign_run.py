@@ -45,15 +45,15 @@ def resting(status: CampaignStatus, reason: str | None) -> CampaignView:
         (resting(CampaignStatus.HELD, NEEDS), f"daily is held. {NEEDS}"),
         (
             resting(CampaignStatus.HELD, "An older server held it."),
-            "daily is held. An older server held it. `tunefleet campaign retry daily` lets it go on.",
+            "daily is held. An older server held it. Continue with `tunefleet campaign retry daily`.",
         ),
         (
             resting(CampaignStatus.PAUSED, "ada paused it."),
-            "daily is paused. ada paused it. `tunefleet campaign resume daily` lets it go on.",
+            "daily is paused. ada paused it. Continue with `tunefleet campaign resume daily`.",
         ),
         (
             resting(CampaignStatus.STOPPED, None),
-            "daily is stopped. `tunefleet campaign start daily` lets it go on.",
+            "daily is stopped. Continue with `tunefleet campaign start daily`.",
         ),
     ],
 )

@@ -64,8 +64,8 @@ SOON = NOW + timedelta(minutes=9)
     [
         ({"waiting": "training"}, "merge: training"),
         ({"waiting": "training", "retry_at": SOON}, "merge: training; next check in 9:00"),
-        ({"error": "It failed.", "tries": 2, "retry_at": SOON}, "merge failed 2 times; again in 9:00: It failed."),
-        ({"error": NEEDS, "tries": 1, "retry_at": SOON}, f"{NEEDS} (merge failed 1 time; again in 9:00)"),
+        ({"error": "It failed.", "tries": 2, "retry_at": SOON}, "merge failed 2 times; retry in 9:00: It failed."),
+        ({"error": NEEDS, "tries": 1, "retry_at": SOON}, f"{NEEDS} (merge failed 1 time; retry in 9:00)"),
     ],
 )
 def test_a_wait_has_its_end_and_what_a_person_has_to_type_is_in_front(cycle: dict[str, Any], said: str) -> None:
@@ -77,8 +77,8 @@ def test_a_wait_has_its_end_and_what_a_person_has_to_type_is_in_front(cycle: dic
 
 def test_the_command_of_a_held_campaign_is_in_the_table_of_campaigns() -> None:
     held = campaign().model_copy(update={"status": CampaignStatus.HELD, "reason": NEEDS})
-    (does,) = (column for column in view.campaign_table([held]).columns if str(column.header).lower() == "does")
-    assert [str(cell) for cell in does.cells] == [NEEDS]
+    (activity,) = (column for column in view.campaign_table([held]).columns if str(column.header).lower() == "activity")
+    assert [str(cell) for cell in activity.cells] == [NEEDS]
 
 
 @pytest.mark.parametrize(

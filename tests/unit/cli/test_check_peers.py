@@ -1,4 +1,4 @@
-"""What `doctor` says of a server's place among several."""
+"""What `doctor` says of a server's peer_role among several."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 import pytest
 
 from tunefleet.cli.server import checks
-from tunefleet.cli.server.checks import place
+from tunefleet.cli.server.checks import peer_role
 from tunefleet.schemas.api import ServerInfo
 from tunefleet.schemas.server_info import PeersView, PeerView
 
@@ -22,20 +22,20 @@ def peer(id_: str, *, leads: bool = False, this: bool = False, silent_s: float =
 @pytest.mark.parametrize(
     ("servers", "told"),
     [
-        ((peer("a", leads=True, this=True), peer("b")), "of 2 servers this one leads"),
-        ((peer("a", leads=True), peer("b", this=True)), "of 2 servers this one follows; a on host-a leads"),
-        ((peer("a", leads=True, silent_s=60.0), peer("b", this=True)), "of 2 servers none leads"),
-        ((peer("b", this=True),), "of 1 server none leads"),
+        ((peer("a", leads=True, this=True), peer("b")), "leader of 2 servers"),
+        ((peer("a", leads=True), peer("b", this=True)), "follower, one of 2 servers; the leader is a on host-a"),
+        ((peer("a", leads=True, silent_s=60.0), peer("b", this=True)), "none of 2 servers is the leader"),
+        ((peer("b", this=True),), "none of 1 server is the leader"),
     ],
 )
 def test_the_place_of_a_server(servers: tuple[PeerView, ...], told: str) -> None:
-    found = place(PeersView(shared=True, epoch=1, servers=servers))
+    found = peer_role(PeersView(shared=True, epoch=1, servers=servers))
     assert found is not None
-    assert (found.told, found.mend is not None) == (told, told.endswith("none leads"))
+    assert (found.text, found.fix is not None) == (told, told.startswith("none of"))
 
 
 def test_one_that_is_alone_has_none() -> None:
-    assert place(PeersView(shared=False, epoch=0, servers=())) is None
+    assert peer_role(PeersView(shared=False, epoch=0, servers=())) is None
 
 
 def test_doctor_says_it_and_does_not_ask_with_a_workers_key(home: object, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -61,6 +61,6 @@ def test_doctor_says_it_and_does_not_ask_with_a_workers_key(home: object, monkey
 
     monkeypatch.setattr(checks, "Client", Known)
     found = checks.server()
-    assert (found.state, "of 2 servers none leads" in found.found) == ("warning", True)
+    assert (found.state, "none of 2 servers is the leader" in found.found) == ("warning", True)
     monkeypatch.setattr(Known, "role", "worker")
     assert checks.server().state == "good"

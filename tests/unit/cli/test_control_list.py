@@ -27,8 +27,8 @@ def test_paused_jobs_are_named_with_the_way_on(
     left(tmp_path / "jobs" / "stopped", "stopped")
     assert run(["control", "list"]) == 0
     said = capsys.readouterr().out
-    assert "Paused: mine. To go on: tunefleet run --resume mine" in said
-    assert "Paused: own-script. To go on: start its script again" in said
+    assert "Paused: mine. Resume: tunefleet run --resume mine" in said
+    assert "Paused: own-script. Resume: run its script again" in said
     assert "done" not in said
     assert "stopped" not in said
     assert run(["control", "list", "--json"]) == 0

@@ -119,7 +119,7 @@ def test_commands_are_never_put_to_the_model(
     told = capsys.readouterr()
     assert "/system TEXT" in told.out
     assert [line.split(".")[0] for line in told.err.splitlines()] == [
-        "There is no /halp", "/system needs a text", "/temperature needs a number from 0 to 100",
+        "Unknown command /halp", "/system needs a text", "/temperature needs a number from 0 to 100",
     ]  # fmt: skip
     assert len(client.asked) == 2
     assert client.said(0) == [("system", "Be brief."), ("user", "one")]
@@ -137,16 +137,16 @@ def test_answers_side_by_side_stand_on_the_screen_once_however_long_they_are(mon
         yield END
 
     painted = threading.Semaphore(0)
-    beside = streaming_output._beside
+    beside = streaming_output._columns
 
     def paint(*about: Any) -> Any:
         painted.release(2)
         return beside(*about)
 
     monkeypatch.setattr(streaming_output, "_EVERY_S", 0.001)
-    monkeypatch.setattr(streaming_output, "_beside", paint)
+    monkeypatch.setattr(streaming_output, "_columns", paint)
     talk = talk_of(FakeClient(long), "base", "tuned")
-    terminal_chat.once(talk, "Tell me.", as_json=False)
+    terminal_chat.ask_once(talk, "Tell me.", as_json=False)
     lines = shown(screen.getvalue())
     assert [line.split() for line in lines if line.split() == ["base", "tuned"]] == [["base", "tuned"]]
     rows = [line.split() for line in lines if "-line-" in line]
@@ -224,14 +224,14 @@ def test_a_failure_is_told_with_the_model_that_it_is_of_and_forgotten(
 ) -> None:
     def fails(request: ChatRequest) -> Iterator[ChatPiece]:
         if request.model == "tuned" and len(client.asked) <= 2:
-            raise ConflictError("The conversation has 521 tokens.", hint="/reset begins anew.")
+            raise ConflictError("The conversation has 521 tokens.", hint="Start a new chat with /reset.")
         yield from echo(request)
 
     client = FakeClient(fails)
     typed(monkeypatch, "first", "second")
     terminal_chat.converse(talk_of(client, "base", "tuned"))
     told = capsys.readouterr()
-    assert told.err == "tuned: The conversation has 521 tokens. /reset begins anew.\n"
+    assert told.err == "tuned: The conversation has 521 tokens. Start a new chat with /reset.\n"
     assert "base:\nbase heard second\ntuned:\ntuned heard second\n" in told.out
     by_name = {asked.model: [each.content for each in asked.messages] for asked in client.asked[2:]}
     assert by_name == {"base": ["first", "base heard first", "second"], "tuned": ["second"]}
@@ -254,7 +254,7 @@ def test_why_nothing_comes_is_told_once_and_is_no_answer(
 
     monkeypatch.setattr(streaming_output, "err", told)
     monkeypatch.setattr(streaming_output, "_EVERY_S", 0.001)
-    terminal_chat.once(talk_of(FakeClient(waits), "base"), "Hello?", as_json=False)
+    terminal_chat.ask_once(talk_of(FakeClient(waits), "base"), "Hello?", as_json=False)
     written = capsys.readouterr()
     assert written.err == "The worker does not answer. Waiting…\n"
     assert written.out == "base heard Hello?\n"
@@ -288,7 +288,7 @@ def test_why_a_chat_waits_is_said_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(chat_commands, "err", lambda: SimpleNamespace(status=lambda _: nullcontext(status)))
     monkeypatch.setattr(chat_commands, "_LOOK_S", 0)
     assert chat_commands._ready(SimpleNamespace(tasks=tasks), "t").ready  # type: ignore[arg-type]
-    assert shown == ["The chat t: waiting: box-1 is busy [1 of 1]."]
+    assert shown == ["Chat t: waiting: box-1 is busy [1 of 1]."]
 
 
 def test_what_is_too_much_to_be_sent_is_said_and_asks_nobody() -> None:
@@ -298,4 +298,4 @@ def test_what_is_too_much_to_be_sent_is_said_and_asks_nobody() -> None:
     talk.ask("x" * 1_000_001, answer, threading.Event())
     assert (client.asked, "/reset" in str(answer.error)) == ([], True)
     with pytest.raises(InputError, match="system prompt"):
-        talk.prompt("x" * 1_000_001)
+        talk.set_system_prompt("x" * 1_000_001)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tunefleet.cli.server.dump_redaction import Quiet
+from tunefleet.cli.server.dump_redaction import Redactor
 
 
 @pytest.mark.parametrize(
@@ -19,4 +19,4 @@ from tunefleet.cli.server.dump_redaction import Quiet
     ],
 )
 def test_what_goes_by_a_secrets_name_or_form_is_hidden(line: str, shown: str) -> None:
-    assert Quiet({}).text(line) == shown
+    assert Redactor({}).text(line) == shown

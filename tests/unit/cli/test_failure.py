@@ -34,7 +34,7 @@ def test_a_fault_shows_its_line_with_a_caret(tmp_path: Path, capsys: pytest.Capt
     file.write_text(DOCUMENT)
     assert run(["validate", str(file)]) == 3
     lines = capsys.readouterr().err.splitlines()
-    assert lines[0].endswith("sft.yaml has 2 faults.")
+    assert lines[0].endswith("sft.yaml has 2 errors.")
     place = next(index for index, line in enumerate(lines) if ":9:5" in line)
     assert lines[place + 1] == "    9 │     learning_rte: 1e-4"
     assert lines[place + 2] == "      │     ^"

@@ -104,10 +104,10 @@ def test_a_finished_screen_is_full() -> None:
 
 
 def test_one_line_for_a_pipe() -> None:
-    said = task_view.standing(watch_loop.Watched(task(progress=PROGRESS), points(40)))
+    said = task_view.status_line(watch_loop.Watched(task(progress=PROGRESS), points(40)))
     assert "running training 40/100  loss" in said
     assert "0:09 left" in said
-    assert task_view.standing(watch_loop.Watched(task("queued", why="waiting"))) == "queued (waiting)"
+    assert task_view.status_line(watch_loop.Watched(task("queued", why="waiting"))) == "queued (waiting)"
 
 
 @pytest.mark.parametrize(
@@ -145,7 +145,7 @@ def test_the_end_of_a_log_is_shown_if_it_says_more_than_the_error(log: str, show
     task_view.failure_screen(console, client, task("failed", error="No rows."))
     said = console.file.getvalue()  # type: ignore[attr-defined]
     assert said.startswith("gsm8k-lora failed: No rows.")
-    assert ("The end of its log" in said) == shown
+    assert ("Last lines of the log" in said) == shown
 
 
 def test_a_curve_needs_two_finite_points() -> None:

@@ -27,14 +27,14 @@ def data(home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_a_damaged_database_is_found(data: Path) -> None:
-    assert checks.data_folder().found.endswith("will be made at the first start")
+    assert checks.data_folder().found.endswith("is created at the first start")
     data.mkdir()
     assert checks.data_folder().state == "good"
     with sqlite3.connect(data / "tunefleet.db") as connection:
         connection.execute("create table x (y)")
         connection.executemany("insert into x values (?)", [("z" * 1000,)] * 100)
     connection.close()
-    assert checks.data_folder().found.endswith("database whole")
+    assert checks.data_folder().found.endswith("database intact")
     content = bytearray((data / "tunefleet.db").read_bytes())
     content[4096:8192] = b"\xff" * 4096
     (data / "tunefleet.db").write_bytes(content)
@@ -45,14 +45,14 @@ def test_a_damaged_database_is_found(data: Path) -> None:
 @pytest.mark.parametrize(
     ("smi", "torch", "state", "words"),
     [
-        (None, "None 0", "good", "none; trainings run on the CPU"),
+        (None, "None 0", "good", "none; training runs on the CPU"),
         ("NVIDIA H200, 143771 MiB, 550.1", "12.8 1", "good", "torch uses 1 (runtime 12.8)"),
         ("NVIDIA H200, 143771 MiB, 550.1", " 0", "warning", "CPU build"),
         ("NVIDIA H200, 143771 MiB, 470.1", "12.8 0", "warning", "cannot use it"),
     ],
 )
 def test_gpus(smi: str | None, torch: str, state: str, words: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(checks, "_ask", lambda command: smi if command[0] == "nvidia-smi" else torch)
+    monkeypatch.setattr(checks, "_run", lambda command: smi if command[0] == "nvidia-smi" else torch)
     monkeypatch.setattr(checks, "find_spec", lambda name: object())
     found = checks.gpu()
     assert (found.state, words in found.found) == (state, True)
@@ -61,7 +61,7 @@ def test_gpus(smi: str | None, torch: str, state: str, words: str, monkeypatch: 
 def test_environments_that_work_for_nobody_are_a_warning(monkeypatch: pytest.MonkeyPatch) -> None:
     real, states = checks.at, dict.fromkeys(checks.FAMILIES, "missing")
     monkeypatch.setattr(checks, "at", lambda name: replace(real(name), state=states[name]))
-    assert checks.environments().found.startswith("none is made")
+    assert checks.environments().found.startswith("none; some")
     states["ppo"] = "ready"
     assert (checks.environments().state, checks.environments().found) == ("good", "ready: ppo")
     states["vllm"] = "stale"
@@ -92,7 +92,7 @@ def test_uninstall_never_takes_data_by_itself(data: Path, home: Path, capsys: py
     assert (home / "client.json").exists()
     assert run(["uninstall", "--yes"]) == 0
     said = capsys.readouterr().out
-    assert "stays; --data removes it" in said
+    assert "keep; remove with --data" in said
     assert not home.exists()
     assert (data / "tunefleet.db").exists()
     lock = FileLock(data / "lock")
@@ -155,7 +155,7 @@ def test_preview_draws_what_is_learnt(
     said = capsys.readouterr().out
     assert "How many? ⟦Two⟧⟨cut:  of them⟩" in said
     assert "10.0% of the rows are longer than 100 tokens" in said
-    assert "5.0% of the rows have nothing to learn" in said
+    assert "5.0% of the rows have no trained tokens" in said
     assert "████" in said
     assert run(["preview", "x.yaml", "--json"]) == 0
     assert json.loads(capsys.readouterr().out) == SHOWN
@@ -191,7 +191,7 @@ def test_a_preview_of_data_on_the_server_needs_the_server(
     monkeypatch.setattr(preview.subprocess, "run", lambda *args, **kwargs: pytest.fail("there is nothing to preview"))
     assert run(["preview", "x.yaml"]) == 7
     told = capsys.readouterr().err
-    assert "The data 'rows' is on the server, and a preview has to fetch it. No Tunefleet server is known." in told
+    assert "The data 'rows' is on the server, and the preview must download it. No Tunefleet server is known." in told
     assert "tunefleet up" in told
     assert "data.path" in told
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from pydantic import SecretStr
 
-from tunefleet.cli.workers.cluster_nodes import Pool, _asks, _reading_key, end, start
+from tunefleet.cli.workers.cluster_nodes import Pool, _reading_key, _requests, end, start
 from tunefleet.errors import AuthError, InputError
 from tunefleet.integrations.clusters.factory import Engine
 from tunefleet.integrations.clusters.ray_order import KEY, LASTING, SERVER
@@ -27,7 +27,7 @@ def clusters(home: Path) -> ClusterSettings:
 
 
 def test_slurm_gets_a_job_for_each_node(worker: WorkerSettings, clusters: ClusterSettings) -> None:
-    asks = _asks(Pool("slurm", "lab", "2", cpus=4, gpus=1, memory="2Gi", tags="a100"), clusters, worker)
+    asks = _requests(Pool("slurm", "lab", "2", cpus=4, gpus=1, memory="2Gi", tags="a100"), clusters, worker)
     assert [(ask.name, ask.nodes, ask.nodes_max) for ask in asks] == [("lab-0", 1, 1), ("lab-1", 1, 1)]
     assert asks[0].command == ("tunefleet", "worker", "--server", SEEN_BY_NODES)
     assert (asks[0].cpu, asks[0].gpu_count, asks[0].memory_bytes) == (4, 1, 2 << 30)
@@ -38,7 +38,7 @@ def test_slurm_gets_a_job_for_each_node(worker: WorkerSettings, clusters: Cluste
 def test_ray_gets_one_job_which_asks_for_tasks_only_if_it_may_take_more_nodes(
     worker: WorkerSettings, clusters: ClusterSettings
 ) -> None:
-    (ask,) = _asks(Pool("ray", "lab", "2"), clusters, worker)
+    (ask,) = _requests(Pool("ray", "lab", "2"), clusters, worker)
     assert (ask.name, ask.nodes, ask.nodes_max) == ("lab", 2, 2)
     assert dict(ask.options) == {LASTING: "true", SERVER: "", KEY: ""}
 
@@ -48,32 +48,32 @@ def test_the_head_asks_the_server_where_the_workers_find_it(
     nodes_url: str | None, url: str, worker: WorkerSettings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("TUNEFLEET_KEY", "tf_viewer")
-    (ask,) = _asks(Pool("ray", nodes="0:8"), load(ClusterSettings, nodes_url=nodes_url), worker)
+    (ask,) = _requests(Pool("ray", nodes="0:8"), load(ClusterSettings, nodes_url=nodes_url), worker)
     assert ask.command[-1] == url
     assert (ask.nodes, ask.nodes_max) == (0, 8)
     assert (ask.options[SERVER], ask.options[KEY]) == (url, "tf_viewer")
 
 
 def test_without_a_key_that_may_read_tasks_more_nodes_are_refused(home: Path) -> None:
-    with pytest.raises(AuthError, match=r"10\.0\.0\.1:8000 wait.*TUNEFLEET_KEY"):
+    with pytest.raises(AuthError, match=r"10\.0\.0\.1:8000 cannot be read.*TUNEFLEET_KEY"):
         _reading_key(SEEN_BY_NODES)
 
 
 @pytest.mark.parametrize(
     ("engine", "nodes", "words"),
     [
-        ("slurm", "0", r"--nodes 0 asks for no worker\..*--end"),
-        ("ray", "0:0", r"--nodes 0:0 asks for no worker\."),
-        ("ray", "8:2", "no number of nodes"),
-        ("slurm", "many", "no number of nodes"),
-        ("slurm", "2:8", r"is for Ray.*engine: slurm"),
+        ("slurm", "0", r"--nodes 0 requests no worker\..*--end"),
+        ("ray", "0:0", r"--nodes 0:0 requests no worker\."),
+        ("ray", "8:2", "not a number of nodes"),
+        ("slurm", "many", "not a number of nodes"),
+        ("slurm", "2:8", r"only supported on Ray.*engine: slurm"),
     ],
 )
 def test_numbers_of_nodes_that_ask_for_nothing_or_say_nothing_are_refused(
     engine: Engine, nodes: str, words: str, worker: WorkerSettings, clusters: ClusterSettings
 ) -> None:
     with pytest.raises(InputError, match=words):
-        _asks(Pool(engine, nodes=nodes), clusters, worker)
+        _requests(Pool(engine, nodes=nodes), clusters, worker)
 
 
 def test_workers_without_a_key_are_refused_before_the_cluster_is_asked(home: Path) -> None:
@@ -82,5 +82,5 @@ def test_workers_without_a_key_are_refused_before_the_cluster_is_asked(home: Pat
 
 
 def test_ending_no_worker_is_refused_too(home: Path) -> None:
-    with pytest.raises(InputError, match="asks for no worker"):
+    with pytest.raises(InputError, match="requests no worker"):
         end(Pool("slurm", nodes="0"))

@@ -32,7 +32,7 @@ def test_it_is_up_with_those_workers_that_are_there(
     present: tuple[str, ...], told: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     fleet: Any = _NoFleet()
-    up._greet(fleet, 3, present)
+    up._print_started(fleet, 3, present)
     said = capsys.readouterr().out
     assert told in said
     assert ("with 3 workers" in said) == (len(present) == 3)

@@ -50,15 +50,15 @@ def test_what_a_user_can_mend_is_told_without_a_traceback(reason: str) -> None:
 
 def test_what_comes_next_is_only_what_can_work() -> None:
     failed = {"status": "failed", "reason": "crashed", "error": "It broke.", "started_at": AT, "attempts": 1}
-    assert ended(**failed).rstrip().endswith("Again: tunefleet retry task-ask"), "no log, no checkpoint"
-    text = ended(left=show.Left(log=True, checkpoint=True), kind="lora_sft", **failed)
-    assert "Log: tunefleet logs task-ask   Again: tunefleet retry task-ask   Go on from its last checkpoint:" in text
+    assert ended(**failed).rstrip().endswith("Retry: tunefleet retry task-ask"), "no log, no checkpoint"
+    text = ended(left=show.Leftovers(log=True, checkpoint=True), kind="lora_sft", **failed)
+    assert "Log: tunefleet logs task-ask   Retry: tunefleet retry task-ask   Resume from the last checkpoint:" in text
     for waits in (
         {"status": "queued", "why": "waiting: box-1 is busy."},
         {"status": "running", "started_at": AT, "why": "delivering: http://x answers 503.", "kind": "lora_sft"},
     ):
         text = ended(**waits)
-        assert "Why it waits: tunefleet why task-ask" in text
+        assert "Explain: tunefleet why task-ask" in text
         assert "Plot" not in text
     running = {"status": "running", "started_at": AT}
     assert "Plot: tunefleet metrics" in ended(kind="lora_sft", **running)
@@ -76,7 +76,7 @@ def test_one_sentence_stands_once() -> None:
         started_at=AT, finished_at=AT,
     )  # fmt: skip
     assert text.count(told) == 1
-    assert text.count("the same") == 3
+    assert text.count("same error") == 3
     assert "see above" in text
     assert "0:00, in 3 attempts" in text
 
@@ -132,13 +132,15 @@ def test_the_newest_estimate_of_the_memory_is_shown() -> None:
     assert show.memory_estimate(events[2:]) is None
 
 
-def ended(name: str = "ask", siblings: tuple[TaskView, ...] = (), left: show.Left | None = None, **more: Any) -> str:
+def ended(
+    name: str = "ask", siblings: tuple[TaskView, ...] = (), left: show.Leftovers | None = None, **more: Any
+) -> str:
     plain = {"workflow_id": "wf-1", "kind": "echo", "owner": "admin", "created_at": datetime(2026, 1, 1, tzinfo=UTC)}
     task = TaskDetail.model_validate(
         {"id": f"task-{name}", "name": name, "spec": {}, "status": "completed"} | plain | more
     )
     console = Console(file=io.StringIO(), width=100, theme=_THEME, force_terminal=False)
-    console.print(show.screen(task, siblings=(*siblings, task), left=left or show.Left()), crop=False)
+    console.print(show.screen(task, siblings=(*siblings, task), left=left or show.Leftovers()), crop=False)
     return console.file.getvalue()  # type: ignore[attr-defined]
 
 
@@ -189,7 +191,7 @@ def test_a_task_that_never_ran_leads_to_the_one_that_is_to_blame() -> None:
     text = ended(
         siblings=(failed,), status="failed", reason="upstream_failed", error="root failed.", depends_on=("task-root",)
     )
-    assert "See: tunefleet show task-root   Run what is left: tunefleet retry wf-1" in text
+    assert "Details: tunefleet show task-root   Retry the rest: tunefleet retry wf-1" in text
     skipped = failed.model_copy(update={"status": "skipped", "reason": "condition_unmet"})
     text = ended(siblings=(skipped,), status="skipped", reason="upstream_skipped", depends_on=("task-root",))
-    assert text.rstrip().endswith("See: tunefleet show task-root"), "nothing is left to run"
+    assert text.rstrip().endswith("Details: tunefleet show task-root"), "nothing is left to run"

@@ -89,7 +89,7 @@ def test_a_running_workflow_that_is_longer_than_the_terminal_shows_what_is_at_wo
     text = shown("running", *tasks, height=24)
     names = [line.split()[0] for line in text.partition("STAGE")[2].splitlines()[1:13]]
     assert names == ["bad", "now", *(f"later{at}" for at in range(10))]
-    assert "And 71 tasks more: tunefleet show wf-1" in text
+    assert "71 more tasks: tunefleet show wf-1" in text
     assert len(text.splitlines()) <= 24
     assert "task-done39" in shown("failed", *tasks, height=24), "what has ended stands whole"
 
@@ -114,7 +114,7 @@ def test_of_a_failed_workflow_the_first_failure_is_named_and_how_to_go_on() -> N
         task("late", status="failed", reason="bug", error="a bug.", finished_at=after_s(20)),
         task("a", status="failed", reason="bad_input", error="no such column.", worker_id="w7", finished_at=after_s(9)),
     )
-    assert "See: tunefleet show task-a " in text
+    assert "Details: tunefleet show task-a " in text
     assert "tunefleet retry wf-1" in text
     below = [line.strip() for line in text.partition("a failed on w7:")[2].splitlines()]
     assert below[1] == "no such column.", "whole, below the table"
@@ -131,7 +131,7 @@ def test_of_a_task_that_was_spread_the_part_that_failed_is_named_and_not_those_t
         task("whole#1", status="failed", shard=(1, 2), **part, worker_id="w2", reason="bug", error="a bug."),
         task("after", "whole", status="failed", reason="upstream_failed", error="whole (task-whole) failed: …"),
     )
-    assert "See: tunefleet show task-whole#1" in text
+    assert "Details: tunefleet show task-whole#1" in text
     assert "whole#1 failed on w2:" in text
     assert "because whole failed" in text
 
@@ -141,7 +141,7 @@ def test_what_holds_a_delivery_up_stands_whole_below_the_table() -> None:
     why = f"delivering: {cause} The result is delivered later."
     text = shown("running", task("top", status="running", why=why), task("next", "top", why="waiting for top."))
     assert "see below" in text
-    below = " ".join(text.partition("top is computed, and delivers:")[2].split())
+    below = " ".join(text.partition("top has run; delivering its results:")[2].split())
     assert below.startswith(f"{cause} The result is delivered later. ")
 
 
@@ -158,22 +158,22 @@ def test_what_was_skipped_for_anothers_sake_says_so_and_the_last_that_ran_is_sho
              finished_at=after_s(65)),
     )  # fmt: skip
     lines = text.splitlines()
-    assert lines[1].strip() == "2 completed, 2 skipped; it took 1:05", "parts count with their whole"
-    assert lines[3].split() == ["STAGE", "TASK", "STATUS", "WORKER", "TIME", "NOTE"], "nobody has progress"
+    assert lines[1].strip() == "2 completed, 2 skipped; took 1:05", "parts count with their whole"
+    assert lines[3].split() == ["STAGE", "TASK", "STATUS", "WORKER", "DURATION", "NOTE"], "nobody has progress"
     rows = {line.split()[0]: line for line in lines[4:10]}
     assert "2 workers" in rows["all"]
     assert "w2" in rows["all#1"]
     assert "because no was skipped" in rows["nor"]
-    assert text.rstrip().endswith("See: tunefleet show task-all")
+    assert text.rstrip().endswith("Details: tunefleet show task-all")
 
 
 @pytest.mark.parametrize(
     ("reason", "says"),
     [
-        ("bad_input", "Run what is left: tunefleet retry wf-1 --set FIELD=VALUE"),
+        ("bad_input", "Retry the rest: tunefleet retry wf-1 --set FIELD=VALUE"),
         (
             "delivery_failed",
-            "Send its result: tunefleet artifacts deliver task-a   Run what is left: tunefleet retry wf-1",
+            "Deliver the result: tunefleet artifacts deliver task-a   Retry the rest: tunefleet retry wf-1",
         ),
     ],
 )
@@ -187,7 +187,7 @@ def test_a_workflow_that_was_retried_names_the_newer_one(status: str, left: bool
     newer = RetriedView(id="wf-2", status=status)
     text = shown("failed", task("a", status="failed", reason="bug", error="It broke."), retried_as=newer)
     assert f"Retried as wf-2 ({status})." in text
-    assert ("Run what is left: tunefleet retry wf-2" in " ".join(text.split())) is left
+    assert ("Retry the rest: tunefleet retry wf-2" in " ".join(text.split())) is left
     assert "retry wf-1" not in text
 
 

@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 
 import pytest
 
-from tunefleet.cli.tasks.submit import Lookout
+from tunefleet.cli.tasks.submit import UnschedulableNotice
 from tunefleet.errors import ConflictError
 from tunefleet.schemas.api import TaskView
 
@@ -22,7 +22,7 @@ def task(why: str | None, id_: str = "task-1") -> TaskView:
 
 def test_it_is_said_once_and_only_when_it_lasts(capsys: pytest.CaptureFixture[str]) -> None:
     times = iter((0.0, 4.0, 5.0, 9.0, 9.5, 20.0, 25.0, 30.0))
-    look = Lookout(strict=False, clock=lambda: next(times)).task
+    look = UnschedulableNotice(strict=False, clock=lambda: next(times)).task
     for why in (WHY, None, WHY, WHY, "waiting: w1 is busy."):
         look(task(why))
     assert not capsys.readouterr().err, "a worker may just be starting, or is busy"
@@ -35,7 +35,7 @@ def test_it_is_said_once_and_only_when_it_lasts(capsys: pytest.CaptureFixture[st
 
 def test_who_is_strict_waits_no_longer() -> None:
     times = iter((0.0, 6.0))
-    look = Lookout(strict=True, clock=lambda: next(times)).task
+    look = UnschedulableNotice(strict=True, clock=lambda: next(times)).task
     look(task(WHY))
     with pytest.raises(ConflictError, match="lacks the tag fast") as caught:
         look(task(WHY))

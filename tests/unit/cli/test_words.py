@@ -65,7 +65,7 @@ def test_sets_are_read_as_yaml_and_may_start_with_spec() -> None:
         "training.bf16": True,
     }
     assert options.parse_sets(None) == {}
-    with pytest.raises(InputError, match="cannot be read"):
+    with pytest.raises(InputError, match="is not FIELD=VALUE"):
         options.parse_sets(["lora.r"])
 
 

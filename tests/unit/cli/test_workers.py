@@ -24,8 +24,8 @@ def verdict(worker_id: str, reason: str) -> WorkerVerdict:
 @pytest.mark.parametrize(
     ("gone", "told"),
     [
-        (["lab-3"], "Start lab-3 again on its results folder, or forget it: tunefleet workers rm lab-3"),
-        (["lab-3", "lab-4"], "Start one that does not answer again on its results folder, or forget it: "
+        (["lab-3"], "Restart lab-3 with its results folder, or remove it: tunefleet workers rm lab-3"),
+        (["lab-3", "lab-4"], "Restart such a worker with its results folder, or remove it: "
                              "tunefleet workers rm WORKER"),
         ([], None),
     ],

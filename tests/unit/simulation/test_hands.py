@@ -10,7 +10,7 @@ import pytest
 from tunefleet.errors import TunefleetError, UnreachableError
 from tunefleet.schemas.worker_link import ExchangeReply, ExchangeRequest, Offer, RegisterReply, RegisterRequest
 from tunefleet.simulation import poll_exchange
-from tunefleet.simulation.poll_exchange import Hands
+from tunefleet.simulation.poll_exchange import Poller
 from tunefleet.transport.base import AsyncWorkerLink
 
 OFFERED = ExchangeReply.model_construct(**{**dict(ExchangeReply()), "offers": (Offer.model_construct(token="t"),)})
@@ -39,7 +39,7 @@ class Link(AsyncWorkerLink):
         """Nothing to close."""
 
 
-class Mind:
+class Delegate:
     def __init__(self, *, away: int = 0) -> None:
         self.heard_of: list[ExchangeReply] = []
         self.faults: list[TunefleetError] = []
@@ -48,7 +48,7 @@ class Mind:
     def draft(self, wait_s: float) -> ExchangeRequest:
         return ExchangeRequest(worker_id="w", session="s", wait_s=wait_s)
 
-    def heard(self, request: ExchangeRequest, reply: ExchangeReply, took_s: float) -> None:
+    def on_reply(self, request: ExchangeRequest, reply: ExchangeReply, took_s: float) -> None:
         self.heard_of.append(reply)
 
     async def register(self) -> float:
@@ -68,25 +68,25 @@ async def until(condition: object) -> None:
 
 
 async def test_what_an_overtaken_answer_offers_is_not_taken() -> None:
-    link, mind, fatal = Link(), Mind(), list[TunefleetError]()
-    both = Hands(link, mind, random.Random(0), fatal.append)
+    link, delegate, fatal = Link(), Delegate(), list[TunefleetError]()
+    both = Poller(link, delegate, random.Random(0), fatal.append)
     await both.start()
     await until(lambda: link.count == 1)
-    both.news()
-    await until(lambda: len(mind.heard_of) == 1)
+    both.notify()
+    await until(lambda: len(delegate.heard_of) == 1)
     link.gate.set()
-    await until(lambda: len(mind.heard_of) == 2)
-    assert [reply.offers for reply in mind.heard_of] == [(), ()]
+    await until(lambda: len(delegate.heard_of) == 2)
+    assert [reply.offers for reply in delegate.heard_of] == [(), ()]
     await both.stop()
     assert fatal == []
 
 
 async def test_a_server_that_does_not_answer_at_once_is_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    mind = Mind(away=2)
-    both = Hands(Link(), mind, random.Random(0), lambda _: None)
+    delegate = Delegate(away=2)
+    both = Poller(Link(), delegate, random.Random(0), lambda _: None)
     await both.start()
     await both.stop()
-    assert len(mind.faults) == 2
+    assert len(delegate.faults) == 2
     monkeypatch.setattr(poll_exchange, "_PATIENCE_S", 0.0)
     with pytest.raises(UnreachableError):
-        await Hands(Link(), Mind(away=9), random.Random(0), lambda _: None).start()
+        await Poller(Link(), Delegate(away=9), random.Random(0), lambda _: None).start()

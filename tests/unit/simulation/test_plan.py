@@ -65,7 +65,7 @@ def test_documents_hold_every_task_once_are_valid_and_ask_for_what_there_is() ->
 def test_a_plot_that_cannot_be_drawn_is_refused_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(InputError, match="SVG"):
         plot.check(tmp_path / "a.png")
-    with pytest.raises(InputError, match="not there"):
+    with pytest.raises(InputError, match="does not exist"):
         plot.check(tmp_path / "no" / "a.svg")
     monkeypatch.setattr(plot, "find_spec", lambda _: None)
     with pytest.raises(MachineError) as caught:

@@ -18,7 +18,7 @@ from tunefleet.simulation import curves, plot
 from tunefleet.simulation.held_attempt import Trace
 from tunefleet.simulation.load_report import CrowdEnd, Report, Sample, ServerCost, rate, spread
 from tunefleet.simulation.plan import Plan
-from tunefleet.simulation.totals import Found, questions, report
+from tunefleet.simulation.totals import LoadResult, report, tasks_to_inspect
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 
@@ -49,7 +49,7 @@ def found(
 ) -> Report:
     end = CrowdEnd.model_validate({**PLAIN, "traces": traces, **more})
     plan = Plan(workers=2, tasks=len(tasks))
-    return report(Found(plan, "http", True, ended, 2.0, tasks, [end], {"wf": 0.5}, {"wf": 0.7}, given_up or {}))
+    return report(LoadResult(plan, "http", True, ended, 2.0, tasks, [end], {"wf": 0.5}, {"wf": 0.7}, given_up or {}))
 
 
 def test_a_whole_load_has_lost_and_doubled_nothing() -> None:
@@ -85,7 +85,7 @@ def test_a_task_that_ended_well_twice_is_doubled_and_one_more_attempt_is_not() -
 def test_what_a_worker_that_was_given_up_has_run_counts_for_nothing_and_is_said() -> None:
     ran = [trace("a"), trace("a", 3.0)._replace(attempt=2), trace("b"), trace("c")]
     tasks = [task("a", attempts=2), task("b", "queued"), task("c")]
-    assert questions(tasks, [CrowdEnd.model_validate({**PLAIN, "traces": ran})]) == ["a", "b"]
+    assert tasks_to_inspect(tasks, [CrowdEnd.model_validate({**PLAIN, "traces": ran})]) == ["a", "b"]
     one = found(tasks, ran, "time", given_up={("a", 1): 1.5, ("b", 1): 1.5})
     assert (one.doubled, one.for_nothing, one.lost, one.left, one.whole) == (0, 2, 0, 1, True)
     assert found(tasks, ran, "time", given_up={("b", 1): 1.5}).doubled == 1, "both ends of a were counted"
@@ -131,7 +131,7 @@ def test_a_load_and_a_series_are_shown(capsys: pytest.CaptureFixture[str]) -> No
     say(simulate_views.load(_at(10, 101.0)))
     say(simulate_views.series(curves.series([_at(10, 101.0), _at(1000, 200.0)])))
     text = capsys.readouterr().out
-    assert "2 completed, 0 lost, 0 counted twice" in text
+    assert "2 completed, 0 lost, 0 completed twice" in text
     assert "server rss mib" in text
 
 
@@ -155,7 +155,7 @@ def test_a_load_is_drawn_over_time(tmp_path: Path) -> None:
     plot.draw_load(_at(10, 101.0), tmp_path / "one.svg")
     lines, labels = _drawn(tmp_path / "one.svg")
     assert [len(points) for points in lines] == [2, 1, 2], "of the processor one sample has nothing"
-    assert {"memory of the server, MiB", "processor, cores", "tasks ended", "seconds"} <= set(labels)
+    assert {"server memory, MiB", "server CPU, cores", "ended tasks", "seconds"} <= set(labels)
     assert "10 workers, 2 tasks" in labels
     (begin, low), (end, high) = lines[0]
     assert begin < end
@@ -175,7 +175,9 @@ def test_a_series_is_drawn_over_its_loads(tmp_path: Path) -> None:
     assert second - first == pytest.approx(third - second, rel=0.01), "each ten times the one before, on a log axis"
 
 
-@pytest.mark.parametrize(("name", "words"), [("a.png", "no name of an SVG"), ("none/a.svg", "The folder of .* is not")])
+@pytest.mark.parametrize(
+    ("name", "words"), [("a.png", "not an SVG"), ("none/a.svg", "The folder of .* does not exist")]
+)
 def test_a_plot_that_could_not_be_written_is_refused_before_anything_is_measured(
     name: str, words: str, tmp_path: Path
 ) -> None:

@@ -1,1 +1,1 @@
-"""`tunefleet campaign`: its commands, its configuration file and its screens."""
+"""`tunefleet campaign`: commands, configuration file and views."""

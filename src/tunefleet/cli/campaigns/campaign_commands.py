@@ -1,4 +1,4 @@
-"""`tunefleet campaign`: training that goes on by itself, chunk by chunk."""
+"""`tunefleet campaign`: continuous training, chunk by chunk."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from rich.text import Text
 from tunefleet.cli.campaigns import views as view
 from tunefleet.cli.campaigns.config_file import CONFIG, Config, read
 from tunefleet.cli.campaigns.dry_run import dry_run
-from tunefleet.cli.campaigns.live_view import log_board
+from tunefleet.cli.campaigns.live_view import log_output
 from tunefleet.cli.campaigns.run import run
 from tunefleet.cli.console import Json, err, print_json, say
 from tunefleet.cli.exit_codes import ExitCode
@@ -19,18 +19,18 @@ from tunefleet.cli.options import Yes, complete_campaign, confirm, connect
 from tunefleet.lifecycle.cycle import StepName
 from tunefleet.schemas.campaign import CampaignDetail, CampaignLine
 
-app = typer.Typer(help="Train on and on by itself, chunk by chunk.", invoke_without_command=True)
+app = typer.Typer(help="Continuous training, chunk by chunk.", invoke_without_command=True)
 
 Campaign = Annotated[
     str,
-    typer.Argument(metavar="NAME", help="Name of a campaign, or its id (camp-…).", autocompletion=complete_campaign),
+    typer.Argument(metavar="NAME", help="Campaign name or id (camp-…).", autocompletion=complete_campaign),
 ]
-Cycle = Annotated[int | None, typer.Option("--cycle", metavar="N", min=0, help="Which cycle.")]
+Cycle = Annotated[int | None, typer.Option("--cycle", metavar="N", min=0, help="Cycle number.")]
 
 
 @app.callback()
 def campaign(context: typer.Context, *, as_json: Json = False) -> None:
-    """Train on and on by itself, chunk by chunk."""
+    """Continuous training, chunk by chunk."""
     if context.invoked_subcommand is None:
         list_(as_json=as_json)
 
@@ -43,19 +43,19 @@ def campaign(context: typer.Context, *, as_json: Json = False) -> None:
 def start(
     names: Annotated[
         list[str] | None,
-        typer.Argument(metavar="[NAME]…", help="Only these.", autocompletion=complete_campaign),
+        typer.Argument(metavar="[NAME]…", help="Only these campaigns.", autocompletion=complete_campaign),
     ] = None,
     *,
     config: Config = CONFIG,
     as_json: Json = False,
 ) -> None:
-    """Make or change the campaigns of a file, and let them run; without a file, let known ones go on.
+    """Create or update the campaigns of a file and start them; without a file, start existing ones.
 
-    What is changed holds from the next cycle on, the limits of a budget at once. A campaign with `enabled: false` is
-    paused. Campaigns that the file does not name stay as they are.
+    Changes apply from the next cycle on, budget limits immediately. A campaign with `enabled: false` is paused.
+    Campaigns that are not in the file stay unchanged.
     """
     if names and not config.exists() and config == CONFIG:
-        _go_on(names, as_json=as_json)
+        _start_existing(names, as_json=as_json)
         return
     wanted = read(config, names)
     with connect() as client:
@@ -66,10 +66,10 @@ def start(
     for each in made:
         why = f" {each.reason}" if each.reason else ""
         say(Text.assemble((each.name, "head"), f" ({each.change}) is {each.status.value}.{why}"))
-    say("Follow one: tunefleet campaign logs -f NAME", style="dim")
+    say("Follow: tunefleet campaign logs -f NAME", style="dim")
 
 
-def _go_on(names: list[str], *, as_json: bool) -> None:
+def _start_existing(names: list[str], *, as_json: bool) -> None:
     with connect() as client:
         found = [client.campaigns.start(name) for name in names]
     if as_json:
@@ -89,12 +89,12 @@ def list_(*, as_json: Json = False) -> None:
     elif found:
         say(view.campaign_table(found))
     else:
-        say("There are no campaigns. `tunefleet campaign start --config FILE` makes them.")
+        say("No campaigns yet. Create some with `tunefleet campaign start --config FILE`.")
 
 
 @examples("tunefleet campaign show daily")
 def show(name: Campaign, *, as_json: Json = False) -> None:
-    """Show a campaign: what it does now, its budget, and its newest cycles."""
+    """Show a campaign: current activity, budget, newest cycles."""
     with connect() as client:
         detail = client.campaigns.get(name)
     if as_json:
@@ -110,36 +110,36 @@ def show(name: Campaign, *, as_json: Json = False) -> None:
 def logs(
     name: Campaign,
     *,
-    follow: Annotated[bool, typer.Option("--follow", "-f", help="Print what comes, until Ctrl-C.")] = False,
-    lines: Annotated[int, typer.Option("--lines", "-n", min=1, max=1000, help="The last so many.")] = 200,
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Follow the log until Ctrl-C.")] = False,
+    lines: Annotated[int, typer.Option("--lines", "-n", min=1, max=1000, help="Number of lines from the end.")] = 200,
     cycle: Cycle = None,
     as_json: Json = False,
 ) -> None:
-    """Print the log of a campaign; each line carries its name. With --json each line is a JSON object.
+    """Print the log of a campaign. With --json each line is a JSON object.
 
-    With --follow a terminal has a bar below the lines: how far the campaign is.
+    With --follow a terminal shows a progress bar below the lines.
     """
-    shown = log_board(as_json=as_json)
+    shown = log_output(as_json=as_json)
     with connect(patience_s=30.0, refused_s=None) if follow else connect() as client:
         found = client.campaigns.log(name, limit=lines, cycle=cycle)
         for line in found.lines:
             shown.line(line)
         if not follow:
             if not found.lines:
-                err().print(f"The campaign {name} has said nothing yet.")
+                err().print(f"Campaign {name} has no log lines yet.")
             return
         try:
             with shown:
                 for each in client.campaigns.watch(name, after=found.next_id, cycle=cycle):
                     shown.line(each) if isinstance(each, CampaignLine) else shown.show(each)
         except KeyboardInterrupt:
-            err().print(f"\nThe campaign goes on. Follow it again with `tunefleet campaign logs -f {name}`.")
+            err().print(f"\nThe campaign keeps running. Follow it again with `tunefleet campaign logs -f {name}`.")
             raise typer.Exit(ExitCode.INTERRUPTED) from None
 
 
 @examples("tunefleet campaign pause daily")
 def pause(name: Campaign, *, as_json: Json = False) -> None:
-    """Begin no further step; what a provider trains goes on there, and is fetched when the campaign goes on."""
+    """Pause a campaign: no further step starts; a training run at a provider continues and is collected later."""
     with connect() as client:
         detail = client.campaigns.pause(name)
     print_json(detail) if as_json else _say_status(detail)
@@ -147,7 +147,7 @@ def pause(name: Campaign, *, as_json: Json = False) -> None:
 
 @examples("tunefleet campaign resume daily")
 def resume(name: Campaign, *, as_json: Json = False) -> None:
-    """Let a paused campaign go on where it stands."""
+    """Resume a paused campaign."""
     with connect() as client:
         detail = client.campaigns.resume(name)
     print_json(detail) if as_json else _say_status(detail)
@@ -155,8 +155,8 @@ def resume(name: Campaign, *, as_json: Json = False) -> None:
 
 @examples("tunefleet campaign stop daily --yes")
 def stop(name: Campaign, *, yes: Yes = False, as_json: Json = False) -> None:
-    """End a campaign: its open cycle is given up, and that cycle's task is cancelled; its models stay."""
-    confirm(f"Stop the campaign {name}, and give up the cycle that runs?", yes=yes)
+    """Stop a campaign: its open cycle is abandoned and its task cancelled; its models are kept."""
+    confirm(f"Stop campaign {name} and abandon its running cycle?", yes=yes)
     with connect() as client:
         detail = client.campaigns.stop(name)
     print_json(detail) if as_json else _say_status(detail)
@@ -169,13 +169,13 @@ def retry(
     cycle: Cycle = None,
     step: Annotated[
         StepName | None,
-        typer.Option("--from", metavar="STEP", help="From which step on; default: the one that failed."),
+        typer.Option("--from", metavar="STEP", help="Step to restart from; default: the failed one."),
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """Let a held campaign go on, or a failed cycle go back to the step that failed; with the newest configuration.
+    """Retry a held campaign or a failed cycle from the failed step, with the newest configuration.
 
-    A task that failed at the provider is ordered anew, and paid for anew.
+    A task that failed at the provider is ordered and paid for again.
     """
     with connect() as client:
         detail = client.campaigns.retry(name, cycle=cycle, step=step)
@@ -184,26 +184,28 @@ def retry(
 
 @examples("tunefleet campaign remerge daily", "tunefleet campaign remerge daily --cycle 3")
 def remerge(name: Campaign, *, cycle: Cycle = None, as_json: Json = False) -> None:
-    """Merge the model of a cycle once more, and publish and record it; by default that of the newest."""
+    """Merge, publish and record the model of a cycle again; default: the newest cycle."""
     with connect() as client:
         detail = client.campaigns.remerge(name, cycle=cycle)
     if as_json:
         print_json(detail)
         return
     number = detail.cycle.number if cycle is None and detail.cycle is not None else cycle
-    say(f"The model of cycle {number} of {detail.name} is merged again: tunefleet campaign logs -f {detail.name}")
+    say(f"Merging the model of cycle {number} of {detail.name} again. Follow: tunefleet campaign logs -f {detail.name}")
 
 
 @examples("tunefleet campaign rollback daily", "tunefleet campaign rollback daily --to 2")
 def rollback(
     name: Campaign,
     *,
-    to: Annotated[int | None, typer.Option("--to", metavar="VERSION", min=1, help="Default: the one before.")] = None,
+    to: Annotated[
+        int | None, typer.Option("--to", metavar="VERSION", min=1, help="Default: the previous version.")
+    ] = None,
     yes: Yes = False,
     as_json: Json = False,
 ) -> None:
-    """Promote an earlier version of the model: the next cycle starts from it, and is compared with it."""
-    confirm(f"Go back to {'the version before' if to is None else f'version {to}'} of {name}?", yes=yes)
+    """Promote an earlier model version: the next cycle starts from it and is compared with it."""
+    confirm(f"Roll {name} back to {'the previous version' if to is None else f'version {to}'}?", yes=yes)
     with connect() as client:
         made = client.campaigns.rollback(name, version=to)
     print_json(made) if as_json else say(view.promoted(made, "promoted again"))
@@ -213,17 +215,17 @@ def rollback(
 def lineage(
     name: Campaign,
     *,
-    limit: Annotated[int, typer.Option("--limit", metavar="N", min=1, max=1000, help="How many cycles.")] = 10,
+    limit: Annotated[int, typer.Option("--limit", metavar="N", min=1, max=1000, help="Maximum number of cycles.")] = 10,
     as_json: Json = False,
 ) -> None:
-    """Show how each cycle came to its model: chunk, task, adapter, evaluation, merged model."""
+    """Show the lineage of each cycle's model: chunk, task, adapter, evaluation, merged model."""
     with connect() as client:
         found = client.campaigns.lineage(name, limit=limit).items
     if as_json:
         print_json(found)
         return
     if not found:
-        say(f"The campaign {name} has had no cycle yet.")
+        say(f"Campaign {name} has no cycles yet.")
     for part in view.lineage(found):
         say(part)
 

@@ -1,4 +1,4 @@
-"""The file of campaigns that a command is given: `config.yaml` in the working directory, unless it names another."""
+"""The campaign configuration file: `config.yaml` in the working directory, or that of `--config`."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ if TYPE_CHECKING:
     from tunefleet.spec.documents.campaign_document import CampaignSpec
 
 CONFIG: Final = Path("config.yaml")
-_EXAMPLE: Final = "Name another file with --config; `example-config.yaml` shows what one looks like."
+_EXAMPLE: Final = "Set another file with --config; see `example-config.yaml` for an example."
 Config = Annotated[
-    Path, typer.Option("--config", "-c", metavar="FILE", help="The campaigns; default: config.yaml in this folder.")
+    Path, typer.Option("--config", "-c", metavar="FILE", help="Campaign file; default: config.yaml in this folder.")
 ]
 
 
-def read(config: Path, names: list[str] | None = None, *, here: bool = False) -> dict[str, Any]:
+def read(config: Path, names: list[str] | None = None, *, local: bool = False) -> dict[str, Any]:
     """Return the campaigns of a file by name.
 
     Raises:
-        InputError: If the file cannot be read, or has no campaign of such a name.
-        SpecError: If anything in it is wrong, or a file that it names is not there; lists every fault.
+        InputError: If the file cannot be read, or a name is not in it.
+        SpecError: If it is invalid, or a file that it names is missing; lists every error.
     """
-    # The spec's reader takes long to import, which listing and showing do not need.
+    # Imported here: the spec parser is slow to import, and `list` and `show` do not need it.
     from tunefleet.spec.documents.campaign_file import parse_campaigns
 
     try:
@@ -35,21 +35,21 @@ def read(config: Path, names: list[str] | None = None, *, here: bool = False) ->
     except FileNotFoundError as error:
         raise InputError(f"There is no file {config}.", hint=_EXAMPLE) from error
     except (OSError, UnicodeDecodeError) as error:
-        raise InputError(f"{config} cannot be read as text.", hint=_EXAMPLE) from error
+        raise InputError(f"{config} is not readable as text.", hint=_EXAMPLE) from error
     found = parse_campaigns(text, filename=str(config))
     missing = [name for name in names or () if name not in found]
     if missing:
-        raise InputError(f"{config} has no campaign {missing[0]}.", hint=f"It has {', '.join(found)}.")
+        raise InputError(f"{config} has no campaign {missing[0]}.", hint=f"Available: {', '.join(found)}.")
     wanted = {name: spec for name, spec in found.items() if not names or name in names}
-    found_faults = _faults(wanted, text, config.expanduser(), here=here)
+    found_faults = _faults(wanted, text, config.expanduser(), local=local)
     faults = sorted(found_faults, key=lambda fault: (fault.line, fault.column))
     if faults:
         raise SpecError(faults, filename=str(config))
     return wanted
 
 
-def _faults(specs: Mapping[str, CampaignSpec], text: str, config: Path, *, here: bool) -> Iterator[Fault]:
-    """Yield what is wrong with campaigns that are well written, where it stands in their file."""
+def _faults(specs: Mapping[str, CampaignSpec], text: str, config: Path, *, local: bool) -> Iterator[Fault]:
+    """Yield errors of campaigns with valid syntax, with their positions in the file."""
     from tunefleet.campaign import providers
     from tunefleet.client.campaign_files import file_errors
     from tunefleet.spec.documents.fault_messages import fault_at
@@ -57,16 +57,16 @@ def _faults(specs: Mapping[str, CampaignSpec], text: str, config: Path, *, here:
 
     source = read_text(text, filename=str(config))
     for name, spec in specs.items():
-        if here and spec.provider is not None and spec.provider not in providers.names():
-            known = f"there is {', '.join(providers.names())}"
-            yield fault_at((name, "provider"), f"is no provider: {spec.provider!r}", source, hint=known)
+        if local and spec.provider is not None and spec.provider not in providers.names():
+            known = f"available: {', '.join(providers.names())}"
+            yield fault_at((name, "provider"), f"unknown provider {spec.provider!r}", source, hint=known)
         for key, message, hint in file_errors(spec, config.parent, built_in(spec)):
             path = (name, *(int(part) if part.isdecimal() else part for part in key.split(".")))
             yield fault_at(path, message, source, hint=hint)
 
 
 def built_in(spec: CampaignSpec) -> dict[int, Path]:
-    """Return the files of datasets that ship with the package, by the number of the dataset."""
+    """Return the files of built-in datasets by dataset index."""
     from tunefleet.workloads import assets
 
     return {

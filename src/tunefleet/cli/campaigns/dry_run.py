@@ -1,4 +1,4 @@
-"""`tunefleet campaign dry-run`: what each campaign of a file would do next, and what could not be looked at."""
+"""`tunefleet campaign dry-run`: what each campaign of a file would do next, and what was not checked."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ _LINES = frozenset({".jsonl", ".ndjson"})
 
 
 @dataclass
-class Outlook:
-    """What a campaign would do.
+class Forecast:
+    """What a campaign would do next.
 
     Args:
-        facts: What is known of it: key → value, for people.
+        facts: Key → readable value.
     """
 
     name: str
@@ -42,16 +42,16 @@ class Outlook:
 
 @examples("tunefleet campaign dry-run", "tunefleet campaign dry-run --config campaigns.yaml --json")
 def dry_run(config: Config = CONFIG, *, as_json: Json = False) -> None:
-    """Check a file of campaigns and the settings, and say what each would do next; nothing is begun.
+    """Check a campaign file and the settings, and show what each campaign would do next; starts nothing.
 
-    Local data files are read for the columns that the file names, and ids of models and datasets are held to the rules
-    of the hub. Works offline, and says what it could not look at.
+    Local data files are checked for the configured columns, and ids of models and datasets against the rules of the
+    hub. Works offline, and lists what was not checked.
     """
-    specs = read(config, here=True)
+    specs = read(config, local=True)
     settings = load(CampaignSettings)
     known, why_not = _known()
     found = [
-        _outlook(name, spec, settings, config.expanduser().parent, known.get(name), why_not)
+        _forecast(name, spec, settings, config.expanduser().parent, known.get(name), why_not)
         for name, spec in specs.items()
     ]
     if as_json:
@@ -63,16 +63,18 @@ def dry_run(config: Config = CONFIG, *, as_json: Json = False) -> None:
         for text in each.unchecked:
             say(f"  not checked  {text}", style="dim")
         for text in each.doubts:
-            say(f"  doubtful     {text}", style="warn")
+            say(f"  warning      {text}", style="warn")
         for text in each.faults:
-            say(f"  wrong        {text}", style="bad")
+            say(f"  error        {text}", style="bad")
     wrong = [each.name for each in found if each.faults]
     if wrong:
-        raise InputError(f"{', '.join(wrong)} cannot run like that.", hint="Mend what is wrong; nothing was begun.")
+        raise InputError(
+            f"{', '.join(wrong)} cannot run with these settings.", hint="Fix the errors above; nothing was started."
+        )
 
 
 def _known() -> tuple[dict[str, CampaignDetail], str | None]:
-    """Return the campaigns that the server has, and why they are not known if they are not."""
+    """Return the campaigns of the server, or the reason why they are unknown."""
     try:
         with connect() as client:
             return {each.name: client.campaigns.get(each.id) for each in client.campaigns.list(limit=1000).items}, None
@@ -80,118 +82,122 @@ def _known() -> tuple[dict[str, CampaignDetail], str | None]:
         return {}, error.message
 
 
-def _outlook(
+def _forecast(
     name: str,
     spec: CampaignSpec,
     settings: CampaignSettings,
     folder: Path,
     known: CampaignDetail | None,
     why_not: str | None,
-) -> Outlook:
+) -> Forecast:
     from tunefleet.campaign import paid_training_checks, providers, publish_targets
     from tunefleet.campaign.steps.sleep import interval_of
     from tunefleet.client.campaign_files import named_files
 
-    made = Outlook(name, _next(spec, known))
+    forecast = Forecast(name, _next(spec, known))
     provider, why = providers.chosen(spec, settings)
     providers.find(provider)
-    made.facts["provider"] = f"{provider} ({why})"
-    made.facts["publish"] = publish_targets.place(name, spec, settings, provider)
-    made.faults = [f"{message} {hint}" for message, hint in paid_training_checks.faults(name, spec, settings, provider)]
-    made.doubts = paid_training_checks.doubts(name, spec, settings, provider)
-    _trackers(spec, made, here=why_not is not None)
-    made.facts["model"] = spec.model_repo if known is None or known.promoted is None else f"version {known.promoted}"
+    forecast.facts["provider"] = f"{provider} ({why})"
+    forecast.facts["publish"] = publish_targets.place(name, spec, settings, provider)
+    forecast.faults = [
+        f"{message} {hint}" for message, hint in paid_training_checks.faults(name, spec, settings, provider)
+    ]
+    forecast.doubts = paid_training_checks.doubts(name, spec, settings, provider)
+    _trackers(spec, forecast, local=why_not is not None)
+    forecast.facts["model"] = (
+        spec.model_repo if known is None or known.promoted is None else f"version {known.promoted}"
+    )
     files = {key: file for key, file, _ in named_files(spec, folder)}
     rows = {number: file for number in range(len(spec.datasets)) if (file := files.get(f"datasets.{number}.path"))}
     rows |= built_in(spec)
-    counts = [_rows(number, each, rows.get(number), made) for number, each in enumerate(spec.datasets)]
-    _chunks(spec, [count for count in counts if count is not None], known, made, whole=None not in counts)
+    counts = [_rows(number, each, rows.get(number), forecast) for number, each in enumerate(spec.datasets)]
+    _chunks(spec, [count for count in counts if count is not None], known, forecast, whole=None not in counts)
     gap = interval_of(spec, settings)
-    made.facts["interval"] = _interval(gap)
-    made.facts["budget"] = ", ".join(_limits(spec)) or "no limit"
+    forecast.facts["interval"] = _interval(gap)
+    forecast.facts["budget"] = ", ".join(_limits(spec)) or "no limit"
     if "model_repo" not in files and not spec.model_repo.startswith("builtin:"):
-        made.unchecked.append(f"model_repo: {spec.model_repo} is on the hub, and not fetched")
-    _model(spec, known, made)
+        forecast.unchecked.append(f"model_repo: {spec.model_repo} is on the hub and was not downloaded")
+    _model(spec, known, forecast)
     if why_not is not None:
-        made.unchecked.append(f"where it stands on the server: {why_not}")
-    return made
+        forecast.unchecked.append(f"state on the server: {why_not}")
+    return forecast
 
 
-def _trackers(spec: CampaignSpec, made: Outlook, *, here: bool) -> None:
+def _trackers(spec: CampaignSpec, forecast: Forecast, *, local: bool) -> None:
     from tunefleet.integrations.trackers import catalog
 
     settings = load(TrackingSettings)
     choice = catalog.chosen(spec, settings)
-    made.facts["tracking"] = f"{' and '.join(choice.names) or 'none'} ({choice.why})"
-    if here:
+    forecast.facts["tracking"] = f"{' and '.join(choice.names) or 'none'} ({choice.why})"
+    if local:
         catalog.refuse_faults([spec], settings)
     else:
-        made.unchecked.append("tracking: the server's own settings count")
+        forecast.unchecked.append("tracking: depends on the server's settings")
 
 
-def _model(spec: CampaignSpec, known: CampaignDetail | None, made: Outlook) -> None:
-    """Say whether a worker has verified the model, and with which tokenizer."""
+def _model(spec: CampaignSpec, known: CampaignDetail | None, forecast: Forecast) -> None:
+    """Report whether a worker has verified the model, and with which tokenizer."""
     if spec.tokenizer_id is not None:
-        made.facts["tokenizer"] = spec.tokenizer_id
+        forecast.facts["tokenizer"] = spec.tokenizer_id
     steps = [] if known is None else [step for cycle in known.cycle_list for step in cycle.steps]
     for outcome in (step.outcome for step in steps if step.name == "data" and step.outcome is not None):
-        said = outcome.get("model") or {}
-        if (said.get("repo"), said.get("tokenizer")) == (spec.model_repo, spec.tokenizer_id):
-            made.facts["verified"] = f"{said['parameters']:,} parameters, task {said['task_id']}"
+        verified = outcome.get("model") or {}
+        if (verified.get("repo"), verified.get("tokenizer")) == (spec.model_repo, spec.tokenizer_id):
+            forecast.facts["verified"] = f"{verified['parameters']:,} parameters, task {verified['task_id']}"
             return
-    looked = "files, vocabulary and a forward pass" if spec.model.verify == "forward" else "files and vocabulary"
-    made.unchecked.append(f"model_repo: a worker looks at the {looked} of {spec.model_repo} before the first order")
+    checks = "files, vocabulary and a forward pass" if spec.model.verify == "forward" else "files and vocabulary"
+    forecast.unchecked.append(f"model_repo: a worker checks the {checks} of {spec.model_repo} before the first task")
 
 
 def _next(spec: CampaignSpec, known: CampaignDetail | None) -> str:
     if not spec.enabled:
-        return "nothing: it is not enabled"
+        return "nothing: not enabled"
     if known is None or known.cycle is None:
-        return "begins cycle 0"
+        return "starts cycle 0"
     cycle = known.cycle
     if known.status != "active":
-        return (
-            f"{known.status.value} at cycle {cycle.number}, {cycle.step.value}: {known.reason or 'no reason is known'}"
-        )
+        return f"{known.status.value} at cycle {cycle.number}, {cycle.step.value}: {known.reason or 'no reason given'}"
     if cycle.status == "running":
-        return f"goes on with cycle {cycle.number} at {cycle.step.value}" + (
+        return f"continues cycle {cycle.number} at {cycle.step.value}" + (
             f" ({cycle.waiting})" if cycle.waiting else ""
         )
     at = "" if known.next_at is None else f" at {known.next_at.astimezone():%Y-%m-%d %H:%M}"
-    return f"begins cycle {cycle.number + 1}{at}"
+    return f"starts cycle {cycle.number + 1}{at}"
 
 
-def _rows(number: int, dataset: CampaignDatasetSpec, file: Path | None, made: Outlook) -> int | None:
-    """Return how many rows a dataset has, where that can be told without fetching or converting it."""
+def _rows(number: int, dataset: CampaignDatasetSpec, file: Path | None, forecast: Forecast) -> int | None:
+    """Return the row count of a dataset; None if that needs a download or conversion."""
     from tunefleet.client.local_data import first_rows
 
     key = f"datasets.{number}"
     if file is None:
-        made.unchecked.append(f"{key}: {dataset.place} is not fetched")
+        forecast.unchecked.append(f"{key}: {dataset.place} was not downloaded")
         return None
     if first_rows(file) is None:
-        made.unchecked.append(f"{key}: the columns of {dataset.place} are checked by a worker")
+        forecast.unchecked.append(f"{key}: a worker checks the columns of {dataset.place}")
     if file.suffix not in _LINES or not file.is_file():
-        made.unchecked.append(f"{key}: the rows of {dataset.place} are not counted")
+        forecast.unchecked.append(f"{key}: the rows of {dataset.place} were not counted")
         return None
     with file.open("rb") as lines:
         count = sum(1 for line in lines if line.strip())
     return count if dataset.max_rows is None else min(count, dataset.max_rows)
 
 
-def _chunks(spec: CampaignSpec, counts: list[int], known: CampaignDetail | None, made: Outlook, *, whole: bool) -> None:
+def _chunks(
+    spec: CampaignSpec, counts: list[int], known: CampaignDetail | None, forecast: Forecast, *, whole: bool
+) -> None:
     from tunefleet.campaign.position import chunk_at
 
     if not whole or not counts:
-        made.facts["chunks"] = f"of {spec.samples_per_training:,} rows at most"
+        forecast.facts["chunks"] = f"up to {spec.samples_per_training:,} rows each"
         return
     total = sum(counts)
     held_out = round(total * spec.final_test_size)
     position = 0 if known is None or known.cycle is None else known.cycle.position
     chunk = chunk_at(position, rows=max(1, total - held_out), most=spec.samples_per_training, seed=spec.random_seed)
-    made.facts["rows"] = f"{total:,}, of which about {held_out:,} are held out, before duplicates are left out"
-    made.facts["chunks"] = (
-        f"{chunk.count} of about {chunk.rows:,} rows; number {chunk.index + 1} of epoch {chunk.epoch} is next"
+    forecast.facts["rows"] = f"{total:,}, about {held_out:,} for evaluation, before deduplication"
+    forecast.facts["chunks"] = (
+        f"{chunk.count} with about {chunk.rows:,} rows each; next: chunk {chunk.index + 1} of epoch {chunk.epoch}"
     )
 
 
@@ -202,7 +208,7 @@ def _interval(gap: RunIntervalsSpec) -> str:
         for low, high, unit in bounds
         if high
     ]
-    return f"{' and '.join(parts)} after each run" if parts else "none: the next run follows at once"
+    return f"{' and '.join(parts)} after each run" if parts else "none: the next run starts immediately"
 
 
 def _limits(spec: CampaignSpec) -> Iterator[str]:

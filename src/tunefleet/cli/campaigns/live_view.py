@@ -1,7 +1,7 @@
-"""What `tunefleet campaign run` and `logs -f` show: the lines of the log, and how far each campaign is.
+"""Output of `tunefleet campaign run` and `logs -f`: log lines and the progress of each campaign.
 
-In a terminal a bar for each campaign stays below the lines; elsewhere a line says now and then how far it is; with
-`--json` there are the lines of the log only, as objects on standard output.
+A terminal has a progress bar per campaign below the lines; elsewhere a progress line appears every 30 s; with `--json`
+only the log lines are printed, as objects on standard output.
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ from tunefleet.cli.console import err, json_text, out, plain
 from tunefleet.lifecycle.cycle import CampaignStatus, CycleStatus
 from tunefleet.schemas.campaign import ActivityView, CampaignLine, CampaignView, CycleView
 
-# Between two plain lines about the same work.
+# Between two plain progress lines about the same activity.
 _PLAIN_S: Final = 30.0
 _FRAMES_S: Final = 4.0
 
 
-class Board:
+class CampaignOutput:
     """Plain lines on standard error, for pipes and log files; a context manager."""
 
     def __init__(self) -> None:
-        self._told: dict[str, tuple[str, float]] = {}
+        self._printed: dict[str, tuple[str, float]] = {}
 
     def __enter__(self) -> Self:
         return self
@@ -44,48 +44,48 @@ class Board:
         self.say(view.log_line(line))
 
     def say(self, text: str) -> None:
-        """Show a line of our own; it is not broken, whatever the width is."""
+        """Print a line without wrapping it."""
         typer.echo(text, err=True)
 
     def show(self, found: CampaignView) -> None:
-        """Say how far a campaign is: at once when other work has begun, else now and then."""
+        """Print the progress of a campaign: immediately for a new activity, else every `_PLAIN_S`."""
         doing = _activity(found)
         if doing is None:
             return
         cycle, activity = doing
         work, now = f"{cycle.number}/{cycle.step.value}/{activity.what}/{activity.of}", time.monotonic()
-        before, told_at = self._told.get(found.name, ("", 0.0))
-        if work != before or now - told_at >= _PLAIN_S:
-            self._told[found.name] = (work, now)
+        before, printed_at = self._printed.get(found.name, ("", 0.0))
+        if work != before or now - printed_at >= _PLAIN_S:
+            self._printed[found.name] = (work, now)
             at = datetime.now().astimezone().strftime("%Y-%m-%d %H:%M:%S")
             where = f"[cycle {cycle.number}, {cycle.step.value}]"
             self.say(f"{at} - {found.name} - INFO {where} {view.activity_text(activity)}")
 
 
-class JsonBoard(Board):
-    """The lines of the log as JSON objects on standard output; nothing about progress."""
+class JsonOutput(CampaignOutput):
+    """Log lines as JSON objects on standard output, without progress."""
 
     def line(self, line: CampaignLine) -> None:
         """Print a line of a campaign's log."""
         typer.echo(json_text(line.model_dump(mode="json")))
 
     def show(self, found: CampaignView) -> None:
-        """Say nothing: whoever reads JSON asks for a campaign when it wants to know."""
+        """Print nothing: a program reads the progress from the API."""
 
 
-class LogBoard(Board):
-    """The lines of the log alone, on standard output."""
+class LogOutput(CampaignOutput):
+    """Log lines only, on standard output."""
 
     def line(self, line: CampaignLine) -> None:
-        """Print a line of a campaign's log; it is not broken, whatever the width is."""
+        """Print a line of a campaign's log without wrapping it."""
         typer.echo(view.log_line(line))
 
     def show(self, found: CampaignView) -> None:
-        """Say nothing: a log has lines."""
+        """Print nothing: a log has no progress lines."""
 
 
-class LiveBoard(Board):
-    """Lines, and below them a bar for each campaign, on a terminal."""
+class LiveOutput(CampaignOutput):
+    """Log lines with a progress bar per campaign below them, on a terminal."""
 
     def __init__(self, console: Console) -> None:
         super().__init__()
@@ -115,19 +115,19 @@ class LiveBoard(Board):
         self._bars.console.print(text, markup=False, soft_wrap=True)
 
     def show(self, found: CampaignView) -> None:
-        """Draw how far a campaign is; without a total the bar only says that something goes on."""
+        """Update the bar of a campaign; without a total it only shows activity."""
         doing = _activity(found)
         if doing is None:
-            rests = found.status is not CampaignStatus.ACTIVE or found.next_at is not None
+            idle = found.status is not CampaignStatus.ACTIVE or found.next_at is not None
             work, activity = view.doing(found), None
-            text = work if rests or found.cycle is None else f"cycle {found.cycle.number}, {work}"
+            text = work if idle or found.cycle is None else f"cycle {found.cycle.number}, {work}"
         else:
             cycle, activity = doing
             work = f"{cycle.number}/{cycle.step.value}/{activity.what}/{activity.of}"
-            rests, text = False, f"cycle {cycle.number}, {cycle.step.value}: {activity.what}"
-        self._draw(found.name, work, plain(f"{found.name}  {text}"), activity, rests=rests)
+            idle, text = False, f"cycle {cycle.number}, {cycle.step.value}: {activity.what}"
+        self._draw(found.name, work, plain(f"{found.name}  {text}"), activity, idle=idle)
 
-    def _draw(self, name: str, work: str, text: str, activity: ActivityView | None, *, rests: bool) -> None:
+    def _draw(self, name: str, work: str, text: str, activity: ActivityView | None, *, idle: bool) -> None:
         row = self._rows.get(name)
         if row is None:
             row = self._rows[name] = self._bars.add_task(text, total=None, amount="")
@@ -137,26 +137,26 @@ class LiveBoard(Board):
         self._bars.update(
             row,
             description=text,
-            completed=1 if rests else 0 if activity is None else activity.done,
+            completed=1 if idle else 0 if activity is None else activity.done,
             amount="" if activity is None else view.amount_text(activity),
         )
-        # To `update` no total means the one before; a bar whose total nobody knows any more has none.
+        # `update(total=None)` keeps the previous total: set it on the bar itself.
         shown = next(each for each in self._bars.tasks if each.id == row)
-        shown.total = 1 if rests else None if activity is None else activity.total
+        shown.total = 1 if idle else None if activity is None else activity.total
 
 
-def board(*, as_json: bool) -> Board:
-    """Return what fits where the output of a command that runs campaigns goes."""
+def campaign_output(*, as_json: bool) -> CampaignOutput:
+    """Return the output of a command that runs campaigns."""
     if as_json:
-        return JsonBoard()
-    return LiveBoard(err()) if err().is_terminal else Board()
+        return JsonOutput()
+    return LiveOutput(err()) if err().is_terminal else CampaignOutput()
 
 
-def log_board(*, as_json: bool) -> Board:
-    """Return what fits where a log goes: it is printed on standard output."""
+def log_output(*, as_json: bool) -> CampaignOutput:
+    """Return the output of a log command: standard output."""
     if as_json:
-        return JsonBoard()
-    return LiveBoard(out()) if out().is_terminal else LogBoard()
+        return JsonOutput()
+    return LiveOutput(out()) if out().is_terminal else LogOutput()
 
 
 def _activity(found: CampaignView) -> tuple[CycleView, ActivityView] | None:

@@ -1,4 +1,4 @@
-"""`tunefleet campaign run`: the campaigns of a file, on a server that is there or on one of its own, until Ctrl-C."""
+"""`tunefleet campaign run`: run the campaigns of a file, on an existing or a local server, until Ctrl-C."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import typer
 
 from tunefleet.cli.campaigns import views as view
 from tunefleet.cli.campaigns.config_file import CONFIG, Config, read
-from tunefleet.cli.campaigns.live_view import Board, board
+from tunefleet.cli.campaigns.live_view import CampaignOutput, campaign_output
 from tunefleet.cli.console import Json, err
 from tunefleet.cli.formatting import plural
 from tunefleet.cli.lazy_group import examples
@@ -28,8 +28,8 @@ if TYPE_CHECKING:
 _LOOK_S = 1.0
 _WORKERS_S = 60.0
 _LINES = 500
-_ON: Final = {"held": "retry", "paused": "resume", "stopped": "start"}
-"""How to continue a campaign that is paused, unless its reason says so."""
+# Status → the command that continues the campaign.
+_CONTINUE_WITH: Final = {"held": "retry", "paused": "resume", "stopped": "start"}
 
 
 @examples(
@@ -38,48 +38,48 @@ _ON: Final = {"held": "retry", "paused": "resume", "stopped": "start"}
 def run(
     config: Config = CONFIG,
     *,
-    data: Annotated[Path | None, typer.Option(help="Folder of the server, if one is started.")] = None,
-    port: Annotated[int | None, typer.Option(help="Its port.")] = None,
-    workers: Annotated[int, typer.Option("--workers", metavar="N", min=1, help="Its workers.")] = 1,
+    data: Annotated[Path | None, typer.Option(help="Data folder of a server that is started.")] = None,
+    port: Annotated[int | None, typer.Option(help="Port of that server.")] = None,
+    workers: Annotated[int, typer.Option("--workers", metavar="N", min=1, help="Workers of that server.")] = 1,
     as_json: Json = False,
 ) -> None:
-    """Run the campaigns of a file until Ctrl-C, and print what they say; each line carries the campaign's name.
+    """Run the campaigns of a file until Ctrl-C and print their logs.
 
-    It uses the server that `tunefleet up` or `tunefleet login` made known. If none is known, or none answers, it starts
-    a server and a worker on this machine, as `tunefleet up` does, and ends them at the end; the campaigns go on where
-    they were at the next start. One that is held, or that you have paused or stopped, stays so, and it is said what
-    lets it go on. Settings are read from the environment and from .env in this folder. With --json each line is a JSON
-    object on standard output.
+    Uses the server of `tunefleet up` or `tunefleet login`. If there is none, or it does not answer, it starts a server
+    and a worker on this machine, as `tunefleet up` does, and stops them at the end; the campaigns continue at the next
+    start. A campaign that is held, or that you have paused or stopped, stays so; the command to continue it is printed.
+    Settings are read from the environment and from .env in this folder. With --json each line is a JSON object on
+    standard output.
     """
     from tunefleet.cli.local_cluster.supervisor import LocalFleet
-    from tunefleet.cli.local_cluster.up import ending
+    from tunefleet.cli.local_cluster.up import stop_on_signal
     from tunefleet.integrations.trackers import catalog
 
-    specs = read(config, here=True)
+    specs = read(config, local=True)
     settings = load(CampaignSettings)
     for name, spec in specs.items():
-        _tell(name, spec, settings)
+        _print_settings(name, spec, settings)
     folder = config.expanduser().parent
     if _answers():
-        err().print("A server is there: campaigns go on without this command; its own settings count.")
-        with connect(patience_s=30.0, refused_s=None) as client, ending(None) as asked:
-            _follow(client, specs, folder, asked, as_json=as_json)
-        err().print("The server goes on with them; `tunefleet campaign stop NAME` ends one.")
+        err().print("Using the running server and its settings; campaigns continue without this command.")
+        with connect(patience_s=30.0, refused_s=None) as client, stop_on_signal(None) as stop_requested:
+            _follow(client, specs, folder, stop_requested, as_json=as_json)
+        err().print("The campaigns continue on the server. Stop one with `tunefleet campaign stop NAME`.")
         return
     catalog.refuse_faults(specs.values(), load(TrackingSettings))
     fleet = LocalFleet(data, port=port, workers=workers)
-    with ending(fleet) as asked:
+    with stop_on_signal(fleet) as stop_requested:
         fleet.start()
-        err().print(f"A server is started at {fleet.url}, data in {fleet.data}.")
+        err().print(f"Started a server at {fleet.url}, data in {fleet.data}.")
         err().print(f"Waiting for {plural(workers, 'worker')} to connect, up to {_WORKERS_S:g} s.")
-        if len(fleet.await_workers(_WORKERS_S, asked)) < workers and not asked.is_set():
-            err().print("Not all workers have connected; tasks wait for them: `tunefleet workers ls`.", style="warn")
+        if len(fleet.await_workers(_WORKERS_S, stop_requested)) < workers and not stop_requested.is_set():
+            err().print("Not all workers have connected; tasks stay queued. See `tunefleet workers ls`.", style="warn")
         with Client(fleet.url, fleet.key, patience_s=30.0) as client:
-            _follow(client, specs, folder, asked, as_json=as_json)
+            _follow(client, specs, folder, stop_requested, as_json=as_json)
         fleet.stop()
 
 
-def _tell(name: str, spec: CampaignSpec, settings: CampaignSettings) -> None:
+def _print_settings(name: str, spec: CampaignSpec, settings: CampaignSettings) -> None:
     from tunefleet.campaign import paid_training_checks, providers
     from tunefleet.integrations.trackers import catalog
 
@@ -88,9 +88,9 @@ def _tell(name: str, spec: CampaignSpec, settings: CampaignSettings) -> None:
         return
     provider, why = providers.chosen(spec, settings)
     providers.find(provider)
-    err().print(f"{name} is trained by {provider}: {why}.")
+    err().print(f"{name}: provider {provider} ({why}).")
     for message, hint in paid_training_checks.faults(name, spec, settings, provider):
-        err().print(f"{name} cannot run like that: {message} {hint}", style="bad")
+        err().print(f"{name} cannot run with these settings: {message} {hint}", style="bad")
     for text in paid_training_checks.doubts(name, spec, settings, provider):
         err().print(f"{name}: {text}", style="warn")
     err().print(f"{name} is tracked {catalog.sentence(catalog.chosen(spec, load(TrackingSettings)))}.")
@@ -105,40 +105,40 @@ def _answers() -> bool:
 
 
 def _follow(
-    client: Client, specs: Mapping[str, CampaignSpec], folder: Path, asked: threading.Event, *, as_json: bool
+    client: Client, specs: Mapping[str, CampaignSpec], folder: Path, stop_requested: threading.Event, *, as_json: bool
 ) -> None:
-    """Make the campaigns, and print their lines until somebody asks to end; what rests may be let go on meanwhile."""
-    # A service is started again and again: that lets nothing go on which a budget or a person has ended.
+    """Create the campaigns, and print their logs until a stop is requested."""
+    # Not started here: a service restarts often, which must not continue what a budget or a user has stopped.
     client.campaigns.send(specs, folder)
-    resting: set[str] = set()
+    inactive: set[str] = set()
     names = [name for name, spec in specs.items() if spec.enabled]
     seen = {name: client.campaigns.log(name, limit=1).next_id for name in names}
     for found in [client.campaigns.get(name) for name in names]:
-        # The log has a line when a wait begins; one that began earlier is shown here only.
+        # The log has a line at the start of a wait; an earlier one is only shown here.
         if found.status is CampaignStatus.ACTIVE:
             err().print(f"{found.name}: {view.doing(found)}")
-    with board(as_json=as_json) as shown:
-        while names and not asked.wait(_LOOK_S):
+    with campaign_output(as_json=as_json) as shown:
+        while names and not stop_requested.wait(_LOOK_S):
             for name in names:
                 seen[name] = _print_new(client, name, seen[name], shown)
             for each in [client.campaigns.get(name) for name in names]:
                 shown.show(each)
-                _tell_rest(each, resting)
+                _print_inactive(each, inactive)
 
 
-def _tell_rest(found: CampaignDetail, resting: set[str]) -> None:
-    """Say once that a campaign rests, and what lets it go on."""
+def _print_inactive(found: CampaignDetail, inactive: set[str]) -> None:
+    """Print once that a campaign is inactive, and how to continue it."""
     if found.status is CampaignStatus.ACTIVE:
-        resting.discard(found.name)
-    elif found.name not in resting:
-        resting.add(found.name)
+        inactive.discard(found.name)
+    elif found.name not in inactive:
+        inactive.add(found.name)
         reason = found.reason or ""
         if not reason.startswith(NEEDS_YOU):
-            reason += f" `tunefleet campaign {_ON[found.status.value]} {found.name}` lets it go on."
+            reason += f" Continue with `tunefleet campaign {_CONTINUE_WITH[found.status.value]} {found.name}`."
         err().print(f"{found.name} is {found.status.value}. {reason}", style="warn")
 
 
-def _print_new(client: Client, name: str, after: int, shown: Board) -> int:
+def _print_new(client: Client, name: str, after: int, shown: CampaignOutput) -> int:
     found = client.campaigns.log(name, after=after, limit=_LINES)
     for line in found.lines:
         shown.line(line)

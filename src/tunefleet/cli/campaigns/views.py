@@ -1,4 +1,4 @@
-"""Campaigns, their cycles and their models as tables, lists of facts and lines of a log."""
+"""Campaigns, their cycles and models as tables, field lists and log lines."""
 
 from __future__ import annotations
 
@@ -40,9 +40,9 @@ _MAX_FACTS: Final = 8
 
 
 def campaign_table(found: Sequence[CampaignView]) -> Table:
-    """Make the table of campaigns."""
+    """Build the table of campaigns."""
     made = table(
-        "name", "status", "cycle", "does", "model", "spent", "base", right=("cycle", "spent"), wide="does"
+        "name", "status", "cycle", "activity", "model", "spent", "base", right=("cycle", "spent"), wide="activity"
     )  # fmt: skip
     for each in found:
         made.add_row(
@@ -58,37 +58,37 @@ def campaign_table(found: Sequence[CampaignView]) -> Table:
 
 
 def doing(found: CampaignView, *, now: datetime | None = None) -> str:
-    """Say in a few words what a campaign does, or why it does nothing."""
+    """Return the current activity of a campaign, or why it is inactive."""
     if found.status is not CampaignStatus.ACTIVE:
         return found.reason or ""
     cycle = found.cycle
     if cycle is not None and cycle.status is CycleStatus.RUNNING:
         return _cycle_does(cycle, now)
     if found.next_at is not None and (left := _left(found.next_at, now)) is not None:
-        return f"sleeps; the next cycle opens in {left}"
-    return "opens its next cycle"
+        return f"waiting; next cycle in {left}"
+    return "starting the next cycle"
 
 
 def _cycle_does(cycle: CycleView, now: datetime | None) -> str:
     left = None if cycle.retry_at is None else _left(cycle.retry_at, now)
-    again = "" if left is None else f"; again in {left}"
+    again = "" if left is None else f"; retry in {left}"
     if cycle.error is not None:
         failed = f"{cycle.step.value} failed {formatting.plural(cycle.tries, 'time')}{again}"
         return f"{cycle.error} ({failed})" if cycle.error.startswith(NEEDS_YOU) else f"{failed}: {cycle.error}"
-    told = ", ".join(text for text in (cycle.waiting, cycle.activity and activity_text(cycle.activity)) if text)
+    parts = ", ".join(text for text in (cycle.waiting, cycle.activity and activity_text(cycle.activity)) if text)
     checked = f"; next check in {left}" if cycle.waiting and left is not None else ""
-    return f"{cycle.step.value}: {told}{checked}" if told else cycle.step.value
+    return f"{cycle.step.value}: {parts}{checked}" if parts else cycle.step.value
 
 
 def activity_text(found: ActivityView) -> str:
-    """Say how far a step is: `shuffling 1,000 of 2,000 rows`; of a queued task that no worker has it."""
+    """Return the progress of a step, such as `shuffling 1,000 of 2,000 rows`."""
     if found.what == "waiting" and found.of is not None:
         return f"waiting for a worker: {found.of} is queued"
     return f"{found.what} {amount_text(found)}".rstrip()
 
 
 def amount_text(found: ActivityView) -> str:
-    """Say how much of something is done; empty where nothing is counted."""
+    """Return the completed amount; empty if nothing is counted."""
     if found.unit is None:
         return ""
     if found.unit == "bytes":
@@ -102,14 +102,14 @@ def _left(moment: datetime, now: datetime | None) -> str | None:
 
 
 def detail(found: CampaignDetail) -> Iterator[RenderableType]:
-    """Yield what is shown of a campaign."""
+    """Yield the parts of a campaign's screen."""
     yield Text.assemble((found.name, "head"), "  ", (found.id, "id"), "  ", (found.status.value, _STYLES[found.status]))
     budget: Mapping[str, Any] = found.spec.get("budget") or {}
     most = budget.get("max_cost")
     yield facts(
         [
-            ("why", found.reason),
-            ("does", doing(found) if found.status is CampaignStatus.ACTIVE else None),
+            ("reason", found.reason),
+            ("activity", doing(found) if found.status is CampaignStatus.ACTIVE else None),
             ("provider", found.provider),
             ("base model", found.base_model),
             ("promoted", None if found.promoted is None else f"version {found.promoted}"),
@@ -122,7 +122,7 @@ def detail(found: CampaignDetail) -> Iterator[RenderableType]:
     if found.cycle_list:
         yield ""
         yield cycle_table(found.cycle_list, looks=found.status is CampaignStatus.ACTIVE)
-    tracked = [(f"cycle {each.number}", _tracked(told)) for each in found.cycle_list for told in each.tracking]
+    tracked = [(f"cycle {each.number}", _tracked(tracking)) for each in found.cycle_list for tracking in each.tracking]
     if tracked:
         yield ""
         yield Text("tracking", style="head")
@@ -133,15 +133,15 @@ def _tracked(found: TrackingView) -> str:
     if found.told_at is not None:
         return f"{found.tracker}: {plain(found.place or '')}"
     if found.error is None:
-        return f"{found.tracker}: is being told"
-    return f"{found.tracker}: not told yet, after {formatting.plural(found.tries, 'attempt')}: {plain(found.error)}"
+        return f"{found.tracker}: sending"
+    return f"{found.tracker}: not sent after {formatting.plural(found.tries, 'attempt')}: {plain(found.error)}"
 
 
 def cycle_table(found: Sequence[CycleView], *, looks: bool = True) -> Table:
-    """Make the table of cycles."""
+    """Build the table of cycles."""
     made = table(
-        "cycle", "chunk", "status", "step", "model", "cost", "opened", "took", "why",
-        right=("cycle", "chunk", "cost"), wide="why",
+        "cycle", "chunk", "status", "step", "model", "cost", "opened", "duration", "reason",
+        right=("cycle", "chunk", "cost"), wide="reason",
     )  # fmt: skip
     for each in found:
         took = None if each.finished_at is None else (each.finished_at - each.opened_at).total_seconds()
@@ -160,7 +160,7 @@ def cycle_table(found: Sequence[CycleView], *, looks: bool = True) -> Table:
 
 
 def lineage(found: Sequence[LineageView]) -> Iterator[RenderableType]:
-    """Yield how cycles came to their models, one after the other."""
+    """Yield the lineage of each cycle's model."""
     for number, each in enumerate(found):
         if number:
             yield ""
@@ -176,8 +176,8 @@ def _links(found: LineageView) -> Iterator[tuple[str, str | None]]:
     yield "task", _brief(found.task)
     chosen = found.chosen or {}
     candidate = chosen.get("candidate")
-    whole = candidate is not None and candidate.get("form") == "model"
-    yield "model" if whole else "adapter", _brief(candidate)
+    is_model = candidate is not None and candidate.get("form") == "model"
+    yield "model" if is_model else "adapter", _brief(candidate)
     measured = chosen.get("evaluation")
     yield "evaluation", None if measured is None else _brief({**measured, "loss": chosen.get("loss")})
     yield "merged", _brief(found.merged)
@@ -186,16 +186,16 @@ def _links(found: LineageView) -> Iterator[tuple[str, str | None]]:
 
 
 def _brief(outcome: Mapping[str, Any] | None) -> str | None:
-    """Say what a step left in one line: its plain values, and those of what it names the same."""
+    """Return the outcome of a step in one line: its plain values."""
     if outcome is None:
         return None
-    # The data step leaves the held-out rows, too; what the model was trained on is its chunk.
+    # The data step also reports the evaluation rows; the model was trained on its chunk.
     chunk = outcome.get("chunk")
     known = {**chunk, **outcome} if isinstance(chunk, Mapping) else dict(outcome)
-    # What it is, before where it is: there is not room for all of it.
+    # Identifying values first, because the line is truncated.
     known = {**{name: known[name] for name in _FIRST if name in known}, **known}
-    told = [f"{name.replace('_', ' ')} {_value(value)}" for name, value in known.items() if _is_plain(value)]
-    return ", ".join(told[:_MAX_FACTS]) or "–"
+    parts = [f"{name.replace('_', ' ')} {_value(value)}" for name, value in known.items() if _is_plain(value)]
+    return ", ".join(parts[:_MAX_FACTS]) or "–"
 
 
 def _is_plain(value: Any) -> bool:
@@ -213,16 +213,25 @@ def _value(value: Any) -> str:
 
 
 def log_line(line: CampaignLine) -> str:
-    """Return a line of a log as it is printed."""
+    """Format a log line."""
     at = line.at.astimezone().strftime("%Y-%m-%d %H:%M:%S")
     where = "" if line.cycle is None else f" [cycle {line.cycle}{f', {line.step.value}' if line.step else ''}]"
     return f"{at} - {line.campaign} - {line.level.upper()}{where} {plain(line.text)}"
 
 
 def model_table(found: Sequence[ModelVersionView]) -> Table:
-    """Make the table of versions of models."""
+    """Build the table of model versions."""
     made = table(
-        "model", "version", "stage", "form", "cycle", "made", "promoted", "why", right=("version", "cycle"), wide="why"
+        "model",
+        "version",
+        "stage",
+        "form",
+        "cycle",
+        "created",
+        "promoted",
+        "reason",
+        right=("version", "cycle"),
+        wide="reason",
     )
     for each in found:
         made.add_row(
@@ -239,20 +248,20 @@ def model_table(found: Sequence[ModelVersionView]) -> Table:
 
 
 def model_detail(found: ModelVersionView) -> Iterator[RenderableType]:
-    """Yield what is shown of a version."""
+    """Yield the parts of a version's screen."""
     yield Text.assemble(
         (found.name, "head"), f"  version {found.version}  ", (found.stage.value, _STAGE_STYLES[found.stage])
     )
     yield facts(
         [
-            ("why", found.reason),
+            ("reason", found.reason),
             ("form", found.form),
-            ("where", _brief(found.location)),
+            ("location", _brief(found.location)),
             ("campaign", found.campaign_id),
             ("cycle", str(found.cycle)),
             *((f"{name}", _of(value)) for name, value in found.lineage.items()),
             ("owner", found.owner),
-            ("made", f"{formatting.age(found.created_at)} ago"),
+            ("created", f"{formatting.age(found.created_at)} ago"),
             ("promoted", None if found.promoted_at is None else f"{formatting.age(found.promoted_at)} ago"),
         ]
     )
@@ -272,8 +281,8 @@ def _of(value: Any) -> str | None:
 
 
 def promoted(found: ModelVersionView, what: str) -> str:
-    """Say that a person has promoted a version, and what that does not change."""
+    """Return the confirmation of a promotion, and what it does not change."""
     return (
-        f"Version {found.version} of {found.name} is {what}. A place where its campaign publishes keeps what the last "
-        "cycle has published there."
+        f"Version {found.version} of {found.name} is {what}. The publish target of its campaign still has what the "
+        "last cycle published."
     )

@@ -1,1 +1,1 @@
-"""`tunefleet run` and `tunefleet control`: trainings of this machine that no server started."""
+"""`tunefleet run` and `tunefleet control`: training runs on this machine, without a server."""

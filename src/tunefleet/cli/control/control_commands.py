@@ -1,4 +1,4 @@
-"""`tunefleet control`: see and steer the trainings of this machine, or of one behind HOST:PORT."""
+"""`tunefleet control`: control the training runs of this machine, or of a machine at HOST:PORT."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from tunefleet.cli.control.job_lookup import (
     Token,
     curl_line,
     endpoints_dir,
+    open_job,
     remote_host,
-    steer,
 )
 from tunefleet.cli.control.watch import watch
 from tunefleet.cli.exit_codes import ExitCode
@@ -29,10 +29,10 @@ from tunefleet.runtime.control import JobSteering, is_settled, list_jobs, paused
 from tunefleet.runtime.control.cleanup import Leftover, find_leftovers, remove_leftover
 from tunefleet.schemas.control import CommandState, ControlCommand
 
-app = typer.Typer(help="See and steer the trainings of this machine.", no_args_is_help=True)
+app = typer.Typer(help="Control the training runs on this machine.", no_args_is_help=True)
 
-NoWait = Annotated[bool, typer.Option("--no-wait", help="Only hand the command over; do not wait for its outcome.")]
-Force = Annotated[bool, typer.Option("--force", "-f", "--yes", "-y", help="Do not ask.")]
+NoWait = Annotated[bool, typer.Option("--no-wait", help="Send the command without waiting for the outcome.")]
+Force = Annotated[bool, typer.Option("--force", "-f", "--yes", "-y", help="Skip the confirmation.")]
 COMMANDS = {
     "save": ControlCommand.SAVE_CHECKPOINT,
     "stop": ControlCommand.GRACEFUL_STOP,
@@ -43,19 +43,20 @@ COMMANDS = {
     "set": ControlCommand.SET,
 }
 _ENDING = frozenset({"pause", "abort"})
-_GONE_S = 30.0
+# A process that frees GPU memory may take a while to exit.
+_EXIT_TIMEOUT_S = 30.0
 
 
 @examples("tunefleet control list", "tunefleet control list --remote gpu-box:41235 --token TOKEN")
 def list_(*, remote: Remote = None, token: Token = None, as_json: Json = False) -> None:
-    """List the trainings under control, live ones first, and which are paused."""
+    """List controlled jobs, live ones first, and paused ones."""
     paused = paused_jobs(endpoints_dir())
     rows = [view.row_of(job) for job in list_jobs(endpoints_dir())]
     if remote is not None:
-        here = {(row["job_id"], row["pid"], row["started_at"]) for row in rows}
-        there = [view.row_of_remote(item) for item in remote_host(remote, token).jobs()]
-        # The port may be one of this machine's.
-        rows += [row for row in there if (row["job_id"], row["pid"], row["started_at"]) not in here]
+        local = {(row["job_id"], row["pid"], row["started_at"]) for row in rows}
+        found = [view.row_of_remote(item) for item in remote_host(remote, token).jobs()]
+        # HOST:PORT may be a job of this machine: list it once.
+        rows += [row for row in found if (row["job_id"], row["pid"], row["started_at"]) not in local]
         rows.sort(key=lambda row: (row["live"] is not True, -row["started_at"]))
     if as_json:
         print_json({"jobs": rows, "paused": [job.job_id for job in paused]})
@@ -66,54 +67,54 @@ def list_(*, remote: Remote = None, token: Token = None, as_json: Json = False) 
 
 @examples("tunefleet control status my-run", "tunefleet control status my-run --json | jq .loss")
 def status(job: JobId, *, remote: Remote = None, token: Token = None, as_json: Json = False) -> None:
-    """Show where a training stands, or how it ended.
+    """Show the progress of a job, or how it ended.
 
     The exit code is 1 if it failed or was killed.
     """
-    steering = steer(job, remote, token)
-    fields = steering.status()
+    control = open_job(job, remote, token)
+    fields = control.status()
     if as_json:
         print_json(fields)
     else:
-        view.print_status(steering.job_id, fields)
+        view.print_status(control.job_id, fields)
     if fields["status"] in {"failed", "killed"} and not fields["live"]:
         raise typer.Exit(ExitCode.FAILED)
 
 
-def _ask(steering: JobSteering, verb: str, data: dict[str, Any] | None, timeout_s: float | None, wait: bool) -> Any:
-    reply = steering.send(COMMANDS[verb].value, data)
+def _ask(control: JobSteering, operation: str, data: dict[str, Any] | None, timeout_s: float | None, wait: bool) -> Any:
+    reply = control.send(COMMANDS[operation].value, data)
     if not wait:
         return reply
-    with view.waiting(f"{verb}: handed to {steering.job_id}, which acts at the end of its step") as told:
-        state = wait_for(lambda: _outcome(steering, reply.command_id), timeout_s, told)
-        # The answer may come before the process has let go of its GPU, and what is started next wants it.
-        if verb in _ENDING and state.state != "failed" and is_settled(state):
-            steering.await_end(_GONE_S if timeout_s is None else min(timeout_s, _GONE_S))
+    with view.waiting(f"{operation}: sent to {control.job_id}, which acts at the end of its step") as on_state:
+        state = wait_for(lambda: _outcome(control, reply.command_id), timeout_s, on_state)
+        # The reply may come before the process has freed its GPU, which the next command may need.
+        if operation in _ENDING and state.state != "failed" and is_settled(state):
+            control.await_end(_EXIT_TIMEOUT_S if timeout_s is None else min(timeout_s, _EXIT_TIMEOUT_S))
         return state
 
 
-def _outcome(steering: JobSteering, command_id: str) -> CommandState:
+def _outcome(control: JobSteering, command_id: str) -> CommandState:
     try:
-        return steering.outcome(command_id)
+        return control.outcome(command_id)
     except UnreachableError as error:
         raise UnreachableError(
-            f"Job {steering.job_id} took the command and does not answer any more.",
-            hint="It may have ended as it was asked to; look where it runs.",
+            f"Job {control.job_id} accepted the command and no longer answers.",
+            hint="It may have ended as requested; check on its machine.",
             detail=error.detail,
         ) from error
 
 
 def _command(
-    verb: str, job: str, remote: str | None, token: str | None, options: tuple[bool, float | None, bool],
+    operation: str, job: str, remote: str | None, token: str | None, options: tuple[bool, float | None, bool],
     data: dict[str, Any] | None = None,
 ) -> None:  # fmt: skip
     no_wait, timeout_s, as_json = options
-    steering = steer(job, remote, token)
-    found = _ask(steering, verb, data, timeout_s, not no_wait)
+    control = open_job(job, remote, token)
+    found = _ask(control, operation, data, timeout_s, not no_wait)
     if as_json:
         print_json(found)
     else:
-        view.print_outcome(steering.job_id, verb, found)
+        view.print_outcome(control.job_id, operation, found)
     if isinstance(found, CommandState):
         _exit(found)
 
@@ -130,9 +131,9 @@ def save(
     job: JobId, *, remote: Remote = None, token: Token = None, no_wait: NoWait = False, timeout: Timeout = None,
     as_json: Json = False,
 ) -> None:  # fmt: skip
-    """Save a checkpoint now; evaluates before, where the best model is tracked.
+    """Save a checkpoint now; evaluates first if the best model is tracked.
 
-    Returns when the checkpoint can be resumed from.
+    Returns when the checkpoint is durable.
     """
     _command("save", job, remote, token, (no_wait, timeout, as_json))
 
@@ -142,9 +143,9 @@ def stop(
     job: JobId, *, remote: Remote = None, token: Token = None, no_wait: NoWait = False, timeout: Timeout = None,
     as_json: Json = False,
 ) -> None:  # fmt: skip
-    """End a training at the end of its step; the script goes on to its own end.
+    """Stop training at the end of the step; the script then runs to its end.
 
-    What it saves then is its own business: with `save_strategy="no"` nothing. `save-stop` saves surely.
+    The script decides what it saves: nothing with `save_strategy="no"`. `save-stop` always saves a checkpoint.
     """
     _command("stop", job, remote, token, (no_wait, timeout, as_json))
 
@@ -154,7 +155,7 @@ def save_stop(
     job: JobId, *, remote: Remote = None, token: Token = None, no_wait: NoWait = False, timeout: Timeout = None,
     as_json: Json = False,
 ) -> None:  # fmt: skip
-    """Save a checkpoint, then end the training."""
+    """Save a checkpoint, then stop training."""
     _command("save-stop", job, remote, token, (no_wait, timeout, as_json))
 
 
@@ -163,13 +164,13 @@ def abort(
     job: JobId, *, force: Force = False, remote: Remote = None, token: Token = None, no_wait: NoWait = False,
     timeout: Timeout = None, as_json: Json = False,
 ) -> None:  # fmt: skip
-    """End a training without saving anything more.
+    """Stop a job without saving.
 
-    Checkpoints that were saved before stay.
+    Existing checkpoints are kept.
     """
     if not force:
-        err().print(Text(f"Job {job} ends without saving; what it learned since its last checkpoint is lost.", "warn"))
-    confirm(f"Abort {job}? (--force does not ask)", yes=force, option="--force")
+        err().print(Text(f"Job {job} stops without saving; progress since its last checkpoint is lost.", "warn"))
+    confirm(f"Abort {job}? (--force skips this question)", yes=force, option="--force")
     _command("abort", job, remote, token, (no_wait, timeout, as_json))
 
 
@@ -178,7 +179,7 @@ def pause(
     job: JobId, *, remote: Remote = None, token: Token = None, no_wait: NoWait = False, timeout: Timeout = None,
     as_json: Json = False,
 ) -> None:  # fmt: skip
-    """Save a checkpoint and end the process, so that the GPU is free; a resume goes on where it stood."""
+    """Save a checkpoint and end the process, which frees the GPU; resume it later."""
     _command("pause", job, remote, token, (no_wait, timeout, as_json))
 
 
@@ -187,7 +188,7 @@ def evaluate(
     job: JobId, *, remote: Remote = None, token: Token = None, no_wait: NoWait = False, timeout: Timeout = None,
     as_json: Json = False,
 ) -> None:  # fmt: skip
-    """Evaluate now; the random state of the training is put back after it."""
+    """Evaluate now; the random state of the run is restored afterwards."""
     _command("evaluate", job, remote, token, (no_wait, timeout, as_json))
 
 
@@ -203,29 +204,27 @@ def set_(
     *,
     remote: Remote = None, token: Token = None, no_wait: NoWait = False, timeout: Timeout = None, as_json: Json = False,
 ) -> None:  # fmt: skip
-    """Change a running training; what is changed survives a resume."""
+    """Change settings of a running job; they survive a resume."""
     _command("set", job, remote, token, (no_wait, timeout, as_json), parse_pairs(pairs))
 
 
 @examples("tunefleet control curl my-run", "tunefleet control curl my-run save", "tunefleet control curl my-run pause")
 def curl(
     job: JobId,
-    verb: Annotated[str, typer.Argument(metavar="VERB", help=f"status, {', '.join(COMMANDS)}.")] = "status",
+    operation: Annotated[str, typer.Argument(metavar="COMMAND", help=f"status, {', '.join(COMMANDS)}.")] = "status",
     pairs: Annotated[list[str] | None, typer.Argument(metavar="KEY=VALUE…", help="For set.")] = None,
     *,
     remote: Remote = None,
     as_json: Json = False,
 ) -> None:
-    """Print the curl command that does the same."""
-    if verb != "status" and verb not in COMMANDS:
-        raise InputError(f"There is no {verb}.", hint=f"Take one of status, {', '.join(COMMANDS)}.")
-    steering = steer(job, None, None) if remote is None else None
-    if steering is not None and (steering.found is None or steering.found.endpoint is None or not steering.live):
-        raise ConflictError(
-            f"Job {job} has ended; nobody would answer.", hint="See the live jobs with `tunefleet control list`."
-        )
-    command = COMMANDS[verb].value if verb != "status" else None
-    line = curl_line(steering, job, remote_host(remote, None) if remote else None, command, parse_pairs(pairs or []))
+    """Print the equivalent curl command."""
+    if operation != "status" and operation not in COMMANDS:
+        raise InputError(f"Unknown command {operation}.", hint=f"Use one of status, {', '.join(COMMANDS)}.")
+    control = open_job(job, None, None) if remote is None else None
+    if control is not None and (control.found is None or control.found.endpoint is None or not control.live):
+        raise ConflictError(f"Job {job} has ended.", hint="See the live jobs with `tunefleet control list`.")
+    command = COMMANDS[operation].value if operation != "status" else None
+    line = curl_line(control, job, remote_host(remote, None) if remote else None, command, parse_pairs(pairs or []))
     if as_json:
         print_json({"curl": line})
     else:
@@ -235,13 +234,13 @@ def curl(
 @examples("tunefleet control cleanup", "tunefleet control cleanup --force --json")
 def cleanup(
     *,
-    force: Annotated[bool, typer.Option("--force", "-f", "--yes", "-y", help="Do not ask.")] = False,
+    force: Annotated[bool, typer.Option("--force", "-f", "--yes", "-y", help="Skip the confirmation.")] = False,
     as_json: Json = False,
 ) -> None:
     """Remove the files of dead jobs; job folders and checkpoints stay.
 
-    Only of jobs whose process is surely gone: same machine, and another boot, no such process, or one that started at
-    another time. Those of other machines that share the home folder are left alone.
+    Only jobs whose process has certainly ended: same machine, and a reboot, no such process, or a process with another
+    start time. Jobs of other machines that share the home folder are not touched.
     """
     found = find_leftovers(endpoints_dir())
     dead = [item for item in found if item.job_id is not None]
@@ -250,7 +249,7 @@ def cleanup(
             (err() if force else out()).print(line, soft_wrap=True)
     if dead:
         confirm(
-            f"Remove the files of {formatting.plural(len(dead), 'dead job')}? (--force does not ask)",
+            f"Remove the files of {formatting.plural(len(dead), 'dead job')}? (--force skips this question)",
             yes=force,
             option="--force",
         )
@@ -261,7 +260,7 @@ def cleanup(
         print_json({"removed": named, "empty": len(removed) - len(named), "kept": kept})
         return
     for folder in kept:
-        say(f"{folder} is kept: somebody has files of their own there.", style="warn")
+        say(f"{folder} is kept: it contains other files.", style="warn")
     if not found:
         say("No dead jobs.")
     elif named or not dead:

@@ -1,4 +1,4 @@
-"""Which job `tunefleet control` means, and how it is reached."""
+"""Resolve the job of a `tunefleet control` command and connect to it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tunefleet.settings import ClientSettings, load
 
 
 def endpoints_dir() -> Path:
-    """Return where the live jobs of this user are found."""
+    """Return the folder with the endpoints of this user's live jobs."""
     return load(ClientSettings).endpoints_dir
 
 
@@ -30,13 +30,14 @@ def _complete(incomplete: str) -> list[tuple[str, str]]:
 
 JobId = Annotated[
     str,
-    typer.Argument(metavar="JOB", help="Id of a job; its first characters are enough.", autocompletion=_complete),
+    typer.Argument(metavar="JOB", help="Job id or a unique prefix.", autocompletion=_complete),
 ]
 Remote = Annotated[
-    str | None, typer.Option("--remote", metavar="HOST:PORT", help="The control port of a job on another machine.")
+    str | None, typer.Option("--remote", metavar="HOST:PORT", help="Control port of a job on another machine.")
 ]
 Token = Annotated[
-    str | None, typer.Option("--token", metavar="TOKEN", help="The one in its endpoint.json; - reads it from stdin.")
+    str | None,
+    typer.Option("--token", metavar="TOKEN", help="Token from the job's endpoint.json; - reads standard input."),
 ]
 
 
@@ -45,38 +46,40 @@ def remote_host(remote: str, token: str | None) -> RemoteHost:
     return RemoteHost.parse(remote, sys.stdin.readline().strip() if token == "-" else token)
 
 
-def steer(job: str, remote: str | None, token: str | None) -> JobSteering:
-    """Return the line to a job."""
+def open_job(job: str, remote: str | None, token: str | None) -> JobSteering:
+    """Return the control handle of a job."""
     if remote is not None:
         return JobSteering.elsewhere(remote_host(remote, token), job)
     if token is not None:
-        raise InputError("--token goes to another machine only.", hint="Name it with --remote HOST:PORT.")
+        raise InputError("--token is for jobs on other machines.", hint="Add --remote HOST:PORT.")
     return JobSteering.here(endpoints_dir(), job)
 
 
 def curl_line(
-    steering: JobSteering | None, job: str, remote: RemoteHost | None, command: str | None, data: dict[str, Any]
+    control: JobSteering | None, job: str, remote: RemoteHost | None, command: str | None, data: dict[str, Any]
 ) -> str:
     """Return the curl command line for a status or a command.
 
     Args:
-        steering: A job of this machine; None for one elsewhere.
+        control: The handle of a job on this machine; None for one elsewhere.
     """
     headers: list[str] = []
     if remote is not None:
-        # Its Host is checked: only a local name is served, whatever tunnel the request came through.
-        place, headers = f"{remote.host}:{remote.port}", ["Host: localhost", "Authorization: Bearer TOKEN"]
+        # The control port only accepts a local name as Host, also through a tunnel.
+        address, headers = f"{remote.host}:{remote.port}", ["Host: localhost", "Authorization: Bearer TOKEN"]
     else:
-        endpoint = steering.found.endpoint if steering is not None and steering.found is not None else None
-        if steering is None or endpoint is None or not endpoint.port:
+        endpoint = control.found.endpoint if control is not None and control.found is not None else None
+        if control is None or endpoint is None or not endpoint.port:
             raise ConflictError(
                 f"Job {job} has no control port; its commands are files.",
-                hint="The other commands of `tunefleet control` write them.",
+                hint="Use the other commands of `tunefleet control`; they write these files.",
             )
-        job, place = steering.job_id, f"localhost:{endpoint.port}"
+        job, address = control.job_id, f"localhost:{endpoint.port}"
         if sys.platform != "linux":
-            headers = ["Authorization: Bearer TOKEN"]  # who the peer is cannot be looked up there
-    url = f"http://{place}/jobs/{job}/" + ("control" if command else "status")
+            headers = [
+                "Authorization: Bearer TOKEN"
+            ]  # only Linux can identify the peer of a local connection, all others need the token
+    url = f"http://{address}/jobs/{job}/" + ("control" if command else "status")
     words = ["curl", *(["-X", "POST"] if command else []), url]
     if command:
         body = {"command": command, **({"data": data} if data else {})}

@@ -1,4 +1,4 @@
-"""`tunefleet run`: control, journal and resume for any script, without a changed line."""
+"""`tunefleet run`: control, journal and resume for any script, without code changes."""
 
 from __future__ import annotations
 
@@ -26,9 +26,12 @@ from tunefleet.trainer_control.autoload import trainings
 from tunefleet.trainer_control.files import read_json
 from tunefleet.trainer_control.journal.status import FINAL_STATES
 
-# How long a run that has said its last word may take to be gone.
-_ENDING_S = 30.0
-_UNTOLD = frozenset({"_", "OLDPWD", "SHLVL", "PWD", "TERM", "COLUMNS", "LINES", "WINDOWID", "XDG_SESSION_ID"})
+# How long a run that has reported its end may take to exit.
+_EXIT_TIMEOUT_S = 30.0
+# Differ between terminals: no warning if they are missing at a resume.
+_IGNORED_VARIABLES = frozenset(
+    {"_", "OLDPWD", "SHLVL", "PWD", "TERM", "COLUMNS", "LINES", "WINDOWID", "XDG_SESSION_ID"}
+)
 
 
 def _complete(incomplete: str) -> list[str]:
@@ -42,93 +45,96 @@ def _complete(incomplete: str) -> list[str]:
 )
 def run(
     command: Annotated[
-        list[str] | None, typer.Argument(metavar="-- COMMAND…", help="What you would type without `tunefleet run --`.")
+        list[str] | None, typer.Argument(metavar="-- COMMAND…", help="The command to run, such as python train.py.")
     ] = None,
     *,
     name: Annotated[
-        str | None, typer.Option("--name", "--job-id", metavar="ID", help="The run's id; default: script and time.")
+        str | None,
+        typer.Option("--name", "--job-id", metavar="ID", help="Id of the run; default: script name and time."),
     ] = None,
     results: Annotated[
-        Path, typer.Option("--results", metavar="DIR", help="Where the run's folder is made.")
+        Path, typer.Option("--results", metavar="DIR", help="Parent folder of the run's folder.")
     ] = RUNS_DIR,
     resume: Annotated[
         str | None,
         typer.Option(
-            "--resume", metavar="JOB", help="Start a run again from its newest checkpoint.", autocompletion=_complete
+            "--resume", metavar="JOB", help="Resume a run from its newest checkpoint.", autocompletion=_complete
         ),
     ] = None,
     gpu: Annotated[
         str | None,
-        typer.Option("--gpu", metavar="GPUS", help="all, none, or indexes and UUIDs by commas; they are claimed."),
+        typer.Option(
+            "--gpu", metavar="GPUS", help="all, none, or comma-separated indexes and UUIDs; these GPUs are claimed."
+        ),
     ] = None,
-    no_http: Annotated[bool, typer.Option("--no-http", help="Open no port; commands are files.")] = False,
+    no_http: Annotated[bool, typer.Option("--no-http", help="Do not open a port; commands are sent as files.")] = False,
     as_json: Json = False,
 ) -> None:
-    """Run a training script so that it can be steered, paused and resumed.
+    """Run a training script with control, pause and resume.
 
-    Whatever builds a Hugging Face Trainer in it, also under torchrun or accelerate, gets control, a journal and
-    checked checkpoints. Ctrl-C is the script's, as ever; SIGTERM pauses. The exit code is the script's.
+    Each Hugging Face Trainer in the script, also under torchrun or accelerate, gets control, a journal and verified
+    checkpoints. Ctrl-C goes to the script as usual; SIGTERM pauses. The exit code is the script's.
     """
     settings = load(ClientSettings)
     environment = inherited_environment()
-    folder, before = _folder(results, resume, name, command)
+    folder, previous = _folder(results, resume, name, command)
     _check_id(settings.endpoints_dir, folder.root.name)
     job = (
-        _resumed(before, folder, gpu, environment)
-        if before is not None
+        _resumed(previous, folder, gpu, environment)
+        if previous is not None
         else _new(folder, command or [], gpu, environment)
     )
     job = job.model_copy(
         update={"endpoint_dir": str(settings.endpoints_dir), "spec": {**job.spec, "http": not no_http}}
     )
-    _greet(job, resumed=before is not None)
+    _print_start(job, resumed=previous is not None)
     streams = (2, 2) if as_json else (1, 2)
     sys.stdout.flush()
     end = ForegroundRun(folder, job, environment, streams=streams, say=_say).run()
-    _part(job, folder, end, as_json=as_json)
+    _report_end(job, folder, end, as_json=as_json)
     raise typer.Exit(end.exit_code)
 
 
 def _folder(results: Path, resume: str | None, name: str | None, command: list[str] | None) -> tuple[JobFolder, Any]:
     if resume is None:
         if not command:
-            raise InputError("There is no command to run.", hint="Write it after --: tunefleet run -- python train.py")
+            raise InputError("No command to run.", hint="Write it after --: tunefleet run -- python train.py")
         folder = _safe(results, name or _name_of(command))
-        # A command that never came to train, such as one with a mistake in it, may be corrected and run again.
+        # A command that failed before it trained may be corrected and run under the same name.
         if trainings.recorded(folder.root) or locks.is_held(folder.lock):
             raise ConflictError(
-                f"There is a run {folder.root.name} in {results} already.",
-                hint=f"Go on with it by `tunefleet run --resume {folder.root.name}`, or take another --name.",
+                f"Run {folder.root.name} already exists in {results}.",
+                hint=f"Resume it with `tunefleet run --resume {folder.root.name}`, or use another --name.",
             )
         return folder, None
     if command or name:
-        raise InputError("--resume runs the command that was recorded.", hint="Leave out the command and --name.")
+        raise InputError("--resume runs the recorded command.", hint="Omit the command and --name.")
     folder = JobFolder(Path(resume)) if "/" in resume else _safe(results, resume)
-    return folder, _before(folder, resume)
+    return folder, _load_previous(folder, resume)
 
 
 def _check_id(endpoints_dir: Path, job_id: str) -> None:
     if find_endpoint(endpoints_dir, job_id) is not None:
-        raise ConflictError(f"A job {job_id} lives already, started elsewhere.", hint="Take another --name.")
+        raise ConflictError(f"Job {job_id} is already running, started elsewhere.", hint="Use another --name.")
 
 
-def _before(folder: JobFolder, resume: str) -> Job:
+def _load_previous(folder: JobFolder, resume: str) -> Job:
     if not folder.job_json.is_file():
-        raise NotFoundError(f"There is no run {resume} in {folder.root.parent}.", hint="Name its folder by --results.")
+        raise NotFoundError(f"There is no run {resume} in {folder.root.parent}.", hint="Set its folder with --results.")
     job = Job.model_validate_json(folder.job_json.read_bytes())
     if "command" not in job.spec:
-        raise InputError(f"{resume} is no run of a command.", hint="Resume a task by `tunefleet resume`.")
+        raise InputError(f"{resume} is not a run of a command.", hint="Resume a task with `tunefleet resume`.")
     status = read_status(folder)
-    if not _let_end(folder, status):
-        raise ConflictError(f"Run {resume} is alive.", hint=f"See it with `tunefleet control watch {resume}`.")
+    if not _wait_until_ended(folder, status):
+        raise ConflictError(f"Run {resume} is still running.", hint=f"See it with `tunefleet control watch {resume}`.")
     if status is not None and status.state == "completed":
-        raise ConflictError(f"Run {resume} has completed.", hint="Start another one with a --name of its own.")
+        raise ConflictError(f"Run {resume} has completed.", hint="Start a new run with another --name.")
     return job
 
 
-def _let_end(folder: JobFolder, status: JobStatus | None) -> bool:
-    """Tell whether nothing of a run lives; one that has said its last word gets the time to go."""
-    deadline = time.monotonic() + (_ENDING_S if status is not None and status.state in FINAL_STATES else 0.0)
+def _wait_until_ended(folder: JobFolder, status: JobStatus | None) -> bool:
+    """Whether all processes of a run have ended; waits for one that has reported its end."""
+    deadline = time.monotonic() + (_EXIT_TIMEOUT_S if status is not None and status.state in FINAL_STATES else 0.0)
     while locks.is_held(folder.lock):
         if time.monotonic() >= deadline:
             return False
@@ -166,17 +172,19 @@ def _new(folder: JobFolder, command: list[str], gpu: str | None, environment: Ma
 def _resumed(job: Job, folder: JobFolder, gpu: str | None, environment: Mapping[str, str]) -> Job:
     wanted = gpu if gpu is not None else job.spec.get("gpu")
     uuids, variables = _devices(wanted, environment.get("CUDA_VISIBLE_DEVICES"))
-    missing = [name for name in job.spec.get("environment", []) if name not in environment and name not in _UNTOLD]
+    missing = [
+        name for name in job.spec.get("environment", []) if name not in environment and name not in _IGNORED_VARIABLES
+    ]
     if missing:
-        _say(f"Set at the first start and not now: {', '.join(missing[:10])}{' …' if len(missing) > 10 else ''}")
+        _say(f"Variables missing since the first start: {', '.join(missing[:10])}{' …' if len(missing) > 10 else ''}")
     changes = {"attempt": job.attempt + 1, "launch": new_launch_id(), "gpus": uuids, "env": variables}
-    # When the launch before ended: what was finished until then is of this run.
+    # End of the previous launch: trainings that finished before it belong to this run.
     ended_at = (read_json(folder.exit_json) or {}).get("at")
     return job.model_copy(update={**changes, "spec": {**job.spec, "gpu": wanted, "lived_until": ended_at}})
 
 
 def _devices(gpu: str | None, visible: str | None) -> tuple[tuple[str, ...], dict[str, str]]:
-    """Return the UUIDs to claim and the variables to set, for what the user chose or the environment allows."""
+    """Return the GPU UUIDs to claim and the variables to set, from --gpu or the environment."""
     if gpu == "none":
         return (), {"CUDA_VISIBLE_DEVICES": ""}
     chosen = visible if gpu in (None, "all") else gpu
@@ -189,7 +197,9 @@ def _devices(gpu: str | None, visible: str | None) -> tuple[tuple[str, ...], dic
     for word in (part.strip() for part in chosen.split(",")):
         fitting = [d.uuid for d in found if (str(d.index) == word if word.isdigit() else d.uuid.startswith(word))]
         if not fitting and gpu is not None:
-            raise MachineError(f"There is no GPU {word} here.", hint="See them with `tunefleet doctor`.")
+            raise MachineError(
+                f"There is no GPU {word} on this machine.", hint="List the GPUs with `tunefleet doctor`."
+            )
         uuids += fitting[:1]
     return tuple(uuids), {}
 
@@ -198,37 +208,37 @@ def _say(text: str) -> None:
     err().print(Text(f"tunefleet: {text}", style="dim"), soft_wrap=True)
 
 
-def _greet(job: Job, *, resumed: bool) -> None:
+def _print_start(job: Job, *, resumed: bool) -> None:
     again = f", attempt {job.attempt}" if resumed else ""
     _say(
-        f"run {job.job_id}{again}. From another terminal, once it trains: "
+        f"run {job.job_id}{again}. From another terminal, once it is training: "
         f"tunefleet control watch|save|pause|stop {job.job_id}"
     )
 
 
-def _part(job: Job, folder: JobFolder, end: RunEnd, *, as_json: bool) -> None:
+def _report_end(job: Job, folder: JobFolder, end: RunEnd, *, as_json: bool) -> None:
     status = end.status
     if as_json:
-        told = status.model_dump(mode="json") if status else None
+        fields = status.model_dump(mode="json") if status else None
         print_json(
             {"job_id": job.job_id, "folder": str(folder.root), "exit_code": end.exit_code, "attached": end.attached,
-             "status": told}
+             "status": fields}
         )  # fmt: skip
     if not end.attached:
-        _say(_why_not(end))
+        _say(_not_attached_reason(end))
         return
     if status is None:
         return
     where = f"step {status.step}" + (f" of {status.max_steps}" if status.max_steps else "")
     _say(f"run {job.job_id} is {status.state} at {where}." + (f" {status.error}" if status.error else ""))
     if status.state != "completed":
-        _say(f"Go on with `tunefleet run --resume {job.job_id}`.")
+        _say(f"Resume: tunefleet run --resume {job.job_id}")
 
 
-def _why_not(end: RunEnd) -> str:
+def _not_attached_reason(end: RunEnd) -> str:
     if end.imported:
-        return "Nothing in this command trained with a Trainer, so there was nothing to steer and nothing was recorded."
+        return "No Trainer was trained in this command, so nothing was controlled or recorded."
     return (
-        "Nothing in this command built a Trainer, so there was nothing to steer and nothing was recorded. "
-        "Python that runs isolated (-I, -E, -S) cannot be reached; a loop of your own takes `tunefleet.control`."
+        "No Trainer was created in this command, so nothing was controlled or recorded. "
+        "Isolated Python (-I, -E, -S) is not supported; use `tunefleet.control` in your own training loop."
     )

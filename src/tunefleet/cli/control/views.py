@@ -1,4 +1,4 @@
-"""What `tunefleet control` prints: the list, a status, an outcome."""
+"""Output of `tunefleet control`: the list, a status, an outcome."""
 
 from __future__ import annotations
 
@@ -18,11 +18,12 @@ from tunefleet.trainer_control import process_identity
 _WIDTHS = (("Status", 6), ("Job ID", 30), ("Host", 15), ("Port", 6), ("PID", 8), ("Started", 11))
 _MARKS: dict[bool | None, tuple[str, str]] = {True: ("✓", "good"), False: ("✗", "bad"), None: ("?", "dim")}
 _RULE = 75
-_SHOWN_BESIDE = frozenset({"values", "job_id", "traceback", "live", "at", "state", "step"})
+# Shown elsewhere on the screen, or only meant for programs.
+_HIDDEN_FIELDS = frozenset({"values", "job_id", "traceback", "live", "at", "state", "step"})
 
 
 def row_of(job: FoundJob) -> dict[str, Any]:
-    """Return what the list says of a job of this machine's home folder."""
+    """Return the list entry of a job in this machine's home folder."""
     endpoint = job.endpoint
     return {
         "job_id": job.job_id,
@@ -37,7 +38,7 @@ def row_of(job: FoundJob) -> dict[str, Any]:
 
 
 def row_of_remote(item: dict[str, Any]) -> dict[str, Any]:
-    """Return what the list says of a job elsewhere; only that machine knows whether it lives."""
+    """Return the list entry of a remote job; only its machine knows whether it is alive."""
     alive = item.get("alive")
     started_at = item.get("started_at")
     return {
@@ -53,10 +54,10 @@ def row_of_remote(item: dict[str, Any]) -> dict[str, Any]:
 
 
 def print_list(rows: list[dict[str, Any]]) -> None:
-    """Print the jobs as a table, and what to do about the dead."""
+    """Print the jobs as a table, with a hint for dead ones."""
     if not rows:
-        say("No training jobs found.")
-        say("Start one with `tunefleet run -- COMMAND`, or give your Trainer a TrainerControlCallback.", style="dim")
+        say("No training jobs yet.")
+        say("Start one with `tunefleet run -- COMMAND`, or add a TrainerControlCallback to your Trainer.", style="dim")
         return
     longest = max(len(row["job_id"]) for row in rows)
     widths = [(name, max(width, longest) if name == "Job ID" else width) for name, width in _WIDTHS]
@@ -69,20 +70,20 @@ def print_list(rows: list[dict[str, Any]]) -> None:
     if dead:
         say()
         say(
-            f"{formatting.plural(dead, 'dead job')}. Remove what they left with `tunefleet control cleanup`.",
+            f"{formatting.plural(dead, 'dead job')}. Remove their files with `tunefleet control cleanup`.",
             style="dim",
         )
     if any(row["live"] is None for row in rows):
-        say("? Runs on another machine, which alone can tell whether it lives.", style="dim")
+        say("?: on another machine, status unknown.", style="dim")
 
 
 def print_paused(jobs: list[FoundJob]) -> None:
-    """Print which jobs are paused, and how each goes on; nothing if none is."""
+    """Print the paused jobs and how to resume them."""
     for job in jobs:
-        how = "start its script again"
+        how = "run its script again"
         if job.job_folder is not None:
             how = f"tunefleet run --resume {job.job_id}"
-        say(Text.assemble("Paused: ", (job.job_id, "id"), f". To go on: {how}"))
+        say(Text.assemble("Paused: ", (job.job_id, "id"), f". Resume: {how}"))
 
 
 def _cells(row: dict[str, Any]) -> list[Text]:
@@ -110,17 +111,17 @@ def _line(cells: list[Text], widths: list[tuple[str, int]]) -> Text:
 
 
 def print_status(job_id: str, fields: dict[str, Any]) -> None:
-    """Print a status field by field, and in words what cannot be steered any more."""
+    """Print a status field by field; for an ended job also how it ended."""
     say(Text.assemble(("Status of job ", "head"), (job_id, "id")))
     for name, value in fields.items():
-        if name not in _SHOWN_BESIDE and value is not None:
+        if name not in _HIDDEN_FIELDS and value is not None:
             out().print(Text(f"  {name}: {_shown(name, value)}"), soft_wrap=True)
     if fields.get("live") is False:
         say(ending(job_id, fields), style="dim")
 
 
 def ending(job_id: str, fields: dict[str, Any]) -> str:
-    """Return how a job that does not live any more ended, in a sentence."""
+    """Return how a job ended, as a sentence."""
     state, step = fields.get("status"), fields.get("global_step")
     where = f"step {step}" + (f" of {fields['max_steps']}" if fields.get("max_steps") else "")
     sentences = {
@@ -128,9 +129,9 @@ def ending(job_id: str, fields: dict[str, Any]) -> str:
         "stopped": f"Job {job_id} was stopped at {where}.",
         "paused": f"Job {job_id} is paused at {where}.",
         "aborted": f"Job {job_id} was aborted at {where}.",
-        "failed": f"Job {job_id} failed at {where}: {fields.get('error') or 'no reason was given'}",
+        "failed": f"Job {job_id} failed at {where}: {fields.get('error') or 'no reason given'}",
     }
-    return sentences.get(str(state), f"Job {job_id} was killed at {where}; it left no word of an end.")
+    return sentences.get(str(state), f"Job {job_id} was killed at {where}.")
 
 
 def _shown(name: str, value: Any) -> str:
@@ -139,34 +140,34 @@ def _shown(name: str, value: Any) -> str:
     return f"{value:.6g}" if isinstance(value, float) else str(value)
 
 
-def print_outcome(job_id: str, verb: str, found: CommandState | ControlReply) -> None:
-    """Print what became of a command."""
+def print_outcome(job_id: str, operation: str, found: CommandState | ControlReply) -> None:
+    """Print the outcome of a command."""
     if isinstance(found, ControlReply):
         say(f"✓ {found.message} (command {found.command_id}).", style="good")
         return
     where = f"at step {found.step}" if found.step is not None else ""
     if found.state == "failed":
-        say(f"✗ {verb} of {job_id} failed: {found.message or 'no reason was given'}", style="bad")
+        say(f"✗ {operation} of {job_id} failed: {found.message or 'no reason given'}", style="bad")
     elif found.state == "durable":
-        say(f"✓ {verb} of {job_id} {where}: {found.checkpoint} can be resumed from.", style="good")
+        say(f"✓ {operation} of {job_id} {where}: saved {found.checkpoint}.", style="good")
     elif found.state == "applied":
-        told = f": {found.message}" if found.message else "."
-        say(f"✓ {verb} of {job_id} {where}{told}", style="good")
+        note = f": {found.message}" if found.message else "."
+        say(f"✓ {operation} of {job_id} {where}{note}", style="good")
     else:
-        say(f"… {verb} of {job_id} is still pending; it acts at the end of the step.", style="warn")
+        say(f"… {operation} of {job_id} is still pending; it acts at the end of the step.", style="warn")
 
 
 @contextmanager
 def waiting(text: str) -> Iterator[Callable[[CommandState], None]]:
-    """Show on a terminal that a command is being waited for; yields what is told each state."""
+    """Show a spinner on a terminal while a command is pending; yields a callback for its states."""
     console = err()
     if not console.is_terminal:
         yield lambda _: None
         return
     with console.status(Text(f"{text} …")) as spinner:
 
-        def told(state: CommandState) -> None:
+        def on_state(state: CommandState) -> None:
             if state.state == "applied":
-                spinner.update(Text(f"acted at step {state.step}; its checkpoint is being made durable …"))
+                spinner.update(Text(f"applied at step {state.step}; writing the checkpoint …"))
 
-        yield told
+        yield on_state

@@ -1,4 +1,4 @@
-"""`tunefleet control watch`: a training live, without a server."""
+"""`tunefleet control watch`: a live view of a job, without a server."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from rich.text import Text
 
 from tunefleet.cli import formatting
 from tunefleet.cli.console import Json, out, print_json, say, status_text
-from tunefleet.cli.control.job_lookup import JobId, Remote, Token, steer
+from tunefleet.cli.control.job_lookup import JobId, Remote, Token, open_job
 from tunefleet.cli.control.views import ending
 from tunefleet.cli.exit_codes import ExitCode
 from tunefleet.cli.lazy_group import examples
@@ -34,72 +34,72 @@ def watch(
     *,
     remote: Remote = None,
     token: Token = None,
-    interval: Annotated[float, typer.Option("--interval", metavar="SECONDS", min=0.1, help="Between two looks.")] = 1.0,
+    interval: Annotated[float, typer.Option("--interval", metavar="SECONDS", min=0.1, help="Polling interval.")] = 1.0,
     as_json: Json = False,
 ) -> None:
-    """Show a training live until it ends; Ctrl-C leaves it running.
+    """Watch a job live until it ends; Ctrl-C leaves it running.
 
-    With --json it waits for the end and prints the last status.
+    With --json only the final status is printed.
     """
-    steering = steer(job, remote, token)
+    control = open_job(job, remote, token)
     if as_json:
-        last = _look_until_the_end(steering, interval, lambda _: None)
+        last = _poll_until_end(control, interval, lambda _: None)
         print_json(last)
     elif out().is_terminal:
         with Live(console=out(), auto_refresh=False, vertical_overflow="crop") as live:
-            last = _look_until_the_end(steering, interval, lambda seen: live.update(screen(seen), refresh=True))
-        say(ending(steering.job_id, last))
+            last = _poll_until_end(control, interval, lambda fields: live.update(screen(fields), refresh=True))
+        say(ending(control.job_id, last))
     else:
-        last = _look_until_the_end(steering, interval, _Lines().told)
-        say(ending(steering.job_id, last))
+        last = _poll_until_end(control, interval, _Lines().update)
+        say(ending(control.job_id, last))
     raise typer.Exit(
         _ENDS.get(str(last.get("status")), ExitCode.OK if last.get("status") in FINAL_STATES else ExitCode.FAILED)
     )
 
 
-def _look_until_the_end(steering: JobSteering, interval_s: float, tell: Any) -> dict[str, Any]:
-    seen: dict[str, Any] = {"job_id": steering.job_id}
+def _poll_until_end(control: JobSteering, interval_s: float, show: Any) -> dict[str, Any]:
+    fields: dict[str, Any] = {"job_id": control.job_id}
     while True:
         try:
-            seen = steering.status()
+            fields = control.status()
         except (UnreachableError, NotFoundError):
-            if "status" not in seen:
+            if "status" not in fields:
                 raise
-            # A job elsewhere that was there a moment ago: what it said last is all there is.
-            return {**seen, "live": False}
-        tell(seen)
-        if seen["live"] is False or (steering.found is None and seen.get("status") in FINAL_STATES):
-            return seen
+            # A remote job that answered before and is gone: its last status is all there is.
+            return {**fields, "live": False}
+        show(fields)
+        if fields["live"] is False or (control.found is None and fields.get("status") in FINAL_STATES):
+            return fields
         time.sleep(interval_s)
 
 
 class _Lines:
-    """Prints a line every few seconds, and at each change of the phase."""
+    """Prints a line every few seconds and at each change of phase."""
 
     def __init__(self) -> None:
         self._due = 0.0
         self._phase: tuple[Any, Any] | None = None
 
-    def told(self, seen: dict[str, Any]) -> None:
-        phase = (seen.get("status"), seen.get("phase"))
+    def update(self, fields: dict[str, Any]) -> None:
+        phase = (fields.get("status"), fields.get("phase"))
         if time.monotonic() < self._due and phase == self._phase:
             return
         self._due, self._phase = time.monotonic() + _LINE_EVERY_S, phase
-        parts = [f"{datetime.now().astimezone():%H:%M:%S} ", str(seen.get("status")), str(seen.get("phase") or "")]
-        parts += [f"{seen.get('global_step')}/{seen['max_steps']}"] if seen.get("max_steps") else []
-        parts += [f" {name} {value}" for name, value in _values(seen)]
+        parts = [f"{datetime.now().astimezone():%H:%M:%S} ", str(fields.get("status")), str(fields.get("phase") or "")]
+        parts += [f"{fields.get('global_step')}/{fields['max_steps']}"] if fields.get("max_steps") else []
+        parts += [f" {name} {value}" for name, value in _values(fields)]
         say(Text(" ".join(parts)))
 
 
-def screen(seen: dict[str, Any]) -> RenderableType:
-    """Return the whole view of a status."""
+def screen(fields: dict[str, Any]) -> RenderableType:
+    """Return the screen for a status."""
     width = min(out().width, _WIDEST)
-    head = Text.assemble((str(seen.get("job_id")), "head"), "  ", status_text(str(seen.get("status"))))
-    if seen.get("phase"):
-        head.append(f"  {seen['phase']}", style="dim")
+    head = Text.assemble((str(fields.get("job_id")), "head"), "  ", status_text(str(fields.get("status"))))
+    if fields.get("phase"):
+        head.append(f"  {fields['phase']}", style="dim")
     parts: list[RenderableType] = [head]
-    if seen.get("max_steps"):
-        step, last = int(seen.get("global_step") or 0), int(seen["max_steps"])
+    if fields.get("max_steps"):
+        step, last = int(fields.get("global_step") or 0), int(fields["max_steps"])
         grid = Table.grid(expand=True, padding=(0, 1))
         for ratio in (1, None):
             grid.add_column(no_wrap=True, ratio=ratio)
@@ -107,14 +107,14 @@ def screen(seen: dict[str, Any]) -> RenderableType:
         grid.width = width
         parts.append(grid)
     shown = Text()
-    for name, value in _values(seen):
+    for name, value in _values(fields):
         shown.append(f"{name} ", style="dim")
         shown.append(f"{value}   ")
-    return Group(*parts, shown, Text("Ctrl-C leaves the training running.", style="dim"))
+    return Group(*parts, shown, Text("Ctrl-C leaves the job running.", style="dim"))
 
 
-def _values(seen: dict[str, Any]) -> list[tuple[str, str]]:
-    values = seen.get("values") or {}
+def _values(fields: dict[str, Any]) -> list[tuple[str, str]]:
+    values = fields.get("values") or {}
     first = [name for name in ("loss", "eval_loss", "learning_rate", "grad_norm", "epoch") if name in values]
     rest = [name for name in values if name not in first]
     return [(name, formatting.number(values[name])) for name in [*first, *rest][:8]]

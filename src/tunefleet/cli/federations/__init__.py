@@ -1,1 +1,1 @@
-"""`tunefleet federation`: its commands and its screens."""
+"""`tunefleet federation`: commands and views."""

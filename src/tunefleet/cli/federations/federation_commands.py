@@ -1,4 +1,4 @@
-"""`tunefleet federation`: many workers train one adapter, each on its own data."""
+"""`tunefleet federation`: federated training of one adapter by many workers."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from tunefleet.cli.lazy_group import add, examples
 from tunefleet.cli.options import Set, Yes, complete_federation, confirm, connect, parse_duration, parse_sets
 from tunefleet.errors import InputError
 
-app = typer.Typer(help="Train one adapter with many workers, each on its own data.", invoke_without_command=True)
+app = typer.Typer(help="Federated training: many workers, each on its own data.", invoke_without_command=True)
 
 Federation = Annotated[
     str,
     typer.Argument(
         metavar="FEDERATION",
-        help="Id of a federation (fed-…) or its first characters, or its number.",
+        help="Federation id (fed-…), a unique prefix, or its number.",
         autocompletion=complete_federation,
     ),
 ]
@@ -32,7 +32,7 @@ _STANDARD_INPUT = "-"
 
 @app.callback()
 def federation(context: typer.Context, *, as_json: Json = False) -> None:
-    """Train one adapter with many workers, each on its own data."""
+    """Federated training: many workers, each on its own data."""
     if context.invoked_subcommand is None:
         ls(as_json=as_json)
 
@@ -44,37 +44,37 @@ def federation(context: typer.Context, *, as_json: Json = False) -> None:
 )
 def create(
     file: Annotated[
-        str | None, typer.Argument(metavar="FILE", help="YAML with any of these; - reads standard input.")
+        str | None, typer.Argument(metavar="FILE", help="YAML file with these options; - reads standard input.")
     ] = None,
     *,
-    name: Annotated[str | None, typer.Option("--name", help="For people.")] = None,
+    name: Annotated[str | None, typer.Option("--name", help="Display name.")] = None,
     base_model: Annotated[
-        str | None, typer.Option("--base-model", help="Model below the adapter; default: that of the first update.")
+        str | None, typer.Option("--base-model", help="Base model of the adapter; default: that of the first update.")
     ] = None,
     strategy: Annotated[
-        str | None, typer.Option("--strategy", help="How updates become one: fedavg, fedavg_exact, krum …")
+        str | None, typer.Option("--strategy", help="Aggregation strategy: fedavg, fedavg_exact, krum …")
     ] = None,
-    min_workers: Annotated[int | None, typer.Option("--min-workers", help="Updates that make a round.")] = None,
-    max_workers: Annotated[int | None, typer.Option("--max-workers", help="Most workers that may take part.")] = None,
+    min_workers: Annotated[int | None, typer.Option("--min-workers", help="Updates required for a round.")] = None,
+    max_workers: Annotated[int | None, typer.Option("--max-workers", help="Maximum number of workers.")] = None,
     participants: Annotated[
-        str | None, typer.Option("--participants", metavar="NAME,…", help="Who takes part; default: whoever comes.")
+        str | None, typer.Option("--participants", metavar="NAME,…", help="Names of the participants; default: open.")
     ] = None,
     deadline: Annotated[
-        str | None, typer.Option("--deadline", metavar="TIME", help="Longest wait for the rest, such as 10m.")
+        str | None, typer.Option("--deadline", metavar="TIME", help="Maximum wait for further updates, such as 10m.")
     ] = None,
-    rounds: Annotated[int | None, typer.Option("--rounds", help="Rounds after which it is complete.")] = None,
-    sync_every: Annotated[int | None, typer.Option("--sync-every", help="Steps between two uploads.")] = None,
-    mixed_ranks: Annotated[bool | None, typer.Option("--mixed-ranks", help="Ranks and alphas may differ.")] = None,
-    own_tokens: Annotated[
-        bool | None, typer.Option("--own-tokens", help="Each worker needs a token that is good for its name alone.")
+    rounds: Annotated[int | None, typer.Option("--rounds", help="Number of rounds.")] = None,
+    sync_every: Annotated[int | None, typer.Option("--sync-every", help="Steps between uploads.")] = None,
+    mixed_ranks: Annotated[
+        bool | None, typer.Option("--mixed-ranks", help="Allow different LoRA ranks and alphas.")
     ] = None,
-    data: Annotated[str | None, typer.Option("--data", help="Pushed data that is dealt out in chunks.")] = None,
-    chunk_size: Annotated[int | None, typer.Option("--chunk-size", help="Rows of a chunk.")] = None,
+    own_tokens: Annotated[bool | None, typer.Option("--own-tokens", help="Each worker needs its own token.")] = None,
+    data: Annotated[str | None, typer.Option("--data", help="Pushed dataset that is split into chunks.")] = None,
+    chunk_size: Annotated[int | None, typer.Option("--chunk-size", help="Rows per chunk.")] = None,
     sets: Set = None,
-    hold: Annotated[bool, typer.Option("--hold", help="Do not start it yet.")] = False,
+    hold: Annotated[bool, typer.Option("--hold", help="Create it without starting it.")] = False,
     as_json: Json = False,
 ) -> None:
-    """Create a federation, and print the URL that its workers need."""
+    """Create a federation, and print the URL for its workers."""
     given = {
         "name": name,
         "base_model": base_model,
@@ -101,20 +101,20 @@ def create(
     named = Text() if made.name == made.id else Text.assemble((made.name, "head"), " as ")
     say(Text.assemble("Created ", named, (made.id, "id"), f", number {made.number}."))
     if spec.own_tokens:
-        say(f"Each worker needs a URL of its own: `tunefleet federation token {made.id} --for NAME` makes it.")
+        say(f"Each worker needs its own URL: `tunefleet federation token {made.id} --for NAME` prints it.")
     else:
         say(view.url_with_token(url, made.token))
         say(
-            "This URL is all that a worker needs; it is good for this federation alone. "
-            f"`tunefleet federation token {made.id}` shows it again.",
+            "A worker needs only this URL; it is valid for this federation only. "
+            f"Show it again: tunefleet federation token {made.id}",
             style="dim",
         )
     if hold:
-        say(f"Start it: tunefleet federation start {made.id}", style="dim")
+        say(f"Start: tunefleet federation start {made.id}", style="dim")
 
 
 def _read(file: str | None, overrides: Mapping[str, Any]) -> Any:
-    # The spec's reader takes 50 ms to import, which listing and showing do not need.
+    # Imported here: the spec parser takes 50 ms, which `ls` and `show` do not need.
     from tunefleet.spec.documents.federation_file import parse_federation
 
     if file is None:
@@ -126,10 +126,10 @@ def _read(file: str | None, overrides: Mapping[str, Any]) -> Any:
         text = path.read_text(encoding="utf-8")
     except FileNotFoundError as error:
         raise InputError(
-            f"There is no file {path}.", hint="FILE is a YAML file; --name gives a name, --set other values."
+            f"There is no file {path}.", hint="FILE is a YAML file; use --name for the name and --set for other fields."
         ) from error
     except (OSError, UnicodeDecodeError) as error:
-        raise InputError(f"{path} cannot be read as text.", hint=str(error)) from error
+        raise InputError(f"{path} is not readable as text.", hint=str(error)) from error
     return parse_federation(text, overrides=overrides, filename=file)
 
 
@@ -147,12 +147,12 @@ def ls(*, as_json: Json = False) -> None:
     elif found:
         say(view.federation_table(found))
     else:
-        say("There are no federations. `tunefleet federation create` makes one.")
+        say("No federations yet. Create one with `tunefleet federation create`.")
 
 
 @examples("tunefleet federation show fed-3f9c0a7be211", "tunefleet federation show 3 --json")
 def show(federation: Federation, *, as_json: Json = False) -> None:
-    """Show a federation: its rounds, its workers, and what it waits for."""
+    """Show a federation with its rounds and workers."""
     with connect() as client:
         detail = client.federations.get(one_federation(client, federation))
     if as_json:
@@ -165,11 +165,11 @@ def show(federation: Federation, *, as_json: Json = False) -> None:
 @examples("tunefleet federation versions 3", "tunefleet federation versions 3 7")
 def versions(
     federation: Federation,
-    version: Annotated[int | None, typer.Argument(metavar="VERSION", help="Show this one with all of it.")] = None,
+    version: Annotated[int | None, typer.Argument(metavar="VERSION", help="Show the details of this version.")] = None,
     *,
     as_json: Json = False,
 ) -> None:
-    """List the versions of the adapter, or show one: who gave what, with which weight, and what was refused."""
+    """List adapter versions, or show one with its contributions, weights and rejected updates."""
     if version is not None:
         _show_version(federation, version, as_json=as_json)
         return
@@ -180,7 +180,7 @@ def versions(
     elif found:
         say(view.version_table(found))
     else:
-        say("No version yet: no round has been published.")
+        say("No versions yet. The first round has not been published.")
 
 
 def _show_version(federation: str, version: int, *, as_json: bool) -> None:
@@ -196,24 +196,24 @@ def _show_version(federation: str, version: int, *, as_json: bool) -> None:
 @examples("tunefleet federation rollback 3 6")
 def rollback(
     federation: Federation,
-    version: Annotated[int, typer.Argument(metavar="VERSION", help="The one to bring back.")],
+    version: Annotated[int, typer.Argument(metavar="VERSION", help="Version to restore.")],
     *,
     yes: Yes = False,
     as_json: Json = False,
 ) -> None:
-    """Bring an earlier version back: it becomes the newest one, and workers fetch it."""
-    confirm(f"Bring version {version} of federation {federation} back?", yes=yes)
+    """Restore an earlier version as the newest one; workers fetch it."""
+    confirm(f"Roll federation {federation} back to version {version}?", yes=yes)
     with connect() as client:
         made = client.federations.rollback(one_federation(client, federation), version)
     if as_json:
         print_json(made)
     else:
-        say(f"Version {made.version} is version {version} again; workers fetch it with their next poll.")
+        say(f"Published version {version} again as version {made.version}; workers fetch it with their next poll.")
 
 
 @examples("tunefleet federation start 3")
 def start(federation: Federation, *, as_json: Json = False) -> None:
-    """Start a federation, or let it go on after a pause."""
+    """Start or resume a federation."""
     with connect() as client:
         detail = client.federations.start(one_federation(client, federation))
     print_json(detail) if as_json else say(f"{detail.name} is {detail.status}.")
@@ -221,7 +221,7 @@ def start(federation: Federation, *, as_json: Json = False) -> None:
 
 @examples("tunefleet federation pause 3")
 def pause(federation: Federation, *, as_json: Json = False) -> None:
-    """Pause a federation: updates are kept, and no round is closed."""
+    """Pause a federation: updates are accepted, but no round is aggregated."""
     with connect() as client:
         detail = client.federations.pause(one_federation(client, federation))
     print_json(detail) if as_json else say(f"{detail.name} is {detail.status}.")
@@ -229,8 +229,8 @@ def pause(federation: Federation, *, as_json: Json = False) -> None:
 
 @examples("tunefleet federation cancel 3 --yes")
 def cancel(federation: Federation, *, yes: Yes = False, as_json: Json = False) -> None:
-    """End a federation for good; its versions stay."""
-    confirm(f"End federation {federation} for good?", yes=yes)
+    """Cancel a federation permanently; its versions are kept."""
+    confirm(f"Cancel federation {federation} permanently?", yes=yes)
     with connect() as client:
         detail = client.federations.cancel(one_federation(client, federation))
     print_json(detail) if as_json else say(f"{detail.name} is {detail.status}.")
@@ -238,7 +238,7 @@ def cancel(federation: Federation, *, yes: Yes = False, as_json: Json = False) -
 
 @examples("tunefleet federation rm 3 --yes")
 def rm(federation: Federation, *, yes: Yes = False, as_json: Json = False) -> None:
-    """Remove a federation that has ended, with its versions."""
+    """Remove an ended federation with its versions."""
     confirm(f"Remove federation {federation} with all its versions?", yes=yes)
     with connect() as client:
         client.federations.remove(one_federation(client, federation))
@@ -258,42 +258,40 @@ def token(
     federation: Federation,
     *,
     worker: Annotated[
-        str | None, typer.Option("--for", metavar="NAME", help="One that is good for the worker of this name alone.")
+        str | None, typer.Option("--for", metavar="NAME", help="Token for the worker of this name only.")
     ] = None,
-    replace: Annotated[
-        bool, typer.Option("--replace", help="Take it back; print the one that is good instead.")
-    ] = False,
+    replace: Annotated[bool, typer.Option("--replace", help="Revoke the token and print a new one.")] = False,
     keep_old: Annotated[
-        str | None, typer.Option("--keep-old", metavar="TIME", help="So long the old one stays good, such as 1h.")
+        str | None, typer.Option("--keep-old", metavar="TIME", help="How long the old token stays valid, such as 1h.")
     ] = None,
     yes: Yes = False,
     as_json: Json = False,
 ) -> None:
-    """Print the URL and the token that workers take part with, or replace a token that has leaked."""
+    """Print the workers' URL with its token, or replace a leaked token."""
     old_for_s = 0.0 if keep_old is None else parse_duration(keep_old)
     if old_for_s and not replace:
-        raise InputError("--keep-old says how long a token that is replaced stays good.", hint="Add --replace.")
+        raise InputError("--keep-old applies to a token that is replaced.", hint="Add --replace.")
     if worker is not None and replace:
         raise InputError(
-            "--for and --replace do not go together.", hint="Replace first; that ends those of names, too."
+            "--for and --replace cannot be combined.", hint="Replace first; that revokes the tokens of all names, too."
         )
     if replace:
-        refused = "at once" if not old_for_s else f"in {keep_old}"
-        confirm(f"Refuse whoever has the token of federation {federation}, {refused}?", yes=yes)
+        when = "immediately" if not old_for_s else f"in {keep_old}"
+        confirm(f"Revoke the token of federation {federation} {when}?", yes=yes)
     with connect() as client:
         if replace:
             found = client.federations.replace_token(one_federation(client, federation), old_for_s=old_for_s)
         else:
             found = client.federations.token(one_federation(client, federation), worker=worker)
         url = client.url
-    whole = view.url_with_token(url, found.token)
+    full_url = view.url_with_token(url, found.token)
     if as_json:
-        print_json({**found.model_dump(mode="json"), "url": whole})
+        print_json({**found.model_dump(mode="json"), "url": full_url})
         return
-    say(whole)
-    # On standard error: scripts read the URL from standard output.
+    say(full_url)
+    # On standard error, because scripts read the URL from standard output.
     if found.old_until is not None:
-        err().print(Text(f"The one before is good until {found.old_until.astimezone():%Y-%m-%d %H:%M}.", style="dim"))
+        err().print(Text(f"The old token is valid until {found.old_until.astimezone():%Y-%m-%d %H:%M}.", style="dim"))
     name = found.worker or "…"
     callback = f'FederatedCallback("{url}", job_id="{found.id}", worker_id="{name}", token="{found.token}")'
     err().print(Text(callback, style="dim"))

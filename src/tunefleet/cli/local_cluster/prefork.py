@@ -1,12 +1,12 @@
-"""Imports a program once, and forks it each time it is asked to.
+"""Imports a program once, and forks it on request.
 
     python -m tunefleet.cli.local_cluster.prefork EVENTS PROGRAM …
 
-`tunefleet up` runs its server so where the system can (`forked.POSSIBLE`). Imports are nearly all of a server's start:
-one that was killed serves again in a fraction of a second, and what both processes have imported is in memory once.
+`tunefleet up` starts its server this way where the system supports it (`fork_process.SUPPORTED`). Imports are most of a
+server's start time: after a crash it serves again in a fraction of a second, and imported modules share memory.
 
-Each fork and each end is told, one JSON object a line, on the descriptor EVENTS. On the standard input a line asks for
-the next fork, and its end ends this process; what it has forked notices that, and ends as after SIGTERM.
+Each fork and each exit is reported as one JSON object per line on the descriptor EVENTS. A line on standard input
+requests the next fork; the end of standard input ends this process, and its fork then ends as on SIGTERM.
 """
 
 from __future__ import annotations
@@ -22,52 +22,52 @@ from types import ModuleType
 
 from tunefleet.cli.local_cluster.child import watch
 
-# The standard input.
-_ASKED = 0
+# Descriptor of standard input: requests for forks.
+_REQUESTS = 0
 
 
 def main() -> None:
-    """Import the program, then fork it again and again."""
+    """Import the program, then fork it on each request."""
     events, name, *arguments = sys.argv[1:]
-    # As in `tunefleet.api.__main__`: the look for garbage among modules takes a third of their import.
+    # As in `tunefleet.api.__main__`: garbage collection among modules takes a third of their import time.
     gc.disable()
     program = importlib.import_module(name)
-    # What all of them share is not written to by their looks for garbage.
+    # Keep the shared pages shared: a collection in a fork would write to the headers of all objects.
     gc.freeze()
-    me = os.getpid()
+    parent = os.getpid()
     while True:
         pid = os.fork()
         if pid == 0:
-            # Its parent is known from before: whom it would ask for may be gone already.
-            threading.Thread(target=watch, args=(me,), name="parent-watch", daemon=True).start()
+            # The pid from before the fork: after the parent's death getppid() would return the new parent.
+            threading.Thread(target=watch, args=(parent,), name="parent-watch", daemon=True).start()
             _run(program, name, arguments, int(events))
-        _tell(int(events), pid=pid)
-        code = _outlive(pid)
+        _send_event(int(events), pid=pid)
+        code = _wait(pid)
         if code is None:
             return
-        _tell(int(events), ended=code)
-        if not os.read(_ASKED, 64):
+        _send_event(int(events), ended=code)
+        if not os.read(_REQUESTS, 64):
             return
 
 
 def _run(program: ModuleType, name: str, arguments: list[str], events: int) -> None:
     os.close(events)
     nothing = os.open(os.devnull, os.O_RDONLY)
-    os.dup2(nothing, _ASKED)
+    os.dup2(nothing, _REQUESTS)
     os.close(nothing)
     sys.argv = [name, *arguments]
     sys.exit(program.main())
 
 
-def _tell(events: int, **what: int) -> None:
-    os.write(events, json.dumps(what).encode() + b"\n")
+def _send_event(events: int, **fields: int) -> None:
+    os.write(events, json.dumps(fields).encode() + b"\n")
 
 
-def _outlive(pid: int) -> int | None:
-    """Wait for a fork's end; returns its status as `subprocess` has it, null if whoever asks for them is gone."""
+def _wait(pid: int) -> int | None:
+    """Wait for a fork's end; returns its exit code as in `subprocess`, `None` if standard input ended first."""
     ended = os.pidfd_open(pid)
     try:
-        ready, _, _ = select.select([ended, _ASKED], [], [])
+        ready, _, _ = select.select([ended, _REQUESTS], [], [])
     finally:
         os.close(ended)
     if ended not in ready:

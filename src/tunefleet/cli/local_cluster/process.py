@@ -13,24 +13,24 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import IO, Final
 
-from tunefleet.cli.local_cluster.fork_process import POSSIBLE, Forked
+from tunefleet.cli.local_cluster.fork_process import SUPPORTED, Forked
 
-# A log record of a fault, or the end of a traceback.
+# An error record of the log, or the last line of a traceback.
 _ERROR: Final = re.compile(r"\b(ERROR|CRITICAL)\b|^\w*(Error|Exception)\b")
 
 logger = logging.getLogger(__name__)
 
 _BACKOFF_S: Final = (0.1, 10.0)
-_STEADY_S: Final = 30.0
-"""A child that lived this long starts its next restart without backoff."""
+# After a run of this length the backoff starts from the beginning.
+_STABLE_S: Final = 30.0
 
 
 class Child:
-    """A module that runs as a process of its own, its output appended to a log file.
+    """A module in a process of its own, with its output appended to a log file.
 
     Args:
-        program: The module whose `main` it runs, where that is to be imported but once: the child is a fork then, where
-            the system can (`forked.POSSIBLE`), and starts again at once.
+        program: Module whose `main` is forked instead of started, where the system supports it
+            (`fork_process.SUPPORTED`); restarts are then much faster.
     """
 
     def __init__(
@@ -44,7 +44,7 @@ class Child:
         program: str | None = None,
     ) -> None:
         self.name = name
-        self.called = f"The {name}"
+        self.label = f"The {name}"
         self.log = log
         self._command = [
             sys.executable,
@@ -55,7 +55,7 @@ class Child:
             *arguments,
         ]
         self._arguments = list(arguments)
-        self._program = program if POSSIBLE else None
+        self._program = program if SUPPORTED else None
         self._environment = dict(environment)
         self._process: subprocess.Popen[bytes] | Forked | None = None
         self._started_at = 0.0
@@ -65,7 +65,7 @@ class Child:
 
     @property
     def pid(self) -> int | None:
-        """Its process id; `None` if it does not run."""
+        """Its process id; `None` if it is not running."""
         return self._process.pid if self.running and self._process is not None else None
 
     @property
@@ -75,21 +75,21 @@ class Child:
 
     @property
     def returncode(self) -> int | None:
-        """How it ended last; `None` while it runs."""
+        """Its last exit code; `None` while it runs."""
         return self._process.poll() if self._process is not None else None
 
     def start(self) -> None:
-        """Start it, in a session of its own: Ctrl-C in the terminal is for the parent alone."""
+        """Start it."""
         self.log.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         with self.log.open("ab") as out:
             self._log_start = out.tell()
-            if not (isinstance(self._process, Forked) and self._process.again()):
+            if not (isinstance(self._process, Forked) and self._process.refork()):
                 self._release()
-                self._process = self._begun(out)
+                self._process = self._start_process(out)
         self._started_at = time.monotonic()
         self._restart_at = None
 
-    def _begun(self, out: IO[bytes]) -> subprocess.Popen[bytes] | Forked:
+    def _start_process(self, out: IO[bytes]) -> subprocess.Popen[bytes] | Forked:
         if self._program is not None:
             return Forked(self._program, self._arguments, environment=self._environment, out=out)
         return subprocess.Popen(
@@ -98,47 +98,47 @@ class Child:
             stdout=out,
             stderr=subprocess.STDOUT,
             env=self._environment,
-            start_new_session=True,
+            start_new_session=True,  # Ctrl-C in the terminal goes to the parent only
         )
 
     def _release(self) -> None:
         if isinstance(self._process, Forked):
             self._process.close()
 
-    def keep(self) -> None:
-        """Start it again if it has died and its backoff is over; call it again and again."""
+    def restart_if_dead(self) -> None:
+        """Restart it if it has died and its backoff has passed; called periodically."""
         if self.running:
             return
         now = time.monotonic()
         if self._restart_at is None:
-            self._failures = 1 if now - self._started_at > _STEADY_S else self._failures + 1
+            self._failures = 1 if now - self._started_at > _STABLE_S else self._failures + 1
             first, longest = _BACKOFF_S
             self._restart_at = now + min(longest, first * 2.0 ** (self._failures - 1))
-            logger.warning("%s; it is started again.", self.end())
+            logger.warning("%s; restarting.", self.describe_end())
         elif now >= self._restart_at:
             self.start()
 
-    def end(self) -> str:
-        """Say how it ended, such as `Worker box-1 was killed (signal 9)`."""
+    def describe_end(self) -> str:
+        """Return how it ended, such as `Worker box-1 was killed (signal 9)`."""
         code = self.returncode or 0
         if code < 0:
-            return f"{self.called} was killed (signal {-code})"
+            return f"{self.label} was killed (signal {-code})"
         error = self._last_error()
-        return f"{self.called} ended with status {code}" + (f": {error.rstrip('.')}" if error else "")
+        return f"{self.label} ended with status {code}" + (f": {error.rstrip('.')}" if error else "")
 
     def _last_error(self) -> str | None:
-        """Return what its last run said of an error; what it said when all was well explains no end."""
-        lines = self._said()
+        """Return the last error of its last run; other output does not explain an exit."""
+        lines = self._log_lines()
         found = [line.removeprefix("error: ") for line in lines if line.startswith("error: ")]
         found = found or [line for line in lines if _ERROR.search(line)]
         return found[-1] if found else None
 
-    def last_words(self) -> str | None:
-        """Return the error sentence that its last run printed; failing that its last line, if it printed anything."""
-        lines = self._said()
+    def last_output(self) -> str | None:
+        """Return the last error of its last run, or else its last line of output."""
+        lines = self._log_lines()
         return self._last_error() or (lines[-1] if lines else None)
 
-    def _said(self) -> list[str]:
+    def _log_lines(self) -> list[str]:
         try:
             with self.log.open("rb") as file:
                 file.seek(self._log_start)
@@ -147,24 +147,24 @@ class Child:
             return []
 
     def signal(self, number: signals.Signals) -> None:
-        """Send it a signal, if it runs."""
+        """Send it a signal if it runs."""
         if self.running and self._process is not None:
             self._process.send_signal(number)
 
     def stop(self, number: signals.Signals, *, patience_s: float) -> None:
-        """End it with a signal; after the patience, with SIGKILL."""
+        """Stop it with a signal, and with SIGKILL after `patience_s`."""
         if self._process is None:
             return
         self.signal(number)
         try:
             self._process.wait(patience_s)
         except subprocess.TimeoutExpired:
-            logger.warning("The %s did not end within %.0f s; it is killed.", self.name, patience_s)
+            logger.warning("The %s did not exit within %.0f s; killing it.", self.name, patience_s)
             self._process.kill()
             self._process.wait()
         self._release()
 
     def kill(self) -> None:
-        """End it at once, and do not wait for it."""
+        """Kill it without waiting for its end."""
         self.signal(signals.SIGKILL)
         self._release()

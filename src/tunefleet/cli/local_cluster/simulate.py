@@ -1,4 +1,4 @@
-"""`tunefleet simulate`: load a real server with simulated workers, and print what that costs."""
+"""`tunefleet simulate`: load-test a server with simulated workers."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tunefleet.cli.exit_codes import ExitCode
 from tunefleet.cli.lazy_group import examples
 
 if TYPE_CHECKING:
-    from tunefleet.cli.local_cluster.simulate_target import Site
+    from tunefleet.cli.local_cluster.simulate_target import SimulationTarget
     from tunefleet.simulation.load_report import Report
     from tunefleet.simulation.load_run import Progress
     from tunefleet.simulation.plan import Plan
@@ -28,58 +28,60 @@ if TYPE_CHECKING:
 )
 def simulate(
     *,
-    workers: Annotated[int, typer.Option("--workers", "-n", min=1, help="How many simulated workers.")] = 100,
+    workers: Annotated[int, typer.Option("--workers", "-n", min=1, help="Number of simulated workers.")] = 100,
     tasks: Annotated[
-        int, typer.Option("--tasks", "-m", min=1, help="How many tasks; with --steps those of the largest load.")
+        int, typer.Option("--tasks", "-m", min=1, help="Number of tasks; with --steps that of the largest load.")
     ] = 1000,
     rate: Annotated[
-        str | None, typer.Option("--rate", metavar="RATE", help="Submit so many, such as 50/s; default: at once.")
+        str | None,
+        typer.Option("--rate", metavar="RATE", help="Submit rate, such as 50/s; default: as fast as possible."),
     ] = None,
-    task_s: Annotated[float, typer.Option("--task-s", min=0, help="Seconds that a task runs, more or less.")] = 1.0,
+    task_s: Annotated[float, typer.Option("--task-s", min=0, help="Run time of a task in seconds, ±20 %.")] = 1.0,
     metrics_per_s: Annotated[
-        float, typer.Option("--metrics-per-s", min=0, help="Journal records a second of each running task.")
+        float, typer.Option("--metrics-per-s", min=0, help="Journal records per second and running task.")
     ] = 0.0,
-    slots: Annotated[int, typer.Option("--slots", min=1, help="Tasks that a worker runs at a time.")] = 1,
-    kinds: Annotated[str, typer.Option("--kinds", help="Kinds of the tasks, in turn: echo, lora_sft, sft.")] = "echo",
+    slots: Annotated[int, typer.Option("--slots", min=1, help="Concurrent tasks per worker.")] = 1,
+    kinds: Annotated[str, typer.Option("--kinds", help="Task kinds, in turn: echo, lora_sft, sft.")] = "echo",
     gpus: Annotated[
         str | None,
-        typer.Option("--gpus", help="Machines to draw from, NAME:GIB:COUNT or none; default: a mixed fleet."),
+        typer.Option("--gpus", help="Machines to sample from, NAME:GIB:COUNT or none; default: a mixed fleet."),
     ] = None,
-    link: Annotated[Literal["http", "redis"], typer.Option("--link", help="How workers and server meet.")] = "http",
+    link: Annotated[
+        Literal["http", "redis"], typer.Option("--link", help="Transport between workers and server.")
+    ] = "http",
     renewals: Annotated[
         bool,
-        typer.Option(
-            "--renewals/--no-renewals", help="Whether idle workers renew as often as real ones, or every 45 s."
-        ),
+        typer.Option("--renewals/--no-renewals", help="Idle workers renew as often as real ones, or every 45 s."),
     ] = True,
     fill_first: Annotated[
-        bool, typer.Option("--fill-first", help="Submit everything before the first worker comes.")
+        bool, typer.Option("--fill-first", help="Submit all tasks before the workers start.")
     ] = False,
     for_s: Annotated[
-        float | None, typer.Option("--for", min=0.1, metavar="SECONDS", help="End after so long, whatever is left.")
+        float | None,
+        typer.Option("--for", min=0.1, metavar="SECONDS", help="Stop after this time, even if tasks are left."),
     ] = None,
     steps: Annotated[
-        str | None, typer.Option("--steps", metavar="N,N,…", help="One load for each number of workers, with slopes.")
+        str | None, typer.Option("--steps", metavar="N,N,…", help="One run per number of workers, with growth rates.")
     ] = None,
-    seed: Annotated[int, typer.Option("--seed", help="Decides what is drawn.")] = 0,
+    seed: Annotated[int, typer.Option("--seed", help="Random seed.")] = 0,
     url: Annotated[
-        str | None, typer.Option("--url", help="Load this server, with an admin key; default: one of its own.")
+        str | None, typer.Option("--url", help="Server to test, with an admin key; default: a temporary one.")
     ] = None,
-    key: Annotated[str | None, typer.Option("--key", help="That key; default: the one of `login`.")] = None,
+    key: Annotated[str | None, typer.Option("--key", help="Admin key for --url; default: the key of `login`.")] = None,
     processes: Annotated[
-        int | None, typer.Option("--processes", min=1, help="Processes of workers; default: as many as they need.")
+        int | None, typer.Option("--processes", min=1, help="Processes for the workers; default: automatic.")
     ] = None,
-    plot: Annotated[Path | None, typer.Option("--plot", metavar="FILE.svg", help="Draw it too.")] = None,
+    plot: Annotated[Path | None, typer.Option("--plot", metavar="FILE.svg", help="Write a plot to this file.")] = None,
     as_json: Json = False,
 ) -> None:
-    """Load a real server with simulated workers and measure it.
+    """Load-test a server with simulated workers.
 
-    Starts a server of its own on a temporary folder, unless --url names one; its own tasks and workers are removed
-    there at the end. The workers keep the protocol to the letter, and hold each task for a while in place of running
-    it. Ctrl-C ends it and prints what was measured. Exit status 1: a task was lost or counted twice.
+    Starts a server on a temporary folder unless --url is given; on that server the tasks and workers of the simulation
+    are removed at the end. The workers use the real protocol, but only hold each task for its time. Ctrl-C stops the
+    simulation and prints the report. Exit code 1: a task was lost or completed twice.
     """
     from tunefleet.cli.local_cluster import simulate_views
-    from tunefleet.cli.local_cluster.simulate_target import Site
+    from tunefleet.cli.local_cluster.simulate_target import SimulationTarget
     from tunefleet.simulation import curves, plan
     from tunefleet.simulation import plot as plotter
 
@@ -102,8 +104,8 @@ def simulate(
         )
         for count in loads
     ]
-    site = Site(link=link, renewals=renewals, url=url, key=key)
-    found = _drive(wanted, site, processes, quiet=as_json)
+    target = SimulationTarget(link=link, renewals=renewals, url=url, key=key)
+    found = _run_all(wanted, target, processes, quiet=as_json)
     if steps:
         summed = curves.series(found)
         print_json(summed) if as_json else say(simulate_views.series(summed))
@@ -119,21 +121,23 @@ def simulate(
         raise typer.Exit(ExitCode.FAILED)
 
 
-def _drive(plans: list[Plan], site: Site, processes: int | None, *, quiet: bool) -> list[Report]:
-    """Drive one load after the other; the first that is interrupted is the last."""
+def _run_all(plans: list[Plan], target: SimulationTarget, processes: int | None, *, quiet: bool) -> list[Report]:
+    """Run one load after the other, until one is interrupted."""
     from tunefleet.cli.local_cluster import simulate_views
 
     found = []
     for plan in plans:
-        with simulate_views.progress(plan, quiet=quiet) as told:
-            found.append(asyncio.run(_one(plan, site, processes, told)))
+        with simulate_views.progress(plan, quiet=quiet) as on_progress:
+            found.append(asyncio.run(_run_one(plan, target, processes, on_progress)))
         if found[-1].ended == "interrupted":
             break
     return found
 
 
-async def _one(plan: Plan, site: Site, processes: int | None, told: Callable[[Progress], None]) -> Report:
-    async with site.running(plan, processes, told) as load:
+async def _run_one(
+    plan: Plan, target: SimulationTarget, processes: int | None, on_progress: Callable[[Progress], None]
+) -> Report:
+    async with target.running(plan, processes, on_progress) as load:
         loop = asyncio.get_running_loop()
         for number in (signal.SIGINT, signal.SIGTERM):
             loop.add_signal_handler(number, load.interrupt)

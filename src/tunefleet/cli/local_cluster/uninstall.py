@@ -1,4 +1,4 @@
-"""`tunefleet uninstall`: show what Tunefleet left on this machine, and remove it."""
+"""`tunefleet uninstall`: remove the files of Tunefleet from this machine."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _LOCKS = ("up.lock", "lock")
 
 @dataclass(frozen=True, slots=True)
 class Remains:
-    """Something that lies on this machine."""
+    """A file or folder of Tunefleet on this machine."""
 
     path: Path
     what: str
@@ -35,50 +35,53 @@ class Remains:
 def uninstall(
     *,
     data: Annotated[
-        bool, typer.Option("--data", help="Remove the data folder too: tasks, metrics, artifacts.")
+        bool, typer.Option("--data", help="Also remove the data folder: tasks, metrics, artifacts.")
     ] = False,
     yes: Yes = False,
     as_json: Json = False,
 ) -> None:
-    """Show what Tunefleet left on this machine, and remove it.
+    """Remove the files of Tunefleet from this machine.
 
-    The data folder (tasks, metrics, artifacts) stays unless --data is given; a folder in use is never touched. The
-    package itself is removed with `pip uninstall tunefleet`.
+    The data folder (tasks, metrics, artifacts) is kept unless --data is given; a folder in use is never removed. Remove
+    the package itself with `pip uninstall tunefleet`.
     """
     found = list(remains())
-    going = [item for item in found if data or not item.is_data]
+    to_remove = [item for item in found if data or not item.is_data]
     if as_json and not yes:
         print_json(
-            {"remove": [str(item.path) for item in going], "keep": [str(i.path) for i in found if i not in going]}
+            {
+                "remove": [str(item.path) for item in to_remove],
+                "keep": [str(i.path) for i in found if i not in to_remove],
+            }
         )
         return
     if not as_json:
-        _show(found, going)
-    if going:
-        for item in going:
+        _show(found, to_remove)
+    if to_remove:
+        for item in to_remove:
             _refuse_if_used(item)
-        confirm(f"Remove {formatting.plural(len(going), 'thing')}?", yes=yes)
+        confirm(f"Remove {formatting.plural(len(to_remove), 'item')}?", yes=yes)
         from tunefleet.runtime.warm import engine_registry
 
         engine_registry.end_idle()
-        for item in going:
+        for item in to_remove:
             _remove(item.path)
         _remove_if_empty(load(ClientSettings).home_dir)
     if as_json:
-        print_json({"removed": [str(item.path) for item in going]})
+        print_json({"removed": [str(item.path) for item in to_remove]})
         return
-    say("Removed." if going else "Nothing to remove.")
+    say("Removed." if to_remove else "Nothing to remove.")
     say("The package: pip uninstall tunefleet", style="dim")
 
 
 def remains() -> Iterator[Remains]:
-    """Yield what lies on this machine, as the settings say where."""
+    """Yield the files of Tunefleet at the configured paths."""
     client, server = load(ClientSettings), load(ServerSettings)
     for path, what, is_data in (
         (client.client_file, "URL and key of a server", False),
-        (client.joined_file, "what this machine joined a server with", False),
-        (client.home_dir / "join.json", "what this machine joined a server with", False),
-        (client.endpoints_dir, "where live jobs can be found", False),
+        (client.joined_file, "worker key and settings of `join`", False),
+        (client.home_dir / "join.json", "worker key and settings of `join`", False),
+        (client.endpoints_dir, "endpoints of live jobs", False),
         (client.envs_folder, "environments of task kinds", False),
         (server.data_dir, "tasks, metrics, artifacts, keys", True),
     ):
@@ -91,13 +94,13 @@ def _size(path: Path) -> int:
     return sum(file.stat().st_size for file in files)
 
 
-def _show(found: list[Remains], going: list[Remains]) -> None:
+def _show(found: list[Remains], to_remove: list[Remains]) -> None:
     if not found:
         return
-    listing = table("path", "what", "size", "", right=("size",))
+    listing = table("path", "content", "size", "action", right=("size",))
     for item in found:
-        fate = "removed" if item in going else "stays; --data removes it"
-        listing.add_row(str(item.path), item.what, formatting.size(item.size_bytes), fate)
+        action = "remove" if item in to_remove else "keep; remove with --data"
+        listing.add_row(str(item.path), item.what, formatting.size(item.size_bytes), action)
     say(listing)
 
 
@@ -110,7 +113,7 @@ def _refuse_if_used(item: Remains) -> None:
             FileLock(lock).acquire(timeout=0).lock.release()
         except Timeout:
             raise ConflictError(
-                f"{item.path} is in use by a running server.", hint="Stop `tunefleet up` first; nothing was removed."
+                f"{item.path} is in use by a running server.", hint="Stop `tunefleet up` first. Nothing was removed."
             ) from None
 
 

@@ -1,4 +1,4 @@
-"""`tunefleet up`: a server and a worker on this machine, until Ctrl-C."""
+"""`tunefleet up`: run a server and a worker on this machine until Ctrl-C."""
 
 from __future__ import annotations
 
@@ -18,55 +18,57 @@ from tunefleet.cli.console import err, print_json, say
 from tunefleet.cli.lazy_group import examples
 from tunefleet.cli.local_cluster.supervisor import LocalFleet
 
-# How long workers may take to register; slow imports are told apart from a worker that cannot.
+# Time for workers to register: imports may be slow on a cold disk.
 _WORKERS_S = 30.0
 
 
 @examples("tunefleet up", "tunefleet up --workers 2", "tunefleet up --data ./fleet --port 8010")
 def up(
-    data: Annotated[Path | None, typer.Option(help="Folder of the database, the files and the results.")] = None,
+    data: Annotated[Path | None, typer.Option(help="Folder for the database, files and results.")] = None,
     port: Annotated[int | None, typer.Option(help="Port to listen on.")] = None,
-    host: Annotated[str | None, typer.Option(help="Address to listen on; 0.0.0.0 lets others in, with a key.")] = None,
-    workers: Annotated[int, typer.Option("--workers", metavar="N", min=1, help="How many workers.")] = 1,
-    keep_jobs: Annotated[bool, typer.Option("--keep-jobs", help="At the end, leave running trainings alive.")] = False,
+    host: Annotated[
+        str | None, typer.Option(help="Address to listen on; 0.0.0.0 allows remote access, with a key.")
+    ] = None,
+    workers: Annotated[int, typer.Option("--workers", metavar="N", min=1, help="Number of workers.")] = 1,
+    keep_jobs: Annotated[bool, typer.Option("--keep-jobs", help="Keep jobs running at the end.")] = False,
     adopt_files: Annotated[
         bool,
         typer.Option(
             "--adopt-files",
-            help="Once: take the files in the folder as this database's, and keep what it does not know.",
+            help="Once: adopt the files in the folder for this database, and keep unknown ones.",
         ),
     ] = False,
     as_json: Annotated[
-        bool, typer.Option("--json", help="Once it is up, print where as one JSON object, and nothing else.")
+        bool, typer.Option("--json", help="When ready, print URL and paths as one JSON object.")
     ] = False,
 ) -> None:
     """Start a server and a worker on this machine, and keep them running until Ctrl-C.
 
-    With --workers there are several, each with a folder, a log and an equal part of the cores of its own: enough to see
-    work spread. They share memory and GPUs. A worker on another machine is joined with `tunefleet worker`.
+    With --workers N, each worker has its own folder, log and an equal share of the cores; they share memory and GPUs.
+    Start a worker on another machine with `tunefleet worker`.
 
-    At the end, a running training saves a checkpoint if that is quick and ends; its task goes on from the newest
-    checkpoint at the next `tunefleet up` on the same folder. With --keep-jobs it lives on and is adopted then.
+    At the end, a running task saves a checkpoint if that is quick and stops; it resumes from the newest checkpoint at
+    the next `tunefleet up` on the same folder. With --keep-jobs it keeps running and is adopted then.
     """
     fleet = LocalFleet(data, host=host, port=port, workers=workers, adopt_files=adopt_files)
-    with ending(fleet) as asked:
+    with stop_on_signal(fleet) as stop_requested:
         fleet.start()
-        present = fleet.await_workers(_WORKERS_S, asked)
+        present = fleet.await_workers(_WORKERS_S, stop_requested)
         if as_json:
-            print_json(_described(fleet))
+            print_json(_as_json(fleet))
         else:
-            _greet(fleet, workers, present)
-        # Whoever started this reads it in a pipe, now.
+            _print_started(fleet, workers, present)
+        # A script may wait for the JSON in a pipe.
         sys.stdout.flush()
-        asked.wait()
+        stop_requested.wait()
         if not as_json:
-            say("Stopping; Ctrl-C again ends at once.", style="dim")
+            say("Stopping. Press Ctrl-C again to stop immediately.", style="dim")
         fleet.stop(keep_jobs=keep_jobs)
     if not as_json:
         say("Stopped.")
 
 
-def _described(fleet: LocalFleet) -> dict[str, Any]:
+def _as_json(fleet: LocalFleet) -> dict[str, Any]:
     return {
         "url": fleet.url,
         "login_url": fleet.login_link(),
@@ -76,42 +78,42 @@ def _described(fleet: LocalFleet) -> dict[str, Any]:
     }
 
 
-def _greet(fleet: LocalFleet, workers: int, present: Sequence[str]) -> None:
+def _print_started(fleet: LocalFleet, workers: int, present: Sequence[str]) -> None:
     say(f"Tunefleet is up at {fleet.url}" + (f" with {workers} workers" if len(present) == workers > 1 else ""))
     if len(present) < workers:
-        here = f"{len(present)} of {workers} workers" if present else "No worker"
+        count = f"{len(present)} of {workers} workers" if present else "No worker"
         verb = "have" if len(present) > 1 else "has"
         say(
-            f"{here} {verb} registered after {_WORKERS_S:.0f} s; the logs say why, `tunefleet workers` who.",
+            f"{count} {verb} registered after {_WORKERS_S:.0f} s. See the logs and `tunefleet workers`.",
             style="warn",
         )
-    say(f"  log in   {fleet.login_link()}   (works once)")
+    say(f"  log in   {fleet.login_link()}   (single use)")
     say(f"  data     {fleet.data}")
     say(f"  logs     {fleet.logs}")
     say("  submit   tunefleet submit FILE --follow")
-    say("Ctrl-C stops it.", style="dim")
+    say("Press Ctrl-C to stop.", style="dim")
 
 
 @contextmanager
-def ending(fleet: LocalFleet | None) -> Iterator[threading.Event]:
-    """Yield an event that the first SIGINT or SIGTERM sets; the second one ends everything at once.
+def stop_on_signal(fleet: LocalFleet | None) -> Iterator[threading.Event]:
+    """Yield an event that the first SIGINT or SIGTERM sets; the second signal exits immediately.
 
     Args:
-        fleet: What is ended, too; null if nothing was started.
+        fleet: Fleet to kill on the second signal; `None` if none was started.
     """
-    asked = threading.Event()
+    stop_requested = threading.Event()
 
-    def ask(number: int, _: FrameType | None) -> None:
-        if asked.is_set():
+    def on_signal(number: int, _: FrameType | None) -> None:
+        if stop_requested.is_set():
             if fleet is not None:
                 fleet.kill()
-                err().print("Ended at once; trainings that run are adopted by the next `tunefleet up`.")
+                err().print("Stopped immediately; the next `tunefleet up` adopts running jobs.")
             raise SystemExit(128 + number)
-        asked.set()
+        stop_requested.set()
 
-    before = {number: signal.signal(number, ask) for number in (signal.SIGINT, signal.SIGTERM)}
+    before = {number: signal.signal(number, on_signal) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
-        yield asked
+        yield stop_requested
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)

@@ -1,1 +1,1 @@
-"""Commands on what a task reads and makes: data, models, artifacts, a talk with a model."""
+"""Commands on inputs and outputs of tasks: data, models, artifacts, chat."""

@@ -1,4 +1,4 @@
-"""`tunefleet artifacts`: what tasks produced."""
+"""`tunefleet artifacts`: outputs of tasks."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ from tunefleet.cli.options import Artifact, complete_task, connect
 from tunefleet.cli.tasks.show import artifact_table
 from tunefleet.cli.transfers import transfer_bar
 
-app = typer.Typer(help="List and fetch what tasks produced.", no_args_is_help=True)
+app = typer.Typer(help="List and download the outputs of tasks.", no_args_is_help=True)
 
 
 @examples("tunefleet artifacts ls", "tunefleet artifacts ls task-3f9a")
 def ls(
     task: Annotated[
-        str | None, typer.Argument(metavar="TASK", help="Only of this task.", autocompletion=complete_task)
+        str | None, typer.Argument(metavar="TASK", help="Filter by task.", autocompletion=complete_task)
     ] = None,
     *,
-    kind: Annotated[str | None, typer.Option("--kind", help="Only this kind, such as adapter.")] = None,
+    kind: Annotated[str | None, typer.Option("--kind", help="Filter by kind, such as adapter.")] = None,
     as_json: Json = False,
 ) -> None:
     """List artifacts, newest first."""
@@ -47,16 +47,16 @@ def ls(
 )
 def get(
     artifact: Artifact,
-    dest: Annotated[Path | None, typer.Argument(metavar="FOLDER", help="Where to; default: ./NAME.")] = None,
+    dest: Annotated[Path | None, typer.Argument(metavar="FOLDER", help="Target folder; default: ./NAME.")] = None,
     *,
     task: Annotated[
-        str | None, typer.Option("--task", help="The task whose output it is.", autocompletion=complete_task)
+        str | None, typer.Option("--task", help="Task that produced the artifact.", autocompletion=complete_task)
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """Download an artifact; what is there already is checked and kept. `TASK/NAME` names the output of a task, too.
+    """Download an artifact; files that already exist are verified and kept. `TASK/NAME` is the output of a task.
 
-    A file that is there and differs is replaced only where you name the FOLDER.
+    An existing file with other content is replaced only if you give FOLDER.
     """
     if task is None and artifact.startswith("task-") and "/" in artifact:
         task, _, artifact = artifact.partition("/")
@@ -64,8 +64,8 @@ def get(
         named = dest is not None
         if task:
             folder = dest or _folder_for(artifact, "artifact")
-            meant = client.tasks.get(one_task(client, task)).id  # artifacts are listed by the whole id
-            where = client.tasks.fetch_output(meant, artifact, folder, overwrite=named, on_progress=on_progress)
+            task_id = client.tasks.get(one_task(client, task)).id  # the route for outputs takes no id prefix
+            where = client.tasks.fetch_output(task_id, artifact, folder, overwrite=named, on_progress=on_progress)
         else:
             detail = client.artifacts.get(artifact)
             folder = dest or _folder_for(detail.name, detail.id)
@@ -73,11 +73,11 @@ def get(
     if as_json:
         print_json({"path": str(where.resolve())})
     else:
-        say(f"Fetched {artifact} to {where}.")
+        say(f"Downloaded {artifact} to {where}.")
 
 
 def _folder_for(name: str, otherwise: str) -> Path:
-    """Return the folder for an artifact; whoever has named it chooses neither `.git` nor a path."""
+    """Return the default folder for an artifact; its name must not lead to `.git` or another path."""
     last = Path(name).name
     return Path(last if last[:1].isalnum() else otherwise)
 
@@ -87,18 +87,22 @@ def _folder_for(name: str, otherwise: str) -> Path:
     "tunefleet artifacts deliver task-3f9a --to https://example.org/results --header 'Authorization: Bearer KEY'",
 )
 def deliver(
-    task: Annotated[str, typer.Argument(metavar="TASK", help="Whose result.", autocompletion=complete_task)],
+    task: Annotated[
+        str, typer.Argument(metavar="TASK", help="Task whose result is sent.", autocompletion=complete_task)
+    ],
     *,
     to: Annotated[
-        str | None, typer.Option("--to", metavar="URL", help="Default: the address or bucket in its document.")
+        str | None, typer.Option("--to", metavar="URL", help="Target; default: the destination in the task's spec.")
     ] = None,
-    header: Annotated[list[str] | None, typer.Option("--header", help="NAME: VALUE, sent with each request.")] = None,
+    header: Annotated[
+        list[str] | None, typer.Option("--header", help="HTTP header (NAME: VALUE) of each request.")
+    ] = None,
     as_json: Json = False,
 ) -> None:
-    """Send a task's result and files from the server to an address or bucket; nothing is computed again."""
+    """Deliver a task's result and files from the server to a URL or bucket, without running it again."""
     with connect(patience_s=10.0, refused_s=None) as client, transfer_bar() as on_progress:
-        meant = one_task(client, task)
-        sent = delivery.deliver(client, meant, to=to, headers=header or (), on_progress=on_progress)
+        task_id = one_task(client, task)
+        sent = delivery.deliver(client, task_id, to=to, headers=header or (), on_progress=on_progress)
     if as_json:
         print_json(asdict(sent))
     else:

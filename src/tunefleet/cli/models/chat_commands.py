@@ -1,4 +1,4 @@
-"""`tunefleet chat`: talk with a model, or with what a task has trained, on a worker."""
+"""`tunefleet chat`: chat with a model, or with the result of a training task, on a worker."""
 
 from __future__ import annotations
 
@@ -39,62 +39,64 @@ def chat(
         str,
         typer.Argument(
             metavar="TASK|MODEL",
-            help="A task that has trained something, a chat that runs, or a model: hub id, folder or builtin:NAME.",
+            help="A training task, a running chat, or a model: hub id, folder or builtin:NAME.",
             autocompletion=complete_task,
         ),
     ],
     *,
-    message: Annotated[str | None, typer.Option("--message", "-m", help="Ask this, print the answer, and end.")] = None,
-    base: Annotated[bool, typer.Option("--base", help="Ask the model as it was, too, side by side.")] = False,
+    message: Annotated[
+        str | None, typer.Option("--message", "-m", help="Send one message, print the answer, and exit.")
+    ] = None,
+    base: Annotated[bool, typer.Option("--base", help="Also ask the base model, side by side.")] = False,
     model: Annotated[
-        str | None, typer.Option("--model", metavar="NAME", help="Which of the chat's models answers.")
+        str | None, typer.Option("--model", metavar="NAME", help="Model of the chat that answers.")
     ] = None,
     system: Annotated[str | None, typer.Option("--system", metavar="TEXT", help="The system prompt.")] = None,
     chat_template: Annotated[
         bool | None,
         typer.Option(
-            "--chat-template/--no-chat-template", help="Ask through the model's chat template; default: if it has one."
+            "--chat-template/--no-chat-template", help="Use the model's chat template; default: if it has one."
         ),
     ] = None,
     temperature: Annotated[
-        float | None, typer.Option("--temperature", min=0, max=100, help="How freely is drawn; 0: not at all.")
+        float | None, typer.Option("--temperature", min=0, max=100, help="Sampling temperature; 0 = greedy.")
     ] = None,
-    max_tokens: Annotated[int, typer.Option("--max-tokens", min=1, help="Longest answer, in tokens.")] = 512,
-    seed: Annotated[int | None, typer.Option("--seed", min=0, help="Draw the same answers again.")] = None,
+    max_tokens: Annotated[int, typer.Option("--max-tokens", min=1, help="Maximum tokens of an answer.")] = 512,
+    seed: Annotated[int | None, typer.Option("--seed", min=0, help="Sampling seed, for reproducible answers.")] = None,
     idle_s: Annotated[
-        float, typer.Option("--idle", metavar="SECONDS", min=1, help="The chat ends after so long without a turn.")
+        float, typer.Option("--idle", metavar="SECONDS", min=1, help="End the chat after this time without a message.")
     ] = 600.0,
     as_json: Json = False,
 ) -> None:
-    """Talk with a model on a worker, or with what a task has trained.
+    """Chat with a model, or with the result of a training task.
 
-    The model is held ready by a task of its own, which ends with the conversation; a chat that runs already goes on.
-    In the conversation /help lists what can be done beside asking; /quit ends it, Ctrl-C ends an answer.
+    A chat task keeps the model loaded and ends with the conversation; a chat that was already running is kept. In the
+    conversation, /help lists the commands, /quit exits, and Ctrl-C stops an answer.
     """
     if base and model is not None:
-        raise InputError("--base and --model exclude each other.", hint="Leave one of them out.")
+        raise InputError("--base and --model cannot be combined.", hint="Omit one of them.")
     if as_json and message is None:
-        raise InputError("--json needs a question.", hint="Add --message.")
+        raise InputError("--json needs a message.", hint="Add --message.")
     options = Options(system=system, chat_template=chat_template, idle_s=idle_s)
     with connect() as client, _session(client, target, options) as view:
         names = _names(view, base=base, model=model)
-        drawn = {"temperature": temperature, "max_tokens": max_tokens, "seed": seed}
-        talk = terminal_chat.Conversation(client, view.task_id, names, drawn, system=system)
+        sampling = {"temperature": temperature, "max_tokens": max_tokens, "seed": seed}
+        conversation = terminal_chat.Conversation(client, view.task_id, names, sampling, system=system)
         if message is not None:
-            terminal_chat.once(talk, message, as_json=as_json)
+            terminal_chat.ask_once(conversation, message, as_json=as_json)
         else:
-            terminal_chat.converse(talk)
+            terminal_chat.converse(conversation)
 
 
 def _names(view: ChatView, *, base: bool, model: str | None) -> list[str]:
     if model is not None and model not in view.models:
-        raise InputError(f"The chat has no model {model!r}.", hint=f"It has: {', '.join(view.models)}.")
+        raise InputError(f"The chat has no model {model!r}.", hint=f"Available: {', '.join(view.models)}.")
     if base and TUNED not in view.models:
-        raise InputError("--base needs a tuned model beside it.", hint="Name a task that has trained one.")
+        raise InputError("--base needs a fine-tuned model to compare with.", hint="Use a training task as TASK.")
     if base and BASE not in view.models:
         raise InputError(
-            "The GPU has no room for both models at once.",
-            hint=f"Leave --base out; see `tunefleet logs {view.task_id}`.",
+            "The GPU has not enough memory for both models.",
+            hint=f"Omit --base; see `tunefleet logs {view.task_id}`.",
         )
     if base:
         return [BASE, TUNED]
@@ -103,12 +105,12 @@ def _names(view: ChatView, *, base: bool, model: str | None) -> list[str]:
 
 @contextmanager
 def _session(client: Client, target: str, options: Options) -> Iterator[ChatView]:
-    """Find or begin the chat, and end it afterwards if it was begun."""
+    """Find or start the chat; a chat started here is ended afterwards."""
     named = None if looks_like_model(target) else _task(client, target)
     if named is not None and named.kind == _KIND:
         if options.chat_template is not None:
             raise InputError(
-                f"The chat {named.id} runs already: its chat template stays as it is.", hint="Begin one of its own."
+                f"Chat {named.id} is already running; its chat template cannot be changed.", hint="Start a new chat."
             )
         yield _ready(client, named.id)
         return
@@ -128,32 +130,32 @@ def _task(client: Client, target: str) -> TaskDetail | None:
         if Path(target).exists():
             return None
         raise NotFoundError(
-            f"There is no task {target}, and no model folder of that name.",
-            hint="A model of the hub is written as owner/name; `tunefleet ls` lists tasks.",
+            f"No task and no model folder {target} found.",
+            hint="Write a hub model as owner/name; list tasks with `tunefleet ls`.",
         ) from None
 
 
 def _ready(client: Client, task_id: str) -> ChatView:
-    """Wait until the chat answers.
+    """Wait until the chat is ready.
 
     Raises:
-        ConflictError: If it ends before.
+        ConflictError: If it ends before that.
     """
-    with err().status(f"The chat {task_id} is placed…") as shown:
+    with err().status(f"Chat {task_id}: scheduling…") as shown:
         while True:
             view = client.tasks.get_chat(task_id)
             if view.ready:
                 return view
             if TaskStatus(view.status).final:
                 raise ConflictError(
-                    f"The chat {task_id} is {view.status}: {view.error or 'it has ended'}",
+                    f"Chat {task_id} is {view.status}: {view.error or 'it has ended'}",
                     hint=f"See `tunefleet logs {task_id}`.",
                 )
             if view.status == TaskStatus.RUNNING:
-                shown.update("The worker loads the model…")
+                shown.update("Loading the model…")
             else:
                 why = client.tasks.get(task_id).why
-                shown.update(Text(f"The chat {task_id}: {why or view.status}"))
+                shown.update(Text(f"Chat {task_id}: {why or view.status}"))
             time.sleep(_LOOK_S)
 
 
@@ -161,7 +163,7 @@ def _end(client: Client, task_id: str) -> None:
     try:
         client.tasks.end_chat(task_id)
     except ConflictError:
-        # It does not run yet.
+        # Not running yet: only a running chat can be ended.
         _cancel(client, task_id)
 
 
@@ -173,16 +175,16 @@ def _cancel(client: Client, task_id: str) -> None:
 
 
 def looks_like_model(target: str) -> bool:
-    """Whether a name is that of a model for sure: a path, a hub id, or one that ships with Tunefleet."""
+    """Whether a name can only be a model: a path, a hub id, or a built-in model."""
     return "/" in target or target.startswith((BUILTIN_PREFIX, "~", "."))
 
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """What the user has said of the chat.
+    """Options of the chat.
 
     Args:
-        chat_template: Whether messages go through the model's chat template; null if it decides.
+        chat_template: Whether to use the model's chat template; `None` lets the model decide.
     """
 
     system: str | None = None
@@ -191,10 +193,10 @@ class Options:
 
 
 def document_for(target: str, task: TaskDetail | None, options: Options) -> str:
-    """Return the document of a chat."""
+    """Return the workflow file of a chat."""
     spec: dict[str, Any] = {"taskType": "chat", "idle_s": options.idle_s}
-    asked = {"system_prompt": options.system, "chat_template": options.chat_template}
-    if given := {name: value for name, value in asked.items() if value is not None}:
+    fields = {"system_prompt": options.system, "chat_template": options.chat_template}
+    if given := {name: value for name, value in fields.items() if value is not None}:
         spec["inference"] = given
     if task is None:
         spec["model"] = {"source": {"identifier": _absolute(target)}}
@@ -216,15 +218,15 @@ def _of_task(task: TaskDetail) -> dict[str, Any]:
     source = model.get("source") if isinstance(model, dict) else None
     if not isinstance(model, dict) or not isinstance(source, dict):
         raise ConflictError(
-            f"The task {task.id} (kind {task.kind}) names no model to talk with.", hint="Name a task that trains one."
+            f"Task {task.id} (kind {task.kind}) has no model to chat with.", hint="Use a training task."
         )
     if TaskStatus(task.status) in {TaskStatus.FAILED, TaskStatus.CANCELLED, TaskStatus.SKIPPED}:
         raise ConflictError(
-            f"The task {task.id} is {task.status}: it has left nothing to talk with.",
-            hint="Name a task that has completed, or one that trains.",
+            f"Task {task.id} is {task.status} and has no model to chat with.",
+            hint="Use a completed or running training task.",
         )
     if task.kind == "inference":
-        # What it answered with, and nothing of its own.
-        asked = {name: model[name] for name in ("source", "adapters", "transformers", "vllm") if name in model}
-        return {"model": asked, **({"checkpoint": spec["checkpoint"]} if "checkpoint" in spec else {})}
+        # The same model and adapters; other fields of the inference task do not apply to a chat.
+        fields = {name: model[name] for name in ("source", "adapters", "transformers", "vllm") if name in model}
+        return {"model": fields, **({"checkpoint": spec["checkpoint"]} if "checkpoint" in spec else {})}
     return {"model": {"source": source}, "checkpoint": {"load": {"taskId": task.id}}}

@@ -1,4 +1,4 @@
-"""`tunefleet data`: datasets and models that users push to the server, to be named in documents."""
+"""`tunefleet data`: datasets and models on the server, used by name in workflow files."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tunefleet.cli.transfers import transfer_bar
 from tunefleet.client.submission import read_document
 from tunefleet.spec import parse_workflow
 
-app = typer.Typer(help="Push datasets and models to the server by name.", no_args_is_help=True)
+app = typer.Typer(help="Upload datasets and models to the server.", no_args_is_help=True)
 _FILES_SHOWN = 50
 
 
@@ -27,13 +27,13 @@ _FILES_SHOWN = 50
 def push(
     path: Annotated[Path, typer.Argument(metavar="PATH", help="A file or a folder.")],
     *,
-    name: Annotated[str | None, typer.Option("--name", help="How documents name it; default: its file name.")] = None,
-    kind: Annotated[str, typer.Option("--kind", help="What it is: dataset, model, script, files.")] = "dataset",
+    name: Annotated[str | None, typer.Option("--name", help="Name in workflow files; default: the file name.")] = None,
+    kind: Annotated[str, typer.Option("--kind", help="dataset, model, script or files.")] = "dataset",
     as_json: Json = False,
 ) -> None:
-    """Upload a file or folder; a document names it as `data: {artifact: NAME}`.
+    """Upload a file or folder; use it in a workflow file as `data: {artifact: NAME}`.
 
-    Files that the server has already are not sent again; a broken upload goes on where it stopped.
+    Files that the server already has are skipped; an interrupted upload resumes.
     """
     with connect(patience_s=10.0, refused_s=None) as client, transfer_bar() as on_progress:
         pushed = client.data.push(path, name=name, kind=kind, on_progress=on_progress)
@@ -47,14 +47,14 @@ def push(
         )
     )
     if pushed.kind == "dataset":
-        say(f"Use it in a document:  data: {{artifact: {pushed.name}}}", style="dim")
+        say(f"Use it in a workflow file:  data: {{artifact: {pushed.name}}}", style="dim")
 
 
 @examples("tunefleet data ls", "tunefleet data ls --kind model")
 def ls(
-    *, kind: Annotated[str | None, typer.Option("--kind", help="Only this kind.")] = None, as_json: Json = False
+    *, kind: Annotated[str | None, typer.Option("--kind", help="Filter by kind.")] = None, as_json: Json = False
 ) -> None:
-    """List what was pushed, newest first."""
+    """List pushed data, newest first."""
     with connect() as client:
         found = tuple(made for made in client.data.iterate(kind=kind) if made.task_id is None)
     if as_json:
@@ -62,7 +62,7 @@ def ls(
     elif found:
         say(artifact_table(found))
     else:
-        say(f"Nothing was pushed as {kind}." if kind else "Nothing was pushed yet. `tunefleet data push PATH` does it.")
+        say(f"No {kind} matches." if kind else "No data yet. Upload some with `tunefleet data push PATH`.")
 
 
 @examples("tunefleet data show train.jsonl")
@@ -91,12 +91,12 @@ def show(artifact: Artifact, *, as_json: Json = False) -> None:
         listing.add_row(entry.path, formatting.size(entry.size_bytes), entry.digest[:12])
     say(listing)
     if len(detail.files) > _FILES_SHOWN:
-        say(f"and {len(detail.files) - _FILES_SHOWN} more; --json lists all.", style="dim")
+        say(f"{len(detail.files) - _FILES_SHOWN} more files; --json lists all.", style="dim")
 
 
 @examples("tunefleet data rm train.jsonl")
 def rm(artifact: Artifact, *, yes: Yes = False, as_json: Json = False) -> None:
-    """Remove an artifact; tasks that use it keep what they have."""
+    """Remove an artifact; tasks that use it keep their copy."""
     with connect() as client:
         detail = client.data.get(artifact)
         confirm(f"Remove {detail.name} ({detail.id}, {formatting.size(detail.size_bytes)})?", yes=yes)
@@ -112,18 +112,17 @@ _CELL = 2000
 
 @examples("tunefleet data try prepare.yaml", "tunefleet data try prepare.yaml --rows 10 --task maths")
 def try_(
-    file: Annotated[str, typer.Argument(metavar="FILE", help="The document.")],
+    file: Annotated[str, typer.Argument(metavar="FILE", help="Workflow file.")],
     *,
-    rows: Annotated[int, typer.Option("--rows", "-n", min=1, max=100, help="Rows to show.")] = 5,
-    task: Annotated[str | None, typer.Option("--task", metavar="NAME", help="Task to try.")] = None,
+    rows: Annotated[int, typer.Option("--rows", "-n", min=1, max=100, help="Number of rows.")] = 5,
+    task: Annotated[str | None, typer.Option("--task", metavar="NAME", help="Name of the task.")] = None,
     as_json: Json = False,
 ) -> None:
-    """Put the first rows of each source through the steps of a data task, here.
+    """Run the steps of a data task on the first rows of each source, on this machine.
 
-    Steps that draw a share of all rows (sample, split) are left out. It needs the libraries that read data, and no
-    server.
+    Steps that need all rows (sample, split) are skipped. Needs the libraries that read data, but no server.
     """
-    # Its faults are shown with their lines, as by `validate`; the other process could only name them.
+    # Parsed here first: this process can show errors with their lines, as `validate` does.
     parse_workflow(read_document(Path(file))[0], filename=file)
     more = [f"--task={task}"] if task is not None else []
     found = ask("tunefleet.workloads.data_pipeline.trial", [file, "--rows", str(rows), *more])
@@ -142,7 +141,7 @@ def try_(
         counts.add_row(name, f"{count['rows_in']:,}", f"{count['rows_out']:,}", f"{count['bad']:,}")
     say(counts)
     if found["left_out"]:
-        say(f"Left out, since they need all rows: {', '.join(found['left_out'])}.", style="dim")
+        say(f"Skipped, need all rows: {', '.join(found['left_out'])}", style="dim")
 
 
 for _function, _name in ((push, "push"), (ls, "ls"), (show, "show"), (rm, "rm"), (try_, "try")):

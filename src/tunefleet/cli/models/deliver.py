@@ -1,4 +1,4 @@
-"""Send what the server has of a task to another receiver, from this machine."""
+"""Deliver a task's result and files from the server to another receiver, through this machine."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from tunefleet.schemas.compat.task_results import RESULT_NAMES, SINGLE_FILE, Res
 from tunefleet.settings import SecretSettings, load, secret_variables
 from tunefleet.spec.options.output import DestinationSpec
 
-# Whoever types the command may reach from here what this machine can reach, but for metadata services.
+# The user may reach all that this machine can reach; metadata services stay blocked.
 _ANYWHERE: Final = ("0.0.0.0/0", "::/0")
 
 
 @dataclass(frozen=True, slots=True)
 class Sent:
-    """What was delivered, and to whom."""
+    """A delivery: its target and files."""
 
     task_id: str
     url: str
@@ -33,13 +33,13 @@ class Sent:
 
 
 def deliver(client: Client, task: str, *, to: str | None, headers: Iterable[str], on_progress: OnProgress) -> Sent:
-    """Fetch result and files of a task from the server, and send them.
+    """Download result and files of a task from the server, and send them.
 
     Args:
-        to: The address; null for the address or bucket in the document.
+        to: The URL; `None` for the destination in the task's spec.
 
     Raises:
-        InputError: If there is no address or no result, or the receiver refuses it.
+        InputError: If there is no target or no result, or the receiver rejects it.
         UnreachableError: If the receiver does not answer.
     """
     detail = client.tasks.get(task)
@@ -48,7 +48,7 @@ def deliver(client: Client, task: str, *, to: str | None, headers: Iterable[str]
     result = next((files[name] for name in reversed(RESULT_NAMES) if name in files), None)
     if result is None:
         raise InputError(f"The server has no result of {detail.id}.", hint=f"The task is {detail.status}.")
-    # As the worker does: what is a file by itself, whatever its kind; of a trained folder that is the archive.
+    # The same selection as on the worker: artifacts that are a single file; of a trained folder, its archive.
     single = {made.name for made in client.artifacts.iterate(task_id=detail.id) if made.metadata.get(SINGLE_FILE)}
     sent = []
     with tempfile.TemporaryDirectory(prefix="tunefleet-deliver-") as folder:
@@ -66,20 +66,22 @@ def deliver(client: Client, task: str, *, to: str | None, headers: Iterable[str]
 
 
 def _outward(task: TaskDetail, to: str | None, headers: Iterable[str]) -> tuple[Outward | IntoBucket, str]:
-    """Return who sends, and where to, for a person."""
+    """Return the sender and a readable target."""
     raw = (task.spec.get("output") or {}).get("destination") or {}
     wanted = DestinationSpec.model_validate(raw)
     url = to or wanted.url
     if url is None:
-        raise InputError("The task's document names no address.", hint="Name one with --to.")
+        raise InputError("The task has no destination.", hint="Set one with --to.")
     settings = load(SecretSettings)
     secrets = Secrets(secret_variables(), settings.secrets_dir, settings.secrets_limits)
     if to is None and wanted.type == "s3":
         if any(headers):
-            raise InputError("--header is for an address; the document names a bucket.", hint="Leave it out.")
+            raise InputError(
+                "--header applies to URLs only; the task's destination is a bucket.", hint="Omit --header."
+            )
         secrets.check({"output": {"destination": raw}}, task.kind, None)
         return IntoBucket(*secrets.fill([url, wanted.access_key, wanted.secret_key])), url
-    # What the document sends is meant for the document's address.
+    # Headers of the spec may hold credentials: they are sent to the URL of the spec only.
     known = {} if to is not None else dict(wanted.headers or {})
     given = dict(_header(text) for text in headers)
     address, sent = str(secrets.fill(url)), {**known, **given}
@@ -91,5 +93,5 @@ def _outward(task: TaskDetail, to: str | None, headers: Iterable[str]) -> tuple[
 def _header(text: str) -> tuple[str, str]:
     name, colon, value = text.partition(":")
     if not colon or not name.strip():
-        raise InputError(f"{text!r} is no header.", hint="Write it like 'NAME: VALUE'.")
+        raise InputError(f"{text!r} is not a header.", hint="Use 'NAME: VALUE'.")
     return name.strip(), value.strip()

@@ -1,4 +1,4 @@
-"""`tunefleet models`: what campaigns have made, and which version is in use."""
+"""`tunefleet models`: models of campaigns and their versions."""
 
 from __future__ import annotations
 
@@ -16,22 +16,22 @@ from tunefleet.errors import InputError
 from tunefleet.integrations.publishing.targets import refuse_to_overwrite
 from tunefleet.lifecycle.model_version import Stage
 
-app = typer.Typer(help="List, promote and export the models that campaigns have made.", invoke_without_command=True)
+app = typer.Typer(help="List, promote and export the models of campaigns.", invoke_without_command=True)
 
 Model = Annotated[
     str,
     typer.Argument(
-        metavar="MODEL", help="Its name, or OWNER/NAME; it is called like its campaign.", autocompletion=complete_model
+        metavar="MODEL", help="Model name or OWNER/NAME; it is the name of its campaign.", autocompletion=complete_model
     ),
 ]
 Version = Annotated[
-    int | None, typer.Argument(metavar="[VERSION]", min=1, help="Default: the promoted one, or the newest.")
+    int | None, typer.Argument(metavar="[VERSION]", min=1, help="Default: the promoted version, or the newest.")
 ]
 
 
 @app.callback()
 def models(context: typer.Context, *, as_json: Json = False) -> None:
-    """List, promote and export the models that campaigns have made."""
+    """List, promote and export the models of campaigns."""
     if context.invoked_subcommand is None:
         ls(as_json=as_json)
 
@@ -39,13 +39,13 @@ def models(context: typer.Context, *, as_json: Json = False) -> None:
 @examples("tunefleet models ls", "tunefleet models ls daily --stage promoted")
 def ls(
     model: Annotated[
-        str | None, typer.Argument(metavar="[MODEL]", help="Only this one.", autocompletion=complete_model)
+        str | None, typer.Argument(metavar="[MODEL]", help="Filter by model.", autocompletion=complete_model)
     ] = None,
     *,
-    stage: Annotated[Stage | None, typer.Option("--stage", help="Only in this stage.")] = None,
+    stage: Annotated[Stage | None, typer.Option("--stage", help="Filter by stage.")] = None,
     as_json: Json = False,
 ) -> None:
-    """List versions of models, newest first."""
+    """List model versions, newest first."""
     owner, name = (None, None) if model is None else _named(model)
     with connect() as client:
         found = client.models.list(name=name, owner=owner, stage=stage, limit=1000).items
@@ -54,12 +54,12 @@ def ls(
     elif found:
         say(view.model_table(found))
     else:
-        say("There are no such models." if model or stage else "No campaign has made a model yet.")
+        say("No model matches." if model or stage else "No models yet. Campaigns create them.")
 
 
 @examples("tunefleet models show daily", "tunefleet models show daily 3")
 def show(model: Model, version: Version = None, *, as_json: Json = False) -> None:
-    """Show a version: where it is, what it was made of, and how it was measured."""
+    """Show a version: its location, lineage and evaluation."""
     owner, name = _named(model)
     with connect() as client:
         found = client.models.get(name, version, owner=owner)
@@ -73,12 +73,12 @@ def show(model: Model, version: Version = None, *, as_json: Json = False) -> Non
 @examples("tunefleet models promote daily 3")
 def promote(
     model: Model,
-    version: Annotated[int, typer.Argument(metavar="VERSION", min=1, help="Which one.")],
+    version: Annotated[int, typer.Argument(metavar="VERSION", min=1, help="Version number.")],
     *,
     yes: Yes = False,
     as_json: Json = False,
 ) -> None:
-    """Promote a version, whatever the gate said; the next cycle starts from it."""
+    """Promote a version regardless of its gate; the next cycle starts from it."""
     owner, name = _named(model)
     confirm(f"Promote version {version} of {name}?", yes=yes)
     with connect() as client:
@@ -88,9 +88,9 @@ def promote(
 
 @examples("tunefleet models rollback daily")
 def rollback(model: Model, *, yes: Yes = False, as_json: Json = False) -> None:
-    """Promote the version that was promoted before the one that is."""
+    """Promote the previously promoted version again."""
     owner, name = _named(model)
-    confirm(f"Go back to the version of {name} that was promoted before?", yes=yes)
+    confirm(f"Roll {name} back to the previously promoted version?", yes=yes)
     with connect() as client:
         found = client.models.rollback(name, owner=owner)
     print_json(found) if as_json else say(view.promoted(found, "promoted again"))
@@ -102,9 +102,9 @@ def export(
     version: Version = None,
     *,
     out: Annotated[
-        Path | None, typer.Option("--out", "-o", metavar="FOLDER", help="Where to; default: ./MODEL-vVERSION.")
+        Path | None, typer.Option("--out", "-o", metavar="FOLDER", help="Target folder; default: ./MODEL-vVERSION.")
     ] = None,
-    force: Annotated[bool, typer.Option("--force", help="Write over what is there.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Overwrite existing files.")] = False,
     as_json: Json = False,
 ) -> None:
     """Download a version of a model from the server."""
@@ -125,7 +125,7 @@ def export(
     if as_json:
         print_json({"path": str(where.resolve()), "model": found.name, "version": found.version, "form": found.form})
     else:
-        say(f"Fetched version {found.version} of {found.name} to {where}.")
+        say(f"Downloaded version {found.version} of {found.name} to {where}.")
 
 
 def _named(model: str) -> tuple[str | None, str]:

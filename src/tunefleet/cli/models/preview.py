@@ -1,4 +1,4 @@
-"""`tunefleet preview`: rows as the model will see them; what it learns from is in colour."""
+"""`tunefleet preview`: tokenized rows with trained tokens in colour."""
 
 from __future__ import annotations
 
@@ -33,17 +33,17 @@ _PLAIN_MARKS = {"trained": ("⟦", "⟧"), "cut": ("⟨cut: ", "⟩")}
 
 @examples("tunefleet preview sft.yaml", "tunefleet preview sft.yaml --rows 10", "tunefleet preview sft.yaml --json")
 def preview(
-    file: Annotated[str, typer.Argument(metavar="FILE", help="The document.")],
+    file: Annotated[str, typer.Argument(metavar="FILE", help="Workflow file.")],
     *,
-    rows: Annotated[int, typer.Option("--rows", "-n", min=1, max=100, help="Rows to show.")] = 3,
-    task: Annotated[str | None, typer.Option("--task", metavar="NAME", help="Task to look at.")] = None,
+    rows: Annotated[int, typer.Option("--rows", "-n", min=1, max=100, help="Number of rows.")] = 3,
+    task: Annotated[str | None, typer.Option("--task", metavar="NAME", help="Name of the task.")] = None,
     as_json: Json = False,
 ) -> None:
-    """Show what the model would be trained on, before it is.
+    """Preview the training data: trained and masked tokens.
 
-    Tokens that the loss counts are green, tokens beyond max_seq_length are struck out; then come the lengths of all
-    rows. Where there is no colour they stand in ⟦ ⟧ and ⟨ ⟩. It needs the training libraries; a server only for
-    `data: {artifact: NAME}`, which is fetched from it.
+    Trained tokens are green, tokens beyond max_seq_length are struck through; then come the lengths of all rows.
+    Without colours they are marked with ⟦ ⟧ and ⟨ ⟩. Needs the training libraries; a server only for
+    `data: {artifact: NAME}`, which is downloaded from it.
     """
     text, _ = read_document(Path(file))
     node = parse_workflow(text, filename=file).task(task)
@@ -54,19 +54,19 @@ def preview(
         print_json(found)
         return
     for number, row in enumerate(found["rows"], start=1):
-        say(Text(f"Row {number}: {row['tokens']} tokens, {row['trained_tokens']} learnt", style="head"))
+        say(Text(f"Row {number}: {row['tokens']} tokens, {row['trained_tokens']} trained", style="head"))
         say(_row(row["pieces"], plain=out().no_color or not out().is_terminal))
         say()
     say(facts(_facts(found)))
     say()
-    say(Text("Tokens a row", style="head"))
+    say(Text("Tokens per row", style="head"))
     for bar in _histogram(found["histogram"], found["max_seq_length"]):
         say(bar)
 
 
 @contextmanager
 def _fetched(spec: BaseTaskSpec | None) -> Iterator[list[str]]:
-    """Fetch what a spec names on the server, for as long as the preview takes; yields the arguments for it."""
+    """Download the spec's artifact into a temporary folder; yields the arguments that name it."""
     if not isinstance(spec, TrainingTaskSpec) or spec.data.source.kind != "artifact":
         yield []
         return
@@ -74,22 +74,22 @@ def _fetched(spec: BaseTaskSpec | None) -> Iterator[list[str]]:
     with tempfile.TemporaryDirectory(prefix="tunefleet-preview-") as folder:
         try:
             with connect() as client, transfer_bar() as on_progress:
-                # A document means what was pushed, though a task may have made something of the same name since.
+                # The name in a workflow file means pushed data, even if a task has a newer output of that name.
                 pushed = (made.id for made in client.data.iterate(name=name) if made.task_id is None)
                 path = client.data.fetch(next(pushed, name), Path(folder), on_progress=on_progress)
         except (AuthError, UnreachableError) as error:
             raise type(error)(
-                f"The data {name!r} is on the server, and a preview has to fetch it. {error.message}",
-                hint=f"{error.hint or ''} Or name its file on this machine as data.path for the preview.".strip(),
+                f"The data {name!r} is on the server, and the preview must download it. {error.message}",
+                hint=f"{error.hint or ''} Or set data.path to a local file for the preview.".strip(),
             ) from error
         yield ["--input", f"{spec.data.source.pointer}={path}"]
 
 
 def ask(program: str, arguments: list[str]) -> dict[str, Any]:
-    """Run a preview where the training libraries are, in a process of its own, and return what it prints.
+    """Run a preview in a subprocess, which imports the training libraries, and return its JSON output.
 
     Raises:
-        InputError: If what the document names cannot be used.
+        InputError: If the data or model cannot be used.
         MachineError: If the libraries are missing, or it fails otherwise.
     """
     command = [sys.executable, "-m", program, *arguments]
@@ -125,21 +125,21 @@ def _row(pieces: list[Mapping[str, Any]], *, plain: bool) -> Text:
 def _facts(found: Mapping[str, Any]) -> Iterator[tuple[str, RenderableType | None]]:
     lengths = found["lengths"]
     yield "model", found["model"]
-    yield "data", f"{found['dataset']}: {found['total_rows']:,} rows, {found['held_out_rows']:,} held out"
+    yield "data", f"{found['dataset']}: {found['total_rows']:,} rows, {found['held_out_rows']:,} for evaluation"
     yield "shape", f"{found['shape']} ({', '.join(found['columns'])})"
     yield (
         "tokens",
         f"{lengths['shortest']} shortest, {lengths['median']:.0f} median, {lengths['p95']:.0f} at 95 %,"
         f" {lengths['longest']} longest",
     )
-    yield "learnt", f"{found['trained_share']:.0%} of the tokens"
+    yield "trained", f"{found['trained_share']:.0%} of the tokens"
     cut = found["truncated_share"]
     truncated = Text(
         f"{cut:.1%} of the rows are longer than {found['max_seq_length']} tokens", style="warn" if cut else ""
     )
     yield "truncated", truncated
     if found["nothing_to_learn_share"]:
-        yield "empty", Text(f"{found['nothing_to_learn_share']:.1%} of the rows have nothing to learn", style="warn")
+        yield "empty", Text(f"{found['nothing_to_learn_share']:.1%} of the rows have no trained tokens", style="warn")
     for note in found["notes"]:
         yield "note", Text(note, style="warn")
     if found["measured_rows"] < found["total_rows"]:

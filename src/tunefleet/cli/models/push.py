@@ -1,4 +1,4 @@
-"""`tunefleet push`: publish what a task has made, with where it comes from."""
+"""`tunefleet push` and `tunefleet export`: publish or download an adapter or model."""
 
 from __future__ import annotations
 
@@ -38,35 +38,35 @@ def push(
     merged: Merged = False,
     gguf: Gguf = False,
     type_: GgufType = "q8_0",
-    revision: Annotated[str | None, typer.Option("--revision", help="Branch of the hub; made if need be.")] = None,
-    private: Annotated[bool, typer.Option("--private", help="Make the hub's repository a private one.")] = False,
-    message: Annotated[str | None, typer.Option("--message", "-m", help="Of the hub's commit.")] = None,
+    revision: Annotated[str | None, typer.Option("--revision", help="Branch on the hub; created if missing.")] = None,
+    private: Annotated[bool, typer.Option("--private", help="Create the hub repository as private.")] = False,
+    message: Annotated[str | None, typer.Option("--message", "-m", help="Commit message on the hub.")] = None,
     verify: Verify = True,
     force: Force = False,
     as_json: Json = False,
 ) -> None:
-    """Publish what a task has made: hub, bucket or folder.
+    """Publish an adapter or model to the hub, a bucket or a folder.
 
-    A model card that tells the lineage goes with it, unless there is one. The hub wants HF_TOKEN, a bucket Amazon's
-    variables. Nothing is written over without --force.
+    A model card with the lineage is added unless there is one. The hub needs HF_TOKEN, a bucket the AWS_* variables.
+    Existing files are only overwritten with --force.
     """
-    place = target(to, Wishes(revision, private, message, force), load(PublishSettings))
-    place.check()
+    destination = target(to, Wishes(revision, private, message, force), load(PublishSettings))
+    destination.check()  # before a merge that may take long
     with (
         connect(patience_s=10.0, refused_s=None) as client,
         tempfile.TemporaryDirectory(prefix="tunefleet-push-") as tmp,
     ):
-        meant = one_task(client, task)
-        product = obtain(client, meant, form_of(merged=merged, gguf=gguf), type_, verify=verify, shown=not as_json)
+        source = one_task(client, task)
+        product = obtain(client, source, form_of(merged=merged, gguf=gguf), type_, verify=verify, shown=not as_json)
         folder = Path(tmp)
         with transfer_bar() as on_progress:
             client.artifacts.fetch(product.artifact.id, folder, on_progress=on_progress)
-            carded = _card(client, product, folder)
-            where = _put(place, folder, to, on_progress)
+            card_written = _card(client, product, folder)
+            where = _put(destination, folder, to, on_progress)
         names = sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file())
     if as_json:
         print_json({"to": to, "url": where, "task_id": product.task.id, "digest": product.artifact.digest,
-                    "files": names, "card_written": carded})  # fmt: skip
+                    "files": names, "card_written": card_written})  # fmt: skip
     else:
         say(f"Published {product.artifact.name} of {product.task.id}, {formatting.plural(len(names), 'file')}: {where}")
 
@@ -77,7 +77,7 @@ def _card(client: Client, product: products.Product, folder: Path) -> bool:
     return card.write_card(folder, product.task, product.artifact, before, data)
 
 
-def _put(place: Target, folder: Path, name: str, on_progress: OnProgress) -> str:
+def _put(destination: Target, folder: Path, name: str, on_progress: OnProgress) -> str:
     total = sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
     done = 0
 
@@ -87,17 +87,19 @@ def _put(place: Target, folder: Path, name: str, on_progress: OnProgress) -> str
         on_progress(Progress("uploading", name, min(done, total), total))
 
     sent(0)
-    return place.put(folder, sent)
+    return destination.put(folder, sent)
 
 
-Task = Annotated[str, typer.Argument(metavar="TASK", help="Whose adapter or model.", autocompletion=complete_task)]
-Merged = Annotated[bool, typer.Option("--merged", help="The whole model: an adapter is merged into its base.")]
-Gguf = Annotated[bool, typer.Option("--gguf", help="One file for llama.cpp; the worker needs its converter.")]
-GgufType = Annotated[str, typer.Option("--type", metavar="TYPE", help="Of the GGUF file's weights, such as f16.")]
-Verify = Annotated[
-    bool, typer.Option("--verify/--no-verify", help="Prove a merge by a forward pass on the worker (default).")
+Task = Annotated[
+    str, typer.Argument(metavar="TASK", help="Task that trained the adapter or model.", autocompletion=complete_task)
 ]
-Force = Annotated[bool, typer.Option("--force", help="Write over what is there.")]
+Merged = Annotated[bool, typer.Option("--merged", help="The full model: the adapter is merged into its base.")]
+Gguf = Annotated[bool, typer.Option("--gguf", help="A GGUF file for llama.cpp; the worker needs its converter.")]
+GgufType = Annotated[str, typer.Option("--type", metavar="TYPE", help="Weight type of the GGUF file, such as f16.")]
+Verify = Annotated[
+    bool, typer.Option("--verify/--no-verify", help="Verify a merge with a forward pass on the worker (default).")
+]
+Force = Annotated[bool, typer.Option("--force", help="Overwrite existing files.")]
 
 
 @examples(
@@ -114,7 +116,7 @@ def export(
     out: Annotated[
         Path | None,
         typer.Option(
-            "--out", "-o", metavar="FOLDER", help="Where to; default: ./NAME-OF-THE-TASK, with -merged or -gguf."
+            "--out", "-o", metavar="FOLDER", help="Target folder; default: ./TASK-NAME, with -merged or -gguf."
         ),
     ] = None,
     verify: Verify = True,
@@ -123,15 +125,14 @@ def export(
 ) -> None:
     """Download a task's adapter or model, merged or as GGUF.
 
-    What is not there yet is made first, by a merge that a worker of the fleet runs; asked for again, it is not made
-    again.
+    A merge runs on a worker of the fleet first if needed; a later export reuses its result.
     """
     with connect(patience_s=10.0, refused_s=None) as client:
-        meant = client.tasks.get(one_task(client, task))
+        source = client.tasks.get(one_task(client, task))
         form = form_of(merged=merged, gguf=gguf)
-        folder = out or folder_of(meant.name, form)
+        folder = out or folder_of(source.name, form)
         refuse_to_overwrite(folder, force=force)
-        product = obtain(client, meant.id, form, type_, verify=verify, shown=not as_json)
+        product = obtain(client, source.id, form, type_, verify=verify, shown=not as_json)
         with transfer_bar() as on_progress:
             where = client.artifacts.fetch(product.artifact.id, folder, on_progress=on_progress)
     if as_json:
@@ -139,24 +140,26 @@ def export(
         print_json({"path": str(where.resolve()), "task_id": product.task.id, "kind": made.kind,
                     "digest": made.digest, "size_bytes": made.size_bytes})  # fmt: skip
     else:
-        say(f"Fetched {product.artifact.name} of {product.task.id} to {where}.")
+        say(f"Downloaded {product.artifact.name} of {product.task.id} to {where}.")
 
 
 def folder_of(name: str, form: Form) -> Path:
-    """Return where a product goes if nobody says: each form of one task to a folder of its own."""
+    """Return the default folder: each form of a task has its own."""
     plain = name.replace("/", "-").replace(":", "-")
     return Path(plain if form == "as-is" else f"{plain}-{form}")
 
 
 def form_of(*, merged: bool, gguf: bool) -> Form:
-    """Return the form that two switches mean."""
+    """Return the form for the two options."""
     if merged and gguf:
-        raise InputError("--merged and --gguf contradict each other.", hint="A GGUF file is made of the merged model.")
+        raise InputError(
+            "--merged and --gguf cannot be combined.", hint="A GGUF file always contains the merged model."
+        )
     return "merged" if merged else "gguf" if gguf else "as-is"
 
 
 def obtain(client: Client, task_id: str, form: Form, gguf: str, *, verify: bool, shown: bool) -> Product:
-    """Return a task's product, and show the merge that makes it if there is one."""
+    """Return a task's product; shows the merge task if one is needed."""
     wait = _wait(client, shown=shown)
     return products.find(client, task_id, form, gguf=gguf, verify=verify, wait=wait, shown=shown)
 
@@ -165,7 +168,7 @@ def _wait(client: Client, *, shown: bool) -> Wait:
     def wait(merge: TaskDetail) -> TaskDetail | None:
         if not shown:
             return client.tasks.wait(merge.id)
-        err().print(f"A worker makes it first: {merge.id}.", style="dim")
+        err().print(f"A worker runs the merge first: {merge.id}.", style="dim")
         return task_view.follow_or_leave(client, merge.id)
 
     return wait

@@ -1,4 +1,4 @@
-"""How answers grow on the terminal: one as it comes, several side by side; a pipe gets each when it is whole."""
+"""Streaming output of answers: one as it arrives, several side by side; a pipe gets complete answers."""
 
 from __future__ import annotations
 
@@ -19,24 +19,24 @@ from tunefleet.errors import TunefleetError
 from tunefleet.schemas.chat import ChatPiece
 
 _EVERY_S = 0.1
+# Free lines at the bottom of the screen: the cursor's, and one for what the user types in the meantime.
 _BELOW = 2
-"""Lines of the screen that stay free: that of the cursor, and one for what the user types meanwhile."""
 
 
 class Answer:
-    """The answer of one model, as it grows."""
+    """The answer of one model while it streams."""
 
     def __init__(self, name: str) -> None:
         self.name = name
         self.text = ""
         self.last: ChatPiece | None = None
+        # Why the answer is stalled, if the server knows.
         self.waiting = ""
-        """Why it does not go on, if that is known."""
         self.error: TunefleetError | None = None
 
     @property
     def facts(self) -> dict[str, Any]:
-        """What `--json` prints."""
+        """The fields of `--json`."""
         usage = self.last.usage if self.last is not None else None
         counted = None if usage is None else usage.model_dump()
         return {
@@ -48,10 +48,10 @@ class Answer:
 
 
 def follow(answers: Sequence[Answer], threads: Sequence[threading.Thread], *, shown: bool) -> None:
-    """Wait until the threads have ended that let the answers grow.
+    """Show the answers until the threads that receive them have ended.
 
     Raises:
-        KeyboardInterrupt: If the user does not want to wait; what had come is printed.
+        KeyboardInterrupt: On Ctrl-C; the text received so far is printed.
     """
     if not shown:
         _wait(threads)
@@ -72,26 +72,26 @@ def _wait(threads: Sequence[threading.Thread]) -> None:
 
 
 def _stream(answer: Answer, thread: threading.Thread) -> None:
-    told, waiting = 0, ""
+    printed, waiting = 0, ""
     try:
         while thread.is_alive():
-            told = _print_behind(answer, told)
+            printed = _print_new(answer, printed)
             if answer.waiting != waiting:
                 waiting = answer.waiting
                 if waiting:
                     err().print(Text(f"{waiting} Waiting…", style="dim"))
             thread.join(_EVERY_S)
     finally:
-        _print_behind(answer, told)
+        _print_new(answer, printed)
         sys.stdout.write("\n")
         sys.stdout.flush()
 
 
-def _print_behind(answer: Answer, told: int) -> int:
-    """Print what has come since, and return how much that is in all."""
-    # Read once: it grows meanwhile.
+def _print_new(answer: Answer, printed: int) -> int:
+    """Print the new part of an answer, and return the length printed so far."""
+    # Read once: another thread appends to it.
     text = answer.text
-    fresh = text[told:]
+    fresh = text[printed:]
     sys.stdout.write(plain(fresh) if out().is_terminal else fresh)
     sys.stdout.flush()
     return len(text)
@@ -105,29 +105,29 @@ def _side_by_side(answers: Sequence[Answer], threads: Sequence[threading.Thread]
                 left[0].join(_EVERY_S)
                 live.update(_Tail(answers), refresh=True)
     finally:
-        console.print(_beside(answers))
+        console.print(_columns(answers))
 
 
 @dataclass(frozen=True, slots=True)
 class _Tail:
-    """The names and the ends of answers, as much as the screen has room for: more could not be drawn over again."""
+    """The ends of the answers, as far as they fit on the screen: `Live` cannot redraw scrolled lines."""
 
     answers: Sequence[Answer]
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        lines = console.render_lines(_beside(self.answers), options, pad=False)
-        room = max(2, console.height - _BELOW)
-        if len(lines) > room:
-            # A short one beside a long one ends where that ends.
-            lines = console.render_lines(_beside(self.answers, "bottom"), options, pad=False)
-            lines = [lines[0], *lines[1 - room :]]
+        lines = console.render_lines(_columns(self.answers), options, pad=False)
+        height = max(2, console.height - _BELOW)
+        if len(lines) > height:
+            # Aligned at the bottom: a short answer next to a long one must not scroll out of sight.
+            lines = console.render_lines(_columns(self.answers, "bottom"), options, pad=False)
+            lines = [lines[0], *lines[1 - height :]]
         for number, line in enumerate(lines):
             if number:
                 yield Segment.line()
             yield from line
 
 
-def _beside(answers: Sequence[Answer], vertical: Literal["top", "bottom"] = "top") -> Table:
+def _columns(answers: Sequence[Answer], vertical: Literal["top", "bottom"] = "top") -> Table:
     grid = Table(box=None, pad_edge=False, header_style="head", padding=(0, 3, 0, 0), expand=True)
     for answer in answers:
         grid.add_column(answer.name, ratio=1, overflow="fold", vertical=vertical)

@@ -1,4 +1,4 @@
-"""A conversation in a terminal: with one model, or with two of them side by side."""
+"""Chat in a terminal with one model, or with two side by side."""
 
 from __future__ import annotations
 
@@ -24,39 +24,39 @@ _PROMPT: Final = "> "
 _QUIT: Final = frozenset({"/quit", "/exit", "/q"})
 _MAX_TEMPERATURE: Final = 100.0
 _HELP: Final = """\
-/reset           begin anew
-/system TEXT     from now on this is the system prompt
-/temperature X   from now on draw so freely; 0: not at all
-/quit            end the conversation; so does Ctrl-D
-/help            this list
-//TEXT           say something that begins with a slash
-Ctrl-C           end the answer that is being given"""
+/reset           new chat
+/system TEXT     set the system prompt
+/temperature X   set the sampling temperature; 0 = greedy
+/quit            exit (also Ctrl-D)
+/help            show this list
+//TEXT           send a message that starts with a slash
+Ctrl-C           stop the current answer"""
 
 
 class Conversation:
-    """What was said, with each model by itself.
+    """The messages of a chat, separately for each model.
 
     Args:
-        drawn: How answers are drawn; what is None is left to the chat.
+        sampling: Sampling parameters; `None` values use the defaults of the chat.
     """
 
     def __init__(
-        self, client: Client, task_id: str, names: list[str], drawn: Mapping[str, Any], *, system: str | None
+        self, client: Client, task_id: str, names: list[str], sampling: Mapping[str, Any], *, system: str | None
     ) -> None:
         self.names = names
         self._client = client
         self._task_id = task_id
-        self._drawn = {name: value for name, value in drawn.items() if value is not None}
+        self._sampling = {name: value for name, value in sampling.items() if value is not None}
         self._system = [ChatMessage(role="system", content=system)] if system else []
-        self._said: dict[str, list[ChatMessage]] = {}
+        self._history: dict[str, list[ChatMessage]] = {}
         self.reset()
 
     def reset(self) -> None:
-        """Begin anew."""
-        self._said = {name: [] for name in self.names}
+        """Start a new chat."""
+        self._history = {name: [] for name in self.names}
 
-    def prompt(self, text: str) -> None:
-        """Take another system prompt; what was said stays.
+    def set_system_prompt(self, text: str) -> None:
+        """Set the system prompt; the messages are kept.
 
         Raises:
             InputError: If it is too long.
@@ -66,15 +66,15 @@ class Conversation:
         except ValidationError as error:
             raise InputError(f"This cannot be a system prompt: {error.errors()[0]['msg']}.") from error
 
-    def draw(self, name: str, value: Any) -> None:
-        """Draw answers in another way from now on."""
-        self._drawn[name] = value
+    def set_sampling(self, name: str, value: Any) -> None:
+        """Set a sampling parameter."""
+        self._sampling[name] = value
 
     def ask(self, text: str, answer: Answer, stop: threading.Event) -> None:
-        """Let one model answer; what fails is noted in the answer."""
+        """Send a message to one model; errors are stored in the answer."""
         try:
-            said = (*self._system, *self._said[answer.name], ChatMessage(role="user", content=text))
-            request = ChatRequest(messages=said, model=answer.name, **self._drawn)
+            messages = (*self._system, *self._history[answer.name], ChatMessage(role="user", content=text))
+            request = ChatRequest(messages=messages, model=answer.name, **self._sampling)
             for piece in self._client.tasks.chat(self._task_id, request):
                 if stop.is_set():
                     break
@@ -86,29 +86,29 @@ class Conversation:
             answer.error = error
         except ValidationError as error:
             why = error.errors()[0]["msg"]
-            answer.error = InputError(f"The conversation cannot be sent: {why}.", hint="/reset begins anew.")
+            answer.error = InputError(f"The conversation cannot be sent: {why}.", hint="Start a new chat with /reset.")
         except Exception as error:
-            # The edge of the thread: whatever it is, who asked is told.
-            logger.info("A question failed", exc_info=True)
+            # Outermost handler of the thread: an exception would be lost, and the prompt would wait for an answer.
+            logger.info("A chat request failed", exc_info=True)
             answer.error = TunefleetError(f"The question failed: {type(error).__name__}: {error}")
         finally:
             answer.waiting = ""
 
     def remember(self, text: str, answer: Answer) -> None:
-        """Take what was said, and the answer as far as it came, for what is said before the next question."""
-        whole = answer.last is not None and answer.last.finish is not None
-        if answer.error is None and (answer.text or whole):
-            ours = ChatMessage(role="user", content=text)
-            self._said[answer.name] += [ours, ChatMessage(role="assistant", content=answer.text)]
+        """Append the message and its answer, also a partial one, to the history."""
+        complete = answer.last is not None and answer.last.finish is not None
+        if answer.error is None and (answer.text or complete):
+            message = ChatMessage(role="user", content=text)
+            self._history[answer.name] += [message, ChatMessage(role="assistant", content=answer.text)]
 
 
-def once(talk: Conversation, text: str, *, as_json: bool) -> None:
-    """Ask one question and print the answers.
+def ask_once(conversation: Conversation, text: str, *, as_json: bool) -> None:
+    """Send one message and print the answers.
 
     Raises:
-        TunefleetError: If a model does not answer.
+        TunefleetError: If a request fails.
     """
-    answers = _answers(talk, text, shown=not as_json)
+    answers = _answers(conversation, text, shown=not as_json)
     for answer in answers:
         if answer.error is not None:
             raise answer.error
@@ -116,24 +116,26 @@ def once(talk: Conversation, text: str, *, as_json: bool) -> None:
         print_json({"answers": [answer.facts for answer in answers]})
 
 
-def converse(talk: Conversation) -> None:
-    """Take questions from the terminal until the user ends it."""
+def converse(conversation: Conversation) -> None:
+    """Read messages from the terminal until the user quits."""
     if sys.stdin.isatty():
-        # What was typed while the model was loaded was typed at something else.
+        # Drop keys that were pressed while the model was loading.
         termios.tcflush(sys.stdin, termios.TCIFLUSH)
-        say(f"You talk with {' and '.join(talk.names)}. /help lists what can be done, /quit ends.", style="dim")
+        say(f"Chat with {' and '.join(conversation.names)}. /help lists the commands, /quit exits.", style="dim")
     while (text := _read()) is not None:
         try:
             if text.startswith("/") and not text.startswith("//"):
-                _obey(talk, text)
+                _run_command(conversation, text)
             elif text:
-                _tell(talk, _answers(talk, text[1:] if text.startswith("//") else text, shown=True))
+                _print_errors(
+                    conversation, _answers(conversation, text[1:] if text.startswith("//") else text, shown=True)
+                )
         except InputError as error:
             err().print(Text(str(error), style="bad"))
 
 
 def _read() -> str | None:
-    """Return what the user says; None at the end."""
+    """Return the next input; None at the end."""
     try:
         text = input(_PROMPT if sys.stdin.isatty() else "").strip()
     except (EOFError, KeyboardInterrupt):
@@ -141,21 +143,23 @@ def _read() -> str | None:
     return None if text in _QUIT else text
 
 
-def _obey(talk: Conversation, text: str) -> None:
+def _run_command(conversation: Conversation, text: str) -> None:
     word, _, rest = text.partition(" ")
     rest = rest.strip()
     if word == "/help":
         say(_HELP)
     elif word == "/reset":
-        talk.reset()
+        conversation.reset()
     elif word == "/system":
         if not rest:
-            raise InputError("/system needs a text.", hint="Write it behind: /system Be brief.")
-        talk.prompt(rest)
+            raise InputError("/system needs a text.", hint="Example: /system Be brief.")
+        conversation.set_system_prompt(rest)
     elif word == "/temperature":
-        talk.draw("temperature", _temperature(rest))
+        conversation.set_sampling("temperature", _temperature(rest))
     else:
-        raise InputError(f"There is no {word}.", hint="/help lists what there is; // says what begins with a slash.")
+        raise InputError(
+            f"Unknown command {word}.", hint="/help lists the commands; // sends text that starts with a slash."
+        )
 
 
 def _temperature(text: str) -> float:
@@ -164,22 +168,22 @@ def _temperature(text: str) -> float:
     except ValueError:
         found = -1.0
     if not 0 <= found <= _MAX_TEMPERATURE:
-        raise InputError("/temperature needs a number from 0 to 100.", hint="Write it behind: /temperature 0.7")
+        raise InputError("/temperature needs a number from 0 to 100.", hint="Example: /temperature 0.7")
     return found
 
 
-def _tell(talk: Conversation, answers: Sequence[Answer]) -> None:
+def _print_errors(conversation: Conversation, answers: Sequence[Answer]) -> None:
     for answer in answers:
         if answer.error is not None:
-            whose = f"{answer.name}: " if len(talk.names) > 1 else ""
+            whose = f"{answer.name}: " if len(conversation.names) > 1 else ""
             err().print(Text(f"{whose}{answer.error}", style="bad"))
 
 
-def _answers(talk: Conversation, text: str, *, shown: bool) -> list[Answer]:
-    answers = [Answer(name) for name in talk.names]
+def _answers(conversation: Conversation, text: str, *, shown: bool) -> list[Answer]:
+    answers = [Answer(name) for name in conversation.names]
     stop = threading.Event()
     threads = [
-        threading.Thread(target=talk.ask, args=(text, answer, stop), name=answer.name, daemon=True)
+        threading.Thread(target=conversation.ask, args=(text, answer, stop), name=answer.name, daemon=True)
         for answer in answers
     ]
     try:
@@ -187,9 +191,9 @@ def _answers(talk: Conversation, text: str, *, shown: bool) -> list[Answer]:
             thread.start()
         follow(answers, threads, shown=shown)
     except KeyboardInterrupt:
-        # Not waited for: nothing may come for long, and then the thread sees it.
+        # The threads are not joined: one that waits for the next token may take long to see the event.
         stop.set()
     for answer in answers:
-        # The words of an answer that was ended are part of the conversation, too.
-        talk.remember(text, answer)
+        # A stopped answer is part of the conversation, too.
+        conversation.remember(text, answer)
     return answers

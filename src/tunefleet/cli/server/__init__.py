@@ -1,1 +1,1 @@
-"""Commands that look after a server: keys, projects, database, stored files, `doctor`, `debug-dump`."""
+"""Server administration: keys, projects, database, stored files, `doctor`, `debug-dump`."""

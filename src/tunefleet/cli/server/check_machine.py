@@ -1,4 +1,4 @@
-"""The checks of `tunefleet doctor` for what lies around Tunefleet: folder, shared memory, proxy, TLS, Redis, clock."""
+"""The checks of `tunefleet doctor` for the machine: folder, shared memory, proxy, TLS, Redis, clock."""
 
 from __future__ import annotations
 
@@ -19,10 +19,11 @@ from tunefleet.client.trust import proxy_of
 from tunefleet.errors import MachineError, TunefleetError
 from tunefleet.settings import MeetingSettings, ProcessSettings, TlsSettings, load
 
-SHARED_MEMORY: Final = Path("/dev/shm")  # noqa: S108 -- looked at, never written
+SHARED_MEMORY: Final = Path("/dev/shm")  # noqa: S108 -- only read
+# A container gets 64 MiB by default, which the worker processes of a DataLoader soon fill.
 _LEAST_SHARED: Final = 512 << 20
-"""A container gets 64 MiB unless it asks for more; what loads rows in processes of its own soon fills that."""
 _SKEW_S: Final = 5.0
+# Renewal usually starts earlier: a certificate with less time left was not renewed.
 _SOON_S: Final = 14 * 86_400.0
 
 
@@ -34,13 +35,13 @@ def home() -> Finding:
         with tempfile.TemporaryFile(dir=above):
             pass
     except OSError as error:
-        told = f"{above} cannot be written ({error.strerror}), and {folder} is to be there"
-        return bad("Home", told, f"chown or chmod {above}, or set TUNEFLEET_HOME.")
-    return good("Home", f"{folder}" if above == folder else f"{folder} will be made at the first use")
+        text = f"{above} is not writable ({error.strerror}); {folder} belongs there"
+        return bad("Home", text, f"chown or chmod {above}, or set TUNEFLEET_HOME.")
+    return good("Home", f"{folder}" if above == folder else f"{folder} is created on first use")
 
 
 def shared_memory() -> Finding | None:
-    """Check the room that processes of one training share; None where the system has no such folder."""
+    """Check the shared memory of a run's processes; None where the system has no such folder."""
     if not SHARED_MEMORY.is_dir():
         return None
     size = os.statvfs(SHARED_MEMORY)
@@ -49,27 +50,29 @@ def shared_memory() -> Finding | None:
     if free >= _LEAST_SHARED:
         return good("Shared memory", found)
     if total < _LEAST_SHARED:
-        return warning("Shared memory", found, "Give the container more, such as `docker run --shm-size 2g`.")
-    return warning("Shared memory", found, f"Remove what ended processes have left in {SHARED_MEMORY}.")
+        return warning(
+            "Shared memory", found, "Give the container more shared memory, such as `docker run --shm-size 2g`."
+        )
+    return warning("Shared memory", found, f"Remove files of ended processes from {SHARED_MEMORY}.")
 
 
 def proxy() -> Finding | None:
-    """Say which proxy the environment puts before the chosen server; None if there is none."""
+    """Report the proxy between this machine and the chosen server; None if there is none."""
     try:
         with Client(chosen_url.get(), patience_s=0.0) as client:
             url = client.url
     except TunefleetError:
-        return None  # the check of the server says what is wrong
+        return None  # the server check reports the error
     through = proxy_of(url)
     if through is None:
         return None
     host = url.partition("://")[2].partition("/")[0].rpartition(":")[0] or url
-    told = f"the environment sends what is for {url} through {through}"
-    return warning("Proxy", told, f"If it does not let you through, name {host} in NO_PROXY.")
+    text = f"requests to {url} go through {through}"
+    return warning("Proxy", text, f"If the proxy blocks them, add {host} to NO_PROXY.")
 
 
 def redis() -> Finding | None:
-    """Check that the Redis which server and workers meet in answers; None if the settings name none."""
+    """Check that the configured Redis answers; None if none is configured."""
     settings = load(MeetingSettings)
     if settings.redis_url is None:
         return None
@@ -78,32 +81,32 @@ def redis() -> Finding | None:
     try:
         return good("Redis", ping(settings))
     except TunefleetError as error:
-        return bad("Redis", error.message, error.hint or "Start it, or mend REDIS_URL.")
+        return bad("Redis", error.message, error.hint or "Start it, or fix REDIS_URL.")
 
 
 def certificate() -> Finding | None:
-    """Check the certificate that a server or agent here would show; None if it would serve plain HTTP."""
+    """Check the TLS certificate of a server or agent here; None if it would serve plain HTTP."""
     settings = load(TlsSettings)
     try:
         found = opened(settings.tls_cert_file, settings.tls_key_file)
     except MachineError as error:
-        return bad("Certificate", error.message, error.hint or "Mend TUNEFLEET_TLS_CERT_FILE.")
+        return bad("Certificate", error.message, error.hint or "Fix TUNEFLEET_TLS_CERT_FILE.")
     if found is None:
         return None
-    facts, told = found.facts, f"{settings.tls_cert_file}, for {', '.join(found.facts.names) or 'no name'}"
+    facts, text = found.facts, f"{settings.tls_cert_file}, for {', '.join(found.facts.names) or 'no name'}"
     if facts.fault is not None:
-        return bad("Certificate", f"{told}: every client refuses it ({facts.fault})", "Renew it, or set the clock.")
+        return bad("Certificate", f"{text}: rejected by clients ({facts.fault})", "Renew it, or set the clock.")
     if facts.expires_at is None:
-        return good("Certificate", told)
+        return good("Certificate", text)
     left = facts.expires_at - time.time()
-    told = f"{told}, good for {formatting.duration(left)} more"
+    text = f"{text}, valid for {formatting.duration(left)}"
     if left < _SOON_S:
-        return warning("Certificate", told, "Renew it; a server that runs reads it again by itself.")
-    return good("Certificate", told)
+        return warning("Certificate", text, "Renew it; a running server reloads it automatically.")
+    return good("Certificate", text)
 
 
 def clock() -> Finding | None:
-    """Compare this machine's clock with the chosen server's; None if no server answers."""
+    """Compare the clocks of this machine and the chosen server; None if no server answers."""
     try:
         with Client(chosen_url.get(), patience_s=0.0) as client:
             url = client.url
@@ -113,9 +116,7 @@ def clock() -> Finding | None:
     if ahead is None:
         return None
     if abs(ahead) < _SKEW_S:
-        return good("Clock", "as the server's")
+        return good("Clock", "in sync with the server")
     side = "ahead of" if ahead > 0 else "behind"
-    told = (
-        f"this machine is {formatting.duration(abs(ahead))} {side} {url}: times of logs and metrics are wrong by that"
-    )
-    return warning("Clock", told, "Set both clocks, as with NTP (`timedatectl set-ntp true`).")
+    text = f"this machine is {formatting.duration(abs(ahead))} {side} {url}: times in logs and metrics are off"
+    return warning("Clock", text, "Synchronize both clocks, such as with NTP (`timedatectl set-ntp true`).")

@@ -1,4 +1,4 @@
-"""The check of `tunefleet doctor` that tries the server's store of files."""
+"""The check of `tunefleet doctor` for the artifact store."""
 
 from __future__ import annotations
 
@@ -16,21 +16,21 @@ from tunefleet.settings import ServerSettings, load
 
 
 def artifact_store() -> Finding:
-    """Check that the server's files can be written, read and removed where the settings say; leaves nothing there."""
+    """Check that a file can be written, read and removed in the configured store; leaves nothing there."""
     from tunefleet.orchestrator.storage.blob_stores import kind, open_blobs
 
     settings = load(ServerSettings)
     name, folder = settings.artifacts or str(settings.data_dir / "artifacts"), settings.data_dir / "artifacts"
     if settings.artifacts is None and not folder.exists():
-        return good("Artifact store", f"{folder} will be made at the first start")
-    # Why something cannot be removed is said once, as a finding.
+        return good("Artifact store", f"{folder} is created at the first start")
+    # A failed removal is reported once, as a finding, and not in the log too.
     log = logging.getLogger("tunefleet.artifacts")
     level, log.disabled = log.disabled, True
     try:
-        with tempfile.TemporaryDirectory(prefix="tunefleet-doctor-") as here:
-            # What a store elsewhere gathers before it sends it does not go into the data folder.
-            away = {} if settings.artifacts is None else {"data": Path(here)}
-            blobs = open_blobs(settings.model_copy(update=away))
+        with tempfile.TemporaryDirectory(prefix="tunefleet-doctor-") as scratch:
+            # A remote store buffers uploads locally: not in the data folder of a server that may run.
+            overrides = {} if settings.artifacts is None else {"data": Path(scratch)}
+            blobs = open_blobs(settings.model_copy(update=overrides))
             try:
                 prove(blobs)
             finally:
@@ -47,7 +47,7 @@ State = Literal["good", "warning", "bad"]
 
 
 class Finding(Message):
-    """What a check found."""
+    """The result of a check."""
 
     name: str
     state: State
@@ -56,27 +56,27 @@ class Finding(Message):
 
 
 def good(name: str, found: str) -> Finding:
-    """Return a finding that needs nothing."""
+    """Return a finding that needs no action."""
     return Finding(name=name, state="good", found=found)
 
 
-def warning(name: str, found: str, mend: str) -> Finding:
-    """Return a finding that one can live with."""
-    return Finding(name=name, state="warning", found=found, mend=mend)
+def warning(name: str, found: str, fix: str) -> Finding:
+    """Return a finding that does not stop Tunefleet."""
+    return Finding(name=name, state="warning", found=found, mend=fix)
 
 
-def bad(name: str, found: str, mend: str) -> Finding:
+def bad(name: str, found: str, fix: str) -> Finding:
     """Return a finding that stops Tunefleet."""
-    return Finding(name=name, state="bad", found=found, mend=mend)
+    return Finding(name=name, state="bad", found=found, mend=fix)
 
 
 def prove(blobs: BlobStore) -> None:
-    """Write, read and remove a file of a few bytes under a digest that nothing else has; blocks.
+    """Write, read and remove a small file under a unique digest; blocks.
 
     Raises:
-        MachineError: If it refuses one of the three, or gives back something else than it was given.
-        NotFoundError: If it does not have what was just written.
-        UnreachableError: If it does not answer.
+        MachineError: If one of the three fails, or the content differs.
+        NotFoundError: If the file just written is missing.
+        UnreachableError: If the store does not answer.
     """
     blobs.others_write = True
     body = f"tunefleet doctor {secrets.token_hex(16)}\n".encode()
@@ -87,13 +87,12 @@ def prove(blobs: BlobStore) -> None:
     try:
         if hashlib.sha256(blobs.read(digest)).hexdigest() != digest:
             raise ArtifactError(
-                "A file that was just written is read with another content.",
-                hint="Turn off what changes files between this machine and the store, such as a cache or a proxy.",
+                "A file that was just written is read with different content.", hint="Check the disk or bucket."
             )
     finally:
         blobs.delete(digest)
     if blobs.has(digest):
         raise MachineError(
-            "A file that was just written cannot be removed again.",
-            hint="Let the server's key or user delete there: what nothing refers to stays, and is paid for.",
+            "A file that was just written cannot be removed.",
+            hint="Allow the server's key or user to delete: otherwise unused files stay and cost money.",
         )

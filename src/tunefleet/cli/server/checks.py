@@ -1,4 +1,4 @@
-"""What `tunefleet doctor` looks at: each check returns what it found and how to mend it. Prints nothing."""
+"""The checks of `tunefleet doctor`: each returns a finding and how to fix it. Prints nothing."""
 
 from __future__ import annotations
 
@@ -29,26 +29,28 @@ from tunefleet.schemas.server_info import PeersView
 from tunefleet.settings import ClientSettings, ClusterSettings, ServerSettings, load
 
 _TRAINING: Final = ("torch", "transformers", "trl", "peft", "accelerate", "datasets")
+# The training libraries alone take half of it.
 _LEAST_MEMORY: Final = 2 << 30
 _LEAST_DISK: Final = 2 << 30
-_ASK_TIMEOUT_S: Final = 120
-_TORCH_ANEW: Final = (
-    f"See why with `{sys.executable} -c 'import torch'`, then install it anew: pip install --force-reinstall torch."
+# `import torch` may take long from a cold disk.
+_COMMAND_TIMEOUT_S: Final = 120
+_REINSTALL_TORCH: Final = (
+    f"See why with `{sys.executable} -c 'import torch'`, then reinstall it: pip install --force-reinstall torch."
 )
 
 
 def python() -> Finding:
-    """Name the interpreter; a version that is too old could not have imported this."""
+    """Report the interpreter; a version that is too old could not have imported this."""
     return good("Python", f"{platform.python_version()} at {sys.executable}")
 
 
 def training_libraries() -> Finding:
-    """Check that a worker here could train, without importing anything."""
+    """Check that the training libraries are installed, without importing them."""
     missing = [name for name in _TRAINING if find_spec(name) is None]
     if missing:
         return warning(
             "Training libraries",
-            f"{', '.join(missing)} missing: this machine can run server, CLI and SDK, but no training",
+            f"{', '.join(missing)} missing: this machine can run the server, CLI and SDK, but no training",
             errors.install("train"),
         )
     return good("Training libraries", ", ".join(f"{name} {_version(name)}" for name in _TRAINING))
@@ -58,35 +60,35 @@ def _version(name: str) -> str:
     try:
         return version(name)
     except PackageNotFoundError:
-        return "of unknown version"
+        return "(unknown version)"
 
 
 def environments() -> Finding:
-    """Say which environments of foreign packages are ready; one that is begun or outdated works for nobody."""
+    """Report which third-party environments are ready; an unfinished or outdated one cannot be used."""
     found = [at(name) for name in FAMILIES]
     ready = [each.name for each in found if each.ready]
     broken = [each for each in found if each.state in ("stale", "unfinished")]
-    said = f"ready: {', '.join(ready)}" if ready else "none is made; some task kinds need one (`tunefleet env list`)"
+    text = f"ready: {', '.join(ready)}" if ready else "none; some task kinds need one (`tunefleet env list`)"
     if broken:
         listed = ", ".join(f"{each.name} is {each.state}" for each in broken)
-        mend = "; ".join(f"tunefleet env create {each.name} --again" for each in broken)
-        return warning("Environments", f"{said}; {listed}" if ready else listed, mend)
-    return good("Environments", said)
+        fix = "; ".join(f"tunefleet env create {each.name} --again" for each in broken)
+        return warning("Environments", f"{text}; {listed}" if ready else listed, fix)
+    return good("Environments", text)
 
 
 def gpu() -> Finding:
     """Check the driver, the GPUs, and whether torch can use them."""
-    driver = _ask(["nvidia-smi", "--query-gpu=name,memory.total,driver_version", "--format=csv,noheader"])
+    driver = _run(["nvidia-smi", "--query-gpu=name,memory.total,driver_version", "--format=csv,noheader"])
     cards = [line.strip() for line in (driver or "").splitlines() if line.strip()]
     if find_spec("torch") is None:
-        return good("GPU", "; ".join(cards) or "none seen; torch is not installed")
+        return good("GPU", "; ".join(cards) or "none found; torch is not installed")
     program = "import torch; print(torch.version.cuda or torch.version.hip or '', torch.cuda.device_count())"
-    said = _ask([sys.executable, "-c", program])
-    if said is None:
-        return bad("GPU", f"torch {_version('torch')} cannot be imported", _TORCH_ANEW)
-    answer = said.split()
-    usable = int(answer[-1]) if answer and answer[-1].isdigit() else 0
-    build = answer[0] if len(answer) == 2 else None
+    output = _run([sys.executable, "-c", program])
+    if output is None:
+        return bad("GPU", f"torch {_version('torch')} cannot be imported", _REINSTALL_TORCH)
+    words = output.split()
+    usable = int(words[-1]) if words and words[-1].isdigit() else 0
+    build = words[0] if len(words) == 2 else None
     if usable:
         return good(
             "GPU", f"{'; '.join(cards) or formatting.plural(usable, 'GPU')}; torch uses {usable} (runtime {build})"
@@ -101,51 +103,51 @@ def gpu() -> Finding:
             f"{'; '.join(cards)}, but torch (CUDA {build}) cannot use it",
             "Update the NVIDIA driver, or install the torch build for its CUDA version; check CUDA_VISIBLE_DEVICES.",
         )
-    return good("GPU", "none; trainings run on the CPU")
+    return good("GPU", "none; training runs on the CPU")
 
 
-def _ask(command: list[str]) -> str | None:
+def _run(command: list[str]) -> str | None:
     if shutil.which(command[0]) is None:
         return None
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=_ASK_TIMEOUT_S, check=False)
+        done = subprocess.run(command, capture_output=True, text=True, timeout=_COMMAND_TIMEOUT_S, check=False)
     except (OSError, subprocess.TimeoutExpired):
         return None
     return done.stdout.strip() if done.returncode == 0 else None
 
 
 def memory() -> Finding:
-    """Check what is free."""
+    """Check the free memory."""
     now = psutil.virtual_memory()
     found = f"{formatting.size(now.available)} free of {formatting.size(now.total)}"
     if now.available < _LEAST_MEMORY:
-        return warning("Memory", found, "End something large: the training libraries alone take about 1 GiB.")
+        return warning("Memory", found, "Free some memory: the training libraries alone need about 1 GiB.")
     return good("Memory", found)
 
 
 def disk() -> Finding:
-    """Check what is free where the data lies."""
+    """Check the free disk space of the data folder."""
     folder = load(ServerSettings).data_dir
     free = disk_free(folder)
     found = f"{formatting.size(free)} free at {folder}"
     if free < _LEAST_DISK:
-        return warning("Disk", found, "Make room (`tunefleet prune`), or choose another folder with --data.")
+        return warning("Disk", found, "Free some space (`tunefleet prune`), or choose another folder with --data.")
     return good("Disk", found)
 
 
 def port() -> Finding:
-    """Check whether a server could listen, or which process does."""
+    """Check that the port is free, or report which process listens."""
     wanted = load(ServerSettings).port
     owner = _listener(wanted)
     if owner is None:
         return good("Port", f"{wanted} is free")
     if "tunefleet" in owner:
-        return good("Port", f"{wanted} is Tunefleet's ({owner})")
-    return warning("Port", f"{wanted} is taken by {owner}", "Stop it, or start with `tunefleet up --port N`.")
+        return good("Port", f"{wanted} is used by Tunefleet ({owner})")
+    return warning("Port", f"{wanted} is in use by {owner}", "Stop it, or start with `tunefleet up --port N`.")
 
 
 def _listener(wanted: int) -> str | None:
-    """Name the process that listens on a port, as well as this user may know it; `None` if nobody does."""
+    """Return the process that listens on a port, as far as this user may see it; `None` if none does."""
     with socket.socket() as probe:
         probe.settimeout(0.5)
         if probe.connect_ex(("127.0.0.1", wanted)) != 0:
@@ -156,34 +158,34 @@ def _listener(wanted: int) -> str | None:
         command = " ".join(psutil.Process(pid).cmdline()[:4]) if pid else ""
     except psutil.Error:
         pid, command = None, ""
-    return f"process {pid} ({command})" if pid else "a process that this user may not see"
+    return f"process {pid} ({command})" if pid else "a process of another user"
 
 
 def data_folder() -> Finding:
-    """Check that the data folder can be written and its database is whole; changes nothing."""
+    """Check that the data folder is writable and its database intact; changes nothing."""
     folder = load(ServerSettings).data_dir
     if not folder.exists():
-        return good("Data folder", f"{folder} will be made at the first start")
+        return good("Data folder", f"{folder} is created at the first start")
     try:
         probe = folder / ".doctor"
         probe.touch()
         probe.unlink()
     except OSError as error:
-        return bad("Data folder", f"{folder} cannot be written: {error.strerror}", f"chown or chmod {folder}.")
+        return bad("Data folder", f"{folder} is not writable: {error.strerror}", f"chown or chmod {folder}.")
     databases = sorted(folder.glob("*.db")) + sorted(folder.glob("*.sqlite*"))
     for database in (path for path in databases if not path.name.endswith(("-wal", "-shm"))):
         fault = fault_of(database)
         if fault:
             return bad(
                 "Data folder",
-                f"{database} is damaged: {fault}",
+                f"{database} is corrupt: {fault}",
                 f"Restore a backup, or move {folder} away and start with an empty one.",
             )
-    return good("Data folder", f"{folder}" + (", database whole" if databases else ", no database yet"))
+    return good("Data folder", f"{folder}" + (", database intact" if databases else ", no database yet"))
 
 
 def database() -> Finding:
-    """Check that the server's database can be reached and read, and whether a start would migrate it."""
+    """Check that the database can be read, and whether a start would migrate it."""
     from tunefleet.db.engine.offline import name_of, standing, target_of
 
     settings = load(ServerSettings)
@@ -191,84 +193,86 @@ def database() -> Finding:
     try:
         target = target_of(None if url is None else url.get_secret_value(), settings.data_dir)
         if url is None and not Path(target).exists():
-            return good("Database", f"{name_of(target)} will be made at the first start")
+            return good("Database", f"{name_of(target)} is created at the first start")
         found = standing(target)
     except StoreError as error:
-        return bad("Database", error.message, error.hint or "Mend TUNEFLEET_DATABASE_URL.")
-    told = f"{found.address}, {found.engine}, revision {found.revision or 'none yet'}"
+        return bad("Database", error.message, error.hint or "Fix TUNEFLEET_DATABASE_URL.")
+    text = f"{found.address}, {found.engine}, revision {found.revision or 'none yet'}"
     if found.revision is not None and not found.current:
-        return warning("Database", told, f"`tunefleet backup FILE`, then `tunefleet db migrate` (to {found.newest}).")
-    return good("Database", told)
+        return warning("Database", text, f"`tunefleet backup FILE`, then `tunefleet db migrate` (to {found.newest}).")
+    return good("Database", text)
 
 
 def server() -> Finding:
-    """Check that the chosen server answers and knows the key."""
+    """Check that the chosen server answers and accepts the key."""
     from tunefleet import __version__
 
     try:
         with Client(chosen_url.get(), patience_s=0.5) as client:
             info, url = client.info(), client.url
-            # A worker's key may not ask who else serves.
-            stands = place(client.servers()) if info.role in {"admin", "member", "viewer"} else None
+            # A worker's key may not list the servers.
+            role = peer_role(client.servers()) if info.role in {"admin", "member", "viewer"} else None
     except TunefleetError as error:
         return warning("Server", error.message, error.hint or "Start one with `tunefleet up`.")
     if not info.authenticated:
-        return bad("Server", f"{url} does not know this key", f"Run `tunefleet login {url}` with a good key.")
+        return bad("Server", f"{url} rejects this key", f"Run `tunefleet login {url}` with a valid key.")
     if info.version != __version__:
         return warning("Server", f"{url} is version {info.version}, this is {__version__}", "Install the same version.")
-    told = f"{url}, version {info.version}, logged in as {info.owner} ({info.role})"
-    if stands is None:
-        return good("Server", told)
-    if stands.mend is not None:
-        return warning("Server", f"{told}; {stands.told}", stands.mend)
-    return good("Server", f"{told}; {stands.told}")
+    text = f"{url}, version {info.version}, logged in as {info.owner} ({info.role})"
+    if role is None:
+        return good("Server", text)
+    if role.fix is not None:
+        return warning("Server", f"{text}; {role.text}", role.fix)
+    return good("Server", f"{text}; {role.text}")
 
 
 def hub() -> Finding:
-    """Say whether models and datasets would be fetched from the hub."""
+    """Report whether models and datasets are fetched from the hub."""
     if load(ClientSettings).hub_offline:
         return good("Model hub", "off (HF_HUB_OFFLINE): only local and built-in models and datasets")
     return good(
-        "Model hub", "on: a name that is not local is fetched from huggingface.co (HF_HUB_OFFLINE=1 turns it off)"
+        "Model hub", "on: names that are not local are fetched from huggingface.co (HF_HUB_OFFLINE=1 turns it off)"
     )
 
 
-# Who leads and was silent for longer is followed by another in a moment, or cannot reach the database.
+# A leader without a heartbeat for this long is about to be replaced, or cannot reach the database.
 _MISSED_S: Final = 10.0
 
 
-class Place(NamedTuple):
-    """How a server stands; `mend` says what to do if nobody leads."""
+class PeerRole(NamedTuple):
+    """The role of a server among its peers; `fix` says what to do if there is no leader."""
 
-    told: str
-    mend: str | None = None
+    text: str
+    fix: str | None = None
 
 
-def place(view: PeersView) -> Place | None:
-    """Return how the server that was asked stands; null if it has its database to itself."""
+def peer_role(view: PeersView) -> PeerRole | None:
+    """Return the role of the server that answered; `None` if it is the only one on its database."""
     if not view.shared:
         return None
     leader = next((each for each in view.servers if each.leads and each.silent_s <= _MISSED_S), None)
     count = formatting.plural(len(view.servers), "server")
     if leader is None:
-        return Place(f"of {count} none leads", "See `tunefleet servers`, and the logs of those that do not answer.")
+        return PeerRole(
+            f"none of {count} is the leader", "See `tunefleet servers` and the logs of servers that do not answer."
+        )
     if leader.this:
-        return Place(f"of {count} this one leads")
-    return Place(f"of {count} this one follows; {leader.id} on {leader.host} leads")
+        return PeerRole(f"leader of {count}")
+    return PeerRole(f"follower, one of {count}; the leader is {leader.id} on {leader.host}")
 
 
-# A job that is never asked for: that the cluster does not know it says that the cluster answers.
-_NOBODY: Final = "tunefleet-doctor"
+# No such job exists: an answer of "unknown job" proves that the cluster responds.
+_PROBE_JOB: Final = "tunefleet-doctor"
 
 
 def slurm() -> Finding | None:
-    """Check that Slurm answers; None if no task may ask it for nodes."""
+    """Check that Slurm answers; None if it is not enabled."""
     settings = load(ClusterSettings)
     return _answers("slurm", settings) if settings.slurm else None
 
 
 def ray() -> Finding | None:
-    """Check that Ray answers; None if no task may ask it for nodes."""
+    """Check that Ray answers; None if it is not configured."""
     settings = load(ClusterSettings)
     return None if settings.ray_address is None else _answers("ray", settings)
 
@@ -278,15 +282,15 @@ def _answers(engine: Literal["slurm", "ray"], settings: ClusterSettings) -> Find
 
     name = engine.capitalize()
     try:
-        open_cluster(engine, settings).look([_NOBODY])
+        open_cluster(engine, settings).look([_PROBE_JOB])
     except TunefleetError as error:
         return bad(
             name, error.message, error.hint or f"Check the cluster, and the settings TUNEFLEET_{engine.upper()}_*."
         )
     if settings.nodes_url is None:
-        hint = "Set TUNEFLEET_NODES_URL to the server's address in the nodes' network."
-        return warning(name, "it answers; its nodes may not find the server where that listens", hint)
-    return good(name, f"it answers; its nodes start {settings.nodes_command} for {settings.nodes_url}")
+        hint = "Set TUNEFLEET_NODES_URL to the server's address as seen from the nodes."
+        return warning(name, "reachable; its nodes may not reach the server at its listen address", hint)
+    return good(name, f"reachable; its nodes start {settings.nodes_command} for {settings.nodes_url}")
 
 
 CHECKS: tuple[Callable[[], Finding | None], ...] = (
@@ -314,12 +318,12 @@ CHECKS: tuple[Callable[[], Finding | None], ...] = (
 
 
 def findings() -> Iterator[Finding]:
-    """Run every check; one that cannot be made is a finding too."""
+    """Run every check; a check that fails to run is a finding, too."""
     for check in CHECKS:
         try:
             found = check()
-            if found is not None:  # else it is about something that is not wanted here
+            if found is not None:  # None: not configured on this machine
                 yield found
         except (TunefleetError, OSError) as error:
             name = check.__name__.replace("_", " ").capitalize()
-            yield bad(name, str(error), "Mend that and run `tunefleet doctor` again.")
+            yield bad(name, str(error), "Fix this and run `tunefleet doctor` again.")

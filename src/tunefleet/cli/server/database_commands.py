@@ -23,16 +23,16 @@ app = typer.Typer(help="Check and migrate the server's database.", no_args_is_he
 
 Data = Annotated[
     Path | None,
-    typer.Option("--data", metavar="FOLDER", help="The server's data folder; TUNEFLEET_DATABASE_URL is heeded, too."),
+    typer.Option("--data", metavar="FOLDER", help="The server's data folder; TUNEFLEET_DATABASE_URL is respected."),
 ]
-_NOT_IN_IT = "It has the database alone: files (artifacts) stay where they are, in {where}."
+_WITHOUT_FILES = "Database only: files (artifacts) stay in {where}."
 
 
 @examples("tunefleet db check", "tunefleet db check --json | jq .current")
 def check(*, data: Data = None, as_json: Json = False) -> None:
-    """Say what the database is, and whether this version can work with it; changes nothing.
+    """Show the database and its revision, and whether this version can use it; changes nothing.
 
-    The exit code is 1 if it has to be migrated or restored first.
+    The exit code is 1 if a migration or restore is needed first.
     """
     from tunefleet.db.engine.offline import standing
     from tunefleet.db.engine.sqlite import fault_of
@@ -40,7 +40,7 @@ def check(*, data: Data = None, as_json: Json = False) -> None:
     target, _ = _place(data)
     fault = fault_of(target) if isinstance(target, Path) and target.exists() else None
     if fault:
-        raise StoreError(f"{target} is damaged: {fault}", hint="Restore a backup (`tunefleet restore`).")
+        raise StoreError(f"{target} is corrupt: {fault}", hint="Restore a backup (`tunefleet restore`).")
     found = standing(target)
     if as_json:
         print_json(_told(found))
@@ -52,10 +52,10 @@ def check(*, data: Data = None, as_json: Json = False) -> None:
 
 @examples("tunefleet db migrate", "tunefleet db migrate --data ./fleet")
 def migrate(*, data: Data = None, as_json: Json = False) -> None:
-    """Bring the database's tables to this version, as a server does when it starts.
+    """Migrate the database to this version, as a server does when it starts.
 
-    Nothing happens if they are there. Several at once wait for each other.
-    Of SQLite the database as it was is kept beside it; of PostgreSQL take a backup first (`tunefleet backup`, pg_dump).
+    Does nothing if the database is up to date. Concurrent migrations wait for each other.
+    SQLite: a copy of the old database is kept next to it. PostgreSQL: back it up first (`tunefleet backup`, pg_dump).
     """
     from tunefleet.db.engine import sqlite
     from tunefleet.db.engine.database import Database
@@ -76,36 +76,36 @@ def migrate(*, data: Data = None, as_json: Json = False) -> None:
         print_json(_told(after) | {"before": before.revision, "copy": None if copy is None else str(copy)})
         return
     if before.current:
-        say(f"{after.address} is at revision {after.revision} already.")
+        say(f"{after.address} is already at revision {after.revision}.")
     else:
-        say(f"{after.address} is at revision {after.revision} now ({before.revision or 'no tables'} before).")
+        say(f"Migrated {after.address} from {before.revision or 'no tables'} to revision {after.revision}.")
     if copy is not None:
-        say(f"As it was it is kept in {copy}.")
+        say(f"The old database is kept in {copy}.")
     elif migrated:
-        say("PostgreSQL keeps no copy of it as it was; before the next upgrade: pg_dump, or tunefleet backup.")
+        say("PostgreSQL: no copy was kept. Before the next upgrade run pg_dump or `tunefleet backup`.")
 
 
 @examples("tunefleet backup fleet.zip", "TUNEFLEET_DATABASE_URL=postgresql://… tunefleet backup fleet.zip")
 def backup(
-    file: Annotated[Path, typer.Argument(metavar="FILE", help="Where to write it; a file there is replaced.")],
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="Output file; an existing file is replaced.")],
     *,
     data: Data = None,
     as_json: Json = False,
 ) -> None:
-    """Write the server's database into a file, also while it runs.
+    """Back up the server's database, also while it runs.
 
-    The file holds one moment of it, whether it is SQLite's or PostgreSQL's.
-    `tunefleet restore` fills a database of either kind from it. Keep it as you keep a password.
+    The file is a consistent snapshot of a SQLite or PostgreSQL database.
+    `tunefleet restore` restores it into either kind. Store it as safely as a password.
     """
     from tunefleet.db.backup import archive
 
     target, folder = _place(data)
     if not file.absolute().parent.is_dir():
-        raise StoreError(f"There is no folder {file.absolute().parent}.", hint="Make it first.")
+        raise StoreError(f"There is no folder {file.absolute().parent}.", hint="Create it first.")
     try:
         manifest = archive.write(target, file, progress=_shown(as_json))
     except OSError as error:
-        raise StoreError(f"{file} cannot be written: {error.strerror}.", hint="Choose another place.") from error
+        raise StoreError(f"{file} cannot be written: {error.strerror}.", hint="Choose another path.") from error
     if as_json:
         print_json(_summary(manifest, file))
         return
@@ -113,7 +113,7 @@ def backup(
         f"{file}: {formatting.plural(manifest.rows, 'row')} of {formatting.plural(len(manifest.tables), 'table')}"
         f" ({formatting.size(file.stat().st_size)}), from {manifest.engine} at revision {manifest.revision}."
     )
-    say(_NOT_IN_IT.format(where=_files(folder)))
+    say(_WITHOUT_FILES.format(where=_files(folder)))
 
 
 @examples(
@@ -121,16 +121,16 @@ def backup(
     "TUNEFLEET_DATABASE_URL=postgresql://… tunefleet restore fleet.zip",
 )
 def restore(
-    file: Annotated[Path, typer.Argument(metavar="FILE", help="What `tunefleet backup` has written.")],
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="A file written by `tunefleet backup`.")],
     *,
     data: Data = None,
-    force: Annotated[bool, typer.Option("--force", help="Throw away what the database has.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Overwrite the current content of the database.")] = False,
     as_json: Json = False,
 ) -> None:
-    """Fill a database from a backup: SQLite's or PostgreSQL's.
+    """Restore the database from a backup (SQLite or PostgreSQL).
 
-    Stop its servers first. The file is checked whole before anything changes, and all of it is restored or nothing. A
-    backup of an older version is migrated. Keys that worked then work again.
+    Stop its servers first. The whole file is checked before anything changes, and the restore is all or nothing. A
+    backup of an older version is migrated. API keys of the backup become valid again.
     """
     from tunefleet.db.backup.archive import restore as restored
 
@@ -139,8 +139,8 @@ def restore(
     if as_json:
         print_json(_summary(manifest, file))
         return
-    say(f"Restored {formatting.plural(manifest.rows, 'row')} of {manifest.made_at}, from {manifest.engine}.")
-    say(_NOT_IN_IT.format(where=_files(folder)))
+    say(f"Restored {formatting.plural(manifest.rows, 'row')} from {manifest.made_at} ({manifest.engine}).")
+    say(_WITHOUT_FILES.format(where=_files(folder)))
 
 
 def _place(data: Path | None) -> tuple[Path | str, Path]:
@@ -161,9 +161,11 @@ def _told(found: Standing) -> dict[str, Any]:
 
 def _lines(found: Standing) -> list[tuple[str, str | None]]:
     if found.engine is None:
-        return [("database", found.address), ("", "It is not there yet; the server's first start makes it.")]
-    state = "as this version wants it" if found.current else f"this version wants {found.newest}: tunefleet db migrate"
-    revision = f"{found.revision}, {state}" if found.revision else "no tables yet; the server's first start makes them"
+        return [("database", found.address), ("", "Not created yet; the server creates it at its first start.")]
+    state = "up to date" if found.current else f"this version needs {found.newest}: tunefleet db migrate"
+    revision = (
+        f"{found.revision}, {state}" if found.revision else "no tables yet; the server creates them at its first start"
+    )
     held = f"{formatting.plural(found.rows, 'row')} in {formatting.plural(found.tables, 'table')}"
     return [("database", found.address), ("engine", found.engine), ("revision", revision), ("holds", held)]
 

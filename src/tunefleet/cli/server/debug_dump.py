@@ -1,4 +1,4 @@
-"""`tunefleet debug-dump`: one archive with all that helps to find out what is wrong, and no secret."""
+"""`tunefleet debug-dump`: diagnostics in one archive, without secrets."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import typer
 from tunefleet.cli.console import Json, print_json, say
 from tunefleet.cli.lazy_group import examples
 from tunefleet.cli.server.dump_collectors import Part, parts
-from tunefleet.cli.server.dump_redaction import Quiet
+from tunefleet.cli.server.dump_redaction import Redactor
 from tunefleet.errors import MachineError
 
 _PRIVATE = 0o600
@@ -24,34 +24,34 @@ _PRIVATE = 0o600
 @examples("tunefleet debug-dump", "tunefleet debug-dump /tmp/what-is-wrong.tar.gz")
 def debug_dump(
     file: Annotated[
-        Path | None, typer.Argument(help="Where it goes; default: tunefleet-debug-<time>.tar.gz in this folder.")
+        Path | None, typer.Argument(help="Output file; default: tunefleet-debug-<time>.tar.gz in this folder.")
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """Write one archive that helps to find what is wrong.
+    """Collect diagnostics into one archive.
 
-    In it: versions, settings, what `tunefleet doctor` finds, the server's state, its queue, workers, newest events and
-    figures, and the last lines of the logs on this machine. Values of keys, tokens and passwords are left out. What
-    cannot be had, such as a server that does not answer, is named in missing.txt.
+    It contains versions, settings, the findings of `tunefleet doctor`, the server's state, queue, workers, newest
+    events and metrics, and the last lines of the logs on this machine. Values of keys, tokens and passwords are
+    redacted. Missing parts, such as those of a server that does not answer, are listed in missing.txt.
     """
     name = f"tunefleet-debug-{datetime.now(UTC):%Y%m%d-%H%M%S}"
     target = file or Path(f"{name}.tar.gz")
-    quiet = Quiet.of_this_machine()
+    redactor = Redactor.of_this_machine()
     made = list(parts())
     missing = [part for part in made if part.missing is not None]
     made.append(_missing(missing))
     try:
-        _write(target, name, [part for part in made if part.missing is None], quiet)
+        _write(target, name, [part for part in made if part.missing is None], redactor)
     except OSError as error:
         raise MachineError(
             f"{target} cannot be written: {error.strerror or error}.", hint="Name another file."
         ) from error
     if as_json:
-        print_json({"file": str(target), "missing": {part.name: quiet.text(part.missing or "") for part in missing}})
+        print_json({"file": str(target), "missing": {part.name: redactor.text(part.missing or "") for part in missing}})
         return
-    say(f"{target} has {len(made) - len(missing)} files. Look through it before you hand it on.")
+    say(f"Wrote {target} with {len(made) - len(missing)} files. Review it before you share it.")
     for part in missing:
-        say(f"  without {part.name}: {quiet.text(part.missing or '')}", style="warn")
+        say(f"  without {part.name}: {redactor.text(part.missing or '')}", style="warn")
 
 
 def _missing(parts_: list[Part]) -> Part:
@@ -59,13 +59,13 @@ def _missing(parts_: list[Part]) -> Part:
     return Part("missing.txt", text="\n".join(lines) + "\n")
 
 
-def _write(target: Path, folder: str, made: list[Part], quiet: Quiet) -> None:
-    # Nobody else may open it, not even while it is new and empty.
+def _write(target: Path, folder: str, made: list[Part], redactor: Redactor) -> None:
+    # Created with its mode: no other user may open it, not even while it is empty.
     with os.fdopen(os.open(target, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, _PRIVATE), "wb") as stream:
         os.fchmod(stream.fileno(), _PRIVATE)
         with tarfile.open(fileobj=stream, mode="w:gz") as archive:
             for part in made:
-                data = quiet.text(quiet.document(part.data) if part.data is not None else part.text).encode()
+                data = redactor.text(redactor.document(part.data) if part.data is not None else part.text).encode()
                 entry = tarfile.TarInfo(f"{folder}/{part.name}")
                 entry.size, entry.mtime, entry.mode = len(data), int(time.time()), _PRIVATE
                 archive.addfile(entry, io.BytesIO(data))

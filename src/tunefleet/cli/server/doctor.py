@@ -1,4 +1,4 @@
-"""`tunefleet doctor`: check this machine and say how to mend what is wrong."""
+"""`tunefleet doctor`: check this machine and show how to fix problems."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ _MARKS = {"good": ("✓", "good"), "warning": ("!", "warn"), "bad": ("✗", "bad
 
 @examples("tunefleet doctor", "tunefleet doctor --json | jq '.[] | select(.state != \"good\")'")
 def doctor(*, as_json: Json = False) -> None:
-    """Check this machine and say how to mend what is wrong.
+    """Check this machine and show how to fix problems.
 
-    The exit code is 1 if something stops Tunefleet, else 0; warnings do not count.
+    The exit code is 1 if a problem stops Tunefleet, else 0; warnings do not count.
     """
     found = list(findings())
     if as_json:
@@ -50,8 +50,8 @@ def _conclude(found: list[Finding]) -> None:
     warned = sum(finding.state == "warning" for finding in found)
     say()
     if wrong:
-        say(f"{formatting.plural(wrong, 'thing')} to mend.", style="bad")
+        say(f"{formatting.plural(wrong, 'problem')} to fix.", style="bad")
     elif warned:
-        say(f"Tunefleet can work here, with {formatting.plural(warned, 'warning')}.", style="warn")
+        say(f"No problems, {formatting.plural(warned, 'warning')}.", style="warn")
     else:
-        say("All is well.", style="good")
+        say("All checks passed.", style="good")

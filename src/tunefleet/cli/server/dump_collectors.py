@@ -1,4 +1,4 @@
-"""The parts of a debug dump: each is collected by itself, so that one that cannot be had costs nothing but itself."""
+"""The parts of a debug dump, collected independently: one that fails does not affect the others."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ from tunefleet.settings import (
     variables_of,
 )
 
-# How many of the last lines of each log.
+# Last lines of each log.
 LINES: Final = 1000
 _MOST_BYTES: Final = 2 << 20
 _EVENTS: Final = 250
@@ -64,7 +64,7 @@ _OURS: Final = ("TUNEFLEET_", "OTEL_", "HF_", "CUDA_", "OMP_", "LOG_", "REDIS_",
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """One file of the archive: a text or data; or why there is none."""
+    """One file of the archive: text or data, or the reason why it is missing."""
 
     name: str
     text: str = ""
@@ -87,7 +87,7 @@ def _tried(name: str, make: Callable[[], Any]) -> Part:
     try:
         made = make()
     except (TunefleetError, OSError, ValueError) as error:
-        return Part(name, missing=str(error))  # an answer that is no JSON, as a proxy gives it, is none of ours
+        return Part(name, missing=str(error))  # ValueError: a proxy answered with something other than JSON
     return Part(name, text=made) if isinstance(made, str) else Part(name, data=made)
 
 
@@ -107,7 +107,7 @@ def _settings(cls: type[ProcessSettings]) -> dict[str, Any]:
 
 
 def _plain(settings: BaseModel) -> dict[str, Any]:
-    # A secret is written as stars by its own type.
+    # `SecretStr` serializes as stars.
     return settings.model_dump(mode="json")
 
 
@@ -142,7 +142,8 @@ def _metrics(client: Client, accept: str) -> bytes:
 
 
 def _newest_events(client: Client) -> Any:
-    """Return the newest events; the route lists from the oldest on, so where they end is felt for in a few steps."""
+    """Return the newest events."""
+    # The route lists from the oldest on and has no order option: find the last id by doubling, then bisection.
     known, beyond = 0, 1
     while found := _asked(client, "/events", after=beyond, limit=1):
         known = int(found[0]["id"])
@@ -163,7 +164,7 @@ def _logs() -> Iterator[Part]:
         seen.add(whole)
         yield _tried(f"logs/{len(seen)}-{whole.name}", partial(_tail, whole))
     if not seen:
-        yield Part("logs", missing="No log was found on this machine where the settings say that one lies.")
+        yield Part("logs", missing="No log file was found at the configured paths.")
 
 
 def _log_files() -> Iterator[Path]:
@@ -184,7 +185,7 @@ def _agent_or_none() -> AgentSettings | None:
     try:
         return load_agent()
     except TunefleetError:
-        return None  # said already: its settings are a part
+        return None  # reported by settings/agent.json
 
 
 def _tail(path: Path) -> str:

@@ -1,7 +1,7 @@
-"""Takes secrets out of what is handed to others: by the names that they go by, by their form, and by their values.
+"""Redacts secrets by key name, by pattern and by value.
 
-The values are those that this machine knows: credentials in the environment and in `.env`, keys of server and client,
-the secrets of tasks.
+The values are those known on this machine: credentials in the environment and in `.env`, keys of server and client,
+secrets of tasks.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ from tunefleet.settings import (
 )
 
 Settings = TypeVar("Settings", bound=ProcessSettings)
+# A shorter value would match inside ordinary words.
 _LEAST: Final = 6
-"""A shorter value is not looked for: it would be found in words that are none."""
 _NAMED: Final = re.compile(
     r"(?i)(?P<name>[\w-]{0,64}(?:authorization|token|passw(?:or)?d|secret|api[_-]?key|access[_-]?key|private[_-]?key"
     r"|cookie|credentials?)[\"']?\s*[:=]\s*[\"']?(?:(?:bearer|basic)\s+)?)(?P<value>[^\s\"',;&<>}\]]{4,})"
@@ -39,19 +39,19 @@ _MOST_BYTES: Final = 64 << 10
 _PREFIXES: Final = ("TUNEFLEET_SECRET_",)
 
 
-class Quiet:
-    """Hides secrets in texts and in data.
+class Redactor:
+    """Redacts secrets in texts and in data.
 
     Args:
-        values: Name → value of the secrets that are known.
+        values: Name → value of the known secrets.
     """
 
     def __init__(self, values: Mapping[str, str]) -> None:
         self._known = Redaction({name: value for name, value in values.items() if len(value) >= _LEAST})
 
     @classmethod
-    def of_this_machine(cls) -> Quiet:
-        """Return one that knows the secrets of this machine, as far as this user may read them."""
+    def of_this_machine(cls) -> Redactor:
+        """Return a redactor with the secrets of this machine that this user may read."""
         return cls({**_variables(), **_files()})
 
     def text(self, text: str) -> str:
@@ -61,12 +61,12 @@ class Quiet:
         return scrub(self._known.text(text))
 
     def document(self, data: Any) -> str:
-        """Return data as JSON, without the values that go by a secret's name."""
+        """Return data as JSON without the values of secret keys."""
         return json.dumps(redaction.tree(self._known.value(data)), indent=1, ensure_ascii=False, default=str) + "\n"
 
 
 def _starred(match: re.Match[str]) -> str:
-    # A reference to a secret is none.
+    # A reference such as ${NAME} is not secret itself.
     return match[0] if match["value"].startswith(("${", "***", "null", "None")) else f"{match['name']}{redaction.STARS}"
 
 
@@ -86,7 +86,7 @@ def _password(value: str) -> str | None:
 
 
 def loaded(cls: type[Settings]) -> Settings | None:
-    """Return settings; null if one of them cannot be used: what is wrong with it is said elsewhere."""
+    """Return settings; `None` if they are invalid, which their own part of the dump reports."""
     try:
         return load(cls)
     except TunefleetError:
@@ -94,7 +94,7 @@ def loaded(cls: type[Settings]) -> Settings | None:
 
 
 def data_dir() -> Path:
-    """Return the server's folder, also where another of its settings cannot be used."""
+    """Return the server's data folder, even if another setting is invalid."""
     settings = loaded(ServerSettings)
     if settings is not None:
         return settings.data_dir
@@ -123,7 +123,7 @@ def _listed(folder: Path) -> Iterable[Path]:
     try:
         return [path for path in folder.iterdir() if path.is_file()]
     except OSError:
-        return []  # it is not there, or another user's: then no text of it is ours to hide
+        return []  # missing, or another user's: the dump cannot contain its text
 
 
 def _content(path: Path) -> str | None:

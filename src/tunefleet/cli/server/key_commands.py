@@ -1,4 +1,4 @@
-"""`tunefleet keys`: who may use the server."""
+"""`tunefleet keys`: API keys of the server."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def keys(context: typer.Context, *, as_json: Json = False) -> None:
 
 @examples("tunefleet keys ls")
 def ls(*, as_json: Json = False) -> None:
-    """List keys, without their secrets."""
+    """List keys without their secrets."""
     with connect() as client:
         found = client.keys.list(limit=1000).items
     if as_json:
@@ -40,42 +40,42 @@ def ls(*, as_json: Json = False) -> None:
             key.project,
             f"{formatting.age(key.created_at)} ago",
             f"{formatting.age(key.last_used_at)} ago" if key.last_used_at else "never",
-            Text("revoked", style="bad") if key.revoked_at else Text("good", style="good"),
+            Text("revoked", style="bad") if key.revoked_at else Text("active", style="good"),
         )
     say(listing)
 
 
 @examples("tunefleet keys create laptop", "tunefleet keys create gpu-box --role worker")
 def create(
-    name: Annotated[str, typer.Argument(metavar="NAME", help="What the key is for.")],
+    name: Annotated[str, typer.Argument(metavar="NAME", help="A name for the key.")],
     *,
     role: Annotated[
         Literal["admin", "member", "viewer", "worker"],
         typer.Option(
-            "--role", help="admin: everything. member: own tasks, reads all. viewer: reads. worker: runs tasks."
+            "--role", help="admin: everything. member: own tasks, reads all. viewer: read-only. worker: runs tasks."
         ),
     ] = "member",
-    owner: Annotated[str | None, typer.Option("--owner", help="Whom its work belongs to; default: NAME.")] = None,
+    owner: Annotated[str | None, typer.Option("--owner", help="Owner of the key's tasks; default: NAME.")] = None,
     project: Annotated[
-        str | None, typer.Option("--project", metavar="PROJECT", help="Where it works; default: where yours does.")
+        str | None, typer.Option("--project", metavar="PROJECT", help="Project of the key; default: yours.")
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """Create a key; its secret is shown this once."""
+    """Create a key; its secret is shown only once."""
     with connect() as client:
         made = client.keys.create(name, role, owner=owner, project=project)
     if as_json:
         print_json(made)
         return
     say(made.secret)
-    say(f"This is the only time it is shown. Key {made.id}, role {made.role}, project {made.project}.", style="dim")
+    say(f"Copy it now; it is not shown again. Key {made.id}, role {made.role}, project {made.project}.", style="dim")
 
 
 @examples("tunefleet keys revoke key-7d21")
 def revoke(
     key: Annotated[str, typer.Argument(metavar="KEY", help="Id of a key.")], *, yes: Yes = False, as_json: Json = False
 ) -> None:
-    """Revoke a key; whoever uses it is refused from now on."""
+    """Revoke a key; requests with it are rejected from now on."""
     confirm(f"Revoke key {key}?", yes=yes)
     with connect() as client:
         client.keys.revoke(key)

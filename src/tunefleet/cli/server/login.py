@@ -19,14 +19,16 @@ from tunefleet.settings import ClientSettings, load
 
 @examples("tunefleet login http://gpu-box:8000", "tunefleet login http://gpu-box:8000 < key.txt", "tunefleet login")
 def login(
-    url: Annotated[str | None, typer.Argument(metavar="URL", help="The server; without it: a link.")] = None,
+    url: Annotated[
+        str | None, typer.Argument(metavar="URL", help="Server URL; without it, print a login link.")
+    ] = None,
     *,
     as_json: Json = False,
 ) -> None:
     """Save a server's URL and key, or print a login link.
 
-    The key is asked for, or read from standard input: on the command line everybody on this machine could see it.
-    The link opens one browser session on the server that this user is logged in to, once and within ten minutes.
+    The key is prompted for, or read from standard input: a command line is visible to all users of this machine.
+    The link opens one browser session on the server that you are logged in to; it works once, within ten minutes.
     """
     if url is None:
         _print_link(as_json=as_json)
@@ -47,11 +49,11 @@ def _save(base: str, *, as_json: bool) -> None:
     secret = typer.prompt(f"API key for {base}", hide_input=True, err=True) if sys.stdin.isatty() else sys.stdin.read()
     secret = secret.strip()
     if not secret:
-        raise AuthError("No key was given.", hint="An admin makes one with `tunefleet keys create NAME`.")
+        raise AuthError("No key was given.", hint="An admin creates one with `tunefleet keys create NAME`.")
     with Client(base, secret, patience_s=2.0) as client:
         info = client.info()
     if not info.authenticated:
-        raise AuthError(f"{base} does not know this key.", hint="It may be revoked, or of another server.")
+        raise AuthError(f"{base} rejects this key.", hint="It may be revoked, or belong to another server.")
     file = load(ClientSettings).client_file
     write_client_file(file, Connection(base, secret))
     if as_json:

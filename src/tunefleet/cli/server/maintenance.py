@@ -1,4 +1,4 @@
-"""`tunefleet prune`: make room on the server."""
+"""`tunefleet prune`, `servers` and `storage`: maintenance of the server."""
 
 from __future__ import annotations
 
@@ -18,21 +18,21 @@ from tunefleet.schemas.server_info import Kept
 def prune(
     *,
     older_than: Annotated[
-        str, typer.Option("--older-than", metavar="AGE", help="Since their end: 12h, 7d, 4w.")
+        str, typer.Option("--older-than", metavar="AGE", help="Time since the workflow ended: 12h, 7d, 4w.")
     ] = "30d",
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would be removed.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show what would be removed.")] = False,
     yes: Yes = False,
     as_json: Json = False,
 ) -> None:
-    """Remove what ended long ago.
+    """Remove old workflows with their data.
 
-    Workflows whose tasks are all final go with metrics, logs and artifacts; then files that nothing refers to.
+    Removes workflows whose tasks have all ended, with metrics, logs and artifacts; then unreferenced files.
     """
     age_s = parse_duration(older_than)
     with connect(patience_s=10.0) as client:
         reply = client.prune(age_s, dry_run=True)
         if not dry_run:
-            confirm(f"Remove {_amount(reply)} that ended more than {older_than} ago?", yes=yes)
+            confirm(f"Remove {_amount(reply)} older than {older_than}?", yes=yes)
             reply = client.prune(age_s)
     if as_json:
         print_json(reply)
@@ -47,14 +47,15 @@ def _amount(reply: PruneReply) -> str:
     )
 
 
+# A server that is silent for longer probably does not respond.
 _MISSED_S = 10.0
 
 
 @examples("tunefleet servers", "tunefleet servers --json")
 def servers(*, as_json: Json = False) -> None:
-    """List the servers that share one database.
+    """List the servers that share a database.
 
-    One on SQLite is alone.
+    A server on SQLite is always the only one.
     """
     with connect() as client:
         view = client.servers()
@@ -62,43 +63,46 @@ def servers(*, as_json: Json = False) -> None:
         print_json(view)
         return
     if not view.shared:
-        say("This server has its database to itself.")
+        say("This is the only server on its database.")
         return
-    listing = table("server", "host", "url", "version", "", right=())
+    listing = table("server", "host", "url", "version", "role", right=())
     for each in view.servers:
-        state = f"silent for {each.silent_s:.0f} s" if each.silent_s > _MISSED_S else "leads" if each.leads else ""
-        listing.add_row(each.id, each.host, each.url or "-", each.version, state + (" (asked)" if each.this else ""))
+        state = (
+            f"no heartbeat for {each.silent_s:.0f} s" if each.silent_s > _MISSED_S else "leader" if each.leads else ""
+        )
+        state += " (this server)" if each.this else ""
+        listing.add_row(each.id, each.host, each.url or "-", each.version, state.strip())
     say(listing)
 
 
 _WHAT: Final[dict[Kept, str]] = {
-    "results": "what tasks have made",
+    "results": "outputs of tasks",
     "checkpoints": "checkpoints of tasks",
     "federations": "versions, updates and chunks of federations",
-    "data": "data and models that were pushed",
-    "arriving": "uploads on their way",
-    "unused": "files that nothing refers to",
+    "data": "pushed datasets and models",
+    "arriving": "uploads in progress",
+    "unused": "unreferenced files",
     "database": "tables, metrics and logs",
-    "working": "what the server works with",
+    "working": "working files of the server",
 }
 
 
 @examples("tunefleet storage", "tunefleet storage --json")
 def storage(*, as_json: Json = False) -> None:
-    """Show how much room the server's data takes.
+    """Show the disk usage of the server.
 
-    `tunefleet prune` makes some.
+    `tunefleet prune` frees space.
     """
     with connect() as client:
         view = client.storage()
     if as_json:
         print_json(view)
         return
-    listing = table("what", "files", "size", "", right=("files", "size"))
+    listing = table("category", "files", "size", "content", right=("files", "size"))
     for use in view.uses:
         listing.add_row(use.kind, str(use.files), formatting.size(use.size_bytes), _WHAT[use.kind])
     say(listing)
     say(
-        f"{formatting.size(view.total_bytes)} in all; {formatting.size(view.disk_free_bytes)} of"
-        f" {formatting.size(view.disk_total_bytes)} on the disk are free."
+        f"Total: {formatting.size(view.total_bytes)}. Disk: {formatting.size(view.disk_free_bytes)} free of"
+        f" {formatting.size(view.disk_total_bytes)}."
     )

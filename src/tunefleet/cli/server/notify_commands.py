@@ -1,4 +1,4 @@
-"""`tunefleet notify`: who is told what of tasks, and what they were told."""
+"""`tunefleet notify`: notification channels and the delivery log."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ from tunefleet.schemas.notify import NotificationView
 from tunefleet.spec.options.notify import OCCASIONS, Occasion
 
 app = typer.Typer(
-    help="Be told when tasks end, fail or stall: webhook, Slack, Discord, e-mail.", invoke_without_command=True
+    help="Notifications when tasks end, fail or stall: webhook, Slack, Discord, e-mail.", invoke_without_command=True
 )
 
 Channel = Annotated[
     str,
-    typer.Argument(metavar="CHANNEL", help="Name of one of your channels, or its id.", autocompletion=complete_channel),
+    typer.Argument(metavar="CHANNEL", help="Name or id of a channel.", autocompletion=complete_channel),
 ]
 _STYLES = {"sent": "good", "failed": "bad", "waiting": "warn"}
 
 
 @app.callback()
 def notify(context: typer.Context, *, as_json: Json = False) -> None:
-    """Be told when tasks end, fail or stall: webhook, Slack, Discord, e-mail."""
+    """Notifications when tasks end, fail or stall: webhook, Slack, Discord, e-mail."""
     if context.invoked_subcommand is None:
         ls(as_json=as_json)
 
@@ -41,58 +41,58 @@ def notify(context: typer.Context, *, as_json: Json = False) -> None:
     "tunefleet notify add ci https://ci.example.org/hook",
 )
 def add_(
-    name: Annotated[str, typer.Argument(metavar="NAME", help="What you, and documents, call it.")],
-    to: Annotated[str, typer.Argument(metavar="TO", help="A web address, or mailto: and an e-mail address.")],
+    name: Annotated[str, typer.Argument(metavar="NAME", help="Channel name, as used in workflow files.")],
+    to: Annotated[str, typer.Argument(metavar="TO", help="A URL, or mailto: and an e-mail address.")],
     *,
     on: Annotated[
         str | None,
         typer.Option(
             "--on",
-            metavar="WHAT,…",
-            help=f"What is told: {', '.join(OCCASIONS)}. Default: everything.",
+            metavar="EVENT,…",
+            help=f"Events to send: {', '.join(OCCASIONS)}. Default: all.",
             autocompletion=lambda: list(OCCASIONS),
         ),
     ] = None,
     format: Annotated[
         Literal["webhook", "slack", "discord", "email"] | None,
-        typer.Option("--format", help="How; default: what the address takes. Mattermost takes slack."),
+        typer.Option("--format", help="Message format; default: from the URL. Use slack for Mattermost."),
     ] = None,
     everyone: Annotated[
-        bool, typer.Option("--everyone", help="Tell of the tasks of all users; takes an admin key.")
+        bool, typer.Option("--everyone", help="Notify about the tasks of all users; needs an admin key.")
     ] = False,
     as_json: Json = False,
 ) -> None:
-    """Add a channel: from now on it is told of your tasks."""
+    """Add a channel for notifications about your tasks."""
     with connect() as client:
         made = client.notifications.create_channel(name, to, on=_occasions(on), format=format, everyone=everyone)
     if as_json:
         print_json(made)
         return
-    say(f"Added {made.name}. `tunefleet notify test {made.name}` shows whether it works.")
+    say(f"Added {made.name}. Test it with `tunefleet notify test {made.name}`.")
     if made.secret is not None:
         say(made.secret)
-        say("This secret signs what goes there. This is the only time it is shown.", style="dim")
+        say("This secret signs the requests. Copy it now; it is not shown again.", style="dim")
 
 
 @examples("tunefleet notify ls")
 def ls(*, as_json: Json = False) -> None:
-    """List your channels; an admin sees everybody's."""
+    """List your channels; an admin sees all."""
     with connect() as client:
         found = client.notifications.channels(limit=1000).items
     if as_json:
         print_json(found)
         return
     if not found:
-        say("Nobody is told anything. `tunefleet notify add` adds a channel.")
+        say("No notification channels yet. Add one with `tunefleet notify add`.")
         return
-    listing = table("name", "owner", "format", "to", "told of", "tasks", "state", wide="told of")
+    listing = table("name", "owner", "format", "to", "events", "tasks", "state", wide="events")
     for channel in found:
         listing.add_row(
             Text(channel.name, style="id"),
             channel.owner,
             channel.format,
             channel.to,
-            cut("everything" if set(channel.on) == set(OCCASIONS) else ", ".join(channel.on)),
+            cut("all" if set(channel.on) == set(OCCASIONS) else ", ".join(channel.on)),
             "everyone's" if channel.everyone else "own",
             Text("on", style="good") if channel.enabled else Text("off", style="dim"),
         )
@@ -101,20 +101,20 @@ def ls(*, as_json: Json = False) -> None:
 
 @examples("tunefleet notify test team")
 def try_(channel: Channel, *, as_json: Json = False) -> None:
-    """Send a test to a channel, and say how it went."""
+    """Send a test notification and print the result."""
     with connect() as client:
         reply = client.notifications.test_channel(channel)
     if as_json:
         print_json(reply)
     else:
-        say(f"{channel} took it." if reply.sent else f"{channel} did not get it: {reply.error}")
+        say(f"Sent to {channel}." if reply.sent else f"Delivery to {channel} failed: {reply.error}")
     if not reply.sent:
         raise typer.Exit(ExitCode.FAILED)
 
 
 @examples("tunefleet notify rm team")
 def rm(channel: Channel, *, yes: Yes = False, as_json: Json = False) -> None:
-    """Remove a channel; what waits for it is given up."""
+    """Remove a channel; its pending notifications are dropped."""
     confirm(f"Remove the channel {channel}?", yes=yes)
     with connect() as client:
         client.notifications.remove_channel(channel)
@@ -129,19 +129,21 @@ def log(
     *,
     task: Annotated[
         str | None,
-        typer.Option("--task", metavar="TASK", help="Only of this task.", autocompletion=complete_task),
+        typer.Option("--task", metavar="TASK", help="Filter by task.", autocompletion=complete_task),
     ] = None,
     channel: Annotated[
         str | None,
-        typer.Option("--channel", metavar="CHANNEL", help="Only to this channel.", autocompletion=complete_channel),
+        typer.Option("--channel", metavar="CHANNEL", help="Filter by channel.", autocompletion=complete_channel),
     ] = None,
     state: Annotated[
-        Literal["waiting", "sent", "failed"] | None, typer.Option("--state", help="Only in this state.")
+        Literal["waiting", "sent", "failed"] | None, typer.Option("--state", help="Filter by state.")
     ] = None,
-    limit: Annotated[int, typer.Option("--limit", metavar="N", min=1, max=1000, help="How many at most.")] = 30,
+    limit: Annotated[
+        int, typer.Option("--limit", metavar="N", min=1, max=1000, help="Maximum number of entries.")
+    ] = 30,
     as_json: Json = False,
 ) -> None:
-    """Show what was told to whom, newest first, and why something was not."""
+    """Show sent and failed notifications, newest first."""
     with connect() as client:
         task_id = client.tasks.get(one_task(client, task)).id if task is not None else None
         found = client.notifications.list(limit=limit, task_id=task_id, channel=channel, state=state).items
@@ -150,25 +152,25 @@ def log(
         return
     if not found:
         filtered = any(given is not None for given in (task, channel, state))
-        say("Nothing matches." if filtered else "Nobody has been told anything yet; tests are not listed.")
+        say("No notification matches." if filtered else "No notifications yet; tests are not listed.")
         return
-    listing = table("when", "what", "channel", "to", "state", "tries", "error", right=("tries",), wide="error")
-    for told in found:
+    listing = table("time", "event", "channel", "to", "state", "attempts", "error", right=("attempts",), wide="error")
+    for notification in found:
         listing.add_row(
-            f"{formatting.age(told.created_at)} ago",
-            told.title,
-            Text(told.channel, style="id") if told.channel else Text(_from(told), style="dim"),
-            told.to,
-            Text(told.state, style=_STYLES[told.state]),
-            str(told.tries),
-            cut(told.error or ""),
+            f"{formatting.age(notification.created_at)} ago",
+            notification.title,
+            Text(notification.channel, style="id") if notification.channel else Text(_from(notification), style="dim"),
+            notification.to,
+            Text(notification.state, style=_STYLES[notification.state]),
+            str(notification.tries),
+            cut(notification.error or ""),
         )
     say(listing)
 
 
-def _from(told: NotificationView) -> str:
-    """Say of what goes to no channel that is there why it goes there."""
-    return "document" if told.channel_id is None else "(removed)"
+def _from(notification: NotificationView) -> str:
+    """Return the source of a notification without an existing channel."""
+    return "workflow file" if notification.channel_id is None else "(removed)"
 
 
 def _occasions(text: str | None) -> tuple[Occasion, ...]:
@@ -177,8 +179,8 @@ def _occasions(text: str | None) -> tuple[Occasion, ...]:
     asked = [part.strip() for part in text.split(",") if part.strip()]
     unknown = [part for part in asked if part not in OCCASIONS]
     if unknown or not asked:
-        wrong = f"{unknown[0]!r} is nothing that is told." if unknown else "--on is empty."
-        raise InputError(wrong, hint=f"There are: {', '.join(OCCASIONS)}.")
+        wrong = f"{unknown[0]!r} is not an event." if unknown else "--on is empty."
+        raise InputError(wrong, hint=f"Valid events: {', '.join(OCCASIONS)}.")
     return tuple(each for each in OCCASIONS if each in asked)
 
 

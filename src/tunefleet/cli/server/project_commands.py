@@ -1,4 +1,4 @@
-"""`tunefleet projects`: who shares the fleet, and what each may use of it."""
+"""`tunefleet projects`: projects that share the fleet, and their quotas."""
 
 from __future__ import annotations
 
@@ -15,39 +15,41 @@ from tunefleet.errors import InputError
 from tunefleet.schemas.projects import ProjectView
 from tunefleet.spec.options.resources import parse_memory
 
-app = typer.Typer(help="Share the fleet: projects, their quotas and weights.", invoke_without_command=True)
+app = typer.Typer(help="Manage projects, their quotas and weights.", invoke_without_command=True)
 
 _NONE: Final = "none"
-Name = Annotated[str, typer.Argument(metavar="PROJECT", help="A project's name.")]
-Description = Annotated[str | None, typer.Option("--description", metavar="TEXT", help="What it is for.")]
+Name = Annotated[str, typer.Argument(metavar="PROJECT", help="Name of a project.")]
+Description = Annotated[str | None, typer.Option("--description", metavar="TEXT", help="Description of the project.")]
 MaxRunning = Annotated[
-    str | None, typer.Option("--max-running", metavar="N", help="Tasks that run at once, at most; `none` for any.")
+    str | None, typer.Option("--max-running", metavar="N", help="Maximum number of running tasks; `none` for no limit.")
 ]
 GpuHours = Annotated[
     str | None,
-    typer.Option("--gpu-hours", metavar="HOURS", help="GPU hours a calendar month (UTC), at most; `none` for any."),
+    typer.Option(
+        "--gpu-hours", metavar="HOURS", help="Maximum GPU hours per calendar month (UTC); `none` for no limit."
+    ),
 ]
 Storage = Annotated[
-    str | None, typer.Option("--storage", metavar="SIZE", help="Files and documents, such as 500GB; `none` for any.")
+    str | None, typer.Option("--storage", metavar="SIZE", help="Storage quota, such as 500GB; `none` for no limit.")
 ]
 
 
 @app.callback()
 def projects(context: typer.Context, *, as_json: Json = False) -> None:
-    """Share the fleet: projects, their quotas and weights."""
+    """Manage projects, their quotas and weights."""
     if context.invoked_subcommand is None:
         ls(as_json=as_json)
 
 
 @examples("tunefleet projects ls")
 def ls(*, as_json: Json = False) -> None:
-    """List projects, with what they use of their quotas."""
+    """List projects with their quotas and usage."""
     with connect() as client:
         found = client.projects.list(limit=1000).items
     if as_json:
         print_json(found)
         return
-    listing = table("project", "weight", "running", "waiting", "GPU hours", "storage", "state")
+    listing = table("project", "weight", "running", "pending", "GPU hours", "storage", "state")
     for each in found:
         listing.add_row(
             Text(each.name, style="id"),
@@ -56,14 +58,14 @@ def ls(*, as_json: Json = False) -> None:
             str(each.uses.waiting),
             _of(f"{each.uses.gpu_hours:.1f}", each.gpu_hours),
             _of(formatting.size(each.uses.storage_bytes), None if each.storage_bytes is None else _size(each)),
-            Text("archived", style="bad") if each.archived_at else Text("open", style="good"),
+            Text("archived", style="bad") if each.archived_at else Text("active", style="good"),
         )
     say(listing)
 
 
 @examples("tunefleet projects show vision")
 def show(project: Name, *, as_json: Json = False) -> None:
-    """Show a project, its quotas, and what it uses of them."""
+    """Show a project with its quotas and usage."""
     with connect() as client:
         found = client.projects.get(project)
     _told(found, as_json=as_json)
@@ -75,14 +77,14 @@ def create(
     *,
     description: Description = None,
     weight: Annotated[
-        float, typer.Option("--weight", help="Its part of the fleet, against the other projects' weights.")
+        float, typer.Option("--weight", help="Share of the fleet, relative to the weights of other projects.")
     ] = 1.0,
     max_running: MaxRunning = None,
     gpu_hours: GpuHours = None,
     storage: Storage = None,
     as_json: Json = False,
 ) -> None:
-    """Create a project; `tunefleet keys create NAME --project PROJECT` makes keys for it."""
+    """Create a project; create keys for it with `tunefleet keys create NAME --project PROJECT`."""
     given = _quotas(max_running, gpu_hours, storage)
     with connect() as client:
         made = client.projects.create(project, description=description, weight=weight, **given)
@@ -95,18 +97,18 @@ def set_(
     *,
     description: Description = None,
     weight: Annotated[
-        float | None, typer.Option("--weight", help="Its part of the fleet, against the other projects' weights.")
+        float | None, typer.Option("--weight", help="Share of the fleet, relative to the weights of other projects.")
     ] = None,
     max_running: MaxRunning = None,
     gpu_hours: GpuHours = None,
     storage: Storage = None,
     as_json: Json = False,
 ) -> None:
-    """Change a project's quotas, weight or description; what is left out stays."""
+    """Change a project's quotas, weight or description; omitted options stay unchanged."""
     changes = _quotas(max_running, gpu_hours, storage)
     changes |= {name: value for name, value in (("description", description), ("weight", weight)) if value is not None}
     if not changes:
-        raise InputError("Nothing is to be changed.", hint="Use --max-running, --gpu-hours, --storage or --weight.")
+        raise InputError("Nothing to change.", hint="Use --max-running, --gpu-hours, --storage or --weight.")
     with connect() as client:
         changed = client.projects.change(project, **changes)
     _told(changed, as_json=as_json)
@@ -114,7 +116,7 @@ def set_(
 
 @examples("tunefleet projects archive vision")
 def archive(project: Name, *, yes: Yes = False, as_json: Json = False) -> None:
-    """Let a project rest: its keys are refused and its tasks wait; what runs goes on to its end."""
+    """Archive a project: its keys are rejected, its queued tasks wait, and running tasks finish."""
     confirm(f"Archive the project {project}?", yes=yes)
     with connect() as client:
         _told(client.projects.archive(project), as_json=as_json)
@@ -122,7 +124,7 @@ def archive(project: Name, *, yes: Yes = False, as_json: Json = False) -> None:
 
 @examples("tunefleet projects restore vision")
 def restore(project: Name, *, as_json: Json = False) -> None:
-    """Open an archived project again."""
+    """Restore an archived project."""
     with connect() as client:
         _told(client.projects.restore(project), as_json=as_json)
 
@@ -131,19 +133,19 @@ def _told(found: ProjectView, *, as_json: bool) -> None:
     if as_json:
         print_json(found)
         return
-    listing = table("what", "used", "quota", right=("used", "quota"))
-    listing.add_row("tasks running", str(found.uses.running), _quota(found.max_running))
+    listing = table("resource", "used", "quota", right=("used", "quota"))
+    listing.add_row("running tasks", str(found.uses.running), _quota(found.max_running))
     listing.add_row("GPU hours this month", f"{found.uses.gpu_hours:.1f}", _quota(found.gpu_hours))
-    kept = "any" if found.storage_bytes is None else _size(found)
-    listing.add_row("files and documents", formatting.size(found.uses.storage_bytes), kept)
+    quota = "unlimited" if found.storage_bytes is None else _size(found)
+    listing.add_row("storage", formatting.size(found.uses.storage_bytes), quota)
     about = f" ({found.description})" if found.description else ""
-    state = "archived" if found.archived_at else f"{found.uses.waiting} tasks wait"
+    state = "archived" if found.archived_at else formatting.plural(found.uses.waiting, "pending task")
     say(f"{found.name}{about}: weight {found.weight:g}, {state}")
     say(listing)
 
 
 def _quotas(max_running: str | None, gpu_hours: str | None, storage: str | None) -> dict[str, Any]:
-    """Return the quotas that were named; `none` takes one away."""
+    """Return the given quotas; `none` removes one."""
     found: dict[str, Any] = {}
     if max_running is not None:
         found["max_running"] = None if max_running == _NONE else int(_number("--max-running", max_running))
@@ -165,7 +167,9 @@ def _bytes(text: str) -> int:
     try:
         return parse_memory(text)
     except ValueError as error:
-        raise InputError(f"--storage {text!r} is no size: {error}.", hint="Use one such as 500GB, or none.") from None
+        raise InputError(
+            f"--storage {text!r} is not a size: {error}.", hint="Use a size such as 500GB, or none."
+        ) from None
 
 
 def _size(found: ProjectView) -> str:
@@ -177,7 +181,7 @@ def _of(used: str, quota: object) -> str:
 
 
 def _quota(value: object) -> str:
-    return "any" if value is None else f"{value:g}" if isinstance(value, float) else str(value)
+    return "unlimited" if value is None else f"{value:g}" if isinstance(value, float) else str(value)
 
 
 for _function, _name in (

@@ -1,4 +1,4 @@
-"""`tunefleet verify-store`: whether the server's stored files are what their digests say, on the server's machine."""
+"""`tunefleet verify-store`: compare the server's stored files with their digests, on the server's machine."""
 
 from __future__ import annotations
 
@@ -25,17 +25,20 @@ def verify_store(
     *,
     data: Annotated[Path | None, typer.Option("--data", metavar="FOLDER", help="The server's data folder.")] = None,
     delete_unknown: Annotated[
-        bool, typer.Option("--delete-unknown", help="Delete files of before the last start that no row knows.")
+        bool,
+        typer.Option(
+            "--delete-unknown", help="Delete files older than the last start that the database does not reference."
+        ),
     ] = False,
     as_json: Json = False,
 ) -> None:
-    """Read all stored files; name what is damaged or lost.
+    """Verify stored files; list damaged and missing ones.
 
-    The artifacts that have such a file are named with it. A damaged file is put aside in `quarantine`; pushing it again
-    brings it back. The server may run meanwhile, and reads its files itself, more slowly. The exit code is 1 if
-    anything is damaged or lost.
+    Artifacts with such a file are listed with it. A damaged file is moved to `quarantine`; pushing it again restores
+    it. The server may keep running; it verifies its files in the background, more slowly. The exit code is 1 if any
+    file is damaged or missing.
 
-    Files that the database does not know, as after an older copy of it was put back, stay until --delete-unknown.
+    Files that the database does not reference, such as after restoring an older backup, stay until --delete-unknown.
     """
     from tunefleet.db.engine.offline import name_of, reading, target_of
     from tunefleet.db.repositories import artifacts
@@ -53,7 +56,8 @@ def verify_store(
             read, bad = _read(blobs, connection, quiet=as_json)
             unknown = unknown_files(blobs, connection)
         for digest in unknown if delete_unknown else ():
-            with reading(target) as connection:  # the server may have recorded it meanwhile
+            # A fresh connection: a running server may have recorded the file since.
+            with reading(target) as connection:
                 if not artifacts.known_anywhere(connection, [digest]):
                     blobs.delete(digest)
     finally:
@@ -62,13 +66,13 @@ def verify_store(
         print_json({"files": read, "damaged": bad, "unknown": unknown})
     else:
         for each in bad:
-            say(f"{each['state']}  {each['digest']}  of {', '.join(each['artifacts']) or 'no artifact'}", style="bad")
-        verdict = f"{formatting.plural(len(bad), 'file')} of them damaged or lost." if bad else "all of them are whole."
-        say(f"{formatting.plural(read, 'stored file')} read: {verdict}")
+            say(f"{each['state']}  {each['digest']}  in {', '.join(each['artifacts']) or 'no artifact'}", style="bad")
+        result = f"{len(bad)} damaged or missing." if bad else "all intact."
+        say(f"{formatting.plural(read, 'stored file')} verified: {result}")
         if unknown:
             size = formatting.size(sum(unknown.values()))
             done = "deleted" if delete_unknown else "kept; --delete-unknown deletes them"
-            say(f"{formatting.plural(len(unknown), 'file')} that the database does not know ({size}): {done}.")
+            say(f"{formatting.plural(len(unknown), 'file')} not in the database ({size}): {done}.")
     if bad:
         raise typer.Exit(ExitCode.FAILED)
 

@@ -1,1 +1,1 @@
-"""Commands on tasks and workflows, and how they are drawn in a terminal."""
+"""Commands on tasks and workflows, and their terminal views."""

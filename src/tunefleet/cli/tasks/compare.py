@@ -1,4 +1,4 @@
-"""`tunefleet compare`: evaluations of several tasks beside each other."""
+"""`tunefleet compare`: evaluations of several tasks side by side."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import typer
 from rich.text import Text
 
 from tunefleet.analysis.evaluation.comparison import Difference, Items, Row
-from tunefleet.analysis.evaluation.comparison import compare as put_beside
+from tunefleet.analysis.evaluation.comparison import compare as compare_results
 from tunefleet.cli.console import Json, print_json, say, table
 from tunefleet.cli.id_lookup import one_task
 from tunefleet.cli.lazy_group import examples
@@ -22,7 +22,7 @@ from tunefleet.schemas.api import TaskDetail
 from tunefleet.spec.tasks.evaluate_task import ITEMS_FOLDER
 
 _STYLES = {"better": "green", "worse": "red", "none": "dim"}
-_WORDS = {"better": "better", "worse": "worse", "none": "no difference shown"}
+_WORDS = {"better": "better", "worse": "worse", "none": "no significant difference"}
 
 
 @examples("tunefleet compare task-3f9a task-81c2", "tunefleet compare task-3f9a task-81c2 --json | jq .metrics")
@@ -30,20 +30,18 @@ def compare(
     tasks: Annotated[
         list[str],
         typer.Argument(
-            metavar="TASK…", help="The first is what others are held against.", autocompletion=complete_task
+            metavar="TASK…", help="Tasks to compare; the first is the baseline.", autocompletion=complete_task
         ),
     ],
     *,
-    force: Annotated[
-        bool, typer.Option("--force", help="Put beside each other what was measured otherwise, too.")
-    ] = False,
+    force: Annotated[bool, typer.Option("--force", help="Compare evaluations with different settings, too.")] = False,
     as_json: Json = False,
 ) -> None:
-    """Compare evaluations: their metrics, and how sure a difference is."""
+    """Compare evaluations, with the significance of differences."""
     with connect() as client, tempfile.TemporaryDirectory(prefix="tunefleet-compare-") as folder:
         details = [_ended(client, one_task(client, task)) for task in dict.fromkeys(tasks)]
         found = {detail.id: results.executor_result(detail) for detail in details}
-        rows = put_beside(found, _items(client, Path(folder)), force=force)
+        rows = compare_results(found, _items(client, Path(folder)), force=force)
     if as_json:
         print_json({"tasks": list(found), "metrics": [row.as_json() for row in rows]})
         return
@@ -54,7 +52,7 @@ def _ended(client: Client, task_id: str) -> TaskDetail:
     detail = client.tasks.get(task_id)
     if detail.status != "completed":
         raise InputError(
-            f"{detail.id} is {detail.status}: it has no metrics.", hint=f"See it with `tunefleet show {detail.id}`."
+            f"{detail.id} is {detail.status} and has no metrics.", hint=f"See `tunefleet show {detail.id}`."
         )
     return detail
 
@@ -67,7 +65,7 @@ def _items(client: Client, folder: Path) -> Items:
             try:
                 where = client.tasks.fetch_output(task_id, ITEMS_FOLDER, folder / task_id)
             except NotFoundError:
-                fetched[task_id] = None  # they were removed; the metrics are compared without them
+                fetched[task_id] = None  # removed by `prune` or `rm`: compared without per-item results
             else:
                 fetched[task_id] = where
         root = fetched[task_id]
@@ -91,7 +89,7 @@ def _print(details: list[TaskDetail], found: dict[str, dict[str, Any]], rows: li
             style="dim",
         )
     if not all(row.comparable for row in rows):
-        say("Measured otherwise, put beside each other by --force: no difference is told.", style="dim")
+        say("Evaluated with different settings (--force): no significance is computed.", style="dim")
 
 
 def _value(metric: dict[str, Any] | None) -> Text:

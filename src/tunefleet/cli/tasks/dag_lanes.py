@@ -1,7 +1,7 @@
-"""Drawing what waits for what with lines: one row a task, upstreams above it. Pure; knows names only.
+"""Layout of a task graph as text: one row per task, dependencies above it. Pure; knows names only.
 
-An edge runs in a lane of its upstream, which all that wait for it branch off, or in a lane of its task, which all that
-it waits for join. Whichever has more edges gets the lane, so that fans in and out stay narrow.
+An edge runs in the lane of its upstream, from which all dependents branch off, or in the lane of its task, which all
+upstreams join. The side with more edges gets the lane, so that fan-in and fan-out stay narrow.
 """
 
 from __future__ import annotations
@@ -46,8 +46,8 @@ def draw(waits: Mapping[str, Sequence[str]], marks: Mapping[str, str] | None = N
     """Draw tasks.
 
     Args:
-        waits: Task → the tasks that it waits for, without circles; others are left out.
-        marks: Task → the character that stands for it; by default `●`.
+        waits: Task → the tasks it depends on, without cycles; unknown names are ignored.
+        marks: Task → its character; default `●`.
     """
     above = {name: [each for each in dict.fromkeys(ups) if each in waits] for name, ups in waits.items()}
     below: dict[str, list[str]] = {name: [] for name in above}
@@ -61,7 +61,7 @@ def draw(waits: Mapping[str, Sequence[str]], marks: Mapping[str, str] | None = N
 
 
 def _order(above: Mapping[str, list[str]], below: Mapping[str, list[str]]) -> list[str]:
-    """Put upstreams first, and a task right behind the last that it waits for where that can be."""
+    """Order topologically, each task right after its last dependency where possible."""
     missing = {name: len(ups) for name, ups in above.items()}
     ready = [name for name in reversed(list(above)) if not above[name]]
     order = []
@@ -80,18 +80,19 @@ class _Drawing:
         self.rows: list[Row] = []
         self._above, self._below = above, below
         self._lanes: list[_Lane | None] = []
+        # The column of the last row's mark.
         self._column = -1
-        """Where the last row has its mark."""
 
     def place(self, name: str, mark: str) -> None:
-        """Draw one task, and what starts or joins below it."""
+        """Draw one task, and the lanes that start or join below it."""
         before = list(self._lanes)
         inward = [at for at, lane in enumerate(before) if lane is not None and self._leads_to(lane, name)]
         for at in inward:
             self._arrive(at, name)
         freed = [at for at in inward if self._lanes[at] is None]
         column = min(freed) if freed else self._free(min(inward) if inward else 0)
-        if column in freed and column == self._column:  # one mark right below another would not look joined
+        # Two marks right below each other would not look connected: a row of lanes goes between them.
+        if column in freed and column == self._column:
             self.rows.append(Row(_passing(before), None, _passing(before)))
         self._column = column
         cells = self._cells(before, self._lanes, {*inward, column})
@@ -120,7 +121,7 @@ class _Drawing:
                 self._lanes[at] = None
 
     def _free(self, start: int) -> int:
-        """Return the first column without a lane at or behind a place."""
+        """Return the first free column from `start` on."""
         for at in range(start, len(self._lanes)):
             if self._lanes[at] is None:
                 return at
@@ -128,11 +129,11 @@ class _Drawing:
         return max(start, len(self._lanes) - 1)
 
     def _joins(self, name: str, task: str) -> bool:
-        """Whether the edge runs in the lane of the task that waits."""
+        """Whether the edge runs in the lane of the dependent task."""
         return 1 < len(self._above[task]) >= len(self._below[name])
 
     def _depart(self, name: str, column: int) -> _Outward:
-        """Open the lanes of what waits for a task; say to which columns lines must be drawn."""
+        """Open the lanes of a task's dependents; returns the columns to draw lines to."""
         own = {task for task in self._below[name] if not self._joins(name, task)}
         if own:
             self._lanes[column] = _Lane("from", name, own)
@@ -172,7 +173,7 @@ class _Drawing:
 
 
 def _passing(lanes: Sequence[_Lane | None], column: int | None = None, outward: _Outward | None = None) -> str:
-    """Return the lanes that lead down; with `outward` those above its row, in which the task's own line still runs."""
+    """Return the lanes that continue downwards; with `outward`, as they are above its row."""
     later = outward.new - {column} if outward else set()
     own = column if outward else None
     cells = ("│" if at == own or (lane is not None and at not in later) else " " for at, lane in enumerate(lanes))
@@ -181,7 +182,7 @@ def _passing(lanes: Sequence[_Lane | None], column: int | None = None, outward: 
 
 @dataclass(slots=True)
 class _Outward:
-    """Columns that a task's line runs to; `new` are those whose lane begins there."""
+    """Columns that a task's line runs to; in those of `new` the lane begins."""
 
     columns: set[int] = field(default_factory=set)
     new: set[int] = field(default_factory=set)

@@ -1,4 +1,4 @@
-"""Why tasks of a workflow did not complete: which of them failed by itself, and which for another's sake."""
+"""Root causes of a failed workflow: which tasks failed themselves, and which because of an upstream."""
 
 from __future__ import annotations
 
@@ -20,39 +20,40 @@ _DID: Final = {
 
 
 def first_failure(tasks: Sequence[TaskView]) -> TaskView | None:
-    """Return the task that failed first by itself; of one that was spread over parts, the part."""
-    of_parts = {task.shard_of for task in tasks if task.status == TaskStatus.FAILED}
-    failed = [task for task in tasks if task.status == TaskStatus.FAILED and task.id not in of_parts]
+    """Return the first task that failed itself; of a sharded task, the shard."""
+    sharded = {task.shard_of for task in tasks if task.status == TaskStatus.FAILED}
+    failed = [task for task in tasks if task.status == TaskStatus.FAILED and task.id not in sharded]
+    # All others failed because of an upstream.
     own = [task for task in failed if task.reason not in FOLLOWED]
     return min(own or failed, key=lambda task: task.finished_at or task.created_at, default=None)
 
 
 class Causes:
-    """Why the tasks of a workflow ended as they did; each is looked at once, however long their chains are."""
+    """Root causes of all tasks of a workflow; memoized, so that long chains stay linear."""
 
     def __init__(self, tasks: Sequence[TaskView]) -> None:
-        self._here = {task.id: task for task in tasks}
+        self._tasks = {task.id: task for task in tasks}
         self._roots: dict[str, TaskView | None] = {}
 
     def of(self, task: TaskView) -> TaskView | None:
-        """Return the task before this one, however far, that brought its end about by its own; None if none did."""
-        way: list[str] = []
+        """Return the upstream, direct or not, whose own failure ended this task; None if there is none."""
+        chain: list[str] = []
         at: TaskView | None = task
         while at is not None and at.reason in FOLLOWED:
             if at.id in self._roots:
                 at = self._roots[at.id]
                 break
-            way.append(at.id)
-            at = self._above(at)  # None: it belongs to another workflow
-        self._roots.update(dict.fromkeys(way, at))
+            chain.append(at.id)
+            at = self._above(at)  # None: the upstream belongs to another workflow
+        self._roots.update(dict.fromkeys(chain, at))
         return None if at is task else at
 
     def _above(self, task: TaskView) -> TaskView | None:
-        above = (self._here[id_] for id_ in task.depends_on if id_ in self._here)
+        above = (self._tasks[id_] for id_ in task.depends_on if id_ in self._tasks)
         return next((each for each in above if TaskStatus(each.status) in _DID), None)
 
     def note(self, task: TaskView) -> Text:
-        """Return what there is to say of a task beside its status: what it waits for, or why it did not complete."""
+        """Return the note for a task's status: its pending reason, or why it did not complete."""
         if task.why:
             return cut(task.why, "dim")
         origin = self.of(task)
@@ -62,5 +63,5 @@ class Causes:
 
 
 def cause(task: TaskView, tasks: Sequence[TaskView]) -> TaskView | None:
-    """Return what `Causes` says of one task among all of its workflow."""
+    """Return the root cause of one task, given all tasks of its workflow."""
     return Causes(tasks).of(task)

@@ -1,4 +1,4 @@
-"""`tunefleet graph`: the tasks of a workflow as a drawing: what waits for what, and which results go where."""
+"""`tunefleet graph`: the dependency graph of a workflow, and which results go where."""
 
 from __future__ import annotations
 
@@ -25,15 +25,15 @@ _SHOWN = 8
 
 @examples("tunefleet graph pipeline.yaml", "tunefleet graph wf-3f", "tunefleet graph pipeline.yaml --json")
 def graph(
-    file: Annotated[str, typer.Argument(metavar="FILE", help="The document, or the id of a workflow.")],
+    file: Annotated[str, typer.Argument(metavar="FILE", help="A workflow file, or the id of a workflow.")],
     *,
     sets: Set = None,
     as_json: Json = False,
 ) -> None:
-    """Draw what the tasks of a workflow wait for.
+    """Draw the dependency graph of a workflow.
 
-    ● is a task and ◇ one with a condition; lines lead from a task to those that wait for it. Below each stand the
-    results that it uses. A file needs no server; of a workflow on the server the statuses are shown, too.
+    ● is a task and ◇ one with a condition; lines lead from a task to its dependents. The results that a task uses are
+    listed below it. A file needs no server; for a workflow on the server the statuses are shown, too.
     """
     workflow, statuses = _workflow(file, sets)
     references = {task.name: references_of(task.raw, [each.name for each in workflow.tasks]) for task in workflow.tasks}
@@ -49,7 +49,7 @@ def graph(
 
 
 def _workflow(file: str, sets: list[str] | None) -> tuple[Workflow, dict[str, str]]:
-    """Read a document, or fetch one with the statuses of its tasks."""
+    """Read a workflow file, or fetch a workflow with the statuses of its tasks."""
     if file.startswith("wf-") and not Path(file).exists():
         with connect() as client:
             found = client.workflows.get(file)
@@ -59,7 +59,7 @@ def _workflow(file: str, sets: list[str] | None) -> tuple[Workflow, dict[str, st
 
 
 def _steps(tasks: Sequence[TaskNode]) -> dict[str, int]:
-    """Return in which step each task can run at the earliest, from 1."""
+    """Return the earliest step of each task, counted from 1."""
     found = layers({task.name: task.depends_on for task in tasks})
     return {name: at for at, names in enumerate(found, start=1) for name in names}
 
@@ -88,17 +88,17 @@ def _drawn(
     by_name = {task.name: task for task in tasks}
     gutter = max(len(row.lines) for row in rows) + 2
     name_width = max(len(task.name) for task in tasks) + 2
-    told = False
+    has_notes = False
     for row in rows:
         task = by_name.get(row.name or "")
         if task is None:
-            # What was told of the task above has the lines already that lead on.
-            if not (told and row.lines == row.below):
+            # The notes of the task above already show the lanes that continue.
+            if not (has_notes and row.lines == row.below):
                 yield Text(row.lines, style="dim")
             continue
         yield _line(row, task, statuses.get(task.name), gutter, name_width)
         notes = list(_notes(task, references[task.name]))
-        told = bool(notes)
+        has_notes = bool(notes)
         for note in notes:
             yield _fitting(Text.assemble((row.below.ljust(gutter), "dim"), note))
 
@@ -112,7 +112,7 @@ def _line(row: Row, task: TaskNode, status: str | None, gutter: int, name_width:
 
 
 def _fitting(line: Text) -> Text:
-    """Cut a line to the terminal: what ran on into the next one would break the drawing."""
+    """Truncate a line to the terminal: a wrapped line would break the drawing."""
     if out().is_terminal:
         line.truncate(out().width, overflow="ellipsis")
     return line
@@ -131,7 +131,7 @@ def _notes(task: TaskNode, references: References) -> Iterator[Text]:
 
 
 def _needs(raw: Mapping[str, Any]) -> str:
-    """Say what a task needs of its worker, as far as that is written without references."""
+    """Return the hardware requirements of a task that are written without references."""
     hardware = _mapping(_mapping(raw.get("resources")).get("hardware"))
     gpu = _mapping(hardware.get("gpu"))
     kind = gpu.get("type", "any")
@@ -154,5 +154,5 @@ def _mapping(value: Any) -> Mapping[str, Any]:
 def _amount(value: Any) -> str:
     try:
         return str(format_memory(parse_memory(value)))
-    except ValueError:  # a reference stands for it
+    except ValueError:  # a reference, not a size
         return str(value)

@@ -1,4 +1,4 @@
-"""`tunefleet logs`: what a task printed."""
+"""`tunefleet logs`: the log of a task."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ _COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 def logs(
     task: TaskId,
     *,
-    follow: Annotated[bool, typer.Option("--follow", "-f", help="Print what comes until the task ends.")] = False,
-    lines: Annotated[int | None, typer.Option("--lines", "-n", min=0, help="Only the last so many lines.")] = None,
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Follow the log until the task ends.")] = False,
+    lines: Annotated[int | None, typer.Option("--lines", "-n", min=0, help="Number of lines from the end.")] = None,
     as_json: Json = False,
 ) -> None:
     """Print a task's log.
 
-    With --json each piece is one line: {"text": …}. Ctrl-C ends --follow and leaves the task running.
+    With --json each chunk is one line: {"text": …}. Ctrl-C ends --follow and leaves the task running.
     """
     with connect(patience_s=30.0, refused_s=None) if follow else connect() as client:
         task = one_task(client, task)
@@ -51,24 +51,24 @@ def logs(
                 offset += len(text)
             _say_why_empty(client, task, offset)
         except KeyboardInterrupt:
-            err().print(f"\nThe task goes on. Follow it again with `tunefleet logs -f {task}`.")
+            err().print(f"\nThe task keeps running. Follow it again with `tunefleet logs -f {task}`.")
             raise typer.Exit(ExitCode.INTERRUPTED) from None
 
 
 def _say_why_empty(client: Client, task: str, size: int) -> None:
-    """Say on standard error why there is no log, if there is none."""
+    """Print on standard error why the log is empty, if it is."""
     if size == 0 and not client.tasks.log(task, limit_bytes=1).size_bytes:
         err().print(no_log(client.tasks.get(task)))
 
 
 def no_log(task: TaskDetail) -> str:
-    """Return in words why a task's log is empty."""
+    """Return the reason why a task's log is empty."""
     if task.started_at is None:
-        return f"{task.id} has no log, because it {'never ran' if TaskStatus(task.status).final else 'has not begun'}."
+        return f"{task.id} has no log: it {'never ran' if TaskStatus(task.status).final else 'has not started'}."
     if task.kind in LIGHT_KINDS:
         where = f" {task.worker_id}" if task.worker_id else ""
-        return f"{task.id} has no log, because tasks of kind {task.kind} run inside their worker{where}."
-    return f"{task.id} has no log, because it printed nothing{'' if TaskStatus(task.status).final else ' yet'}."
+        return f"{task.id} has no log: {task.kind} tasks run inside their worker{where}."
+    return f"{task.id} has no log: it printed nothing{'' if TaskStatus(task.status).final else ' yet'}."
 
 
 def _present(client: Client, task: str, lines: int | None) -> Iterator[tuple[str, int]]:
@@ -85,6 +85,7 @@ def _present(client: Client, task: str, lines: int | None) -> Iterator[tuple[str
 
 
 def _tail(client: Client, task: str, lines: int) -> tuple[str, int]:
+    # The server counts bytes, not lines: guess, and fetch four times as much while that is not enough.
     tail_bytes = max(1, lines) * _LINE_GUESS_BYTES
     while True:
         piece = client.tasks.log(task, tail_bytes=tail_bytes, limit_bytes=tail_bytes)
@@ -101,6 +102,6 @@ def _write(text: str, *, as_json: bool) -> None:
 
 
 def _shown(text: str) -> str:
-    """Return a log as a pipe or a terminal gets it: there colours are left out, and other commands spelt out."""
-    # A bar that counts returns to the beginning of its line.
+    """Return a log for standard output: on a terminal without colours and with escaped control characters."""
+    # A progress bar returns to the beginning of its line.
     return plain(_COLOUR.sub("", text), keep="\r") if sys.stdout.isatty() else text

@@ -1,4 +1,4 @@
-"""`tunefleet metrics`: what a task has measured, as a table, a curve or JSON."""
+"""`tunefleet metrics`: the metrics of a task as a table, a plot or JSON."""
 
 from __future__ import annotations
 
@@ -30,27 +30,29 @@ _CHART_ROWS = 14
 def metrics(
     task: TaskId,
     *,
-    name: Annotated[list[str] | None, typer.Option("--name", help="Only these values, such as loss.")] = None,
+    name: Annotated[list[str] | None, typer.Option("--name", help="Only these metrics, such as loss.")] = None,
     series: Annotated[
-        str, typer.Option("--series", help="Series; a second Trainer of a script has its own.")
+        str, typer.Option("--series", help="Series name; each further Trainer of a script has its own.")
     ] = "train",
-    plot: Annotated[bool, typer.Option("--plot", "-p", help="Draw curves.")] = False,
-    max_points: Annotated[int, typer.Option("--max-points", min=0, help="Down-sample to so many; 0 for all.")] = 400,
+    plot: Annotated[bool, typer.Option("--plot", "-p", help="Plot curves.")] = False,
+    max_points: Annotated[
+        int, typer.Option("--max-points", min=0, help="Downsample to this many points; 0 for all.")
+    ] = 400,
     as_json: Json = False,
 ) -> None:
-    """Print or plot what a task has measured."""
+    """Print or plot the metrics of a task."""
     with connect() as client:
         task = one_task(client, task)
         view = client.tasks.metrics(task, series=series, names=name, max_points=max_points or None)
         if name and not view.points:
             known = client.tasks.metrics(task, series=series, max_points=2).names
             if known:
-                raise NotFoundError(f"{task} has not measured {name[0]}.", hint=f"It has: {', '.join(known)}.")
+                raise NotFoundError(f"{task} has no metric {name[0]}.", hint=f"Available: {', '.join(known)}.")
     if as_json:
         print_json(view)
         return
     if not view.points:
-        say(f"{view.task_id} has not measured anything yet.")
+        say(f"{view.task_id} has no metrics yet.")
         return
     names = name or [known for known in _PREFERRED if known in view.names] or list(view.names)
     if plot:
@@ -60,7 +62,7 @@ def metrics(
 
 
 def _plotted(view: MetricsView) -> set[str]:
-    """Return what is plotted unasked: what a training is about, a reward if it has one."""
+    """Return the metrics plotted by default: the reward if there is one, else the loss."""
     return {"reward", "eval_reward"} if "reward" in view.names else {"loss", "eval_loss"}
 
 
@@ -93,7 +95,7 @@ def curve(points: Curve, *, title: str, width: int, height: int) -> Text:
     good = [(step, value) for step, value in points if math.isfinite(value)]
     if len(good) < 2:
         return Text()
-    import plotext  # only now: a fifth of the start of a command, most of which draw nothing
+    import plotext  # imported here: it takes a fifth of the start time, and most commands plot nothing
 
     figure = plotext.figure.clear()
     figure.theme("colorless")
@@ -110,6 +112,6 @@ def curve(points: Curve, *, title: str, width: int, height: int) -> Text:
 
 
 def numbers(values: Mapping[str, float | str], name: str) -> float | None:
-    """Return a value that was logged, as a number; `NaN` and infinities are `None`."""
+    """Return a logged value as a number; `NaN` and infinities are `None`."""
     value = values.get(name)
     return float(value) if isinstance(value, (int, float)) and math.isfinite(value) else None

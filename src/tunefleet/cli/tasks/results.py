@@ -1,4 +1,4 @@
-"""A task's result as rows of names and values; what it answered comes as text."""
+"""A task's result as rows of names and values; model outputs are shown as text."""
 
 from __future__ import annotations
 
@@ -17,22 +17,22 @@ _ROWS: Final = 24
 _LINES: Final = 8
 _LINE_CHARACTERS: Final = 160
 _LIST_CHARACTERS: Final = 80
-_SAID_ELSEWHERE: Final = frozenset({"ok", "task_id", "shards"})
-"""Of a result that is there, all know that it is good; the task and its parts stand above it."""
+# Redundant on the screen: a result implies `ok`, and the task and its shards are listed above it.
+_SHOWN_ELSEWHERE: Final = frozenset({"ok", "task_id", "shards"})
 
 
 def executor_result(task: TaskDetail) -> dict[str, Any]:
-    """Return what the executor found, without the envelope that the server puts around it; empty without a result."""
+    """Return the executor's result without the server's envelope; empty without a result."""
     envelope = task.result or {}
     inner = envelope.get("result")
     return inner if isinstance(inner, dict) else envelope
 
 
 def rows(task: TaskDetail) -> list[Row]:
-    """Return what a person wants to see of a task's result; `--json` has all of it."""
-    # What an echo was given is its spec, and all that it counts stands there.
-    dull = _SAID_ELSEWHERE | ({"echo", "count"} if task.kind == "echo" else set())
-    found = _flat({name: value for name, value in executor_result(task).items() if name not in dull})
+    """Return the readable part of a task's result; `--json` has all of it."""
+    # An echo task returns its own spec.
+    hidden = _SHOWN_ELSEWHERE | ({"echo", "count"} if task.kind == "echo" else set())
+    found = _flat({name: value for name, value in executor_result(task).items() if name not in hidden})
     more = len(found) - _ROWS
     return found if more <= 0 else [*found[:_ROWS], ("…", Text(f"and {more} more (--json has all)"))]
 
@@ -57,8 +57,8 @@ def _flat(tree: dict[str, Any], prefix: str = "") -> list[Row]:
 
 
 def _measure(values: Mapping[str, Any]) -> Text:
-    """Return a metric with its interval, as evaluations have them."""
-    found = formatting.number(values["value"]) if values["value"] is not None else "not known"
+    """Return a metric of an evaluation with its confidence interval."""
+    found = formatting.number(values["value"]) if values["value"] is not None else "unknown"
     if values["low"] is not None and values["high"] is not None:
         found += f"  ({formatting.number(values['low'])} – {formatting.number(values['high'])})"
     return Text(f"{found}  n {values['n']:,}" if values.get("n") else found)
@@ -79,18 +79,18 @@ def _listed(values: Sequence[Any]) -> Text:
 
 
 def _entry(values: Mapping[str, Any]) -> str:
-    """Return what an entry says in one line: its name, then names and values; empty if all that it has lies deeper."""
-    said = []
-    for place, (name, value) in enumerate(values.items()):
-        if isinstance(value, str) and place == 0:
-            said.append(value)
+    """Return an entry as one line: its name, then names and values; empty if all its values are nested."""
+    parts = []
+    for position, (name, value) in enumerate(values.items()):
+        if isinstance(value, str) and position == 0:
+            parts.append(value)
         elif isinstance(value, bool):
-            said.append(f"{name} {'yes' if value else 'no'}")
+            parts.append(f"{name} {'yes' if value else 'no'}")
         elif isinstance(value, (int, float)):
-            said.append(f"{name} {formatting.number(value)}")
+            parts.append(f"{name} {formatting.number(value)}")
         elif isinstance(value, str) and value:
-            said.append(f"{name} {value}")
-    return " · ".join(said)
+            parts.append(f"{name} {value}")
+    return " · ".join(parts)
 
 
 def _line(value: Any) -> str:

@@ -1,4 +1,4 @@
-"""`tunefleet retry`: a final task again, or what is left of a workflow."""
+"""`tunefleet retry`: retry an ended task, or the incomplete part of a workflow."""
 
 from __future__ import annotations
 
@@ -25,31 +25,31 @@ def retry(
     *,
     sets: Set = None,
     again: Annotated[
-        bool, typer.Option("--again", help="Of a workflow: also if an earlier retry runs or has completed.")
+        bool, typer.Option("--again", help="Workflows: retry even if an earlier retry is running or completed.")
     ] = False,
     as_json: Json = False,
 ) -> None:
-    """Submit a final task again, or what has not completed of a workflow.
+    """Retry an ended task, or the incomplete part of a workflow.
 
-    The new task starts from the beginning and is linked to the old one. Of a workflow, what has completed, or failed
-    only to be delivered, is not run again: its results are used as they are. --set changes the workflow's document: a
-    field of one stage is stages.NAME.spec.FIELD, of a node graph.nodes.NAME.spec.FIELD.
+    The new task starts from the beginning and is linked to the old one. Tasks of a workflow that completed, or failed
+    only at delivery, are not run again: their results are reused. --set changes the workflow file: a field of a stage
+    is stages.NAME.spec.FIELD, of a node graph.nodes.NAME.spec.FIELD.
     """
     overrides = parse_sets(sets)
     single = next((id_ for id_ in tasks if not is_workflow(id_)), None)
     if single is not None and (overrides or again):
-        hint = f"`tunefleet clone {single} --set FIELD=VALUE` runs a task again with a change."
-        raise InputError("--set and --again go with workflows alone.", hint=hint)
+        hint = f"Use `tunefleet clone {single} --set FIELD=VALUE` for a task."
+        raise InputError("--set and --again apply to workflows only.", hint=hint)
     made: list[TaskView] = []
-    remarks: list[str] = []
+    warnings: list[str] = []
     with connect() as client:
         for id_ in tasks:
             if is_workflow(id_):
                 flow = client.workflows.retry(id_, overrides, again=again)
                 made += flow.tasks
-                remarks += flow.warnings
+                warnings += flow.warnings
             else:
                 made.append(client.tasks.retry(id_))
     report_new(made, as_json=as_json)
-    for remark in remarks:
-        err().print(Text(remark, style="warn"))
+    for warning in warnings:
+        err().print(Text(warning, style="warn"))

@@ -1,4 +1,4 @@
-"""`tunefleet show`: all that is known of a task on one screen."""
+"""`tunefleet show`: the details of a task or workflow on one screen."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ from tunefleet.placement import LIGHT_KINDS
 from tunefleet.schemas.api import ArtifactView, EventView, TaskDetail, TaskView
 
 _TRACEBACK_LINES = 12
+# Failures in code; for others, which the user can fix, the error message is enough.
 _TRACEBACK_FOR = frozenset(
     {TaskReason.BUG, TaskReason.CRASHED, TaskReason.KILLED, TaskReason.OUT_OF_MEMORY, TaskReason.TIMEOUT}
 )
-"""Where code matters; what a user can mend by himself is told by the error's own sentence."""
 
 
 @examples("tunefleet show task-3f9a", "tunefleet show task-3f9a --json | jq .result", "tunefleet show wf-81c2")
 def show(task: TaskOrWorkflow, *, as_json: Json = False) -> None:
-    """Show all that is known of a task, or a workflow's tasks in their order."""
+    """Show the details of a task or a workflow."""
     with connect() as client:
         if is_workflow(task):
             workflow = client.workflows.get(task)
@@ -46,25 +46,25 @@ def show(task: TaskOrWorkflow, *, as_json: Json = False) -> None:
         others = client.workflows.get(detail.workflow_id).tasks
         artifacts = client.artifacts.list(task_id=detail.id).items
         needed = memory_estimate(client.events.list(task_id=detail.id, kinds=["task.message"]))
-        left = _left(client, detail)
+        left = _leftovers(client, detail)
     say(screen(detail, artifacts, needed, others, left))
 
 
-class Left(NamedTuple):
-    """What an ended task has left beside its result, and what one can therefore do with it."""
+class Leftovers(NamedTuple):
+    """What an ended task left besides its result; decides which next commands are suggested."""
 
     log: bool = False
     checkpoint: bool = False
 
 
-_NOTHING = Left()
+_NOTHING = Leftovers()
 
 
-def _left(client: Client, task: TaskDetail) -> Left:
+def _leftovers(client: Client, task: TaskDetail) -> Leftovers:
     if not TaskStatus(task.status).final or task.started_at is None:
-        return Left()
+        return Leftovers()
     ended_early = task.status in {TaskStatus.FAILED, TaskStatus.CANCELLED}
-    return Left(
+    return Leftovers(
         log=client.tasks.log(task.id, limit_bytes=1).size_bytes > 0,
         checkpoint=ended_early and any(each.resumable for each in client.tasks.checkpoints(task.id)),
     )
@@ -75,7 +75,7 @@ def screen(
     artifacts: tuple[ArtifactView, ...] = (),
     memory: str | None = None,
     siblings: Sequence[TaskView] = (),
-    left: Left = _NOTHING,
+    left: Leftovers = _NOTHING,
 ) -> RenderableType:
     """Return the whole screen for a task."""
     parts: list[RenderableType] = [
@@ -91,8 +91,12 @@ def screen(
         parts += [Text(), Text("Attempts", style="head"), _attempts(task)]
     if len(siblings) > 1:
         own = (task.error or task.why) and failure_causes.cause(task, siblings) is None
-        told = {task.id: "see above"} if own else {}
-        parts += [Text(), Text("Stages", style="head"), workflow_view.stage_table(siblings, marked=task.id, told=told)]
+        notes = {task.id: "see above"} if own else {}
+        parts += [
+            Text(),
+            Text("Stages", style="head"),
+            workflow_view.stage_table(siblings, marked=task.id, notes=notes),
+        ]
     if result := results.rows(task):
         parts += [Text(), Text("Result", style="head"), facts(result)]
     if artifacts:
@@ -102,7 +106,7 @@ def screen(
 
 
 def memory_estimate(events: Sequence[EventView]) -> str | None:
-    """Return the newest estimate among a task's events, in words; None if there is none."""
+    """Return the newest memory estimate among a task's events as text; None if there is none."""
     found = [event.data.get("data") for event in events if event.data.get("name") == "memory.estimate"]
     figures = found[-1] if found else None
     if not isinstance(figures, dict) or not isinstance(figures.get("total_bytes"), int):
@@ -124,17 +128,17 @@ def _facts(task: TaskDetail, siblings: Sequence[TaskView]) -> list[tuple[str, Re
     return [
         ("kind", task.kind),
         ("model", _at(task.spec, "model", "source", "identifier")),
-        ("why it waits", task.why),
+        ("pending reason", task.why),
         ("stalled since", f"{task.stalled_since:%Y-%m-%d %H:%M:%S} UTC" if task.stalled_since else None),
         ("reason", None if task.reason in PLAIN_REASONS else task.reason),
         ("workflow", task.workflow_id),
-        ("waits for", ", ".join(names.get(id_, id_) for id_ in task.depends_on) if waits else None),
-        ("part", f"{task.shard[0] + 1} of {task.shard[1]} of {names.get(of, of)} ({of})" if task.shard else None),
+        ("depends on", ", ".join(names.get(id_, id_) for id_ in task.depends_on) if waits else None),
+        ("shard", f"{task.shard[0] + 1} of {task.shard[1]} of {names.get(of, of)} ({of})" if task.shard else None),
         ("retry of", task.parent_task_id),
         ("owner", task.owner),
         ("workers" if on else "worker", ", ".join(on) or task.worker_id),
         ("submitted", f"{task.created_at:%Y-%m-%d %H:%M:%S} UTC, {formatting.age(task.created_at)} ago"),
-        ("run time", _run_time(task)),
+        ("duration", _run_time(task)),
         ("progress", f"{progress.phase} {progress_text(task)}" if running and progress else None),
         ("step time", formatting.step_time(progress.step_time_s) if running and progress else None),
         ("time left", formatting.duration(progress.eta_s) if running and progress and progress.eta_s else None),
@@ -153,14 +157,14 @@ def _at(tree: object, *keys: str) -> str | None:
 
 
 def _attempts(task: TaskDetail) -> RenderableType:
-    listing = table("no", "worker", "state", "reason", "error", right=("no",), wide="error")
+    listing = table("#", "worker", "state", "reason", "error", right=("#",), wide="error")
     before = task.error
     for attempt in task.attempt_list:
-        # All that fails the same way says so once.
-        told = ("the same" if attempt.error == before else attempt.error) if attempt.error else ""
+        # A repeated error is shown once.
+        error = ("same error" if attempt.error == before else attempt.error) if attempt.error else ""
         before = attempt.error or before
         where = " ".join(node.worker_id for node in attempt.nodes) or attempt.worker_id
-        listing.add_row(str(attempt.number), where, attempt.state, attempt.reason or "", cut(told))
+        listing.add_row(str(attempt.number), where, attempt.state, attempt.reason or "", cut(error))
     return listing
 
 
@@ -179,30 +183,30 @@ def artifact_table(artifacts: tuple[ArtifactView, ...]) -> RenderableType:
     return listing
 
 
-def _next(task: TaskDetail, artifacts: tuple[ArtifactView, ...], siblings: Sequence[TaskView], left: Left) -> str:
+def _next(task: TaskDetail, artifacts: tuple[ArtifactView, ...], siblings: Sequence[TaskView], left: Leftovers) -> str:
     if task.status == TaskStatus.PAUSED:
-        return f"Go on: tunefleet resume {task.id}   Checkpoints: tunefleet checkpoints {task.id}"
+        return f"Resume: tunefleet resume {task.id}   Checkpoints: tunefleet checkpoints {task.id}"
     if not TaskStatus(task.status).final:
         if task.started_at is None or (task.why or "").startswith(workflow_view.DELIVERING):
-            return f"Why it waits: tunefleet why {task.id}   End: tunefleet cancel {task.id}"
+            return f"Explain: tunefleet why {task.id}   Cancel: tunefleet cancel {task.id}"
         if task.kind in LIGHT_KINDS:
             return f"Follow: tunefleet follow {task.id}"
         return f"Follow: tunefleet logs -f {task.id}   Plot: tunefleet metrics --plot {task.id}"
     origin = failure_causes.cause(task, siblings)
     if task.status == TaskStatus.SKIPPED:
-        return f"See: tunefleet show {origin.id if origin is not None else task.workflow_id}"
+        return f"Details: tunefleet show {origin.id if origin is not None else task.workflow_id}"
     if origin is not None:
-        return f"See: tunefleet show {origin.id}   {workflow_view.run_left(origin, task.workflow_id)}"
+        return f"Details: tunefleet show {origin.id}   {workflow_view.run_left(origin, task.workflow_id)}"
     if task.reason == TaskReason.BAD_INPUT and len(siblings) > 1:
         return workflow_view.run_left(task, task.workflow_id)
     return _next_of_own(task, artifacts, left)
 
 
-def _next_of_own(task: TaskDetail, artifacts: tuple[ArtifactView, ...], left: Left) -> str:
+def _next_of_own(task: TaskDetail, artifacts: tuple[ArtifactView, ...], left: Leftovers) -> str:
     log = [f"Log: tunefleet logs {task.id}"] if left.log else []
     if task.status != TaskStatus.COMPLETED:
-        on = [f"Go on from its last checkpoint: tunefleet resume {task.id}"] if left.checkpoint else []
-        return "   ".join([*log, f"Again: tunefleet retry {task.id}", *on])
+        on = [f"Resume from the last checkpoint: tunefleet resume {task.id}"] if left.checkpoint else []
+        return "   ".join([*log, f"Retry: tunefleet retry {task.id}", *on])
     if artifacts:
-        return f"Fetch: tunefleet artifacts get {artifacts[0].id}"
-    return (log or [f"Again: tunefleet retry {task.id}"])[0]
+        return f"Download: tunefleet artifacts get {artifacts[0].id}"
+    return (log or [f"Retry: tunefleet retry {task.id}"])[0]

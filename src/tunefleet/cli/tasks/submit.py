@@ -35,28 +35,28 @@ _STANDARD_INPUT = "-"
     "tunefleet submit sft.yaml --wait --json | jq .result.result.losses",
 )
 def submit(
-    file: Annotated[str, typer.Argument(metavar="FILE", help="The document; - reads standard input.")],
+    file: Annotated[str, typer.Argument(metavar="FILE", help="Workflow file; - reads standard input.")],
     *,
     follow: Annotated[bool, typer.Option("--follow", "-f", help="Show the task live until it ends.")] = False,
-    wait: Annotated[bool, typer.Option("--wait", "-w", help="Return when the task ends; show nothing.")] = False,
-    timeout_s: Annotated[float | None, typer.Option("--timeout", min=0, help="Longest --wait, in seconds.")] = None,
+    wait: Annotated[bool, typer.Option("--wait", "-w", help="Wait until the task ends; show nothing.")] = False,
+    timeout_s: Annotated[
+        float | None, typer.Option("--timeout", min=0, help="Maximum time of --wait, in seconds.")
+    ] = None,
     sets: Set = None,
     strict: Annotated[
         bool,
-        typer.Option("--strict", help="Refuse what no present worker could ever run; --wait does not wait for it."),
+        typer.Option("--strict", help="Reject tasks that no current worker can run; --wait does not wait for them."),
     ] = False,
-    dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Submit nothing; say where each task would go, and why.")
-    ] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Submit nothing; show where each task would run.")] = False,
     idempotency_key: Annotated[
-        str | None, typer.Option("--idempotency-key", help="The same key submits once, however often it is sent.")
+        str | None, typer.Option("--idempotency-key", help="Requests with the same key submit only once.")
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """Submit a workflow document; local files it names are uploaded.
+    """Submit a workflow file; local files it names are uploaded.
 
-    The document is checked whole before anything is sent. With --follow or --wait the exit code tells how the task
-    ended; Ctrl-C leaves it running.
+    The whole file is validated before anything is sent. With --follow or --wait the exit code is the result of the
+    task; Ctrl-C leaves it running.
     """
     source = sys.stdin.read() + "\n" if file == _STANDARD_INPUT else Path(file)
     if dry_run:
@@ -88,7 +88,7 @@ def _dry_run(source: Path | str, file: str, overrides: Mapping[str, Any], *, as_
     text, _ = override(read_document(source)[0], overrides, filename=file)
     with connect() as client:
         reply = client.workflows.validate(text, file, dry_run=True)
-    if not reply.ok:  # the server is of another version: here the document is good
+    if not reply.ok:  # valid here: the server has another version
         raise SpecError([Fault(**each.model_dump()) for each in reply.faults], filename=file)
     raise typer.Exit(show_dry_run(reply, as_json=as_json))
 
@@ -96,16 +96,16 @@ def _dry_run(source: Path | str, file: str, overrides: Mapping[str, Any], *, as_
 def _end_of_all(
     client: Client, workflow_id: str, *, follow: bool, timeout_s: float | None, as_json: bool, strict: bool = False
 ) -> NoReturn:
-    """Wait for a workflow of several tasks, and leave with the exit code that tells how it ended."""
+    """Wait for a workflow of several tasks, and exit with the code of its result."""
     if follow:
         say()
         ended = workflow_view.follow(client, workflow_id)
     else:
         try:
-            look = Lookout(strict=strict).workflow
+            look = UnschedulableNotice(strict=strict).workflow
             ended = client.workflows.wait(workflow_id, timeout_s=timeout_s, on_update=look)
         except KeyboardInterrupt:
-            err().print(f"\nThe workflow goes on. See it with `tunefleet follow {workflow_id}`.")
+            err().print(f"\nThe workflow keeps running. Follow it with `tunefleet follow {workflow_id}`.")
             ended = None
     if ended is not None and as_json:
         print_json(ended)
@@ -117,7 +117,7 @@ def _end_of_all(
 
 
 def _announce(run: Run, *, listed: bool) -> None:
-    """Say what was submitted."""
+    """Print what was submitted."""
     if len(run.workflow.tasks) > 1:
         _announce_stages(run.workflow, listed=listed)
         return
@@ -125,7 +125,7 @@ def _announce(run: Run, *, listed: bool) -> None:
     say(Text.assemble("Submitted ", (task.name, "head"), " as ", (task.id, "id"), "."))
     if task.why and not any(task.why in warning for warning in run.workflow.warnings):
         say(task.why[:1].upper() + task.why[1:], style="dim")
-    say(f"Follow it: tunefleet follow {task.id}", style="dim")
+    say(f"Follow: tunefleet follow {task.id}", style="dim")
 
 
 def _announce_stages(workflow: WorkflowDetail, *, listed: bool) -> None:
@@ -133,7 +133,7 @@ def _announce_stages(workflow: WorkflowDetail, *, listed: bool) -> None:
     say(Text.assemble("Submitted ", (workflow.name, "head"), " as ", (workflow.id, "id"), f" with {count}."))
     if listed:
         say(workflow_view.stage_table(workflow.tasks))
-        say(f"Follow it: tunefleet follow {workflow.id}", style="dim")
+        say(f"Follow: tunefleet follow {workflow.id}", style="dim")
 
 
 def _watch(client: Client, run: Run, *, follow: bool, timeout_s: float | None, strict: bool) -> TaskDetail | None:
@@ -141,9 +141,9 @@ def _watch(client: Client, run: Run, *, follow: bool, timeout_s: float | None, s
         say()
         return task_view.follow_or_leave(client, run.task_id)
     try:
-        return client.tasks.wait(run.task_id, timeout_s=timeout_s, on_update=Lookout(strict=strict).task)
+        return client.tasks.wait(run.task_id, timeout_s=timeout_s, on_update=UnschedulableNotice(strict=strict).task)
     except KeyboardInterrupt:
-        err().print(f"\nThe task goes on. See it with `tunefleet follow {run.task_id}`.")
+        err().print(f"\nThe task keeps running. Follow it with `tunefleet follow {run.task_id}`.")
         return None
 
 
@@ -161,16 +161,15 @@ def _summary(client: Client, task: TaskDetail) -> None:
         task_view.failure_screen(out(), client, task)
         return
     say(Text.assemble((task.name, "head"), f" {task.status} after {run_time(task) or formatting.duration(0.0)}."))
-    say(f"See it: tunefleet show {task.id}", style="dim")
-    say(f"Fetch:  tunefleet artifacts ls {task.id}", style="dim")
+    say(f"Details:  tunefleet show {task.id}", style="dim")
+    say(f"Download: tunefleet artifacts ls {task.id}", style="dim")
 
 
 @examples("tunefleet follow task-3f9a", "tunefleet follow wf-81c2")
 def follow(task: TaskOrWorkflow, *, as_json: Json = False) -> None:
-    """Show a task, or all tasks of a workflow, live until the end.
+    """Follow a task or a workflow live until it ends.
 
-    Ctrl-C leaves them running. With --json nothing is shown, and what has ended is printed. The exit code tells how it
-    ended.
+    Ctrl-C leaves it running. With --json only the final state is printed. The exit code is the result.
     """
     with connect() as client:
         if is_workflow(task):
@@ -180,46 +179,47 @@ def follow(task: TaskOrWorkflow, *, as_json: Json = False) -> None:
         _report(client, ended, as_json=as_json)
 
 
-# A worker that has just been started registers within that.
+# A worker that has just been started registers within this time.
 _PATIENCE_S: Final = 5.0
 _STUCK: Final = "unschedulable"
 
 
-class Lookout:
-    """Looks at what is waited for, and says once of each task that no worker can run it."""
+class UnschedulableNotice:
+    """Watches awaited tasks, and reports once per task that no worker can run it."""
 
     def __init__(self, *, strict: bool, clock: Callable[[], float] = time.monotonic) -> None:
         self._strict = strict
         self._clock = clock
         self._since: dict[str, float] = {}
-        self._told: set[str] = set()
+        self._reported: set[str] = set()
 
     def task(self, task: TaskView) -> None:
-        """Look at a task.
+        """Check a task.
 
         Raises:
-            ConflictError: If no worker can run it, and that is not to be waited for.
+            ConflictError: If no worker can run it, with `strict`.
         """
-        self._look([task])
+        self._check([task])
 
     def workflow(self, workflow: WorkflowView) -> None:
-        """Look at the tasks of a workflow; raises what `task` raises."""
-        self._look(workflow.tasks)
+        """Check the tasks of a workflow; raises like `task`."""
+        self._check(workflow.tasks)
 
-    def _look(self, tasks: Sequence[TaskView]) -> None:
+    def _check(self, tasks: Sequence[TaskView]) -> None:
         now = self._clock()
         for task in tasks:
             if not (task.why or "").startswith(_STUCK):
                 self._since.pop(task.id, None)
-            elif now - self._since.setdefault(task.id, now) >= _PATIENCE_S and task.id not in self._told:
-                self._told.add(task.id)
-                self._tell(task)
+            elif now - self._since.setdefault(task.id, now) >= _PATIENCE_S and task.id not in self._reported:
+                self._reported.add(task.id)
+                self._report(task)
 
-    def _tell(self, task: TaskView) -> None:
+    def _report(self, task: TaskView) -> None:
         what = f"{task.name} ({task.id}) is {task.why}"
         if self._strict:
-            raise ConflictError(what, hint=f"It is waited for no longer and stays queued: tunefleet cancel {task.id}")
+            raise ConflictError(what, hint=f"It stays queued. Cancel it with `tunefleet cancel {task.id}`.")
         err().print(Text(what, style="warn"))
         err().print(
-            f"It waits for a worker that can. See tunefleet why {task.id}; --strict waits for none.", style="dim"
+            f"It waits for an eligible worker. See `tunefleet why {task.id}`; with --strict it is an error.",
+            style="dim",
         )

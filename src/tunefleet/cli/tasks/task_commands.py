@@ -31,9 +31,9 @@ from tunefleet.errors import InputError
 from tunefleet.lifecycle.task import TaskStatus
 from tunefleet.schemas.api import TaskDetail, TaskView, WorkflowDetail, WorkflowView
 
-# Columns of a terminal on which the workflow of each task has room.
-_ROOMY = 140
-_MORE = "There are more: see them with --limit or --all."
+# From this width on, `ls` has a column for the workflow.
+_WIDE = 140
+_MORE = "There are more; use --limit or --all."
 _FLOW_STATUSES = ("running", "completed", "failed", "cancelled")
 
 
@@ -45,29 +45,27 @@ _FLOW_STATUSES = ("running", "completed", "failed", "cancelled")
 )
 def ls(
     *,
-    status: Annotated[TaskStatus | None, typer.Option("--status", "-s", help="Only tasks in this status.")] = None,
-    kind: Annotated[str | None, typer.Option("--kind", help="Only this kind, such as lora_sft.")] = None,
-    owner: Annotated[str | None, typer.Option("--owner", help="Only tasks of this owner.")] = None,
-    workflow: Annotated[str | None, typer.Option("--workflow", help="Only tasks of this workflow.")] = None,
+    status: Annotated[TaskStatus | None, typer.Option("--status", "-s", help="Filter by status.")] = None,
+    kind: Annotated[str | None, typer.Option("--kind", help="Filter by kind, such as lora_sft.")] = None,
+    owner: Annotated[str | None, typer.Option("--owner", help="Filter by owner.")] = None,
+    workflow: Annotated[str | None, typer.Option("--workflow", help="Filter by workflow.")] = None,
     worker: Annotated[
-        str | None, typer.Option("--worker", help="Only tasks on this worker.", autocompletion=complete_worker)
+        str | None, typer.Option("--worker", help="Filter by worker.", autocompletion=complete_worker)
     ] = None,
-    limit: Annotated[int, typer.Option("--limit", "-n", min=1, help="At most so many.")] = 20,
-    everything: Annotated[bool, typer.Option("--all", "-a", help="All of them, however many.")] = False,
+    limit: Annotated[int, typer.Option("--limit", "-n", min=1, help="Maximum number of entries.")] = 20,
+    everything: Annotated[bool, typer.Option("--all", "-a", help="List all, without a limit.")] = False,
     workflows: Annotated[bool, typer.Option("--workflows", "-w", help="List workflows instead.")] = False,
     as_json: Json = False,
 ) -> None:
     """List tasks, newest first, or workflows.
 
-    The time is what a task has run, in all its attempts: a pause and the queue do not count. Before its first attempt
-    it is what the task has waited.
-
-    The workflow of each task has a column where there is room for one.
+    DURATION is the run time in all attempts, without pauses and time in the queue. Before the first attempt it is the
+    time in the queue. A wide terminal has a column for the workflow.
     """
     with connect() as client:
         if workflows:
             if kind is not None or workflow is not None or worker is not None:
-                raise InputError("--workflows goes with --status, --owner, --limit and --all alone.")
+                raise InputError("--workflows supports only --status, --owner, --limit and --all.")
             _workflows(client, status, owner, None if everything else limit, as_json=as_json)
             return
         found = client.tasks.iterate(
@@ -88,11 +86,20 @@ def ls(
         filtered = any(given is not None for given in (status, kind, owner, workflow, worker))
         say("No task matches." if filtered else "No tasks yet. Submit one with `tunefleet submit FILE`.")
         return
-    roomy = not out().is_terminal or out().width >= _ROOMY
-    columns = ("task", *(["workflow"] if roomy else []), "name", "kind", "status", "progress", "time", "note")
-    listing = table(*columns, right=("time",), wide=("name", "note"))
+    wide_terminal = not out().is_terminal or out().width >= _WIDE
+    columns = (
+        "task",
+        *(["workflow"] if wide_terminal else []),
+        "name",
+        "kind",
+        "status",
+        "progress",
+        "duration",
+        "note",
+    )
+    listing = table(*columns, right=("duration",), wide=("name", "note"))
     for task in tasks:
-        listing.add_row(*_row(task, roomy=roomy))
+        listing.add_row(*_row(task, wide_terminal=wide_terminal))
     say(listing)
     if more:
         say(_MORE, style="dim")
@@ -128,7 +135,7 @@ def _workflows(
 
 
 def _counts(flow: WorkflowView) -> str:
-    """Return how many tasks are in which status; of the only one its id."""
+    """Return the number of tasks per status; for a single task its id."""
     whole = [task for task in flow.tasks if task.shard_of is None]
     if len(whole) == 1:
         return whole[0].id
@@ -136,16 +143,16 @@ def _counts(flow: WorkflowView) -> str:
     return ", ".join(f"{statuses.count(each)} {each}" for each in dict.fromkeys(statuses))
 
 
-def _row(task: TaskView, *, roomy: bool) -> tuple[Text | str, ...]:
+def _row(task: TaskView, *, wide_terminal: bool) -> tuple[Text | str, ...]:
     return (
         Text(task.id, style="id"),
-        *([Text(task.workflow_id, style="id")] if roomy else []),
+        *([Text(task.workflow_id, style="id")] if wide_terminal else []),
         cut(task.name),
         task.kind,
         status_text(task.status),
         progress_text(task),
         _time_text(task),
-        # Of a task that waits for another try, when that comes says more than how the last one ended.
+        # For a task that waits for a retry, the time of the retry says more than the last error.
         cut(task.why, "dim")
         if task.why
         else cut(task.error or "", "bad" if task.status == TaskStatus.FAILED else "dim"),
@@ -153,13 +160,13 @@ def _row(task: TaskView, *, roomy: bool) -> tuple[Text | str, ...]:
 
 
 def _time_text(task: TaskView) -> str:
-    """Return how long a task has run, or waited; of one that ended without a run nothing."""
+    """Return how long a task has run or waited; empty for one that ended without a run."""
     waited = "" if TaskStatus(task.status).final else formatting.duration(_since(task.created_at))
     return run_time(task) or waited
 
 
 def progress_text(task: TaskView) -> str:
-    """Return how far a running task is, such as `120/400`."""
+    """Return the progress of a running task, such as `120/400`."""
     if task.progress is None or TaskStatus(task.status).final:
         return ""
     if not task.progress.max_steps:
@@ -168,12 +175,12 @@ def progress_text(task: TaskView) -> str:
 
 
 def run_time(task: TaskView) -> str:
-    """Return how long a task has run, in all its attempts, without pauses and queue; empty if it never ran."""
+    """Return the run time in all attempts, without pauses and queue; empty if the task never ran."""
     if task.status == TaskStatus.RUNNING and task.started_at is not None:
         return formatting.duration(task.ran_s + _since(task.started_at))
     if task.ran_s or task.started_at is None:
         return formatting.duration(task.ran_s) if task.ran_s else ""
-    # One that was spread over several workers has no attempt of its own.
+    # A sharded task has no attempt of its own.
     return formatting.duration(
         _since(task.started_at) - (_since(task.finished_at) if task.finished_at is not None else 0.0)
     )
@@ -187,13 +194,13 @@ def _since(at: datetime) -> float:
 def cancel(
     tasks: TasksOrWorkflows,
     *,
-    wait: Annotated[bool, typer.Option("--wait", help="Return when they have ended.")] = False,
+    wait: Annotated[bool, typer.Option("--wait", help="Wait until they have ended.")] = False,
     as_json: Json = False,
 ) -> None:
-    """Cancel tasks, and what waits for them; what they saved stays.
+    """Cancel tasks and their dependents; checkpoints are kept.
 
-    A running training ends at the end of its step; after 30 seconds its process is ended from outside. A workflow is
-    cancelled with all its tasks.
+    A running task stops at the end of its step; after 30 seconds its process is killed. Cancelling a workflow cancels
+    all its tasks.
     """
     done: list[TaskDetail | WorkflowDetail]
     with connect() as client:
@@ -207,10 +214,11 @@ def cancel(
         return
     for each in done:
         if isinstance(each, WorkflowDetail):
-            say(f"{each.id} is {each.status}." if each.status != "running" else f"{each.id} ends with what still runs.")
+            stopping = each.status == "running"
+            say(f"Cancelling {each.id}; running tasks are stopped." if stopping else f"{each.id} is {each.status}.")
         else:
             ended = TaskStatus(each.status).final
-            say(f"{each.id} is {each.status}." if ended else f"{each.id} ends at the end of its step.")
+            say(f"{each.id} is {each.status}." if ended else f"Cancelling {each.id}; it stops at the end of its step.")
 
 
 @examples(
@@ -218,12 +226,14 @@ def cancel(
     "tunefleet clone task-3f9a --set lora.r=32 --set training.seed=1",
 )
 def clone(
-    task: Annotated[str, typer.Argument(metavar="TASK", help="Id of a task.", autocompletion=complete_task)],
+    task: Annotated[
+        str, typer.Argument(metavar="TASK", help="Task id or a unique prefix.", autocompletion=complete_task)
+    ],
     *,
     sets: Set = None,
     as_json: Json = False,
 ) -> None:
-    """Submit a task again with some fields changed."""
+    """Submit a copy of a task with changed fields."""
     overrides = parse_sets(sets)
     with connect() as client:
         done = [client.tasks.clone(one_task(client, task), overrides)]
@@ -231,7 +241,7 @@ def clone(
 
 
 def report_new(done: Sequence[TaskView], *, as_json: bool) -> None:
-    """Say which tasks were submitted, and from which."""
+    """Print which tasks were submitted, and their sources."""
     if as_json:
         print_json(done)
         return
@@ -239,14 +249,14 @@ def report_new(done: Sequence[TaskView], *, as_json: bool) -> None:
         source = f", from {task.parent_task_id}" if task.parent_task_id else ""
         say(f"Submitted {task.id} ({task.name}){source}.")
     several = len(done) > 1 and len({task.workflow_id for task in done}) == 1
-    say(f"Follow it: tunefleet follow {done[0].workflow_id if several else done[-1].id}", style="dim")
+    say(f"Follow: tunefleet follow {done[0].workflow_id if several else done[-1].id}", style="dim")
 
 
 @examples("tunefleet rm task-3f9a", "tunefleet rm --yes $(tunefleet ls --status failed --json | jq -r '.[].id')")
 def rm(tasks: TaskIds, *, yes: Yes = False, as_json: Json = False) -> None:
-    """Remove final tasks with what they stored.
+    """Remove ended tasks with their metrics, logs and artifacts.
 
-    Metrics, logs and artifacts of the tasks go too; a file that something else refers to stays.
+    A file that is still referenced elsewhere is kept.
     """
     with connect() as client:
         found = [client.tasks.get(one_task(client, task)) for task in tasks]

@@ -1,4 +1,4 @@
-"""`tunefleet pause`, `resume`, `stop`, `save`, `evaluate`, `set`, `checkpoints`: steer the tasks of a server."""
+"""`tunefleet pause`, `resume`, `stop`, `save`, `evaluate`, `set`, `checkpoints`: control tasks on a server."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from tunefleet.lifecycle.task import TaskStatus
 from tunefleet.schemas.api import CommandView
 
 T = TypeVar("T")
-NoWait = Annotated[bool, typer.Option("--no-wait", help="Only ask for it; do not wait for the outcome.")]
+NoWait = Annotated[bool, typer.Option("--no-wait", help="Send the command without waiting for the outcome.")]
 
 
 @examples("tunefleet pause task-3f9a", "tunefleet pause task-3f9a --no-wait")
 def pause(tasks: TaskIds, *, no_wait: NoWait = False, timeout: Timeout = None, as_json: Json = False) -> None:
-    """Pause tasks: each saves and ends; the GPU is free.
+    """Pause tasks: save a checkpoint and free the GPU.
 
-    Returns when they are paused. Each keeps its place: `tunefleet resume` lets it go on where it stood.
+    Returns when they are paused. `tunefleet resume` continues from the checkpoint.
     """
     with connect() as client:
         done = [client.tasks.pause(one_task(client, task)) for task in tasks]
@@ -38,8 +38,8 @@ def pause(tasks: TaskIds, *, no_wait: NoWait = False, timeout: Timeout = None, a
         return
     for task in done:
         paused = task.status == TaskStatus.PAUSED
-        say(f"{task.id} is paused." if paused else f"{task.id} saves at the end of its step, and pauses.")
-    say(f"Let it go on with `tunefleet resume {done[-1].id}`.", style="dim")
+        say(f"{task.id} is paused." if paused else f"Pausing {task.id}; it saves at the end of its step.")
+    say(f"Resume: tunefleet resume {done[-1].id}", style="dim")
 
 
 @examples(
@@ -49,15 +49,15 @@ def resume(
     tasks: TaskIds,
     *,
     start: Annotated[
-        str | None, typer.Option("--from", metavar="STEP|best", help="Go back to this checkpoint; default: the newest.")
+        str | None, typer.Option("--from", metavar="STEP|best", help="Checkpoint to resume from; default: the newest.")
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """Let paused tasks go on; an ended one goes on as a new task.
+    """Resume paused tasks; an ended task resumes as a new one.
 
-    A running task that is to pause is not paused. A paused task goes back to its place in the queue. One that failed,
-    was cancelled or ended early goes on from its checkpoint as a new task that is linked to it; one that has done all
-    its steps does so from an earlier checkpoint alone.
+    Resuming a task that is about to pause revokes the pause. A paused task returns to the queue. A task that failed,
+    was cancelled or stopped early resumes from its checkpoint as a new, linked task. A task that finished all its
+    steps can only resume from an earlier checkpoint.
     """
     from_step = _step(start)
     with connect() as client:
@@ -68,15 +68,15 @@ def resume(
         return
     for before, task in zip(asked, done, strict=True):
         new = task.id != before.id
-        say(f"{task.id} ({task.name}) goes on from {before.id}." if new else f"{task.id} is {task.status}.")
-    say(f"Follow it with `tunefleet follow {done[-1].id}`.", style="dim")
+        say(f"{task.id} ({task.name}) resumes {before.id}." if new else f"{task.id} is {task.status}.")
+    say(f"Follow: tunefleet follow {done[-1].id}", style="dim")
 
 
 def _step(start: str | None) -> int | Literal["best"] | None:
     if start is None or start == "best":
         return start  # type: ignore[return-value]
     if not start.isdecimal():
-        raise InputError(f"--from {start} cannot be read.", hint="Name a step, or best; see `tunefleet checkpoints`.")
+        raise InputError(f"--from {start} is not a step.", hint="Use a step or best; see `tunefleet checkpoints`.")
     return int(start)
 
 
@@ -84,14 +84,14 @@ def _step(start: str | None) -> int | Literal["best"] | None:
 def stop(
     task: TaskId,
     *,
-    no_save: Annotated[bool, typer.Option("--no-save", help="Save no checkpoint before.")] = False,
+    no_save: Annotated[bool, typer.Option("--no-save", help="Do not save a checkpoint first.")] = False,
     no_wait: NoWait = False,
     timeout: Timeout = None,
     as_json: Json = False,
 ) -> None:
-    """End a training early; what it has learned is delivered.
+    """Stop a training run early and keep its result.
 
-    The task is then completed, and tasks that depend on it run.
+    The task counts as completed, and its dependents run.
     """
     with connect() as client:
         command = client.tasks.stop(one_task(client, task), save=not no_save)
@@ -102,14 +102,14 @@ def stop(
 def save(task: TaskId, *, no_wait: NoWait = False, timeout: Timeout = None, as_json: Json = False) -> None:
     """Save a checkpoint of a running task now.
 
-    Returns when it can be resumed from.
+    Returns when the checkpoint is durable.
     """
     _command(task, "save_checkpoint", None, no_wait=no_wait, timeout_s=timeout, as_json=as_json)
 
 
 @examples("tunefleet evaluate task-3f9a")
 def evaluate(task: TaskId, *, no_wait: NoWait = False, timeout: Timeout = None, as_json: Json = False) -> None:
-    """Let a running task measure its held-out loss now."""
+    """Evaluate a running task now."""
     _command(task, "evaluate", None, no_wait=no_wait, timeout_s=timeout, as_json=as_json)
 
 
@@ -125,7 +125,7 @@ def set_(
     timeout: Timeout = None,
     as_json: Json = False,
 ) -> None:
-    """Change a running task; what is changed survives a resume."""
+    """Change settings of a running task; they survive a resume."""
     _command(task, "set", parse_pairs(pairs), no_wait=no_wait, timeout_s=timeout, as_json=as_json)
 
 
@@ -138,18 +138,20 @@ def checkpoints(task: TaskId, *, as_json: Json = False) -> None:
         print_json(list(found))
         return
     if not found:
-        say("It has no checkpoint yet.")
+        say("No checkpoints yet.")
         return
-    listing = table("step", "size", "age", "held-out", "best", "where", "stall", right=("step", "size", "age", "stall"))
+    listing = table(
+        "step", "size", "age", "eval loss", "best", "location", "save time", right=("step", "size", "age", "save time")
+    )
     for each in found:
-        kept = "on its worker" if each.resumable else "deleted"
+        location = "worker" if each.resumable else "deleted"
         listing.add_row(
             str(each.step),
             formatting.size(each.size_bytes),
             formatting.age(each.at),
             formatting.number(each.eval_loss) if each.eval_loss is not None else "",
             Text("best", style="good") if each.best else "",
-            "server" if each.artifact else Text(kept, style="" if each.resumable else "dim"),
+            "server" if each.artifact else Text(location, style="" if each.resumable else "dim"),
             formatting.step_time(each.stall_s),
         )
     say(listing)
@@ -177,13 +179,13 @@ def _report(client: Client, command: CommandView, *, no_wait: bool, timeout_s: f
 def _sentence(command: CommandView) -> str:
     name = command.command
     if command.state == "failed":
-        return f"{command.task_id}: {name} failed: {command.message or 'no reason was given'}"
+        return f"{command.task_id}: {name} failed: {command.message or 'no reason given'}"
     if not command.settled:
-        return f"{command.task_id} was asked for {name}; see `tunefleet show {command.task_id}`."
+        return f"{command.task_id}: {name} requested; see `tunefleet show {command.task_id}`."
     where = f" at step {command.step}" if command.step is not None else ""
     saved = f", saved as {command.checkpoint}" if command.checkpoint else ""
-    told = f" ({command.message})" if command.message else ""
-    return f"{command.task_id}: {name} done{where}{saved}.{told}"
+    note = f" ({command.message})" if command.message else ""
+    return f"{command.task_id}: {name} done{where}{saved}.{note}"
 
 
 def _in_time(wait: Callable[..., T], *arguments: str, timeout_s: float | None) -> T:

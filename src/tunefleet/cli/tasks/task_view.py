@@ -1,4 +1,4 @@
-"""A task, live: on a terminal a screen that redraws itself, elsewhere one plain line every few seconds."""
+"""Live view of a task: a redrawn screen on a terminal, elsewhere one plain line every few seconds."""
 
 from __future__ import annotations
 
@@ -26,12 +26,13 @@ _LINE_EVERY_S = 5.0
 _LOOK_EVERY_S = 1.0
 _CHART_ROWS = 13
 _LEAST_CHART_ROWS = 7
+# Metric → its label on the screen.
 _FIGURES = (
-    ("reward", "reward"), ("kl", "kl"), ("rewards/accuracies", "accuracy"), ("loss", "loss"), ("eval_loss", "held-out"),
-    ("learning_rate", "lr"),
+    ("reward", "reward"), ("kl", "kl"), ("rewards/accuracies", "accuracy"), ("loss", "loss"),
+    ("eval_loss", "eval loss"), ("learning_rate", "lr"),
 )  # fmt: skip
-"""Series → how it is called on the screen."""
 _EVENTS_SHOWN = 4
+# Rows of the screen besides the chart.
 _OTHER_ROWS = 9
 _WIDEST = 110
 
@@ -40,7 +41,7 @@ def follow(client: Client, task_id: str, *, interrupt: str = "Ctrl-C leaves the 
     """Show a task until it is final, and return it.
 
     Raises:
-        KeyboardInterrupt: At Ctrl-C; the task goes on.
+        KeyboardInterrupt: On Ctrl-C; the task keeps running.
     """
     if out().is_terminal:
         return _follow_on_screen(client, task_id, interrupt)
@@ -48,17 +49,17 @@ def follow(client: Client, task_id: str, *, interrupt: str = "Ctrl-C leaves the 
 
 
 def follow_or_leave(client: Client, task_id: str) -> TaskDetail | None:
-    """Show a task until it is final; at Ctrl-C say how to follow it again, and return `None`."""
+    """Show a task until it is final; on Ctrl-C print how to follow it again, and return `None`."""
     try:
         return follow(client, task_id)
     except KeyboardInterrupt:
-        err().print(f"\nThe task goes on. See it again with `tunefleet follow {task_id}`,")
-        err().print(f"or end it with `tunefleet cancel {task_id}`.")
+        err().print(f"\nThe task keeps running. Follow it again with `tunefleet follow {task_id}`,")
+        err().print(f"or cancel it with `tunefleet cancel {task_id}`.")
         return None
 
 
 def exit_code_for(task: TaskDetail | None) -> ExitCode:
-    """Return the exit code of a command that waited for a task; `None` stands for Ctrl-C."""
+    """Return the exit code of a command that waited for a task; `None` means Ctrl-C."""
     if task is None:
         return ExitCode.INTERRUPTED
     codes = {TaskStatus.FAILED: ExitCode.FAILED, TaskStatus.CANCELLED: ExitCode.CANCELLED}
@@ -77,15 +78,16 @@ def _follow_on_screen(client: Client, task_id: str, interrupt: str) -> TaskDetai
 def _follow_in_lines(client: Client, task_id: str) -> TaskDetail:
     console = out()
     due = 0.0
-    status = said = ""
+    status = printed = ""
     for watched, events in watch(client, task_id, every_s=_LOOK_EVERY_S):
         for event in events:
             console.print(event_line(event))
         if time.monotonic() >= due or watched.task.status != status:
-            stands = standing(watched)
-            if stands != said:
-                console.print(Text(f"{datetime.now().astimezone():%H:%M:%S}  {stands}"))
-                said = stands
+            text = status_line(watched)
+            # An unchanged line says nothing: a log file of a long queue stays short.
+            if text != printed:
+                console.print(Text(f"{datetime.now().astimezone():%H:%M:%S}  {text}"))
+                printed = text
             due = time.monotonic() + _LINE_EVERY_S
             status = watched.task.status
     return watched.task
@@ -102,7 +104,7 @@ def screen(watched: Watched, *, width: int, height: int, interrupt: str = "") ->
     parts += [event_line(event) for event in list(watched.events)[-_EVENTS_SHOWN:]]
     if watched.silent_since is not None:
         silent = formatting.duration(time.monotonic() - watched.silent_since)
-        parts.append(Text(f"The server has not answered for {silent}; the task goes on.", style="warn"))
+        parts.append(Text(f"The server has not answered for {silent}; the task keeps running.", style="warn"))
     elif not watched.final:
         parts.append(Text(interrupt, style="dim"))
     return Group(*parts)
@@ -150,7 +152,7 @@ def _before_steps(watched: Watched) -> str:
 def _curve(watched: Watched, width: int, height: int) -> Text | None:
     if height < _LEAST_CHART_ROWS:
         return None
-    # A training by rewards is about them: its loss goes up and down around nothing.
+    # With rewards the loss is no measure of progress: it fluctuates around zero.
     shown = "loss" if watched.latest("reward") is None else "reward"
     points = [
         (point.step, value) for point in watched.points if (value := metrics.numbers(point.values, shown)) is not None
@@ -194,8 +196,8 @@ def _clock(moment: datetime) -> str:
     return f"{moment.astimezone():%H:%M:%S}"
 
 
-def standing(watched: Watched) -> str:
-    """Return where a watched task stands, in one line."""
+def status_line(watched: Watched) -> str:
+    """Return status and progress of a watched task in one line."""
     progress, task = watched.progress, watched.task
     parts: list[str] = [task.status]
     if task.why and not watched.final:
@@ -213,14 +215,14 @@ def standing(watched: Watched) -> str:
 
 def failure_screen(console: Console, client: Client, task: TaskDetail, *, log_lines: int = 20) -> None:
     """Print why a task failed and the end of its log."""
-    console.print(Text(f"{task.name} {task.status}: {task.error or task.reason or 'no reason was given'}", style="bad"))
+    console.print(Text(f"{task.name} {task.status}: {task.error or task.reason or 'no reason given'}", style="bad"))
     tail = client.tasks.log(task.id, tail_bytes=log_lines * 200).text.splitlines()[-log_lines:]
     if any(not _repeats(row, task.error) for row in tail):
-        console.print(Text("The end of its log:", style="dim"))
+        console.print(Text("Last lines of the log:", style="dim"))
         console.print(Text("\n".join(f"  {row}" for row in tail)))
 
 
 def _repeats(row: str, error: str | None) -> bool:
-    """Whether a line of a log says no more than the error does."""
-    said = row.strip()
-    return not said or said.startswith("--- attempt ") or (error is not None and (error in said or said in error))
+    """Whether a log line only repeats the error."""
+    text = row.strip()
+    return not text or text.startswith("--- attempt ") or (error is not None and (error in text or text in error))

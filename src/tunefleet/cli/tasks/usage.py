@@ -1,4 +1,4 @@
-"""`tunefleet usage` and `tunefleet audit`: what was used, and who did what."""
+"""`tunefleet usage` and `tunefleet audit`: resource usage and the audit log."""
 
 from __future__ import annotations
 
@@ -19,22 +19,22 @@ _FIELDS: Final = ("key", "attempts", "wall_s", "cpu_s", "gpu_s", "energy_wh", "c
 _HOUR_S: Final = 3600.0
 Since = Annotated[
     str | None,
-    typer.Option("--since", metavar="TIME", help="A day (2026-11-01), a time (ISO 8601), or an age: 12h, 7d, 4w."),
+    typer.Option("--since", metavar="TIME", help="Date (2026-11-01), time (ISO 8601) or age (12h, 7d, 4w)."),
 ]
 
 
 @examples("tunefleet usage", "tunefleet usage --project vision --since 30d --by day --csv")
 def usage(
     *,
-    project: Annotated[str | None, typer.Option("--project", metavar="PROJECT", help="Of this project only.")] = None,
+    project: Annotated[str | None, typer.Option("--project", metavar="PROJECT", help="Filter by project.")] = None,
     since: Since = None,
-    by: Annotated[UsageBy, typer.Option("--by", help="The headings.")] = "project",
+    by: Annotated[UsageBy, typer.Option("--by", help="Group by.")] = "project",
     as_csv: Annotated[bool, typer.Option("--csv", help="Print CSV.")] = False,
     as_json: Json = False,
 ) -> None:
-    """Show what was used: GPU hours, energy, cost.
+    """Show usage: GPU hours, energy, cost.
 
-    Running tasks count too; default: in this calendar month, UTC.
+    Includes running tasks. Default: this calendar month, UTC.
     """
     with connect() as client:
         view = client.usage(project=project, since=moment(since), by=by)
@@ -58,36 +58,32 @@ def usage(
 @examples("tunefleet audit", "tunefleet audit --actor ada --since 7d", "tunefleet audit --route /keys --json")
 def audit(
     *,
-    actor: Annotated[
-        str | None, typer.Option("--actor", metavar="WHO", help="Only of this owner, or of the key with this id.")
-    ] = None,
-    route: Annotated[
-        str | None, typer.Option("--route", metavar="TEXT", help="Only of routes that contain this.")
-    ] = None,
+    actor: Annotated[str | None, typer.Option("--actor", metavar="ACTOR", help="Filter by owner or key id.")] = None,
+    route: Annotated[str | None, typer.Option("--route", metavar="TEXT", help="Filter by a part of the route.")] = None,
     since: Since = None,
-    limit: Annotated[int, typer.Option("--limit", min=1, max=1000, help="How many at most.")] = 100,
+    limit: Annotated[int, typer.Option("--limit", min=1, max=1000, help="Maximum number of entries.")] = 100,
     as_json: Json = False,
 ) -> None:
-    """List who changed what, and from where.
+    """Show the audit log.
 
-    Newest first; takes an admin key.
+    Newest first; needs an admin key.
     """
     with connect() as client:
         found = client.audit(actor=actor, route=route, since=moment(since), limit=limit).items
     if as_json:
         print_json(found)
         return
-    listing = table("when (UTC)", "who", "project", "from", "what", "named", "answer")
+    listing = table("time (UTC)", "actor", "project", "address", "request", "target", "status")
     for each in found:
-        who = f"{each.actor} ({each.role})" if each.actor else "nobody known"
-        what = f"{each.method} {each.route}"
-        when = f"{each.at:%Y-%m-%d %H:%M:%S}"
-        listing.add_row(when, who, each.project or "", each.address, what, each.target, str(each.status))
+        actor = f"{each.actor} ({each.role})" if each.actor else "unknown"
+        request = f"{each.method} {each.route}"
+        time = f"{each.at:%Y-%m-%d %H:%M:%S}"
+        listing.add_row(time, actor, each.project or "", each.address, request, each.target, str(each.status))
     say(listing)
 
 
 def moment(text: str | None) -> datetime | None:
-    """Read a time: a day, an ISO time (without a zone: UTC), or an age."""
+    """Parse a date, an ISO time (UTC without a zone), or an age."""
     if text is None:
         return None
     try:
@@ -96,7 +92,8 @@ def moment(text: str | None) -> datetime | None:
         at = datetime.fromisoformat(text)
     except (ValueError, OverflowError, InputError):
         raise InputError(
-            f"--since {text!r} is no time.", hint="Use a day (2026-11-01), a time (ISO 8601), or an age: 12h, 7d, 4w."
+            f"--since {text!r} is not a time.",
+            hint="Use a date (2026-11-01), a time (ISO 8601) or an age (12h, 7d, 4w).",
         ) from None
     return at if at.tzinfo is not None else at.replace(tzinfo=UTC)
 

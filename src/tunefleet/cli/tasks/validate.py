@@ -1,4 +1,4 @@
-"""`tunefleet validate`: check a document without a server."""
+"""`tunefleet validate`: check a workflow file without a server."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from tunefleet.spec.documents.submit_checks import new_faults, remarks
 
 @examples("tunefleet validate sft.yaml", "tunefleet validate sft.yaml --set lora.r=32")
 def validate(
-    file: Annotated[str, typer.Argument(metavar="FILE", help="The document.")],
+    file: Annotated[str, typer.Argument(metavar="FILE", help="Workflow file.")],
     *,
     sets: Set = None,
     as_json: Json = False,
 ) -> None:
-    """Check a workflow document; list every fault with its line.
+    """Check a workflow file; list every error with its line.
 
-    It needs no server. The first 1,000 rows of local data files are read too.
+    Needs no server. The first 1,000 rows of local data files are checked, too.
     """
     text, path = read_document(Path(file))
     try:
@@ -56,6 +56,6 @@ def validate(
         print_json(ValidateReply(ok=True, tasks=names, warnings=tuple(warnings)))
         return
     show_warnings(warnings)
-    say(f"{file} is valid: {formatting.plural(len(workflow.tasks), 'task')}.", style="good")
+    say(f"Valid: {formatting.plural(len(workflow.tasks), 'task')}.", style="good")
     if files:
         say(f"Uploads: {', '.join(map(str, files))}", style="dim")

@@ -1,4 +1,4 @@
-"""What is known of a task that is being watched, and one look at the server to know more."""
+"""State of a watched task, and one poll of the server to update it."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ _EVENTS_KEPT = 50
 _EVENTS_A_LOOK = 200
 _OFFERED = "task.offered"
 _ON_A_WORKER = {_OFFERED: "to", "task.started": "on"}
+# Reasons that only repeat the kind of the event.
 PLAIN_REASONS = frozenset({None, *(reason.value for reason in (R.READY, R.OFFERED, R.STARTED, R.FINISHED))})
-"""What says no more than the event's kind."""
 
 
 @dataclass(slots=True)
 class Watched:
-    """A task as the last look found it.
+    """A task as of the last poll.
 
     Args:
-        silent_since: When the server stopped to answer (monotonic seconds); `None` while it answers.
+        silent_since: When the server stopped answering (monotonic seconds); `None` while it answers.
     """
 
     task: TaskDetail
@@ -39,12 +39,12 @@ class Watched:
 
     @property
     def final(self) -> bool:
-        """Whether the task never changes again."""
+        """Whether the task has ended."""
         return TaskStatus(self.task.status).final
 
     @property
     def progress(self) -> ProgressView | None:
-        """Where a running task stands."""
+        """Progress of a running task."""
         return self.task.progress
 
     def latest(self, name: str) -> float | str | None:
@@ -52,10 +52,11 @@ class Watched:
         return next((point.values[name] for point in reversed(self.points) if name in point.values), None)
 
     def look(self, client: Client) -> list[EventView]:
-        """Ask the server and return the events that are new; a server that does not answer is noted, not raised."""
+        """Poll the server and return new events; an unreachable server sets `silent_since` instead of raising."""
         try:
             self.task = client.tasks.get(self.task.id)
             step = self.progress.step if self.progress else 0
+            # The curve is the largest part: fetched only after a new step or status.
             if self._measured_at != (step, self.task.status):
                 self.points = client.tasks.metrics(self.task.id, max_points=_CURVE_POINTS).points
                 self._measured_at = (step, self.task.status)
@@ -70,10 +71,10 @@ class Watched:
 
 
 def watch(client: Client, task_id: str, *, every_s: float) -> Iterator[tuple[Watched, list[EventView]]]:
-    """Yield what each look at a task found, with the events that were new, until the task is final.
+    """Yield the task after each poll, with its new events, until it is final.
 
     Raises:
-        NotFoundError: If the task is removed meanwhile.
+        NotFoundError: If the task is removed in the meantime.
     """
     watched = Watched(client.tasks.get(task_id))
     while True:
@@ -84,7 +85,7 @@ def watch(client: Client, task_id: str, *, every_s: float) -> Iterator[tuple[Wat
 
 
 def sentence(event: EventView) -> str:
-    """Return an event in words."""
+    """Return an event as a sentence."""
     data = event.data
     if message := data.get("message"):
         return str(message)
@@ -93,16 +94,16 @@ def sentence(event: EventView) -> str:
         words = words.replace("Command", str(data["command"]).capitalize())
     if event.worker_id and event.kind in _ON_A_WORKER:
         words += f" {_ON_A_WORKER[event.kind]} {event.worker_id}"
-    told = [str(data["name"])] if data.get("name") else []
+    details = [str(data["name"])] if data.get("name") else []
     if data.get("step") is not None:
-        told.append(f"step {data['step']}")
+        details.append(f"step {data['step']}")
     if data.get("attempt", 1) > 1:
-        told.append(f"attempt {data['attempt']}")
+        details.append(f"attempt {data['attempt']}")
     reason = str(data.get("reason")).replace("_", " ")
     if data.get("reason") not in PLAIN_REASONS and reason != words.lower():
-        told.append(reason)
-    # An offer repeats why the attempt before it ended; that was told when it did.
+        details.append(reason)
+    # An offer repeats why the previous attempt ended, which an earlier event has shown.
     error = data.get("error") if event.kind != _OFFERED else None
     if error:
-        return f"{words} ({', '.join(told)}): {error}" if told else f"{words}: {error}"
-    return f"{words}: {', '.join(told)}" if told else words
+        return f"{words} ({', '.join(details)}): {error}" if details else f"{words}: {error}"
+    return f"{words}: {', '.join(details)}" if details else words

@@ -1,4 +1,4 @@
-"""`tunefleet why`: why a task stands where it stands; and what a dry run of a submit shows."""
+"""`tunefleet why`: the pending reason of a task; and the output of `submit --dry-run`."""
 
 from __future__ import annotations
 
@@ -16,21 +16,22 @@ from tunefleet.cli.options import TaskId, connect
 from tunefleet.schemas.api import ValidateReply
 from tunefleet.schemas.fleet import TaskForecast, WhyView, WorkerVerdict
 
-# How many tasks of a worker are named.
+# Running tasks listed per worker.
 _NAMED: Final = 3
-# How many workers are listed; those that fit come first.
+# Workers listed; eligible ones come first.
 _SHOWN: Final = 20
 _GONE: Final = "does not answer"
 _STYLES: Final = {"fits": "good", "waits": "warn", "never": "dim"}
+# The API's verdict → the STATUS column.
+_STATUSES: Final = {"fits": "eligible", "waits": "busy", "never": "not eligible"}
 
 
 @examples("tunefleet why task-3f9a", "tunefleet why task-3f9a --json | jq '.workers[] | select(.verdict==\"fits\")'")
 def why(task: TaskId, *, as_json: Json = False) -> None:
-    """Say why a task waits, worker by worker.
+    """Explain why a task is pending, worker by worker.
 
-    Of one that does not wait it says where it stands or how it ended. Workers that fit come first, with what the
-    placement policy makes of them; then those that could run it later, then those that lack something. How many tasks
-    go before it there, and what became of its earlier attempts, is told too.
+    For other tasks it shows the status or the result. Eligible workers come first, with their placement score; then
+    busy ones, then those that lack something. Also lists how many tasks are ahead in the queue, and earlier attempts.
     """
     with connect() as client:
         view = client.tasks.why(client.tasks.get(one_task(client, task)).id)
@@ -40,9 +41,9 @@ def why(task: TaskId, *, as_json: Json = False) -> None:
     say(Text.assemble((view.task_id, "id"), "  ", status_text(view.status)))
     say(_sentence(view))
     for upstream_id, name in view.waits_for:
-        say(Text.assemble("It waits for ", (name, "head"), " (", (upstream_id, "id"), ")."))
+        say(Text.assemble("Depends on ", (name, "head"), " (", (upstream_id, "id"), ")."))
     if view.ahead:
-        say(f"{formatting.plural(view.ahead, 'task')} {'goes' if view.ahead == 1 else 'go'} before it.")
+        say(f"{formatting.plural(view.ahead, 'task')} ahead in the queue.")
     for attempt in view.attempts:
         say(attempt, style="dim")
     if view.workers:
@@ -51,35 +52,35 @@ def why(task: TaskId, *, as_json: Json = False) -> None:
 
 
 def _sentence(view: WhyView) -> str:
-    return view.why[:1].upper() + view.why[1:] if view.why else "Nothing stands in its way."
+    return view.why[:1].upper() + view.why[1:] if view.why else "No pending reason."
 
 
-def _workers(verdicts: Sequence[WorkerVerdict]) -> None:
-    listing = table("worker", "verdict", "score", "why not", right=("score",), wide="why not")
-    for each in verdicts[:_SHOWN]:
+def _workers(workers: Sequence[WorkerVerdict]) -> None:
+    listing = table("worker", "status", "score", "reason", right=("score",), wide="reason")
+    for each in workers[:_SHOWN]:
         listing.add_row(
             Text(each.worker_id, style="id"),
-            Text(each.verdict, style=_STYLES[each.verdict]),
+            Text(_STATUSES[each.verdict], style=_STYLES[each.verdict]),
             "" if each.score is None else f"{each.score:.3f}",
             cut((each.reason or "") + _running(each)),
         )
     say(listing)
-    if len(verdicts) > _SHOWN:
-        say(f"And {formatting.plural(len(verdicts) - _SHOWN, 'worker')} more: see all with --json.", style="dim")
-    gone = [each.worker_id for each in verdicts if each.reason == _GONE]
+    if len(workers) > _SHOWN:
+        say(f"{formatting.plural(len(workers) - _SHOWN, 'more worker')}; --json lists all.", style="dim")
+    gone = [each.worker_id for each in workers if each.reason == _GONE]
     if gone:
-        named = gone[0] if len(gone) == 1 else "one that does not answer"
-        start = f"Start {named} again on its results folder"
-        say(f"{start}, or forget it: tunefleet workers rm {gone[0] if len(gone) == 1 else 'WORKER'}", style="dim")
+        named = gone[0] if len(gone) == 1 else "such a worker"
+        start = f"Restart {named} with its results folder"
+        say(f"{start}, or remove it: tunefleet workers rm {gone[0] if len(gone) == 1 else 'WORKER'}", style="dim")
 
 
-def _running(verdict: WorkerVerdict) -> str:
-    named, more = verdict.runs[:_NAMED], len(verdict.runs) - _NAMED
-    return f"; runs {', '.join(named)}{f' and {more} more' if more > 0 else ''}" if named else ""
+def _running(worker: WorkerVerdict) -> str:
+    named, more = worker.runs[:_NAMED], len(worker.runs) - _NAMED
+    return f"; running {', '.join(named)}{f' and {more} more' if more > 0 else ''}" if named else ""
 
 
 def show_dry_run(reply: ValidateReply, *, as_json: bool) -> ExitCode:
-    """Print where the tasks of a good document would go."""
+    """Print where the tasks of a valid workflow file would run."""
     if as_json:
         print_json(reply)
     else:
@@ -92,7 +93,7 @@ def show_dry_run(reply: ValidateReply, *, as_json: bool) -> ExitCode:
 
 
 def _forecast(forecast: TaskForecast) -> None:
-    where = f"goes to {forecast.worker_id}" if forecast.worker_id else (forecast.why or "waits")
+    where = f"runs on {forecast.worker_id}" if forecast.worker_id else (forecast.why or "waits")
     after = f", after {', '.join(forecast.after)}" if forecast.after else ""
     say(Text.assemble((forecast.name, "head"), f" ({forecast.kind}) {where}{after}"))
     if forecast.workers:

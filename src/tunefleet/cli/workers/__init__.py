@@ -1,1 +1,1 @@
-"""Commands on the machines that run tasks: workers, agents, environments, invitations."""
+"""Commands on workers, agents, environments and invitations."""

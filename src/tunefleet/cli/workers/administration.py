@@ -1,4 +1,4 @@
-"""`tunefleet workers cordon | drain | restart | update | …`: what is decided about a worker, and what it is told."""
+"""`tunefleet workers cordon | drain | restart | update | …`: administration of workers."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from tunefleet.schemas.fleet import WorkerView
 from tunefleet.schemas.training_protocol.training import AgentVerb
 from tunefleet.spec import parse_value
 
-Timeout = Annotated[float, typer.Option("--timeout", metavar="SECONDS", min=0, help="Give up waiting after so long.")]
+Timeout = Annotated[float, typer.Option("--timeout", metavar="SECONDS", min=0, help="Stop waiting after this time.")]
 
 
 @examples("tunefleet workers restart lab-3")
 def restart(worker: WorkerId, *, timeout: Timeout = 120.0, as_json: Json = False) -> None:
-    """Start a worker anew; its trainings go on meanwhile."""
-    _report(_tell(worker, AgentVerb.RESTART, {}, timeout), as_json=as_json)
+    """Restart a worker; its jobs keep running."""
+    _report(_send_command(worker, AgentVerb.RESTART, {}, timeout), as_json=as_json)
 
 
 @examples("tunefleet workers update lab-3 job_slots=2 tags=[fast]")
@@ -38,11 +38,11 @@ def update(
     timeout: Timeout = 120.0,
     as_json: Json = False,
 ) -> None:
-    """Change how much a worker takes; it starts anew for that, its trainings go on.
+    """Change the configuration of a worker; it restarts, and its jobs keep running.
 
-    `null` takes a change back: then the worker's own setting counts again.
+    `null` reverts a change to the worker's own setting.
     """
-    _report(_tell(worker, AgentVerb.UPDATE_CONFIG, _pairs(pairs), timeout), as_json=as_json)
+    _report(_send_command(worker, AgentVerb.UPDATE_CONFIG, _pairs(pairs), timeout), as_json=as_json)
 
 
 @examples("tunefleet workers diagnostics lab-3", "tunefleet workers diagnostics lab-3 --output lab-3.json")
@@ -50,13 +50,13 @@ def diagnostics(
     worker: WorkerId,
     *,
     output: Annotated[
-        Path | None, typer.Option("--output", "-o", metavar="FILE", help="Write it here instead of printing it.")
+        Path | None, typer.Option("--output", "-o", metavar="FILE", help="Output file; default: standard output.")
     ] = None,
     timeout: Timeout = 60.0,
     as_json: Json = False,
 ) -> None:
-    """Collect what a worker is, has, holds and last logged, as JSON; no keys are in it."""
-    done = _tell(worker, AgentVerb.COLLECT_DIAGNOSTICS, {}, timeout)
+    """Collect a worker's configuration, hardware, jobs and log as JSON, without secrets."""
+    done = _send_command(worker, AgentVerb.COLLECT_DIAGNOSTICS, {}, timeout)
     if done.state == "failed" or as_json:
         _report(done, as_json=as_json)
         return
@@ -71,51 +71,53 @@ def diagnostics(
 def upgrade(
     worker: WorkerId,
     version: Annotated[
-        str | None, typer.Argument(metavar="VERSION", help="Only if it is this one; default: the server's own.")
+        str | None, typer.Argument(metavar="VERSION", help="Expected version; default: the server's version.")
     ] = None,
     *,
     timeout: Timeout = 900.0,
     as_json: Json = False,
 ) -> None:
-    """Install the server's version on a worker and restart it; running jobs continue.
+    """Install the server's version on a worker and restart it; its jobs keep running.
 
-    Refused, with the reason, where the worker was not installed from a server's `/install`, runs from a source tree or
-    in an environment that others manage, or where the server has another version.
+    Rejected with a reason if the worker was not installed from a server's `/install`, runs from a source tree or in an
+    externally managed environment, or if the server has another version than VERSION.
     """
-    _report(_tell(worker, AgentVerb.UPGRADE, {"version": version} if version else {}, timeout), as_json=as_json)
+    _report(_send_command(worker, AgentVerb.UPGRADE, {"version": version} if version else {}, timeout), as_json=as_json)
 
 
 @examples("tunefleet workers cordon lab-3")
 def cordon(worker: WorkerId, *, as_json: Json = False) -> None:
-    """Give a worker nothing new; what it has goes on."""
+    """Cordon a worker: it gets no new tasks; its running tasks continue."""
     with connect() as client:
-        _decided(client.workers.cordon(one_worker(client, worker)), "gets nothing new", as_json=as_json)
+        _print_decision(client.workers.cordon(one_worker(client, worker)), "gets no new tasks", as_json=as_json)
 
 
 @examples("tunefleet workers uncordon lab-3")
 def uncordon(worker: WorkerId, *, as_json: Json = False) -> None:
-    """Give a worker tasks again; takes back a drain that has not finished."""
+    """Uncordon a worker: it gets tasks again; revokes an unfinished drain."""
     with connect() as client:
-        _decided(client.workers.uncordon(one_worker(client, worker)), "gets tasks again", as_json=as_json)
+        _print_decision(client.workers.uncordon(one_worker(client, worker)), "gets tasks again", as_json=as_json)
 
 
 @examples("tunefleet workers drain lab-3")
 def drain(worker: WorkerId, *, as_json: Json = False) -> None:
-    """Let a worker finish what it has, and then leave; it stays cordoned until it is uncordoned."""
+    """Drain a worker: it finishes its tasks, then exits; it stays cordoned until uncordoned."""
     with connect() as client:
-        _decided(client.workers.drain(one_worker(client, worker)), "finishes what it has, then leaves", as_json=as_json)
+        _print_decision(
+            client.workers.drain(one_worker(client, worker)), "finishes its tasks, then exits", as_json=as_json
+        )
 
 
-def _decided(view: WorkerView, what: str, *, as_json: bool) -> None:
+def _print_decision(view: WorkerView, what: str, *, as_json: bool) -> None:
     if as_json:
         print_json(view)
     else:
-        runs = f"; it runs {', '.join(view.running)}" if view.running else ""
+        runs = f"; running: {', '.join(view.running)}" if view.running else ""
         say(f"{view.id} {what}{runs}.")
 
 
 def attach(app: typer.Typer) -> None:
-    """Add the verbs to the group of workers."""
+    """Add the administration commands to the `workers` group."""
     for name, function in (
         ("cordon", cordon), ("uncordon", uncordon), ("drain", drain), ("restart", restart), ("update", update),
         ("diagnostics", diagnostics), ("upgrade", upgrade),
@@ -123,7 +125,7 @@ def attach(app: typer.Typer) -> None:
         add(app, function, name)
 
 
-def _tell(worker: str, verb: AgentVerb, data: dict[str, Any], timeout_s: float) -> CommandView:
+def _send_command(worker: str, verb: AgentVerb, data: dict[str, Any], timeout_s: float) -> CommandView:
     with connect() as client:
         worker = one_worker(client, worker)
         asked = client.workers.tell(worker, verb, data)
@@ -139,8 +141,8 @@ def _report(done: CommandView, *, as_json: bool) -> None:
     if as_json:
         print_json(done)
     else:
-        told = f"{done.worker_id}: {done.command} {'failed' if failed else 'done'}. {done.message or ''}".rstrip()
-        say(told, style="bad" if failed else None)
+        text = f"{done.worker_id}: {done.command} {'failed' if failed else 'done'}. {done.message or ''}".rstrip()
+        say(text, style="bad" if failed else None)
     if failed:
         raise typer.Exit(ExitCode.FAILED)
 
@@ -150,6 +152,6 @@ def _pairs(pairs: list[str]) -> dict[str, Any]:
     for pair in pairs:
         name, equals, text = pair.partition("=")
         if not equals or not name.strip() or not text.strip():
-            raise InputError(f"{pair} cannot be read.", hint="Write it like job_slots=2.")
+            raise InputError(f"{pair} is not KEY=VALUE.", hint="Example: job_slots=2.")
         found[name.strip()] = parse_value(text.strip())
     return found

@@ -1,4 +1,4 @@
-"""`tunefleet agent`: run the training agent of this machine, or have the system run it."""
+"""`tunefleet agent`: run the training agent of this machine, or install it as a service."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from tunefleet.cli.lazy_group import add, examples
 from tunefleet.errors import InputError, MachineError, NotFoundError
 from tunefleet.settings import load_agent
 
-app = typer.Typer(help="Run the training agent of this machine.", invoke_without_command=True)
+app = typer.Typer(help="Run the training agent on this machine.", invoke_without_command=True)
 
 
 @app.callback()
 def agent(context: typer.Context) -> None:
-    """Run the training agent of this machine.
+    """Run the training agent on this machine.
 
-    It is set by the environment, by .env and by agent.env in TUNEFLEET_HOME. Ctrl-C ends it; its jobs go on, and the
-    next agent adopts them.
+    Settings come from the environment, .env and agent.env in TUNEFLEET_HOME. Ctrl-C stops the agent; its jobs keep
+    running, and the next agent adopts them.
     """
     if context.invoked_subcommand is None:
         from tunefleet.agent.__main__ import main
@@ -35,32 +35,32 @@ def agent(context: typer.Context) -> None:
 def install(
     *,
     settings: Annotated[
-        list[str] | None, typer.Option("--set", metavar="NAME=VALUE", help="A setting to write into agent.env.")
+        list[str] | None, typer.Option("--set", metavar="NAME=VALUE", help="Setting to write to agent.env.")
     ] = None,
     folder: Annotated[
         Path | None,
-        typer.Option("--folder", metavar="FOLDER", help="Where it works; default: `agent` in TUNEFLEET_HOME."),
+        typer.Option("--folder", metavar="FOLDER", help="Working folder; default: `agent` in TUNEFLEET_HOME."),
     ] = None,
-    no_start: Annotated[bool, typer.Option("--no-start", help="Only write the files.")] = False,
+    no_start: Annotated[bool, typer.Option("--no-start", help="Write the files without starting the service.")] = False,
 ) -> None:
-    """Have systemd or launchd run the agent for this user, now and after each login."""
+    """Install the agent as a systemd or launchd service of this user, and start it."""
     given = settings or []
     for setting in given:
         if "=" not in setting or not setting.partition("=")[0].isidentifier():
-            raise InputError(f"--set {setting!r} is no NAME=VALUE.", hint="Write it like --set MAX_CONCURRENT_JOBS=2.")
+            raise InputError(f"--set {setting!r} is not NAME=VALUE.", hint="Example: --set MAX_CONCURRENT_JOBS=2.")
     found = _service(folder)
     for path in found.install(given):
         say(f"Wrote {path}")
     if no_start:
-        say(f"Start it with: {' && '.join(' '.join(command) for command in found.commands('start'))}")
+        say(f"Start: {' && '.join(' '.join(command) for command in found.commands('start'))}")
         return
     found.call("start")
-    say("The agent runs. `tunefleet agent status` shows how it stands; its key is AGENT_KEY in agent.env.")
+    say("The agent is running. Check it with `tunefleet agent status`; its key is AGENT_KEY in agent.env.")
 
 
 @examples("tunefleet agent status")
 def status() -> None:
-    """Show what the service manager says of the agent."""
+    """Show the status of the agent's service."""
     code = _installed().call("status")
     if code:
         raise typer.Exit(code)
@@ -68,28 +68,28 @@ def status() -> None:
 
 @examples("tunefleet agent logs -n 50")
 def logs(
-    *, lines: Annotated[int, typer.Option("-n", "--lines", min=1, help="How many lines, from the end.")] = 100
+    *, lines: Annotated[int, typer.Option("-n", "--lines", min=1, help="Number of lines from the end.")] = 100
 ) -> None:
-    """Print the end of the agent's log."""
+    """Print the last lines of the agent's log."""
     service = _service(None)
     directory = load_agent().logs_dir.expanduser()
     path = (directory if directory.is_absolute() else service.working_folder() / directory) / "agent.log"
     if not path.exists():
-        raise NotFoundError(f"There is no {path}.", hint="Has the agent been started?")
+        raise NotFoundError(f"There is no log {path}.", hint="Start the agent first: `tunefleet agent`.")
     for line in path.read_text(encoding="utf-8", errors="replace").splitlines()[-lines:]:
         typer.echo(line)
 
 
 @examples("tunefleet agent stop")
 def stop() -> None:
-    """Stop the agent; its jobs go on."""
+    """Stop the agent; its jobs keep running."""
     _installed().call("stop")
-    say("Stopped. Running jobs go on; the next agent adopts them.")
+    say("Stopped. Jobs keep running; the next agent adopts them.")
 
 
 @examples("tunefleet agent uninstall")
 def uninstall() -> None:
-    """Remove the service; settings, jobs and their files stay."""
+    """Remove the service; settings, jobs and their files are kept."""
     service = _installed()
     try:
         service.call("uninstall")
@@ -107,7 +107,9 @@ def _service(folder: Path | None) -> Service:
 def _installed() -> Service:
     service = _service(None)
     if not service.definition.exists():
-        raise NotFoundError("The agent is not installed as a service.", hint="`tunefleet agent install` does that.")
+        raise NotFoundError(
+            "The agent is not installed as a service.", hint="Install it with `tunefleet agent install`."
+        )
     return service
 
 

@@ -1,4 +1,4 @@
-"""`tunefleet env`: make and check the environments that some task kinds run in."""
+"""`tunefleet env`: manage the environments that some task kinds need."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from tunefleet.cli.lazy_group import add, examples
 from tunefleet.cli.options import Yes, confirm
 from tunefleet.errors import MachineError
 from tunefleet.runtime.envs import FAMILIES, Environment, at
-from tunefleet.runtime.envs.build import create as made
-from tunefleet.runtime.envs.build import remove as removed
+from tunefleet.runtime.envs.build import create as create_environment
+from tunefleet.runtime.envs.build import remove as remove_environment
 from tunefleet.runtime.envs.verify import EnvironmentFinding
-from tunefleet.runtime.envs.verify import check as checked
+from tunefleet.runtime.envs.verify import check as check_environment
 
-app = typer.Typer(help="Make and check the environments that some task kinds run in.", invoke_without_command=True)
+app = typer.Typer(help="Manage the environments that some task kinds need.", invoke_without_command=True)
 
 _STYLES = {"ready": "good", "missing": "dim", "stale": "warn", "unfinished": "warn"}
 
@@ -37,23 +37,23 @@ Name = Annotated[str, typer.Argument(metavar="NAME", help=f"One of: {', '.join(F
 
 @app.callback()
 def env(context: typer.Context, *, as_json: Json = False) -> None:
-    """Make and check the environments that some task kinds run in."""
+    """Manage the environments that some task kinds need."""
     if context.invoked_subcommand is None:
         ls(as_json=as_json)
 
 
 @examples("tunefleet env list", "tunefleet env list --json | jq '.environments[] | select(.state == \"ready\").python'")
 def ls(*, as_json: Json = False) -> None:
-    """List the environments: which are ready, and where."""
+    """List the environments with their state and path."""
     found = [at(name) for name in FAMILIES]
     if as_json:
-        print_json({"environments": [_told(each) for each in found]})
+        print_json({"environments": [_as_json(each) for each in found]})
         return
-    listing = table("name", "state", "for", "where", wide="where")
+    listing = table("name", "state", "purpose", "path", wide="path")
     for each in found:
         state = "needs a GPU" if each.lock_file is None else each.state
-        where = str(each.root) if each.state != "missing" else ""
-        listing.add_row(each.name, Text(state, style=_STYLES.get(state, "dim")), each.family.about, where)
+        path = str(each.root) if each.state != "missing" else ""
+        listing.add_row(each.name, Text(state, style=_STYLES.get(state, "dim")), each.family.about, path)
     say(listing)
 
 
@@ -61,50 +61,50 @@ def ls(*, as_json: Json = False) -> None:
 def create(
     name: Name,
     *,
-    again: Annotated[bool, typer.Option("--again", help="Make it anew although it is ready.")] = False,
-    cpu: Annotated[bool, typer.Option("--cpu", help="Take what runs without a GPU although there is one.")] = False,
+    again: Annotated[bool, typer.Option("--again", help="Recreate it even if it is ready.")] = False,
+    cpu: Annotated[bool, typer.Option("--cpu", help="Use the CPU variant even if there is a GPU.")] = False,
     torch_index: Annotated[
-        str | None, typer.Option("--torch-index", metavar="URL", help="Where to take torch from, such as a ROCm build.")
+        str | None, typer.Option("--torch-index", metavar="URL", help="Package index for torch, such as a ROCm build.")
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """Make an environment, by its lock, and check it; nothing is done if it is ready."""
-    if not again and (there := at(name, "cpu" if cpu else None)).ready:
+    """Create an environment from its lock file, and check it; does nothing if it is ready."""
+    if not again and (existing := at(name, "cpu" if cpu else None)).ready:
         if as_json:
-            print_json(_told(there) | {"checks": []})
+            print_json(_as_json(existing) | {"checks": []})
         else:
-            say(f"The environment {name!r} is ready already: {there.root}")
+            say(f"Environment {name!r} is already ready: {existing.root}")
         return
     with _steps(name) as step:
-        done = made(name, where="cpu" if cpu else None, again=again, torch_index=torch_index, say=step)
-        step("checking: it imports everything once")
-        findings = checked(name)
+        done = create_environment(name, where="cpu" if cpu else None, again=again, torch_index=torch_index, say=step)
+        step("checking imports")
+        findings = check_environment(name)
     wrong = [each for each in findings if not each.good]
     if as_json:
-        print_json(_told(done) | {"checks": [each.model_dump(mode="json") for each in findings]})
+        print_json(_as_json(done) | {"checks": [each.model_dump(mode="json") for each in findings]})
     else:
         for each in wrong:
             _show(each)
     if wrong:
         raise MachineError(
-            f"The environment {name!r} was made, but {len(wrong)} of its checks fail.", hint=wrong[0].mend
+            f"Environment {name!r} was created, but {len(wrong)} of its checks fail.", hint=wrong[0].mend
         )
     if not as_json:
-        say(f"The environment {name!r} is ready: {done.root}")
+        say(f"Environment {name!r} is ready: {done.root}")
         say(
-            "A worker on this machine tells the server with its next heartbeat (HEARTBEAT_INTERVAL_SEC, 30 s).",
+            "A worker on this machine reports it with its next heartbeat (HEARTBEAT_INTERVAL_SEC, 30 s).",
             style="dim",
         )
 
 
 @examples("tunefleet env check ppo")
 def check(name: Name, *, as_json: Json = False) -> None:
-    """Run an environment and compare it with its lock; the exit code is 1 if something is wrong."""
+    """Test an environment and compare it with its lock file; the exit code is 1 if a check fails."""
     with _steps(name) as step:
-        step("checking: it imports everything once")
-        findings = checked(name)
+        step("checking imports")
+        findings = check_environment(name)
     if as_json:
-        print_json(_told(at(name)) | {"checks": [each.model_dump(mode="json") for each in findings]})
+        print_json(_as_json(at(name)) | {"checks": [each.model_dump(mode="json") for each in findings]})
     else:
         for each in findings:
             _show(each)
@@ -114,17 +114,17 @@ def check(name: Name, *, as_json: Json = False) -> None:
 
 @examples("tunefleet env remove vllm --yes")
 def remove(name: Name, *, yes: Yes = False, as_json: Json = False) -> None:
-    """Remove an environment; not while a process runs in it."""
+    """Remove an environment that no process uses."""
     if at(name).state != "missing":
         confirm(f"Remove the environment {name}?", yes=yes)
-    was_there = removed(name)
+    existed = remove_environment(name)
     if as_json:
-        print_json({"removed": [name] if was_there else []})
+        print_json({"removed": [name] if existed else []})
     else:
-        say(f"Removed {name}." if was_there else f"There is no environment {name} on this machine.")
+        say(f"Removed {name}." if existed else f"Environment {name} does not exist on this machine.")
 
 
-def _told(each: Environment) -> dict[str, Any]:
+def _as_json(each: Environment) -> dict[str, Any]:
     return {
         "name": each.name,
         "about": each.family.about,
@@ -152,8 +152,8 @@ def _show(finding: EnvironmentFinding) -> None:
 
 
 @dataclass
-class _Shown:
-    """Steps as they begin: on a terminal one line that moves, elsewhere one line each."""
+class _StepOutput:
+    """Shows steps as they begin: on a terminal in one status line, elsewhere one line each."""
 
     name: str
     status: Status | None
@@ -168,10 +168,10 @@ class _Shown:
 @contextmanager
 def _steps(name: str) -> Iterator[Callable[[str], None]]:
     if not sys.stderr.isatty():
-        yield _Shown(name, None)
+        yield _StepOutput(name, None)
         return
     with err().status(Text(f"{name}: …")) as status:
-        yield _Shown(name, status)
+        yield _StepOutput(name, status)
 
 
 for _function, _name in ((ls, "list"), (create, "create"), (check, "check"), (remove, "remove")):

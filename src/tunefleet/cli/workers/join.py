@@ -1,4 +1,4 @@
-"""`tunefleet join`: make this machine a worker of a server."""
+"""`tunefleet join`: join this machine to a server as a worker."""
 
 from __future__ import annotations
 
@@ -22,48 +22,52 @@ from tunefleet.worker.machine import enrollment
     "tunefleet join https://tunefleet.example.org tfj_… --no-start",
 )
 def join(
-    url: Annotated[str, typer.Argument(metavar="URL", help="The server.")],
-    token: Annotated[str, typer.Argument(metavar="TOKEN", help="Of an invitation; it is good once.")],
+    url: Annotated[str, typer.Argument(metavar="URL", help="Server URL.")],
+    token: Annotated[str, typer.Argument(metavar="TOKEN", help="Single-use token of an invitation.")],
     *,
     results_dir: Annotated[
         Path | None,
-        typer.Option("--results-dir", metavar="FOLDER", help="Where jobs lie; default: `worker` in TUNEFLEET_HOME."),
+        typer.Option(
+            "--results-dir", metavar="FOLDER", help="Folder of the jobs; default: `worker` in TUNEFLEET_HOME."
+        ),
     ] = None,
-    worker_id: Annotated[str | None, typer.Option("--id", help="The worker's name; default: made once.")] = None,
-    tags: Annotated[str | None, typer.Option("--tags", help="Tags that a task may ask for, with commas.")] = None,
+    worker_id: Annotated[str | None, typer.Option("--id", help="Worker name; default: generated once.")] = None,
+    tags: Annotated[str | None, typer.Option("--tags", help="Comma-separated tags that tasks can require.")] = None,
     ca_file: Annotated[
         Path | None,
-        typer.Option("--ca-file", metavar="FILE", help="Certificates (PEM) to trust beside the system's."),
+        typer.Option("--ca-file", metavar="FILE", help="Additional trusted certificates (PEM)."),
     ] = None,
     allow_code: Annotated[
-        bool, typer.Option("--allow-code", help="Let code that a document names run on this machine.")
+        bool, typer.Option("--allow-code", help="Allow custom code of workflow files on this machine.")
     ] = False,
-    replace: Annotated[bool, typer.Option("--replace", help="Also if this machine has joined another server.")] = False,
-    no_start: Annotated[bool, typer.Option("--no-start", help="Only join; start the worker later.")] = False,
+    replace: Annotated[
+        bool, typer.Option("--replace", help="Join even if this machine has joined another server.")
+    ] = False,
+    no_start: Annotated[bool, typer.Option("--no-start", help="Join without starting the worker.")] = False,
     as_json: Json = False,
 ) -> None:
-    """Make this machine a worker of a server, and run it.
+    """Join this machine to a server as a worker.
 
-    An admin makes the whole command with `tunefleet workers invite`. The token is exchanged for a key of this machine's
-    own, kept in worker.env in TUNEFLEET_HOME; from then on `tunefleet worker` is enough. If the server's answer is
-    lost, repeat the command. The machine opens all connections itself: nothing needs to reach it.
+    An admin gets the complete command from `tunefleet workers invite`. The token is exchanged for this machine's own
+    key, stored in worker.env in TUNEFLEET_HOME; later `tunefleet worker` is enough. If the server's reply is lost,
+    repeat the command. The machine opens all connections itself and needs no inbound access.
     """
     settings = load(ProcessSettings, ca_file=ca_file)
     folder = (results_dir or settings.home_dir / "worker").expanduser().absolute()
-    wishes = {"RESULTS_DIR": str(folder)}
-    wishes |= {"WORKER_ID": worker_id} if worker_id else {}
-    wishes |= {"WORKER_TAGS": tags} if tags else {}
-    wishes |= {"TUNEFLEET_CA_FILE": str(settings.ca_file.expanduser().absolute())} if settings.ca_file else {}
-    wishes |= {"TUNEFLEET_ALLOW_CODE": "true"} if allow_code else {}
+    values = {"RESULTS_DIR": str(folder)}
+    values |= {"WORKER_ID": worker_id} if worker_id else {}
+    values |= {"WORKER_TAGS": tags} if tags else {}
+    values |= {"TUNEFLEET_CA_FILE": str(settings.ca_file.expanduser().absolute())} if settings.ca_file else {}
+    values |= {"TUNEFLEET_ALLOW_CODE": "true"} if allow_code else {}
     trust.use(settings.ca_file)
-    joined = enrollment.join(settings, url, token, wishes, replace=replace)
+    joined = enrollment.join(settings, url, token, values, replace=replace)
     if as_json:
         print_json({"url": joined.url, "file": str(joined.file), **joined.reply.model_dump()})
     else:
-        say(Text.assemble("Joined ", (joined.url, "head"), f". Its key is kept in {joined.file}."))
+        say(Text.assemble("Joined ", (joined.url, "head"), f". Key saved in {joined.file}."))
     if no_start:
         if not as_json:
-            say("Start it with `tunefleet worker`, or let a service do so: docs/how-to/join-a-worker.md.")
+            say("Start it with `tunefleet worker` or as a service: docs/how-to/join-a-worker.md.")
         return
     from tunefleet.worker.__main__ import log_to_stderr
     from tunefleet.worker.main import run

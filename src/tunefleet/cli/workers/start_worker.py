@@ -1,4 +1,4 @@
-"""`tunefleet worker`: run tasks of a server on this machine."""
+"""`tunefleet worker`: run a worker on this machine."""
 
 from __future__ import annotations
 
@@ -28,48 +28,55 @@ from tunefleet.worker.main import run
 )
 def worker(
     *,
-    server: Annotated[str | None, typer.Option("--server", metavar="URL", help="The server.")] = None,
+    server: Annotated[str | None, typer.Option("--server", metavar="URL", help="Server URL.")] = None,
     results_dir: Annotated[
-        Path | None, typer.Option("--results-dir", metavar="FOLDER", help="Where its jobs and its state lie.")
+        Path | None, typer.Option("--results-dir", metavar="FOLDER", help="Folder of its jobs and state.")
     ] = None,
     worker_id: Annotated[
-        str | None, typer.Option("--id", help="Its name; default: made once and kept in the results folder.")
+        str | None, typer.Option("--id", help="Worker name; default: generated once and stored in the results folder.")
     ] = None,
-    tags: Annotated[str | None, typer.Option("--tags", help="Tags that a task may ask for, with commas.")] = None,
+    tags: Annotated[str | None, typer.Option("--tags", help="Comma-separated tags that tasks can require.")] = None,
     allow_code: Annotated[
-        bool, typer.Option("--allow-code", help="Let code that a document names run on this machine.")
+        bool, typer.Option("--allow-code", help="Allow custom code of workflow files on this machine.")
     ] = False,
     once: Annotated[
         str | None,
-        typer.Option("--once", metavar="TASK", help="Run this task alone, on a node of a cluster, and end."),
+        typer.Option("--once", metavar="TASK", help="Run only this task on a cluster node, then exit."),
     ] = None,
     on: Annotated[
-        Engine | None, typer.Option("--on", help="Start workers on nodes of this system instead, which last.")
+        Engine | None, typer.Option("--on", help="Start permanent workers on nodes of this cluster instead.")
     ] = None,
-    pool: Annotated[str, typer.Option("--pool", metavar="NAME", help="With --on: the name of those workers.")] = POOL,
+    pool: Annotated[str, typer.Option("--pool", metavar="NAME", help="With --on: name of the pool.")] = POOL,
     nodes: Annotated[
-        str, typer.Option("--nodes", metavar="N", help="With --on: how many, or for Ray 2:8, more while tasks wait.")
+        str,
+        typer.Option(
+            "--nodes", metavar="N", help="With --on: number of workers; on Ray also 2:8, more while tasks wait."
+        ),
     ] = "1",
-    cpus: Annotated[int, typer.Option("--cpus", min=0, help="With --on: cores of each.")] = 0,
-    gpus: Annotated[int, typer.Option("--gpus", min=0, help="With --on: GPUs of each.")] = 0,
-    memory: Annotated[str, typer.Option("--memory", metavar="SIZE", help="With --on: memory of each, as 32Gi.")] = "",
+    cpus: Annotated[int, typer.Option("--cpus", min=0, help="With --on: cores per worker.")] = 0,
+    gpus: Annotated[int, typer.Option("--gpus", min=0, help="With --on: GPUs per worker.")] = 0,
+    memory: Annotated[
+        str, typer.Option("--memory", metavar="SIZE", help="With --on: memory per worker, such as 32Gi.")
+    ] = "",
     end: Annotated[
-        bool, typer.Option("--end", help="With --on: end those workers; what they run goes on later.")
+        bool, typer.Option("--end", help="With --on: end these workers; their tasks continue later.")
     ] = False,
-    drain: Annotated[bool, typer.Option("--drain", help="Take nothing new; end when all is delivered.")] = False,
+    drain: Annotated[
+        bool, typer.Option("--drain", help="Accept no new tasks; exit when all results are delivered.")
+    ] = False,
     as_json: Json = False,
 ) -> None:
-    """Run tasks of a server on this machine.
+    """Run a worker on this machine.
 
-    The key is read from TUNEFLEET_WORKER_KEY; an admin makes one with `tunefleet keys create NAME --role worker`. A
-    machine that has joined (`tunefleet join`) needs no option and no variable.
-    --on submits jobs to Slurm or Ray that each run a worker on a node, and returns; a node that is taken away saves
-    first, and is asked for again.
-    --once is how Slurm and Ray start the workers of a task with an engine: such a one waits for its task, and ends when
-    that needs no nodes any more. On SIGUSR1, SIGTERM or Ctrl-C the task saves and goes back to the queue; then the
-    worker ends with exit code 75.
-    Ctrl-C lets running jobs save and end, and the next worker on the folder goes on with them; SIGTERM leaves them
-    running, to be adopted.
+    The key is read from TUNEFLEET_WORKER_KEY; an admin creates one with `tunefleet keys create NAME --role worker`. A
+    machine that has joined (`tunefleet join`) needs no options or variables.
+    --on submits jobs to Slurm or Ray that each run a worker on a node, and returns; a preempted node saves first, and
+    is requested again.
+    --once is used by Slurm and Ray to start the workers of a task with an engine: such a worker waits for its task, and
+    exits when the task needs no more nodes. On SIGUSR1, SIGTERM or Ctrl-C the task saves and returns to the queue; the
+    worker then exits with code 75.
+    On Ctrl-C running jobs save and end, and the next worker on the folder resumes them; on SIGTERM they keep running,
+    and the next worker adopts them.
     """
     settings = load_worker(
         server_url=server or chosen_url.get(),

@@ -1,4 +1,4 @@
-"""`tunefleet workers`: the machines that run tasks."""
+"""`tunefleet workers`: list and manage workers."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from tunefleet.cli.workers import administration
 from tunefleet.schemas.fleet import WorkerView
 from tunefleet.schemas.worker_link import Gpu, GpuLoad, Load
 
-app = typer.Typer(help="List the machines that run tasks.", invoke_without_command=True)
+app = typer.Typer(help="List and manage workers.", invoke_without_command=True)
 
 
 @app.callback()
 def workers(context: typer.Context, *, as_json: Json = False) -> None:
-    """List the machines that run tasks."""
+    """List and manage workers."""
     if context.invoked_subcommand is None:
         ls(as_json=as_json)
 
@@ -35,10 +35,20 @@ def ls(*, as_json: Json = False) -> None:
         print_json(found)
         return
     if not found:
-        say("No worker has registered. Start one with `tunefleet up` or `tunefleet worker`.")
+        say("No workers yet. Start one with `tunefleet up` or `tunefleet worker`.")
         return
     listing = table(
-        "worker", "status", "runs", "gpu", "cpu", "load", "memory", "disk", "seen", right=("cpu", "load"), wide="gpu"
+        "worker",
+        "status",
+        "running",
+        "gpu",
+        "cpu",
+        "load",
+        "memory",
+        "disk",
+        "last seen",
+        right=("cpu", "load"),
+        wide="gpu",
     )
     for worker in found:
         has, load = worker.capabilities, worker.load
@@ -58,10 +68,10 @@ def ls(*, as_json: Json = False) -> None:
 
 def _status(worker: WorkerView) -> Text:
     decided = "draining" if worker.draining else "cordoned" if worker.cordoned else ""
-    decided = decided or ("resting" if worker.elastic_disabled else "")
+    decided = decided or ("standby" if worker.elastic_disabled else "")
     clock = _clock_words(worker)
-    told = "".join(f", {each}" for each in (decided, f"clock {clock}" if clock else "") if each)
-    return Text.assemble(status_text(worker.status), (told, "warn"))
+    suffix = "".join(f", {each}" for each in (decided, f"clock {clock}" if clock else "") if each)
+    return Text.assemble(status_text(worker.status), (suffix, "warn"))
 
 
 def _clock_words(worker: WorkerView) -> str | None:
@@ -75,12 +85,12 @@ def _gpus(worker: WorkerView) -> str:
 
 
 def _gpu_words(gpu: Gpu, load: GpuLoad | None) -> str:
-    who = load.in_use_by if load is not None else gpu.in_use_by
+    user = load.in_use_by if load is not None else gpu.in_use_by
     free = load.memory_free_bytes if load is not None else None
     parts = [gpu.name, formatting.size(gpu.memory_total_bytes)]
     parts += [f"{formatting.size(free)} free"] if free is not None else []
     parts += [f"{load.utilisation_percent:.0f} % busy"] if load and load.utilisation_percent is not None else []
-    return ", ".join(parts) + (f"; not claimed: in use by {who}" if who else "")
+    return ", ".join(parts) + (f"; unavailable: in use by {user}" if user else "")
 
 
 def _load_words(load: Load | None) -> str | None:
@@ -92,7 +102,7 @@ def _load_words(load: Load | None) -> str | None:
 
 @examples("tunefleet workers show worker-1")
 def show(worker: WorkerId, *, as_json: Json = False) -> None:
-    """Show a worker: hardware, task kinds, and why it cannot run one."""
+    """Show a worker: hardware, task kinds, and missing requirements."""
     with connect() as client:
         view = client.workers.get(one_worker(client, worker))
     if as_json:
@@ -115,35 +125,35 @@ def show(worker: WorkerId, *, as_json: Json = False) -> None:
                 ),
                 ("disk", f"{formatting.size((load or has).disk_free_bytes)} free"),
                 ("load", _load_words(load)),
-                ("costs", f"{has.cost_per_hour:g} an hour" if has.cost_per_hour != 1.0 else None),
+                ("cost", f"{has.cost_per_hour:g} per hour" if has.cost_per_hour != 1.0 else None),
                 ("tags", ", ".join(has.tags)),
                 ("secrets", ", ".join(has.secrets)),
                 ("environments", ", ".join(has.environments or ())),
-                ("has", cut(", ".join((*has.cached_models, *has.cached_datasets)))),
-                ("runs", ", ".join(view.running)),
+                ("cached", cut(", ".join((*has.cached_models, *has.cached_datasets)))),
+                ("running", ", ".join(view.running)),
                 *[(f"gpu {gpu.index}", _gpu_words(gpu, busy.get(gpu.uuid))) for gpu in has.gpus],
             ]
         )
     )
     say()
-    listing = table("kind", "can run", "why not", wide="why not")
+    listing = table("kind", "available", "reason", wide="reason")
     for executor in has.executors:
-        # Whole, over several lines if need be: its end is the way out.
+        # Not truncated: the reason ends with the fix.
         listing.add_row(executor.kind, "yes" if executor.available else "no", Text(executor.reason or ""))
     say(listing)
 
 
 @examples("tunefleet workers rm worker-1")
 def rm(worker: WorkerId, *, yes: Yes = False, as_json: Json = False) -> None:
-    """Forget a worker that is gone."""
+    """Remove a worker that no longer exists."""
     with connect() as client:
         view = client.workers.get(one_worker(client, worker))
-        confirm(f"Forget worker {view.id}, seen {formatting.age(view.last_seen_at)} ago?", yes=yes)
+        confirm(f"Remove worker {view.id}, last seen {formatting.age(view.last_seen_at)} ago?", yes=yes)
         client.workers.remove(view.id)
     if as_json:
         print_json({"removed": [view.id]})
     else:
-        say(f"Forgot {view.id}.")
+        say(f"Removed {view.id}.")
 
 
 _STYLES = {"open": "good", "used": "", "expired": "dim", "withdrawn": "bad"}
@@ -152,38 +162,41 @@ _STYLES = {"open": "good", "used": "", "expired": "dim", "withdrawn": "bad"}
 @examples("tunefleet workers invite", "tunefleet workers invite gpu-3 --tags a100,lab --expires 1d")
 def invite(
     name: Annotated[
-        str | None, typer.Argument(metavar="NAME", help="The worker's name; default: the machine chooses.")
+        str | None, typer.Argument(metavar="NAME", help="Worker name; default: chosen by the machine.")
     ] = None,
     *,
     tags: Annotated[
-        str | None, typer.Option("--tags", help="The worker's tags, with commas; default: the machine chooses.")
+        str | None, typer.Option("--tags", help="Comma-separated tags; default: chosen by the machine.")
     ] = None,
-    owner: Annotated[str | None, typer.Option("--owner", help="Whose machine it is; default: NAME, or you.")] = None,
-    expires: Annotated[str, typer.Option("--expires", metavar="TIME", help="How long it is good.")] = "1h",
+    owner: Annotated[str | None, typer.Option("--owner", help="Owner of the worker; default: NAME, or you.")] = None,
+    expires: Annotated[str, typer.Option("--expires", metavar="TIME", help="Validity of the token.")] = "1h",
     as_json: Json = False,
 ) -> None:
-    """Make a join token and print the command to type on the new machine; it is good once."""
+    """Create a single-use join token and print the command for the new machine."""
     wanted = None if tags is None else [tag.strip() for tag in tags.split(",") if tag.strip()]
     with connect() as client:
         made = client.workers.invite(name, tags=wanted, owner=owner, expires_s=parse_duration(expires))
     if as_json:
         print_json(made)
         return
-    typer.echo(made.command)  # as it is: a terminal would break it at its width, and it is to be copied
+    typer.echo(made.command)  # not through Rich, which would wrap it: the command is to be copied
     server = made.command.split()[2]
-    say(f'Install first, if it is not there: pip install "$(curl -fsS {server}/install)"', style="dim")
-    say(f"Good once, until {made.expires_at:%Y-%m-%d %H:%M} UTC. This is the only time it is shown.", style="dim")
+    say(f'Install Tunefleet first: pip install "$(curl -fsS {server}/install)"', style="dim")
+    say(
+        f"Single-use, valid until {made.expires_at:%Y-%m-%d %H:%M} UTC. Copy it now; it is not shown again.",
+        style="dim",
+    )
 
 
 @examples("tunefleet workers invitations")
 def invitations(*, as_json: Json = False) -> None:
-    """List invitations, without their tokens."""
+    """List invitations without their tokens."""
     with connect() as client:
         found = client.workers.invitations(limit=1000).items
     if as_json:
         print_json(found)
         return
-    listing = table("invitation", "state", "worker", "tags", "owner", "made by", "until", "key")
+    listing = table("invitation", "state", "worker", "tags", "owner", "created by", "expires", "key")
     for each in found:
         listing.add_row(
             Text(each.id, style="id"),
@@ -205,7 +218,7 @@ def withdraw(
     yes: Yes = False,
     as_json: Json = False,
 ) -> None:
-    """Withdraw an invitation that nobody has used."""
+    """Withdraw an unused invitation."""
     confirm(f"Withdraw the invitation {invitation}?", yes=yes)
     with connect() as client:
         client.workers.withdraw(invitation)
@@ -216,7 +229,7 @@ def withdraw(
 
 
 def attach(app: typer.Typer) -> None:
-    """Add the commands to the group of workers."""
+    """Add the invitation commands to the `workers` group."""
     for name, function in (("invite", invite), ("invitations", invitations), ("withdraw", withdraw)):
         add(app, function, name)
 
