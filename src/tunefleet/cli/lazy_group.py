@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib import import_module
-from typing import Annotated, Any, ClassVar, Literal, TypeVar
+from typing import Annotated, Any, ClassVar, Final, Literal, TypeVar
 
 import typer
 from typer.completion import get_completion_script  # type: ignore[attr-defined]
@@ -20,6 +20,16 @@ from typer.core import TyperCommand, TyperGroup
 
 F = TypeVar("F", bound=Callable[..., Any])
 _EXAMPLES = "__examples__"
+_SAME: Final = {"list": "ls", "ls": "list"}
+# Commands of dstack, SkyPilot, FlowMesh and Slurm, and what does the same here.
+_ELSEWHERE: Final = {
+    "apply": "submit FILE", "launch": "submit FILE", "start": "submit FILE", "sbatch": "submit FILE",
+    "ps": "ls", "status": "ls", "queue": "ls", "squeue": "ls", "task": "ls", "tasks": "ls", "runs": "ls", "jobs": "ls",
+    "workflow": "ls --workflows", "workflows": "ls --workflows", "attach": "follow TASK", "delete": "rm TASK",
+    "kill": "cancel TASK", "down": "cancel TASK", "scancel": "cancel TASK", "fleet": "workers", "fleets": "workers",
+    "nodes": "workers", "init": "login URL", "train": "submit FILE", "download": "artifacts get", "info": "show TASK",
+    "serve": "chat", "offer": "workers", "volume": "data", "secrets": "keys",
+}  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,6 +108,15 @@ def _interrupts_held() -> Iterator[None]:
         raise KeyboardInterrupt
 
 
+class NounGroup(TyperGroup):
+    """The commands of a noun, such as `workers`: `list` and `ls` are one."""
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        """Return a command by its name or its other name."""
+        found = super().get_command(ctx, cmd_name)
+        return found or super().get_command(ctx, _SAME.get(cmd_name, cmd_name))
+
+
 class LazyGroup(TyperGroup):
     """Shows its table in help and completion; imports a command when it runs."""
 
@@ -121,7 +140,13 @@ class LazyGroup(TyperGroup):
                 formatter.write_dl([(entry.name, entry.help) for entry in self.table if entry.panel == panel])
 
     def resolve_command(self, ctx: Any, args: list[str]) -> tuple[str | None, Any, list[str]]:
-        """Import the command to run."""
+        """Import the command to run.
+
+        A command of another tool is an error that names ours.
+        """
+        args = [_SAME.get(args[0], args[0]), *args[1:]] if args and self._entry(args[0]) is None else args
+        if args and self._entry(args[0]) is None and (ours := _ELSEWHERE.get(args[0])):
+            ctx.fail(f"No such command '{args[0]}'. Use `tunefleet {ours}`.")
         # TyperGroup suggests similar names from this mapping.
         self.commands = {entry.name: self.get_command(ctx, entry.name) for entry in self.table}
         name, found, rest = super().resolve_command(ctx, args)
@@ -136,6 +161,8 @@ class LazyGroup(TyperGroup):
             target = getattr(import_module(f"tunefleet.cli.{module}"), attribute)
         if isinstance(target, typer.Typer):
             target.rich_markup_mode = markup_mode()
+            if not isinstance(target.info.cls, type):
+                target.info.cls = NounGroup
             command: Any = typer.main.get_group(target)
         else:
             command = command_of(target, name)
