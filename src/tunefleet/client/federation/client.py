@@ -75,11 +75,11 @@ class FederatedClient:
         url: The server; `http://:TOKEN@host:8000` includes the token.
         job_id: Id or number of the federation.
         worker_id: Name of this worker; the same name means the same worker.
-        token: The federation's token, or an API key that may take part. Default: the one in the URL, then the key
-            saved for that server.
+        token: The federation's token, or an API key that may take part. Default: the one in the URL, then the saved key
+            of that server.
         patience_s: Seconds to retry a call while the server does not respond.
         max_bytes_per_s: Limits the transfer rate.
-        attempt: Number of this start of the worker: uploads of an earlier start are refused once a later one has joined.
+        attempt: Number of this start of the worker: once a later start has joined, uploads of earlier ones are refused.
             Without it, any client with the name acts as the worker.
 
     Raises:
