@@ -62,7 +62,7 @@ class RemoteStore(BlobStore):
         self._deleting: str | None = None
         self._deletions = 0
         self._may_list_parts = True
-        # Guards the cached state, and is never held during a request. An upload of an object that is being deleted waits.
+        # Guards the cached state; never held during a request. An upload waits while its object is being deleted.
         self._order = threading.Condition()
 
     @abstractmethod

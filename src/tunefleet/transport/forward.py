@@ -105,7 +105,7 @@ class Peers:
         """Forward a request.
 
         Args:
-            headers: The original headers, including `Host`, which the origin of a page is compared with. Hop-by-hop headers
+            headers: The original headers, including `Host`, which a page's origin is compared with. Hop-by-hop headers
                 are dropped.
 
         Raises:

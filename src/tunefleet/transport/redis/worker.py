@@ -129,7 +129,7 @@ class RedisLink(WorkerLink):
                 own = self._events.registers(request.worker_id, request.capabilities)
             self._write(request.worker_id, [], GuideEvents(fields=own.fields, beats=True))
             self._end_earlier(request.worker_id, request.session)
-        # A lost message goes unnoticed, so the wait must be shorter than the time after which the worker counts as lost.
+        # A lost message goes unnoticed: wait for less time than makes the worker count as lost.
         self._slack_s = min(_SLACK_S, max(1.0, reply.lost_after_s / 3))
         return reply
 
