@@ -1,5 +1,5 @@
 """The HTTP server: FastAPI app, authentication, thin routers, background loops.
 
-It translates: HTTP in, a service's verb called, HTTP out. It refuses to know SQL, placement, and what a task does;
-services raise `TunefleetError`, and `problems` is the one place that turns an error into a status code.
+A handler translates HTTP into one call of a service. SQL, placement and task logic stay out of this package; services
+raise `TunefleetError`, and `problem_details` alone maps an error to a status code.
 """

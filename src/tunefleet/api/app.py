@@ -1,4 +1,4 @@
-"""The app: middleware, routers, and what starts and ends with it. Made of an open `Core`; opens nothing itself."""
+"""The application: middleware, routers, startup and shutdown. Takes an open `Core`; opens nothing itself."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ _CORS_HEADERS: Final = [
 
 
 def create_app(core: Core) -> FastAPI:
-    """Make the app of a server."""
+    """Create the application of a server."""
     lifetime = Lifetime(core)
 
     @asynccontextmanager
@@ -79,6 +79,7 @@ def create_app(core: Core) -> FastAPI:
         version=tunefleet.__version__,
         description=_DESCRIPTION,
         lifespan=lifespan,
+        # `pages` serves the documentation itself: FastAPI's own pages load scripts from a CDN and ask for no key.
         docs_url=None,
         redoc_url=None,
         openapi_url=None,
@@ -86,12 +87,12 @@ def create_app(core: Core) -> FastAPI:
     app.state.core = core
     app.state.lifetime = lifetime
     link.install(app)
-    # Routes are looked through in this order: what is asked most often comes first.
+    # Starlette matches routes in this order: the most frequent ones come first.
     work = (workflows, listing, tasks, task_control, chat, reports, events, artifacts, datasets, blobs, results)
     registry = (models, notifications, keys, projects, invitations, info)
     compatible = (training, training_jobs, training_agents, federated, guide)
     for module in (link, federations, *work, workers, campaigns, *registry, *compatible, install, pages, static_ui):
-        # Not `include_router`: a request would name the route below the prefix, which audit and metrics write down.
+        # Not `include_router`: the scope's route would lack the prefix, and audit log and metrics record its path.
         app.router.routes.extend(module.router.routes)
     app.mount(pages.ASSETS_PATH, pages.assets())
     problem_details.install(app, auth.require_known)
@@ -101,16 +102,17 @@ def create_app(core: Core) -> FastAPI:
 
 
 def _add_middleware(app: FastAPI, core: Core) -> None:
-    """Add the middleware; what is added last sees a request first."""
+    """Add the middleware; the one added last handles a request first."""
     settings = core.settings
     app.add_middleware(Audit, core=core)
+    # A database that only one server uses needs no leader proxy.
     if core.db.shared:
         from tunefleet.api.middleware.leader_proxy import Forward  # noqa: PLC0415 -- most servers are alone
 
         app.add_middleware(Forward, core=core)
     app.add_middleware(BodyLimit, max_body_bytes=settings.max_body_bytes, max_upload_bytes=settings.max_upload_bytes)
     if settings.cors_origins:
-        # Without credentials: a page elsewhere uses a key, never a browser's session.
+        # Without credentials: a page on another origin uses an API key, never a browser's session.
         app.add_middleware(
             CORSMiddleware,
             allow_origins=list(settings.cors_origins),

@@ -1,9 +1,9 @@
-"""Who asks, and whether that role may call a route; the parameter types that routers declare.
+"""Authentication and roles: the dependencies that routers declare.
 
-A key comes as `Authorization: Bearer`, as `X-API-Key` or, for a browser, as a session cookie. A cookie is sent by the
-browser on its own, so an unsafe request with one must also come from a page of this server. On the routes of
-federations, whose clients may know nothing but a URL, it comes as HTTP Basic too (`http://:TOKEN@host`). Campaigns act
-with tokens of their own, as their owners. What a role may do with one row is the services' business.
+A key is sent as `Authorization: Bearer`, as `X-API-Key` or, by a browser, as a session cookie. Browsers attach cookies
+to every request, so an unsafe request with a cookie must also come from a page of this server. The routes of
+federations also accept HTTP Basic (`http://:TOKEN@host`), for clients that can only be configured with a URL. Campaigns
+use tokens of their own, with the rights of their owners. Services decide what a role may do with one row.
 """
 
 from __future__ import annotations
@@ -30,20 +30,20 @@ _SAFE_METHODS: Final = frozenset({"GET", "HEAD", "OPTIONS"})
 _MEMBERS: Final = ("admin", "member")
 _READERS: Final = (*_MEMBERS, "viewer")
 NOTED: Final = "who"
-"""Where a request's scope says who asks."""
+"""Key of a request's state that holds the authenticated actor."""
 Noted = Actor | AttemptActor | FederationActor
 SESSION_SECONDS: Final = 30 * 24 * 3600
 """How long a browser keeps the cookie; the session itself may end sooner."""
 
 
 def core_of(request: Request) -> Core:
-    """Return what the services work on."""
+    """Return the context that the services work on."""
     core: Core = request.app.state.core
     return core
 
 
 async def _core(request: Request) -> Core:
-    # FastAPI calls a plain function in a thread: two hand-overs a request, for an attribute.
+    # Async because FastAPI runs a sync dependency in a thread: two context switches per request for an attribute.
     return core_of(request)
 
 
@@ -51,29 +51,29 @@ CoreDep = Annotated[Core, Depends(_core)]
 
 
 def noted(request: Request, who: Noted) -> None:
-    """Remember who asks, for the audit log."""
+    """Store the authenticated actor, for the audit log."""
     request.scope.setdefault("state", {})[NOTED] = who
 
 
 async def identify(request: Request) -> Actor | AttemptActor:
-    """Find out who asks."""
+    """Authenticate a request."""
     secret = _header_secret(request)
     if secret is not None and participants.is_token(secret):
         await token_access.authenticate(core_of(request), secret)
         raise ForbiddenError(
             f"The token of a federation may not call {request.method} {request.url.path}.",
-            hint="It is good for the uploads, versions and chunks of its federation.",
+            hint="It is valid only for the uploads, versions and chunks of its federation.",
         )
     return await _identify(request, secret)
 
 
 async def identify_participant(request: Request) -> participants.Who:
-    """Find out who asks something of a federation: by key, by the federation's token, by either as HTTP Basic."""
+    """Authenticate a request to a federation: API key or federation token, also as HTTP Basic."""
     secret = _header_secret(request)
     if secret is None:
         secret = _basic_secret(request)
         if secret is not None and request.method not in _SAFE_METHODS and _from_a_page(request):
-            # A browser keeps what stood in a URL, and sends it on its own as it does cookies.
+            # Browsers remember the credentials of a URL and send them automatically, as they do cookies.
             refuse_foreign_page(request)
     if secret is not None and participants.is_token(secret):
         participant = await token_access.authenticate(core_of(request), secret)
@@ -84,10 +84,10 @@ async def identify_participant(request: Request) -> participants.Who:
     except AuthError as error:
         if secret is None:
             raise
-        hint = "Check it. `tunefleet federation token ID` prints the federation's token to its owner."
+        hint = "Check the token. The federation's owner can print it with `tunefleet federation token ID`."
         raise AuthError(error.message, hint=hint) from None
     if not isinstance(who, Actor):
-        raise ForbiddenError("The token of an attempt is good for its own results and files only.")
+        raise ForbiddenError("An attempt token is valid only for the results and files of its own task.")
     return who
 
 
@@ -107,7 +107,7 @@ async def _known(request: Request, secret: str | None) -> Actor | AttemptActor:
         return await api_keys.authenticate(core, secret)
     session = request.cookies.get(cookie_name(core))
     if session is None:
-        raise AuthError("This request carries no key.", hint="Send one as 'Authorization: Bearer KEY'.")
+        raise AuthError("No API key provided.", hint="Send one as 'Authorization: Bearer KEY'.")
     actor = await api_keys.authenticate_session(core, session)
     if request.method not in _SAFE_METHODS:
         refuse_foreign_page(request)
@@ -115,11 +115,14 @@ async def _known(request: Request, secret: str | None) -> Actor | AttemptActor:
 
 
 async def require_known(request: Request) -> None:
-    """Refuse who has no key at a route that wants one; for a body that cannot be read, which is found out before."""
+    """Require authentication on a route whose request body could not be parsed.
+
+    FastAPI parses the body before it runs dependencies, so without this a caller without a key would get 422, not 401.
+    """
     dependant = getattr(request.scope.get("route"), "dependant", None)
     if dependant is None or NOTED in request.scope.get("state", {}):
         return
-    # All that routes depend on here asks for a key, but for the core itself.
+    # Every dependency defined in this module authenticates, except the core itself.
     asking = {each.call for each in dependant.dependencies if getattr(each.call, "__module__", None) == __name__}
     if asking & {identify_participant, _person}:
         await identify_participant(request)
@@ -128,7 +131,7 @@ async def require_known(request: Request) -> None:
 
 
 async def identify_if_known(request: Request) -> Actor | AttemptActor | None:
-    """Find out who asks, where nobody has to say."""
+    """Authenticate a request on a route that requires no key; returns `None` without a valid one."""
     try:
         return await identify(request)
     except (AuthError, ForbiddenError):
@@ -137,11 +140,11 @@ async def identify_if_known(request: Request) -> Actor | AttemptActor | None:
 
 def _require(request: Request, who: Actor | AttemptActor, roles: tuple[str, ...]) -> Actor:
     if not isinstance(who, Actor):
-        raise ForbiddenError("The token of an attempt is good for its own results and files only.")
+        raise ForbiddenError("An attempt token is valid only for the results and files of its own task.")
     if who.role not in roles:
         raise ForbiddenError(
             f"A {who.role} key may not call {request.method} {request.url.path}.",
-            hint=f"It takes a key with the role {' or '.join(roles)}.",
+            hint=f"Use a key with the role {' or '.join(roles)}.",
         )
     return who
 
@@ -162,7 +165,7 @@ def _role_or_attempt(*roles: str) -> Callable[[Request], Awaitable[Actor | Attem
 
 
 async def reader(request: Request) -> Actor:
-    """Return who asks, where a key that may read is wanted.
+    """Return the actor of a key that may read.
 
     Raises:
         AuthError: If there is no key, or a wrong or revoked one.
@@ -174,23 +177,23 @@ async def reader(request: Request) -> Actor:
 async def _person(request: Request) -> Actor:
     who = await identify_participant(request)
     if not isinstance(who, Actor):
-        raise ForbiddenError("The token of a federation is good for what it has already.", hint="Send your own key.")
+        raise ForbiddenError("A federation token cannot call this route.", hint="Send your own API key.")
     return _require(request, who, _MEMBERS)
 
 
 async def _any_attempt(request: Request) -> AttemptActor:
     who = await identify(request)
     if not isinstance(who, AttemptActor):
-        raise ForbiddenError("Only who holds the job may report for it.", hint="Send the job's token.")
+        raise ForbiddenError("Only the agent that runs the job can report for it.", hint="Send the job's token.")
     return who
 
 
 async def _own_attempt(request: Request, task_id: Annotated[str, Path()]) -> AttemptActor:
     who = await identify(request)
     if not isinstance(who, AttemptActor):
-        raise ForbiddenError("Only the worker that runs the task may report for it.", hint="Send the attempt's token.")
+        raise ForbiddenError("Only the worker that runs the task can report for it.", hint="Send the attempt's token.")
     if who.task_id != task_id:
-        raise ForbiddenError(f"This attempt's token is good for {who.task_id} only.")
+        raise ForbiddenError(f"This attempt token is valid only for task {who.task_id}.")
     return who
 
 
@@ -204,16 +207,16 @@ WorkerKey = Annotated[Actor, Depends(require_worker)]
 OwnAttempt = Annotated[AttemptActor, Depends(_own_attempt)]
 AnyAttempt = Annotated[AttemptActor, Depends(_any_attempt)]
 """The token of an attempt, where the body names the task."""
-# Who may take part as an agent: a worker's key, or a person's own.
+# Agents authenticate with a worker key or with a person's own key.
 AgentKey = Annotated[Actor, Depends(_role(*_MEMBERS, "worker"))]
-# Who may make federations; on the guide's routes the key may come as HTTP Basic.
+# May create federations; the key may be sent as HTTP Basic on the upload guide's routes.
 Person = Annotated[Actor, Depends(_person)]
-# Whoever has any key, or the token of a federation; what they may do with one is for the services to say.
+# Any API key or federation token; services decide what it may do with one federation.
 Participant = Annotated[Actor | FederationActor, Depends(identify_participant)]
 
 
 def reader_or_attempt(request: Request, who: Actor | AttemptActor) -> Actor | AttemptActor:
-    """Return who asks if they may read, for a route that has another way in too."""
+    """Return the actor if it may read, for a route that also accepts signed links."""
     return who if isinstance(who, AttemptActor) else _require(request, who, _READERS)
 
 
@@ -222,12 +225,13 @@ MemberOrAttempt = Annotated[Actor | AttemptActor, Depends(_role_or_attempt(*_MEM
 
 
 def cookie_name(core: Core) -> str:
-    """Return the name of the session cookie: cookies ignore ports, and a host may have more than one server."""
+    """Return the name of the session cookie."""
+    # Cookies ignore ports: two servers on one host need two names.
     return f"tunefleet_{hashlib.sha256(core.secret).hexdigest()[:8]}"
 
 
 def set_session(response: Response, request: Request, token: str) -> None:
-    """Give a browser its session."""
+    """Set a browser's session cookie."""
     response.set_cookie(
         cookie_name(core_of(request)),
         token,
@@ -244,12 +248,12 @@ def _secure(request: Request) -> bool:
 
 
 def address_of(request: Request) -> str:
-    """Return whence a request comes; behind a proxy on this machine, what that says."""
+    """Return the client's address; behind a trusted proxy, the one that the proxy reports."""
     return request.client.host if request.client else ""
 
 
 async def end_session(response: Response, request: Request) -> None:
-    """End the session of a browser, if it has one, and take its cookie back."""
+    """End a browser's session, if it has one, and delete its cookie."""
     core = core_of(request)
     token = request.cookies.get(cookie_name(core))
     if token is not None:
@@ -258,7 +262,7 @@ async def end_session(response: Response, request: Request) -> None:
 
 
 def refuse_foreign_page(request: Request) -> None:
-    """Refuse an unsafe request that a browser did not send from a page of this server."""
+    """Refuse an unsafe browser request that no page of this server sent."""
     origin = request.headers.get("origin")
     site = request.headers.get("sec-fetch-site")
     if origin is None:
@@ -269,7 +273,7 @@ def refuse_foreign_page(request: Request) -> None:
         own = urlsplit(origin).netloc.lower() in hosts and site in {None, "same-origin"}
     if not own:
         raise ForbiddenError(
-            "A browser's session may only be used from a page of this server.", hint="Programs send a key instead."
+            "A browser session can only be used from a page of this server.", hint="Send an API key instead."
         )
 
 
@@ -285,7 +289,7 @@ def _basic_secret(request: Request) -> str | None:
     try:
         user, _, password = base64.b64decode(value.strip(), validate=True).decode().partition(":")
     except (binascii.Error, UnicodeDecodeError):
-        raise AuthError("The Basic credentials cannot be read.", hint="Use the URL http://:TOKEN@HOST.") from None
+        raise AuthError("The HTTP Basic credentials are malformed.", hint="Use the URL http://:TOKEN@HOST.") from None
     return password or user or None
 
 

@@ -1,6 +1,6 @@
-"""What lives as long as the server: the background loops, and the word that it is about to stop.
+"""What lives as long as the server: its background loops and its shutdown.
 
-Knows how to run a loop and end it; what a loop does is a service's verb.
+Runs a loop and ends it; what one iteration does is a service's business.
 """
 
 from __future__ import annotations
@@ -39,34 +39,34 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-# Placement runs when something changed; this often even if nothing said so.
+# Placement runs when something changes, and at least this often in case a notification was lost.
 PLACEMENT_SWEEP_S: Final = 10.0
 SWEEP_S: Final = 1.0
 GARBAGE_S: Final = 900.0
 ROOM_S: Final = 30.0
 FOLLOW_S: Final = 0.1
-"""How soon a server that was elected begins to work, and one that was not ends."""
+"""How soon an elected server starts its loops, and one that lost the lead stops them."""
 _MAX_BACKOFF_S: Final = 30.0
 _GIVE_BACK_S: Final = 3.0
 
 
 @dataclass(slots=True)
 class Lifetime:
-    """Background loops of one server, and the word that it is about to stop.
+    """Background loops and shutdown of one server.
 
-    Long polls and streams wait on the core's signals, so that `stop` releases them at once; uvicorn would wait for
-    them before it tells the app anything.
+    Long polls and streams wait on the core's signals, so that `stop` releases them immediately; uvicorn would wait for
+    them before it runs the app's shutdown.
     """
 
     core: Core
     url: str | None = None
-    """Under which this process reaches itself; without one it runs no campaigns."""
+    """URL under which this process reaches itself; without one it runs no campaigns."""
     peer_url: str | None = None
-    """Under which other servers on the same database reach it."""
+    """URL under which other servers on the same database reach this one."""
     trust: ssl.SSLContext | None = None
-    """Of its own certificate, if it serves HTTPS: that may be for another name than the one by which it gets there."""
+    """Trusts the server's own certificate, which may be issued for another name than the one in `url`."""
     give_up: Callable[[], None] = lambda: None
-    """Ends the server by itself; `refused` says why."""
+    """Shuts the server down; `refused` holds the reason."""
     refused: TunefleetError | None = None
     _tasks: list[asyncio.Task[None]] = field(default_factory=list)
     _own: list[asyncio.Task[None]] = field(default_factory=list)
@@ -80,25 +80,26 @@ class Lifetime:
     _campaigns: CampaignKeeper | None = None
 
     def stop(self) -> None:
-        """Release every long poll and stream, for good."""
+        """Release every long poll and stream."""
         self.core.signals.close()
 
     async def leave(self) -> None:
-        """Release long polls and streams, and let another server lead."""
+        """Release long polls and streams, and hand over the lead."""
         self.stop()
         await self._end(self._own)
         await self._rest()
         if self._mirror is not None:
             await self._mirror.close()
         if self._election is not None:
+            # Three seconds are enough for one statement; a database that is gone must not delay the shutdown.
             election, self._election = self._election, None
             try:
                 await asyncio.wait_for(election.close(), _GIVE_BACK_S)
             except (TunefleetError, TimeoutError) as error:
-                log.warning("The lead could not be given back; another server takes it in a moment: %s", error)
+                log.warning("Could not release the lead; another server takes over when the lease expires: %s", error)
 
     def start(self) -> None:
-        """Start the background loops; of several servers on one database only the leader has them."""
+        """Start the background loops; of several servers on one database only the leader runs them."""
         if not self.core.db.shared:
             self._work()
             return
@@ -110,6 +111,7 @@ class Lifetime:
             asyncio.create_task(self._loop("mirror", self._mirror.run_once), name="mirror"),
             asyncio.create_task(keep_place(self._election, self.core, self._give_up), name="election"),
             asyncio.create_task(self._loop("leading", self._follow, every_s=FOLLOW_S), name="leading"),
+            # These run on every server, not only on the leader: each counts the use of the keys it has seen itself.
             asyncio.create_task(self._loop("keys", lambda: reaper.flush_keys(self.core), every_s=reaper.FLUSH_S)),
             asyncio.create_task(self._loop("room", self._count_room, every_s=ROOM_S)),
         ]
@@ -120,11 +122,11 @@ class Lifetime:
         self.give_up()
 
     async def _count_room(self) -> None:
-        """Other servers store and delete files, too."""
+        """Update the storage counters: other servers store and delete files, too."""
         await self.core.read(lambda connection: capacity.count(connection, self.core.blobs))
 
     async def _follow(self) -> None:
-        """Have the loops of a leader exactly while this server is one."""
+        """Run the leader's loops exactly while this server leads."""
         leading = self.core.leading
         epoch = leading.epoch if leading.leads(self.core.clock.monotonic()) else None
         if epoch != self._epoch:
@@ -132,6 +134,7 @@ class Lifetime:
                 await self._rest()
             self._epoch = epoch
             if epoch is not None:
+                # Tasks inherit the context: every write of these loops carries the epoch and fails once it is over.
                 with fenced(epoch):
                     self._work()
 
@@ -169,13 +172,13 @@ class Lifetime:
         left = set(tasks)
         tasks.clear()
         while left:
-            # Again and again: a library may swallow a cancellation that comes as its call returns.
+            # Repeated: a library may swallow a cancellation that arrives just as its call returns.
             for task in left:
                 task.cancel()
             _, left = await asyncio.wait(left, timeout=1.0)
 
     async def _rest(self) -> None:
-        """End the loops that a leader has; they can be started anew."""
+        """End the leader's loops; they can be started again."""
         await self._end(self._tasks)
         if self._campaigns is not None:
             await self._campaigns.close()
@@ -189,7 +192,7 @@ class Lifetime:
 
     async def _run_campaigns(self) -> None:
         if self._campaigns is None:
-            # Most servers have no campaign: what runs them is loaded when there is one.
+            # Most servers have no campaign: load the code that runs them only when there is one.
             signals = self.core.signals
             seen = signals.version(CAMPAIGNS)
             book = Book(self.core)
@@ -211,7 +214,7 @@ class Lifetime:
 
     async def _place(self) -> None:
         signals = self.core.signals
-        # The version first: what changes during the pass starts the next one.
+        # Read the version first, so that a change during this cycle starts the next one.
         seen = signals.version("placement")
         await scheduler.run_once(self.core)
         await asyncio.sleep(scheduler.pause_s(self.core))
@@ -237,7 +240,8 @@ class Lifetime:
                 failures = 0
             except (NotLeadingError, UnreachableError) as error:
                 failures += 1
-                log.log(logging.WARNING if failures == 1 else logging.DEBUG, "The %s loop waits: %s", name, error)
+                # One warning per outage: the loop retries every few seconds until the database or the leader is back.
+                log.log(logging.WARNING if failures == 1 else logging.DEBUG, "The %s loop is waiting: %s", name, error)
             except Exception:
                 failures += 1
                 log.exception("The %s loop failed (%d in a row).", name, failures)
@@ -246,7 +250,7 @@ class Lifetime:
 
 
 def own_id(folder: Path) -> str:
-    """Return a server's name among others on its database: it stays with the data folder."""
+    """Return the server's id among the servers of its database; it is stored in the data folder."""
     path = folder / "server.id"
     try:
         return path.read_text().strip()

@@ -1,7 +1,7 @@
 """Stream files in and out: bodies into a resumable upload, and files out with ranges.
 
-Disk and digest work runs in threads, two batches at most in memory, so that neither a large file nor many of them
-stall the event loop. Knows nothing of who may read what.
+Disk and digest work runs in threads, at most two batches in memory, so that neither one large file nor many uploads
+stall the event loop. Knows nothing about who may read what.
 """
 
 from __future__ import annotations
@@ -23,28 +23,30 @@ from starlette.responses import FileResponse
 from starlette.types import Message, Receive, Scope, Send
 
 from tunefleet.api import problem_details
-from tunefleet.api.shared_reads import PIECE_BYTES, Opened, read
+from tunefleet.api.shared_reads import PIECE_BYTES, SharedFile, read
 from tunefleet.artifacts import BlobStore, Link, Upload
 
 T = TypeVar("T")
 _UPLOAD_BATCH_BYTES: Final = 2 << 20
-"""A hand-over to a thread waits for the interpreter's lock: small batches halve the speed, large ones cost memory."""
+"""Each hand-over to a thread waits for the GIL: small batches halve the throughput, large ones cost memory."""
 _DOWNLOAD_PIECE_BYTES: Final = 1 << 20
 _SMALL_BYTES: Final = _UPLOAD_BATCH_BYTES
-"""A file or body up to this length is read or written in one hand-over: each costs about as much as a megabyte."""
+"""Up to this size a file is read or written in one thread call: a call costs about as much as copying a megabyte."""
 _ONE_RANGE: Final = re.compile(r"bytes=(?P<first>\d{0,18})-(?P<last>\d{0,18})")
 _MEDIA_TYPE: Final = "application/octet-stream"
 _BYTES: Final = {"type": "string", "format": "binary"}
 ELSEWHERE: Final[dict[int | str, dict[str, Any]]] = {
-    206: {"description": "A range of it.", "content": {_MEDIA_TYPE: {"schema": _BYTES}}},
-    304: {"description": "`If-None-Match` has its digest."},
-    307: {"description": "The server keeps its files in S3: `Location` is a link to this one, good for some minutes."},
+    206: {"description": "The requested range of the file.", "content": {_MEDIA_TYPE: {"schema": _BYTES}}},
+    304: {"description": "`If-None-Match` contains the file's digest."},
+    307: {
+        "description": "The server stores its files in an object store: `Location` is a short-lived link to this file."
+    },
 }
-"""What a download may also answer."""
+"""Further responses of a download."""
 
 
 async def drain(pieces: AsyncIterable[bytes], write: Callable[[list[bytes]], object]) -> None:
-    """Write a body as it arrives; one batch is on its way to the disk while the next one gathers.
+    """Write a body as it arrives; one batch is written while the next one is received.
 
     Raises:
         ClientDisconnect: If the connection broke before the end of the body.
@@ -63,20 +65,21 @@ async def drain(pieces: AsyncIterable[bytes], write: Callable[[list[bytes]], obj
 async def take(
     request: Request, blobs: BlobStore, digest: str, offset: int, total: int, *, scope: str
 ) -> tuple[int, bool]:
-    """Let a request's body start an upload, or go on with one.
+    """Start or continue an upload with a request's body.
 
     Returns:
-        How much of the file is here, and whether it is whole and kept.
+        How many bytes of the file are stored, and whether it is complete.
 
     Raises:
         ClientDisconnect: If the connection broke before the end of the body.
-        OffsetConflict: If the offset is not where the upload stands.
-        ConflictError: If somebody else is writing the same file.
-        TooLargeError: If there are more bytes than were announced.
-        ArtifactError: If the file does not have its digest.
+        OffsetConflict: If the offset is not the current end of the upload.
+        ConflictError: If another request is writing the same file.
+        TooLargeError: If the body is larger than announced.
+        ArtifactError: If the digest does not match.
         MachineError: If the disk is full.
     """
     announced = request.headers.get("content-length", "")
+    # A store with an executor of its own sends the file on to an object store, which does not fit in one call.
     if blobs.executor is None and announced.isdigit() and int(announced) <= _SMALL_BYTES:
         return await _take_small(request, blobs, digest, offset, total, scope)
     incoming = await asyncio.to_thread(blobs.append, digest, offset, total, scope)
@@ -91,7 +94,7 @@ async def take(
 async def _take_small(
     request: Request, blobs: BlobStore, digest: str, offset: int, total: int, scope: str
 ) -> tuple[int, bool]:
-    """Take a body that one hand-over to a thread can write."""
+    """Store a body that one thread call can write."""
     pieces: list[bytes] = []
 
     def keep() -> tuple[int, bool]:
@@ -112,7 +115,7 @@ async def _take_small(
 async def take_whole(
     pieces: AsyncIterable[bytes], blobs: BlobStore, digest: str, total: int, *, scope: str
 ) -> Callable[[], Upload]:
-    """Take a file that is sent whole; what an earlier upload of it has left is not written again."""
+    """Receive a file that is sent in one request; bytes that an earlier upload stored are not written again."""
     if blobs.executor is None and total <= _SMALL_BYTES:
         gathered: list[bytes] = []
         try:
@@ -124,22 +127,22 @@ async def take_whole(
         return partial(_written, blobs, digest, total, scope, gathered)
     upload = await asyncio.to_thread(_begun, blobs, digest, total, scope)
     try:
-        await drain(pieces, _Rest(upload).write_all)
+        await drain(pieces, _RemainderWriter(upload).write_all)
     except BaseException:
         await to_the_end(asyncio.to_thread(upload.close))
         raise
     return lambda: upload
 
 
-class _Rest:
-    """Writes a file, but for the part that an earlier upload has left."""
+class _RemainderWriter:
+    """Writes a file except for the part that an earlier upload stored."""
 
     def __init__(self, upload: Upload) -> None:
         self._upload = upload
         self._here = upload.offset
 
     def write_all(self, pieces: list[bytes]) -> None:
-        """Take the next pieces of the file; raises as `Upload.write_all` does."""
+        """Write the next pieces of the file; raises as `Upload.write_all` does."""
         rest: list[bytes | memoryview] = []
         for piece in pieces:
             here = min(self._here, len(piece))
@@ -155,7 +158,7 @@ def _begun(blobs: BlobStore, digest: str, total: int, scope: str) -> Upload:
 def _written(blobs: BlobStore, digest: str, total: int, scope: str, pieces: list[bytes]) -> Upload:
     upload = _begun(blobs, digest, total, scope)
     try:
-        _Rest(upload).write_all(pieces)
+        _RemainderWriter(upload).write_all(pieces)
     except BaseException:
         upload.close()
         raise
@@ -163,7 +166,7 @@ def _written(blobs: BlobStore, digest: str, total: int, scope: str, pieces: list
 
 
 async def keep(blobs: BlobStore, upload: Upload) -> None:
-    """Let the store have a whole upload, and let go of it."""
+    """Hand a complete upload over to the store and close it."""
 
     def finish() -> None:
         with upload:
@@ -173,15 +176,13 @@ async def keep(blobs: BlobStore, upload: Upload) -> None:
 
 
 async def kept(blobs: BlobStore, finish: Callable[[], T]) -> T:
-    """Let a whole upload be kept, in a thread of the store: sending it on may take minutes."""
+    """Finish an upload in a thread of the store: sending it to an object store may take minutes."""
     return await to_the_end(asyncio.get_running_loop().run_in_executor(blobs.executor, finish))
 
 
 async def to_the_end(work: Awaitable[T]) -> T:
-    """Await work in a thread to its end, even if the request is cancelled meanwhile.
-
-    A thread cannot be cancelled: it would go on with a file that the handler closes next.
-    """
+    """Await work in a thread until it finishes, even if the request is cancelled meanwhile."""
+    # A thread cannot be cancelled: it would keep using a file that the handler closes next.
     task = asyncio.ensure_future(work)
     try:
         return await asyncio.shield(task)
@@ -191,7 +192,7 @@ async def to_the_end(work: Awaitable[T]) -> T:
 
 
 def one_by_one(write: Callable[[bytes], object]) -> Callable[[list[bytes]], None]:
-    """Return what writes a batch of pieces, for `drain`, where pieces are read one after another."""
+    """Return a batch writer for `drain` that passes pieces on one at a time."""
 
     def write_all(batch: list[bytes]) -> None:
         for piece in batch:
@@ -219,17 +220,17 @@ async def _batches(pieces: AsyncIterable[bytes]) -> AsyncIterator[list[bytes]]:
 
 
 class BlobResponse(FileResponse):
-    """A stored file, whole or in ranges, in pieces that keep a fast network busy."""
+    """A stored file, complete or in ranges, in pieces large enough for a fast network."""
 
     media_type = _MEDIA_TYPE
     chunk_size = _DOWNLOAD_PIECE_BYTES
     content: bytes | None = None
-    """The whole file, if it was read already."""
-    opened: Opened | None = None
-    """The file: what follows the headers does not depend on its name any more."""
+    """The complete file, if it was read already."""
+    opened: SharedFile | None = None
+    """The open file: it stays readable even if its name is deleted after the headers are sent."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer; a range that Starlette refuses in plain text becomes a problem, as all errors are."""
+        """Send the file; Starlette's plain-text refusal of a range becomes problem details."""
         if self.content is not None:
             await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
             await send({"type": "http.response.body", "body": self.content})
@@ -248,13 +249,13 @@ class BlobResponse(FileResponse):
 
         await super().__call__(scope, receive, pass_on)
         if refused is not None:
-            told = {k: v for k, v in Headers(raw=refused["headers"]).items() if k == "content-range"}
-            answer = _no_such_range(Headers(scope=scope).get("range", ""), refused["status"], told)
+            range_headers = {k: v for k, v in Headers(raw=refused["headers"]).items() if k == "content-range"}
+            answer = _no_such_range(Headers(scope=scope).get("range", ""), refused["status"], range_headers)
             await answer(scope, receive, send)
 
-    async def _send_whole(self, receive: Receive, send: Send, opened: Opened) -> None:
-        """Send all of the file."""
-        gone = asyncio.create_task(_disconnected(receive))
+    async def _send_whole(self, receive: Receive, send: Send, opened: SharedFile) -> None:
+        """Send the complete file."""
+        disconnected = asyncio.create_task(_disconnected(receive))
         left = size_bytes = opened.status().st_size
         try:
             await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
@@ -262,10 +263,10 @@ class BlobResponse(FileResponse):
                 async for piece in content:
                     left -= len(piece)
                     await send({"type": "http.response.body", "body": piece, "more_body": left > 0})
-                    if gone.done():
+                    if disconnected.done():
                         return
         finally:
-            gone.cancel()
+            disconnected.cancel()
 
 
 async def _disconnected(receive: Receive) -> None:
@@ -276,9 +277,9 @@ async def _disconnected(receive: Receive) -> None:
 def _no_such_range(wanted: str, status: int, headers: dict[str, str]) -> Response:
     return problem_details.problem(
         "range_invalid",
-        f"The range {wanted[:100]!r} is not in this file.",
+        f"The range {wanted[:100]!r} is outside the file.",
         status=status,
-        hint="Ask for `bytes=FIRST-LAST` with FIRST below the file's size.",
+        hint="Request `bytes=FIRST-LAST` with FIRST below the file's size.",
         headers=headers,
     )
 
@@ -292,21 +293,21 @@ async def send(
     immutable: bool = True,
     size_bytes: int | None = None,
 ) -> Response:
-    """Answer with a stored file; its digest is its ETag.
+    """Respond with a stored file; its digest is its ETag.
 
-    Where the store has links of its own, the answer is one that lasts for minutes. A browser must never run what a
-    user stored: the file is an attachment of no type, in a sandbox of its own.
+    If the store can sign links, the response redirects to one that is valid for some minutes.
 
     Args:
-        immutable: Whether the address always leads to these bytes, as one with a digest does and a name does not.
+        immutable: Whether the URL always refers to these bytes: true for a digest, false for a name.
 
     Raises:
         NotFoundError: If the store does not have it.
-        UnreachableError: If the store does not answer.
+        UnreachableError: If the store is unreachable.
     """
     headers = {
         "ETag": f'"{digest}"',
         "Cache-Control": "private, max-age=31536000, immutable" if immutable else "private, no-cache",
+        # A browser must never run what a user stored: an attachment without a type, in a sandbox of its own.
         "Content-Security-Policy": "default-src 'none'; sandbox; frame-ancestors 'none'",
     }
     if digest in request.headers.get("if-none-match", ""):
@@ -320,7 +321,7 @@ async def send(
             media_type=_MEDIA_TYPE,
         )
     if isinstance(source, Link):
-        # The link opens the file to whoever has it: nobody keeps it, and no other site is told.
+        # Anyone who has the link can read the file: it must not be cached, nor leak as a referrer.
         private = {"Location": source.url, "Cache-Control": "no-store", "Referrer-Policy": "no-referrer"}
         return Response(status_code=HTTPStatus.TEMPORARY_REDIRECT, headers=private)
     status = None if opened is None else opened.status()
@@ -329,24 +330,27 @@ async def send(
     return answer
 
 
-def _look(blobs: BlobStore, digest: str, name: str, *, whole: bool) -> tuple[Path | Link, Opened | None, bytes | None]:
-    """Return where a file is, the file if it is here, and its content if all of that is wanted and it is small."""
+def _look(
+    blobs: BlobStore, digest: str, name: str, *, whole: bool
+) -> tuple[Path | Link, SharedFile | None, bytes | None]:
+    """Return a file's location, the open file if it is local, and its content if it is small and wanted completely."""
     source = blobs.source(digest, name)
     if isinstance(source, Link):
         return source, None, None
-    opened = Opened(source)
+    opened = SharedFile(source)
     small = whole and opened.status().st_size <= min(_SMALL_BYTES, PIECE_BYTES)
     return source, opened, opened.piece(0) if small else None
 
 
 def send_made(request: Request, body: bytes) -> Response:
-    """Answer with JSON that was made of what the database has, or one range of it; who asks for several gets all."""
+    """Respond with generated JSON, or one range of it."""
     etag, size = f'"{hashlib.sha256(body).hexdigest()}"', len(body)
     headers = {"ETag": etag, "Cache-Control": "private, no-cache", "Accept-Ranges": "bytes"}
     if etag in request.headers.get("if-none-match", ""):
         return Response(status_code=HTTPStatus.NOT_MODIFIED, headers=headers)
     asked = request.headers.get("range", "")
     found = _ONE_RANGE.fullmatch(asked)
+    # Several ranges get the complete body: RFC 9110 allows a server to ignore a Range header.
     if found is None or found[0] == "bytes=-" or request.headers.get("if-range", etag) != etag:
         return Response(body, media_type="application/json", headers=headers)
     if found["first"]:

@@ -1,4 +1,4 @@
-"""`python -m tunefleet.api.health`: whether the server of these settings answers, for whoever watches it."""
+"""`python -m tunefleet.api.health`: whether the server of these settings responds, for container health checks."""
 
 from __future__ import annotations
 
@@ -16,34 +16,35 @@ _TIMEOUT_S: Final = 5.0
 
 
 def check(settings: ServerSettings) -> None:
-    """Ask the server of this machine how it is; over HTTPS with its own certificate, whatever name that is for.
+    """Request the health of this machine's server; over HTTPS it trusts the server's own certificate, for any name.
 
     Raises:
-        UnreachableError: If it does not answer, or not well.
+        UnreachableError: If it does not respond, or not with 200.
     """
+    # A wildcard address can be bound but not portably connected to.
     host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(settings.host, settings.host)
     certificate = opened(settings.tls_cert_file, settings.tls_key_file)
-    asked = (
+    connection = (
         http.client.HTTPConnection(host, settings.port, timeout=_TIMEOUT_S)
         if certificate is None
         else http.client.HTTPSConnection(host, settings.port, timeout=_TIMEOUT_S, context=certificate.trust)
     )
     try:
-        asked.request("GET", "/api/v1/healthz")
-        status = asked.getresponse().status
+        connection.request("GET", "/api/v1/healthz")
+        status = connection.getresponse().status
     except (OSError, ssl.SSLError, http.client.HTTPException) as error:
-        raise UnreachableError(f"No server answers at {host}:{settings.port}: {error}.") from error
+        raise UnreachableError(f"No server responds at {host}:{settings.port}: {error}.") from error
     finally:
-        asked.close()
+        connection.close()
     if status != http.HTTPStatus.OK:
-        raise UnreachableError(f"The server at {host}:{settings.port} answers with {status}.")
+        raise UnreachableError(f"The server at {host}:{settings.port} responded with status {status}.")
 
 
 def main() -> int:
-    """Ask the server that the environment names.
+    """Check the server that the environment configures.
 
     Returns:
-        0 if it answers, 1 if not; the reason is on standard error in one sentence.
+        0 if it responds, else 1 with a one-line reason on standard error.
     """
     try:
         check(load(ServerSettings))

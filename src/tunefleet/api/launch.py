@@ -1,4 +1,4 @@
-"""Bring a server up and down: its socket, uvicorn, and a stop that releases what is held open.
+"""Start and stop a server: its socket, uvicorn, and a shutdown that releases held connections.
 
 Knows uvicorn and sockets; not what the app does.
 """
@@ -27,11 +27,11 @@ log = logging.getLogger(__name__)
 _BACKLOG: Final = 2048
 _UNREAD_S: Final = 120
 _GRACE_S: Final = 5
-"""How long running requests (an upload) may take to end at a stop; streams and polls are released at once."""
+"""How long a shutdown waits for running requests such as uploads; streams and polls are released immediately."""
 
 
 class Server(uvicorn.Server):
-    """Uvicorn that tells the app about a stop before it waits for open connections."""
+    """Uvicorn that runs the app's shutdown before it waits for open connections."""
 
     def __init__(self, config: uvicorn.Config, lifetime: Lifetime) -> None:
         super().__init__(config)
@@ -42,23 +42,23 @@ class Server(uvicorn.Server):
         self.should_exit = True
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        """Start as uvicorn does; then whoever has started this is told."""
+        """Start uvicorn, then report readiness to the service manager."""
         await super().startup(sockets)
         if self.started:
             tell("READY=1")
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        """Release long polls and streams, then end as uvicorn does."""
+        """Release long polls and streams, then shut uvicorn down."""
         tell("STOPPING=1")
         await self.lifetime.leave()
         await super().shutdown(sockets)
 
 
 def make(app: FastAPI, certificate: Certificate | None = None) -> Server:
-    """Return the server of an app; `run(sockets=[...])` serves until a signal or `should_exit`.
+    """Create the uvicorn server of an app; `run(sockets=[...])` serves until a signal or `should_exit`.
 
     Args:
-        certificate: To serve HTTPS with; null for plain HTTP.
+        certificate: Serves HTTPS with it; `None` for plain HTTP.
     """
     lifetime: Lifetime = app.state.lifetime
     config = uvicorn.Config(
@@ -76,7 +76,7 @@ def make(app: FastAPI, certificate: Certificate | None = None) -> Server:
     )
     if certificate is not None:
         config.load()
-        # Not by the names of files: this context lives on when its certificate is renewed.
+        # A context and not file names: it stays in place when its certificate is renewed.
         config.ssl = certificate.context
         lifetime.trust = certificate.trust
     return Server(config, lifetime)
@@ -85,12 +85,11 @@ def make(app: FastAPI, certificate: Certificate | None = None) -> Server:
 def run(server: Server, bound: socket.socket, certificate: Certificate | None = None) -> None:
     """Serve until SIGTERM or SIGINT, and return.
 
-    Uvicorn sends itself the signal again once it has stopped, of which the process would die before it could close its
-    store; and it hears none before its loop runs, when the log has said for a while that the server is there.
-
     Raises:
-        TunefleetError: If the server found out that it must not go on.
+        TunefleetError: If the server shut down because it must not continue.
     """
+    # Uvicorn raises the signal again after its shutdown, which would kill the process before it closes its database;
+    # and it handles none before its loop runs, although the log already says that the server is up.
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, server.handle_exit)
     tls = certificate is not None
@@ -110,13 +109,13 @@ def url_of(bound: socket.socket, *, tls: bool = False) -> str:
 
 
 def is_open(settings: ServerSettings, address: str) -> bool:
-    """Say whether plain HTTP on an address goes over a network, as far as the settings tell."""
+    """Return whether plain HTTP on an address is exposed to a network, as far as the settings show."""
     behind_proxy = (settings.public_base_url or "").lower().startswith("https://")
     return not behind_proxy and not ipaddress.ip_address(address.partition("%")[0]).is_loopback
 
 
 def peer_url_of(bound: socket.socket, *, tls: bool = False) -> str | None:
-    """Return the URL under which other machines reach a server on a socket; null if it listens on every address."""
+    """Return the URL under which other machines reach a server; `None` if it listens on every address."""
     return None if bound.getsockname()[0] in {"0.0.0.0", "::"} else url_of(bound, tls=tls)
 
 
@@ -124,17 +123,17 @@ def bind(host: str, port: int) -> socket.socket:
     """Bind and listen.
 
     Raises:
-        MachineError: If the port is taken (the message names by whom), or the address is not this machine's.
+        MachineError: If the port is in use (the message names the process), or the address is not local.
     """
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
     except socket.gaierror as error:
-        raise MachineError(f"The host {host!r} has no address: {error.strerror}.", hint="Mend --host.") from None
+        raise MachineError(f"The host {host!r} cannot be resolved: {error.strerror}.", hint="Check --host.") from None
     bound = socket.socket(family, kind, protocol)
     bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     if hasattr(socket, "TCP_USER_TIMEOUT"):
-        # Who asks for a file and reads nothing would hold memory and an open file for as long as it likes: the kernel
-        # ends such a connection. Connections inherit it.
+        # A client that requests a file and never reads it would hold memory and an open file indefinitely: the kernel
+        # ends such a connection. Accepted connections inherit the option.
         bound.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, int(_UNREAD_S * 1000))
     try:
         bound.bind(address)
@@ -149,15 +148,15 @@ def bind(host: str, port: int) -> socket.socket:
 def _cannot_bind(host: str, port: int, error: OSError) -> MachineError:
     if error.errno == errno.EADDRINUSE:
         return MachineError(
-            f"Port {port} is taken by {owner_of(port)}.", hint="Stop it, or choose another with --port."
+            f"Port {port} is in use by {owner_of(port)}.", hint="Stop it, or choose another port with --port."
         )
     if error.errno == errno.EACCES:
-        return MachineError(f"Port {port} needs more rights.", hint="Choose one over 1023 with --port.")
-    return MachineError(f"{host}:{port} cannot be listened on: {error.strerror}.", hint="Mend --host or --port.")
+        return MachineError(f"No permission to listen on port {port}.", hint="Choose a port above 1023 with --port.")
+    return MachineError(f"Cannot listen on {host}:{port}: {error.strerror}.", hint="Check --host and --port.")
 
 
 def owner_of(port: int) -> str:
-    """Name the process that listens on a port, as well as this user may know it."""
+    """Name the process that listens on a port, as far as this user may see it."""
     try:
         pids = {
             connection.pid
@@ -165,25 +164,25 @@ def owner_of(port: int) -> str:
             if connection.status == psutil.CONN_LISTEN and connection.laddr and connection.laddr.port == port
         }
     except psutil.AccessDenied:
-        return "a process that this user may not see"
+        return "a process of another user"
     for pid in sorted(pid for pid in pids if pid is not None):
         try:
             process = psutil.Process(pid)
             command = " ".join(process.cmdline()[:4])[:120]
             return f"process {pid} ({command or process.name()})"
         except (psutil.NoSuchProcess, psutil.AccessDenied):
-            log.debug("Process %d cannot be looked at.", pid)
-    return "a process that this user may not see"
+            log.debug("Cannot inspect process %d.", pid)
+    return "a process of another user"
 
 
 def tell(state: str) -> None:
-    """Send a state."""
+    """Send a state to the service manager (systemd's `NOTIFY_SOCKET`)."""
     address = notify_socket()
     if address is None:
         return
     try:
         with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as notify:
-            # A name that begins with @ is in Linux' own room for names, not in the file system.
+            # A name that begins with @ is in Linux's abstract socket namespace, not in the file system.
             notify.sendto(state.encode(), f"\0{address[1:]}" if address.startswith("@") else address)
     except OSError as error:
-        log.warning("NOTIFY_SOCKET=%s does not take %s: %s.", address, state, error)
+        log.warning("Could not send %s to NOTIFY_SOCKET=%s: %s.", state, address, error)

@@ -1,6 +1,6 @@
-"""What the leader remembers of workers, for the servers that follow: who is there, and why work waits.
+"""Copy of the leader's fleet snapshot, for the servers that follow: live workers and pending reasons.
 
-A copy of a moment ago, which decides nothing: only the leader places.
+The copy may be a second old and decides nothing: only the leader places tasks.
 """
 
 from __future__ import annotations
@@ -16,31 +16,31 @@ from tunefleet.orchestrator.ha.leader_election import SEEN
 from tunefleet.orchestrator.workers.presence import Fleet
 from tunefleet.transport.forward import PEER, Peers, proof
 
-# Answered to other servers alone.
+# Served to other servers only.
 PATH: Final = "/peer/fleet"
 COPY_S: Final = 1.0
 _SHARE: Final = 20.0
-"""A copy that takes long is made so much more seldom."""
+"""Pause between copies, in multiples of the time that one takes: a large fleet is copied less often."""
 _WHOLE: Final = TypeAdapter(Fleet)
 
 
 def dump(core: Core) -> bytes:
-    """Return what the leader remembers of workers, and of files that are put together, as JSON."""
+    """Return the leader's fleet snapshot and pending merges as JSON."""
     return _WHOLE.dump_json(replace(core.fleet, joins={seq: wait.why for seq, wait in core.joins.items()}))
 
 
 class Mirror:
-    """Copies what the leader remembers, while another server is the leader."""
+    """Copies the leader's fleet snapshot while another server leads."""
 
     def __init__(self, core: Core) -> None:
         self._core = core
         self._peers = Peers()
 
     async def run_once(self) -> None:
-        """Copy once, then wait until it is time again.
+        """Copy once, then wait for the next copy.
 
         Raises:
-            UnreachableError: If the leader does not answer.
+            UnreachableError: If the leader does not respond.
         """
         core, row = self._core, self._core.leading.row
         began, seen = core.clock.monotonic(), core.signals.version(SEEN)
@@ -51,11 +51,12 @@ class Mirror:
                 body = b"".join([piece async for piece in answer.pieces()])
             if answer.status == 200:
                 fleet = await asyncio.to_thread(_WHOLE.validate_json, body)
+                # The lead may have changed during the request: the answer of a former leader is dropped.
                 if core.leading.row.epoch == row.epoch:
                     core.fleet = fleet
         spent_s = core.clock.monotonic() - began
         await core.signals.wait(SEEN, max(COPY_S, _SHARE * spent_s), seen)
 
     async def close(self) -> None:
-        """Let go of the connections."""
+        """Close the connections."""
         await self._peers.close()

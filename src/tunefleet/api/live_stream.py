@@ -1,7 +1,7 @@
-"""The page's one stream: a browser has six connections to a host, and a page wants to know of everything.
+"""The web UI's single event stream: a browser allows six connections per host, and a page shows everything.
 
-What happens is gathered for a moment and sent together, so that a hundred running tasks are one message a second. The
-id of each message says up to where everything is known: a connection that broke goes on there, and misses nothing.
+Updates are batched, so that a hundred running tasks cause one message a second. The id of each message is a position in
+all feeds: a reconnecting client continues there and misses nothing.
 """
 
 from __future__ import annotations
@@ -32,19 +32,19 @@ from tunefleet.schemas.live import (
 )
 from tunefleet.schemas.worker_link import Load
 
-# So long what happens is gathered before it is sent.
+# Updates are collected for this long before they are sent.
 GATHER_S: Final = 0.25
 _PAGE: Final = 500
 MOST_STREAMS: Final = 100
-"""So many a key may have: a program that opens one after another must not slow everybody else down."""
-# Who has missed more events than so many reads everything anew.
+"""Streams per key: a program that opens one after another must not slow down other users."""
+# A client that missed more events than this reloads everything.
 FAR: Final = 5000
 _PROGRESS_S: Final = 1.0
 _LOADS_S: Final = 2.0
 _LOOK_S: Final = 10.0
 _RETRY_S: Final = 30
 _PAUSE: Final = "live:pause"
-"""A topic that nobody notifies: a wait for it ends when its time is over, or the server stops."""
+"""A topic without publishers: a wait for it ends with its timeout, or when the server stops."""
 
 
 @dataclass(slots=True)
@@ -62,16 +62,16 @@ class Live:
     _loads_at: float = -_LOADS_S
 
     def refuse_many(self) -> None:
-        """Refuse one stream more than a key may have."""
+        """Refuse a stream over the limit of a key."""
         if self.core.streams[self.who.key_id] >= MOST_STREAMS:
             raise TooManyError(
-                f"This key has {MOST_STREAMS} streams of the page open already.",
-                hint="Close windows of the page that nobody looks at, or take keys of your own.",
+                f"This key already has {MOST_STREAMS} open streams.",
+                hint="Close browser windows that you do not need, or use a separate key for each user.",
                 retry_after_s=_RETRY_S,
             )
 
     async def messages(self) -> AsyncIterator[ServerSentEvent]:
-        """Stream what happens until the server stops."""
+        """Stream updates until the server stops."""
         self.core.streams[self.who.key_id] += 1
         try:
             async for message in self._messages():
@@ -97,19 +97,20 @@ class Live:
             if not more:
                 moves = self._progress or self._cycles or core.fleet.presences
                 await signals.wait_any(seen, _PROGRESS_S if moves else _LOOK_S)
+                # The batching delay: not `asyncio.sleep`, so that a server that stops ends the stream immediately.
                 await signals.wait(_PAUSE, GATHER_S)
 
     async def _news(self) -> AsyncIterator[tuple[ServerSentEvent, bool]]:
-        """Yield what is new, each with whether there is more of it at once."""
-        found = await events.after(self.core, self.who, self.place.event_id, limit=_PAGE)
-        if found:
-            self.place = Place(found[-1].id, self.place.points)
-            yield self._say("events", LiveEvents(events=tuple(found))), len(found) == _PAGE
+        """Yield updates, each with whether more are available immediately."""
+        new_events = await events.after(self.core, self.who, self.place.event_id, limit=_PAGE)
+        if new_events:
+            self.place = Place(new_events[-1].id, self.place.points)
+            yield self._say("events", LiveEvents(events=tuple(new_events))), len(new_events) == _PAGE
         for task_id, known in self.place.points.items():
-            told, reached, more = await live_feed.points(self.core, task_id, known)
+            update, reached, more = await live_feed.points(self.core, task_id, known)
             self.place = Place(self.place.event_id, {**self.place.points, task_id: reached})
-            if told.points or told.resumed:
-                yield self._say("points", told), more
+            if update.points or update.resumed:
+                yield self._say("points", update), more
         now = self.core.clock.monotonic()
         if now - self._progress_at >= _PROGRESS_S:
             self._progress_at = now
@@ -122,7 +123,7 @@ class Live:
                 yield self._say("loads", LiveLoads(workers=loads)), False
 
     async def _moved(self) -> AsyncIterator[ServerSentEvent]:
-        """Yield how far running tasks and cycles have come, where that is news."""
+        """Yield the progress of running tasks and cycles, where it has changed."""
         tasks, self._progress = self._progress, await live_feed.progress(self.core, self.who)
         further = tuple(each for id_, each in self._progress.items() if tasks.get(id_) is not each)
         if further:

@@ -1,6 +1,6 @@
-"""The one file of a multipart body, passed on as it arrives; nothing of it is kept in memory or in another file.
+"""Streams the single file of a multipart body; nothing is buffered in memory or in a temporary file.
 
-Short texts beside it can be read too; they may come before or after the file.
+Short text fields can be read too; they may come before or after the file.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _MAX_TEXT_BYTES: Final = 4 << 10
 
 
 class FilePart:
-    """Takes a body in pieces and passes the file's bytes on."""
+    """Parses a body in pieces and passes the file's bytes on."""
 
     def __init__(
         self,
@@ -41,7 +41,7 @@ class FilePart:
         self._wanted = frozenset(name.encode() for name in texts)
         self._named = named
         self.texts: dict[str, str] = {}
-        """What came in the fields that are read, by name; whole only after `finish`."""
+        """Values of the text fields, by name; complete only after `finish`."""
         self._text: tuple[str, bytearray] | None = None
         self._name: str | None = None
         self._header = (bytearray(), bytearray())
@@ -63,26 +63,26 @@ class FilePart:
         )
 
     def feed(self, data: bytes) -> None:
-        """Take the next piece of the body.
+        """Parse the next piece of the body.
 
         Raises:
-            InputError: If it cannot be read, has two files or a field twice, or the file has no plain name.
+            InputError: If it is malformed, has two files or a duplicate field, or the file name has a folder.
         """
         try:
             self._parser.write(data)
         except MultipartParseError as error:
-            raise InputError(f"The multipart body cannot be read: {error}.") from error
+            raise InputError(f"The multipart body is malformed: {error}.") from error
 
     def finish(self) -> str:
-        """Return the file's name, at the end of the body; empty if it does not matter.
+        """Return the file's name, at the end of the body; empty if names are ignored.
 
         Raises:
-            InputError: If there was no file, or the body ended before its end.
+            InputError: If there was no file, or the body is truncated.
         """
         if self._name is None:
             raise InputError(f"The body has no file in the field {self._field.decode()!r}.")
         if not self._whole:
-            raise InputError("The multipart body ended before its end.", hint="Send it again.")
+            raise InputError("The multipart body is truncated.", hint="Send it again.")
         return self._name
 
     def _on_begin(self) -> None:
@@ -112,13 +112,13 @@ class FilePart:
 
     def _begin_text(self, name: str) -> None:
         if name in self.texts:
-            raise InputError(f"The body has the field {name!r} twice.", hint="Send it once.")
+            raise InputError(f"The body has the field {name!r} more than once.", hint="Send it once.")
         self.texts[name] = ""
         self._text = name, bytearray()
 
     def _begin_file(self, name: bytes) -> None:
         if self._name is not None:
-            raise InputError("The body has more than one file.", hint="Send them one by one.")
+            raise InputError("The body has more than one file.", hint="Send one file per request.")
         if not self._named:
             self._name = ""
             return
@@ -126,7 +126,7 @@ class FilePart:
         if self._name in self._reserved:
             names = ", ".join(sorted(self._reserved))
             raise InputError(
-                f"{self._name!r} is a name of the server's own ({names}).", hint="Send it by another name."
+                f"The file name {self._name!r} is reserved (reserved names: {names}).", hint="Use another name."
             )
 
     def _on_data(self, data: bytes, start: int, end: int) -> None:
@@ -135,7 +135,7 @@ class FilePart:
         elif self._text is not None:
             name, text = self._text
             if len(text) + end - start > _MAX_TEXT_BYTES:
-                raise InputError(f"The field {name!r} has more than {_MAX_TEXT_BYTES:,} bytes.")
+                raise InputError(f"The field {name!r} exceeds {_MAX_TEXT_BYTES:,} bytes.")
             text += data[start:end]
 
     def _on_end(self) -> None:
@@ -150,11 +150,13 @@ class FilePart:
 
 
 def plain_name(name: str) -> str:
-    """Return a file's name if it is nothing but a name."""
+    """Return a file name that has no folder and no leading dot."""
     try:
         plain = check_path(name) == name and "/" not in name and not name.startswith(".")
     except ArtifactError:
         plain = False
     if not plain:
-        raise InputError(f"{name[:200]!r} is not a plain file name.", hint="Send a name without folders.")
+        raise InputError(
+            f"{name[:200]!r} is not a plain file name.", hint="Send a name without folders and without a leading dot."
+        )
     return name

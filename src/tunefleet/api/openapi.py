@@ -1,6 +1,6 @@
-"""The OpenAPI document: what FastAPI derives, plus keys, problems, bodies that are read as bytes, and examples.
+"""The OpenAPI document: what FastAPI derives, plus API keys, problems, bodies read as bytes, and examples.
 
-Knows the shape of the API only.
+Knows only the shape of the API.
 """
 
 from __future__ import annotations
@@ -22,25 +22,25 @@ from tunefleet.schemas.worker_link import ExchangeRequest, JournalBatch, Registe
 from tunefleet.spec.options.federation_options import FederationSpec
 
 TAGS: Final = [
-    {"name": "workflows", "description": "What a user submits."},
-    {"name": "tasks", "description": "What a worker runs."},
-    {"name": "steering", "description": "Pause, resume and stop a running task; commands and checkpoints."},
-    {"name": "chat", "description": "Talking with a model that a worker holds ready."},
-    {"name": "reports", "description": "Journal, metrics and log of a task."},
-    {"name": "events", "description": "What happened, as a list and as a resumable stream."},
-    {"name": "artifacts", "description": "What tasks produced and users pushed."},
-    {"name": "blobs", "description": "Files by digest: resumable upload, ranged download."},
-    {"name": "results", "description": "Results and files of tasks, under the names of the Worker Guide."},
+    {"name": "workflows", "description": "Submit, validate and manage workflows."},
+    {"name": "tasks", "description": "List, inspect, retry and cancel tasks."},
+    {"name": "control", "description": "Pause, resume and stop running tasks; commands and checkpoints."},
+    {"name": "chat", "description": "Chat with a model that a worker has loaded."},
+    {"name": "reports", "description": "Journal, metrics and logs of tasks."},
+    {"name": "events", "description": "Events, as a list and as a resumable stream."},
+    {"name": "artifacts", "description": "Files that tasks produce and users upload."},
+    {"name": "blobs", "description": "Files by digest: resumable uploads and range downloads."},
+    {"name": "results", "description": "Results and files of tasks, in the format of the Worker Guide."},
     {"name": "workers", "description": "The machines that run tasks."},
-    {"name": "link", "description": "How a worker meets the server."},
-    {"name": "federations", "description": "Many workers train one adapter, each on its own data."},
-    {"name": "campaigns", "description": "Training that goes on by itself, chunk by chunk."},
-    {"name": "models", "description": "What campaigns have made, and which version is promoted."},
-    {"name": "training", "description": "The backend of training agents: jobs, reports, polls."},
-    {"name": "notifications", "description": "Who is told what of tasks, and what they were told."},
-    {"name": "keys", "description": "API keys and login links."},
-    {"name": "projects", "description": "Who shares the fleet: quotas, use and cost, and the audit log."},
-    {"name": "server", "description": "Version, health, housekeeping."},
+    {"name": "link", "description": "Registration and message exchange of workers."},
+    {"name": "federations", "description": "Federated training: workers train one adapter, each on its own data."},
+    {"name": "campaigns", "description": "Continuous training, one chunk of data per cycle."},
+    {"name": "models", "description": "Model versions that campaigns produce, and which one is promoted."},
+    {"name": "training", "description": "Backend of training agents: jobs, reports, polls."},
+    {"name": "notifications", "description": "Notification channels and deliveries."},
+    {"name": "keys", "description": "API keys, login links and browser sessions."},
+    {"name": "projects", "description": "Projects that share the fleet: quotas, usage and cost; the audit log."},
+    {"name": "server", "description": "Version, health and maintenance."},
 ]
 _BYTES_BODIES: Final[tuple[type[BaseModel], ...]] = (
     SubmitRequest,
@@ -76,7 +76,7 @@ _KEYS: Final = {
     "bearer": {
         "type": "http",
         "scheme": "bearer",
-        "description": "An API key, or the token of an attempt or a federation.",
+        "description": "An API key, an attempt token or a federation token.",
     },
     "apiKey": {"type": "apiKey", "in": "header", "name": "X-API-Key"},
 }
@@ -114,8 +114,10 @@ def install(app: FastAPI) -> None:
 
 
 def _document(app: FastAPI) -> dict[str, Any]:
-    found = get_openapi(title=app.title, version=app.version, description=app.description, routes=app.routes, tags=TAGS)
-    components = found.setdefault("components", {})
+    document = get_openapi(
+        title=app.title, version=app.version, description=app.description, routes=app.routes, tags=TAGS
+    )
+    components = document.setdefault("components", {})
     schemas = components.setdefault("schemas", {})
     template = "#/components/schemas/{model}"
     _, extra = models_json_schema([(model, "validation") for model in _BYTES_BODIES], ref_template=template)
@@ -124,16 +126,16 @@ def _document(app: FastAPI) -> dict[str, Any]:
     for name in ("HTTPValidationError", "ValidationError"):
         schemas.pop(name, None)
     components["securitySchemes"] = _KEYS
-    found["security"] = [{name: []} for name in _KEYS]
-    for path in found["paths"].values():
+    document["security"] = [{name: []} for name in _KEYS]
+    for path in document["paths"].values():
         for operation in path.values():
             _finish(operation)
-    return found
+    return document
 
 
 def _finish(operation: dict[str, Any]) -> None:
     for kind, content in operation.get("requestBody", {}).get("content", {}).items():
-        # A body that may be left out is one of its model and null.
+        # The schema of an optional body is a union of its model and null.
         forms = [content["schema"], *content["schema"].get("anyOf", ())]
         name = next((form["$ref"] for form in forms if "$ref" in form), "").rpartition("/")[2]
         if name in BODIES:
@@ -153,7 +155,7 @@ def _finish(operation: dict[str, Any]) -> None:
         if status.startswith(("4", "5")) and "application/json" in content:
             content[problem_details.MEDIA_TYPE] = content.pop("application/json")
     responses["default"] = {
-        "description": "A problem; `type` ends with the error's code.",
+        "description": "An error; `type` ends with the error code.",
         "content": {
             problem_details.MEDIA_TYPE: {
                 "schema": {"$ref": "#/components/schemas/Problem"},

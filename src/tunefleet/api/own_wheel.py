@@ -1,7 +1,7 @@
-"""The wheel of this server's own version, made of the files that it runs from.
+"""The wheel of this server's own version, built from the files that it runs from.
 
-Machines that join install that: it is the version that the server speaks with, and no stranger's package of the same
-name in a public index.
+Joining machines install this wheel: it has the server's version, and cannot be a package of the same name that a third
+party put into a public index.
 """
 
 from __future__ import annotations
@@ -21,24 +21,25 @@ from tunefleet.artifacts import replacing
 _SKIPPED: Final = frozenset({"__pycache__"})
 _METADATA: Final = ("METADATA", "WHEEL", "entry_points.txt")
 _EPOCH: Final = (1980, 1, 1, 0, 0, 0)
-"""When every file is said to be from: the same files make the same wheel."""
+"""Modification time of every entry: the same files build the same wheel."""
 _making = threading.Lock()
 _made: set[Path] = set()
 
 
 def name() -> str:
-    """Return the file name of the wheel, as pip wants it."""
+    """Return the wheel's file name in the format that pip requires."""
     return f"tunefleet-{_version()}-py3-none-any.whl"
 
 
 def kept(folder: Path) -> Path:
-    """Return the wheel, made at the first call of a process: one from before it may have other files in it.
+    """Return the wheel; the first call of a process builds it.
 
     Raises:
-        PackageNotFoundError: If the server runs from files that were never installed.
+        PackageNotFoundError: If the server runs from files that are not installed.
     """
     target = folder / name()
     with _making:
+        # A wheel of an earlier process may contain other files: an upgrade can keep the version number.
         if target not in _made or not target.is_file():
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             _make(target)

@@ -1,6 +1,6 @@
-"""The one translator from an error to an HTTP answer: RFC 9457 `application/problem+json`.
+"""Maps errors to HTTP responses: RFC 9457 `application/problem+json`.
 
-What a person did wrong is said with its way out; what went wrong inside is logged and never sent.
+Errors that the caller can fix carry a hint; internal errors are logged and their details never sent.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ log = logging.getLogger(__name__)
 
 MEDIA_TYPE: Final = "application/problem+json"
 
-# Code of an error → HTTP status; every code that an answer can carry stands here.
+# Error code → HTTP status: every code that a response can carry.
 STATUSES: Final[dict[str, int]] = {
     "spec_invalid": 422,
     "input_invalid": 422,
@@ -83,7 +83,7 @@ def problem(
     cursor: int | None = None,
     headers: Mapping[str, str] | None = None,
 ) -> Response:
-    """Answer with a problem."""
+    """Return a response with problem details."""
     number = status or STATUSES[code]
     body = Problem(
         type=PROBLEM_PREFIX + code,
@@ -98,7 +98,7 @@ def problem(
 
 
 def from_error(error: TunefleetError, *, status: int | None = None) -> Response:
-    """Translate an error of ours; an unknown code is a fault of the server."""
+    """Translate an error; an unknown code becomes 500."""
     status = status or STATUSES.get(error.code, 500)
     if status >= HTTPStatus.INTERNAL_SERVER_ERROR or error.detail:
         log.warning("%s: %s (%s)", error.code, error.message, error.detail or "no detail", exc_info=status == 500)
@@ -130,28 +130,26 @@ def _faults_of(error: TunefleetError) -> Iterable[Fault]:
 
 
 def from_validation(errors: Iterable[Mapping[str, Any]]) -> Response:
-    """Translate what pydantic found in a body, a query or a path."""
+    """Translate pydantic's errors in a body, a query or a path."""
     faults = [Fault(".".join(str(part) for part in e["loc"]), str(e["msg"])) for e in errors][:_MAX_FAULTS]
     summary = "; ".join(str(fault) for fault in faults[:3])
-    return problem("request_invalid", f"The request cannot be read: {summary}.", faults=faults)
+    return problem("request_invalid", f"The request is invalid: {summary}.", faults=faults)
 
 
 async def _half_a_character(_: Request, __: Exception) -> Response:
-    # It came in just now: what is stored is whole.
-    return problem(
-        "request_invalid", "A text of the request has half of a character (a lone surrogate).", hint="Send UTF-8."
-    )
+    # Only a request can contain it: stored text is valid.
+    return problem("request_invalid", "A string in the request contains a lone surrogate.", hint="Send valid UTF-8.")
 
 
 def install(app: FastAPI, require_known: Callable[[Request], Awaitable[None]]) -> None:
-    """Make every failure of the app a problem."""
+    """Turn every failure of the app into problem details."""
 
     @app.exception_handler(TunefleetError)
     async def ours(_: Request, error: TunefleetError) -> Response:
         return from_error(error)
 
     async def to_known(request: Request, answer: Response) -> Response:
-        """Refuse instead who has no key: FastAPI reads a body before it asks what the route depends on."""
+        """Return 401 or 403 instead for a caller without a valid key."""
         try:
             await require_known(request)
         except TunefleetError as refusal:
@@ -164,39 +162,44 @@ def install(app: FastAPI, require_known: Callable[[Request], Awaitable[None]]) -
 
     @app.exception_handler(orjson.JSONEncodeError)
     async def unstorable(_: Request, error: orjson.JSONEncodeError) -> Response:
-        # Only what came in just now can be so: what is stored was written by the same encoder.
+        # Only a request can cause this: stored values were written by the same encoder.
         return problem(
             "request_invalid",
-            f"The request cannot be stored: {error}.",
-            hint="Send a number of over 64 bits as a text.",
+            f"The request contains a value that cannot be stored: {error}.",
+            hint="Send integers of more than 64 bits as strings.",
         )
 
     @app.exception_handler(RecursionError)
     async def too_deep(request: Request, _: RecursionError) -> Response:
-        told = problem("request_invalid", "The request is nested too deeply.", hint="Send it with fewer levels.")
-        return await to_known(request, told)
+        response = problem("request_invalid", "The request is nested too deeply.", hint="Send it with fewer levels.")
+        return await to_known(request, response)
 
     app.add_exception_handler(UnicodeEncodeError, _half_a_character)
 
     @app.exception_handler(HTTPException)
     async def framework(request: Request, error: HTTPException) -> Response:
         code = _CODES_OF_STATUS.get(error.status_code, "error")
-        known = {404: f"Nothing is at {request.url.path}.", 405: f"{request.url.path} does not take {request.method}."}
+        known = {
+            404: f"No route matches {request.url.path}.",
+            405: f"{request.url.path} does not support {request.method}.",
+        }
         detail = known.get(error.status_code, str(error.detail))
-        told = problem(code, detail, status=error.status_code, headers=error.headers)
-        # So FastAPI calls a body that is not even text.
-        return await to_known(request, told) if error.status_code == HTTPStatus.BAD_REQUEST else told
+        response = problem(code, detail, status=error.status_code, headers=error.headers)
+        # FastAPI's status for a body that is not text.
+        return await to_known(request, response) if error.status_code == HTTPStatus.BAD_REQUEST else response
 
     @app.exception_handler(ClientDisconnect)
     async def broken(_: Request, __: ClientDisconnect) -> Response:
-        # Nobody reads this answer; it keeps a broken connection from being logged as a failure of the server.
+        # The client never sees this response; it keeps a broken connection from being logged as a server error.
         return problem("request_invalid", "The connection broke before the end of the body.")
 
     @app.exception_handler(Exception)
     async def unexpected(request: Request, _: Exception) -> Response:
         # Starlette raises the exception again after this answer, so uvicorn logs its traceback.
-        log.error("The server failed at %s %s.", request.method, request.url.path)
-        return problem("internal", "The server failed at this request.", hint="Its log has the traceback.")
+        log.error("Internal error in %s %s.", request.method, request.url.path)
+        return problem(
+            "internal", "The server encountered an internal error.", hint="See the traceback in the server's log."
+        )
 
 
 def _fault(fault: Fault) -> dict[str, Any]:

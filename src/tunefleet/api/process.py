@@ -1,4 +1,4 @@
-"""The process of a server: settings, logging, and one server until a signal ends it."""
+"""The server process: settings, logging, and one server until a signal ends it."""
 
 from __future__ import annotations
 
@@ -26,30 +26,31 @@ from tunefleet.transport.redis.connection import address_of
 log = logging.getLogger("tunefleet.api")
 _EXIT_FAILED: Final = 1
 _PLAIN: Final = (
-    "%s is plain HTTP that others can reach: keys and files can be read on the way. Set TUNEFLEET_TLS_CERT_FILE and "
-    "TUNEFLEET_TLS_KEY_FILE, or put a proxy with TLS before it and say so by PUBLIC_BASE_URL=https://…"
+    "%s is plain HTTP and reachable from the network: keys and files are sent unencrypted. Set "
+    "TUNEFLEET_TLS_CERT_FILE and "
+    "TUNEFLEET_TLS_KEY_FILE, or put a TLS proxy in front of it and set PUBLIC_BASE_URL=https://…"
 )
 _M_TRIM_THRESHOLD: Final = -1
 _M_MMAP_THRESHOLD: Final = -3
 _KEPT_BYTES: Final = 64 << 20
 _APART_BYTES: Final = 8 << 20
 _GARBAGE: Final = 10_000
-"""So many new objects before garbage is looked for: with 1,000 workers each request makes thousands, hardly any of them
-in cycles, and the look goes through all that is held open."""
+"""Garbage collection threshold: with 1,000 workers each request creates thousands of objects, hardly any of them in
+cycles, and a collection scans everything that is held open."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a server.
 
     Returns:
-        0 after a clean stop, 1 if it cannot start; the reason is on standard error in one sentence.
+        0 after a clean shutdown, 1 if it cannot start, with a one-line reason on standard error.
     """
     options = _parser().parse_args(arguments)
     try:
         settings = load(ServerSettings, data=options.data, host=options.host, port=options.port)
         trust.use(settings.ca_file)
         load(CampaignSettings)
-        load(TrackingSettings)  # what campaigns could not use is said now, and not when the first one runs
+        load(TrackingSettings)  # report invalid campaign settings now, not when the first campaign runs
         _set_up_log(settings)
         for sentence in unsupported("server"):
             log.warning(sentence)
@@ -67,6 +68,8 @@ def _serve(settings: ServerSettings, *, adopt_files: bool) -> None:
         certificate.tell()
     core = open_core(settings, adopt_files=adopt_files)
     try:
+        # Before the port is bound: two servers with different databases on one Redis topic would take each other's
+        # messages.
         if redis_address is not None:
             from tunefleet.api.redis_gateway import refuse_other_store  # noqa: PLC0415 -- most servers need no Redis
 
@@ -81,12 +84,12 @@ def _serve(settings: ServerSettings, *, adopt_files: bool) -> None:
             if certificate is None and launch.is_open(settings, address):
                 log.warning(_PLAIN, place)
             server = launch.make(create_app(core), certificate)
-            # What a start makes stays to the end: no collection of garbage looks through it again, nor once before:
-            # the few megabytes in cycles that modules leave behind are not worth a quarter of a second.
+            # Objects of the startup live until the end: exclude them from later collections. There is no collection
+            # before it either: the few megabytes in cycles of the modules are not worth a quarter of a second.
             gc.freeze()
             gc.enable()
             gc.set_threshold(_GARBAGE, 20, 20)
-            _keep_what_is_freed()
+            _retain_freed_memory()
             launch.run(server, bound, certificate)
         finally:
             bound.close()
@@ -95,11 +98,10 @@ def _serve(settings: ServerSettings, *, adopt_files: bool) -> None:
     log.info("Stopped.")
 
 
-def _keep_what_is_freed() -> None:
-    """Let the C library keep some of the memory that is freed, if it is one that can be asked to.
-
-    Files pass by the megabyte: given back and taken anew, a page costs the system about as much as its bytes do.
-    """
+def _retain_freed_memory() -> None:
+    """Make the C library retain freed memory, if it supports `mallopt`."""
+    # Files are copied in megabyte buffers: returning a page to the system and faulting it in again costs about as much
+    # as copying its bytes.
     set_option = getattr(ctypes.CDLL(None), "mallopt", None)
     if set_option is not None:
         set_option(_M_TRIM_THRESHOLD, _KEPT_BYTES)
@@ -112,11 +114,11 @@ def _parser() -> argparse.ArgumentParser:
         "--data", type=Path, help="folder of the database and the files (default: data in TUNEFLEET_HOME)"
     )
     parser.add_argument("--host", help="address to listen on (default 127.0.0.1)")
-    parser.add_argument("--port", type=int, help="port to listen on; 0 takes a free one (default 8000)")
+    parser.add_argument("--port", type=int, help="port to listen on; 0 picks a free one (default 8000)")
     parser.add_argument(
         "--adopt-files",
         action="store_true",
-        help="once: take the files and the data folder as this database's own, and keep what it does not know",
+        help="once: adopt the files and the data folder for this database, and keep files that it does not list",
     )
     return parser
 
@@ -124,7 +126,7 @@ def _parser() -> argparse.ArgumentParser:
 def _set_up_log(settings: ServerSettings) -> None:
     level = settings.log_level
     if level.upper() not in logging.getLevelNamesMapping():
-        raise MachineError(f"LOG_LEVEL={level!r} is no level.", hint="Use DEBUG, INFO, WARNING or ERROR.")
+        raise MachineError(f"LOG_LEVEL={level!r} is not a log level.", hint="Use DEBUG, INFO, WARNING or ERROR.")
     root = logging.getLogger()
     handlers: list[logging.Handler] = [logging.StreamHandler()]
     if settings.log_file is not None:
@@ -134,7 +136,7 @@ def _set_up_log(settings: ServerSettings) -> None:
         root.addHandler(handler)
     root.setLevel(level.upper())
     for library in ("uvicorn", "alembic", "boto3", "botocore", "urllib3", "httpx", "httpcore"):
-        # What they do when all goes well repeats what we say, or shows a link; what goes wrong in them still shows.
+        # At INFO they repeat our own messages or print signed URLs; their warnings and errors still appear.
         logging.getLogger(library).setLevel(max(logging.WARNING, root.level))
 
 
@@ -145,5 +147,5 @@ def _file_handler(settings: ServerSettings, path: Path) -> logging.Handler:
         )
     except OSError as error:
         raise MachineError(
-            f"The log {path} cannot be written: {error.strerror or error}.", hint="Mend LOG_FILE or its folder."
+            f"Cannot write the log file {path}: {error.strerror or error}.", hint="Check LOG_FILE and its folder."
         ) from error

@@ -1,4 +1,4 @@
-"""The server behind the Redis link: the verbs that the HTTP routes of the link call, for workers without a key."""
+"""The server side of the Redis transport: the service calls of the HTTP exchange routes, for workers without a key."""
 
 from __future__ import annotations
 
@@ -20,63 +20,63 @@ from tunefleet.transport.redis.server import RedisHub
 
 
 class CoreDesk:
-    """Answers workers that are known by what they registered with."""
+    """Serves workers, which are identified by their registration."""
 
     def __init__(self, core: Core) -> None:
         self._core = core
 
     async def register(self, request: RegisterRequest) -> RegisterReply:
-        """Take up a worker's process."""
+        """Register a worker process."""
         return await worker_exchange.register(self._core, REDIS_WORKER, request)
 
     async def exchange(self, request: ExchangeRequest) -> ExchangeReply:
-        """Take what a worker says; answer as soon as there is something to answer."""
+        """Process a worker's report; return when there is something to send."""
         return await worker_exchange.exchange(self._core, REDIS_WORKER, request)
 
     async def fetch(self, digest: str) -> bytes:
-        """Return a message that a worker has put over HTTP."""
+        """Return a message that a worker uploaded over HTTP."""
         return await message_payloads.fetch(self._core, digest)
 
     async def keep(self, body: bytes, token: str) -> str:
-        """Store a message for who holds the token."""
+        """Store a message for the holder of the token."""
         return await message_payloads.keep(self._core, body, token)
 
     async def elastic_disabled(self) -> frozenset[str]:
-        """Return the workers that elastic scaling keeps out of the pool."""
+        """Return the workers that elastic scaling keeps on standby."""
         return frozenset(await self._core.read(controls.elastic_disabled))
 
     async def workers(self) -> dict[str, bool]:
-        """Return the workers that are known, and whether each is there."""
+        """Return the known workers, and whether each is online."""
         return {row.id: row.status == "online" for row in await self._core.read(workers.all_rows)}
 
 
 def keys_of(core: Core) -> Keys:
-    """Return the names of a server's keys."""
+    """Return a server's Redis key names."""
     return Keys(core.settings.topic, core.settings.redis_prefix)
 
 
 def store_of(core: Core, url: str = "") -> Store:
-    """Return what a server has in common with the one before it on its database, and with no other."""
+    """Return the identity that a server shares with its predecessors on the same database, and with no other server."""
     where = f"on {socket.gethostname()} with its data in {core.settings.data_dir.absolute()}"
     return Store(hashlib.sha256(core.secret + b":store").hexdigest()[:16], where, url)
 
 
 async def refuse_other_store(core: Core, url: str) -> None:
-    """Refuse to start where the servers of another store have the topic."""
+    """Refuse to start if servers of another database use the topic."""
     await fleet_identity.refuse_other_store(url, keys_of(core), store_of(core))
 
 
 def hub_of(core: Core, url: str, here: str | None) -> RedisHub:
-    """Return the Redis link of a server."""
+    """Return the Redis transport of a server."""
     settings = core.settings
-    # The same after a restart, so that it finds what it had read; another once the database has another server.
+    # Stable across restarts, so that the server finds its pending entries; different for another server.
     about = f"{socket.gethostname()}:{settings.data_dir.absolute()}"
     name = hashlib.sha256(core.secret + about.encode()).hexdigest()[:12]
     return RedisHub(url, keys_of(core), CoreDesk(core), name=name, store=store_of(core, address_of(core, url, here)))
 
 
 def address_of(core: Core, url: str, here: str | None) -> str:
-    """Return where workers reach a server by HTTP, which the Redis tells those that were not told."""
+    """Return the HTTP address of the server for workers; Redis publishes it to workers without a configured one."""
     if core.settings.public_base_url is not None:
         return core.settings.public_base_url
     if here is None or core.settings.host not in {"0.0.0.0", "::"}:

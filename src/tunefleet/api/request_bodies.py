@@ -1,7 +1,7 @@
 """Bodies of the hot routes: bytes to model and model to bytes, each validated once.
 
-FastAPI would parse JSON to a dict first and validate the answer again; at thousands of exchanges a second that is
-half of the request.
+FastAPI would parse JSON into a dict first and validate the response again; at thousands of exchanges a second that is
+half of the request time.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from tunefleet.errors import InputError
 M = TypeVar("M", bound=BaseModel)
 T = TypeVar("T")
 LARGE_BYTES: Final = 1 << 16
-"""A body of this size or larger is parsed in a thread, while the event loop serves other requests."""
+"""A body of at least this size is parsed in a thread, while the event loop serves other requests."""
 
 
 async def parsed(parse: Callable[..., T], body: bytes, *more: object) -> T:
@@ -28,7 +28,7 @@ async def parsed(parse: Callable[..., T], body: bytes, *more: object) -> T:
 
 
 async def read(request: Request, model: type[M]) -> M:
-    """Read a request's JSON body."""
+    """Parse a request's JSON body."""
     return await parsed(parse, await request.body(), model)
 
 
@@ -42,15 +42,15 @@ def parse(body: bytes, model: type[M]) -> M:
 
 
 def length_of(request: Request) -> int:
-    """Return how many bytes a body was announced to have."""
+    """Return the announced length of a body in bytes."""
     announced = request.headers.get("content-length", "")
     if not announced.isdigit():
-        raise InputError("The request does not say how long its body is.", hint="Send Content-Length, not chunks.")
+        raise InputError("The request has no Content-Length.", hint="Send Content-Length instead of chunked encoding.")
     return int(announced)
 
 
-class Leading:
-    """A body that begins with a document, behind which a file follows."""
+class DocumentThenFile:
+    """A body that begins with a JSON document, followed by a file."""
 
     def __init__(self, request: Request, length: int) -> None:
         self._stream = request.stream()
@@ -58,7 +58,7 @@ class Leading:
         self._read = bytearray()
 
     async def document(self, model: type[M]) -> M:
-        """Read the document, first of all."""
+        """Read the document; call this first."""
         while len(self._read) < self._length:
             piece = await anext(self._stream, b"")
             if not piece:
@@ -67,7 +67,7 @@ class Leading:
         return await parsed(parse, bytes(self._read[: self._length]), model)
 
     async def file(self) -> AsyncIterator[bytes]:
-        """Yield what follows it, as it arrives."""
+        """Yield the bytes after the document, as they arrive."""
         if len(self._read) > self._length:
             yield bytes(memoryview(self._read)[self._length :])
         async for piece in self._stream:
@@ -75,7 +75,7 @@ class Leading:
 
 
 def text(body: bytes) -> str:
-    """Decode a document."""
+    """Decode a text body."""
     try:
         return body.decode()
     except UnicodeDecodeError as error:
@@ -84,12 +84,12 @@ def text(body: bytes) -> str:
 
 
 def answer(view: BaseModel, status: int = 200) -> Response:
-    """Answer with a model that a service made, without validating it again."""
+    """Return a response with a model from a service, without validating it again."""
     return Response(view.model_dump_json(), status, media_type="application/json")
 
 
 async def listed(views: Sequence[BaseModel], headers: Mapping[str, str]) -> Response:
-    """Answer with a bare list of models that a service made; written in a thread, since it may be long."""
+    """Return a response with a bare list of models from a service; serialized in a thread, because it may be long."""
 
     def body() -> str:
         return f"[{','.join(view.model_dump_json() for view in views)}]"
@@ -98,14 +98,14 @@ async def listed(views: Sequence[BaseModel], headers: Mapping[str, str]) -> Resp
 
 
 def documented(*content_types: tuple[str, dict[str, Any]]) -> dict[str, Any]:
-    """Describe a body that a handler reads by itself, for the `openapi_extra` of its route."""
+    """Describe a body that a handler parses itself, for the `openapi_extra` of its route."""
     return {"requestBody": {"required": True, "content": {kind: {"schema": schema} for kind, schema in content_types}}}
 
 
 def json_of(model: type[BaseModel]) -> tuple[str, dict[str, Any]]:
-    """A JSON body of a model."""
+    """Describe a JSON body of a model."""
     return "application/json", {"$ref": f"#/components/schemas/{model.__name__}"}
 
 
-# A body of bytes.
+# A binary body.
 RAW: Final[tuple[str, dict[str, Any]]] = ("application/octet-stream", {"type": "string", "format": "binary"})

@@ -1,7 +1,7 @@
-"""Server-sent events: what happens, how running tasks progress, and a task's log.
+"""Server-sent events: events, the progress of running tasks, and a task's log.
 
-A stream goes on behind the id that the client saw last, and ends at once when the server stops. It waits for a
-signal and asks the store only then; the signal's version is read before each look, so that nothing falls between.
+A stream continues after the last id that the client received, and ends immediately when the server stops. It waits for
+a topic and reads the database only then; the topic's version is read before each query, so that no update is missed.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ _PAGE: Final = 500
 _PROGRESS_S: Final = 1.0
 PROGRESS_KIND: Final = "task.progress"
 _LOOK_S: Final = 10.0
-"""A stream looks this often even if no signal came."""
-# So long a stream that says nothing goes on without a look at who asked for it, unless a key is revoked.
+"""A stream queries at least this often, in case a notification was lost."""
+# How long an idle stream runs before its key is checked again; a revocation triggers the check immediately.
 _LONGEST_S: Final = 600.0
 _PING_S: Final = 15
 _SEND_TIMEOUT_S: Final = 60
@@ -44,7 +44,7 @@ class EventFilter:
 
 
 class EventStream(EventSourceResponse):
-    """A stream of events, which says of what kind it is before it is made: the document of the API tells it."""
+    """An event stream whose class has a media type, so that the OpenAPI document shows it."""
 
     media_type = "text/event-stream"
 
@@ -55,10 +55,8 @@ def respond(
     *,
     know: Callable[[Request], Awaitable[object]] = identify,
 ) -> Response:
-    """Answer with a stream, for as long as the asker's key is good.
-
-    A comment now and then keeps proxies from closing it.
-    """
+    """Return an event stream that ends when the caller's key becomes invalid."""
+    # The periodic comments keep proxies from closing an idle connection.
     return EventStream(_while_known(request, stream, know), ping=_PING_S, send_timeout=_SEND_TIMEOUT_S)
 
 
@@ -72,7 +70,7 @@ async def _while_known(
             try:
                 await asyncio.wait((coming, unknown), return_when=asyncio.FIRST_COMPLETED)
             finally:
-                # Also where the client has left meanwhile: the stream ends where it waits.
+                # Also if the client disconnected: the generator must end at the point where it waits.
                 if not coming.done():
                     coming.cancel()
                     await asyncio.wait((coming,))
@@ -80,7 +78,7 @@ async def _while_known(
                 unknown.result()
                 return
             message = coming.result()
-            # A session may have come to its end without anybody's doing.
+            # A session may have expired, which publishes nothing.
             if message is None or not await _is_known(request, know):
                 return
             yield message
@@ -89,14 +87,14 @@ async def _while_known(
 
 
 async def _until_unknown(request: Request, know: Callable[[Request], Awaitable[object]]) -> None:
-    """Return once the asker's key is good no more, such as when it is revoked."""
+    """Return once the caller's key is no longer valid, for example revoked."""
     signals = core_of(request).signals
     while not signals.closed:
         seen = signals.version(KEYS)
         if not await _is_known(request, know):
             return
         await signals.wait(KEYS, _LONGEST_S, seen)
-    # The stream itself ends with the server, and may have its last words to say: this one waits to be cancelled.
+    # The stream ends with the server and may still send its last messages: wait to be cancelled.
     await asyncio.Event().wait()
 
 
@@ -109,7 +107,7 @@ async def _is_known(request: Request, know: Callable[[Request], Awaitable[object
 
 
 async def follow_events(core: Core, who: Actor, wanted: EventFilter, after: int) -> AsyncIterator[ServerSentEvent]:
-    """Stream events behind the id `after`, and the progress of running tasks between them, until the server stops."""
+    """Stream events after the id `after`, and the progress of running tasks in between, until the server stops."""
     signals = core.signals
     progress = _Progress(core, who, wanted)
     while not signals.closed:
@@ -120,7 +118,7 @@ async def follow_events(core: Core, who: Actor, wanted: EventFilter, after: int)
         )
         for event in found:
             yield ServerSentEvent(event.model_dump_json(), id=str(event.id))
-        # A filter may pass over many: what was looked through once is not looked through again.
+        # A filter may skip many events: do not scan them again.
         after = found[-1].id if found else max(after, newest)
         if len(found) < _PAGE:
             for view in await progress.news(after):
@@ -130,7 +128,7 @@ async def follow_events(core: Core, who: Actor, wanted: EventFilter, after: int)
 
 @dataclass(slots=True)
 class _Progress:
-    """What a client was told of running tasks; it asks the store only while there are some."""
+    """Progress that a client has received; queries the database only while tasks are running."""
 
     core: Core
     who: Actor
@@ -141,11 +139,11 @@ class _Progress:
 
     @property
     def pause_s(self) -> float:
-        """How long to wait for events before looking again."""
+        """How long to wait for events before the next query."""
         return _PROGRESS_S if self._running else _LOOK_S
 
     async def news(self, last_id: int) -> list[EventView]:
-        """Return the progress that changed since the last look, at most once a second."""
+        """Return the progress that changed since the last query, at most once a second."""
         kinds = self.wanted.kinds
         now = self.core.clock.monotonic()
         if (kinds is not None and PROGRESS_KIND not in kinds) or now - self._looked_at < _PROGRESS_S:
@@ -177,7 +175,7 @@ def _progress_event(task: TaskView, progress: ProgressView, last_id: int) -> Eve
 
 
 async def follow_log(core: Core, who: Actor, task_id: str, first: LogView) -> AsyncIterator[ServerSentEvent]:
-    """Stream a log from the piece `first` on, and say `eos` after the last one."""
+    """Stream a log from the piece `first` on, and send `eos` after the last one."""
     signals = core.signals
     topic = logs.topic(first.task_id)
     view = first

@@ -1,7 +1,6 @@
-"""The web page under `/ui/`: the files that the wheel's build made of `web/`, and which headers they go out with.
+"""The web UI under `/ui/`: the files that the wheel's build made of `web/`, and their headers.
 
-The page asks the API as any other client does; nothing here knows what it shows. Files are known by name, so that no
-path leads to anything else.
+The UI calls the API like any other client. Files are looked up by name in a list, so that no path can leave the folder.
 """
 
 from __future__ import annotations
@@ -24,10 +23,10 @@ _POLICY: Final = (
     "default-src 'none'; script-src 'self'; style-src 'self' 'unsafe-inline'; img-src 'self' data:; font-src 'self'; "
     "connect-src 'self'; manifest-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
 )
-"""Styles may stand in elements: the editor and the drawing of workflows position what they show so."""
+"""Inline styles are allowed: the editor and the workflow graph position their elements with them."""
 _FOREVER: Final = "public, max-age=31536000, immutable"
 _ASK_AGAIN: Final = "no-cache"
-_MISSING: Final = "The web page was not built into this installation. In a source tree: make ui"
+_MISSING: Final = "This installation has no web UI. In a source tree, build it with: make ui"
 
 
 class _File(NamedTuple):
@@ -37,7 +36,7 @@ class _File(NamedTuple):
 
 
 def _files() -> dict[str, _File]:
-    """Return what was built: path below `/ui/` → file."""
+    """Return the built files: path below `/ui/` → file."""
     try:
         return _files_of(FOLDER, (FOLDER / _INDEX).stat().st_mtime_ns)
     except FileNotFoundError:
@@ -46,37 +45,37 @@ def _files() -> dict[str, _File]:
 
 @lru_cache(maxsize=1)
 def _files_of(folder: Path, _: int) -> dict[str, _File]:
-    """Look once for each build, which the time of its index tells."""
+    """Scan the folder once per build, identified by the time of its index."""
     found = {}
     for path in sorted(folder.rglob("*")):
         if path.is_file() and path.suffix != ".gz":
-            beside = path.with_name(f"{path.name}.gz")
+            gzipped = path.with_name(f"{path.name}.gz")
             kind = mimetypes.guess_type(path.name)[0] or "application/octet-stream"
             name = path.relative_to(folder).as_posix()
-            found[name] = _File(path, kind, beside if beside.is_file() else None)
+            found[name] = _File(path, kind, gzipped if gzipped.is_file() else None)
     return found
 
 
 def built() -> bool:
-    """Say whether this installation has the page."""
+    """Return whether this installation has the web UI."""
     return _INDEX in _files()
 
 
 @router.get("/ui")
 async def without_slash() -> Response:
-    """Lead to where the page's own links work."""
+    """Redirect to the URL that the page's relative links need."""
     return RedirectResponse(PREFIX, 308)
 
 
 @router.api_route("/ui/{path:path}", methods=["GET", "HEAD"])
 async def page(request: Request, path: str) -> Response:
-    """Send a file of the page; every address that is none is the page itself, which has addresses of its own."""
+    """Send a file of the web UI; every other path returns the index, which does its own routing."""
     files = _files()
     if _INDEX not in files:
         text = f"<!doctype html><title>Tunefleet</title><p>{html.escape(_MISSING)}</p>"
         return HTMLResponse(text, 404)
     if path.startswith("assets/") and path not in files:
-        # An older page asks for what an update has replaced; the page itself would be no answer to that.
+        # An open page of an earlier version requests a replaced asset: the index would be the wrong answer.
         return HTMLResponse("There is no such file.", 404, headers={"Cache-Control": _ASK_AGAIN})
     name = path if path in files else _INDEX
     return _send(request, files[name], forever=name.startswith("assets/"))

@@ -1,7 +1,4 @@
-"""Several stored files as one download: an uncompressed tar that is made as it is sent, and kept nowhere.
-
-Weights do not compress, and the length is known before the first byte, so that a browser shows how far it is.
-"""
+"""Several stored files as one download: an uncompressed tar that is generated while it is sent."""
 
 from __future__ import annotations
 
@@ -22,7 +19,9 @@ _END: Final = b"\0" * (2 * _BLOCK)
 
 
 def send(blobs: BlobStore, name: str, files: Sequence[FileEntry], *, at: float, body: bool = True) -> Response:
-    """Answer with files as `NAME.tar`, in a folder of that name."""
+    """Respond with files as `NAME.tar`, in a folder of that name."""
+    # Weights do not compress; and without compression the length is known before the first byte, so that a browser can
+    # show progress.
     heads = [_head(f"{name}/{file.path}", file.size_bytes, at) for file in files]
     length = sum(len(head) + _whole(file.size_bytes) for head, file in zip(heads, files, strict=True)) + len(_END)
     headers = {
@@ -53,5 +52,5 @@ def _head(path: str, size: int, at: float) -> bytes:
 
 
 def _whole(size: int) -> int:
-    """Return how many bytes a file takes: whole blocks."""
+    """Return the size of a file in complete tar blocks."""
     return -(-size // _BLOCK) * _BLOCK

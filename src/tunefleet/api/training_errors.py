@@ -1,7 +1,7 @@
-"""How the training routes say no: a problem like everywhere, with the words that clients of the protocols read.
+"""Errors of the training routes: problem details plus the fields that clients of the protocols read.
 
-Agents read `error` and `code`, the upload guide's workers `message`. A body that cannot be read is 400 here, as the
-protocols have it; an adapter that is refused is 422.
+Agents read `error` and `code`, the upload guide's workers `message`. An invalid body is 400 here, as the protocols
+require; a rejected adapter is 422.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _UNPROCESSABLE: Final = (SpecError, AdapterRefused)
 
 
 class TrainingRoute(APIRoute):
-    """A route whose errors carry `error`, `code` and `message` beside the problem's own fields."""
+    """A route whose errors carry `error`, `code` and `message` in addition to the problem's own fields."""
 
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
         """Wrap the handler."""
@@ -52,7 +52,7 @@ def _coded(answer: Response, error: TunefleetError | None, *, status: int | None
     body: dict[str, Any] = json.loads(bytes(answer.body))
     bad = isinstance(error, InputError) and not isinstance(error, _UNPROCESSABLE)
     number = status or (_BAD_REQUEST if bad else None)
-    # What the protocol has a word of its own for says so itself.
+    # Errors with a code of the protocol carry it themselves.
     code = getattr(error, "protocol_code", None) or (error.code if error is not None else "request_invalid").upper()
     message = body["detail"] if error is None else str(error)
     body |= {"error": body["detail"], "code": code, "message": message}

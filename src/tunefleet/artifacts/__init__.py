@@ -1,8 +1,8 @@
-"""Files as artifacts: digests, manifests, content-addressed stores, archives that are unpacked with care.
+"""Files as artifacts: digests, manifests, content-addressed stores, and safe unpacking of archives.
 
-Knows files and bytes only: no database, no names of artifacts, and not what the files mean. Standard library and
-filelock; the stores in S3, Google's and Microsoft's clouds (`artifacts.s3`, `gcs`, `azure`) are imported by who wants
-them, speak to their service and need its library.
+Knows only files and bytes: no database, no artifact names, and not what the files mean. Needs the standard library and
+filelock; the stores for S3, Google and Azure (`artifacts.s3`, `gcs`, `azure`) are imported on demand and need the
+library of their service.
 """
 
 from __future__ import annotations

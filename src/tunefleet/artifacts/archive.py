@@ -1,8 +1,8 @@
-"""Archives, unpacked as if an enemy had made them; `packing` makes them.
+"""Unpacks archives from untrusted sources; `packing` creates archives.
 
-Unpacking writes into a folder of its own that gets its name only at the end. It refuses absolute and climbing names,
-links, devices, names given twice, encrypted members, and bombs: too many members, too many bytes, or an expansion
-that no honest data has. Owners, modes and times of members are not taken over.
+Unpacks into a temporary folder that gets its final name only at the end. Refuses absolute paths and `..`, links,
+devices, duplicate names, encrypted members, and archive bombs: too many members, too many bytes, or an expansion ratio
+that no real data has. Owners, modes and times of members are ignored.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ from tunefleet.fsutil import CHUNK_BYTES, sync_path
 
 _TAR_SUFFIXES: Final = (".tar", ".tar.gz", ".tgz", ".tar.bz2", ".tbz2", ".tar.xz", ".txz")
 _ZIP_SUFFIX: Final = ".zip"
-_UNPACK: Final = "Unpack it yourself and name the folder."
-_REPACK: Final = "Pack it again with plain files and folders only, or unpack it yourself and name the folder."
+_UNPACK: Final = "Unpack it yourself and pass the folder."
+_REPACK: Final = "Pack it again with plain files and folders only, or unpack it yourself and pass the folder."
 _MAX_HEADER_BYTES: Final = 4 << 20
 _UNENDING: Final = (OverflowError, RecursionError)
-"""What the library raises for headers that name impossible lengths, or follow each other without a member."""
+"""Errors of the library for headers with impossible lengths, or endless chains of headers without a member."""
 _BROKEN: Final = (
     *_UNENDING,
     tarfile.TarError,
@@ -57,10 +57,10 @@ _DECOMPRESSORS: Final[dict[bytes, Callable[..., Any]]] = {
 
 @dataclass(frozen=True, slots=True)
 class UnpackLimits:
-    """What an archive may become.
+    """Limits of unpacking.
 
     Args:
-        max_ratio: Unpacked bytes for each byte of the archive; counted from `ratio_from_bytes` on.
+        max_ratio: Unpacked bytes per byte of the archive; enforced above `ratio_from_bytes`.
     """
 
     max_files: int = 100_000
@@ -71,7 +71,7 @@ class UnpackLimits:
 
 @dataclass(slots=True)
 class _Budget:
-    """Counts what came out of an archive."""
+    """Counts unpacked members and bytes."""
 
     archive: Path
     archive_bytes: int
@@ -89,48 +89,50 @@ class _Budget:
         self.check(self.total_bytes)
 
     def check(self, unpacked_bytes: int) -> None:
-        """Refuse an unpacked length, be it written or only skipped over."""
+        """Refuse an unpacked size, whether it is written or only skipped."""
         limits = self.limits
         if unpacked_bytes > limits.max_total_bytes:
             raise TooLargeError(f"{self.archive.name} unpacks to more than {limits.max_total_bytes:,} bytes.")
+        # Small archives may legitimately compress well, for example a file of zeros: the ratio counts from 64 MiB on.
         if unpacked_bytes > limits.ratio_from_bytes and unpacked_bytes > limits.max_ratio * self.archive_bytes:
             raise TooLargeError(
                 f"{self.archive.name} unpacks to more than {limits.max_ratio:g} times its size.",
-                hint="It looks like an archive bomb; unpack it yourself and name the folder.",
+                hint="It looks like an archive bomb. Unpack it yourself and pass the folder.",
             )
 
 
 def is_archive(path: Path) -> bool:
-    """Whether a path has the name of an archive that can be unpacked."""
+    """Return whether a path has the name of a supported archive."""
     return path.name.lower().endswith((*_TAR_SUFFIXES, _ZIP_SUFFIX))
 
 
 def is_packed(path: Path) -> bool:
-    """Whether a file's content is that of an archive, or of something compressed."""
+    """Return whether a file's content is an archive or compressed."""
     with path.open("rb") as file:
         start = file.read(6)
     try:
         return start.startswith((*_ZIP_MAGIC, *_DECOMPRESSORS)) or tarfile.is_tarfile(path)
     except _UNENDING:
-        return True  # it begins as one
+        return True  # it starts like a tar archive
 
 
 def unpack(archive: Path, dest: Path, *, limits: UnpackLimits | None = None) -> Path:
-    """Unpack a tar (plain, gzip, bzip2, xz) or zip archive; its content decides which, not its name.
+    """Unpack a tar (plain, gzip, bzip2, xz) or zip archive; the format is detected from the content.
 
     Returns:
-        The folder with the content: `dest`, or the single folder at its top; what macOS packs beside it does not count.
+        The folder with the content: `dest`, or its single top-level folder, ignoring metadata that macOS adds.
 
     Raises:
-        TooLargeError: If it goes beyond a limit.
+        TooLargeError: If it exceeds a limit.
         MachineError: If the disk is full.
     """
     if not archive.is_file():
-        raise NotFoundError(f"There is no archive {str(archive)!r}.")
+        raise NotFoundError(f"Archive not found: {str(archive)!r}.")
     if dest.exists() and (not dest.is_dir() or any(dest.iterdir())):
-        raise ArtifactError(f"{str(dest)!r} exists already.")
+        raise ArtifactError(f"{str(dest)!r} already exists.")
     dest.parent.mkdir(parents=True, exist_ok=True)
     budget = _Budget(archive, archive.stat().st_size, limits or UnpackLimits())
+    # In the target's parent, so that the final rename stays on one file system and is atomic.
     work = Path(tempfile.mkdtemp(prefix=f".{dest.name}-", dir=dest.parent))
     try:
         with _explained(archive):
@@ -140,12 +142,12 @@ def unpack(archive: Path, dest: Path, *, limits: UnpackLimits | None = None) -> 
             sync_path(dest.parent)
     finally:
         shutil.rmtree(work, ignore_errors=True)
-    top = [entry for entry in dest.iterdir() if not _is_of_a_desktop(entry.name)]
+    top = [entry for entry in dest.iterdir() if not _is_desktop_metadata(entry.name)]
     return top[0] if len(top) == 1 and top[0].is_dir() else dest
 
 
-def _is_of_a_desktop(name: str) -> bool:
-    """Whether an entry is what macOS puts beside the files of its user: it says nothing about the layout."""
+def _is_desktop_metadata(name: str) -> bool:
+    """Return whether an entry is macOS metadata, which says nothing about the layout."""
     return name.startswith("._") or name in {"__MACOSX", ".DS_Store"}
 
 
@@ -159,7 +161,7 @@ def _explained(archive: Path) -> Iterator[None]:
                 f"The disk is full; {archive.name} was not unpacked.", hint="Free some space."
             ) from error
         raise ArtifactError(
-            f"{archive.name} is not a whole archive: {error}.", hint="Copy or pack it again.", detail=repr(error)
+            f"{archive.name} is corrupt or incomplete: {error}.", hint="Copy or pack it again.", detail=repr(error)
         ) from error
 
 
@@ -172,18 +174,20 @@ def _unpack_into(archive: Path, work: Path, budget: _Budget) -> None:
         path = target_path(work, name)
         folder = path if stream is None else path.parent
         if name in files or any(str(above) in files for above in PurePosixPath(name).parents):
-            raise ArtifactError(f"{archive.name} has {name!r} twice, or a file in the place of a folder.", hint=_REPACK)
+            raise ArtifactError(
+                f"{archive.name} contains {name!r} twice, or a file where a folder is needed.", hint=_REPACK
+            )
         folder.mkdir(parents=True, exist_ok=True)
         if stream is None:
             continue
         if path.exists():
-            raise ArtifactError(f"{archive.name} has {name!r} as a folder and as a file.", hint=_REPACK)
+            raise ArtifactError(f"{archive.name} contains {name!r} as a folder and as a file.", hint=_REPACK)
         files.add(name)
-        # Made anew, never followed: nothing in a fresh folder of ours can be a link.
+        # Exclusive creation never follows a link; and the fresh folder contains none.
         with path.open("xb") as file:
             _copy(stream, file, budget)
     if not files:
-        raise ArtifactError(f"{archive.name} has no files.", hint="Check what was packed.")
+        raise ArtifactError(f"{archive.name} contains no files.", hint="Check the folder that was packed.")
 
 
 def _copy(stream: IO[bytes], file: IO[bytes], budget: _Budget) -> None:
@@ -192,7 +196,7 @@ def _copy(stream: IO[bytes], file: IO[bytes], budget: _Budget) -> None:
         file.write(chunk)
 
 
-# Path and content; a folder has none.
+# Path and content; `None` for a folder.
 Member = tuple[str, IO[bytes] | None]
 
 
@@ -215,7 +219,7 @@ def _zip_members(archive: Path, budget: _Budget) -> Iterator[Member]:
 
 def _tar_members(archive: Path, budget: _Budget) -> Iterator[Member]:
     with _decompressed(archive) as plain:
-        guarded = cast("IO[bytes]", _Guarded(plain, budget))
+        guarded = cast("IO[bytes]", _LimitedStream(plain, budget))
         with tarfile.open(fileobj=guarded, mode="r:", errorlevel=2) as opened:
             while (info := opened.next()) is not None:
                 cast(Any, opened).members.clear()  # the list of past members would grow without bound
@@ -231,7 +235,7 @@ def _tar_members(archive: Path, budget: _Budget) -> Iterator[Member]:
                     raise ArtifactError(f"{archive.name}: {name!r} is a link or a device.", hint=_REPACK)
                 yield name, stream
         while guarded.read(CHUNK_BYTES):
-            pass  # a compressed stream says at its end whether it came whole, and that lies behind the last member
+            pass  # the checksum of a compressed stream is at its end, after the last member: read it to verify it
 
 
 def _member_name(archive: Path, name: str) -> str:
@@ -255,8 +259,8 @@ def _decompressed(archive: Path) -> Iterator[IO[bytes]]:
             yield stream
 
 
-class _Guarded(io.RawIOBase):
-    """The unpacked bytes of a tar: limits hold for headers and for what is skipped, too."""
+class _LimitedStream(io.RawIOBase):
+    """Decompressed bytes of a tar: limits also apply to headers and skipped data."""
 
     def __init__(self, stream: IO[bytes], budget: _Budget) -> None:
         self._stream = stream
@@ -276,16 +280,16 @@ class _Guarded(io.RawIOBase):
         return self._stream.seek(offset, whence)
 
     def read(self, size: int = -1) -> bytes:
-        # A header that says it is gigabytes long would be read into memory at once.
+        # The library would read a header that claims gigabytes into memory.
         if size < 0 or size > _MAX_HEADER_BYTES:
-            raise ArtifactError(f"{self._budget.archive.name} has a header of {size:,} bytes.")
+            raise ArtifactError(f"{self._budget.archive.name} contains a header of {size:,} bytes.")
         data = self._stream.read(size)
         self._budget.check(self._stream.tell())
         return data
 
 
 def only_folder(folder: Path) -> Path:
-    """Return the only folder in a folder, as archives have one; what is no folder, or holds more, itself."""
+    """Return the single subfolder of a folder, as archives have one; otherwise the path itself."""
     if not folder.is_dir():
         return folder
     entries = [entry for entry in folder.iterdir() if not entry.name.startswith(".")]
@@ -293,10 +297,10 @@ def only_folder(folder: Path) -> Path:
 
 
 def unpacked_path(path: Path, workspace: Path) -> Path:
-    """Return the file or folder that a path means; an archive is unpacked once and found again by later launches.
+    """Return the file or folder of a path; an archive is unpacked once and reused by later launches.
 
     Raises:
-        ArtifactError: If the archive is broken or has an unsafe member.
+        ArtifactError: If the archive is corrupt or has an unsafe member.
     """
     if not (path.is_file() and is_archive(path)):
         return path

@@ -1,9 +1,7 @@
-"""Files named by their digest in a container of Azure Blob Storage.
+"""Content-addressed files in an Azure Blob Storage container: `az://<container>/<prefix>/blobs/ab/<digest>`.
 
-    az://<container>/<prefix>/blobs/ab/<digest>
-
-A large file goes in blocks, each with a checksum that the service compares, and is there once its list of blocks is
-committed. A link carries a signature (SAS) of the account's key that lets read this one file.
+Large files are sent in blocks, each with a checksum that the service verifies; the file exists once its block list is
+committed. A link carries a signature (SAS) that grants read access to this one file.
 """
 
 from __future__ import annotations
@@ -26,7 +24,7 @@ from azure.storage.blob import BlobBlock, BlobSasPermissions, ContentSettings
 from tunefleet import errors
 from tunefleet.artifacts.direct import Arrivals, PartLink
 from tunefleet.artifacts.refusals import in_our_words
-from tunefleet.artifacts.remote import LINK_S, TYPE, Found, RemoteStore, attachment, check, read_pieces
+from tunefleet.artifacts.remote import LINK_S, TYPE, ListedObject, RemoteStore, attachment, check, read_pieces
 from tunefleet.errors import MachineError, UnreachableError
 
 try:
@@ -42,19 +40,19 @@ try:
 
 except ImportError as missing:
     raise MachineError(
-        "Artifacts in Azure need the package azure-storage-blob.", hint=f"Install it: {errors.install('azure')}"
+        "Artifacts in Azure require the package azure-storage-blob.", hint=f"Install it: {errors.install('azure')}"
     ) from missing
 
 _BLOCK_BYTES: Final = 16 << 20
 _MAX_BLOCKS: Final = 45_000
 _SKEW: Final = timedelta(minutes=15)
-"""A link is good from so long ago: the clock of the service may be behind ours."""
+"""Links are valid from this long ago: the service's clock may be behind ours."""
 _ANSWERS: Final = {"BlobNotFound", "ResourceNotFound"}
 
 
 @dataclass(frozen=True, slots=True)
 class Container:
-    """Where files are kept."""
+    """The container of the files."""
 
     name: str
     connection: str = field(repr=False)
@@ -68,8 +66,8 @@ class AzureStore(RemoteStore):
     """Content-addressed files in a container; one process at a time may delete from a prefix.
 
     Raises:
-        MachineError: If the container or the key cannot be used, or the folder still holds files.
-        UnreachableError: If the service does not answer.
+        MachineError: If the container or key is unusable, or the local folder still contains files.
+        UnreachableError: If the service does not respond.
     """
 
     def __init__(self, root: Path, container: Container, *, link_s: int = LINK_S) -> None:
@@ -84,7 +82,7 @@ class AzureStore(RemoteStore):
             self._key_of_account = str(self._service.credential.account_key)
         except (AttributeError, ValueError) as error:
             raise MachineError(
-                "AZURE_STORAGE_CONNECTION_STRING is none with an account's key.",
+                "AZURE_STORAGE_CONNECTION_STRING contains no account key.",
                 hint="Copy it from the account's access keys: links are signed with the key.",
             ) from error
         self._container: Any = self._service.get_container_client(container.name)
@@ -93,7 +91,7 @@ class AzureStore(RemoteStore):
         self._take_direct(AzureArrivals(self._container, self._arriving_place, self._signature))
 
     def close(self) -> None:
-        """Finish what is being sent; what is left to delete is found at the next collection."""
+        """Finish running uploads; pending deletions are repeated by the next collection."""
         super().close()
         self._service.close()
 
@@ -127,12 +125,12 @@ class AzureStore(RemoteStore):
     def _read(self, key: str) -> Iterator[bytes]:
         stream = self._container.get_blob_client(key).download_blob(max_concurrency=1)
         for chunk in stream.chunks():
-            # The library's own pieces are larger than a store's.
+            # The library's chunks are larger than a store's pieces.
             yield from (chunk[start : start + (1 << 20)] for start in range(0, len(chunk), 1 << 20))
 
-    def _listed(self) -> Iterator[Found]:
+    def _listed(self) -> Iterator[ListedObject]:
         for each in self._container.list_blobs(name_starts_with=f"{self._prefix}/"):
-            yield Found(each.name, int(each.size), each.last_modified.timestamp())
+            yield ListedObject(each.name, int(each.size), each.last_modified.timestamp())
 
     def _send(self, part: Path, key: str, digest: str) -> None:
         blob, size_bytes = self._container.get_blob_client(key), part.stat().st_size
@@ -145,7 +143,7 @@ class AzureStore(RemoteStore):
         found, blocks = hashlib.sha256(), []
         for number, body in enumerate(read_pieces(part, max(_BLOCK_BYTES, -(-size_bytes // _MAX_BLOCKS)))):
             found.update(body)
-            # Two servers that send the same file must not mix their blocks; a name says which bytes it is.
+            # The block name contains its hash: two servers that send the same file must not mix their blocks.
             name = b64encode(f"{number:06d}-{hashlib.sha256(body).hexdigest()[:32]}".encode()).decode()
             blob.stage_block(name, body, length=len(body), validate_content=True)
             blocks.append(BlobBlock(block_id=name))
@@ -157,7 +155,7 @@ class AzureStore(RemoteStore):
             self._container.get_blob_client(key).delete_blob()
 
     def _sweep_there(self, limit: float) -> None:
-        """Do nothing: Azure drops blocks that nobody committed by itself, after a week."""
+        """Do nothing: Azure drops uncommitted blocks after a week."""
 
     @contextlib.contextmanager
     def _explained(self) -> Iterator[None]:
@@ -182,44 +180,44 @@ _COPY_S: Final = 60.0
 
 
 class AzureArrivals(Arrivals):
-    """Arriving files in a container.
+    """Direct uploads to a container.
 
     Args:
-        sign: Returns a signature for a blob, a permission and a time in seconds.
+        sign: Returns a signature for a blob, a permission and a lifetime in seconds.
     """
 
     def __init__(self, container: Any, place: str, sign: Callable[[Any, BlobSasPermissions, int], str]) -> None:
         self._container, self._place, self._sign = container, place, sign
 
-    def begin(self, name: str) -> str:  # noqa: ARG002 only S3 names an upload
-        """Do nothing: the first block begins it."""
+    def begin(self, name: str) -> str:  # noqa: ARG002 only S3 has upload ids
+        """Do nothing: the first block starts the upload."""
         return ""
 
-    def parts(self, name: str, ref: str) -> dict[int, int] | None:  # noqa: ARG002 only S3 names an upload
-        """Return the blocks that are there; null if they are a blob already."""
+    def parts(self, name: str, ref: str) -> dict[int, int] | None:  # noqa: ARG002 only S3 has upload ids
+        """Return the stored blocks; `None` if they are committed already."""
         blob = self._blob(name)
         try:
             committed, waiting = blob.get_block_list("all")
         except ResourceNotFoundError:
-            return {}  # not one block has come
+            return {}  # no block is stored yet
         if committed or blob.exists():
             return None
         numbers = {_block(number): number for number in range(1, len(waiting) + 1_001)}
         return {numbers[block.id]: int(block.size) for block in waiting if block.id in numbers}
 
-    def link(self, name: str, ref: str, number: int, size_bytes: int, good_s: int) -> PartLink:  # noqa: ARG002 only S3 names an upload
-        """Return a link that takes one block."""
+    def link(self, name: str, ref: str, number: int, size_bytes: int, good_s: int) -> PartLink:  # noqa: ARG002 only S3 has upload ids
+        """Return a link that accepts one block."""
         blob = self._blob(name)
         signature = self._sign(blob, BlobSasPermissions(create=True, write=True), good_s)
         return PartLink(f"{blob.url}?comp=block&blockid={quote(_wire(number), safe='')}&{signature}")
 
-    def assemble(self, name: str, ref: str, count: int) -> None:  # noqa: ARG002 only S3 names an upload
-        """Commit the list of blocks."""
+    def assemble(self, name: str, ref: str, count: int) -> None:  # noqa: ARG002 only S3 has upload ids
+        """Commit the block list."""
         blocks = [BlobBlock(block_id=_block(number)) for number in range(1, count + 1)]
         self._blob(name).commit_block_list(blocks, content_settings=ContentSettings(content_type=TYPE))
 
     def version(self, name: str) -> tuple[str, int]:
-        """Return ETag and length of the blob."""
+        """Return ETag and size of the blob."""
         found = self._blob(name).get_blob_properties()
         return str(found.etag), int(found.size)
 
@@ -230,7 +228,7 @@ class AzureArrivals(Arrivals):
         yield from stream.chunks()
 
     def copy(self, name: str, version: str, key: str) -> None:
-        """Let the service copy the blob, and wait until it has."""
+        """Copy the blob within the service, and wait for the copy."""
         source, target = self._blob(name), self._container.get_blob_client(key)
         size_bytes = int(source.get_blob_properties().size)
         link = f"{source.url}?{self._sign(source, BlobSasPermissions(read=True), 3600)}"
@@ -241,16 +239,18 @@ class AzureArrivals(Arrivals):
             time.sleep(_LOOK_S)
             status = target.get_blob_properties().copy.status
         if status != "success":
-            # Nobody may take an unfinished copy for the file.
+            # An unfinished copy must not be mistaken for the file.
             target.delete_blob()
-            raise UnreachableError(f"Azure does not copy an arriving file: its copy is {status}.", hint="Try again.")
+            raise UnreachableError(
+                f"Azure did not copy an uploaded file: the copy status is {status}.", hint="Try again."
+            )
 
-    def discard(self, name: str, ref: str) -> None:  # noqa: ARG002 only S3 names an upload
-        """Delete the blob; blocks that were not committed go with it."""
+    def discard(self, name: str, ref: str) -> None:  # noqa: ARG002 only S3 has upload ids
+        """Delete the blob with its uncommitted blocks."""
         blob = self._blob(name)
         try:
             if not blob.exists():
-                # Only a blob can be deleted, and an empty list of blocks makes one.
+                # Only a blob can be deleted: committing an empty block list creates one.
                 blob.get_block_list("uncommitted")
                 blob.commit_block_list([])
             blob.delete_blob()
@@ -258,7 +258,7 @@ class AzureArrivals(Arrivals):
             return
 
     def old(self, limit: float) -> Iterator[tuple[str, str]]:
-        """Yield blobs that were left; blocks without one are dropped by Azure after a week."""
+        """Yield abandoned blobs; Azure drops uncommitted blocks after a week."""
         place = f"{self._place}/"
         for each in self._container.list_blobs(name_starts_with=place):
             if each.last_modified.timestamp() <= limit:

@@ -1,11 +1,8 @@
-"""Files named by their digest, wherever they are kept; filled by uploads that may break and go on.
+"""Content-addressed files in any kind of store, filled by resumable uploads.
 
-    <root>/uploads/<digest>.part           what an unfinished upload left
-    <root>/uploads/<digest>.lock           held by the one who writes it
-    <root>/uploads/<digest>-<scope>.part   the same of who is kept apart from others
-
-Uploads gather in a folder, whatever the store: a file is kept only after its content was hashed, so that its presence
-in the store is proof of its content.
+`uploads/<digest>.part` is an unfinished upload, `<digest>.lock` is held by its writer, and `<digest>-<scope>.part`
+belongs to a separate scope. Uploads are collected in a local folder, whatever the store: a file is stored only after
+its content was hashed, so that its presence proves its content.
 """
 
 from __future__ import annotations
@@ -32,43 +29,43 @@ from tunefleet.fsutil import disk_free
 
 _log = logging.getLogger(__name__)
 _ANNOUNCED_S: Final = 60.0
-"""So long an upload may take from its announcement to its first byte."""
-# An upload that has brought nothing for so long counts only with what is here of it.
+"""Time limit from an upload's announcement to its first byte."""
+# After this time without data, an upload counts only with its received bytes.
 _ASLEEP_S: Final = 600.0
 
 
 class NoRoomError(MachineError):
-    """The disk has no room for a file."""
+    """There is not enough disk space for a file."""
 
 
 @dataclass(frozen=True, slots=True)
 class Link:
-    """An address from which a file can be fetched without a key, for a while; it is a secret of its own."""
+    """A temporary URL that downloads a file without a key; the URL itself is a secret."""
 
     url: str
 
 
 class BlobStore(ABC):
-    """Content-addressed files; safe for several threads. All of it may block, but for `partial_size`."""
+    """Content-addressed files; thread-safe. Every method except `partial_size` may block."""
 
     executor: Executor | None = None
-    """Threads for `Upload.finish` and `Intake.finish`, where those take long; null: any will do."""
+    """Threads for `Upload.finish` and `Intake.finish` if they take long; `None`: any thread."""
 
     limit_bytes: int | None = None
-    """How much all files together may take; null: what there is."""
+    """Limit for the total size of all files; `None`: no limit."""
     used_bytes: int = 0
-    """How much they take; counted by who knows all of them."""
+    """Current total size; maintained by the caller, which knows all files."""
     others_write: bool = False
-    """Whether other processes write and delete here too."""
+    """Whether other processes write and delete in the same store."""
     may_rot: bool = False
-    """Whether nobody but we would notice that a disk has changed a file."""
+    """Whether the store itself cannot detect corrupted files."""
     direct: DirectUploads | None = None
-    """Lets workers send files to where they are kept; null where everything passes through the server."""
+    """Direct uploads by workers; `None` if all files pass through the server."""
 
     def __init__(self, root: Path) -> None:
         self.root = root
         self.uploads = root / "uploads"
-        # Of parents `mkdir` would forget the mode.
+        # One by one: `mkdir` ignores the mode for parents.
         for folder in (root, self.uploads):
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         self._promised = 0
@@ -77,10 +74,10 @@ class BlobStore(ABC):
 
     @abstractmethod
     def find(self, digest: str) -> int | None:
-        """Return the length of a file in bytes; null if it is not here whole.
+        """Return the size of a file in bytes; `None` if it is not stored completely.
 
         Raises:
-            UnreachableError: If the store does not answer; so does every other method.
+            UnreachableError: If the store is unreachable; every other method raises it, too.
         """
 
     @abstractmethod
@@ -89,59 +86,59 @@ class BlobStore(ABC):
 
     @abstractmethod
     def pieces(self, digest: str) -> Iterator[bytes]:
-        """Yield the content of a file, in pieces of a megabyte at most.
+        """Yield the content of a file in pieces of at most one megabyte.
 
         Raises:
-            NotFoundError: If it is not here; with the first piece.
+            NotFoundError: If it is not stored; raised with the first piece.
         """
 
     @abstractmethod
     def kept_before(self, at: float) -> dict[str, int]:
-        """Return digest and size in bytes of each file that was kept before a Unix time."""
+        """Return digest and size in bytes of each file that was stored before a Unix time."""
 
     @abstractmethod
     def keep(self, part: Path, digest: str) -> None:
-        """Keep a file whose digest was verified; `part` is gone afterwards."""
+        """Store a file with a verified digest; `part` is removed."""
 
     @abstractmethod
     def delete(self, digest: str) -> None:
-        """Remove a file: quick, and from now on it is not found; an upload of it that is on its way goes on."""
+        """Delete a file: fast, and it is no longer found; a running upload of it continues."""
 
-    def set_aside(self, digest: str) -> bool:  # noqa: ARG002 a service keeps sums of its own
-        """Take a damaged file out of the store and keep it for a look; returns whether there was one."""
+    def set_aside(self, digest: str) -> bool:  # noqa: ARG002 a service has checksums of its own
+        """Move a damaged file to quarantine; returns whether there was one."""
         return False
 
-    def close(self) -> None:  # noqa: B027 a folder has nothing to let go of
-        """Let go of what the store holds."""
+    def close(self) -> None:  # noqa: B027 a folder has nothing to close
+        """Close the store."""
 
     def read(self, digest: str) -> bytes:
         """Return the content of a small file."""
         return b"".join(self.pieces(digest))
 
     def has(self, digest: str) -> bool:
-        """Whether the whole file is here."""
+        """Return whether the complete file is stored."""
         return self.find(digest) is not None
 
     def size(self, digest: str) -> int:
-        """Return the length of a file in bytes."""
+        """Return the size of a file in bytes."""
         size_bytes = self.find(digest)
         if size_bytes is None:
             raise not_here(digest)
         return size_bytes
 
     def partial_size(self, digest: str, scope: str = "") -> int:
-        """Return how many bytes an unfinished upload left; 0 if there is none. For `scope` see `append`."""
+        """Return how many bytes an unfinished upload has; 0 if there is none. For `scope` see `append`."""
         try:
             return self._part(digest, scope).stat().st_size
         except FileNotFoundError:
             return 0
 
     def announce(self, digest: str, size_bytes: int, scope: str, check: Callable[[int], None]) -> None:
-        """Count an upload with its whole length from now on, before its first byte, if that is allowed.
+        """Count an upload with its full size from now on, before its first byte, if `check` allows it.
 
         Args:
-            check: Told how many bytes all other unfinished uploads of the scope have or announced; may raise. Uploads
-                that begin together are checked one after the other.
+            check: Called with the stored or announced bytes of all other unfinished uploads of the scope; may raise.
+                Concurrent announcements are checked one after another.
         """
         with self._promising:
             check(self._unfinished_bytes(scope, but=digest))
@@ -167,19 +164,19 @@ class BlobStore(ABC):
         return sum(size_bytes for name, size_bytes in counted.items() if name != but)
 
     def append(self, digest: str, offset: int, total: int, scope: str = "") -> Upload:
-        """Go on with an upload, or start one.
+        """Resume or start an upload.
 
         Args:
-            offset: Where the first byte belongs; must be `partial_size(digest, scope)`.
+            offset: Offset of the first byte; must be `partial_size(digest, scope)`.
 
         Returns:
-            A context manager; it keeps what was written when it is left, whatever happens.
+            A context manager; written bytes are kept however it is left.
 
         Raises:
-            OffsetConflict: If the offset is not where the upload stands; carries where it stands.
-            ConflictError: If somebody else is writing the same file.
-            TooLargeError: If more bytes are here than the file is said to have.
-            NoRoomError: If the disk has no room for the rest.
+            OffsetConflict: If the offset is not the end of the upload; contains the expected one.
+            ConflictError: If another process is writing the same file.
+            TooLargeError: If there are more bytes than announced.
+            NoRoomError: If there is not enough disk space.
         """
         if offset < 0 or total < offset:
             raise ArtifactError(f"An upload cannot start at byte {offset} of {total}.")
@@ -189,7 +186,7 @@ class BlobStore(ABC):
             lock.acquire(timeout=0)
         except Timeout:
             raise ConflictError(
-                f"The file {digest[:12]}… is being uploaded by somebody else.", hint="Try again in a moment."
+                f"The file {digest[:12]}… is being uploaded by another request.", hint="Try again in a moment."
             ) from None
         try:
             return self._open(digest, part, lock, offset, total, scope)
@@ -200,15 +197,15 @@ class BlobStore(ABC):
     def _open(self, digest: str, part: Path, lock: FileLock, offset: int, total: int, scope: str) -> Upload:
         have = part.stat().st_size if part.exists() else 0
         if have > total:
-            # It was announced with another length; the digest decides, and this start may be the right one.
+            # It was announced with another length. The digest decides which is right, so start over.
             part.unlink()
             have = 0
         if offset != have:
-            raise OffsetConflict(f"The upload of {digest[:12]}… goes on at byte {have}, not {offset}.", cursor=have)
-        # What is here of it does not count yet, so that the whole must fit.
+            raise OffsetConflict(f"The upload of {digest[:12]}… continues at byte {have}, not {offset}.", cursor=have)
+        # The received part does not count as used yet, so check the full size.
         self.within_limit(total)
         self.expect(total - have)
-        # Until it is over nobody else is promised the same room.
+        # Reserve the space until the upload ends, so that no other upload gets it.
         self._promise(total)
         try:
             return Upload(
@@ -224,7 +221,7 @@ class BlobStore(ABC):
             raise
 
     def keep_announced(self, part: Path, digest: str, scope: str) -> None:
-        """Keep a file as `keep` does; from now on its row counts, and no announcement of it."""
+        """Store a file like `keep`; from now on its row counts instead of its announcement."""
         self.keep(part, digest)
         with self._promising:
             self._announced.pop((scope, digest), None)
@@ -234,33 +231,34 @@ class BlobStore(ABC):
             self._promised += size_bytes
 
     def expect(self, size_bytes: int) -> None:
-        """Look whether there is room for what is to be written.
+        """Check that there is enough space for a file.
 
         Raises:
-            NoRoomError: If there is not, or the server's limit forbids it.
+            NoRoomError: If there is not, or the server's storage limit is exceeded.
         """
         self.within_limit(size_bytes)
         free = disk_free(self.root)
         if size_bytes > free:
             raise NoRoomError(
-                f"The disk at {self.root} has {free:,} bytes free; the file needs {size_bytes:,} more.",
-                hint="Free some space or remove old artifacts.",
+                f"Not enough disk space at {self.root}: {free:,} bytes free, {size_bytes:,} needed.",
+                hint="Free some space or delete old artifacts.",
             )
 
     def within_limit(self, size_bytes: int) -> None:
-        """Look whether the server's limit lets so much more be kept.
+        """Check that a file fits into the server's storage limit.
 
         Raises:
             NoRoomError: If it does not.
         """
         if self.limit_bytes is not None and self.used_bytes + self._promised + size_bytes > self.limit_bytes:
             raise NoRoomError(
-                f"The server keeps {self.used_bytes:,} of {self.limit_bytes:,} bytes; the file needs {size_bytes:,}.",
-                hint="Make room (`tunefleet prune`, `tunefleet data rm`), or raise TUNEFLEET_STORAGE_LIMIT_BYTES.",
+                f"Storage limit exceeded: {self.used_bytes:,} of {self.limit_bytes:,} bytes used, "
+                f"{size_bytes:,} needed.",
+                hint="Free space (`tunefleet prune`, `tunefleet data rm`), or raise TUNEFLEET_STORAGE_LIMIT_BYTES.",
             )
 
     def sweep_partials(self, older_than_s: float) -> int:
-        """Remove what uploads left that nobody has gone on with."""
+        """Delete abandoned uploads."""
         limit = time.time() - older_than_s
         freed = 0
         for part in self.uploads.glob("*.part"):
@@ -274,7 +272,7 @@ class BlobStore(ABC):
                 if found.st_mtime <= limit:
                     part.unlink()
                     freed += found.st_size
-                    _log.info("removed the unfinished upload %s (%d bytes)", part.stem, found.st_size)
+                    _log.info("Removed the unfinished upload %s (%d bytes).", part.stem, found.st_size)
             except FileNotFoundError:
                 continue
             finally:
@@ -286,10 +284,10 @@ class BlobStore(ABC):
 
 
 def _lapsed(announced_s: float, here: tuple[int, float] | None) -> bool:
-    """Whether an announcement counts no more: the upload never came, or nobody goes on with it.
+    """Return whether an announcement has expired: the upload never started, or was abandoned.
 
     Args:
-        here: Bytes of it that are here, and how many seconds ago the last of them came; null if there are none.
+        here: Received bytes, and seconds since the last of them; `None` if there are none.
     """
     return announced_s > _ANNOUNCED_S if here is None else min(announced_s, here[1]) > _ASLEEP_S
 
@@ -299,16 +297,16 @@ def _suffix(scope: str) -> str:
 
 
 def checked(digest: str) -> str:
-    """Return a digest.
+    """Return a valid digest.
 
     Raises:
-        ArtifactError: If it is none: nothing else may become part of a name.
+        ArtifactError: If it is invalid: nothing else may become part of a path.
     """
     if not is_digest(digest):
-        raise ArtifactError(f"{digest[:80]!r} is not a sha256 digest.")
+        raise ArtifactError(f"{digest[:80]!r} is not a SHA-256 digest.")
     return digest
 
 
 def not_here(digest: str) -> NotFoundError:
-    """Return the error for a file that a store does not have."""
-    return NotFoundError(f"There is no file with the digest {digest}.")
+    """Return the error for a file that is not stored."""
+    return NotFoundError(f"No file with digest {digest}.")

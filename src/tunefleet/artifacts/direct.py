@@ -1,10 +1,9 @@
-"""Files that workers send to a service themselves, in parts, without a way through the server.
+"""Direct uploads: workers send files in parts to an object store, bypassing the server.
 
-    <prefix>/arriving/<id>   where the parts go, and where they become one object
-
-A link lets write one part of one arriving file, never an object under a digest: the server reads the whole object back
-and lets the service copy it to the name that its digest gives, if it has that digest. No service checks the sha256 of
-a file that came in parts: S3 has a digest of the parts' digests, Azure none, Google a CRC.
+Parts are collected under `<prefix>/arriving/<id>` and assembled to one object there. A link allows writing one part of
+one upload, never an object under a digest: the server reads the complete object back, and lets the service copy it to
+its final name only if the digest matches. No service verifies the SHA-256 of a multipart file: S3 has a digest of the
+parts' digests, Azure none, Google a CRC.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ from typing import Final
 
 from tunefleet.errors import ArtifactError, ConflictError
 
-# So large a part is, or larger if there were too many; it is sent from the disk, never held in memory.
+# Part size, larger if there would be too many parts; parts are streamed from disk, never held in memory.
 PART_BYTES: Final = 16 << 20
 MOST_PARTS: Final = 1000
 ARRIVING: Final = "arriving"
@@ -26,64 +25,64 @@ ARRIVING: Final = "arriving"
 
 @dataclass(frozen=True, slots=True)
 class PartLink:
-    """An address that takes one part for a while; it is a secret of its own."""
+    """A temporary URL that accepts one part; the URL itself is a secret."""
 
     url: str = field(repr=False)
     headers: Mapping[str, str] = field(default_factory=dict)
 
 
 class Arrivals(ABC):
-    """What a service does for files that arrive in parts. Blocks; errors are the service's own.
+    """Operations of a service for multipart uploads. Blocking; raises the service's own errors.
 
-    `name` is the id of an arriving file, `ref` what `begin` returned for it.
+    `name` is the id of an upload, `ref` the value that `begin` returned for it.
     """
 
     @abstractmethod
     def begin(self, name: str) -> str:
-        """Prepare for a file; returns what the service calls that."""
+        """Start an upload; returns the service's id of it."""
 
     @abstractmethod
     def parts(self, name: str, ref: str) -> dict[int, int] | None:
-        """Return number and length of the parts that are there; null if they are one object already.
+        """Return number and size of the stored parts; `None` if they are assembled already.
 
         Raises:
-            NotFoundError: If the service knows nothing of the file any more.
+            NotFoundError: If the service no longer knows the upload.
         """
 
     @abstractmethod
     def link(self, name: str, ref: str, number: int, size_bytes: int, good_s: int) -> PartLink:
-        """Return a link that takes one part."""
+        """Return a link that accepts one part."""
 
     @abstractmethod
     def assemble(self, name: str, ref: str, count: int) -> None:
-        """Make one object of the parts 1 to `count`."""
+        """Assemble the parts 1 to `count` to one object."""
 
     @abstractmethod
     def version(self, name: str) -> tuple[str, int]:
-        """Return what the service calls the object as it is now, and its length."""
+        """Return the object's current version id and size."""
 
     @abstractmethod
     def read(self, name: str, version: str) -> Iterator[bytes]:
-        """Yield the object's content; fails if it is not that version any more."""
+        """Yield the object's content; fails if its version has changed."""
 
     @abstractmethod
     def copy(self, name: str, version: str, key: str) -> None:
-        """Let the service copy the object to a key; fails if it is not that version any more."""
+        """Copy the object to a key within the service; fails if its version has changed."""
 
     @abstractmethod
     def discard(self, name: str, ref: str) -> None:
-        """Remove all of a file; one that is not there counts as removed."""
+        """Delete everything of an upload; a missing one counts as deleted."""
 
     @abstractmethod
     def old(self, limit: float) -> Iterator[tuple[str, str]]:
-        """Yield name and ref of the files of which something was begun before a Unix time."""
+        """Yield name and ref of uploads that were started before a Unix time."""
 
 
 class DirectUploads:
-    """Lets workers send files to a service.
+    """Direct uploads to a service.
 
     Args:
-        place: Called with a digest, a length in bytes and what copies to a key: makes the file the store's own.
+        place: Adopts a file into the store; called with digest, size and a function that copies it to a key.
     """
 
     def __init__(
@@ -97,20 +96,20 @@ class DirectUploads:
         self._place = place
 
     def begin(self, name: str) -> str:
-        """Prepare for a file; returns its ref.
+        """Start an upload; returns its ref.
 
         Raises:
-            UnreachableError: If the service does not answer; so does every other method.
-            MachineError: If it refuses.
+            UnreachableError: If the service is unreachable; every other method raises it, too.
+            MachineError: If the service refuses.
         """
         with self._explained():
             return self._arrivals.begin(name)
 
     def parts(self, name: str, ref: str, sizes: list[int]) -> set[int]:
-        """Return the numbers of the parts that are there as they should be.
+        """Return the numbers of the parts that are stored with the right size.
 
         Raises:
-            NotFoundError: If nothing is known of the file any more.
+            NotFoundError: If the upload is no longer known.
         """
         with self._explained():
             found = self._arrivals.parts(name, ref)
@@ -119,31 +118,32 @@ class DirectUploads:
         return {number for number, size in enumerate(sizes, start=1) if found.get(number) == size}
 
     def link(self, name: str, ref: str, number: int, size_bytes: int, good_s: int) -> PartLink:
-        """Return a link that takes one part, for so many seconds."""
+        """Return a link that accepts one part for `good_s` seconds."""
         with self._explained():
             return self._arrivals.link(name, ref, number, size_bytes, good_s)
 
     def finish(self, name: str, ref: str, sizes: list[int], digest: str) -> None:
-        """Make a file of its parts, and keep it if it has its digest; may be repeated, also after a crash within.
+        """Assemble an upload and store it if the digest matches; idempotent, also after a crash.
 
         Raises:
-            ConflictError: If parts lack.
-            ArtifactError: If it is not what was announced; what was sent is thrown away.
-            NotFoundError: If nothing is known of the file any more.
+            ConflictError: If parts are missing.
+            ArtifactError: If the digest does not match; the upload is deleted.
+            NotFoundError: If the upload is no longer known.
         """
         here = self.parts(name, ref, sizes)
         if len(here) < len(sizes):
-            raise ConflictError(f"{len(sizes) - len(here)} of {len(sizes)} parts of {digest[:12]}… are not there.")
+            raise ConflictError(f"{len(sizes) - len(here)} of {len(sizes)} parts of {digest[:12]}… are missing.")
         with self._explained():
             if self._arrivals.parts(name, ref) is not None:
                 self._arrivals.assemble(name, ref, len(sizes))
+            # Verify and copy exactly this version: a link that is still valid could overwrite a part in between.
             version, size_bytes = self._arrivals.version(name)
             right = size_bytes == sum(sizes) and self._digest(name, version) == digest
         if not right:
             self.discard(name, ref)
             raise ArtifactError(
-                f"The upload of {digest[:12]}… does not have the digest that was announced.",
-                hint="The file changed or was damaged on the way; upload it again from the start.",
+                f"The digest of the upload {digest[:12]}… does not match.",
+                hint="The file changed or was corrupted in transfer. Upload it again from the start.",
             )
 
         def copy(key: str) -> None:
@@ -153,12 +153,12 @@ class DirectUploads:
         self.discard(name, ref)
 
     def discard(self, name: str, ref: str) -> None:
-        """Remove all of a file."""
+        """Delete an upload."""
         with self._explained():
             self._arrivals.discard(name, ref)
 
     def sweep(self, limit: float, spare: Collection[str]) -> int:
-        """Remove files that were begun before a Unix time and that nobody knows."""
+        """Delete uploads that were started before a Unix time and are not in `spare`."""
         with self._explained():
             old = dict(each for each in self._arrivals.old(limit) if each[0] not in spare)
             for name, ref in old.items():
@@ -173,10 +173,10 @@ class DirectUploads:
 
 
 def part_bytes_of(size_bytes: int) -> int:
-    """Return how long the parts of a file are."""
+    """Return the part size for a file."""
     return max(PART_BYTES, -(-size_bytes // MOST_PARTS))
 
 
 def sizes_of(size_bytes: int, part_bytes: int) -> list[int]:
-    """Return the lengths of a file's parts, in order."""
+    """Return the sizes of a file's parts, in order."""
     return [min(part_bytes, size_bytes - start) for start in range(0, size_bytes, part_bytes)]

@@ -1,9 +1,7 @@
-"""A folder of files named by their digest.
+"""Content-addressed files in a folder.
 
-    <root>/blobs/ab/<digest>       whole and verified; never changed again
-    <root>/quarantine/<digest>     what a disk has changed all the same
-
-A name appears only after its content was hashed and synced.
+`blobs/ab/<digest>` is complete, verified and never changed; `quarantine/<digest>` is a file that the disk has
+corrupted. A name appears only after its content was hashed and synced.
 """
 
 from __future__ import annotations
@@ -34,21 +32,21 @@ class FolderStore(BlobStore):
         self._blobs.mkdir(parents=True, exist_ok=True)
 
     def find(self, digest: str) -> int | None:
-        """Return the length of a file in bytes; null if it is not here whole."""
+        """Return the size of a file in bytes; `None` if it is not stored completely."""
         try:
             return self._path(digest).stat().st_size
         except FileNotFoundError:
             return None
 
     def path(self, digest: str) -> Path:
-        """Return where a file lies; it must not be changed."""
+        """Return the path of a file; it must not be changed."""
         path = self._path(digest)
         if not path.is_file():
             raise not_here(digest)
         return path
 
     def source(self, digest: str, filename: str) -> Path:  # noqa: ARG002 a path has a name already
-        """Return where a file lies; raises as `path` does."""
+        """Return the path of a file; raises as `path` does."""
         return self.path(digest)
 
     def pieces(self, digest: str) -> Iterator[bytes]:
@@ -58,7 +56,7 @@ class FolderStore(BlobStore):
                 yield piece
 
     def kept_before(self, at: float) -> dict[str, int]:
-        """Return digest and size in bytes of each file that was kept before a Unix time."""
+        """Return digest and size in bytes of each file that was stored before a Unix time."""
         found: dict[str, int] = {}
         for path in list(self._blobs.glob("*/*")):
             try:
@@ -70,7 +68,7 @@ class FolderStore(BlobStore):
         return found
 
     def keep(self, part: Path, digest: str) -> None:
-        """Give a synced file its name, durably."""
+        """Move a synced file to its final name, durably."""
         target = self._path(digest)
         if not target.parent.exists():
             target.parent.mkdir(exist_ok=True)
@@ -79,21 +77,21 @@ class FolderStore(BlobStore):
         sync_path(target.parent)
 
     def delete(self, digest: str) -> None:
-        """Remove a file; giving back the room of a large one takes a while, and is done by another thread."""
+        """Delete a file; freeing the space of a large one takes a while, and is done in another thread."""
         path = self._path(digest)
         try:
             if path.stat().st_size < _LARGE_BYTES:
                 path.unlink()
                 return
-            # The sweep of given-up uploads finds it, should this process be killed.
-            gone = self.uploads / f"gone-{secrets.token_hex(8)}.part"
-            path.replace(gone)
+            # Named like an upload, so that the sweep of abandoned uploads finds it if this process is killed.
+            doomed = self.uploads / f"gone-{secrets.token_hex(8)}.part"
+            path.replace(doomed)
         except FileNotFoundError:
             return
-        _unlinker.submit(gone.unlink, missing_ok=True)
+        _unlinker.submit(doomed.unlink, missing_ok=True)
 
     def set_aside(self, digest: str) -> bool:
-        """Take a damaged file out of the store and keep it for a look; returns whether there was one."""
+        """Move a damaged file to quarantine; returns whether there was one."""
         aside = self._blobs.parent / "quarantine"
         aside.mkdir(exist_ok=True)
         try:

@@ -1,9 +1,7 @@
-"""Files named by their digest in a bucket of Google Cloud Storage.
+"""Content-addressed files in a Google Cloud Storage bucket: `gs://<bucket>/<prefix>/blobs/ab/<digest>`.
 
-    gs://<bucket>/<prefix>/blobs/ab/<digest>
-
-A large file goes in one resumable upload, whose cut pieces the library sends again; each upload carries a checksum
-that the service compares. A link is signed here, with the key of a service account.
+A large file is sent as one resumable upload, whose interrupted pieces the library sends again; each upload carries a
+checksum that the service verifies. Links are signed locally with the key of a service account.
 """
 
 from __future__ import annotations
@@ -18,7 +16,7 @@ from typing import IO, Any, Final
 
 from tunefleet import errors
 from tunefleet.artifacts.refusals import in_our_words
-from tunefleet.artifacts.remote import LINK_S, TYPE, Found, RemoteStore, attachment, check
+from tunefleet.artifacts.remote import LINK_S, TYPE, ListedObject, RemoteStore, attachment, check
 from tunefleet.errors import MachineError
 from tunefleet.fsutil import CHUNK_BYTES
 
@@ -33,7 +31,7 @@ try:
     from tunefleet.artifacts.gcs_direct import GcsArrivals
 except ImportError as missing:
     raise MachineError(
-        "Artifacts in Google Cloud Storage need the package google-cloud-storage.",
+        "Artifacts in Google Cloud Storage require the package google-cloud-storage.",
         hint=f"Install it: {errors.install('gcs')}",
     ) from missing
 
@@ -44,10 +42,10 @@ _RESUMABLE_BYTES: Final = 16 << 20
 
 @dataclass(frozen=True, slots=True)
 class GcsBucket:
-    """Where files are kept.
+    """The bucket of the files.
 
     Args:
-        endpoint: URL of an emulator, which is asked without a key; null: Google's.
+        endpoint: URL of an emulator, which is used without a key; `None` for Google.
     """
 
     name: str
@@ -60,11 +58,11 @@ class GcsBucket:
 
 
 class GcsStore(RemoteStore):
-    """Content-addressed files in a bucket of Google's; one process at a time may delete from a prefix.
+    """Content-addressed files in a Google bucket; one process at a time may delete from a prefix.
 
     Raises:
-        MachineError: If the bucket or the key cannot be used, or the folder still holds files.
-        UnreachableError: If the service does not answer.
+        MachineError: If the bucket or key is unusable, or the local folder still contains files.
+        UnreachableError: If the service does not respond.
     """
 
     def __init__(self, root: Path, bucket: GcsBucket, *, link_s: int = LINK_S) -> None:
@@ -84,7 +82,7 @@ class GcsStore(RemoteStore):
         self._take_direct(GcsArrivals(self._client, self._bucket, place, self._link_to_put, _RETRY))
 
     def close(self) -> None:
-        """Finish what is being sent; what is left to delete is found at the next collection."""
+        """Finish running uploads; pending deletions are repeated by the next collection."""
         super().close()
         self._client.close()
 
@@ -122,9 +120,9 @@ class GcsStore(RemoteStore):
             while piece := file.read(CHUNK_BYTES):
                 yield piece
 
-    def _listed(self) -> Iterator[Found]:
+    def _listed(self) -> Iterator[ListedObject]:
         for each in self._client.list_blobs(self._bucket, prefix=f"{self._prefix}/", timeout=_TIMEOUT_S, retry=_RETRY):
-            yield Found(each.name, int(each.size), each.updated.timestamp())
+            yield ListedObject(each.name, int(each.size), each.updated.timestamp())
 
     def _send(self, part: Path, key: str, digest: str) -> None:
         blob = self._bucket.blob(key, chunk_size=_RESUMABLE_BYTES)
@@ -139,14 +137,14 @@ class GcsStore(RemoteStore):
             self._bucket.blob(key).delete(timeout=_TIMEOUT_S, retry=_RETRY)
 
     def _sweep_there(self, limit: float) -> None:
-        """Do nothing: Google drops resumable uploads by itself, after a week."""
+        """Do nothing: Google drops resumable uploads after a week."""
 
     @contextlib.contextmanager
     def _explained(self) -> Iterator[None]:
         try:
             yield
         except (GoogleAPICallError, GoogleAuthError, RetryError, OSError) as error:
-            # Errors of the connection are of a library below, and are OSErrors; those of a file are Python's own.
+            # Connection errors of the underlying library are OSErrors, too; errors of a local file are Python's own.
             if type(error).__module__ == "builtins" and not isinstance(error, ConnectionError | TimeoutError):
                 raise
             status = int(getattr(error, "code", None) or 0) if isinstance(error, GoogleAPICallError) else 0
@@ -159,10 +157,7 @@ class GcsStore(RemoteStore):
 
 
 class _Hashed:
-    """A file that is hashed as it is read, and refuses its last piece if it is not what it was.
-
-    An object that is complete cannot be taken back: the refusal comes before its last piece goes.
-    """
+    """A file that is hashed while it is read, and fails before its last piece if the digest does not match."""
 
     def __init__(self, raw: IO[bytes], size_bytes: int, digest: str) -> None:
         self._raw, self._digest, self.size_bytes = raw, digest, size_bytes
@@ -170,10 +165,11 @@ class _Hashed:
 
     def read(self, count: int = -1) -> bytes:
         start, piece = self._raw.tell(), self._raw.read(count)
-        # A piece that was cut off is read and sent again.
+        # An interrupted piece is read and sent again: hash only new bytes.
         fresh = memoryview(piece)[max(0, self._hashed - start) :]
         self._hash.update(fresh)
         self._hashed += len(fresh)
+        # A completed object cannot be taken back, so the check must come before the last piece is sent.
         if self._hashed >= self.size_bytes:
             check(self._hash.hexdigest(), self._digest)
         return piece
@@ -192,8 +188,8 @@ def _credentials(key_file: Path) -> Any:
         )
     except (OSError, ValueError) as error:
         raise MachineError(
-            f"GOOGLE_APPLICATION_CREDENTIALS={key_file} is no key of a service account: {type(error).__name__}.",
-            hint="Name the JSON file of a service account's key: links are signed with it.",
+            f"GOOGLE_APPLICATION_CREDENTIALS={key_file} is not a service account key: {type(error).__name__}.",
+            hint="Use the JSON key file of a service account: links are signed with it.",
             detail=str(error),
         ) from error
 
@@ -204,5 +200,5 @@ def _word(error: Exception, status: int) -> str:
     reasons = {str(each.get("reason")) for each in error.errors if isinstance(each, dict)}
     if reasons & {"quotaExceeded", "insufficientStorage"}:
         return "QuotaExceeded"
-    # An object that is not there is no error here: what is missing is the bucket.
+    # Missing objects are handled elsewhere: a NotFound here means the bucket.
     return "NoSuchBucket" if isinstance(error, NotFound) else str(status)

@@ -1,7 +1,7 @@
-"""Files that arrive in a bucket of Google's in parts: an object each, which the service composes to one.
+"""Direct uploads to a Google bucket: each part is an object, and the service composes them to one.
 
-A resumable session would take one piece after the other, by a link that is good for a week; parts that are objects
-come at once, by links that are good for minutes.
+A resumable session would accept one piece after another, with a link that is valid for a week; parts that are objects
+are sent in parallel, with links that are valid for minutes.
 """
 
 from __future__ import annotations
@@ -16,17 +16,17 @@ from tunefleet.artifacts.direct import Arrivals, PartLink
 from tunefleet.artifacts.remote import TYPE
 from tunefleet.fsutil import CHUNK_BYTES
 
-# So many objects the service composes with one request.
+# The service composes at most this many objects per request.
 _AT_ONCE: Final = 32
 _WHOLE: Final = "whole"
 _TIMEOUT_S: Final = 300
 
 
 class GcsArrivals(Arrivals):
-    """Arriving files in a bucket.
+    """Direct uploads to a bucket.
 
     Args:
-        sign: Returns a link to `PUT` an object with headers, for so many seconds.
+        sign: Returns a link to `PUT` an object with headers, valid for a number of seconds.
     """
 
     def __init__(
@@ -35,24 +35,24 @@ class GcsArrivals(Arrivals):
         self._client, self._bucket, self._place, self._sign = client, bucket, place, sign
         self._patience: dict[str, Any] = {"timeout": _TIMEOUT_S, "retry": retry}
 
-    def begin(self, name: str) -> str:  # noqa: ARG002 only S3 names an upload
-        """Do nothing: each part is an object of its own."""
+    def begin(self, name: str) -> str:  # noqa: ARG002 only S3 has upload ids
+        """Do nothing: each part is an object."""
         return ""
 
-    def parts(self, name: str, ref: str) -> dict[int, int] | None:  # noqa: ARG002 only S3 names an upload
-        """Return the parts that are there; null if they are one object already."""
+    def parts(self, name: str, ref: str) -> dict[int, int] | None:  # noqa: ARG002 only S3 has upload ids
+        """Return the stored parts; `None` if they are composed already."""
         found = {each.name.rpartition("/")[2]: int(each.size) for each in self._listed(f"{name}/")}
         if _WHOLE in found:
             return None
         return {int(number): size for number, size in found.items() if number.isdigit()}
 
-    def link(self, name: str, ref: str, number: int, size_bytes: int, good_s: int) -> PartLink:  # noqa: ARG002 only S3 names an upload
-        """Return a link that takes one part of exactly this length."""
+    def link(self, name: str, ref: str, number: int, size_bytes: int, good_s: int) -> PartLink:  # noqa: ARG002 only S3 has upload ids
+        """Return a link that accepts one part of exactly this size."""
         headers = {"x-goog-content-length-range": f"{size_bytes},{size_bytes}"}
         return PartLink(self._sign(self._blob(f"{name}/{number:08d}"), headers, good_s), headers)
 
-    def assemble(self, name: str, ref: str, count: int) -> None:  # noqa: ARG002 only S3 names an upload
-        """Compose the parts, and where they are many what was composed of them."""
+    def assemble(self, name: str, ref: str, count: int) -> None:  # noqa: ARG002 only S3 has upload ids
+        """Compose the parts, in several levels if there are many."""
         level, blobs = 0, [self._blob(f"{name}/{number:08d}") for number in range(1, count + 1)]
         while len(blobs) > _AT_ONCE:
             groups = [blobs[start : start + _AT_ONCE] for start in range(0, len(blobs), _AT_ONCE)]
@@ -61,7 +61,7 @@ class GcsArrivals(Arrivals):
         self._compose(f"{name}/{_WHOLE}", blobs)
 
     def version(self, name: str) -> tuple[str, int]:
-        """Return generation and length of the object."""
+        """Return generation and size of the object."""
         blob = self._blob(f"{name}/{_WHOLE}")
         blob.reload(**self._patience)
         return str(blob.generation), int(blob.size)
@@ -74,21 +74,21 @@ class GcsArrivals(Arrivals):
                 yield piece
 
     def copy(self, name: str, version: str, key: str) -> None:
-        """Let the service copy the object, in as many steps as it takes."""
+        """Copy the object within the service, in as many steps as needed."""
         source, target, token = self._blob(f"{name}/{_WHOLE}"), self._bucket.blob(key), None
         while True:
             token, _, _ = target.rewrite(source, token=token, if_source_generation_match=int(version), **self._patience)
             if token is None:
                 return
 
-    def discard(self, name: str, ref: str) -> None:  # noqa: ARG002 only S3 names an upload
-        """Delete the parts and what was composed of them."""
+    def discard(self, name: str, ref: str) -> None:  # noqa: ARG002 only S3 has upload ids
+        """Delete the parts and the composed objects."""
         for each in list(self._listed(f"{name}/")):
             with contextlib.suppress(NotFound):
                 each.delete(**self._patience)
 
     def old(self, limit: float) -> Iterator[tuple[str, str]]:
-        """Yield files of which anything is old."""
+        """Yield uploads with an old object."""
         for each in self._listed(""):
             if each.updated.timestamp() <= limit:
                 yield each.name.removeprefix(f"{self._place}/").partition("/")[0], ""

@@ -1,4 +1,4 @@
-"""A file whose digest is not known before it is here: hashed as it is written, then put where its digest says."""
+"""Writes a file whose digest is not known in advance: hashed while it is written, then stored under its digest."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ from tunefleet.errors import MachineError
 
 
 class Intake:
-    """One file on its way into a store; what is not finished is thrown away.
+    """A file that is being received; deleted unless it is finished.
 
     Args:
-        check: Told how many bytes it has so far, before they are written; may raise.
+        check: Called with the size so far, before bytes are written; may raise.
     """
 
     def __init__(self, store: BlobStore, check: Callable[[int], None] = lambda _: None) -> None:
         self._store = store
         self._check = check
-        # The sweep of given-up uploads finds it, should this process be killed.
+        # Named like an upload, so that the sweep of abandoned uploads finds it if this process is killed.
         self._part = store.uploads / f"intake-{secrets.token_hex(8)}.part"
         self._lock = FileLock(self._part.with_suffix(".lock"), thread_local=False)
         self._lock.acquire(timeout=0)
@@ -45,7 +45,7 @@ class Intake:
         """Append bytes.
 
         Raises:
-            MachineError: If the disk is full, or the server keeps as much as it may.
+            MachineError: If the disk is full, or the server's storage limit is exceeded.
         """
         rest = memoryview(data)
         self._check(self.size_bytes + len(rest))
@@ -54,26 +54,27 @@ class Intake:
         self.size_bytes += len(rest)
         try:
             while rest:
+                # The file is unbuffered: a write may accept only a part of the data.
                 rest = rest[self._file.write(rest) or 0 :]
         except OSError as error:
             raise MachineError(
-                f"The disk at {self._part.parent} cannot take the file: {error.strerror}.",
-                hint="Free some space or remove old artifacts.",
+                f"Cannot write the file to {self._part.parent}: {error.strerror}.",
+                hint="Free some space or delete old artifacts.",
             ) from error
 
     @property
     def digest(self) -> str:
-        """What has been written so far has it."""
+        """Digest of the bytes written so far."""
         return self._hash.hexdigest()
 
     def finish(self, scope: str = "") -> str:
-        """Put the file in its place, synced, and return its digest; for `scope` see `BlobStore.announce`."""
+        """Sync and store the file, and return its digest; for `scope` see `BlobStore.announce`."""
         os.fsync(self._file.fileno())
         self._store.keep_announced(self._part, self.digest, scope)
         return self.digest
 
     def close(self) -> None:
-        """Let go; what was not finished is deleted."""
+        """Close the file; deletes it unless it is finished."""
         self._file.close()
         self._part.unlink(missing_ok=True)
         if self._lock.is_locked:

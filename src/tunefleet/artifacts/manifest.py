@@ -1,4 +1,4 @@
-"""What an artifact is: a sorted list of files with digests, and the digest of that list."""
+"""Manifest of an artifact: a sorted list of files with digests, and the digest of that list."""
 
 from __future__ import annotations
 
@@ -24,48 +24,48 @@ _MAX_PART_BYTES: Final = 255
 
 @dataclass(frozen=True, slots=True)
 class LocalFile:
-    """A file of an artifact and where it lies on this machine."""
+    """A file of an artifact and its local path."""
 
     entry: FileEntry
     path: Path
 
 
 def is_digest(text: str) -> bool:
-    """Whether a text is a lowercase hex sha256."""
+    """Return whether a string is a lower-case hex SHA-256."""
     return _DIGEST.fullmatch(text) is not None
 
 
 def manifest_digest(files: Iterable[FileEntry]) -> str:
-    """Return the digest of an artifact: sha256 of the canonical JSON `[[path, digest, size_bytes], …]`, by path."""
+    """Return the digest of an artifact: SHA-256 of the canonical JSON `[[path, digest, size_bytes], …]`, sorted."""
     rows = sorted((file.path, file.digest, file.size_bytes) for file in files)
     return hashlib.sha256(json.dumps(rows, separators=(",", ":")).encode()).hexdigest()
 
 
 def check_path(path: str) -> str:
-    """Check that a path of an artifact names a file below its folder, on every system.
+    """Check that a path of an artifact is a file below its folder, on every operating system.
 
     Raises:
-        ArtifactError: If it is absolute, climbs, or has a part that a file system could read otherwise.
+        ArtifactError: If it is absolute, contains `..`, or has a part that a file system could interpret differently.
     """
     parts = path.split("/")
     shown = repr(path[:200])
     if not path or path.startswith("/") or _DRIVE.match(path):
         raise ArtifactError(f"The file name {shown} is not a relative path.")
     if any(part in {"", ".", ".."} for part in parts):
-        raise ArtifactError(f"The file name {shown} leaves its folder or has an empty part.")
+        raise ArtifactError(f"The file name {shown} leads out of its folder or has an empty part.")
     if "\\" in path or not path.isprintable():
-        raise ArtifactError(f"The file name {shown} has a backslash or a character that cannot be printed.")
+        raise ArtifactError(f"The file name {shown} contains a backslash or an unprintable character.")
     if len(path.encode()) > _MAX_PATH_BYTES or any(len(part.encode()) > _MAX_PART_BYTES for part in parts):
         raise ArtifactError(f"The file name {shown} is too long.")
     return path
 
 
 def check_files(files: Iterable[FileEntry]) -> None:
-    """Check the file list of an artifact that somebody else made.
+    """Check the file list of an artifact from an untrusted source.
 
     Raises:
-        ArtifactError: If it is empty, a path is unsafe or given twice, a file is in the place of a folder, or a
-            digest or a size cannot be one.
+        ArtifactError: If it is empty, a path is unsafe or duplicate or both file and folder, or a digest or size is
+            invalid.
     """
     names: set[str] = set()
     for file in files:
@@ -73,10 +73,10 @@ def check_files(files: Iterable[FileEntry]) -> None:
         if file.path in names:
             raise ArtifactError(f"The file {file.path!r} is listed twice.")
         if not is_digest(file.digest) or file.size_bytes < 0:
-            raise ArtifactError(f"The digest or the size of {file.path!r} is not one.")
+            raise ArtifactError(f"The digest or size of {file.path!r} is invalid.")
         names.add(file.path)
     if not names:
-        raise ArtifactError("There are no files.")
+        raise ArtifactError("The file list is empty.")
     for name in names:
         for folder in PurePosixPath(name).parents:
             if str(folder) in names:
@@ -84,7 +84,7 @@ def check_files(files: Iterable[FileEntry]) -> None:
 
 
 def target_path(root: Path, path: str) -> Path:
-    """Return where a file of an artifact belongs below a folder.
+    """Return the path of an artifact's file below a folder.
 
     Raises:
         ArtifactError: If the path is unsafe.
@@ -99,16 +99,16 @@ def scan(path: Path, *, progress: Progress | None = None, skip: Callable[[str], 
         progress: Called with the number of bytes hashed, chunk by chunk.
 
     Returns:
-        Files by path. A single file has its own name as path. Links to files in the same folder count as files.
+        Files sorted by path. A single file has its name as path. Links to files in the same folder count as files.
 
     Raises:
-        NotFoundError: If there is nothing at the path.
-        ArtifactError: If the folder has no files, a link out of it, or something that is no file; or a file changed
+        NotFoundError: If the path does not exist.
+        ArtifactError: If the folder has no files, a link that leads out of it, or a special file; or a file changed
             while it was read.
     """
     root = path.expanduser()
     if not root.exists():
-        raise NotFoundError(f"There is no file or folder {str(path)!r}.", hint="Check the path.")
+        raise NotFoundError(f"File or folder not found: {str(path)!r}.", hint="Check the path.")
     root = root.resolve()
     if not root.is_dir():
         return [_local_file(root, root.name, progress)]
@@ -118,54 +118,55 @@ def scan(path: Path, *, progress: Progress | None = None, skip: Callable[[str], 
         if skip is None or not skip(name)
     ]
     if not found:
-        raise ArtifactError(f"The folder {str(path)!r} has no files.")
+        raise ArtifactError(f"The folder {str(path)!r} contains no files.")
     return found
 
 
 def scan_size(path: Path) -> int:
-    """Return the bytes that `scan` would hash, for a progress bar; raises what `scan` raises but reads no file."""
+    """Return the number of bytes that `scan` will hash, for a progress bar; raises as `scan`, but reads no file."""
     root = path.expanduser()
     if not root.exists():
-        raise NotFoundError(f"There is no file or folder {str(path)!r}.", hint="Check the path.")
+        raise NotFoundError(f"File or folder not found: {str(path)!r}.", hint="Check the path.")
     root = root.resolve()
     return sum(file.stat().st_size for file, _ in _walk(root)) if root.is_dir() else root.stat().st_size
 
 
 def _walk(root: Path) -> Iterator[tuple[Path, str]]:
     for folder, folders, names in os.walk(root, onerror=_unreadable):
-        here = Path(folder)
-        for name in [*names, *(name for name in folders if (here / name).is_symlink())]:
-            file = here / name
+        parent = Path(folder)
+        for name in [*names, *(name for name in folders if (parent / name).is_symlink())]:
+            file = parent / name
             if file.is_symlink():
                 _check_link(file, root)
             yield file, file.relative_to(root).as_posix()
 
 
 def _unreadable(error: OSError) -> None:
-    raise ArtifactError(f"{error.filename} cannot be read: {error.strerror}.", hint="Check its permissions.")
+    raise ArtifactError(f"Cannot read {error.filename}: {error.strerror}.", hint="Check its permissions.")
 
 
 def _check_link(link: Path, root: Path) -> None:
     target = link.resolve()
     if not target.is_relative_to(root):
         raise ArtifactError(
-            f"{str(link)!r} is a link out of the folder, to {str(target)!r}.",
-            hint="Replace it by what it points to (`cp -rL` copies a folder with its links resolved).",
+            f"{str(link)!r} is a link that leads out of the folder, to {str(target)!r}.",
+            hint="Replace it with its target (`cp -rL` copies a folder with resolved links).",
         )
     if target.is_dir():
-        raise ArtifactError(f"{str(link)!r} is a link to a folder.", hint="Replace it by the folder, or leave it out.")
+        raise ArtifactError(f"{str(link)!r} is a link to a folder.", hint="Replace it with the folder, or remove it.")
 
 
 def _local_file(path: Path, name: str, progress: Progress | None) -> LocalFile:
     try:
         before = path.stat()
         if not stat.S_ISREG(before.st_mode):
-            raise ArtifactError(f"{str(path)!r} is not a regular file.", hint="Leave it out of the folder.")
+            raise ArtifactError(f"{str(path)!r} is not a regular file.", hint="Remove it from the folder.")
         check_path(name)
         digest, size_bytes = hash_file(path, progress=progress)
         after = path.stat()
     except OSError as error:
-        raise ArtifactError(f"{str(path)!r} cannot be read: {error.strerror}.") from error
+        raise ArtifactError(f"Cannot read {str(path)!r}: {error.strerror}.") from error
+    # Otherwise the digest could describe a mix of the old and the new content.
     if (before.st_size, before.st_mtime_ns) != (after.st_size, after.st_mtime_ns) or size_bytes != after.st_size:
-        raise ArtifactError(f"{str(path)!r} changed while it was read.", hint="Try again when nothing writes it.")
+        raise ArtifactError(f"{str(path)!r} changed while it was read.", hint="Try again when no process writes to it.")
     return LocalFile(FileEntry(path=name, digest=digest, size_bytes=size_bytes), path)

@@ -1,4 +1,4 @@
-"""Files under names in a bucket of S3, or of anything that speaks its protocol, for who fetches them by a link."""
+"""Named files in an S3-compatible bucket, for consumers that download them with a link."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ try:
     from botocore.exceptions import BotoCoreError, ClientError
 except ImportError as missing:  # `artifacts.s3` says it first
     raise MachineError(
-        "An object store needs the package boto3.", hint=f"Install it: {errors.install('s3')}"
+        "An object store requires the package boto3.", hint=f"Install it: {errors.install('s3')}"
     ) from missing
 
 __all__ = ["LONGEST_LINK_S", "Bucket", "ObjectStore"]
 
-# No signature of this protocol is good for longer.
+# The protocol allows no longer lifetime of a signature.
 LONGEST_LINK_S: Final = 7 * 86_400
 _REFUSED: Final = frozenset({"403", "AccessDenied", "InvalidAccessKeyId", "SignatureDoesNotMatch", "Forbidden"})
 _HINT: Final = "Check S3_COMPATIBLE_ENDPOINT, S3_COMPATIBLE_ACCESS_KEY, S3_COMPATIBLE_SECRET_KEY and S3_BUCKET_NAME."
@@ -33,10 +33,10 @@ Bytes = Callable[[int], None]
 
 
 class ObjectStore:
-    """A bucket. It blocks: call it in threads, of which several may share it.
+    """A bucket. Blocking: call it in threads, which may share it.
 
     Raises:
-        MachineError: If its address is none.
+        MachineError: If its address is invalid.
     """
 
     def __init__(self, bucket: Bucket) -> None:
@@ -45,18 +45,18 @@ class ObjectStore:
             self._client: Any = bucket.client(bucket.endpoint)
 
     def close(self) -> None:
-        """Let go of the connections."""
+        """Close the connections."""
         self._client.close()
 
     def put(self, path: Path, key: str, content_type: str, on_bytes: Bytes | None = None) -> None:
-        """Store a file under a name; what was there is replaced, and nobody ever sees a part of it.
+        """Store a file under a name; atomically replaces an existing one.
 
         Args:
-            on_bytes: Called from several threads with how many bytes were just sent.
+            on_bytes: Called from several threads with the number of bytes just sent.
 
         Raises:
             MachineError: If the store refuses it.
-            UnreachableError: If the store does not answer.
+            UnreachableError: If the store does not respond.
         """
         config = TransferConfig(multipart_threshold=PART_BYTES, multipart_chunksize=PART_BYTES, max_concurrency=4)
         with self._explained():
@@ -70,7 +70,7 @@ class ObjectStore:
             )
 
     def size(self, key: str) -> int | None:
-        """Return the length of a file in bytes; null if there is none of that name. Raises as `put`."""
+        """Return the size of a file in bytes; `None` if it does not exist. Raises as `put`."""
         with self._explained():
             try:
                 return int(self._client.head_object(Bucket=self._bucket.name, Key=key)["ContentLength"])
@@ -80,33 +80,33 @@ class ObjectStore:
                 raise
 
     def version(self, key: str) -> str:
-        """Return what changes when a file does.
+        """Return a string that changes when the file changes.
 
         Raises:
-            NotFoundError: If there is no file of that name.
-            MachineError: If the store refuses to say.
-            UnreachableError: If it does not answer.
+            NotFoundError: If the file does not exist.
+            MachineError: If the store refuses it.
+            UnreachableError: If the store does not respond.
         """
         with self._explained():
             try:
                 found = self._client.head_object(Bucket=self._bucket.name, Key=key)
             except ClientError as error:
                 if error_code(error) in ABSENT:
-                    raise NotFoundError(f"There is no s3://{self._bucket.name}/{key}.") from error
+                    raise NotFoundError(f"s3://{self._bucket.name}/{key} does not exist.") from error
                 raise
         return f"{found['ETag']} {found['ContentLength']} {found['LastModified'].timestamp()}"
 
     def get(self, key: str, path: Path, on_size: Bytes | None = None, on_bytes: Bytes | None = None) -> None:
-        """Fetch a file.
+        """Download a file.
 
         Args:
-            on_size: Called with how many bytes it has, before they come.
-            on_bytes: Called from several threads with how many bytes have just come.
+            on_size: Called with the file's size, before its bytes.
+            on_bytes: Called from several threads with the number of bytes just received.
 
         Raises:
-            NotFoundError: If there is no file of that name.
+            NotFoundError: If the file does not exist.
             MachineError: If the store refuses it.
-            UnreachableError: If the store does not answer.
+            UnreachableError: If the store does not respond.
         """
         if on_size is not None:
             on_size(self.size(key) or 0)
@@ -114,7 +114,7 @@ class ObjectStore:
             self._client.download_file(self._bucket.name, key, str(path), Callback=on_bytes)
 
     def link(self, key: str, seconds: int = LONGEST_LINK_S) -> str:
-        """Return a link under which anybody may fetch a file for a while; nothing is asked of the store."""
+        """Return a link that downloads a file without a key for a while; makes no request to the store."""
         with self._explained():
             return str(
                 self._client.generate_presigned_url(
@@ -123,22 +123,22 @@ class ObjectStore:
             )
 
     def names(self, prefix: str) -> Iterator[str]:
-        """Yield the names of all files that begin with a prefix. Raises as `put`."""
+        """Yield the names of all files with a prefix. Raises as `put`."""
         with self._explained():
             for entry in entries(self._client, self._bucket.name, prefix):
                 yield str(entry["Key"])
 
     def remove(self, keys: Iterable[str]) -> int:
-        """Remove files; one that is not there counts as removed. Raises as `put`."""
+        """Delete files; a missing one counts as deleted. Raises as `put`."""
         names = list(keys)
         with self._explained():
-            # One by one: some services do not take requests that remove several.
+            # One by one: some services do not support multi-object deletes.
             for name in names:
                 self._client.delete_object(Bucket=self._bucket.name, Key=name)
         return len(names)
 
     def abort(self, prefix: str) -> int:
-        """Drop uploads that were begun and never ended, which no listing shows and which are paid for all the same."""
+        """Abort unfinished multipart uploads, which no listing shows but which are billed."""
         count, bucket = 0, self._bucket.name
         with self._explained():
             for page in self._client.get_paginator("list_multipart_uploads").paginate(Bucket=bucket, Prefix=prefix):
@@ -156,19 +156,20 @@ class ObjectStore:
 
 
 def _in_our_words(bucket: Bucket, error: Exception) -> MachineError | UnreachableError:
+    # boto3 wraps errors of transfers and keeps the service's response only as the context.
     cause = error.__context__ if isinstance(error, Boto3Error) and error.__context__ is not None else error
     if not isinstance(cause, ClientError):
         if isinstance(cause, ValueError):
-            return MachineError(f"The store of {bucket!r} has an address that is none.", hint=_HINT, detail=str(error))
+            return MachineError(f"The address of the store of {bucket!r} is invalid.", hint=_HINT, detail=str(error))
         return UnreachableError(
-            f"The store of {bucket!r} does not answer: {type(cause).__name__}.", hint=_HINT, detail=str(error)
+            f"The store of {bucket!r} does not respond: {type(cause).__name__}.", hint=_HINT, detail=str(error)
         )
     code = error_code(cause)
     status = int(cause.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0))
     if code == "NoSuchBucket":
-        return MachineError(f"There is no bucket {bucket.name}.", hint="Make it, or correct S3_BUCKET_NAME.")
+        return MachineError(f"The bucket {bucket.name} does not exist.", hint="Create it, or correct S3_BUCKET_NAME.")
     if code in _REFUSED:
-        return MachineError(f"The store of {bucket!r} refuses the key: {code}.", hint=_HINT, detail=str(error))
+        return MachineError(f"The store of {bucket!r} rejects the key: {code}.", hint=_HINT, detail=str(error))
     if status >= 500 or status == 429:
-        return UnreachableError(f"The store of {bucket!r} cannot answer now: {code}.", detail=str(error))
-    return MachineError(f"The store of {bucket!r} refuses: {code}.", hint=_HINT, detail=str(error))
+        return UnreachableError(f"The store of {bucket!r} is temporarily unavailable: {code}.", detail=str(error))
+    return MachineError(f"The store of {bucket!r} rejects the request: {code}.", hint=_HINT, detail=str(error))

@@ -1,4 +1,4 @@
-"""Make `.tar.gz` archives: equal folders give equal bytes, whatever compresses them being the same."""
+"""Creates `.tar.gz` archives: equal folders give equal bytes with the same compressor."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ from tunefleet.artifacts.manifest import LocalFile, scan
 from tunefleet.errors import MachineError
 from tunefleet.fsutil import disk_free, sync_path
 
-# Weights hardly shrink, and higher levels cost minutes.
+# Weights hardly compress, and higher levels cost minutes.
 _FAST: Final = 1
 
 
 @dataclass(frozen=True, slots=True)
 class Packing:
-    """How archives are compressed.
+    """Compression settings.
 
     Args:
-        pigz: The program that compresses on several cores, by name or path; null, or one that is not there: in this
+        pigz: Name or path of pigz, which compresses on several cores; `None` or a missing program compresses in this
             process, on one core.
     """
 
@@ -37,7 +37,7 @@ class Packing:
 
     @property
     def command(self) -> list[str] | None:
-        """What compresses standard input to standard output; null if this process does."""
+        """Command that compresses standard input to standard output; `None` to compress in this process."""
         program = shutil.which(self.pigz) if self.pigz else None
         if program is None:
             return None
@@ -46,17 +46,20 @@ class Packing:
 
 
 def pack(folder: Path, archive: Path, packing: Packing | None = None) -> None:
-    """Make a `.tar.gz` of a folder.
+    """Create a `.tar.gz` of a folder.
 
     Raises:
-        ArtifactError: If the folder cannot be an artifact (no files, links out of it).
-        MachineError: If the disk is full, or the program that compresses fails.
+        ArtifactError: If the folder cannot be an artifact (no files, links that lead out of it).
+        MachineError: If the disk is full, or the compressor fails.
     """
     files = scan(folder)
     free = disk_free(archive)
     needed = sum(file.entry.size_bytes for file in files)
     if needed > free:
-        raise MachineError(f"{archive.name} may need {needed:,} bytes, and {free:,} are free.", hint="Free some space.")
+        raise MachineError(
+            f"Not enough disk space for {archive.name}: {needed:,} bytes needed, {free:,} free.",
+            hint="Free some space.",
+        )
     part = archive.with_name(f".{archive.name}.part")
     try:
         with part.open("wb") as raw:
@@ -73,6 +76,7 @@ def pack(folder: Path, archive: Path, packing: Packing | None = None) -> None:
 def _write(packed: IO[bytes], top: str, files: Sequence[LocalFile]) -> None:
     with tarfile.open(fileobj=packed, mode="w|", format=tarfile.PAX_FORMAT) as opened:
         for file in files:
+            # Fixed mode and no time, owner or group: the archive depends only on names and content.
             info = tarfile.TarInfo(f"{top}/{file.entry.path}")
             info.size = file.entry.size_bytes
             info.mode = 0o644
@@ -95,9 +99,9 @@ def _compressed(raw: IO[bytes], packing: Packing) -> Iterator[IO[bytes]]:
             yield program.stdin
             program.stdin.close()
         except BrokenPipeError:
-            # It has ended, and says itself why; what it did not read cannot be written any more.
+            # The program has exited and reports the reason on standard error; the rest cannot be written.
             with contextlib.suppress(BrokenPipeError):
                 program.stdin.close()
-        said = program.stderr.read().decode(errors="replace").strip()
+        stderr = program.stderr.read().decode(errors="replace").strip()
         if program.wait() != 0:
-            raise MachineError(f"{command[0]} cannot compress: {said or program.returncode}.")
+            raise MachineError(f"{command[0]} failed: {stderr or program.returncode}.")

@@ -1,6 +1,6 @@
-"""Copy a folder into a bucket under its own names, for people and programs that know nothing of Tunefleet.
+"""Copies a folder into a bucket under its own file names, for users and programs outside Tunefleet.
 
-Imported by who publishes: it needs boto3.
+Imported on demand: requires boto3.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _DENIED = frozenset({"403", "AccessDenied", "InvalidAccessKeyId", "SignatureDoes
 
 
 class BucketFolder:
-    """A place in a bucket."""
+    """A folder in a bucket."""
 
     def __init__(self, bucket: Bucket) -> None:
         self._bucket = bucket
@@ -33,11 +33,11 @@ class BucketFolder:
             self._client: Any = bucket.client(bucket.endpoint)
 
     def names(self) -> list[str]:
-        """Return what is there, as paths below the place.
+        """Return the existing files, as paths below the folder.
 
         Raises:
-            ForbiddenError: If the key may not look.
-            UnreachableError: If the service does not answer.
+            ForbiddenError: If the key may not list.
+            UnreachableError: If the service does not respond.
         """
         place = self._key("")
         with self._explained():
@@ -45,21 +45,21 @@ class BucketFolder:
             return sorted(str(entry["Key"]).removeprefix(place) for entry in found)
 
     def put(self, files: list[tuple[str, Path]], on_bytes: Callable[[int], None], *, replace: bool) -> None:
-        """Write files; what has other names stays.
+        """Upload files; other files stay.
 
         Args:
-            on_bytes: Called with the number of bytes that were just sent.
+            on_bytes: Called with the number of bytes just sent.
 
         Raises:
-            ConflictError: If one is there and may not be.
+            ConflictError: If one exists and `replace` is false.
             ForbiddenError: If the key may not write.
-            UnreachableError: If the service does not answer.
+            UnreachableError: If the service does not respond.
         """
-        there = set() if replace else set(self.names()) & {name for name, _ in files}
-        if there:
+        existing = set() if replace else set(self.names()) & {name for name, _ in files}
+        if existing:
             raise ConflictError(
-                f"{self._bucket!r} has {sorted(there)[0]} already.",
-                hint="Name another prefix, or write over it with --force.",
+                f"{self._bucket!r} already contains {sorted(existing)[0]}.",
+                hint="Use another prefix, or overwrite it with --force.",
             )
         config = TransferConfig(multipart_threshold=PART_BYTES, multipart_chunksize=PART_BYTES, max_concurrency=4)
         for name, path in files:
@@ -69,11 +69,11 @@ class BucketFolder:
                 )
 
     def remove(self, names: list[str]) -> None:
-        """Remove files, by their paths below the place.
+        """Delete files, by their paths below the folder.
 
         Raises:
-            ForbiddenError: If the key may not remove them.
-            UnreachableError: If the service does not answer.
+            ForbiddenError: If the key may not delete them.
+            UnreachableError: If the service does not respond.
         """
         for name in names:
             with self._explained():
@@ -90,39 +90,41 @@ class BucketFolder:
         except ClientError as error:
             raise self._refused(error) from error
         except S3UploadFailedError as error:
-            cause = error.__context__  # boto3 keeps the answer of an upload there
+            cause = error.__context__  # boto3 keeps the service's response there
             if isinstance(cause, ClientError):
                 raise self._refused(cause) from error
-            raise UnreachableError(f"{self._bucket!r} cannot be written: {error}") from error
+            raise UnreachableError(f"Cannot write to {self._bucket!r}: {error}") from error
         except NoCredentialsError:
             raise ForbiddenError(
-                f"There is no key for {self._bucket!r}.",
+                f"No credentials for {self._bucket!r}.",
                 hint="Set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or AWS_PROFILE.",
             ) from None
         except ParamValidationError as error:
-            raise InputError(f"{self._bucket!r} cannot be written: {error}", hint="Check the bucket's name.") from error
+            raise InputError(f"Cannot write to {self._bucket!r}: {error}", hint="Check the bucket's name.") from error
         except (BotoCoreError, OSError) as error:
             raise UnreachableError(
-                f"{self._bucket!r} cannot be reached: {error}", hint="Check TUNEFLEET_S3_ENDPOINT and the network."
+                f"Cannot reach {self._bucket!r}: {error}", hint="Check TUNEFLEET_S3_ENDPOINT and the network."
             ) from error
 
     def _refused(self, error: ClientError) -> TunefleetError:
         code = error_code(error)
         if code == "NoSuchBucket":
-            return NotFoundError(f"There is no bucket {self._bucket.name}.", hint="Create it, or correct its name.")
+            return NotFoundError(
+                f"The bucket {self._bucket.name} does not exist.", hint="Create it, or correct its name."
+            )
         if code in _DENIED:
             return ForbiddenError(
-                f"{self._bucket!r} may not be written with this key ({code}).",
+                f"This key has no write access to {self._bucket!r} ({code}).",
                 hint="Check AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or AWS_PROFILE.",
             )
         status = error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 500)
-        if 300 <= status < 500 and status not in {408, 429}:  # what a repetition does not change
-            return InputError(f"{self._bucket!r} cannot be written: {error}", hint="Check bucket, region and endpoint.")
-        return UnreachableError(f"{self._bucket!r} cannot be written: {error}")
+        if 300 <= status < 500 and status not in {408, 429}:  # a retry does not change these
+            return InputError(f"Cannot write to {self._bucket!r}: {error}", hint="Check bucket, region and endpoint.")
+        return UnreachableError(f"Cannot write to {self._bucket!r}: {error}")
 
 
 def place_at(url: str, access_key: str, secret_key: str) -> BucketFolder:
-    """Return a place in a bucket of the service that this process's settings name; the keys are the caller's."""
+    """Return a folder in a bucket, with the endpoint of this process's settings and the caller's keys."""
     settings = load(PublishSettings)
     name, _, prefix = url.removeprefix("s3://").partition("/")
     keys = {"access_key": access_key, "secret_key": secret_key}

@@ -1,4 +1,4 @@
-"""What a store's refusal means, in our words: full, refused keys, a wrong clock, no such bucket, no answer."""
+"""Translates errors of object stores: full, rejected keys, wrong clock, missing bucket, no response."""
 
 from __future__ import annotations
 
@@ -26,30 +26,30 @@ _LATER: Final = frozenset({HTTPStatus.REQUEST_TIMEOUT, HTTPStatus.TOO_MANY_REQUE
 def in_our_words(
     name: str, said: str, status: int, detail: str, *, passes: bool, check: str, variables: str
 ) -> TunefleetError:
-    """Return the error for what a service said.
+    """Return the exception for a service's error.
 
     Args:
-        name: Of the place, such as `s3://bucket/prefix`.
-        status: Its HTTP status; 0 if there was no answer.
+        name: Name of the store, such as `s3://bucket/prefix`.
+        status: HTTP status; 0 without a response.
     """
     if said in _FULL or status == HTTPStatus.INSUFFICIENT_STORAGE:
         return NoRoomError(
-            f"The artifact store {name} cannot be used: it is full ({said}).",
-            hint="Raise its quota or remove old artifacts; what was sent is kept and goes on.",
+            f"The artifact store {name} is full ({said}).",
+            hint="Raise its quota or delete old artifacts. Interrupted uploads are kept and resume.",
             detail=detail,
         )
     if passes or status >= HTTPStatus.INTERNAL_SERVER_ERROR or status in _LATER:
         return UnreachableError(
-            f"The artifact store {name} does not answer as it should: {said}.",
+            f"The artifact store {name} is unavailable: {said}.",
             hint=f"Check {check}, or try again later.",
             detail=detail,
         )
     if said in _CLOCK:
-        hint = "The clock of this server and that of the store differ by too much: set it (NTP)."
+        hint = "The clocks of this server and the store differ too much: synchronize them with NTP."
     elif said in _KEYS:
-        hint = f"Its keys are refused, have expired or may not do this: renew {variables} and start the server again."
+        hint = f"The keys are rejected, expired or lack permissions: update {variables} and restart the server."
     elif said in _NO_PLACE:
-        hint = "Make it, or correct TUNEFLEET_ARTIFACTS."
+        hint = "Create it, or correct TUNEFLEET_ARTIFACTS."
     else:
-        hint = f"Check the server's TUNEFLEET_ARTIFACTS, {variables} and what they may do."
-    return MachineError(f"The artifact store {name} cannot be used: {said}.", hint=hint, detail=detail)
+        hint = f"Check the server's TUNEFLEET_ARTIFACTS, {variables} and their permissions."
+    return MachineError(f"The artifact store {name} is unusable: {said}.", hint=hint, detail=detail)

@@ -1,7 +1,7 @@
-"""What every store behind a network does: send and hash again, remember what is there, delete behind one's back.
+"""Common parts of the remote stores: sending with a second hash, cached sizes, deletion in the background.
 
-Uploads gather in the server's folder, where they can break and go on, and go to the service once their digest is
-right. A service adds the requests of its own.
+Uploads are collected in the server's folder, where they can be resumed, and sent to the service once their digest is
+verified. Each service adds its own requests.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ _REMEMBERED: Final = 65_536
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
-    """One object as a service lists it; times are Unix times."""
+class ListedObject:
+    """An object in a service's listing; times are Unix times."""
 
     key: str
     size_bytes: int
@@ -44,7 +44,7 @@ class Found:
 class RemoteStore(BlobStore):
     """Content-addressed files in a service.
 
-    Several processes may use a prefix if each says so (`others_write`) and they delete in turn.
+    Several processes may use a prefix if each of them sets `others_write` and they take turns at deleting.
     """
 
     def __init__(self, root: Path, name: str, prefix: str, *, link_s: int) -> None:
@@ -62,12 +62,12 @@ class RemoteStore(BlobStore):
         self._deleting: str | None = None
         self._deletions = 0
         self._may_list_parts = True
-        # Held for what is remembered of objects, never for a request. One that arrives while it is deleted waits.
+        # Guards the cached state; never held during a request. An upload waits while its object is being deleted.
         self._order = threading.Condition()
 
     @abstractmethod
     def _head(self, key: str) -> int | None:
-        """Return the length of an object in bytes; null if there is none."""
+        """Return the size of an object in bytes; `None` if it does not exist."""
 
     @abstractmethod
     def _url(self, key: str, filename: str) -> str:
@@ -78,38 +78,38 @@ class RemoteStore(BlobStore):
         """Yield the content of an object."""
 
     @abstractmethod
-    def _listed(self) -> Iterator[Found]:
+    def _listed(self) -> Iterator[ListedObject]:
         """Yield the objects below the prefix."""
 
     @abstractmethod
     def _send(self, part: Path, key: str, digest: str) -> None:
-        """Store a file, whole or not at all, hashing what is sent."""
+        """Store a file atomically, hashing the bytes that are sent."""
 
     @abstractmethod
     def _remove(self, key: str) -> None:
-        """Delete an object; one that is not there counts as deleted."""
+        """Delete an object; a missing one counts as deleted."""
 
     @abstractmethod
     def _sweep_there(self, limit: float) -> None:
-        """Remove parts of broken uploads that were begun before a Unix time."""
+        """Delete parts of interrupted uploads that were started before a Unix time."""
 
     @abstractmethod
     def _explained(self) -> AbstractContextManager[None]:
-        """Say what goes wrong inside in our words."""
+        """Translate errors of the service."""
 
     def close(self) -> None:
-        """Finish what is being sent; what is left to delete is found at the next collection."""
+        """Finish running uploads; pending deletions are repeated by the next collection."""
         self._deleter.shutdown(cancel_futures=True)
         if self.executor is not None:
             self.executor.shutdown()
 
     def find(self, digest: str) -> int | None:
-        """Return the length of a file in bytes; null if it is not in the store."""
+        """Return the size of a file in bytes; `None` if it is not in the store."""
         key = self._key(digest)
         with self._order:
             if digest in self._doomed:
                 return None
-            # Where other servers delete, only the service knows.
+            # If other servers delete, too, only the service knows.
             known, deletions = None if self.others_write else self._sizes.get(digest), self._deletions
         if known is not None:
             return known
@@ -118,13 +118,13 @@ class RemoteStore(BlobStore):
         if size_bytes is None:
             return None
         with self._order:
-            # What was deleted since it was asked for may be gone for good by now.
+            # A deletion since the request may have removed the object: do not cache the answer.
             if deletions == self._deletions:
                 self._remember(digest, size_bytes)
         return size_bytes
 
     def source(self, digest: str, filename: str) -> Link:
-        """Return a link to a file, good for some minutes."""
+        """Return a link to a file, valid for some minutes."""
         self.size(digest)
         with self._explained():
             return Link(self._url(self._key(digest), filename))
@@ -136,7 +136,7 @@ class RemoteStore(BlobStore):
             yield from self._read(self._key(digest))
 
     def kept_before(self, at: float) -> dict[str, int]:
-        """Return digest and size in bytes of each file that was kept before a Unix time."""
+        """Return digest and size in bytes of each file that was stored before a Unix time."""
         found: dict[str, int] = {}
         with self._explained():
             for each in self._listed():
@@ -151,7 +151,7 @@ class RemoteStore(BlobStore):
         part.unlink()
 
     def _take_direct(self, arrivals: Arrivals) -> None:
-        """Let workers send files to the service themselves."""
+        """Enable direct uploads by workers."""
         self.direct = DirectUploads(arrivals, self._explained, self._place)
 
     def _place(self, digest: str, size_bytes: int, send: Callable[[str], None]) -> None:
@@ -171,7 +171,7 @@ class RemoteStore(BlobStore):
                     self._remember(digest, size_bytes)
 
     def delete(self, digest: str) -> None:
-        """Remove a file: at once it is not found any more, and soon it is gone; with other servers, it is gone."""
+        """Delete a file: hidden now, removed in the background; with other servers, removed before this returns."""
         key = self._key(digest)
         with self._order:
             self._deletions += 1
@@ -183,7 +183,7 @@ class RemoteStore(BlobStore):
             self._deleter.submit(self._delete, digest, key)
 
     def sweep_partials(self, older_than_s: float) -> int:
-        """Remove what uploads left that nobody has gone on with, here and in the store; returns the bytes here."""
+        """Delete abandoned uploads, here and in the store; returns the bytes freed here."""
         freed = super().sweep_partials(older_than_s)
         try:
             with self._explained():
@@ -191,7 +191,9 @@ class RemoteStore(BlobStore):
         except MachineError as error:
             level = logging.WARNING if self._may_list_parts else logging.DEBUG
             self._may_list_parts = False
-            _log.log(level, "What broken uploads left in %s stays there: %s", self.name, error.detail or error)
+            _log.log(
+                level, "Parts of interrupted uploads in %s cannot be deleted: %s", self.name, error.detail or error
+            )
         return freed
 
     def _delete(self, digest: str, key: str) -> None:
@@ -205,9 +207,9 @@ class RemoteStore(BlobStore):
                 self._remove(key)
             gone = True
         except TunefleetError as error:
-            # The next collection tries again. Alone, nobody is told until then that it is here; among others it is:
-            # another server may have stored it anew, and what all may use this one must not deny.
-            _log.warning("%s could not be deleted from %s: %s", key, self.name, error.detail or error)
+            # The next collection tries again. A single server hides the file until then. With other servers it must
+            # stay visible: another one may have stored it again.
+            _log.warning("Cannot delete %s from %s: %s", key, self.name, error.detail or error)
         finally:
             with self._order:
                 self._deleting = None
@@ -225,16 +227,16 @@ class RemoteStore(BlobStore):
 
 
 def refuse_two_places(root: Path, name: str) -> None:
-    """Refuse a store elsewhere while the server's own folder still holds files."""
+    """Refuse a remote store while the server's own folder still contains files."""
     if (root / BLOBS).exists() and FolderStore(root).kept_before(float("inf")):
         raise MachineError(
-            f"The folder {root / BLOBS} holds files, and artifacts are to be kept in {name}.",
-            hint="Copy them there with the service's own tool, then give that folder another name.",
+            f"The folder {root / BLOBS} still contains files, but artifacts are configured to be stored in {name}.",
+            hint="Copy the files there with the service's own tool, then rename that folder.",
         )
 
 
 def check(found: str, digest: str) -> None:
-    """Refuse what is not any more what was hashed.
+    """Refuse a file that has changed since it was hashed.
 
     Raises:
         ArtifactError: If the digests differ.
@@ -244,7 +246,7 @@ def check(found: str, digest: str) -> None:
 
 
 def read_pieces(path: Path, size_bytes: int) -> Iterator[bytes]:
-    """Yield a file in pieces of a size."""
+    """Yield a file in pieces of a given size."""
     with path.open("rb") as file:
         while piece := file.read(size_bytes):
             yield piece

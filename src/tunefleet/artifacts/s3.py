@@ -1,9 +1,8 @@
-"""Files named by their digest in a bucket of S3, or of anything that speaks its protocol.
+"""Content-addressed files in an S3-compatible bucket: `s3://<bucket>/<prefix>/blobs/ab/<digest>`.
 
-    s3://<bucket>/<prefix>/blobs/ab/<digest>
-
-Uploads gather in the server's folder, where they can break and go on, and go to the bucket once their digest is right:
-what is sent is hashed again, and each request is signed with the digest of its bytes, which the other side checks.
+Uploads are collected in the server's folder, where they can be resumed, and sent to the bucket once their digest is
+verified: the sent bytes are hashed again, and each request is signed with the digest of its body, which the service
+verifies.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ from botocore.exceptions import ClientError
 from tunefleet import errors
 from tunefleet.artifacts.direct import Arrivals, PartLink
 from tunefleet.artifacts.refusals import in_our_words
-from tunefleet.artifacts.remote import LINK_S, SENDERS, TYPE, Found, RemoteStore, attachment, check, read_pieces
+from tunefleet.artifacts.remote import LINK_S, SENDERS, TYPE, ListedObject, RemoteStore, attachment, check, read_pieces
 from tunefleet.errors import MachineError, NotFoundError, TunefleetError
 from tunefleet.fsutil import CHUNK_BYTES
 
@@ -34,12 +33,12 @@ try:
 
 except ImportError as missing:
     raise MachineError(
-        "Artifacts in S3 need the package boto3.", hint=f"Install it: {errors.install('s3')}"
+        "Artifacts in S3 require the package boto3.", hint=f"Install it: {errors.install('s3')}"
     ) from missing
 
 _log = logging.getLogger(__name__)
 
-# A larger file is sent in parts of this size, or of a larger one if there were too many.
+# Larger files are sent in parts of this size, or larger parts if there would be too many.
 PART_BYTES: Final = 16 << 20
 _MAX_PARTS: Final = 9_000
 ABSENT: Final = frozenset({"404", "NoSuchKey", "NotFound"})
@@ -47,10 +46,10 @@ ABSENT: Final = frozenset({"404", "NoSuchKey", "NotFound"})
 
 @dataclass(frozen=True, slots=True)
 class Bucket:
-    """Where files are kept.
+    """The bucket of the files.
 
     Args:
-        public_endpoint: URL of the same service for who follows a link; null: the same.
+        public_endpoint: URL of the same service for links; `None` for the same URL.
     """
 
     name: str
@@ -66,7 +65,7 @@ class Bucket:
         return f"s3://{'/'.join(filter(None, (self.name, self.prefix)))}"
 
     def client(self, endpoint: str | None) -> Any:
-        """Return a client of the service; it may be shared between threads."""
+        """Return a client of the service, which threads may share."""
         session = boto3.session.Session(
             aws_access_key_id=self.access_key,
             aws_secret_access_key=self.secret_key,
@@ -75,9 +74,9 @@ class Bucket:
         )
         config = Config(
             signature_version="s3v4",
-            # Names of buckets as hosts work at Amazon's only; elsewhere they would need DNS entries.
+            # Bucket names in host names work only at Amazon; elsewhere they would need DNS entries.
             s3={"addressing_style": "path" if endpoint else "auto", "payload_signing_enabled": True},
-            # Checksums of Amazon's own are refused elsewhere; the signed digest of each body says as much.
+            # Other services reject Amazon's own checksums; the signed digest of each body protects it as well.
             request_checksum_calculation="when_required",
             response_checksum_validation="when_required",
             retries={"mode": "standard", "max_attempts": 4},
@@ -89,7 +88,7 @@ class Bucket:
 
 
 def entries(client: Any, bucket: str, prefix: str) -> Iterator[dict[str, Any]]:
-    """Yield what a bucket says of each file whose name begins with a prefix."""
+    """Yield the listing entries of files with a prefix."""
     for page in client.get_paginator("list_objects_v2").paginate(Bucket=bucket, Prefix=prefix):
         yield from page.get("Contents", ())
 
@@ -98,8 +97,8 @@ class S3Store(RemoteStore):
     """Content-addressed files in a bucket; one process at a time may delete from a prefix.
 
     Raises:
-        MachineError: If the bucket cannot be used, or the folder still holds files of a server that kept them there.
-        UnreachableError: If the service does not answer.
+        MachineError: If the bucket is unusable, or the local folder still contains files.
+        UnreachableError: If the service does not respond.
     """
 
     def __init__(self, root: Path, bucket: Bucket, *, link_s: int = LINK_S) -> None:
@@ -112,7 +111,7 @@ class S3Store(RemoteStore):
         self._take_direct(S3Arrivals(self._client, self._signer, bucket.name, self._arriving_place))
 
     def close(self) -> None:
-        """Finish what is being sent; what is left to delete is found at the next collection."""
+        """Finish running uploads; pending deletions are repeated by the next collection."""
         super().close()
         self._client.close()
 
@@ -144,9 +143,9 @@ class S3Store(RemoteStore):
         with contextlib.closing(body):
             yield from body.iter_chunks(CHUNK_BYTES)
 
-    def _listed(self) -> Iterator[Found]:
+    def _listed(self) -> Iterator[ListedObject]:
         for entry in entries(self._client, self._bucket.name, f"{self._prefix}/"):
-            yield Found(entry["Key"], int(entry["Size"]), entry["LastModified"].timestamp())
+            yield ListedObject(entry["Key"], int(entry["Size"]), entry["LastModified"].timestamp())
 
     def _remove(self, key: str) -> None:
         self._client.delete_object(Bucket=self._bucket.name, Key=key)
@@ -183,7 +182,7 @@ class S3Store(RemoteStore):
         try:
             self._client.abort_multipart_upload(Bucket=self._bucket.name, Key=key, UploadId=upload_id)
         except (BotoCoreError, ClientError) as error:
-            _log.warning("A broken upload stays in %r for now: %s", self._bucket, error)
+            _log.warning("Cannot abort an interrupted upload in %r: %s", self._bucket, error)
 
     @contextlib.contextmanager
     def _explained(self) -> Iterator[None]:
@@ -205,28 +204,28 @@ def _in_our_words(bucket: Bucket, error: Exception) -> TunefleetError:
 
 
 def error_code(error: Any) -> str:
-    """Return what the service calls an error of its own."""
+    """Return the service's error code."""
     return str(error.response.get("Error", {}).get("Code", "unknown"))
 
 
 _GONE: Final = frozenset({"NoSuchUpload", "NoSuchKey", "404", "NotFound"})
 _COPY: Final = TransferConfig(multipart_threshold=1 << 30, multipart_chunksize=256 << 20, max_concurrency=4)
-"""How the service copies: no request of this protocol copies more than 5 GB."""
+"""Copy in parts: one request of this protocol copies at most 5 GB."""
 
 
 class S3Arrivals(Arrivals):
-    """Arriving files in a bucket."""
+    """Direct uploads to a bucket."""
 
     def __init__(self, client: Any, signer: Any, bucket: str, place: str) -> None:
         self._client, self._signer = client, signer
         self._bucket, self._place = bucket, place
 
     def begin(self, name: str) -> str:
-        """Begin a multipart upload."""
+        """Start a multipart upload."""
         return str(self._client.create_multipart_upload(**self._at(name), ContentType=TYPE)["UploadId"])
 
     def parts(self, name: str, ref: str) -> dict[int, int] | None:
-        """Return the parts that are there; null if they are one object already."""
+        """Return the stored parts; `None` if they are assembled already."""
         try:
             return {number: size for number, size, _ in self._listed(name, ref)}
         except ClientError as error:
@@ -237,11 +236,11 @@ class S3Arrivals(Arrivals):
         except ClientError as error:
             if _code(error) not in _GONE:
                 raise
-            raise NotFoundError(f"The upload {name} is not there any more.", hint="Begin it again.") from error
+            raise NotFoundError(f"The upload {name} no longer exists.", hint="Start it again.") from error
         return None
 
     def link(self, name: str, ref: str, number: int, size_bytes: int, good_s: int) -> PartLink:
-        """Return a link that takes one part of exactly this length."""
+        """Return a link that accepts one part of exactly this size."""
         wanted = {**self._at(name), "UploadId": ref, "PartNumber": number, "ContentLength": size_bytes}
         return PartLink(str(self._signer.generate_presigned_url("upload_part", Params=wanted, ExpiresIn=good_s)))
 
@@ -251,7 +250,7 @@ class S3Arrivals(Arrivals):
         self._client.complete_multipart_upload(**self._at(name), UploadId=ref, MultipartUpload={"Parts": parts})
 
     def version(self, name: str) -> tuple[str, int]:
-        """Return ETag and length of the object."""
+        """Return ETag and size of the object."""
         found = self._client.head_object(**self._at(name))
         return str(found["ETag"]), int(found["ContentLength"])
 
@@ -262,12 +261,12 @@ class S3Arrivals(Arrivals):
             yield from body.iter_chunks(CHUNK_BYTES)
 
     def copy(self, name: str, version: str, key: str) -> None:
-        """Let the service copy the object."""
+        """Copy the object within the service."""
         only = {"CopySourceIfMatch": version}
         self._client.copy(self._at(name), self._bucket, key, ExtraArgs=only, Config=_COPY)
 
     def discard(self, name: str, ref: str) -> None:
-        """Abort the multipart upload, and delete what has become of it."""
+        """Abort the multipart upload, and delete the object if it was assembled."""
         try:
             if ref:
                 self._client.abort_multipart_upload(**self._at(name), UploadId=ref)
@@ -277,7 +276,7 @@ class S3Arrivals(Arrivals):
         self._client.delete_object(**self._at(name))
 
     def old(self, limit: float) -> Iterator[tuple[str, str]]:
-        """Yield multipart uploads, and objects that were left."""
+        """Yield old multipart uploads and abandoned objects."""
         place = f"{self._place}/"
         for page in self._client.get_paginator("list_objects_v2").paginate(Bucket=self._bucket, Prefix=place):
             for found in page.get("Contents", ()):

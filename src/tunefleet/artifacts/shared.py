@@ -1,10 +1,7 @@
-"""Files named by their digest in a folder that several servers share, on NFS for example.
+"""Content-addressed files in a folder that several servers share, for example on NFS.
 
-    <shared>/blobs/ab/<digest>        whole and verified; never changed again
-    <shared>/arriving/<random>.part   on its way there
-
-Nothing there is locked: a file is copied under a name that no other server can have, hashed again as it goes, synced
-and renamed. Uploads gather in each server's own folder.
+Nothing there is locked: a file is copied to `arriving/<random>.part`, a name that no other server uses, hashed again,
+synced and renamed to `blobs/ab/<digest>`. Uploads are collected in each server's own folder.
 """
 
 from __future__ import annotations
@@ -23,6 +20,7 @@ from tunefleet.artifacts.remote import check, read_pieces, refuse_two_places
 from tunefleet.errors import MachineError, UnreachableError, is_disk_full
 from tunefleet.fsutil import CHUNK_BYTES
 
+# Errors of an unavailable network file system; others, such as missing permissions, do not go away.
 _AWAY: Final = frozenset({errno.ESTALE, errno.EIO, errno.ETIMEDOUT, errno.ENOTCONN, errno.EHOSTDOWN})
 
 
@@ -30,13 +28,13 @@ class SharedFolderStore(FolderStore):
     """Content-addressed files in a folder of several servers.
 
     Raises:
-        MachineError: If the folder is not there or cannot be written, or the own one still holds files.
+        MachineError: If the folder is missing or not writable, or the server's own folder still contains files.
     """
 
     def __init__(self, root: Path, shared: Path) -> None:
         refuse_two_places(root, f"file://{shared}")
         if not shared.is_dir():
-            raise MachineError(f"The shared folder {shared} is not there.", hint="Mount it, or make it.")
+            raise MachineError(f"The shared folder {shared} does not exist.", hint="Mount or create it.")
         try:
             super().__init__(shared)
             self._arriving = shared / "arriving"
@@ -46,26 +44,26 @@ class SharedFolderStore(FolderStore):
             probe.unlink()
         except OSError as error:
             raise MachineError(
-                f"The shared folder {shared} cannot be written: {error.strerror}.",
-                hint="Let the user of the server write there.",
+                f"Cannot write to the shared folder {shared}: {error.strerror}.",
+                hint="Grant write access to the server's user.",
             ) from error
         self.root, self.shared = root, shared
         self.uploads = root / "uploads"
         self.uploads.mkdir(parents=True, exist_ok=True)
 
     def keep(self, part: Path, digest: str) -> None:
-        """Copy a file there and give it its name, durably; of several servers that do, any may be first.
+        """Copy a file there under its final name, durably; several servers may do so at the same time.
 
         Raises:
-            NoRoomError: If the folder is full; what was sent is kept.
-            UnreachableError: If the folder does not answer.
+            NoRoomError: If the folder is full; the upload is kept.
+            UnreachableError: If the folder does not respond.
         """
         target = self._path(digest)
         copy = self._arriving / f"{secrets.token_hex(16)}.part"
         try:
             target.parent.mkdir(parents=True, exist_ok=True)
             self._copy(part, copy, digest)
-            # Not kept if it is there: what lies under this name is the same, and the younger date protects it.
+            # Also if it exists already: the content is the same, and the newer time protects it from collection.
             super().keep(copy, digest)
         except OSError as error:
             raise self._in_our_words(error) from error
@@ -74,11 +72,11 @@ class SharedFolderStore(FolderStore):
         part.unlink()
 
     def delete(self, digest: str) -> None:
-        """Remove a file; where another server has just done so there is nothing to do."""
+        """Delete a file; ignores one that another server has just deleted."""
         self._path(digest).unlink(missing_ok=True)
 
     def sweep_partials(self, older_than_s: float) -> int:
-        """Remove what uploads left, here and in the shared folder; returns the bytes that were freed."""
+        """Delete abandoned uploads, here and in the shared folder; returns the bytes freed."""
         freed, limit = super().sweep_partials(older_than_s), time.time() - older_than_s
         for each in self._arriving.glob("*.part"):
             try:
@@ -87,7 +85,7 @@ class SharedFolderStore(FolderStore):
                     each.unlink()
                     freed += status.st_size
             except FileNotFoundError:
-                continue  # it arrived, or another server sweeps too
+                continue  # it was renamed, or another server swept it
         return freed
 
     def _copy(self, part: Path, copy: Path, digest: str) -> None:
@@ -104,11 +102,11 @@ class SharedFolderStore(FolderStore):
         if is_disk_full(error):
             return NoRoomError(
                 f"The shared folder {self.shared} is full.",
-                hint="Free some space or remove old artifacts; what was sent is kept and goes on.",
+                hint="Free some space or delete old artifacts. Interrupted uploads are kept and resume.",
             )
         if error.errno in _AWAY:
-            return UnreachableError(f"The shared folder {self.shared} does not answer: {error.strerror}.")
+            return UnreachableError(f"The shared folder {self.shared} does not respond: {error.strerror}.")
         return MachineError(
-            f"The shared folder {self.shared} cannot be written: {error.strerror}.",
-            hint="Let the user of the server write there.",
+            f"Cannot write to the shared folder {self.shared}: {error.strerror}.",
+            hint="Grant write access to the server's user.",
         )

@@ -1,7 +1,7 @@
-"""One file on its way into a store: appended to, hashed, kept if its digest is the announced one.
+"""One resumable upload: appended to, hashed, and stored if it has the announced digest.
 
-Each write and each hash lets other threads run and waits for its turn again, which with many uploads costs more than
-the bytes: so several pieces are written at once, and hashed many at a time once they are in the file.
+Each write and each hash releases the GIL and waits for it again, which with many uploads costs more than the bytes: so
+several pieces are written in one call, and hashed in large blocks once they are in the file.
 """
 
 from __future__ import annotations
@@ -18,17 +18,17 @@ from filelock import FileLock
 from tunefleet.errors import ArtifactError, MachineError, TooLargeError, is_disk_full
 from tunefleet.fsutil import begin_writing
 
-# So much is gathered before the disk begins with it, while the rest arrives.
+# After this many bytes the kernel is asked to start writing, while the rest arrives.
 _WRITE_OUT_BYTES: Final = 4 << 20
-# So much, at most, is in the file and not hashed yet: the rest of a large one is not left for its end.
+# Most bytes in the file that are not hashed yet, so that a large file is not hashed only at its end.
 _UNHASHED_BYTES: Final = 32 << 20
 _HASHED_AT_ONCE_BYTES: Final = 4 << 20
 _MOST_PIECES: Final = os.sysconf("SC_IOV_MAX")
-"""So many the system takes with one call."""
+"""The system's limit of buffers per `writev` call."""
 
 
 class Upload:
-    """One file on its way into a store; made by `BlobStore.append`."""
+    """A resumable upload; created by `BlobStore.append`."""
 
     def __init__(
         self,
@@ -62,7 +62,7 @@ class Upload:
 
     @property
     def complete(self) -> bool:
-        """Whether all bytes are here."""
+        """Whether all bytes are received."""
         return self.offset == self.total
 
     def write(self, data: bytes | bytearray | memoryview) -> None:
@@ -70,14 +70,14 @@ class Upload:
         self.write_all([data])
 
     def write_all(self, pieces: Sequence[bytes | bytearray | memoryview]) -> None:
-        """Append bytes that came in pieces.
+        """Append pieces of bytes.
 
         Raises:
-            TooLargeError: If they go beyond the announced length; nothing of them is kept.
-            MachineError: If the disk is full; what fitted is kept and counted.
+            TooLargeError: If they exceed the announced size; none of them is written.
+            MachineError: If the disk is full; the bytes that fitted are kept.
         """
         if self.offset + sum(map(len, pieces)) > self.total:
-            raise TooLargeError(f"The upload of {self.digest[:12]}… has more than the {self.total:,} bytes announced.")
+            raise TooLargeError(f"The upload of {self.digest[:12]}… exceeds the announced {self.total:,} bytes.")
         rest = [memoryview(piece) for piece in pieces if piece]
         while rest:
             try:
@@ -93,12 +93,12 @@ class Upload:
             begin_writing(self._file.fileno())
 
     def finish(self) -> bool:
-        """Put the file in its place, if it is whole.
+        """Store the file if it is complete.
 
         Raises:
-            ArtifactError: If the content does not have the announced digest; what was sent is thrown away.
+            ArtifactError: If the digest does not match; the upload is deleted.
             MachineError: If the disk is full.
-            UnreachableError: If the store does not answer; what was sent is kept.
+            UnreachableError: If the store does not respond; the upload is kept.
         """
         if not self.complete:
             return False
@@ -111,57 +111,57 @@ class Upload:
         return True
 
     def verify(self) -> None:
-        """Refuse a file that is not the announced one.
+        """Check the digest of the upload.
 
         Raises:
-            ArtifactError: If the content does not have the announced digest; what was sent is thrown away.
+            ArtifactError: If the digest does not match; the upload is deleted.
         """
         self._hash_rest()
         if self._hash.hexdigest() != self.digest:
             self.discard()
             raise ArtifactError(
-                f"The upload of {self.digest[:12]}… does not have the digest that was announced.",
-                hint="The file changed or was damaged on the way; upload it again from the start.",
+                f"The digest of the upload {self.digest[:12]}… does not match.",
+                hint="The file changed or was corrupted in transfer. Upload it again from the start.",
             )
 
     def discard(self) -> None:
-        """Throw away what was sent: nobody goes on with it."""
+        """Delete the received bytes."""
         self.path.unlink(missing_ok=True)
 
     def close(self) -> None:
-        """Let go of the file; what was written stays for a later upload, and nothing if that was nothing."""
+        """Close the file; received bytes stay for a later upload, an empty file is deleted."""
         over, self._over = self._over, None
         if over is not None:
             over()
         self._file.close()
         if self._lock.is_locked:
             if self.offset == 0:
-                # The disk was full, or nothing came: an empty file is nothing to go on with.
+                # The disk was full, or no data arrived: an empty file cannot be resumed.
                 self.discard()
             let_go(self._lock, self.path)
 
     def _hash_rest(self) -> None:
-        """Hash what is in the file and was not hashed yet."""
+        """Hash the bytes in the file that are not hashed yet."""
         if self._hashed == self.offset:
             return
         buffer = memoryview(bytearray(min(_HASHED_AT_ONCE_BYTES, self.offset - self._hashed)))
         while self._hashed < self.offset:
             count = os.preadv(self._file.fileno(), [buffer[: self.offset - self._hashed]], self._hashed)
             if not count:
-                raise ArtifactError(f"The upload of {self.digest[:12]}… became shorter.", hint="Upload it again.")
+                raise ArtifactError(f"The upload of {self.digest[:12]}… was truncated.", hint="Upload it again.")
             self._hash.update(buffer[:count])
             self._hashed += count
 
     def _no_room(self, error: OSError) -> NoReturn:
         if is_disk_full(error):
             raise MachineError(
-                f"The disk at {self.path.parent} is full.", hint="Free some space or remove old artifacts."
+                f"The disk at {self.path.parent} is full.", hint="Free some space or delete old artifacts."
             ) from error
         raise error
 
 
 def _behind(pieces: list[memoryview], count: int) -> list[memoryview]:
-    """Return what follows so many bytes of pieces."""
+    """Return the pieces after the first `count` bytes."""
     for number, piece in enumerate(pieces):
         if count < len(piece):
             return [piece[count:], *pieces[number + 1 :]]
@@ -170,7 +170,7 @@ def _behind(pieces: list[memoryview], count: int) -> list[memoryview]:
 
 
 def let_go(lock: FileLock, part: Path) -> None:
-    """Give up the right to write a part."""
-    # Under the lock: whoever opened the file before finds it without a name, and does not take that for the lock.
+    """Release the lock of an upload."""
+    # Unlinked while locked: a process that opened the file earlier notices that it has no name and does not use it.
     part.with_suffix(".lock").unlink(missing_ok=True)
     lock.release()

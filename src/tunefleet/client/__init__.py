@@ -1,7 +1,7 @@
-"""The typed HTTP client that SDK, CLI, worker and agent share: synchronous, asynchronous, and transfer with resume.
+"""The typed HTTP client of SDK, CLI, worker and agent: synchronous, asynchronous, with resumable transfers.
 
-Calls are plain values (`routes`), what takes several of them is a generator (`flows`, `transfer`), and two small
-drivers (`transport`) run both. It refuses to know what a task does, and how the server stores anything.
+Calls are plain values (`routes`), operations of several calls are generators (`flows`, `transfer`), and two small
+drivers (`transport`) run both. Knows neither what a task does nor how the server stores anything.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""`Client` and `AsyncClient`: a server's whole API, typed."""
+"""`Client` and `AsyncClient`: the typed API of a server."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tunefleet.client.verb import Awaited, Blocking, Verb
 
 
 class ServerVerbs:
-    """What concerns the server as a whole."""
+    """Methods that concern the server as a whole."""
 
     info = Verb(workflow_routes.info)
     schema = Verb(workflow_routes.schema)
@@ -30,7 +30,7 @@ class ServerVerbs:
 
 
 class Client(ServerVerbs, Blocking):
-    """A server's API, synchronously.
+    """A server's API, synchronous.
 
         with Client() as client:
             run = client.submit("sft.yaml")
@@ -38,14 +38,14 @@ class Client(ServerVerbs, Blocking):
             run.fetch("adapter", "./adapter")
 
     Args:
-        url: The server; by default `TUNEFLEET_URL`, then the one that `tunefleet up` or `tunefleet login` saved.
-        key: An API key; by default `TUNEFLEET_KEY`, then the saved one of that server.
-        patience_s: How long a call that may be repeated is tried again while the server does not answer.
-        refused_s: How long, at most, if it is on this machine and nobody listens there.
+        url: URL of the server. Default: `TUNEFLEET_URL`, then the one that `tunefleet up` or `tunefleet login` saved.
+        key: API key. Default: `TUNEFLEET_KEY`, then the saved key of that server.
+        patience_s: Seconds to retry a repeatable call while the server does not respond.
+        refused_s: Upper limit of `patience_s` if the server is on this machine and no process listens on its port.
 
     Raises:
-        UnreachableError: If no server is known.
-        AuthError: If no key is known.
+        UnreachableError: If no server is configured.
+        AuthError: If no key is configured.
     """
 
     def __init__(
@@ -94,19 +94,19 @@ class Client(ServerVerbs, Blocking):
         wait: bool = False,
         on_progress: transfer.OnProgress = transfer.ignore_progress,
     ) -> resources.Run:
-        """Submit a document, given by its path, its text or its content; local files that it names are uploaded.
+        """Submit a workflow file, given by its path, text or content; uploads the local files that it names.
 
         Args:
-            source: Path of the document, its text, or what it says as a mapping.
-            overrides: Dotted path below `spec` → value, to change before submitting.
-            idempotency_key: The same key gets the first answer again.
-            strict: Refuse a task that no present worker could ever run.
-            wait: Return only when the task is final.
-            on_progress: Told how far uploads are.
+            source: Path of the workflow file, its text, or its content as a mapping.
+            overrides: Fields of `spec` to change before submitting: dotted path → value.
+            idempotency_key: Repeating the call with the same key returns the first response.
+            strict: Refuse a task that none of the current workers can run.
+            wait: Wait until the task is final.
+            on_progress: Called with the progress of uploads.
 
         Raises:
-            SpecError: If the document is wrong; every fault is listed.
-            InputError: If a file that it names is not there.
+            SpecError: If the workflow file is invalid; lists every error.
+            InputError: If a file that it names does not exist.
         """
         from tunefleet.client.submission import submit
 
@@ -120,7 +120,7 @@ class Client(ServerVerbs, Blocking):
 
 
 class AsyncClient(ServerVerbs, Awaited):
-    """A server's API, asynchronously; arguments and errors are those of `Client`.
+    """A server's API, asynchronous; arguments and errors are those of `Client`.
 
     async with AsyncClient() as client:
         run = await client.submit("sft.yaml")
@@ -176,7 +176,7 @@ class AsyncClient(ServerVerbs, Awaited):
         wait: bool = False,
         on_progress: transfer.OnProgress = transfer.ignore_progress,
     ) -> resources.AsyncRun:
-        """Submit a document; see `Client.submit`."""
+        """Submit a workflow file; see `Client.submit`."""
         from tunefleet.client.submission import submit
 
         flow = submit(

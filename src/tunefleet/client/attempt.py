@@ -1,7 +1,7 @@
-"""What a worker delivers for one attempt of a task, with the attempt's token as its key.
+"""Delivers journal, log and outputs of one attempt of a task, authenticated with the attempt's token.
 
-Synchronous and safe to share between threads. Knows nothing of job folders or of retries over minutes: journal and
-log calls fail fast, and the shipper that calls them backs off.
+Synchronous and thread-safe. Knows nothing of job folders or of retries over minutes: journal and log calls fail fast,
+and the caller backs off.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ class AttemptClient:
     """Delivers journal, log and artifacts of one attempt.
 
     Args:
-        patience_s: How long a call is tried again while the server does not answer.
-        throttle: Holds what is sent and fetched to a speed.
-        reach: What this process knows of the way to the server's object store.
+        patience_s: Seconds to retry a call while the server does not respond.
+        throttle: Limits the transfer rate.
+        reach: Shared knowledge of whether the server's object store is reachable.
     """
 
     def __init__(
@@ -51,25 +51,25 @@ class AttemptClient:
         self.close()
 
     def close(self) -> None:
-        """Close the connections; what is on its way is given up."""
+        """Close the connections; aborts running transfers."""
         self._direct.close()
         self._transport.close()
 
     def journal(self, task_id: str, batch: JournalBatch) -> int:
-        """Deliver records of one launch.
+        """Deliver journal records of one launch.
 
         Returns:
-            The next sequence number that the server takes.
+            The next sequence number that the server expects.
 
         Raises:
-            OffsetConflict: If records before these are missing; `cursor` says from where.
-            AuthError: If the token is void: the attempt was given to another worker.
-            UnreachableError: If the server does not answer.
+            OffsetConflict: If earlier records are missing; `cursor` is the first of them.
+            AuthError: If the token was revoked: another worker has the attempt.
+            UnreachableError: If the server does not respond.
         """
         return self._transport.run(workflow_routes.put_journal(task_id, batch)).cursor
 
     def log(self, task_id: str, offset: int, data: bytes) -> int:
-        """Deliver a piece of the attempt's log; returns the next offset, raises as `journal` does."""
+        """Deliver a part of the attempt's log; returns the next offset, raises as `journal` does."""
         return self._transport.run(workflow_routes.put_log(task_id, offset, data)).cursor
 
     def push_artifact(
@@ -81,17 +81,17 @@ class AttemptClient:
         metadata: Mapping[str, Any] | None = None,
         expected: Mapping[str, str] | None = None,
     ) -> ArtifactView:
-        """Upload a file or folder as an output of the task; a repeat costs nothing but the hashing.
+        """Upload a file or folder as an output of the task; repeating it costs only the hashing.
 
         Args:
             path: The file or folder.
-            metadata: Anything JSON that is to stay with it.
-            expected: Paths within the folder and the digest of each: these files go and no others.
+            metadata: JSON metadata of the artifact.
+            expected: Relative path → digest; uploads exactly these files.
 
         Raises:
-            NotFoundError: If there is nothing at `path`.
-            ArtifactError: If a file is not as expected, or changes while it is read.
-            UnreachableError: If the server does not answer; what arrived is kept for the next try.
+            NotFoundError: If `path` does not exist.
+            ArtifactError: If a file does not match `expected`, or changes while it is read.
+            UnreachableError: If the server does not respond; the next try resumes the upload.
         """
         return self._transport.run(
             transfer.deliver(
@@ -105,32 +105,32 @@ class AttemptClient:
         """Download an input of the task into `dest`.
 
         Returns:
-            The file, if the artifact was pushed as a single file, else `dest`.
+            The file if the artifact is a single file, else `dest`.
 
         Raises:
-            ArtifactError: If what arrives does not match its digest.
+            ArtifactError: If the download does not match its digest.
         """
         return self._transport.run(transfer.fetch(digest, dest, on_progress=on_progress))
 
     def chat_turns(self, task_id: str, poll: ChatPoll) -> ChatTurns:
-        """Ask for the turns of a chat; the answer is held for as long as `poll` says.
+        """Poll for the turns of a chat, for as long as `poll` sets.
 
         Raises:
-            AuthError: If the token is void.
-            UnreachableError: If the server does not answer.
+            AuthError: If the token was revoked.
+            UnreachableError: If the server does not respond.
         """
         return self._transport.run(chat_routes.fetch_turns(task_id, poll))
 
     def chat_piece(self, task_id: str, turn_id: str, piece: ChatPiece) -> bool:
-        """Tell a piece of an answer; returns whether anybody still listens, raises as `chat_turns` does."""
+        """Send a piece of an answer; returns whether the client is still connected, raises as `chat_turns` does."""
         return not self._transport.run(chat_routes.tell_piece(task_id, turn_id, piece)).gone
 
     def result_files(self, task_id: str) -> tuple[ResultFile, ...]:
-        """List the files of the task, or of one that it reads, each with a link.
+        """List the files of the task, or of one that it reads, each with a signed link.
 
         Raises:
-            NotFoundError: If there is no such task.
-            ForbiddenError: If the attempt has nothing to do with it.
+            NotFoundError: If the task does not exist.
+            ForbiddenError: If the attempt does not read that task.
         """
         return self._transport.run(workflow_routes.result_files(task_id)).files
 
@@ -142,10 +142,10 @@ class AttemptClient:
         *,
         on_progress: transfer.OnProgress = transfer.ignore_progress,
     ) -> None:
-        """Download one of those files to `dest`; goes on where an earlier call was cut.
+        """Download one of these files to `dest`; resumes an interrupted download.
 
         Raises:
             ArtifactError: If what arrives does not match its digest.
-            UnreachableError: If the server does not answer.
+            UnreachableError: If the server does not respond.
         """
         self._transport.run(transfer.fetch_result_file(task_id, file, dest, on_progress=on_progress))

@@ -1,7 +1,7 @@
-"""The backend protocol of the agent: reports of one job with its token, and the polling of jobs with an API key.
+"""The backend protocol of the agent: reports of one job with its token, and polling for jobs with an API key.
 
-Any backend that speaks the document's routes will do; what only our server knows is left out by others. Calls fail
-fast: who calls has the patience.
+Any backend that implements the documented routes works; extensions that only our server has are optional. Calls fail
+fast: callers retry.
 """
 
 from __future__ import annotations
@@ -39,20 +39,20 @@ M = TypeVar("M", bound=Message)
 _TIMEOUT: Final = httpx.Timeout(30.0, connect=10.0)
 _TRANSIENT: Final = frozenset({408, 425, 429})
 _AWAY: Final = frozenset({502, 503, 504})
-"""What stands before a backend says while it is away."""
+"""Statuses with which a proxy reports that the backend is down."""
 _MAX_WORDS: Final = 300
 
 
 class BackendBusy(UnreachableError):
-    """What stands before a backend answers that it cannot be asked now, which it may say of one request alone."""
+    """A proxy or the backend cannot serve this request now; other requests may succeed."""
 
 
 class BackendFault(UnreachableError):
-    """A backend that answers, and fails at what it was sent: as well its own trouble as what it cannot store."""
+    """The backend responds with an error: it has a problem of its own, or cannot store the payload."""
 
 
 class JobClient:
-    """Reports one job.
+    """Reports the state of one job.
 
     Args:
         token: The job's token.
@@ -71,32 +71,32 @@ class JobClient:
         """Report one point of the series.
 
         Raises:
-            UnreachableError: If the backend does not answer, or cannot take it now.
-            AuthError: If the token is not good.
-            InputError: If it will never take this.
+            UnreachableError: If the backend does not respond, or cannot accept it now.
+            AuthError: If the token is invalid.
+            InputError: If the backend rejects it permanently.
         """
         self._send("PUT", f"/api/training/local/{job_id}/metrics", point.model_dump(mode="json", exclude_none=True))
 
     def metrics_batch(self, job_id: str, points: Sequence[TrainingMetrics]) -> None:
-        """Report points at once; raises as `metrics` does, and `NotFoundError` where a backend takes no batches."""
+        """Report points in one request; raises as `metrics`, and `NotFoundError` if the backend has no batch route."""
         rows = [point.model_dump(mode="json", exclude_none=True) for point in points]
         self._send("POST", "/api/training/local/metrics", {"job_id": job_id, "metrics": rows})
 
     def status(self, job_id: str, patch: StatusPatch) -> None:
-        """Report how the job stands; raises as `metrics` does."""
+        """Report the status of the job; raises as `metrics` does."""
         self._send("PATCH", f"/api/training/local/{job_id}/status", patch.model_dump(mode="json", exclude_none=True))
 
     def logs(self, job_id: str, lines: Sequence[str], offset: int) -> None:
-        """Report lines of the log; `offset` is the number of the first. Raises as `metrics` does."""
+        """Report log lines; `offset` is the number of the first. Raises as `metrics` does."""
         body = LogLines(logs=list(lines), offset=offset)
         self._send("POST", f"/api/training/local/{job_id}/logs", body.model_dump(mode="json"))
 
     def is_there(self, job_id: str, offset: int) -> bool:
-        """Whether the backend takes or refuses, with this token, no line of a log behind so many, or no points."""
+        """Return whether the backend responds to this token: accepts or rejects an empty log or metrics report."""
         return any(answer is not None for answer in self._answers(job_id, offset))
 
     def takes_token(self, job_id: str, offset: int) -> bool:
-        """Whether the token is good for one of them; a backend may know no batches of points."""
+        """Return whether the backend accepts the token on one of these routes; it may have no batch route."""
         return any(answer not in {None, "not found"} for answer in self._answers(job_id, offset))
 
     def _answers(self, job_id: str, offset: int) -> Iterator[str | None]:
@@ -113,11 +113,11 @@ class JobClient:
                 yield "taken"
 
     def predictions(self, job_id: str, predictions: Sequence[dict[str, Any]]) -> None:
-        """Report sample answers; raises as `metrics` does."""
+        """Report sample predictions; raises as `metrics` does."""
         self._send("POST", "/api/training/local/predictions", {"job_id": job_id, "predictions": list(predictions)})
 
     def send(self, what: str, job_id: str, body: Any) -> None:
-        """Report something as it was put together before: `metrics`, `predictions` or `logs`; raises as `metrics`."""
+        """Report a prepared body of `metrics`, `predictions` or `logs`; raises as `metrics` does."""
         match what:
             case "metrics":
                 self._send("PUT", f"/api/training/local/{job_id}/metrics", body)
@@ -127,18 +127,18 @@ class JobClient:
                 self._send("POST", f"/api/training/local/{job_id}/logs", body)
 
     def fetch_input(self, ref: dict[str, str], folder: Path) -> Path:
-        """Fetch an artifact that a job needs, from our own server; what is there already is not fetched again.
+        """Download an artifact that a job needs from our server; a complete one is not downloaded again.
 
         Args:
             ref: `digest`, and `name` for messages.
-            folder: Where inputs lie.
+            folder: Folder of the inputs.
 
         Returns:
-            The file or folder; of an archive, what was in it.
+            The file or folder; for an archive, its unpacked content.
         """
         digest = ref["digest"]
-        whole = folder / digest
-        if not whole.exists():
+        complete = folder / digest
+        if not complete.exists():
             part = folder / f"{digest}.part"
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             part.mkdir(exist_ok=True)
@@ -147,15 +147,17 @@ class JobClient:
             if inner != Path() and is_archive(part / inner):
                 unpack(part / inner, part / "unpacked")
                 (part / inner).unlink()
-            part.replace(whole)
-        entries = list(whole.iterdir())
-        unpacked = whole / "unpacked"
+            # The rename marks the download as complete: a process killed before it leaves only the `.part` folder,
+            # which the next call continues.
+            part.replace(complete)
+        entries = list(complete.iterdir())
+        unpacked = complete / "unpacked"
         if unpacked.is_dir():
             return unpacked
-        return entries[0] if len(entries) == 1 and entries[0].is_file() else whole
+        return entries[0] if len(entries) == 1 and entries[0].is_file() else complete
 
     def deliver(self, task_id: str, outputs: Sequence[tuple[str, str, Path]]) -> None:
-        """Upload what the job has left to our own server: for each its name, its kind and its path."""
+        """Upload the job's outputs to our server: name, kind and path of each."""
         with AttemptClient(self.url, self._token) as attempt:
             for name, kind, path in outputs:
                 attempt.push_artifact(task_id, name, kind, path)
@@ -168,7 +170,7 @@ class AgentClient:
     """Polls a backend for jobs.
 
     Args:
-        headers: What else says who asks: hostname, platform.
+        headers: Further identification of the agent: hostname, platform.
     """
 
     def __init__(self, url: str, key: str, agent_id: str, headers: dict[str, str]) -> None:
@@ -186,11 +188,11 @@ class AgentClient:
         self._http.close()
 
     def poll(self, wait_s: float, *, want: int) -> PollReply:
-        """Ask for a job and for commands.
+        """Poll for a job and for commands.
 
         Args:
-            wait_s: How long our own server may hold the call; others ignore it.
-            want: How many jobs there is room for.
+            wait_s: How long our server may hold the request; other backends ignore it.
+            want: How many jobs the agent can take.
         """
         headers = {"X-Poll-Wait": f"{wait_s:g}", "X-Agent-Want": str(want)}
         timeout = httpx.Timeout(30.0 + wait_s, connect=10.0)
@@ -198,7 +200,7 @@ class AgentClient:
         return _read(PollReply, answer)
 
     def claim(self, job_id: str) -> ClaimReply:
-        """Take a job.
+        """Claim a job.
 
         Raises:
             ConflictError: If another agent has it.
@@ -206,10 +208,10 @@ class AgentClient:
         return _read(ClaimReply, _call(self._http, "POST", f"/api/training/agent/claim/{job_id}", {}))
 
     def heartbeat(self, beat: Heartbeat) -> HeartbeatReply:
-        """Say what is held.
+        """Report the jobs that this agent holds.
 
         Raises:
-            NotFoundError: If the backend knows no heartbeats: then claims have no lease.
+            NotFoundError: If the backend has no heartbeats: claims then have no lease.
         """
         body = beat.model_dump(mode="json", exclude_none=True)
         return _read(HeartbeatReply, _call(self._http, "POST", "/api/training/agent/heartbeat", body))
@@ -224,23 +226,26 @@ def _call(http: httpx.Client, method: str, path: str, body: dict[str, Any] | Non
     try:
         response = http.request(method, path, json=body, **options)
     except (httpx.ReadError, httpx.WriteError, httpx.RemoteProtocolError, httpx.DecodingError) as error:
-        raise BackendBusy(f"{http.base_url} broke off {method} {path}.", detail=repr(error)) from error
+        raise BackendBusy(
+            f"{http.base_url} closed the connection during {method} {path}.", detail=repr(error)
+        ) from error
     except (httpx.ReadTimeout, httpx.WriteTimeout) as error:
-        raise BackendBusy(f"{http.base_url} does not answer {method} {path} in time.", detail=repr(error)) from error
+        raise BackendBusy(f"{http.base_url} did not respond to {method} {path} in time.", detail=repr(error)) from error
     except (httpx.HTTPError, httpx.InvalidURL) as error:
-        silent = UnreachableError(f"{http.base_url} does not answer.", detail=repr(error))
+        silent = UnreachableError(f"{http.base_url} does not respond.", detail=repr(error))
         raise trust.explained(str(http.base_url), error) or silent from error
     if response.is_success:
         try:
             return response.json() if response.content else {}
         except (ValueError, RecursionError) as error:
-            raise BackendFault(f"{http.base_url} did not answer {path} with JSON.") from error
+            raise BackendFault(f"{http.base_url} did not return JSON for {path}.") from error
     raise _refusal(response, f"{method} {path}")
 
 
 def _refusal(response: httpx.Response, what: str) -> TunefleetError:
     status, words = response.status_code, response.text[:_MAX_WORDS].strip()
-    message = f"The backend answered {what} with {status}{f': {words}' if words else ''}"
+    message = f"The backend responded to {what} with {status}{f': {words}' if words else ''}"
+    # A proxy's 502 to 504 means that the backend is down; any other 5xx comes from the backend and may repeat forever.
     if status >= 500 and status not in _AWAY:
         return BackendFault(message)
     if status >= 500 or status in _TRANSIENT or status < 400:
@@ -253,7 +258,7 @@ def _read(model: type[M], answer: Any) -> M:
     try:
         return model.model_validate(answer)
     except ValidationError as error:
-        faults = [f"{'.'.join(map(str, each['loc'])) or 'all of it'}: {each['msg']}" for each in error.errors()[:3]]
+        faults = [f"{'.'.join(map(str, each['loc'])) or 'body'}: {each['msg']}" for each in error.errors()[:3]]
         raise UnreachableError(
-            f"The backend's answer cannot be read as {model.__name__} ({'; '.join(faults)}).", detail=str(error)
+            f"The backend's response is not a valid {model.__name__} ({'; '.join(faults)}).", detail=str(error)
         ) from error

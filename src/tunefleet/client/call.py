@@ -1,8 +1,8 @@
-"""What a client wants done, as plain values: calls, steps, flows and streams.
+"""What a client can do, as plain values: calls, steps, flows and streams.
 
-A `Call` is one HTTP request and how its answer is read. A `Flow` is a generator that yields steps and returns a
-result; a `Stream` yields `Emit` steps too. Neither knows whether it is driven by a thread or by an event loop, so that
-the synchronous and the asynchronous client share every line of logic. Opens no socket.
+A `Call` is one HTTP request and the parser of its response. A `Flow` is a generator that yields steps and returns a
+result; a `Stream` also yields `Emit` steps. Neither knows whether a thread or an event loop drives it, so that the
+synchronous and the asynchronous client share all logic. Opens no socket.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ Params: TypeAlias = Mapping[str, Scalar | None]
 
 
 class Sink(Protocol):
-    """Where the body of an answer goes, piece by piece."""
+    """Receives a response body in pieces."""
 
     def write(self, data: bytes, /) -> object:
-        """Take the next piece."""
+        """Write the next piece."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,14 +33,14 @@ class Call(Generic[T]):
 
     Args:
         path: Path below `/api/v1`, made by `path`.
-        parse: Reads the body of a good answer.
-        params: Query; `None` values are left out.
-        content: Makes a raw body anew for each try.
-        headers: Headers beside those of the client.
-        repeatable: Whether sending it twice does no more than sending it once; only then it is tried again.
-        sink: Takes the body of a good answer instead of `parse`, which then gets an empty one.
-        heard: Is told the headers of a good answer with a `sink`, before its body.
-        read_timeout_s: Silence after which the answer is given up; the client's own limit if `None`.
+        parse: Parses the body of a successful response.
+        params: Query parameters; `None` values are omitted.
+        content: Creates a new raw body for each try.
+        headers: Headers in addition to those of the client.
+        repeatable: Whether the request is idempotent; only then it is retried.
+        sink: Receives the body of a successful response instead of `parse`, which then gets an empty one.
+        heard: Called with the headers of a successful response with a `sink`, before its body.
+        read_timeout_s: Idle timeout of the response; the client's own limit if `None`.
     """
 
     method: str
@@ -65,28 +65,28 @@ class Pause:
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """Run something that blocks: hashing, reading a folder. An event loop gives it to a thread."""
+    """Run a blocking function (hashing, reading a folder); an event loop runs it in a thread."""
 
     run: Callable[[], Any]
 
 
 @dataclass(frozen=True, slots=True)
 class OpenLines:
-    """Open an answer that stays open; the driver answers with a handle."""
+    """Open a streaming response; the driver returns a handle."""
 
     call: Call[None]
 
 
 @dataclass(frozen=True, slots=True)
 class NextLine:
-    """Read a line from a handle; the driver answers with the line, or `None` at the end."""
+    """Read a line from a handle; the driver returns the line, or `None` at the end."""
 
     handle: object
 
 
 @dataclass(frozen=True, slots=True)
 class Emit(Generic[T]):
-    """Hand a value to whoever iterates."""
+    """Yield a value to the caller's iteration."""
 
     value: T
 
@@ -96,8 +96,8 @@ Flow: TypeAlias = Generator[Step, Any, T]
 Stream: TypeAlias = Generator[Step | Emit[T], Any, None]
 
 
-class Course(Generic[T]):
-    """A flow or a stream on its way: the step to do next (`None` at its end), and then its result."""
+class FlowRun(Generic[T]):
+    """A running flow or stream: the next step (`None` at its end), and then its result."""
 
     def __init__(self, generator: Flow[T] | Stream[T]) -> None:
         self._generator: Generator[Any, Any, Any] = generator
@@ -107,19 +107,19 @@ class Course(Generic[T]):
 
     @property
     def result(self) -> T:
-        """What the flow returned."""
+        """The flow's return value."""
         return self._result  # type: ignore[return-value]
 
     def resume(self, answer: object = None) -> None:
-        """Give the answer to the last step."""
+        """Pass the result of the last step to the flow."""
         self._go(lambda: self._generator.send(answer))
 
     def fail(self, error: Exception) -> None:
-        """Raise within the flow, at the step that failed; it may go on."""
+        """Raise an error in the flow, at the step that failed; the flow may handle it."""
         self._go(lambda: self._generator.throw(error))
 
     def close(self) -> None:
-        """End the flow wherever it stands."""
+        """End the flow at its current step."""
         self._generator.close()
 
     def _go(self, advance: Callable[[], Any]) -> None:
@@ -139,7 +139,7 @@ def ask(call: Call[T]) -> Flow[T]:
 
 
 def work(run: Callable[[], T]) -> Flow[T]:
-    """Run something that blocks from within a flow."""
+    """Run a blocking function from within a flow."""
     answer: T = yield Work(run)
     return answer
 
@@ -155,7 +155,7 @@ def _adapter(shape: Hashable) -> TypeAdapter[Any]:
 
 
 def model(shape: type[T]) -> Callable[[bytes], T]:
-    """Return a parser of a JSON body into a model of `wire.api`."""
+    """Return a parser of a JSON body into a schema model."""
 
     def parse(body: bytes) -> T:
         value: T = _adapter(cast(Hashable, shape)).validate_json(body)
@@ -165,4 +165,4 @@ def model(shape: type[T]) -> Callable[[bytes], T]:
 
 
 def nothing(body: bytes) -> None:
-    """Parse an answer whose body does not matter."""
+    """Ignore the response body."""

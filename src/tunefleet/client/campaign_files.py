@@ -1,4 +1,4 @@
-"""Campaigns with the files that they name: each travels once, and the campaign remembers its digest."""
+"""Campaigns with the files that they name: each file is uploaded once, and the campaign stores its digest."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ if TYPE_CHECKING:
 
 
 def named_files(spec: CampaignSpec, folder: Path) -> Iterator[tuple[str, Path, str]]:
-    """Yield what a campaign names that lies on this machine: key, path, and what it is.
+    """Yield the local files that a campaign names: key, path and kind.
 
     Args:
-        folder: Paths are taken from there: the folder of its file.
+        folder: Base of relative paths: the folder of the campaign file.
 
     Raises:
-        DataError: If a dataset is not there.
-        ModelError: If a model that can only be a path is not there.
+        DataError: If a dataset does not exist.
+        ModelError: If a model that can only be a path does not exist.
     """
     for key, named, path, kind in _places(spec, folder):
         if not path.exists():
@@ -44,13 +44,13 @@ def named_files(spec: CampaignSpec, folder: Path) -> Iterator[tuple[str, Path, s
 def file_errors(
     spec: CampaignSpec, folder: Path, built_in: Mapping[int, Path] | None = None
 ) -> Iterator[tuple[str, str, str | None]]:
-    """Yield what is wrong with the files, folders and hub ids that a campaign names: key, what is wrong, what to do.
+    """Yield the errors in files, folders and Hub ids that a campaign names: key, message, hint.
 
     Args:
         folder: As in `named_files`.
-        built_in: Number of a dataset that ships with the package → its file.
+        built_in: Index of a dataset that ships with the package → its file.
     """
-    # it needs the models of all task kinds
+    # The import loads the schemas of all task kinds.
 
     local = dict(built_in or {})
     models = {"model_repo": spec.model_repo, "tokenizer_id": spec.tokenizer_id}
@@ -76,7 +76,7 @@ def file_errors(
 def _id_errors(key: str, named: str, hint: str) -> Iterator[tuple[str, str, str]]:
     error = hub_id_error(named)
     if error is not None:
-        yield key, f"{named!r} {error}: it can be no id of the hub", hint
+        yield key, f"{named!r} {error}: not a valid Hugging Face Hub id", hint
 
 
 def _places(spec: CampaignSpec, folder: Path) -> Iterator[tuple[str, str, Path, str]]:
@@ -90,9 +90,9 @@ def _places(spec: CampaignSpec, folder: Path) -> Iterator[tuple[str, str, Path, 
 
 def _absent(key: str, named: str, path: Path, kind: str) -> tuple[str, str | None]:
     if kind == "dataset":
-        hint = "Paths are taken from the folder of the file; a dataset of the hub is written as name."
-        return f"{key} names {named}, but there is no {path.absolute()}.", hint
-    return f"{key} names {named}, but there is no folder {path.absolute()}.", None
+        hint = "Paths are relative to the folder of the file. Name a dataset of the Hub with `name`."
+        return f"{key}: {named} not found at {path.absolute()}.", hint
+    return f"{key}: {named} not found; there is no folder {path.absolute()}.", None
 
 
 def send(
@@ -102,18 +102,18 @@ def send(
     start: bool = False,
     on_progress: transfer.OnProgress = transfer.ignore_progress,
 ) -> Flow[tuple[CampaignApplied, ...]]:
-    """Make or change campaigns by name, with the files that they name; see `apply`.
+    """Create or update campaigns by name, and upload the files that they name; see `apply`.
 
     Args:
-        campaigns: Name → what is wanted of it.
-        folder: Of the file that says so.
-        start: Let those that are paused, held or stopped go on.
-        on_progress: Told how far uploads are.
+        campaigns: Configuration of each campaign, by name.
+        folder: Folder of the campaign file.
+        start: Also start campaigns that are paused, held or stopped.
+        on_progress: Called with the progress of uploads.
 
     Raises:
-        DataError: If a dataset is not there.
-        ModelError: If a model is not there.
-        SpecError: If a data file lacks a column that its campaign names, or an id can be none of the hub.
+        DataError: If a dataset does not exist.
+        ModelError: If a model does not exist.
+        SpecError: If a data file lacks a column that its campaign names, or a Hub id is invalid.
     """
     yield from work(lambda: _check(campaigns, folder))
     whole: dict[str, CampaignSpec] = {}
@@ -128,7 +128,7 @@ def send(
 def _check(campaigns: Mapping[str, CampaignSpec], folder: Path) -> None:
     for spec in campaigns.values():
         for _ in named_files(spec, folder):
-            pass  # raises for what is not there
+            pass  # raises for a missing file
     errors = [
         Fault(f"{name}.{key}", message, hint=hint)
         for name, spec in campaigns.items()
@@ -145,13 +145,11 @@ Errors = Iterator[tuple[str, str, str | None]]
 
 
 def column_errors(dataset: CampaignDatasetSpec, file: Path, *, chat: bool) -> Errors:
-    """Yield what a dataset says of its file that the first rows do not have: key, what is wrong, what to write.
-
-    A column is missing if none of these rows has it: a worker would leave all of them out.
+    """Yield columns that a dataset names and the first rows of its file do not have: key, message, hint.
 
     Args:
-        dataset: With the names of its columns.
-        file: Where it is; nothing is yielded for one that only a worker can read.
+        dataset: The dataset with its column names.
+        file: Its file; a file that only a worker can read yields nothing.
         chat: Whether its rows are conversations.
     """
     try:
@@ -164,6 +162,7 @@ def column_errors(dataset: CampaignDatasetSpec, file: Path, *, chat: bool) -> Er
     columns = list(dict.fromkeys(str(name) for row in rows for name in row))
     for key in ("chat_column",) if chat else INSTRUCTION_FIELDS:
         named = getattr(dataset, key)
+        # Only a column that none of these rows has: the worker skips single rows without it.
         if named is not None and named not in columns:
             yield _missing(key, "column", named, f"{file.name} (columns: {_listed(columns)})", columns)
     if chat and dataset.chat_column in columns:
@@ -186,9 +185,9 @@ def _message_errors(dataset: CampaignDatasetSpec, rows: Rows, origin: str) -> Er
         yield _missing(key, "field", getattr(dataset, key), where, fields)
     if "chat_role_field" in missing:
         return
-    said = (each.get(dataset.chat_role_field) for each in messages)
-    roles = list(dict.fromkeys(each for each in said if isinstance(each, str)))
-    # Other usual names of the two are known to the reader of rows, so that the default fits them, too.
+    role_values = (each.get(dataset.chat_role_field) for each in messages)
+    roles = list(dict.fromkeys(each for each in role_values if isinstance(each, str)))
+    # The dataset reader also maps other common names of these roles, so the default matches them, too.
     known = {ROLES.get(each.lower(), each.lower()) for each in roles}
     for key, default in _SPEAKERS:
         named = getattr(dataset, key)
@@ -199,7 +198,7 @@ def _message_errors(dataset: CampaignDatasetSpec, rows: Rows, origin: str) -> Er
 
 def _missing(key: str, what: str, named: str, where: str, known: list[str]) -> tuple[str, str, str]:
     guess = nearest(named, known)
-    hint = f"did you mean {guess}?" if guess is not None else f"name a {what} that is there"
+    hint = f"did you mean {guess}?" if guess is not None else f"name an existing {what}"
     return key, f"{what} {named!r} not found in {where}", hint
 
 

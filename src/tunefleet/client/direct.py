@@ -1,7 +1,7 @@
-"""Send large files to the server's object store, in parts, by links that the server hands out.
+"""Uploads large files directly to the server's object store, in parts, with signed links from the server.
 
-Several parts at once, each read from the disk as it goes: no part is held in memory. What the store has already is not
-sent again, whoever was killed meanwhile.
+Several parts at a time, each streamed from disk: no part is held in memory. Parts that the store already has are not
+sent again, even after the sender or the server was killed.
 """
 
 from __future__ import annotations
@@ -38,21 +38,21 @@ SENDERS: Final = 4
 _PIECE_BYTES: Final = 256 << 10
 _LINKS_AT_ONCE: Final = 16
 _FRUITLESS_TRIES: Final = 5
-"""So often a part may break in a row."""
-# So much a try counts that did not even find the host.
+"""Consecutive failures of a part before the upload fails."""
+# Weight of a failed connection attempt in that count.
 _NO_WAY: Final = 3
 _LONGEST_PAUSE_S: Final = 5.0
 _STALE_SHARE: Final = 0.8
-"""After this share of its time a link is not used any more: its part has to arrive, too."""
+"""Share of a link's lifetime in which it is used: the part must also arrive before it expires."""
 
 
 class DirectSender:
-    """Sends files of one attempt.
+    """Uploads files of one attempt.
 
     Args:
         run: Sends a call to the server.
-        reach: What is known of the way to the store.
-        throttle: Holds what is sent to a speed.
+        reach: Shared knowledge of whether the store is reachable.
+        throttle: Limits the transfer rate.
     """
 
     def __init__(
@@ -68,24 +68,24 @@ class DirectSender:
         self.sent_bytes = 0
 
     def close(self) -> None:
-        """Give up what is on its way; what arrived stays."""
+        """Abort running uploads; stored parts are kept."""
         self._closed.set()
         with self._lock:
             if self._http is not None:
                 self._http.close()
 
     def send(self, file: LocalFile, offer: DirectOffer, on_bytes: Callable[[int], None]) -> bool:
-        """Send a file, and wait until the server keeps it.
+        """Upload a file, and wait until the server has accepted it.
 
         Args:
-            on_bytes: Told how many more bytes are there.
+            on_bytes: Called with the number of bytes added.
 
         Returns:
-            Whether it is kept; if not, it is to go through the server.
+            Whether it is stored; if not, upload it through the server.
 
         Raises:
-            ArtifactError: If the file is not what it was.
-            UnreachableError: If the server stays away, or the store where it must be used.
+            ArtifactError: If the file has changed.
+            UnreachableError: If the server does not respond, or the store is required and unreachable.
         """
         if file.entry.size_bytes < offer.least_bytes or (not offer.required and self._reach.away):
             return False
@@ -94,7 +94,7 @@ class DirectSender:
             if plan is not None:
                 self._to_the_end(file, plan, on_bytes)
         except ForbiddenError:
-            # It was turned off meanwhile, or the store refuses what it takes; the server's log says so.
+            # Direct uploads were turned off meanwhile, or the store rejects them; the server's log has the reason.
             return False
         except Unreached as error:
             if offer.required or self._closed.is_set():
@@ -105,13 +105,13 @@ class DirectSender:
         return True
 
     def _begun(self, file: LocalFile) -> DirectPlan | None:
-        """Return how the file is sent; null if the server keeps it by now."""
+        """Return the plan of the upload; `None` if the server has the file already."""
         tries = 0
         while True:
             try:
                 plan: DirectPlan = self._run(ask_plan(file.entry))
             except ConflictError:
-                # It is being read back for somebody who asked and was killed.
+                # The server is verifying the file for an earlier caller that was killed.
                 tries += 1
                 if tries > _most_tries(file):
                     raise
@@ -138,8 +138,8 @@ class DirectSender:
             except Unreached:
                 raise
             except (UnreachableError, ConflictError, NotFoundError):
-                # It is being read back, perhaps for somebody who asked before the connection broke; or it is kept by
-                # now; or the server has given it up.
+                # The server is still verifying the file, perhaps since before the connection broke; or has accepted it;
+                # or has abandoned the upload.
                 if self._kept(file):
                     return
                 tries += 1
@@ -161,12 +161,12 @@ class DirectSender:
         return not self._run(workflow_routes.missing_blobs([file.entry])).missing
 
     def links(self, digest: str, upload: str, numbers: list[int]) -> DirectLinks:
-        """Ask for links."""
+        """Request links."""
         found: DirectLinks = self._run(links(digest, upload, numbers))
         return found
 
     def put(self, link: DirectLink, pieces: Iterator[bytes], size_bytes: int) -> httpx.Response:
-        """Send a part; an error of the network is httpx's."""
+        """Send a part; network errors are httpx's."""
         content = self._counted(self._throttle.paced(pieces) if self._throttle is not None else pieces)
         headers = {**link.headers, "Content-Length": str(size_bytes)}
         return self._client().put(link.url, content=content, headers=headers)
@@ -174,7 +174,7 @@ class DirectSender:
     def _client(self) -> httpx.Client:
         with self._lock:
             if self._http is None:
-                # Not before it is wanted: what this machine trusts takes a while to load.
+                # Created on first use: loading the system's certificates takes a while.
                 reaching = direct_download.options(self._timeout)
                 self._http = httpx.Client(**reaching, limits=httpx.Limits(max_connections=SENDERS))
             return self._http
@@ -182,18 +182,18 @@ class DirectSender:
     def _counted(self, pieces: Iterator[bytes]) -> Iterator[bytes]:
         for piece in pieces:
             if self._closed.is_set():
-                raise UnreachableError("The upload was given up.", hint="It goes on with the next try.")
+                raise UnreachableError("The upload was aborted.", hint="The next try resumes it.")
             yield piece
             self.sent_bytes += len(piece)
 
     def pause(self, tries: int) -> None:
-        """Wait before another try, the longer the more there were."""
+        """Wait before the next try, with exponential backoff."""
         if self._closed.wait(min(0.1 * 2 ** min(tries, 6), _LONGEST_PAUSE_S)):
-            raise UnreachableError("The upload was given up.", hint="It goes on with the next try.")
+            raise UnreachableError("The upload was aborted.", hint="The next try resumes it.")
 
 
 class _Upload:
-    """The parts of one file that are to be sent."""
+    """The parts of one file that are still missing."""
 
     def __init__(self, sender: DirectSender, file: LocalFile, plan: DirectPlan) -> None:
         self._sender, self._file, self._plan = sender, file, plan
@@ -204,11 +204,11 @@ class _Upload:
         self._failed = threading.Event()
 
     def size_of(self, number: int) -> int:
-        """Return the length of a part."""
+        """Return the size of a part in bytes."""
         return min(self._plan.part_bytes, self._file.entry.size_bytes - (number - 1) * self._plan.part_bytes)
 
     def send_lacking(self, on_bytes: Callable[[int], None]) -> None:
-        """Send the parts that lack; the first error ends all, and what arrived stays."""
+        """Send the missing parts; the first error ends the upload, and stored parts are kept."""
 
         def one(number: int) -> None:
             if self._failed.is_set():
@@ -233,25 +233,28 @@ class _Upload:
             try:
                 answer = self._sender.put(link, self._pieces(number), self.size_of(number))
             except (httpx.HTTPError, RuntimeError) as error:
-                said = direct_download.explained(url, error)
+                problem = direct_download.explained(url, error)
                 tries += _NO_WAY if isinstance(error, httpx.ConnectError | httpx.ConnectTimeout) else 1
             else:
                 if answer.is_success:
                     return
-                said = _refusal(url.host, answer.status_code)
+                problem = _refusal(url.host, answer.status_code)
                 tries += 1
                 with self._lock:
                     self._links.pop(number, None)
+            # A host that cannot be connected to counts threefold: two such failures are enough to fall back to the
+            # server.
             if tries >= _FRUITLESS_TRIES:
-                raise Unreached(said.message, hint=said.hint)
+                raise Unreached(problem.message, hint=problem.hint)
             self._sender.pause(tries)
 
     def _link(self, number: int) -> DirectLink:
-        """Return a link for a part; those of the next ones are asked for along with it."""
+        """Return a link for a part; requests those of the next parts along with it."""
         with self._lock:
             link, until = self._links.get(number, (None, 0.0))
             if link is not None and time.monotonic() < until:
                 return link
+            # Under the lock: the sender threads share one batch of links, and only one of them requests the next.
             at = self._lacking.index(number)
             wanted = self._lacking[at : at + _LINKS_AT_ONCE]
             asked_at = time.monotonic()
@@ -267,39 +270,37 @@ class _Upload:
             while left:
                 piece = source.read(min(_PIECE_BYTES, left))
                 if not piece:
-                    raise ArtifactError(
-                        f"{self._file.path} became shorter while it was uploaded.", hint="Push it again."
-                    )
+                    raise ArtifactError(f"{self._file.path} was truncated during the upload.", hint="Push it again.")
                 left -= len(piece)
                 yield piece
 
 
 def _most_tries(file: LocalFile) -> int:
-    # The server reads a whole file back, which takes the longer the more there is.
+    # The server reads the complete file back to verify it, which takes longer for larger files.
     return _FRUITLESS_TRIES + int(file.entry.size_bytes / workflow_routes.PASSED_ON_BYTES_PER_S / _LONGEST_PAUSE_S)
 
 
 def _refusal(host: str, status: int) -> UnreachableError:
     if status == httpx.codes.NOT_FOUND:
-        # The server or the store has given it up; a new plan says what is to be sent.
-        raise NotFoundError(f"{host}, where the server keeps its files, does not know the upload any more.")
+        # The server or the store has abandoned the upload; a new plan lists the missing parts.
+        raise NotFoundError(f"The object store {host} no longer knows the upload.")
     return UnreachableError(
-        f"{host}, where the server keeps its files, answers {status} to a part of a file.",
-        hint="Compare the clocks of server and store; TUNEFLEET_DIRECT_UPLOADS=off does without.",
+        f"The object store {host} rejected a part of a file with status {status}.",
+        hint="Compare the clocks of server and store, or set TUNEFLEET_DIRECT_UPLOADS=off on the server.",
     )
 
 
 logger = logging.getLogger(__name__)
 AGAIN_S: Final = 600.0
-"""So long a store that could not be reached is not tried again."""
+"""How long an unreachable store is not tried again."""
 
 
 class Unreached(UnreachableError):
-    """The object store cannot be reached, or refuses what the server has signed."""
+    """The object store is unreachable, or rejects a signed link."""
 
 
 class StoreReach:
-    """Shared by all attempts of one process, so that each of them need not find out by itself."""
+    """Whether the object store is reachable; shared by all attempts of a process, so that only one has to time out."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -307,39 +308,39 @@ class StoreReach:
 
     @property
     def away(self) -> bool:
-        """Whether the store was out of reach a while ago."""
+        """Whether the store was unreachable recently."""
         with self._lock:
             return time.monotonic() < self._away_until
 
     def lose(self, why: str) -> None:
-        """Note that the store is out of reach; the log is told once."""
+        """Mark the store as unreachable; logs the first time only."""
         with self._lock:
-            told, self._away_until = time.monotonic() < self._away_until, time.monotonic() + AGAIN_S
-        if not told:
-            logger.warning("Files pass through the server for %.0f minutes: %s", AGAIN_S / 60, why)
+            logged, self._away_until = time.monotonic() < self._away_until, time.monotonic() + AGAIN_S
+        if not logged:
+            logger.warning("Uploading through the server for the next %.0f minutes: %s", AGAIN_S / 60, why)
 
 
 def ask_plan(entry: FileEntry) -> Call[DirectPlan]:
-    """Begin to send a file to the object store, or go on with it."""
+    """Start or resume an upload to the object store."""
     body = DirectAsk(size_bytes=entry.size_bytes)
     return Call("POST", path("blobs", entry.digest, "direct"), model(DirectPlan), body=body)
 
 
 def links(digest: str, upload: str, parts: Sequence[int]) -> Call[DirectLinks]:
-    """Return links that take parts of a file."""
+    """Request upload links for parts of a file."""
     where = path("blobs", digest, "direct", upload, "links")
     return Call("POST", where, model(DirectLinks), body=DirectLinksAsk(parts=tuple(parts)))
 
 
 def complete(entry: FileEntry, upload: str) -> Call[Cursor]:
-    """Let the server read a file back and keep it."""
+    """Have the server verify and accept a file."""
     where = path("blobs", entry.digest, "direct", upload, "complete")
     patience_s = workflow_routes.ANSWER_S + entry.size_bytes / workflow_routes.PASSED_ON_BYTES_PER_S
-    # Not repeated blindly: after a break the server is asked first whether it has it.
+    # Not retried: after a broken connection the caller first checks whether the server has the file.
     return Call("POST", where, model(Cursor), repeatable=False, read_timeout_s=patience_s)
 
 
 def give_up(digest: str, upload: str, why: str) -> Call[None]:
-    """Abort an upload to the object store, and tell why."""
+    """Abort an upload to the object store, and report the reason."""
     where = path("blobs", digest, "direct", upload, "give-up")
     return Call("POST", where, nothing, body=DirectGiveUp(why=why), repeatable=False)

@@ -1,6 +1,6 @@
-"""Fetch a file from where the server keeps its files, by the link that it hands out.
+"""Downloads a file from the server's object store, with the signed link in the server's response.
 
-That is another host: it gets no key of ours, but for what is in the link itself, and no message names the link.
+The store is another host: it gets no key of ours except the link's own signature, and no message contains the link.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ _MAX_REDIRECTS: Final = 3
 
 
 def link_of(response: httpx.Response) -> httpx.URL | None:
-    """Return where an answer says that the file is; null if it has the file itself.
+    """Return the link in a response; `None` if the response contains the file itself.
 
     Raises:
-        UnreachableError: If it leads to what is no http or https address.
+        UnreachableError: If the link is not an HTTP(S) URL.
     """
     if response.status_code not in _STATUSES or "location" not in response.headers:
         return None
     link = response.url.join(response.headers["location"])
     if link.scheme not in {"http", "https"} or not link.host:
-        raise UnreachableError("The server names an address for a file that is none.", hint="Check its artifact store.")
+        raise UnreachableError("The server sent an invalid download link.", hint="Check the server's artifact store.")
     return link
 
 
@@ -42,16 +42,16 @@ def fetch(
     timeout: httpx.Timeout,
     network: httpx.BaseTransport | None = None,
 ) -> None:
-    """Fetch a file, or the range of it that the headers ask for.
+    """Download a file, or the range that the headers ask for.
 
     Args:
-        link: Where it is.
-        sink: Takes its bytes.
-        headers: Of the request that led there; those that say which bytes are wanted go along.
-        network: Stands for the network in tests.
+        link: The signed link.
+        sink: Receives the bytes.
+        headers: Headers of the original request; only those of the range are passed on.
+        network: Replaces the network in tests.
 
     Raises:
-        UnreachableError: If the host does not answer or refuses the link; a new link may do.
+        UnreachableError: If the store does not respond or rejects the link; a new link may work.
     """
     reaching = options(timeout)
     with (
@@ -71,7 +71,7 @@ async def fetch_async(
     timeout: httpx.Timeout,
     network: httpx.AsyncBaseTransport | None = None,
 ) -> None:
-    """Do what `fetch` does, on the running event loop."""
+    """As `fetch`, on the running event loop."""
     reaching = await asyncio.to_thread(options, timeout)
     with _in_our_words(link):
         async with (
@@ -84,7 +84,7 @@ async def fetch_async(
 
 
 def options(timeout: httpx.Timeout) -> dict[str, Any]:
-    """Return how a client reaches a store."""
+    """Return the HTTP client options for a store."""
     return {"timeout": timeout, "verify": trust.context(), "follow_redirects": True, "max_redirects": _MAX_REDIRECTS}
 
 
@@ -96,11 +96,12 @@ def _check(response: httpx.Response, headers: Mapping[str, str]) -> None:
     host, ranged = response.url.host, any(name.lower() == "range" for name in headers)
     if not response.is_success:
         raise UnreachableError(
-            f"{host}, where the server keeps its files, answers {response.status_code}.",
-            hint="Try again; if it stays so, compare the clocks of server and store.",
+            f"The object store {host} responded with status {response.status_code}.",
+            hint="Try again. If it persists, compare the clocks of server and store.",
         )
+    # A complete file would be appended to the part that is already on disk.
     if ranged and response.status_code != httpx.codes.PARTIAL_CONTENT:
-        raise UnreachableError(f"{host}, where the server keeps its files, does not answer with the part asked for.")
+        raise UnreachableError(f"The object store {host} ignored the requested range.")
 
 
 @contextmanager
@@ -112,13 +113,13 @@ def _in_our_words(link: httpx.URL) -> Iterator[None]:
 
 
 def explained(link: httpx.URL, error: Exception) -> UnreachableError:
-    """Return in our words what goes wrong on the way to a store.
+    """Translate an error on the way to a store.
 
     Args:
-        link: Where it was; only its host is named.
+        link: The link; only its host appears in the message.
         error: What httpx raised.
     """
     return trust.explained(f"{link.scheme}://{link.host}", error) or UnreachableError(
-        f"The connection to {link.host}, where the server keeps its files, breaks: {type(error).__name__}.",
-        hint="This machine must reach that host; the server's TUNEFLEET_S3_PUBLIC_ENDPOINT names it.",
+        f"Connection to the object store {link.host} failed: {type(error).__name__}.",
+        hint="This machine must be able to reach that host, which TUNEFLEET_S3_PUBLIC_ENDPOINT of the server sets.",
     )

@@ -1,4 +1,4 @@
-"""What takes more than one call: waiting, walking pages, following logs and events."""
+"""Operations of several calls: waiting, paging, following logs and events."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ T = TypeVar("T")
 _POLL_S: Final = 0.5
 _LOOK_S: Final = 0.2
 _HOLD_S: Final = 20.0
-"""How long the server is asked to hold a question for a command's outcome."""
+"""Long poll timeout for a command's outcome."""
 
 
 def wait_for_task(
@@ -39,20 +39,20 @@ def wait_for_task(
     timeout_s: float | None = None,
     on_update: Callable[[TaskDetail], None] | None = None,
 ) -> Flow[TaskDetail]:
-    """Wait until a task is final; a server that restarts meanwhile is waited for.
+    """Wait until a task is final; survives a restart of the server.
 
     Args:
-        timeout_s: Give up after so long; wait for ever if `None`.
-        on_update: Told what each look found.
+        timeout_s: Seconds to wait; `None` waits forever.
+        on_update: Called with the result of each poll.
 
     Raises:
-        TimeoutError: If it is not final in time; the task goes on.
+        TimeoutError: If it is not final in time; the task continues.
     """
     task = yield from _wait(
         workflow_routes.get_task(task_id), timeout_s, lambda task: TaskStatus(task.status).final, on_update
     )
     if not TaskStatus(task.status).final:
-        raise TimeoutError(f"{task.id} is still {task.status} after {timeout_s} s; it goes on.")
+        raise TimeoutError(f"{task.id} is still {task.status} after {timeout_s} s; it continues.")
     return task
 
 
@@ -62,27 +62,27 @@ def wait_for_workflow(
     timeout_s: float | None = None,
     on_update: Callable[[WorkflowDetail], None] | None = None,
 ) -> Flow[WorkflowDetail]:
-    """Wait until every task of a workflow is final; a server that restarts meanwhile is waited for.
+    """Wait until every task of a workflow is final; survives a restart of the server.
 
     Args:
-        timeout_s: Give up after so long; wait for ever if `None`.
-        on_update: Told what each look found.
+        timeout_s: Seconds to wait; `None` waits forever.
+        on_update: Called with the result of each poll.
 
     Raises:
-        TimeoutError: If one is not final in time; the workflow goes on.
+        TimeoutError: If one is not final in time; the workflow continues.
     """
     workflow = yield from _wait(
         workflow_routes.get_workflow(workflow_id), timeout_s, lambda workflow: workflow.status != "running", on_update
     )
     if workflow.status == "running":
-        raise TimeoutError(f"{workflow.id} still runs after {timeout_s} s; it goes on.")
+        raise TimeoutError(f"{workflow.id} is still running after {timeout_s} s; it continues.")
     return workflow
 
 
 def _wait(
     call: Call[T], timeout_s: float | None, over: Callable[[T], bool], on_update: Callable[[T], None] | None
 ) -> Flow[T]:
-    """Make a call, less and less often, until what it finds is over or the time is; returns what it found last."""
+    """Repeat a call with growing pauses until its result is final or the time is over; returns the last result."""
     deadline = None if timeout_s is None else time.monotonic() + timeout_s
     pause = 0.05
     while True:
@@ -98,7 +98,7 @@ def _wait(
 
 
 def _look(call: Call[T], deadline: float | None) -> Flow[T | None]:
-    """Make a call; None, a moment later, while the server cannot be reached and there is time to ask again."""
+    """Make a call; returns `None`, after a pause, while the server is unreachable and there is time to retry."""
     try:
         return (yield from ask(call))
     except UnreachableError:
@@ -109,7 +109,7 @@ def _look(call: Call[T], deadline: float | None) -> Flow[T | None]:
 
 
 def wait_for_worker_command(worker_id: str, command_id: str, *, timeout_s: float | None = None) -> Flow[CommandView]:
-    """Wait until nothing more will become of what a worker was told; see `wait_for_command`."""
+    """Wait until a worker command is settled; see `wait_for_command`."""
     return _wait_for_command(
         lambda wait_s: workflow_routes.worker_command(worker_id, command_id, wait_s=wait_s), timeout_s
     )
@@ -122,14 +122,14 @@ def wait_for_command(
     timeout_s: float | None = None,
     on_update: Callable[[CommandView], None] | None = None,
 ) -> Flow[CommandView]:
-    """Wait until nothing more will become of a command; a server that restarts meanwhile is waited for.
+    """Wait until a command is settled; survives a restart of the server.
 
     Args:
-        timeout_s: Give up after so long; wait for ever if `None`.
-        on_update: Told what each look found.
+        timeout_s: Seconds to wait; `None` waits forever.
+        on_update: Called with the result of each poll.
 
     Raises:
-        TimeoutError: If it is not settled in time; it stays asked for.
+        TimeoutError: If it is not settled in time; the command stays pending.
     """
     return _wait_for_command(
         lambda wait_s: workflow_routes.get_command(task_id, command_id, wait_s=wait_s), timeout_s, on_update
@@ -152,25 +152,25 @@ def _wait_for_command(
         if command.settled:
             return command
         if deadline is not None and time.monotonic() >= deadline:
-            whose = command.task_id or command.worker_id
-            raise TimeoutError(f"The command {command.command} of {whose} is still {command.state}.")
+            target = command.task_id or command.worker_id
+            raise TimeoutError(f"The command {command.command} for {target} is still {command.state}.")
 
 
 def pause_and_wait(task_id: str, *, timeout_s: float | None = None) -> Flow[TaskDetail]:
-    """Pause a task and wait until it is paused: its process is gone.
+    """Pause a task and wait until it is paused and its process has exited.
 
     Args:
-        timeout_s: Give up after so long; wait for ever if `None`.
+        timeout_s: Seconds to wait; `None` waits forever.
 
     Raises:
-        ConflictError: If it does not run, or ends before it is paused, or the pause fails: the training goes on then.
-        TimeoutError: If it is not paused in time; the pause stays asked for.
+        ConflictError: If it is not running, ends before it is paused, or the pause fails and training continues.
+        TimeoutError: If it is not paused in time; the pause stays pending.
     """
     deadline = None if timeout_s is None else time.monotonic() + timeout_s
     task = yield from ask(workflow_routes.pause_task(task_id))
     while task.desired == "pause" and task.status == TaskStatus.RUNNING:
         if deadline is not None and time.monotonic() > deadline:
-            raise TimeoutError(f"{task.id} is not paused after {timeout_s} s; it will be.")
+            raise TimeoutError(f"{task.id} is not paused after {timeout_s} s; the pause is pending.")
         yield Pause(_LOOK_S)
         try:
             task = yield from ask(workflow_routes.get_task(task.id))
@@ -179,15 +179,15 @@ def pause_and_wait(task_id: str, *, timeout_s: float | None = None) -> Flow[Task
     if task.status == TaskStatus.PAUSED:
         return task
     if TaskStatus(task.status).final:
-        raise ConflictError(f"The task {task.id} was {task.status} before it could be paused.")
+        raise ConflictError(f"The task {task.id} became {task.status} before it was paused.")
     commands = yield from ask(workflow_routes.list_commands(task.id))
     failed = [each.message for each in commands if each.command == "pause" and each.state == "failed"]
     why = f": {failed[-1]}" if failed else "."
-    raise ConflictError(f"The task {task.id} could not be paused{why}", hint="Its training goes on.")
+    raise ConflictError(f"The task {task.id} could not be paused{why}", hint="The training run continues.")
 
 
 def all_pages(first: Callable[[str | None], Call[Page[T]]]) -> Stream[T]:
-    """Emit the items of all pages; `first` makes the call for a cursor."""
+    """Emit the items of all pages; `first` creates the call for a cursor."""
     cursor: str | None = None
     while True:
         page = yield from _within(ask(first(cursor)))
@@ -199,12 +199,12 @@ def all_pages(first: Callable[[str | None], Call[Page[T]]]) -> Stream[T]:
 
 
 def _within(flow: Flow[T]) -> Any:
-    """A flow inside a stream; only the types differ."""
+    """Run a flow inside a stream; only the types differ."""
     return (yield from flow)
 
 
 def follow_metrics(task_id: str, *, series: str = "train", poll_s: float = _POLL_S) -> Stream[MetricPoint]:
-    """Emit the points of a series, and new ones as they come, until the task is final."""
+    """Emit the points of a series, and new ones as they arrive, until the task is final."""
     after: int | None = None
     while True:
         task = yield from _within(ask(workflow_routes.get_task(task_id)))
@@ -218,7 +218,7 @@ def follow_metrics(task_id: str, *, series: str = "train", poll_s: float = _POLL
 
 
 def follow_log(task_id: str, *, offset: int = 0) -> Stream[str]:
-    """Emit a task's log from an offset, and what comes, until the task is final; survives a server's restart."""
+    """Emit a task's log from an offset, and new text, until the task is final; survives a restart of the server."""
     while True:
         handle = None
         try:
@@ -251,13 +251,13 @@ def follow_events(
     workflow_id: str | None = None,
     kinds: Iterable[str] | None = None,
 ) -> Stream[EventView]:
-    """Emit what happens, for ever; after a break it goes on behind the last event.
+    """Emit events forever; reconnects after the last event.
 
     Args:
-        after: Replay what came since this event first; only what is new if `None`.
-        task_id: Only of this task.
-        workflow_id: Only of this workflow.
-        kinds: Only of these kinds.
+        after: Replay the events after this one first; `None` emits only new events.
+        task_id: Only events of this task.
+        workflow_id: Only events of this workflow.
+        kinds: Only events of these kinds.
     """
     wanted = tuple(kinds) if kinds is not None else None
     while True:
@@ -345,19 +345,19 @@ def fetch_output(
     """Download an artifact of a task.
 
     Args:
-        name: Name or kind of the artifact, such as `adapter`; the newest one of that name.
-        dest: The folder to put its files into.
-        overwrite: Replace files that are there and differ.
-        on_progress: Told how far it is.
+        name: Name or kind of the artifact, such as `adapter`; the latest one with that name.
+        dest: Target folder.
+        overwrite: Replace existing files that differ.
+        on_progress: Called with the progress.
 
     Raises:
-        NotFoundError: If the task has none of that name; the message lists what it has.
-        ConflictError: If a file is there, differs, and is not to be replaced.
+        NotFoundError: If the task has no such artifact; the hint lists its artifacts.
+        ConflictError: If a file exists, differs, and `overwrite` is false.
     """
     present = yield from task_artifacts(task_id)
     chosen = next((a for a in present if name in {a.name, a.id, a.digest}), None)
     chosen = chosen or next((a for a in present if a.kind == name), None)
     if chosen is None:
         names = ", ".join(sorted({artifact.name for artifact in present})) or "none"
-        raise NotFoundError(f"{task_id} has no artifact {name!r}.", hint=f"It has: {names}.")
+        raise NotFoundError(f"{task_id} has no artifact {name!r}.", hint=f"Available artifacts: {names}.")
     return (yield from transfer.fetch(chosen.id, dest, overwrite=overwrite, on_progress=on_progress))

@@ -1,4 +1,4 @@
-"""Checks local data files before a workflow is submitted: with the reader that the training run has."""
+"""Validates local data files before a workflow is submitted, with the reader that training uses."""
 
 from __future__ import annotations
 
@@ -27,21 +27,21 @@ from tunefleet.spec.options.prompts import InferenceData, PromptData
 from tunefleet.spec.options.rows import RowsSpec
 from tunefleet.spec.tasks.task_types import BaseTaskSpec
 
-# Rows of a file that are read.
+# Number of rows that are read of a file.
 ROWS: Final = 1000
 _LIMITS: Final = Limits(bytes=64 << 20, seconds=5.0)
 _PIECE: Final = 1 << 20
 
 
 def check_file(spec: BaseTaskSpec, pointer: str, file: Path) -> None:
-    """Check the first rows of a data file that a task names.
+    """Validate the first rows of a data file that a task names.
 
     Args:
         pointer: Dotted path below `spec` of the key that names the file.
-        file: Where it is. A folder or archive is left to the worker.
+        file: Its path. Folders and archives are left to the worker.
 
     Raises:
-        DataError: If it has no rows, cannot be read, or a row is not what the task trains on.
+        DataError: If it has no rows, is unreadable, or a row does not fit the task.
     """
     if not file.is_file() or file.suffix.lower() not in file_reader.SUFFIXES:
         return
@@ -58,16 +58,16 @@ def check_file(spec: BaseTaskSpec, pointer: str, file: Path) -> None:
 
 
 def first_rows(file: Path) -> list[Mapping[str, Any]] | None:
-    """Return the first rows of a data file; rows that cannot be read are left out, unless none can.
+    """Return the first rows of a data file; unreadable rows are skipped, unless all are unreadable.
 
     Args:
-        file: Where it is.
+        file: Its path.
 
     Returns:
-        Null if only a worker can read it: a folder, an archive, a large JSON array, or Parquet without pyarrow.
+        `None` if only a worker can read it: a folder, an archive, a large JSON array, or Parquet without pyarrow.
 
     Raises:
-        DataError: If it has no rows, or cannot be read.
+        DataError: If it has no rows, or is unreadable.
     """
     if not file.is_file() or file.suffix.lower() not in file_reader.SUFFIXES:
         return None
@@ -99,13 +99,13 @@ def _check(file: Path, data: RowsSpec | None) -> None:
             except RowError as error:
                 raise DataError(f"Row {number} of {file.name}: {error}.") from None
     except Unseen:
-        return  # the worker reads all of it
+        return  # the worker reads the complete file
     if number == 0:
         raise _no_rows(file)
 
 
 def _check_prompts(file: Path, data: PromptData) -> None:
-    """Look for the column of a task that goes through items, and for chats in it that cannot be answered."""
+    """Look for the prompt column of a task, and for chats in it that have no question to answer."""
     rows = first_rows(file)
     if rows is None:
         return
@@ -113,7 +113,7 @@ def _check_prompts(file: Path, data: PromptData) -> None:
         known = dict.fromkeys(str(name) for row in rows for name in row)
         raise DataError(f"{file.name} has no column {data.column!r}.", hint=columns_hint(data.column, known))
     if not isinstance(data, InferenceData) or "[" in data.split:
-        return  # a slice may leave a row out
+        return  # a slice may exclude the row
     for number, row in enumerate(rows, start=1):
         value = row.get(data.column)
         if looks_like_messages(value):
@@ -124,7 +124,7 @@ def _check_prompts(file: Path, data: PromptData) -> None:
 
 
 def _no_rows(file: Path) -> DataError:
-    return DataError(f"{file.name} has no rows.", hint="Name a file that has some.")
+    return DataError(f"{file.name} has no rows.", hint="Use a file with at least one row.")
 
 
 def _rows(file: Path) -> Iterator[Mapping[str, Any]]:
@@ -148,7 +148,7 @@ def _parquet(file: Path) -> Iterator[Found]:
         import pyarrow as pa
         import pyarrow.parquet as pq
     except ImportError:  # a machine that only submits may not have it; the worker checks the file
-        raise Unseen(f"{file.name} is read by a worker: pyarrow is not installed here.") from None
+        raise Unseen(f"{file.name} is checked by the worker: pyarrow is not installed on this machine.") from None
     try:
         with pq.ParquetFile(file) as table:
             numbers = itertools.count(1)
@@ -175,10 +175,10 @@ def _shape(data: RowsSpec, first: Mapping[str, Any], origin: str) -> Recognized 
 
 
 def _block(spec: BaseTaskSpec, pointer: str) -> RowsSpec | None:
-    """Return the block of a spec that a pointer leads into and that says what the rows are."""
-    place: Any = spec
+    """Return the block of a spec that a pointer leads into and that describes the rows."""
+    block: Any = spec
     for part in pointer.split("."):
-        if isinstance(place, RowsSpec):
-            return place
-        place = place[int(part)] if isinstance(place, list | tuple) else getattr(place, part, None)
-    return place if isinstance(place, RowsSpec) else None
+        if isinstance(block, RowsSpec):
+            return block
+        block = block[int(part)] if isinstance(block, list | tuple) else getattr(block, part, None)
+    return block if isinstance(block, RowsSpec) else None

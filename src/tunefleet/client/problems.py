@@ -1,6 +1,6 @@
-"""Turn an answer that is not a success into the exception that the server raised.
+"""Maps an error response to the exception that the server raised.
 
-The translator is the mirror of the server's: the last part of the problem's type is the exception's `code`.
+The mirror of the server's mapping: the last segment of the problem's type is the exception's `code`.
 """
 
 from __future__ import annotations
@@ -43,14 +43,14 @@ _BY_STATUS: dict[int, type[TunefleetError]] = {
 
 
 class TooLargeForProxy(TooLargeError):
-    """What stands before the server refuses a body that the server would take."""
+    """A proxy in front of the server refuses a body that the server would accept."""
 
 
 def _tree(root: type[TunefleetError]) -> dict[str, type[TunefleetError]]:
     found = {root.code: root}
     for child in root.__subclasses__():
-        # Only the common ones: what a program raises among its own need not be built from a sentence and a hint,
-        # and whether its module was imported must not decide what a client is told.
+        # Only the shared error classes: constructors of others may differ, and the mapping must not depend on
+        # which modules were imported.
         if child.__module__ != TunefleetError.__module__:
             continue
         for code, kind in _tree(child).items():
@@ -59,16 +59,16 @@ def _tree(root: type[TunefleetError]) -> dict[str, type[TunefleetError]]:
 
 
 def exception_of(response: httpx.Response, body: bytes) -> TunefleetError:
-    """Return the exception that an unsuccessful answer stands for.
+    """Return the exception for an error response.
 
     Args:
-        response: The answer; its body may have been streamed, so it is given apart.
-        body: The answer's body.
+        response: The response; its body may have been streamed, so it is passed separately.
+        body: The response body.
     """
     try:
         problem = Problem.model_validate_json(body)
     except ValidationError:
-        return _foreign(response)
+        return _not_tunefleet(response)
     code = re.split(r"[/:#]", problem.type)[-1]
     kind = _tree(TunefleetError).get(code) or _BY_STATUS.get(response.status_code, TunefleetError)
     if issubclass(kind, SpecError):
@@ -84,8 +84,8 @@ def exception_of(response: httpx.Response, body: bytes) -> TunefleetError:
 
 
 def _retry_after_s(response: httpx.Response) -> int:
-    said = response.headers.get("Retry-After", "")
-    return int(said) if said.isascii() and said.isdigit() else 1
+    retry_after = response.headers.get("Retry-After", "")
+    return int(retry_after) if retry_after.isascii() and retry_after.isdigit() else 1
 
 
 def _without_hint(problem: Problem) -> str:
@@ -98,16 +98,16 @@ def _spec_error(problem: Problem) -> SpecError:
     return SpecError(faults or [Fault("", problem.detail)])
 
 
-def _foreign(response: httpx.Response) -> TunefleetError:
+def _not_tunefleet(response: httpx.Response) -> TunefleetError:
     url = response.request.url.copy_with(query=None, userinfo=None)
     if response.status_code == httpx.codes.PROXY_AUTHENTICATION_REQUIRED:
         return trust.refused_by_proxy(str(url), "407")
     if response.status_code == httpx.codes.REQUEST_ENTITY_TOO_LARGE:
         return TooLargeForProxy(
-            f"A proxy before {url} takes no body of this size (413).",
-            hint="Let it take bodies of any size; of nginx, that is `client_max_body_size 0;`.",
+            f"A proxy in front of {url} rejects bodies of this size (413).",
+            hint="Allow bodies of any size; in nginx, set `client_max_body_size 0;`.",
         )
     return UnreachableError(
-        f"{url} answered {response.status_code} {response.reason_phrase}, and not in Tunefleet's words.",
-        hint="Check that the URL is that of a Tunefleet server.",
+        f"{url} responded with {response.status_code} {response.reason_phrase}, but not in Tunefleet's format.",
+        hint="Check that the URL belongs to a Tunefleet server.",
     )

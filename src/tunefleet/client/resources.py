@@ -1,4 +1,4 @@
-"""The nouns of the API, for both clients: workflows, tasks, artifacts, workers, federations, campaigns and others."""
+"""Resources of the API for both clients: workflows, tasks, artifacts, workers, federations, campaigns and others."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 
 class WorkflowVerbs:
-    """What can be done with workflows."""
+    """Methods of workflows."""
 
     validate = Verb(workflow_routes.validate)
     create = Verb(workflow_routes.create_workflow)
@@ -44,7 +44,7 @@ class WorkflowVerbs:
 
 
 class TaskVerbs:
-    """What can be done with tasks."""
+    """Methods of tasks."""
 
     list = Verb(workflow_routes.list_tasks)
     iterate = Iteration(flows.iterate_tasks)
@@ -78,14 +78,14 @@ class TaskVerbs:
 
 
 class EventVerbs:
-    """What happened, and what happens."""
+    """Methods of events."""
 
     list = Verb(workflow_routes.list_events)
     follow = Iteration(flows.follow_events)
 
 
 class ArtifactVerbs:
-    """Files that are kept on the server under a digest."""
+    """Methods of artifacts: files that the server stores under a digest."""
 
     list = Verb(workflow_routes.list_artifacts)
     iterate = Iteration(flows.iterate_artifacts)
@@ -96,7 +96,7 @@ class ArtifactVerbs:
 
 
 class WorkerVerbs:
-    """The machines that run tasks."""
+    """Methods of workers: the machines that run tasks."""
 
     list = Verb(workflow_routes.list_workers)
     get = Verb(workflow_routes.get_worker)
@@ -114,7 +114,7 @@ class WorkerVerbs:
 
 
 class KeyVerbs:
-    """API keys."""
+    """Methods of API keys."""
 
     list = Verb(workflow_routes.list_keys)
     create = Verb(workflow_routes.create_key)
@@ -122,7 +122,7 @@ class KeyVerbs:
 
 
 class ProjectVerbs:
-    """Projects: who shares the fleet, and what each may use of it."""
+    """Methods of projects, which share the fleet within their quotas."""
 
     list = Verb(project_routes.list_projects)
     get = Verb(project_routes.get_project)
@@ -133,7 +133,7 @@ class ProjectVerbs:
 
 
 class NotificationVerbs:
-    """Who is told what of your tasks, and what they were told."""
+    """Methods of notification channels and deliveries."""
 
     list = Verb(notification_routes.list_notifications)
     channels = Verb(notification_routes.list_channels)
@@ -145,7 +145,7 @@ class NotificationVerbs:
 
 
 class FederationVerbs:
-    """Federations: many workers train one adapter, each on its own data."""
+    """Methods of federations: workers train one adapter, each on its own data."""
 
     create = Verb(federation_routes.create_federation)
     list = Verb(federation_routes.list_federations)
@@ -166,7 +166,7 @@ class FederationVerbs:
 
 
 class CampaignVerbs:
-    """Campaigns: training that goes on by itself, chunk by chunk."""
+    """Methods of campaigns: continuous training, one chunk of data per cycle."""
 
     apply = Verb(campaign_routes.apply_campaigns)
     send = Verb(campaign_files.send)
@@ -188,7 +188,7 @@ class CampaignVerbs:
 
 
 class ModelVerbs:
-    """Models that campaigns have made, and which version is promoted."""
+    """Methods of models: versions that campaigns produce, and which one is promoted."""
 
     list = Verb(campaign_routes.list_models)
     get = Verb(campaign_routes.get_model)
@@ -197,7 +197,7 @@ class ModelVerbs:
 
 
 class RunVerbs:
-    """One submitted task, from submit to its files."""
+    """Methods of one submitted task, from submission to its files."""
 
     refresh = TaskVerb(workflow_routes.get_task)
     wait = TaskVerb(flows.wait_for_task)
@@ -305,11 +305,11 @@ class AsyncModels(ModelVerbs, Awaited):
 
 
 class Run(RunVerbs, BlockingTask):
-    """What `Client.submit` returns: the workflow and its task, the first one if there are several.
+    """Result of `Client.submit`: the workflow and its task, the first one if there are several.
 
     Args:
-        transport: The client's.
-        workflow: The server's answer.
+        transport: The client's transport.
+        workflow: The server's response.
     """
 
     def __init__(self, transport: Transport, workflow: WorkflowDetail) -> None:
@@ -319,16 +319,16 @@ class Run(RunVerbs, BlockingTask):
 
     @property
     def task(self) -> TaskView:
-        """The task as it was at submit; `refresh()` asks again."""
+        """The task at submission; `refresh()` returns its current state."""
         return self.workflow.tasks[0]
 
 
 class AsyncRun(RunVerbs, AwaitedTask):
-    """What `AsyncClient.submit` returns: the workflow and its task, the first one if there are several.
+    """Result of `AsyncClient.submit`: the workflow and its task, the first one if there are several.
 
     Args:
-        transport: The client's.
-        workflow: The server's answer.
+        transport: The client's transport.
+        workflow: The server's response.
     """
 
     def __init__(self, transport: AsyncTransport, workflow: WorkflowDetail) -> None:
@@ -338,5 +338,5 @@ class AsyncRun(RunVerbs, AwaitedTask):
 
     @property
     def task(self) -> TaskView:
-        """The task as it was at submit; `refresh()` asks again."""
+        """The task at submission; `refresh()` returns its current state."""
         return self.workflow.tasks[0]

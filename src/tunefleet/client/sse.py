@@ -1,4 +1,4 @@
-"""Read server-sent events from lines, as the HTML standard has it; opens nothing."""
+"""Parses server-sent events from lines, as in the HTML standard; opens nothing."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ class ServerEvent:
 
 @dataclass(slots=True)
 class SseReader:
-    """Feed it lines without their ends; it returns an event when one is whole."""
+    """Takes lines without line ends, and returns an event when it is complete."""
 
     last_id: str = ""
     _event: str = ""
     _data: list[str] = field(default_factory=list)
 
     def feed(self, line: str) -> ServerEvent | None:
-        """Take a line; an empty one ends an event."""
+        """Parse a line; an empty one ends an event."""
         if not line:
             return self._finish()
         name, _, value = line.partition(":")
@@ -38,6 +38,6 @@ class SseReader:
         return None
 
     def _finish(self) -> ServerEvent | None:
-        whole = ServerEvent(self._event or "message", "\n".join(self._data), self.last_id) if self._data else None
+        event = ServerEvent(self._event or "message", "\n".join(self._data), self.last_id) if self._data else None
         self._event, self._data = "", []
-        return whole
+        return event

@@ -1,4 +1,4 @@
-"""Submitting a document: it is read, the local files that it names are uploaded, and it goes to the server."""
+"""Submission of a workflow file: reads it, uploads the local files that it names, and sends it to the server."""
 
 from __future__ import annotations
 
@@ -18,44 +18,44 @@ from tunefleet.spec import LocalPath, Workflow, local_paths, override_document, 
 
 
 def read_document(source: Path | str | Mapping[str, Any]) -> tuple[str, Path | None]:
-    """Return the text of a document and the file that it came from, if it came from one.
+    """Return the text of a workflow file, and its path if it came from one.
 
     Args:
-        source: A path, the text itself (recognised by its line break or brace), or what the text would say.
+        source: A path, the text itself (recognized by a line break or brace), or its content as a mapping.
 
     Raises:
-        InputError: If the file cannot be read.
+        InputError: If the file is unreadable.
     """
     if isinstance(source, Mapping):
         try:
             return json.dumps(dict(source), allow_nan=False, indent=2), None
         except (TypeError, ValueError) as error:
-            raise InputError(f"The document cannot be written as JSON: {error}.") from error
+            raise InputError(f"The workflow cannot be serialized as JSON: {error}.") from error
     if isinstance(source, str) and ("\n" in source or source.lstrip().startswith("{")):
         return source, None
     file = Path(source).expanduser()
     try:
         return file.read_text(encoding="utf-8"), file
     except FileNotFoundError:
-        raise InputError(f"There is no file {file}.", hint="Check the path of the workflow document.") from None
+        raise InputError(f"File not found: {file}.", hint="Check the path of the workflow file.") from None
     except IsADirectoryError:
-        raise InputError(f"{file} is a folder.", hint="Name the workflow document in it.") from None
+        raise InputError(f"{file} is a folder.", hint="Pass the path of a workflow file.") from None
     except (OSError, UnicodeDecodeError) as error:
         raise InputError(f"{file} cannot be read as text.", hint=str(error)) from error
 
 
 def override(document: str, overrides: Mapping[str, Any], *, filename: str | None = None) -> tuple[str, Workflow]:
-    """Change some fields of a document's spec, and read it.
+    """Change fields of a workflow file's spec, and parse it.
 
     Args:
-        document: Its text; it may lack what the changes bring.
-        overrides: Dotted path below `spec` → value; without any the document stays as it is, to the byte.
+        document: Its text; may lack fields that the changes add.
+        overrides: Dotted path below `spec` → value; without any, the text stays byte-identical.
 
     Returns:
-        The document as it is to be submitted, and what it says.
+        The text to submit, and the parsed workflow.
 
     Raises:
-        SpecError: If the document is wrong with the changes.
+        SpecError: If the changed workflow file is invalid.
     """
     if not overrides:
         return document, parse_workflow(document, filename=filename)
@@ -63,10 +63,10 @@ def override(document: str, overrides: Mapping[str, Any], *, filename: str | Non
     try:
         return changed, parse_workflow(changed, filename=filename)
     except SpecError as error:
-        parse_workflow(document, filename=filename)  # an error in the file itself has a line
-        # Lines of the changed text are not lines of the user's file.
+        parse_workflow(document, filename=filename)  # reports an error of the file itself with its line
+        # Line numbers of the changed text do not match the user's file.
         faults = [Fault(fault.path, fault.message, hint=fault.hint) for fault in error.faults]
-        raise SpecError(faults, filename=f"{filename or 'the document'} with these changes") from None
+        raise SpecError(faults, filename=f"{filename or 'the workflow file'} with these changes") from None
 
 
 def submit(
@@ -77,19 +77,19 @@ def submit(
     strict: bool = False,
     on_progress: transfer.OnProgress = transfer.ignore_progress,
 ) -> Flow[WorkflowDetail]:
-    """Validate a document, upload the local files that it names, and submit it.
+    """Validate a workflow file, upload the local files that it names, and submit it.
 
     Args:
-        source: Path of the document, its text, or what it says as a mapping.
-        overrides: Dotted path below `spec` → value, to change before submitting.
-        idempotency_key: The same key gets the first answer again; a new one if `None`.
-        strict: Refuse a task that no present worker could ever run.
-        on_progress: Told how far uploads are.
+        source: Path of the workflow file, its text, or its content as a mapping.
+        overrides: Fields of `spec` to change before submitting: dotted path → value.
+        idempotency_key: Repeating the call with the same key returns the first response; `None` creates a key.
+        strict: Refuse a task that none of the current workers can run.
+        on_progress: Called with the progress of uploads.
 
     Raises:
-        SpecError: If the document is wrong; every fault is listed.
-        InputError: If a file that it names is not there.
-        UnreachableError: If the server does not answer.
+        SpecError: If the workflow file is invalid; lists every error.
+        InputError: If a file that it names does not exist.
+        UnreachableError: If the server does not respond.
     """
     text, file = read_document(source)
     filename = str(file) if file else None
@@ -104,17 +104,17 @@ def submit(
 
 
 def check_local_files(workflow: Workflow, folder: Path) -> list[Path]:
-    """Look for the local files that a workflow names, and read the first rows of those that are data.
+    """Locate the local files that a workflow names, and validate the first rows of datasets.
 
     Args:
-        workflow: What is to be submitted.
-        folder: That relative paths start from.
+        workflow: The workflow to submit.
+        folder: Base of relative paths.
 
     Returns:
-        The files and folders that are uploaded.
+        The files and folders to upload.
 
     Raises:
-        InputError: If one is missing, or its rows are not what its task uses.
+        InputError: If one is missing, or its rows do not fit its task.
     """
     found = []
     for task in workflow.tasks:
@@ -143,14 +143,14 @@ def _push_local_files(
 
 
 def local_file(named: LocalPath, folder: Path) -> Path | None:
-    """Return the file or folder that a value of a spec means, or `None` if it is a name from elsewhere.
+    """Return the file or folder that a value of a spec refers to, or `None` if it is a remote name.
 
-    A value is local if it is written as a path (`./`, `../`, `/`, `~`), can be nothing else, or lies beside the
-    document.
+    A value is local if it is written as a path (`./`, `../`, `/`, `~`), can be nothing else, or exists next to the
+    workflow file.
 
     Raises:
-        DataError: If a dataset that can only be a path is not there.
-        ModelError: If a model that can only be a path is not there.
+        DataError: If a dataset that can only be a path does not exist.
+        ModelError: If a model that can only be a path does not exist.
     """
     file = folder / Path(named.value).expanduser()
     if file.exists():
@@ -158,8 +158,8 @@ def local_file(named: LocalPath, folder: Path) -> Path | None:
     if named.required or (named.looks_local and not named.elsewhere):
         kind = ModelError if named.role == "model" else DataError
         raise kind(
-            f"spec.{named.pointer} names {named.value}, but there is no {file.absolute()}.",
-            hint="Paths are taken from the folder of the document.",
+            f"spec.{named.pointer}: {named.value} not found at {file.absolute()}.",
+            hint="Paths are relative to the folder of the workflow file.",
             path=f"spec.{named.pointer}",
         )
     return None

@@ -1,4 +1,4 @@
-"""Hold transfers to a number of bytes a second, all of one process together."""
+"""Limits the transfer rate of a process in bytes per second."""
 
 from __future__ import annotations
 
@@ -10,24 +10,24 @@ from typing import Final
 
 from tunefleet.client.call import Sink
 
-# A piece takes no longer than this, so that a slow line is a steady one and no receiver gives up.
+# Longest duration of a piece: a steady stream of small pieces keeps receivers from timing out.
 _PIECE_S: Final = 0.25
 _MIN_PIECE_BYTES: Final = 512
 
 
 @dataclass(frozen=True, slots=True)
 class Ticks:
-    """Where a throttle's time comes from; a test brings its own."""
+    """Clock of a throttle; replaceable in tests."""
 
     now: Callable[[], float] = field(default=time.monotonic)
     sleep: Callable[[float], None] = field(default=time.sleep)
 
 
 class Throttle:
-    """A bucket that holds nothing: each byte waits until those before it have passed. Shared between threads.
+    """A leaky bucket without burst: each byte waits until the previous ones have passed. Thread-safe.
 
     Args:
-        bytes_per_s: How much passes in a second.
+        bytes_per_s: The rate.
     """
 
     def __init__(self, bytes_per_s: float, *, ticks: Ticks | None = None) -> None:
@@ -38,20 +38,21 @@ class Throttle:
 
     @property
     def piece_bytes(self) -> int:
-        """How much is let through at once."""
+        """Size of the pieces that pass in one step."""
         return max(_MIN_PIECE_BYTES, int(self.bytes_per_s * _PIECE_S))
 
     def take(self, count: int) -> None:
-        """Wait until so many bytes may pass."""
+        """Wait until `count` bytes may pass."""
         with self._lock:
             begin = max(self._ticks.now(), self._free_at)
             self._free_at = begin + count / self.bytes_per_s
+            # Reserve the slot under the lock but sleep outside it: other threads queue behind the reservation.
             wait_s = self._free_at - self._ticks.now()
         if wait_s > 0:
             self._ticks.sleep(wait_s)
 
     def paced(self, pieces: Iterator[bytes]) -> Iterator[bytes]:
-        """Yield bytes in small pieces, each when its time has come."""
+        """Yield bytes in small pieces at the limited rate."""
         for piece in pieces:
             view = memoryview(piece)
             for start in range(0, len(view), self.piece_bytes):
@@ -60,13 +61,13 @@ class Throttle:
                 yield bytes(part)
 
     def sink(self, sink: Sink) -> Sink:
-        """Return a sink that takes no faster."""
+        """Return a sink with a limited rate."""
         return _PacedSink(sink, self)
 
 
 @dataclass(frozen=True, slots=True)
 class _PacedSink:
-    """Waits behind each piece, so that the sender has to wait too."""
+    """Waits after each piece, so that TCP flow control slows the sender down."""
 
     sink: Sink
     throttle: Throttle

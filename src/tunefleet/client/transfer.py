@@ -1,7 +1,7 @@
-"""Move artifacts between a folder and the server: one by one, resumable, every digest checked.
+"""Transfers artifacts between a folder and the server: file by file, resumable, every digest verified.
 
-Files travel uncompressed and only if the other side lacks them. A transfer that breaks goes on where it stopped, as
-long as it gets anywhere; what arrived is checked against its digest before it gets its name.
+Files are sent uncompressed, and only if the other side does not have them. An interrupted transfer resumes as long as
+it makes progress; a file is verified against its digest before it gets its name.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from tunefleet.schemas.compat.task_results import SINGLE_FILE, ResultFile
 Phase = Literal["hashing", "uploading", "downloading"]
 PIECE_BYTES: Final = 1 << 20
 FRUITLESS_TRIES: Final = 8
-"""So often a transfer may break in a row without a byte getting through."""
+"""Consecutive interruptions without progress before a transfer fails."""
 _LONGEST_PAUSE_S: Final = 5.0
 _PROXY_PART_BYTES: Final = 1 << 20
 _LEAST_PART_BYTES: Final = 64 << 10
@@ -33,13 +33,13 @@ _LEAST_PART_BYTES: Final = 64 << 10
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """How far a transfer is.
+    """Progress of a transfer.
 
     Args:
         phase: `hashing`, `uploading` or `downloading`.
-        name: What is moved.
-        done_bytes: How much of it is done; what the other side had already counts as done.
-        total_bytes: How much there is.
+        name: Name of the artifact or file.
+        done_bytes: Bytes done, including those that the other side already had.
+        total_bytes: Total size.
     """
 
     phase: Phase
@@ -52,7 +52,7 @@ OnProgress = Callable[[Progress], None]
 
 
 def ignore_progress(progress: Progress) -> None:
-    """Report to nobody."""
+    """Ignore the progress."""
 
 
 def push(
@@ -69,19 +69,18 @@ def push(
 
     Args:
         source: The file or folder.
-        name: Name of the artifact; that of the file or folder if `None`.
-        kind: What it is: `dataset`, `model`, `script`, `adapter`, `files` …
-        task_id: The task that it belongs to, if it is the output of one.
-        metadata: Anything JSON that is to stay with it.
-        expected: Paths within the folder and the digest of each: these files go and no others, and only as they are
-            said to be.
+        name: Name of the artifact. Default: the name of the file or folder.
+        kind: Kind of the artifact: `dataset`, `model`, `script`, `adapter`, `files` …
+        task_id: The task whose output it is, if any.
+        metadata: JSON metadata of the artifact.
+        expected: Relative path → digest; uploads exactly these files, and fails if one differs.
         on_progress: Called often, from the thread that reads the file.
 
     Raises:
-        NotFoundError: If there is nothing at `source`.
-        ArtifactError: If the folder is empty or has a link out of it, a file changes while it is read, or one is not
-            as expected.
-        UnreachableError: If the server stays away.
+        NotFoundError: If `source` does not exist.
+        ArtifactError: If the folder is empty or has a link that leads out of it, or a file changes while it is read
+            or differs from `expected`.
+        UnreachableError: If the server does not respond.
     """
     label = name or "".join(each if is_shown(each) else "_" for each in Path(source).expanduser().resolve().name)
     return deliver(source, label, kind, task_id=task_id, metadata=metadata, expected=expected, on_progress=on_progress)
@@ -98,7 +97,7 @@ def deliver(
     direct: DirectSender | None = None,
     on_progress: OnProgress = ignore_progress,
 ) -> Flow[ArtifactView]:
-    """Do what `push` does; `direct` sends large files to the server's object store, where the server lets it."""
+    """As `push`; `direct` uploads large files to the server's object store, if the server allows it."""
     root = Path(source).expanduser()
     files = yield from work(lambda: _scan(root, label, on_progress, expected))
     yield from upload(label, files, direct=direct, on_progress=on_progress)
@@ -119,7 +118,7 @@ def _scan(
     for path, digest in expected.items():
         if found.get(path) != digest:
             raise ArtifactError(
-                f"{path} of {label} is {'changed' if path in found else 'gone'}.", hint="Push it again."
+                f"{path} of {label} {'has changed' if path in found else 'is missing'}.", hint="Push it again."
             )
     return files
 
@@ -131,7 +130,7 @@ def upload(
     direct: DirectSender | None = None,
     on_progress: OnProgress = ignore_progress,
 ) -> Flow[None]:
-    """Send those files that the server lacks; see `push` for what it raises."""
+    """Send the files that the server does not have; raises as `push` does."""
     by_digest = {file.entry.digest: file for file in files}
     sizes = {digest: file.entry.size_bytes for digest, file in by_digest.items()}
     meter = _Meter("uploading", label, sum(sizes.values()), on_progress)
@@ -139,7 +138,7 @@ def upload(
     meter.add(sum(sizes.values()) - sum(sizes[blob.digest] for blob in reply.missing))
     for blob in reply.missing:
         file = by_digest[blob.digest]
-        # What the server has a part of goes on where it stands.
+        # A partly uploaded file is resumed through the server, not sent again to the store.
         if direct is not None and reply.direct is not None and not blob.offset:
             base = meter.done
             kept = yield from work(lambda file=file, offer=reply.direct: direct.send(file, offer, meter.add))  # type: ignore[misc]
@@ -165,7 +164,7 @@ def _upload_one(file: LocalFile, offset: int, meter: _Meter) -> Flow[None]:
         except TooLargeForProxy:
             if size <= _LEAST_PART_BYTES:
                 raise
-            # nginx takes 1 MiB unless it is told otherwise; others may take less.
+            # nginx's default limit is 1 MiB; other proxies may have a lower one.
             most = max(_LEAST_PART_BYTES, min(size // 4, _PROXY_PART_BYTES))
             continue
         if reached is None:
@@ -174,7 +173,7 @@ def _upload_one(file: LocalFile, offset: int, meter: _Meter) -> Flow[None]:
         tries = 0 if reached > offset else tries + 1
         if tries > _most_tries(file.entry, offset):
             raise UnreachableError(
-                f"{file.entry.path} could not be uploaded: the connection breaks each time.", hint="Submit again later."
+                f"Cannot upload {file.entry.path}: the connection is interrupted repeatedly.", hint="Try again later."
             )
         offset = reached
         if tries:
@@ -182,14 +181,14 @@ def _upload_one(file: LocalFile, offset: int, meter: _Meter) -> Flow[None]:
 
 
 def _upload_part(file: LocalFile, offset: int, size: int, meter: _Meter, tries: int) -> Flow[int | None]:
-    """Send a part of a file; returns how much the server has of it then, null if it has it whole."""
+    """Send a part of a file; returns how many bytes the server has, or `None` if it has the complete file."""
     try:
         yield from ask(workflow_routes.put_blob(file.entry, offset, size, _reader(file, offset, size, meter)))
     except OffsetConflict as conflict:
         return conflict.cursor
     except (UnreachableError, ConflictError):
-        # A conflict: somebody else is sending the same file, or the server has not let go of a broken upload yet,
-        # or passes the whole file on to its object store.
+        # A conflict means that another client sends the same file, or the server has not released an interrupted
+        # upload yet, or is still passing the complete file on to its object store.
         if tries >= _most_tries(file.entry, offset):
             raise
         left = yield from _missing(file)
@@ -200,7 +199,7 @@ def _upload_part(file: LocalFile, offset: int, size: int, meter: _Meter, tries: 
 def _most_tries(entry: FileEntry, offset: int) -> int:
     if offset < entry.size_bytes:
         return FRUITLESS_TRIES
-    # All bytes are there: the server passes them on, which takes the longer the more they are.
+    # The server has all bytes and passes them on to its object store, which takes longer for larger files.
     return FRUITLESS_TRIES + int(entry.size_bytes / workflow_routes.PASSED_ON_BYTES_PER_S / _LONGEST_PAUSE_S)
 
 
@@ -212,7 +211,7 @@ def _reader(file: LocalFile, offset: int, size: int, meter: _Meter) -> Callable[
             while left:
                 piece = source.read(min(PIECE_BYTES, left))
                 if not piece:
-                    raise ArtifactError(f"{file.path} became shorter while it was uploaded.", hint="Push it again.")
+                    raise ArtifactError(f"{file.path} was truncated during the upload.", hint="Push it again.")
                 left -= len(piece)
                 yield piece
                 meter.add(len(piece))
@@ -226,18 +225,18 @@ def fetch(
     """Download an artifact.
 
     Args:
-        artifact: Its id, digest or name.
-        dest: The folder to put its files into; made if need be. Files that are there already are checked and kept.
-        overwrite: Replace files that are there and differ.
+        artifact: Id, digest or name.
+        dest: Target folder, created if missing. Existing files are verified and kept.
+        overwrite: Replace existing files that differ.
         on_progress: Called often, from the thread that writes the file.
 
     Returns:
-        The file, if the artifact was pushed as a single file, else `dest`.
+        The file if the artifact is a single file, else `dest`.
 
     Raises:
-        NotFoundError: If there is no such artifact.
-        ConflictError: If a file is there, differs, and is not to be replaced; nothing is written then.
-        ArtifactError: If what arrives does not match its digest, or a path would leave `dest`.
+        NotFoundError: If the artifact does not exist.
+        ConflictError: If a file exists, differs, and `overwrite` is false; nothing is written.
+        ArtifactError: If a download does not match its digest, or a path leads out of `dest`.
     """
     detail = yield from ask(workflow_routes.get_artifact(artifact))
     folder = Path(dest).expanduser()
@@ -247,7 +246,7 @@ def fetch(
 def fetch_files(
     detail: ArtifactDetail, dest: Path, *, overwrite: bool = True, on_progress: OnProgress = ignore_progress
 ) -> Flow[Path]:
-    """Download the files of an artifact that was looked up already; see `fetch`."""
+    """Download the files of an artifact whose details are known; see `fetch`."""
     meter = _Meter("downloading", detail.name, detail.size_bytes, on_progress)
     targets = [(entry, target_path(dest, entry.path)) for entry in detail.files]
     if not overwrite:
@@ -268,14 +267,14 @@ def _refuse_others(targets: Sequence[tuple[FileEntry, Path]], dest: Path) -> Non
     other = next((path for path in dest.rglob("*") if path.is_file() and path not in own), None)
     if other is not None and other.suffix != ".part":
         raise ConflictError(
-            f"{dest} is there and holds other files, such as {other.name}; nothing was written.",
-            hint="Name the folder to put the files into.",
+            f"{dest} contains other files, such as {other.name}. Nothing was written.",
+            hint="Pass the target folder explicitly.",
         )
     for entry, target in targets:
         if target.exists() and not _is_there(target, entry):
             raise ConflictError(
-                f"{target} is there and differs from the artifact's; nothing was written.",
-                hint="Name the folder to put the files into: then what is there is replaced.",
+                f"{target} exists and differs from the artifact's file. Nothing was written.",
+                hint="Pass the target folder explicitly to replace existing files.",
             )
 
 
@@ -286,7 +285,7 @@ def _is_there(target: Path, entry: FileEntry) -> bool:
 def fetch_result_file(
     task_id: str, file: ResultFile, dest: Path, *, on_progress: OnProgress = ignore_progress
 ) -> Flow[None]:
-    """Download a file of a task to `dest`; see `fetch` for what it raises."""
+    """Download a file of a task to `dest`; raises as `fetch` does."""
     entry = FileEntry(path=dest.name, digest=file.sha256, size_bytes=file.size_bytes)
     meter = _Meter("downloading", file.name, file.size_bytes, on_progress)
     present = yield from work(lambda: _is_there(dest, entry))
@@ -303,7 +302,7 @@ def fetch_result_file(
 def _fetch_one(
     entry: FileEntry, target: Path, meter: _Meter, get: Callable[[int, Sink], Call[None]] | None = None
 ) -> Flow[None]:
-    """Download a file by its digest, or as `get` says, from a byte on."""
+    """Download a file by its digest, or with `get`, resuming a partial one."""
     target.parent.mkdir(parents=True, exist_ok=True)
     part = target.with_name(f".{target.name}.{entry.digest[:12]}.part")
     tries = 0
@@ -336,16 +335,17 @@ def _keep(part: Path, target: Path, entry: FileEntry) -> None:
     if found != entry.digest:
         part.unlink()
         raise ArtifactError(
-            f"{entry.path} arrived damaged: its digest is {found[:12]}…, not {entry.digest[:12]}….",
-            hint="Fetch it again.",
+            f"{entry.path} was corrupted in transfer: its digest is {found[:12]}…, not {entry.digest[:12]}….",
+            hint="Download it again.",
         )
     with part.open("rb") as whole:
+        # Before the rename: after a power cut the final name must not refer to missing data.
         os.fsync(whole.fileno())
     replace_file(part, target)
 
 
 class _Writer:
-    """Writes pieces and counts them."""
+    """Writes pieces and reports the progress."""
 
     def __init__(self, out: BinaryIO, meter: _Meter) -> None:
         self._out = out
@@ -357,7 +357,7 @@ class _Writer:
 
 
 class _Meter:
-    """Adds up and reports."""
+    """Sums up and reports progress."""
 
     def __init__(self, phase: Phase, name: str, total: int, report: OnProgress) -> None:
         self._phase = phase

@@ -1,6 +1,6 @@
-"""Drive calls, flows and streams over httpx: once in a thread, once on an event loop.
+"""Drives calls, flows and streams over httpx: in a thread or on an event loop.
 
-What is sent, how it is retried and what an answer means is shared; the two classes differ in `await` alone.
+Requests, retries and error mapping are shared; the two classes differ only in `await`.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from pydantic import ValidationError
 from tenacity import AsyncRetrying, RetryCallState, Retrying, retry_if_exception, wait_random_exponential
 
 from tunefleet.client import direct_download, trust
-from tunefleet.client.call import Call, Course, Emit, Flow, NextLine, OpenLines, Pause, Step, Stream, Work
+from tunefleet.client.call import Call, Emit, Flow, FlowRun, NextLine, OpenLines, Pause, Step, Stream, Work
 from tunefleet.client.connection import Connection
 from tunefleet.client.problems import exception_of
 from tunefleet.client.throttle import Throttle
@@ -30,13 +30,13 @@ BUSY = frozenset({429, 502, 503, 504})
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """How patient a client is.
+    """Retries and timeouts of a client.
 
     Args:
-        patience_s: How long a call that may be repeated is tried again while the server does not answer.
-        refused_s: How long, at most, if it is on this machine and nobody listens there.
-        connect_s: Limit for opening a connection.
-        read_s: Silence after which an answer is given up.
+        patience_s: Seconds to retry a repeatable call while the server does not respond.
+        refused_s: Upper limit of `patience_s` if the server is on this machine and no process listens on its port.
+        connect_s: Connection timeout.
+        read_s: Idle timeout of a response.
     """
 
     patience_s: float = 10.0
@@ -46,12 +46,12 @@ class Policy:
 
     @property
     def timeout(self) -> httpx.Timeout:
-        """The limits in httpx's words."""
+        """The timeouts as httpx's type."""
         return httpx.Timeout(self.read_s, connect=self.connect_s)
 
 
 class _Busy(Exception):
-    """The server answered that it cannot answer now."""
+    """The server reported that it is temporarily unavailable."""
 
     def __init__(self, error: TunefleetError) -> None:
         super().__init__(str(error))
@@ -93,7 +93,7 @@ def _may_repeat(call: Call[Any]) -> Callable[[BaseException], bool]:
     def decide(error: BaseException) -> bool:
         if trust.lasting(error):
             return False
-        # Nothing was sent if there was no connection, so even a call that must not be repeated may be tried again.
+        # Without a connection nothing was sent, so even a call that is not idempotent can be retried.
         return isinstance(error, httpx.ConnectError) or (
             call.repeatable and isinstance(error, (httpx.TransportError, _Busy))
         )
@@ -107,7 +107,7 @@ def _patience_over(policy: Policy, url: str) -> Callable[[RetryCallState], bool]
     def decide(state: RetryCallState) -> bool:
         spent_s = state.seconds_since_start or 0.0
         error = state.outcome.exception() if state.outcome else None
-        # Here the network cannot be at fault: a server that is not about to come back is not there.
+        # On this machine the network is not the cause: the server is restarting or not running.
         if policy.refused_s is not None and on_this_machine and isinstance(error, httpx.ConnectError):
             return spent_s + state.upcoming_sleep >= min(policy.refused_s, policy.patience_s)
         return spent_s >= policy.patience_s
@@ -125,7 +125,7 @@ def _retries(call: Call[Any], policy: Policy, url: str) -> dict[str, Any]:
 
 
 def _refuse(response: httpx.Response, body: bytes) -> None:
-    """Raise what an unsuccessful answer stands for."""
+    """Raise the exception for an error response."""
     error = exception_of(response, body)
     if response.status_code in BUSY:
         raise _Busy(error)
@@ -137,8 +137,8 @@ def _parsed(call: Call[T], body: bytes, url: str) -> T:
         return call.parse(body)
     except ValidationError as error:
         raise UnreachableError(
-            f"{url} gave an answer that this client does not understand.",
-            hint="Is it a Tunefleet server of another version? `tunefleet doctor` compares them.",
+            f"{url} sent a response that this client cannot parse.",
+            hint="The server may have another version; compare with `tunefleet doctor`.",
             detail=str(error),
         ) from error
 
@@ -156,25 +156,25 @@ def _in_our_words(url: str) -> Iterator[None]:
 def _of_network(url: str, error: httpx.TransportError) -> UnreachableError:
     if isinstance(error, httpx.ConnectError):
         return UnreachableError(
-            f"Nothing answers at {url}.",
-            hint="Start a server with `tunefleet up`, or name another one with `tunefleet login URL`.",
+            f"No server responds at {url}.",
+            hint="Start a server with `tunefleet up`, or log in to another one with `tunefleet login URL`.",
             detail=str(error),
         )
     if isinstance(error, httpx.TimeoutException):
-        return UnreachableError(f"{url} did not answer in time.", hint="Try again.", detail=str(error))
+        return UnreachableError(f"{url} did not respond in time.", hint="Try again.", detail=str(error))
     return UnreachableError(
-        f"The connection to {url} broke.", hint="Try again.", detail=f"{type(error).__name__}: {error}"
+        f"The connection to {url} was interrupted.", hint="Try again.", detail=f"{type(error).__name__}: {error}"
     )
 
 
 class Transport:
-    """Drives calls and flows in the calling thread; may be shared between threads.
+    """Drives calls and flows in the calling thread; thread-safe.
 
     Args:
-        connection: The server and the key.
-        policy: How patient it is.
-        network: Stands for the network in tests.
-        throttle: Holds what is sent and fetched to a speed.
+        connection: Server and key.
+        policy: Retries and timeouts.
+        network: Replaces the network in tests.
+        throttle: Limits the transfer rate.
     """
 
     def __init__(
@@ -194,38 +194,38 @@ class Transport:
         """Close the connections."""
         self._http.close()
 
-    def run(self, doing: Call[T] | Flow[T]) -> T:
-        """Do it and return the result.
+    def run(self, operation: Call[T] | Flow[T]) -> T:
+        """Run a call or flow and return its result.
 
         Raises:
-            TunefleetError: What the server answered, or that it did not.
+            TunefleetError: The server's error, or that it is unreachable.
         """
-        if isinstance(doing, Call):
-            return self._send(doing)
-        course = Course(doing)
-        with closing(course), ExitStack() as stack:
-            while course.step is not None:
-                self._advance(course, stack)
-        return course.result
+        if isinstance(operation, Call):
+            return self._send(operation)
+        run = FlowRun(operation)
+        with closing(run), ExitStack() as stack:
+            while run.step is not None:
+                self._advance(run, stack)
+        return run.result
 
     def iterate(self, stream: Stream[T]) -> Iterator[T]:
         """Yield what a stream emits."""
-        course: Course[T] = Course(stream)
-        with closing(course), ExitStack() as stack:
-            while course.step is not None:
-                if isinstance(course.step, Emit):
-                    yield course.step.value
-                    course.resume()
+        run: FlowRun[T] = FlowRun(stream)
+        with closing(run), ExitStack() as stack:
+            while run.step is not None:
+                if isinstance(run.step, Emit):
+                    yield run.step.value
+                    run.resume()
                 else:
-                    self._advance(course, stack)
+                    self._advance(run, stack)
 
-    def _advance(self, course: Course[Any], stack: ExitStack) -> None:
+    def _advance(self, run: FlowRun[Any], stack: ExitStack) -> None:
         try:
-            answer = self._step(course.step, stack)
+            answer = self._step(run.step, stack)
         except TunefleetError as error:
-            course.fail(error)
+            run.fail(error)
         else:
-            course.resume(answer)
+            run.resume(answer)
 
     def _step(self, step: Step | Emit[Any] | None, stack: ExitStack) -> Any:
         match step:
@@ -287,7 +287,7 @@ class Transport:
 
 
 def _begun(call: Call[Any], response: httpx.Response) -> httpx.URL | None:
-    """Return where the file is that an answer leads to, if it is elsewhere; its headers are told to who wants them."""
+    """Return the link in a response, if it redirects to the store; passes the headers to `Call.heard`."""
     link = direct_download.link_of(response)
     if call.heard is not None and (response.is_success or link is not None):
         call.heard(response.headers)
@@ -309,40 +309,40 @@ class AsyncTransport:
         """Close the connections."""
         await self._http.aclose()
 
-    async def run(self, doing: Call[T] | Flow[T]) -> T:
-        """Do it and return the result.
+    async def run(self, operation: Call[T] | Flow[T]) -> T:
+        """Run a call or flow and return its result.
 
         Raises:
-            TunefleetError: What the server answered, or that it did not.
+            TunefleetError: The server's error, or that it is unreachable.
         """
-        if isinstance(doing, Call):
-            return await self._send(doing)
-        course = Course(doing)
-        with closing(course):
+        if isinstance(operation, Call):
+            return await self._send(operation)
+        run = FlowRun(operation)
+        with closing(run):
             async with AsyncExitStack() as stack:
-                while course.step is not None:
-                    await self._advance(course, stack)
-        return course.result
+                while run.step is not None:
+                    await self._advance(run, stack)
+        return run.result
 
     async def iterate(self, stream: Stream[T]) -> AsyncIterator[T]:
         """Yield what a stream emits."""
-        course: Course[T] = Course(stream)
-        with closing(course):
+        run: FlowRun[T] = FlowRun(stream)
+        with closing(run):
             async with AsyncExitStack() as stack:
-                while course.step is not None:
-                    if isinstance(course.step, Emit):
-                        yield course.step.value
-                        course.resume()
+                while run.step is not None:
+                    if isinstance(run.step, Emit):
+                        yield run.step.value
+                        run.resume()
                     else:
-                        await self._advance(course, stack)
+                        await self._advance(run, stack)
 
-    async def _advance(self, course: Course[Any], stack: AsyncExitStack) -> None:
+    async def _advance(self, run: FlowRun[Any], stack: AsyncExitStack) -> None:
         try:
-            answer = await self._step(course.step, stack)
+            answer = await self._step(run.step, stack)
         except TunefleetError as error:
-            course.fail(error)
+            run.fail(error)
         else:
-            course.resume(answer)
+            run.resume(answer)
 
     async def _step(self, step: Step | Emit[Any] | None, stack: AsyncExitStack) -> Any:
         match step:

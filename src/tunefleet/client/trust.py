@@ -1,7 +1,6 @@
-"""Whom this process trusts on the way to a server: the system's certificates, and those of `TUNEFLEET_CA_FILE`.
+"""TLS trust for connections to servers: the system's certificates, and those of `TUNEFLEET_CA_FILE`.
 
-And in which words a connection fails: a certificate that does not hold, a proxy that refuses. Such a fault is not
-passed by trying again at once.
+Also translates errors of certificates and proxies, which an immediate retry does not fix.
 """
 
 from __future__ import annotations
@@ -28,29 +27,29 @@ _chosen: list[Path | None] = []
 
 
 def use(ca_file: Path | None) -> None:
-    """Say once, in a process's `main`, which certificates it trusts beside the system's; else those of a command."""
+    """Set the certificates that a process trusts in addition to the system's; call once, in `main`."""
     _chosen[:] = [ca_file]
 
 
 def ca_file() -> Path | None:
-    """Return the file of further certificates; null if there is none."""
+    """Return the file of additional certificates; `None` if there is none."""
     found = _chosen[0] if _chosen else load(ClientSettings).ca_file
     return None if found is None else found.expanduser().absolute()
 
 
 def context() -> ssl.SSLContext:
-    """Return what checks the certificate of a server.
+    """Return the context that verifies a server's certificate.
 
     Raises:
-        MachineError: If the file of certificates cannot be read.
+        MachineError: If the certificate file is unreadable.
     """
     file = ca_file()
     try:
         return _context(file, None if file is None else file.stat().st_mtime_ns)
     except OSError as error:  # of which an SSLError is one
         raise MachineError(
-            f"TUNEFLEET_CA_FILE={file} cannot be read as certificates: {error}.",
-            hint="It is a file with one or more certificates in PEM form.",
+            f"TUNEFLEET_CA_FILE={file} is not a valid certificate file: {error}.",
+            hint="Use a file with one or more PEM certificates.",
         ) from error
 
 
@@ -63,29 +62,29 @@ def _context(file: Path | None, _: int | None) -> ssl.SSLContext:
 
 
 def options(url: str) -> dict[str, Any]:
-    """Return how a client reaches a server: what it trusts, and whether through the proxies of the environment.
+    """Return the HTTP client options for a server: trusted certificates, and whether to use the environment's proxies.
 
     Raises:
         MachineError: If the file of certificates cannot be read.
     """
     parsed = httpx.URL(url)
-    # Loading the system's certificates takes 15 ms; plain http needs none, and an empty context trusts nobody.
+    # Loading the system's certificates takes 15 ms; plain HTTP needs none, and an empty context trusts no server.
     plain = parsed.scheme != "https" and not getproxies().get(parsed.scheme, "").startswith("https:")
     verify = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT) if plain else context()
-    # A proxy from the environment is of no use on the way to this machine itself.
+    # A proxy from the environment cannot reach this machine's loopback address.
     return {"verify": verify, "trust_env": parsed.host not in LOOPBACK}
 
 
 def lasting(error: BaseException) -> bool:
-    """Whether an error of httpx is one that trying again at once does not pass."""
+    """Return whether an immediate retry cannot fix an error of httpx."""
     return isinstance(error, httpx.ProxyError) or _certificate_fault(error) is not None
 
 
 def explained(url: str, error: Exception) -> UnreachableError | None:
-    """Return in our words what a certificate or a proxy has to do with an error; null if nothing.
+    """Translate an error caused by a certificate or a proxy; `None` if it has another cause.
 
     Args:
-        url: Of the server, without credentials.
+        url: The server's URL, without credentials.
         error: What httpx raised.
     """
     fault = _certificate_fault(error)
@@ -94,34 +93,35 @@ def explained(url: str, error: Exception) -> UnreachableError | None:
     if isinstance(error, httpx.ProxyError):
         return refused_by_proxy(url, str(error))
     if any("WRONG_VERSION_NUMBER" in str(each) for each in _chain(error) if isinstance(each, ssl.SSLError)):
-        return UnreachableError(f"{url} does not speak TLS.", hint="Is it http:// there?", detail=repr(error))
+        return UnreachableError(f"{url} does not speak TLS.", hint="Try http:// instead.", detail=repr(error))
     proxy = proxy_of(url)
     if proxy is not None and isinstance(error, httpx.ConnectError):
         return UnreachableError(
-            f"Neither {url} nor the proxy {proxy} answers.",
-            hint="The environment names that proxy (HTTPS_PROXY, HTTP_PROXY, ALL_PROXY); NO_PROXY names hosts to reach "
-            "without one.",
+            f"Cannot reach {url} through the proxy {proxy}.",
+            hint="The proxy is set in the environment (HTTPS_PROXY, HTTP_PROXY, ALL_PROXY). List hosts to "
+            "reach directly "
+            "in NO_PROXY.",
             detail=repr(error),
         )
     return None
 
 
 def refused_by_proxy(url: str, words: str) -> UnreachableError:
-    """Return the error of a proxy that does not let a connection through; `words` begin with its status."""
+    """Return the error of a proxy that refuses a connection; `words` begin with its status."""
     proxy = proxy_of(url) or "of the environment"
     if words.startswith("407"):
         return UnreachableError(
-            f"The proxy {proxy} asks for a name and a password (407) on the way to {url}.",
-            hint="Put them into HTTPS_PROXY, like http://NAME:PASSWORD@proxy:3128, or name the host in NO_PROXY.",
+            f"The proxy {proxy} requires authentication (407) to reach {url}.",
+            hint="Set HTTPS_PROXY=http://NAME:PASSWORD@proxy:3128, or add the host to NO_PROXY.",
         )
     return UnreachableError(
-        f"The proxy {proxy} does not let this machine reach {url}: {words}.",
-        hint="Let it allow that host, or name the host in NO_PROXY.",
+        f"The proxy {proxy} refuses connections to {url}: {words}.",
+        hint="Allow the host in the proxy, or add it to NO_PROXY.",
     )
 
 
 def proxy_of(url: str) -> str | None:
-    """Return the proxy that the environment names for an address, without its password; null if there is none."""
+    """Return the environment's proxy for a URL, without its password; `None` if there is none."""
     parts = urlsplit(url)
     if parts.hostname in LOOPBACK or proxy_bypass(parts.hostname or ""):
         return None
@@ -137,17 +137,20 @@ def _of_certificate(url: str, fault: ssl.SSLCertVerificationError) -> Unreachabl
     file, host = ca_file(), httpx.URL(url).host
     trusted = f"the system's certificates and {file} (TUNEFLEET_CA_FILE)" if file else "the system's certificates"
     if fault.verify_code == _EXPIRED:
-        said, hint = "has expired", "Renew it, or set this machine's clock."
+        problem, hint = "has expired", "Renew it, or set this machine's clock."
     elif fault.verify_code == _NOT_YET:
-        said, hint = "is not valid yet", "Set this machine's clock."
+        problem, hint = "is not valid yet", "Set this machine's clock."
     elif fault.verify_code in _WRONG_HOST:
-        said, hint = f"is not one for {host}", "Use the name that the certificate has, or give it this one."
+        problem, hint = (
+            f"is not valid for {host}",
+            "Use a name in the certificate, or issue a certificate for this name.",
+        )
     elif fault.verify_code in _UNKNOWN:
-        said = f"comes from an authority that is not among {trusted}"
-        hint = "Name a file with the certificate of its authority in TUNEFLEET_CA_FILE."
+        problem = f"is issued by an authority that is not in {trusted}"
+        hint = "Set TUNEFLEET_CA_FILE to a file with the authority's certificate."
     else:
-        said, hint = f"does not hold: {fault.verify_message}", f"What counts are {trusted}."
-    return UnreachableError(f"The certificate of {url} {said}.", hint=hint, detail=str(fault))
+        problem, hint = f"is invalid: {fault.verify_message}", f"Trusted: {trusted}."
+    return UnreachableError(f"The certificate of {url} {problem}.", hint=hint, detail=str(fault))
 
 
 def _certificate_fault(error: BaseException) -> ssl.SSLCertVerificationError | None:

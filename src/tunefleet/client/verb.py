@@ -1,4 +1,4 @@
-"""One description, two clients: a verb returns its result on a synchronous client, an awaitable on an asynchronous one.
+"""API methods for both clients: a method returns its result on a synchronous client, an awaitable on an async one.
 
 class TaskVerbs:
     get = Verb(routes.get_task)
@@ -21,21 +21,21 @@ T = TypeVar("T")
 
 
 class Blocking:
-    """Whatever acts through a synchronous transport."""
+    """Base of objects with a synchronous transport."""
 
     def __init__(self, transport: Transport) -> None:
         self.transport = transport
 
 
 class Awaited:
-    """Whatever acts through an asynchronous transport."""
+    """Base of objects with an asynchronous transport."""
 
     def __init__(self, transport: AsyncTransport) -> None:
         self.transport = transport
 
 
 class _Described:
-    """Carries name and documentation of what it wraps."""
+    """Descriptor with the name and documentation of the wrapped function."""
 
     def __init__(self, describe: Callable[..., Any]) -> None:
         self.describe = describe
@@ -49,7 +49,7 @@ class _Described:
 
 
 class Verb(_Described, Generic[P, T]):
-    """A method that does one call or flow."""
+    """A method that runs one call or flow."""
 
     def __init__(self, describe: Callable[P, Call[T] | Flow[T]]) -> None:
         super().__init__(describe)
@@ -83,21 +83,21 @@ class Iteration(_Described, Generic[P, T]):
 
 
 class OfTask:
-    """Whatever stands for one task."""
+    """Base of objects for one task."""
 
     task_id: str
 
 
 class BlockingTask(Blocking, OfTask):
-    """One task, seen through a synchronous transport."""
+    """One task with a synchronous transport."""
 
 
 class AwaitedTask(Awaited, OfTask):
-    """One task, seen through an asynchronous transport."""
+    """One task with an asynchronous transport."""
 
 
 class TaskVerb(_Described, Generic[P, T]):
-    """A method of one task: the first argument of what it wraps is the task's id."""
+    """A method of one task: the wrapped function's first argument is the task's id."""
 
     def __init__(self, describe: Callable[Concatenate[str, P], Call[T] | Flow[T]]) -> None:
         super().__init__(describe)

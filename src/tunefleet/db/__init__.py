@@ -1,8 +1,8 @@
-"""Tables, migrations and repositories: the only package that speaks SQL.
+"""Tables, migrations and repositories: the only package that contains SQL.
 
-A repository is a module of functions on a connection; it knows rows, not users, and decides nothing.
-`repositories.task_transitions` is the one place that changes a task's status. Callers run them in `Database.write` and
-`Database.read`.
+A repository is a module of functions on a connection; it handles rows and makes no decisions.
+`repositories.task_transitions` is the only module that changes a task's status. Callers run repository functions in
+`Database.write` and `Database.read`.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
-"""Rows as the repositories hand them out, in the order of their table's columns.
+"""Rows that repositories return, in the order of their table's columns.
 
-Named tuples: a pass makes and changes tens of thousands a second, which data classes of this width are too slow for.
+Named tuples: a scheduling cycle creates and changes tens of thousands per second, and data classes of this width are
+too slow for that.
 """
 
 from __future__ import annotations
@@ -86,7 +87,7 @@ class TaskRow(NamedTuple):
 
 
 class DocumentRow(NamedTuple):
-    """What is large about a task: JSON texts."""
+    """Large JSON texts of a task."""
 
     task_seq: int
     spec: str
@@ -97,7 +98,7 @@ class DocumentRow(NamedTuple):
 
     @property
     def as_run(self) -> str:
-        """The spec without references, if they are known; else as it was written."""
+        """The spec with resolved references, if there is one, else as written."""
         return self.resolved or self.spec
 
 
@@ -127,17 +128,17 @@ class AttemptRow(NamedTuple):
 
     @property
     def member(self) -> bool:
-        """Whether it is a node of a gang other than the first: no attempt of the task by itself."""
+        """Whether it is a gang node other than the first, which does not count as an attempt of the task."""
         return self.gang_of is not None and self.gang_of != self.id
 
     @property
     def open(self) -> bool:
-        """Whether its token is still good for a finish."""
+        """Whether its token can still report a result."""
         return self.state in {"offered", "accepted"}
 
 
 class CommandRow(NamedTuple):
-    """What a running attempt was asked for, or a worker itself; `data` is JSON."""
+    """A command to a running attempt or to a worker; `data` is JSON."""
 
     id: str
     task_id: str | None
@@ -156,12 +157,12 @@ class CommandRow(NamedTuple):
 
     @property
     def settled(self) -> bool:
-        """Whether nothing more will become of it."""
+        """Whether its outcome is final."""
         return self.state in {"durable", "failed"}
 
 
 class ResumeRow(NamedTuple):
-    """Where the next attempt of a task begins."""
+    """Where the next attempt of a task starts."""
 
     task_id: str
     step: int | None
@@ -186,7 +187,7 @@ class WorkerRow(NamedTuple):
 
 
 class EventRow(NamedTuple):
-    """Something that happened."""
+    """An event."""
 
     id: int
     project: str
@@ -202,7 +203,7 @@ class EventRow(NamedTuple):
 
 
 class LaunchRow(NamedTuple):
-    """One process start of a task, and how much of its journal is stored."""
+    """One process start of a task, and its journal cursor."""
 
     task_id: str
     launch: str
@@ -217,7 +218,7 @@ class LaunchRow(NamedTuple):
 
 
 class PointRow(NamedTuple):
-    """What was logged at a step; `values_json` is an object of numbers. There may be very many."""
+    """A metric point; `values_json` is an object of numbers, possibly very many."""
 
     step: int
     epoch: float | None

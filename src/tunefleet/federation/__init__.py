@@ -1,12 +1,11 @@
-"""The arithmetic of averaging LoRA adapters: files in, one adapter out, on NumPy.
+"""Averaging of LoRA adapters: files in, one adapter out, with NumPy.
 
-Knows files and numbers, and nothing durable: no store, no rounds, no clock but for its own seconds, no torch. Reads
-safetensors block by block, reckons in float32 (float64 where small matrices are squared), and refuses by name what it
-does not understand. The server averages with it; a worker packs its uploads with it. Importing it imports NumPy, so
-whoever starts quickly imports it on first use.
+Works on files and numbers only: no database, no rounds, no torch. Reads safetensors in blocks, computes in float32
+(float64 where small matrices are squared), and refuses unsupported variants by name. The server averages with it; a
+worker packs its uploads with it. Importing it imports NumPy, so programs with a fast startup import it on first use.
 
-`aggregate` averages by a strategy. Three kinds of strategy differ in what they average: `linear`, `optimizing` and
-`coordinates` the factors A and B, number by number; `exact` and `krum` the products scale · B · A.
+`aggregate` averages with a strategy. The strategies differ in what they average: `linear`, `optimizing` and
+`coordinates` the factors A and B elementwise; `exact` and `krum` the products scale · B · A.
 """
 
 from __future__ import annotations

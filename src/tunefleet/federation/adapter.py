@@ -1,7 +1,7 @@
-"""An adapter on disk: what its config says, and its tensors, read block by block.
+"""An adapter on disk: its config, and its tensors, read in blocks.
 
-A file is read by header and `preadv`: no more of it is in memory than the block that is worked on, whatever its size,
-and nothing in it is ever executed.
+A file is read with `preadv`: only the current block is in memory, whatever the file's size, and nothing in it is ever
+executed.
 """
 
 from __future__ import annotations
@@ -39,18 +39,18 @@ _MAX_RANK: Final = 1 << 16
 
 @dataclass(frozen=True, slots=True)
 class AdapterConfig:
-    """What an `adapter_config.json` says of a LoRA adapter.
+    """A LoRA adapter's `adapter_config.json`.
 
     Args:
-        base_model: Name or path of the model below.
-        rank: Rank of every layer that `rank_pattern` does not name.
-        alpha: Scale of every layer that `alpha_pattern` does not name.
+        base_model: Name or path of the base model.
+        rank: Rank of the layers that `rank_pattern` does not match.
+        alpha: Alpha of the layers that `alpha_pattern` does not match.
         use_rslora: Whether the scale is alpha / √rank instead of alpha / rank.
-        targets: Names of the layers that have an adapter, or a pattern.
-        modules_to_save: Layers that are trained whole.
+        targets: Names of the layers with an adapter, or a pattern.
+        modules_to_save: Layers that are fully trained.
         rank_pattern: Ranks of single modules.
         alpha_pattern: Alphas of single modules.
-        raw: Everything, as PEFT saved it.
+        raw: The complete config, as PEFT saved it.
     """
 
     base_model: str | None
@@ -64,12 +64,12 @@ class AdapterConfig:
     raw: Mapping[str, Any] = field(default_factory=dict, repr=False, compare=False)
 
     def rank_of(self, module: str) -> int:
-        """Return the rank that a module's adapter must have."""
+        """Return the rank of a module's adapter."""
         name = matching(self.rank_pattern, module)
         return self.rank if name is None else self.rank_pattern[name]
 
     def scale_of(self, module: str, rank: int) -> float:
-        """Return what B · A of a module is multiplied by.
+        """Return the scale of a module's B · A.
 
         Args:
             module: Name of the module, without PEFT's prefix.
@@ -79,7 +79,7 @@ class AdapterConfig:
         return alpha / (math.sqrt(rank) if self.use_rslora else rank)
 
     def resized(self, rank: int) -> AdapterConfig:
-        """Return the config of an adapter with another rank, the same in all layers, and the same scale."""
+        """Return the config of an adapter with another rank in all layers, and the same scale."""
         scale = self.alpha / (math.sqrt(self.rank) if self.use_rslora else self.rank)
         alpha = scale * (math.sqrt(rank) if self.use_rslora else rank)
         alpha = round(alpha) if math.isclose(alpha, round(alpha), rel_tol=1e-12) else alpha
@@ -87,35 +87,35 @@ class AdapterConfig:
         return config_of({**self.raw, **changed})
 
     def unscaled(self, rank: int, *, factors_only: bool = False) -> AdapterConfig:
-        """Return the config of an adapter with another rank whose product is not scaled at all.
+        """Return the config of an adapter with another rank and scale 1.
 
         Args:
-            rank: The same in all layers.
-            factors_only: Whether it has no layers that are trained whole.
+            rank: Rank of all layers.
+            factors_only: Whether it has no fully trained layers.
         """
         changed: dict[str, Any] = {"r": rank, "lora_alpha": rank, "rank_pattern": {}, "alpha_pattern": {}}
         changed |= {"use_rslora": False, **({"modules_to_save": None} if factors_only else {})}
         return config_of({**self.raw, **changed})
 
     def to_json(self) -> bytes:
-        """Return the config as PEFT reads it; keys that say nothing about the tensors are left out."""
+        """Return the config in PEFT's format, without keys that do not concern the tensors."""
         kept = {key: self.raw[key] for key in CARRIED if key in self.raw}
         return json.dumps(kept, indent=2, ensure_ascii=False).encode() + b"\n"
 
 
 def read_config(text: bytes) -> AdapterConfig:
-    """Read an `adapter_config.json`.
+    """Parse an `adapter_config.json`.
 
     Raises:
-        AdapterRefused: If it is damaged, is not LoRA's, or is a variant that is not understood.
+        AdapterRefused: If it is invalid, not LoRA, or an unsupported variant.
     """
     if len(text) > _MAX_CONFIG_BYTES:
-        raise AdapterRefused(f"{CONFIG} has {len(text):,} bytes; at most {_MAX_CONFIG_BYTES:,} are read.")
+        raise AdapterRefused(f"{CONFIG} has {len(text):,} bytes; the limit is {_MAX_CONFIG_BYTES:,}.")
     return config_of(strict_json(text, CONFIG))
 
 
 def config_of(raw: Mapping[str, Any]) -> AdapterConfig:
-    """Read a config that has been parsed already.
+    """Validate a parsed config.
 
     Raises:
         AdapterRefused: As `read_config`.
@@ -123,7 +123,7 @@ def config_of(raw: Mapping[str, Any]) -> AdapterConfig:
     check_variant(raw)
     base = raw.get("base_model_name_or_path")
     if base is not None and not isinstance(base, str):
-        raise AdapterRefused(f"base_model_name_or_path in {CONFIG} is not a text.")
+        raise AdapterRefused(f"base_model_name_or_path in {CONFIG} is not a string.")
     return AdapterConfig(
         base_model=base or None,
         rank=_rank(raw.get("r"), "r"),
@@ -139,7 +139,7 @@ def config_of(raw: Mapping[str, Any]) -> AdapterConfig:
 
 def _rank(value: Any, key: str) -> int:
     if type(value) is not int or not 1 <= value <= _MAX_RANK:
-        raise AdapterRefused(f"{key} in {CONFIG} is {_shown(value)}; it must be a whole number from 1 to {_MAX_RANK}.")
+        raise AdapterRefused(f"{key} in {CONFIG} is {_shown(value)}; it must be an integer from 1 to {_MAX_RANK}.")
     return value
 
 
@@ -180,19 +180,19 @@ def _shown(value: Any) -> str:
 
 
 class AdapterFile:
-    """A safetensors file that is open for reading.
+    """A safetensors file opened for reading.
 
-    Several threads may read from one at once. Use it as a context manager.
+    Thread-safe. Use it as a context manager.
 
     Args:
-        dtypes: The types that may occur in it, with their size in bytes.
+        dtypes: Allowed types, with their size in bytes.
 
     Attributes:
-        tensors: Every tensor's type, shape and place.
-        metadata: The header's free words.
+        tensors: Type, shape and offsets of each tensor.
+        metadata: The header's free-form metadata.
 
     Raises:
-        AdapterRefused: If it is no safetensors file, or its header lies.
+        AdapterRefused: If it is not a safetensors file, or its header does not match the file.
     """
 
     def __init__(self, path: Path, *, dtypes: Mapping[str, int] = FLOATS) -> None:
@@ -221,45 +221,46 @@ class AdapterFile:
         self.close()
 
     def close(self) -> None:
-        """Close the file; it cannot be read any more."""
+        """Close the file."""
         if self._fd >= 0:
             os.close(self._fd)
         self._fd = -1
 
     def begins_with(self, text: bytes) -> bool:
-        """Whether these are the file's first bytes."""
+        """Return whether the file starts with these bytes."""
         return os.pread(self._fd, len(text), 0) == text
 
     def stored(self, tensor: TensorInfo, start: int, out: npt.NDArray[Any]) -> None:
-        """Read values as they lie in the file.
+        """Read values in the stored type.
 
         Args:
-            start: First value, counted along the flattened tensor.
-            out: As many values as are wanted, of the stored type and without gaps; they are overwritten.
+            start: Index of the first value in the flattened tensor.
+            out: Contiguous output array of the stored type; its size is the number of values.
 
         Raises:
-            AdapterRefused: If the file ends before.
+            AdapterRefused: If the file is truncated.
         """
         if not out.size:
             return
         view = out.data.cast("B")
         at = tensor.start + start * out.itemsize
         while view:
+            # Not `mmap`: a file that is truncated while it is mapped would end the process with SIGBUS.
             count = os.preadv(self._fd, [view], at)
             if count <= 0:
-                raise AdapterRefused(f"{self.path.name} ended while it was read.", hint="Upload it again.")
+                raise AdapterRefused(f"{self.path.name} is truncated.", hint="Upload it again.")
             view, at = view[count:], at + count
 
     def read(self, tensor: TensorInfo, start: int, out: Array) -> None:
         """Read values as float32.
 
         Args:
-            tensor: The tensor; of one of the types in `FLOATS`.
-            start: First value, counted along the flattened tensor.
-            out: As many float32 as are wanted, without gaps; they are overwritten.
+            tensor: A tensor of one of the types in `FLOATS`.
+            start: Index of the first value in the flattened tensor.
+            out: Contiguous float32 output array; its size is the number of values.
 
         Raises:
-            AdapterRefused: If the file ends before.
+            AdapterRefused: If the file is truncated.
         """
         if tensor.dtype == "F32":
             self.stored(tensor, start, out)
@@ -269,14 +270,14 @@ class AdapterFile:
         widen(raw, tensor.dtype, out.reshape(-1))
 
     def columns(self, tensor: TensorInfo, start: int, out: Array) -> None:
-        """Read some columns of a matrix as float32.
+        """Read columns of a matrix as float32.
 
         Args:
             start: First column.
-            out: All rows, and as many columns as are wanted; rows without gaps. They are overwritten.
+            out: Output array with all rows and the wanted number of columns; rows are contiguous.
 
         Raises:
-            AdapterRefused: If the file ends before.
+            AdapterRefused: If the file is truncated.
         """
         rows, width = tensor.shape
         if out.shape[1] == width and out.flags.c_contiguous:

@@ -1,4 +1,4 @@
-"""What all updates of a federation must be, and the check that each passes before it counts."""
+"""The contract of a federation's updates, and the validation that each update must pass."""
 
 from __future__ import annotations
 
@@ -11,34 +11,34 @@ from pydantic import BaseModel, ConfigDict
 
 from tunefleet.errors import AdapterRefused
 from tunefleet.federation.adapter import AdapterConfig, AdapterFile
-from tunefleet.federation.floats import Room
+from tunefleet.federation.floats import Buffers
 from tunefleet.federation.layers import Parts, parts_of
 from tunefleet.federation.update_checks import check_finite, product_norm, tensor_digest, values_digest
 from tunefleet.spec.options.federation_options import FederationSpec
 
 
 class Contract(BaseModel):
-    """What the adapters of one federation have in common; JSON in the store."""
+    """Common properties of a federation's adapters; stored as JSON."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     base_model: str | None
-    """The model below."""
+    """Name or path of the base model."""
     rank: int
     alpha: float
     use_rslora: bool
     rank_pattern: dict[str, int] = {}
     alpha_pattern: dict[str, float] = {}
     targets: tuple[str, ...] | str
-    """Names of the layers, as the config says them; what counts are the tensors."""
+    """Names of the layers in the config; for messages only, the tensors are compared."""
     layers: dict[str, tuple[int, int]]
-    """By module: rows and columns of its update, whatever its rank."""
+    """Rows and columns of each module's update, independent of the rank."""
     factors: dict[str, tuple[str, str]]
-    """By module: the names of A and B."""
+    """Tensor names of A and B by module."""
     whole: dict[str, tuple[int, ...]] = {}
-    """Shapes of the tensors of layers that are trained whole."""
+    """Tensor shapes of fully trained layers."""
     frozen: dict[str, str] = {}
-    """Digests of the base model's tensors that PEFT saved along."""
+    """Digests of the base model's tensors that PEFT saved with the adapter."""
 
     def to_json(self) -> str:
         """Return it as JSON."""
@@ -46,21 +46,21 @@ class Contract(BaseModel):
 
     @classmethod
     def from_json(cls, text: str | bytes) -> Self:
-        """Read what `to_json` wrote."""
+        """Parse the output of `to_json`."""
         return cls.model_validate_json(text)
 
 
 @dataclass(frozen=True, slots=True)
 class Checked:
-    """What was found out about an update while it was checked.
+    """Result of an update's validation.
 
     Args:
-        digest: Of names, types, shapes and values; equal updates have equal ones.
+        digest: Digest of names, types, shapes and values; equal for equal updates.
         norm: Frobenius norm of scale · B · A over all layers.
         norms: The same by module.
-        rank: As the config says.
-        dtypes: The types of its tensors, ordered.
-        parameters: How many values it has.
+        rank: Rank in the config.
+        dtypes: The types of its tensors, sorted.
+        parameters: Number of parameters.
     """
 
     digest: str
@@ -73,10 +73,10 @@ class Checked:
 
 
 def contract_of(config: AdapterConfig, file: AdapterFile) -> Contract:
-    """Return what others must be to be averaged with this adapter.
+    """Return the contract that matches an adapter.
 
     Raises:
-        AdapterRefused: If the adapter itself is not understood.
+        AdapterRefused: If the adapter is not supported.
     """
     parts = parts_of(config, file)
     return Contract(
@@ -102,13 +102,13 @@ def check(
     mixed_ranks: bool = False,
     sha256: str | None = None,
 ) -> Checked:
-    """Hold an update against the contract, and look at every value of it once.
+    """Validate an update against the contract, reading every value once.
 
     Args:
-        config: The update's.
+        config: The update's config.
         file: The update's tensors.
         mixed_ranks: Whether rank and alpha may differ from the contract's.
-        sha256: Of the file, if it is known.
+        sha256: Digest of the file, if known.
 
     Raises:
         AdapterRefused: With the tensor and the reason.
@@ -119,9 +119,9 @@ def check(
     parts = parts_of(config, file)
     _check_layers(contract, config, parts)
     _check_others(contract, parts, file)
-    # The values come last: this reads the whole file.
-    room = Room()
-    norms = {module: product_norm(file, layer, room) for module, layer in parts.layers.items()}
+    # The values come last, because this reads the complete file.
+    buffers = Buffers()
+    norms = {module: product_norm(file, layer, buffers) for module, layer in parts.layers.items()}
     for name in parts.whole:
         check_finite(file, name)
     return Checked(
@@ -141,19 +141,20 @@ def check_base(wanted: str | None, found: str | None) -> None:
     A path differs from machine to machine, so of a path the last part counts.
 
     Args:
-        wanted: Name or path of the federation's model; null if none was named.
-        found: What the update's config says.
+        wanted: Name or path of the federation's base model; `None` if none is set.
+        found: Base model in the update's config.
 
     Raises:
-        AdapterRefused: If they are not the same.
+        AdapterRefused: If they differ.
     """
     if wanted is None or wanted == found:
         return
     if found is None:
         raise AdapterRefused(
-            f"The adapter's config names no base model; this federation trains {wanted!r}.",
+            f"The adapter's config has no base model; this federation trains {wanted!r}.",
             hint="Set base_model_name_or_path in adapter_config.json.",
         )
+    # A path differs from machine to machine, so only its last part is compared.
     if (_is_path(wanted) or _is_path(found)) and _last(wanted) == _last(found):
         return
     raise AdapterRefused(
@@ -162,13 +163,13 @@ def check_base(wanted: str | None, found: str | None) -> None:
 
 
 def check_asked(spec: FederationSpec, config: AdapterConfig) -> None:
-    """Refuse an adapter that is not what the federation's spec asks for; the first update is held against it.
+    """Refuse an adapter that does not match the federation's spec; used for the first update.
 
     Args:
-        config: The update's.
+        config: The update's config.
 
     Raises:
-        AdapterRefused: With what differs.
+        AdapterRefused: With the difference.
     """
     check_base(spec.base_model, config.base_model)
     asked = spec.lora
@@ -186,19 +187,19 @@ def check_asked(spec: FederationSpec, config: AdapterConfig) -> None:
     for name, wanted, found in pairs:
         if wanted != found:
             raise AdapterRefused(
-                f"The adapter's {name} is {found}; this federation asks for {wanted}.", hint="Train with that."
+                f"The adapter's {name} is {found}; this federation requires {wanted}.", hint="Train with that value."
             )
 
 
 def check_config(spec: FederationSpec, contract: Contract | None, config: AdapterConfig) -> None:
-    """Refuse an adapter by what its config says alone: before anything is trained, there are no tensors to look at.
+    """Refuse an adapter by its config alone, before training, when there are no tensors yet.
 
     Args:
-        contract: What its first update made of it; null before that.
-        config: The adapter's.
+        contract: The contract from the first update; `None` before that.
+        config: The adapter's config.
 
     Raises:
-        AdapterRefused: With what differs.
+        AdapterRefused: With the difference.
     """
     check_asked(spec, config)
     if contract is not None:
@@ -227,7 +228,8 @@ def _check_scale(contract: Contract, config: AdapterConfig) -> None:
         if wanted != found:
             raise AdapterRefused(
                 f"The adapter's {name} is {found}; this federation's is {wanted}.",
-                hint="Train with that, or create the federation with `mixed_ranks` and the strategy fedavg_exact.",
+                hint="Train with that value, or create the federation with `mixed_ranks` and the strategy "
+                "fedavg_exact.",
             )
 
 
@@ -240,9 +242,8 @@ def _check_layers(contract: Contract, config: AdapterConfig, parts: Parts) -> No
         count = len(missing or strange)
         more = f" (and {count - 1} more)" if count > 1 else ""
         raise AdapterRefused(
-            f"The tensor {tensor!r}{more} {_fate(bool(missing))}.",
-            hint=f"Its target_modules are {_listed(config.targets)}; those of the federation, "
-            f"{_listed(contract.targets)}.",
+            f"The tensor {tensor!r}{more} {_problem(bool(missing))}.",
+            hint=f"Its target_modules are {_listed(config.targets)}; the federation's are {_listed(contract.targets)}.",
             tensor=tensor,
         )
     for module, layer in parts.layers.items():
@@ -251,8 +252,8 @@ def _check_layers(contract: Contract, config: AdapterConfig, parts: Parts) -> No
         _check_size(layer.a, "columns", layer.columns, columns)
 
 
-def _fate(missing: bool) -> str:
-    return "is missing" if missing else "is not one of this federation"
+def _problem(missing: bool) -> str:
+    return "is missing" if missing else "is not part of this federation"
 
 
 def _listed(targets: Collection[str] | str) -> str:
@@ -262,7 +263,7 @@ def _listed(targets: Collection[str] | str) -> str:
 def _check_size(name: str, axis: str, found: int, wanted: int) -> None:
     if found != wanted:
         raise AdapterRefused(
-            f"The tensor {name!r} has {found} {axis}; in this federation it has {wanted}.",
+            f"The tensor {name!r} has {found} {axis}; this federation requires {wanted}.",
             hint="Train on the same base model.",
             tensor=name,
         )
@@ -273,21 +274,21 @@ def _check_others(contract: Contract, parts: Parts, file: AdapterFile) -> None:
         if wanted != found:
             name = min(wanted ^ found)
             raise AdapterRefused(
-                f"The tensor {name!r} {_fate(name in wanted)}.",
-                hint="Train all workers with the same modules_to_save, and save them alike.",
+                f"The tensor {name!r} {_problem(name in wanted)}.",
+                hint="Train and save with the same modules_to_save on all workers.",
                 tensor=name,
             )
     for name, shape in contract.whole.items():
         if file.tensors[name].shape != shape:
             raise AdapterRefused(
-                f"The tensor {name!r} has the shape {file.tensors[name].shape}; in this federation it has {shape}.",
+                f"The tensor {name!r} has the shape {file.tensors[name].shape}; this federation requires {shape}.",
                 hint="Train on the same base model.",
                 tensor=name,
             )
     for name, digest in contract.frozen.items():
         if tensor_digest(file, name) != digest:
             raise AdapterRefused(
-                f"The tensor {name!r} belongs to the base model, and differs from the other workers'.",
+                f"The tensor {name!r} belongs to the base model, but differs from the other workers'.",
                 hint="Train on the same base model, list the layer in modules_to_save, or save with "
                 "save_embedding_layers=False.",
                 tensor=name,

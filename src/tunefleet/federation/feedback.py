@@ -1,7 +1,7 @@
-"""What 8 bits have rounded away of the updates that count: the next upload makes it up.
+"""Error feedback of 8-bit uploads: the rounding error of updates that count is added to the next upload.
 
-An update that is refused, or that another one of its worker takes the place of, has given nothing to any version, so
-its rounding is not made up for either. What counted and what is kept here add up to what was trained.
+An update that is rejected, or replaced by another one of its worker, contributed to no version, so its rounding error
+is dropped. The counted updates and the residual here add up to what was trained.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from tunefleet.federation.floats import Array
 
 @dataclass(frozen=True, slots=True)
 class Feedback:
-    """The rounding that is still to be made up.
+    """The accumulated rounding error.
 
     Args:
-        residual: By name: added to the next upload before that is rounded.
-        update: Id of the last update that counts, or is to; None if that is not known.
-        own: Of the residual, what that update alone has left out.
+        residual: By tensor name; added to the next upload before rounding.
+        update: Id of the last update that counts or will count; `None` if unknown.
+        own: The part of the residual that this update alone caused.
     """
 
     residual: Mapping[str, Array] = field(default_factory=dict)
@@ -27,11 +27,11 @@ class Feedback:
     own: Mapping[str, Array] = field(default_factory=dict)
 
     def after(self, left: Mapping[str, Array], update: int, replaces: int | None) -> Feedback:
-        """Return what is to be made up once another update counts.
+        """Return the residual after another update counts.
 
         Args:
-            left: What `write_int8` has returned for it, with this residual as `feedback`.
-            replaces: Id of the update whose place it has taken.
+            left: Result of `write_int8` for it, with this residual as `feedback`.
+            replaces: Id of the update that it replaced.
         """
         own = _less(left, self.residual)
         void = self.own if replaces is not None and replaces == self.update else {}
@@ -39,7 +39,7 @@ class Feedback:
 
 
 def _less(values: Mapping[str, Array], others: Mapping[str, Array]) -> dict[str, Array]:
-    """Return differences; a tensor that is not among the others, or has another shape, stays as it is."""
+    """Return differences; a tensor that is missing in the others, or has another shape there, stays unchanged."""
     found: dict[str, Array] = {}
     for name, each in values.items():
         other = others.get(name)

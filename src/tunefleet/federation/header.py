@@ -1,10 +1,8 @@
-"""The header of a safetensors file: read with suspicion, written plainly.
+"""The header of a safetensors file: strictly validated parsing, and writing.
 
-The format is eight bytes with the header's length, the header as JSON, and the values without gaps. Whoever uploads
-a file writes its header, so every number in it is checked against the file before anything is believed. Pickles and
-archives are known by their first bytes and never opened.
-
-Source: https://github.com/huggingface/safetensors (README, "Format").
+The format is eight bytes with the header's length, the header as JSON, and the values without gaps. The header of an
+uploaded file is untrusted, so every number in it is checked against the file. Pickles and archives are detected by
+their first bytes and never opened. Source: https://github.com/huggingface/safetensors (README, "Format").
 """
 
 from __future__ import annotations
@@ -19,9 +17,9 @@ from typing import Any, Final
 
 from tunefleet.errors import AdapterRefused, printable
 
-# Types that are averaged, with their size in bytes.
+# Supported types with their size in bytes.
 FLOATS: Final[Mapping[str, int]] = {"F32": 4, "F16": 2, "BF16": 2}
-# Types of an upload in 8 bits.
+# Types of an 8-bit upload.
 QUANTIZED: Final[Mapping[str, int]] = {**FLOATS, "I8": 1}
 _LENGTH: Final = struct.Struct("<Q")
 _MAX_BYTES: Final = 16 << 20
@@ -31,12 +29,12 @@ _MAX_NAME: Final = 1024
 _MAX_AXES: Final = 8
 _SAVE: Final = "Save it with model.save_pretrained(folder, safe_serialization=True)."
 _MAGIC: Final = (
-    (b"PK\x03\x04", "is a zip archive, as torch.save writes it, and may run code when it is opened"),
+    (b"PK\x03\x04", "is a zip archive, as torch.save writes it, and may run code when it is loaded"),
     (b"\x1f\x8b", "is a gzip archive"),
-    (b"\x80\x02", "is a pickle and may run code when it is opened"),
-    (b"\x80\x03", "is a pickle and may run code when it is opened"),
-    (b"\x80\x04", "is a pickle and may run code when it is opened"),
-    (b"\x80\x05", "is a pickle and may run code when it is opened"),
+    (b"\x80\x02", "is a pickle and may run code when it is loaded"),
+    (b"\x80\x03", "is a pickle and may run code when it is loaded"),
+    (b"\x80\x04", "is a pickle and may run code when it is loaded"),
+    (b"\x80\x05", "is a pickle and may run code when it is loaded"),
     (b"GGUF", "is a GGUF file"),
 )
 PREFIX_BYTES: Final = _LENGTH.size
@@ -47,9 +45,9 @@ class TensorInfo:
     """One tensor of a file.
 
     Args:
-        dtype: As safetensors writes it, such as `BF16`.
-        start: First byte of its values, counted from the file's beginning.
-        end: The byte behind its values.
+        dtype: safetensors' name of the type, such as `BF16`.
+        start: Offset of its first byte in the file.
+        end: Offset after its last byte.
     """
 
     dtype: str
@@ -59,95 +57,95 @@ class TensorInfo:
 
     @property
     def size(self) -> int:
-        """How many values it has."""
+        """Number of values."""
         return math.prod(self.shape)
 
 
 @dataclass(frozen=True, slots=True)
 class Header:
-    """What the header of a file says: the tensors in the order of their values, and free words."""
+    """Parsed header: the tensors in file order, and the metadata."""
 
     tensors: Mapping[str, TensorInfo]
     metadata: Mapping[str, str]
 
 
 def header_bytes(prefix: bytes, file_size: int) -> int:
-    """Return the length of the header that follows a file's first bytes.
+    """Return the length of a file's header.
 
     Args:
         prefix: The first `PREFIX_BYTES` bytes, or all of a shorter file.
 
     Raises:
-        AdapterRefused: If it is no safetensors file, or its header cannot be that long.
+        AdapterRefused: If it is not a safetensors file, or its header cannot have this length.
     """
-    for magic, words in _MAGIC:
+    for magic, problem in _MAGIC:
         if prefix.startswith(magic):
-            raise AdapterRefused(f"The adapter {words}; only safetensors are accepted.", hint=_SAVE)
+            raise AdapterRefused(f"The adapter {problem}; only safetensors are accepted.", hint=_SAVE)
     if len(prefix) < PREFIX_BYTES:
         raise AdapterRefused(f"The adapter has {file_size} bytes, which is too short for a safetensors file.")
     length: int = _LENGTH.unpack(prefix)[0]
     if length > file_size - PREFIX_BYTES:
-        raise AdapterRefused("The adapter is no safetensors file, or it is cut off in its header.", hint=_SAVE)
+        raise AdapterRefused("The adapter is not a safetensors file, or its header is truncated.", hint=_SAVE)
     if length > _MAX_BYTES:
-        raise AdapterRefused(f"The adapter's header has {length:,} bytes; at most {_MAX_BYTES:,} are read.")
+        raise AdapterRefused(f"The adapter's header has {length:,} bytes; the limit is {_MAX_BYTES:,}.")
     return length
 
 
 def parse_header(text: bytes, *, file_size: int, dtypes: Mapping[str, int] = FLOATS) -> Header:
-    """Read a header and hold it against the file.
+    """Parse a header and check it against the file.
 
     Args:
-        text: The header, without the length before it.
-        file_size: Size of the whole file in bytes.
-        dtypes: The types that may occur, with their size in bytes.
+        text: The header, without the length prefix.
+        file_size: Size of the complete file in bytes.
+        dtypes: Allowed types, with their size in bytes.
 
     Raises:
-        AdapterRefused: If it is damaged, names a tensor twice, or a tensor's place is not its own.
+        AdapterRefused: If it is invalid, has a duplicate tensor, or tensors overlap or have gaps.
     """
-    words = strict_json(text, "The adapter's header")
-    metadata = words.pop("__metadata__", {})
+    entries = strict_json(text, "The adapter's header")
+    metadata = entries.pop("__metadata__", {})
     if not isinstance(metadata, dict) or not all(isinstance(value, str) for value in metadata.values()):
-        raise AdapterRefused("The metadata in the adapter's header are not texts.")
-    if len(words) > _MAX_TENSORS:
-        raise AdapterRefused(f"The adapter has {len(words):,} tensors; at most {_MAX_TENSORS:,} are read.")
+        raise AdapterRefused("The metadata in the adapter's header are not strings.")
+    if len(entries) > _MAX_TENSORS:
+        raise AdapterRefused(f"The adapter has {len(entries):,} tensors; the limit is {_MAX_TENSORS:,}.")
     first = PREFIX_BYTES + len(text)
-    found = [(name, _tensor(name, entry, first, dtypes)) for name, entry in words.items()]
+    found = [(name, _tensor(name, entry, first, dtypes)) for name, entry in entries.items()]
     found.sort(key=lambda each: (each[1].start, each[1].end))
     _without_gaps(found, first, file_size)
     return Header(dict(found), metadata)
 
 
 def strict_json(text: bytes, what: str) -> dict[str, Any]:
-    """Read an object of JSON that somebody else wrote.
+    """Parse a JSON object from an untrusted source.
 
     Args:
-        what: What it is, for the refusal: the beginning of a sentence.
+        what: Subject of the error message.
 
     Raises:
-        AdapterRefused: If it is not one object, has a key twice, or would need much more memory than it has bytes.
+        AdapterRefused: If it is not an object, has a duplicate key, or would need much more memory than its size.
     """
-    # Each of these characters may cost a hundred bytes once it is read.
+    # Each of these characters may cost a hundred bytes once it is parsed.
     if sum(text.count(token) for token in (b"{", b"[", b",")) > _MAX_TOKENS:
-        raise AdapterRefused(f"{what} has too many parts to be read.")
+        raise AdapterRefused(f"{what} has too many elements.")
     try:
         read = json.loads(text.decode(), object_pairs_hook=_once, parse_constant=_no_constant)
-    except _Twice as error:
-        raise AdapterRefused(f"{what} has the key {_shown(str(error))} twice.") from error
+    except _DuplicateKey as error:
+        raise AdapterRefused(f"{what} has the duplicate key {_shown(str(error))}.") from error
     except (ValueError, RecursionError) as error:
-        raise AdapterRefused(f"{what} is not JSON that can be read.", detail=str(error)) from error
+        raise AdapterRefused(f"{what} is not valid JSON.", detail=str(error)) from error
     if not isinstance(read, dict):
-        raise AdapterRefused(f"{what} is not an object of JSON.")
+        raise AdapterRefused(f"{what} is not a JSON object.")
     return read
 
 
-class _Twice(Exception):
-    """A key is there twice."""
+class _DuplicateKey(Exception):
+    """A key is duplicate."""
 
 
 def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     read = dict(pairs)
     if len(read) != len(pairs):
-        raise _Twice(Counter(key for key, _ in pairs).most_common(1)[0][0])
+        raise _DuplicateKey(Counter(key for key, _ in pairs).most_common(1)[0][0])
     return read
 
 
@@ -161,27 +159,25 @@ def _shown(name: str) -> str:
 
 def _tensor(name: str, entry: Any, first: int, dtypes: Mapping[str, int]) -> TensorInfo:
     if not name or len(name) > _MAX_NAME or not name.isprintable():
-        raise AdapterRefused(f"{_shown(name)} is not the name of a tensor.", tensor=name[:_MAX_NAME])
+        raise AdapterRefused(f"{_shown(name)} is not a valid tensor name.", tensor=name[:_MAX_NAME])
     if not isinstance(entry, dict) or set(entry) != {"dtype", "shape", "data_offsets"}:
-        raise AdapterRefused(
-            f"The header does not say type, shape and place of the tensor {_shown(name)}.", tensor=name
-        )
+        raise AdapterRefused(f"The header has no type, shape and offsets for the tensor {_shown(name)}.", tensor=name)
     dtype, shape, offsets = entry["dtype"], entry["shape"], entry["data_offsets"]
     if not isinstance(dtype, str) or dtype not in dtypes:
         known = ", ".join(dtypes)
         raise AdapterRefused(
-            f"The tensor {_shown(name)} has the type {_shown(str(dtype))}; accepted are {known}.",
+            f"The tensor {_shown(name)} has the type {_shown(str(dtype))}; supported types: {known}.",
             hint="Save the adapter in float32 or bfloat16.",
             tensor=name,
         )
     if not _naturals(shape) or len(shape) > _MAX_AXES:
         raise AdapterRefused(f"The shape of the tensor {_shown(name)} is not a list of sizes.", tensor=name)
     if not _naturals(offsets) or len(offsets) != 2:
-        raise AdapterRefused(f"The place of the tensor {_shown(name)} is not a first and a last byte.", tensor=name)
+        raise AdapterRefused(f"The offsets of the tensor {_shown(name)} are not a first and a last byte.", tensor=name)
     start, end = offsets
     if end - start != math.prod(shape) * dtypes[dtype]:
         raise AdapterRefused(
-            f"The tensor {_shown(name)} has {end - start} bytes, and its type and shape {tuple(shape)} need "
+            f"The tensor {_shown(name)} has {end - start} bytes, but its type and shape {tuple(shape)} require "
             f"{math.prod(shape) * dtypes[dtype]}.",
             tensor=name,
         )
@@ -189,7 +185,7 @@ def _tensor(name: str, entry: Any, first: int, dtypes: Mapping[str, int]) -> Ten
 
 
 def _naturals(value: Any) -> bool:
-    # Python's whole numbers have no end; what is beyond 2⁴⁸ cannot be a place in a file, and is slow to print.
+    # Python's integers are unbounded: values above 2⁴⁸ cannot be file offsets, and are slow to print.
     return isinstance(value, list) and all(type(each) is int and 0 <= each < 1 << 48 for each in value)
 
 
@@ -198,12 +194,12 @@ def _without_gaps(found: Sequence[tuple[str, TensorInfo]], first: int, file_size
     for name, tensor in found:
         if tensor.end > file_size:
             raise AdapterRefused(
-                f"The tensor {_shown(name)} would end behind the file's end; the file is cut off.",
+                f"The tensor {_shown(name)} ends after the end of the file; the file is truncated.",
                 hint="Upload it again.",
                 tensor=name,
             )
         if tensor.start != at:
-            kind = "overlaps the one before it" if tensor.start < at else "has a gap before it"
+            kind = "overlaps the previous one" if tensor.start < at else "has a gap before it"
             raise AdapterRefused(f"The tensor {_shown(name)} {kind}.", tensor=name)
         at = tensor.end
     if at != file_size:
@@ -213,14 +209,14 @@ def _without_gaps(found: Sequence[tuple[str, TensorInfo]], first: int, file_size
 def write_header(
     tensors: Mapping[str, tuple[str, Sequence[int]]], metadata: Mapping[str, str]
 ) -> tuple[bytes, dict[str, TensorInfo]]:
-    """Write the beginning of a file.
+    """Create the header of a file.
 
     Args:
-        tensors: Type and shape of each tensor, in the order in which the values will stand.
-        metadata: Free words.
+        tensors: Type and shape of each tensor, in the order of the values.
+        metadata: Free-form metadata.
 
     Returns:
-        The bytes, values to follow, and where each tensor's values belong.
+        The header's bytes, which precede the values, and the offsets of each tensor.
     """
     at = 0
     entries: dict[str, Any] = {"__metadata__": dict(metadata)} if metadata else {}
@@ -229,7 +225,7 @@ def write_header(
         entries[name] = {"dtype": dtype, "shape": list(shape), "data_offsets": [at, end]}
         at = end
     text = json.dumps(entries, ensure_ascii=False, separators=(",", ":")).encode()
-    # As safetensors itself does it, so that values stand where a reader may map them.
+    # Padded like safetensors itself does, so that the values are aligned for memory mapping.
     text += b" " * (-len(text) % 8)
     first = PREFIX_BYTES + len(text)
     places = {

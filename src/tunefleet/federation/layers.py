@@ -1,8 +1,8 @@
-"""Which tensors of an adapter belong together: pairs of factors, layers that are trained whole, and what is frozen.
+"""Classifies the tensors of an adapter: pairs of factors, fully trained layers, and frozen tensors.
 
-A pair stands for the update scale · B · A of one weight. Its A has the shape (rank, inputs) and its B (outputs, rank),
+A pair represents the update scale · B · A of one weight. Its A has the shape (rank, inputs) and its B (outputs, rank),
 also where PEFT transposes the product when it merges it: for embeddings (`lora_embedding_A`, `lora_embedding_B`) and
-for layers that keep their weight as (inputs, outputs) (`fan_in_fan_out`).
+for layers that store their weight as (inputs, outputs) (`fan_in_fan_out`).
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ class Layer:
         module: Name of the module, without PEFT's prefix.
         a: Name of the tensor A, of shape (rank, columns).
         b: Name of the tensor B, of shape (rows, rank).
-        rank: How many rows A has.
-        rows: Of the product B · A.
-        columns: Of the product B · A.
-        scale: What the product is multiplied by.
+        rank: Number of rows of A.
+        rows: Rows of B · A.
+        columns: Columns of B · A.
+        scale: Scale of B · A.
     """
 
     module: str
@@ -47,12 +47,12 @@ class Layer:
 
 @dataclass(frozen=True, slots=True)
 class Parts:
-    """The tensors of one adapter by what they are, each kind ordered by name.
+    """The tensors of one adapter by kind, sorted by name.
 
     Args:
         layers: Pairs of factors, by module.
-        whole: Tensors of layers that are trained whole (`modules_to_save`).
-        frozen: Tensors of the base model that PEFT saved along: they must be equal in all updates.
+        whole: Tensors of fully trained layers (`modules_to_save`).
+        frozen: Tensors of the base model that PEFT saved with the adapter: must be equal in all updates.
     """
 
     layers: Mapping[str, Layer]
@@ -61,10 +61,10 @@ class Parts:
 
 
 def parts_of(config: AdapterConfig, file: AdapterFile) -> Parts:
-    """Sort the tensors of an adapter.
+    """Classify the tensors of an adapter.
 
     Raises:
-        AdapterRefused: If a tensor is not understood, a factor lacks the other one, or a rank is not the config's.
+        AdapterRefused: If a tensor is not supported, a factor is missing, or a rank differs from the config's.
     """
     factors: dict[str, dict[str, str]] = {}
     whole: list[str] = []
@@ -89,13 +89,13 @@ def parts_of(config: AdapterConfig, file: AdapterFile) -> Parts:
     return Parts(layers, tuple(sorted(whole)), tuple(sorted(frozen)))
 
 
-_GATHER: Final = "With DeepSpeed ZeRO-3 or FSDP the shards must be gathered before the adapter is saved."
+_GATHER: Final = "With DeepSpeed ZeRO-3 or FSDP, gather the shards before you save the adapter."
 
 
 def _plain(name: str) -> str:
     if not name.startswith(PREFIX):
         raise AdapterRefused(
-            f"The tensor {name!r} does not begin with {PREFIX}.",
+            f"The tensor {name!r} does not start with {PREFIX}.",
             hint="Save the adapter with PEFT's save_pretrained.",
             tensor=name,
         )
@@ -103,7 +103,7 @@ def _plain(name: str) -> str:
 
 
 def _is_whole(name: str, modules: tuple[str, ...]) -> bool:
-    """Whether a tensor lies in one of these modules; PEFT compares the ends of names."""
+    """Return whether a tensor belongs to one of these modules; like PEFT, compares the ends of names."""
     return bool(modules) and any(parent.endswith(modules) for parent in _parents(name.removeprefix(PREFIX)))
 
 
@@ -115,24 +115,27 @@ def _parents(name: str) -> Iterator[str]:
 
 def _not_understood(name: str) -> AdapterRefused:
     if _NAMED.fullmatch(name):
-        hint = "It carries the name of an adapter; save with PEFT's save_pretrained, which leaves that out."
+        hint = "It contains an adapter name; save with PEFT's save_pretrained, which removes it."
     elif "lora_magnitude_vector" in name:
         hint = "DoRA's magnitudes cannot be averaged; train without use_dora."
     else:
-        hint = "Only lora_A, lora_B, lora_embedding_A, lora_embedding_B and what modules_to_save lists are."
-    return AdapterRefused(f"The tensor {name!r} is not understood.", hint=hint, tensor=name)
+        hint = "Supported: lora_A, lora_B, lora_embedding_A, lora_embedding_B and the layers in modules_to_save."
+    return AdapterRefused(f"The tensor {name!r} is not supported.", hint=hint, tensor=name)
 
 
 def _layer(module: str, names: Mapping[str, str], config: AdapterConfig, tensors: Mapping[str, TensorInfo]) -> Layer:
     if len(names) < 2:
         side, name = next(iter(names.items()))
         other = "B" if side == "A" else "A"
-        raise AdapterRefused(f"The tensor {name!r} has no {other} beside it.", hint="Save it again.", tensor=name)
+        raise AdapterRefused(
+            f"The tensor {name!r} has no matching {other}.", hint="Save the adapter again.", tensor=name
+        )
     for name in names.values():
         shape = tensors[name].shape
         if len(shape) != 2:
             raise AdapterRefused(
-                f"The tensor {name!r} has {len(shape)} axes; only factors of matrices can be averaged.", tensor=name
+                f"The tensor {name!r} has {len(shape)} dimensions; only factors of matrices can be averaged.",
+                tensor=name,
             )
         if 0 in shape:
             raise AdapterRefused(f"The tensor {name!r} is empty: its shape is {shape}.", hint=_GATHER, tensor=name)
@@ -140,11 +143,11 @@ def _layer(module: str, names: Mapping[str, str], config: AdapterConfig, tensors
     rank = a.shape[0]
     if b.shape[1] != rank:
         raise AdapterRefused(
-            f"The tensor {names['B']!r} has the rank {b.shape[1]}, and its A has {rank}.", tensor=names["B"]
+            f"The tensor {names['B']!r} has rank {b.shape[1]}, but its A has rank {rank}.", tensor=names["B"]
         )
     if rank != config.rank_of(module):
         raise AdapterRefused(
-            f"The tensor {names['A']!r} has the rank {rank}, and the adapter's config says {config.rank_of(module)}.",
+            f"The tensor {names['A']!r} has rank {rank}, but the adapter's config says {config.rank_of(module)}.",
             hint="Upload the config that was saved with it.",
             tensor=names["A"],
         )

@@ -1,12 +1,10 @@
-"""Uploads in 8 bits: a quarter of float32, half of bfloat16.
+"""8-bit uploads: a quarter of float32's size, half of bfloat16's.
 
-256 values that stand together share a scale, the largest of them is ±127, and zero stays zero. What rounding takes
-away is kept by the worker and added to its next upload (error feedback), so that over the rounds nothing is lost.
-
-A file has `NAME.int8` with the tensor's shape and `NAME.scale` with a float32 for each 256 values, and the word
-`tunefleet.upload_dtype: int8` in its header. The server unpacks it before it is checked; nothing averages in 8 bits.
-
-Source: error feedback, Karimireddy et al. 2019, https://arxiv.org/abs/1901.09847.
+Each group of 256 consecutive values shares a scale, its largest value is ±127, and zero stays zero. The worker keeps
+the rounding error and adds it to its next upload (error feedback), so that nothing is lost over the rounds. A file has
+`NAME.int8` with the tensor's shape, `NAME.scale` with one float32 per 256 values, and the metadata
+`tunefleet.upload_dtype: int8`. The server unpacks it before validation; nothing is averaged in 8 bits. Source: error
+feedback, Karimireddy et al. 2019, https://arxiv.org/abs/1901.09847.
 """
 
 from __future__ import annotations
@@ -24,9 +22,9 @@ from tunefleet.federation.floats import Array
 from tunefleet.federation.header import QUANTIZED, TensorInfo
 from tunefleet.federation.safetensors_writer import METADATA, AdapterWriter
 
-# The word in the header that says how the values are packed.
+# Metadata key of the packing.
 UPLOAD_DTYPE: Final = "tunefleet.upload_dtype"
-# Values that share a scale.
+# Values per scale.
 GROUP: Final = 256
 _MOST: Final = 127
 _VALUES: Final = ".int8"
@@ -40,13 +38,13 @@ def write_int8(
     """Write an adapter's tensors in 8 bits.
 
     Args:
-        path: The file; an older one is replaced.
-        values: float32 by name.
-        feedback: What the last call returned; it is added before rounding. A tensor that it lacks, or has in another
-            shape, begins without.
+        path: Output file; replaced if it exists.
+        values: float32 arrays by name.
+        feedback: Rounding errors that the previous call returned; they are added before rounding. Missing tensors and
+            tensors of another shape start without.
 
     Returns:
-        What rounding took away, by name; keep it for the next upload.
+        The rounding errors by name; pass them to the next call.
 
     Raises:
         AdapterRefused: If a value is not finite.
@@ -72,24 +70,24 @@ def _groups(size: int) -> int:
 
 
 def packed(values: Array) -> tuple[npt.NDArray[np.int8], Array]:
-    """Round values to 8 bits.
+    """Quantize values to 8 bits.
 
     Args:
         values: Finite float32.
 
     Returns:
-        As many small integers, flattened, and a scale for each `GROUP` of them.
+        The flattened integers, and one scale per `GROUP` of them.
 
     Raises:
         AdapterRefused: If a value is not finite.
     """
     if not np.isfinite(values).all():
-        raise AdapterRefused("An adapter with values that are not finite cannot be packed.")
+        raise AdapterRefused("The adapter has values that are not finite.")
     padded = np.zeros(_groups(values.size) * GROUP, np.float32)
     padded[: values.size] = values.reshape(-1)
     groups = padded.reshape(-1, GROUP)
     scales: Array = np.abs(groups).max(axis=1, initial=0.0) / np.float32(_MOST)
-    # The smallest numbers have no reciprocal; a group of them is as good as zero.
+    # Subnormal scales have no finite reciprocal: treat such a group as zero.
     scales[scales < np.finfo(np.float32).tiny] = 0.0
     safe = np.where(scales > 0, scales, np.float32(1.0))
     small = np.clip(np.rint(groups / safe[:, None]), -_MOST, _MOST) * (scales > 0)[:, None]
@@ -97,10 +95,10 @@ def packed(values: Array) -> tuple[npt.NDArray[np.int8], Array]:
 
 
 def unpacked(small: npt.NDArray[np.int8], scales: Array) -> Array:
-    """Return the float32 that 8 bits stand for, flattened.
+    """Dequantize values, flattened, to float32.
 
     Args:
-        small: The integers; they begin at the start of a group.
+        small: The integers, starting at a group boundary.
         scales: The scale of each group.
     """
     spread = np.repeat(scales, GROUP)[: small.size]
@@ -110,14 +108,14 @@ def unpacked(small: npt.NDArray[np.int8], scales: Array) -> Array:
 
 
 def unpack(path: Path, into: Path, *, dtype: str = "F32") -> None:
-    """Turn an upload in 8 bits into a plain one, block by block.
+    """Convert an 8-bit upload to a plain file, in blocks.
 
     Args:
-        into: The plain file; an older one is replaced.
-        dtype: `F32`, `BF16` or `F16` of the plain file.
+        into: Output file; replaced if it exists.
+        dtype: Output type `F32`, `BF16` or `F16`.
 
     Raises:
-        AdapterRefused: If it is damaged, or its values and scales do not fit each other.
+        AdapterRefused: If it is invalid, or its values and scales do not match.
     """
     with AdapterFile(path, dtypes=QUANTIZED) as file:
         pairs = _pairs(file)
@@ -128,17 +126,17 @@ def unpack(path: Path, into: Path, *, dtype: str = "F32") -> None:
 
 def _pairs(file: AdapterFile) -> dict[str, tuple[TensorInfo, TensorInfo]]:
     if file.metadata.get(UPLOAD_DTYPE) != "int8":
-        raise AdapterRefused(f"The upload's header does not say {UPLOAD_DTYPE}: int8.")
+        raise AdapterRefused(f"The upload's header lacks {UPLOAD_DTYPE}: int8.")
     found: dict[str, tuple[TensorInfo, TensorInfo]] = {}
     for name, tensor in file.tensors.items():
         if name.endswith(_SCALE) and tensor.dtype == "F32":
             continue
         scales = file.tensors.get(name.removesuffix(_VALUES) + _SCALE)
         if not name.endswith(_VALUES) or tensor.dtype != "I8":
-            raise AdapterRefused(f"The tensor {name!r} is not one of an upload in 8 bits.", tensor=name)
+            raise AdapterRefused(f"The tensor {name!r} does not belong to an 8-bit upload.", tensor=name)
         if scales is None or scales.dtype != "F32" or scales.shape != (_groups(tensor.size),):
             raise AdapterRefused(
-                f"The tensor {name!r} has no scale for each {GROUP} of its values.", hint="Pack it again.", tensor=name
+                f"The tensor {name!r} does not have one scale per {GROUP} values.", hint="Pack it again.", tensor=name
             )
         found[name.removesuffix(_VALUES)] = (tensor, scales)
     if 2 * len(found) != len(file.tensors):
@@ -155,5 +153,5 @@ def _unpack(name: str, file: AdapterFile, small: TensorInfo, scales: TensorInfo,
         group = np.empty(_groups(count), np.float32)
         file.read(scales, start // GROUP, group)
         if not np.isfinite(group).all() or group.min(initial=0.0) < 0:
-            raise AdapterRefused(f"The tensor {name + _SCALE!r} has a scale that is no size.", tensor=name + _SCALE)
+            raise AdapterRefused(f"The tensor {name + _SCALE!r} has an invalid scale.", tensor=name + _SCALE)
         written.write(name, start, unpacked(values, group))

@@ -1,4 +1,4 @@
-"""Write an adapter block by block: the file has its full length from the start, and threads fill it in any order."""
+"""Writes an adapter in blocks: the file has its full size from the start, and threads fill it in any order."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ from tunefleet.errors import AdapterRefused
 from tunefleet.federation.floats import Array, holds, narrow
 from tunefleet.federation.header import write_header
 
-# What Hugging Face's loaders look for.
+# Required by Hugging Face's loaders.
 METADATA: Final[Mapping[str, str]] = {"format": "pt"}
 
 
 class AdapterWriter:
-    """A safetensors file that is being written; as a context manager it appears whole or not at all.
+    """Writes a safetensors file; as a context manager the file appears completely or not at all.
 
     Args:
-        path: The file; an older one is replaced at the end.
+        path: Output file; replaced on exit if it exists.
         tensors: Type and shape of each tensor, in the order of the values.
-        metadata: Free words.
+        metadata: Free-form metadata.
 
     Attributes:
-        tensors: Where each tensor's values stand.
+        tensors: Type, shape and offsets of each tensor.
     """
 
     def __init__(
@@ -45,7 +45,7 @@ class AdapterWriter:
             os.ftruncate(self._fd, self.size_bytes)
             self._put(memoryview(head), 0)
         except OSError:
-            self._give_up()  # the disk is full, and nobody enters what was not made
+            self._give_up()  # the disk is full; `__exit__` does not run if the constructor fails
             raise
 
     def __enter__(self) -> Self:
@@ -61,11 +61,11 @@ class AdapterWriter:
         self._part.replace(self.path)
 
     def write(self, name: str, start: int, values: Array) -> None:
-        """Write values in the tensor's type.
+        """Write values, converted to the tensor's type.
 
         Args:
-            start: First value, counted along the flattened tensor.
-            values: What comes there, without gaps.
+            start: Index of the first value in the flattened tensor.
+            values: Contiguous float32 values.
 
         Raises:
             AdapterRefused: If a value is not finite, or too large for the type.
@@ -73,24 +73,24 @@ class AdapterWriter:
         tensor = self.tensors[name]
         if not holds(values, tensor.dtype):
             raise AdapterRefused(
-                f"The tensor {name!r} would have values that {tensor.dtype} cannot hold.",
-                hint="Ask for float32, clip the norms, or look for an update with huge values.",
+                f"The tensor {name!r} has values outside the range of {tensor.dtype}.",
+                hint="Use float32, clip the norms, or look for an update with huge values.",
                 tensor=name,
             )
         self.raw(name, start, narrow(values, tensor.dtype))
 
     def raw(self, name: str, start: int, stored: npt.NDArray[Any]) -> None:
-        """Write values that have the tensor's type already.
+        """Write values that are already in the tensor's type.
 
         Args:
-            start: First value, counted along the flattened tensor.
-            stored: What comes there, as it lies in the file, without gaps.
+            start: Index of the first value in the flattened tensor.
+            stored: Contiguous values in the stored type.
         """
         view = stored.data.cast("B") if stored.size else stored.data[:0]
         self._put(view, self.tensors[name].start + start * stored.itemsize)
 
     def columns(self, name: str, start: int, values: Array) -> None:
-        """Write some columns of a matrix.
+        """Write columns of a matrix.
 
         Args:
             start: First column.
@@ -119,13 +119,13 @@ class AdapterWriter:
 def write_tensors(
     path: Path, values: Mapping[str, Array], *, dtype: str = "F32", metadata: Mapping[str, str] = METADATA
 ) -> None:
-    """Write arrays that are in memory.
+    """Write arrays from memory.
 
     Args:
-        path: The file; an older one is replaced.
-        values: float32 by name.
+        path: Output file; replaced if it exists.
+        values: float32 arrays by name.
         dtype: `F32`, `BF16` or `F16`.
-        metadata: Free words.
+        metadata: Free-form metadata.
 
     Raises:
         AdapterRefused: If a value is not finite, or too large for the type.

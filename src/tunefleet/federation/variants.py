@@ -1,4 +1,4 @@
-"""What of a PEFT config is understood; every other variant of LoRA is refused by name, never guessed."""
+"""Supported PEFT configs; every other variant of LoRA is refused by name, never guessed."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from tunefleet.errors import AdapterRefused, printable
 
-# Keys that a published config has; they say what the tensors mean, or which modules have some.
+# Keys of a published config: they define the meaning of the tensors, or the modules that have some.
 CARRIED: Final = (
     "peft_type",
     "task_type",
@@ -32,7 +32,7 @@ CARRIED: Final = (
     "alpha_pattern",
     "init_lora_weights",
 )
-# Keys that say nothing about the values: they steer how an adapter begins, or accompany another key.
+# Keys without influence on the values: they control the initialization, or accompany another key.
 _IGNORED: Final = frozenset(
     {"auto_mapping", "runtime_config", "qalora_group_size", "loftq_config", "eva_config", "corda_config"}
     | {"lora_ga_config", "megatron_core"}
@@ -51,22 +51,22 @@ _REFUSED: Final[Mapping[str, str]] = {
     "kasa_config": "KaSA",
     "megatron_config": "Megatron's parallel layers",
     "layer_replication": "replicated layers",
-    "ensure_weight_tying": "tied layers, which an average of each by itself would untie",
+    "ensure_weight_tying": "tied layers, which averaging them separately would untie",
 }
 _INITS: Final = frozenset({"gaussian", "orthogonal", "eva"})
 _PATTERN: Final = re.compile(r"\^?[A-Za-z0-9_.]{1,256}")
 _MAX_PATTERNS: Final = 4096
-"""Each is tried on each module."""
+"""Limit, because each pattern is matched against each module."""
 
 
 def check_variant(raw: Mapping[str, Any]) -> None:
-    """Refuse a config that means something else than W + scale · B · A with plain A and B.
+    """Refuse a config with another meaning than W + scale · B · A with plain A and B.
 
     Args:
         raw: The config as PEFT saved it.
 
     Raises:
-        AdapterRefused: With the name of the variant, or of the key that is not known.
+        AdapterRefused: With the name of the variant or of the unknown key.
     """
     kind = raw.get("peft_type")
     if kind != "LORA":
@@ -74,20 +74,20 @@ def check_variant(raw: Mapping[str, Any]) -> None:
     for key, name in _REFUSED.items():
         if raw.get(key):
             raise AdapterRefused(
-                f"The adapter uses {name} ({key}); it cannot be averaged yet.", hint=f"Train without {key}."
+                f"The adapter uses {name} ({key}), which cannot be averaged yet.", hint=f"Train without {key}."
             )
     bias = raw.get("bias", "none")
     if bias not in (None, "none"):
         raise AdapterRefused(
-            f"The adapter trains biases (bias is {_shown(bias)}); they cannot be averaged.",
+            f"The adapter trains biases (bias is {_shown(bias)}), which cannot be averaged.",
             hint="Train with bias: none, or list the layers in modules_to_save.",
         )
     _check_init(raw.get("init_lora_weights", True))
     strange = next((key for key in raw if key not in CARRIED and key not in _IGNORED and raw[key]), None)
     if strange is not None and strange not in _REFUSED:
         raise AdapterRefused(
-            f"The adapter's config has {_shown(strange)}, which this version of Tunefleet does not know.",
-            hint="What it changes cannot be averaged safely; train without it.",
+            f"The adapter's config has the unknown key {_shown(strange)}.",
+            hint="Adapters with unknown options cannot be averaged safely. Train without it.",
         )
 
 
@@ -95,13 +95,13 @@ def _check_init(init: Any) -> None:
     if isinstance(init, bool) or init is None or (isinstance(init, str) and init in _INITS):
         return
     raise AdapterRefused(
-        f"The adapter began with init_lora_weights {_shown(init)}, which changes the base model below it.",
-        hint="Save it as a plain one (path_initial_model_for_weight_conversion), or train without it.",
+        f"The adapter was initialized with init_lora_weights {_shown(init)}, which changes the base model.",
+        hint="Save it as a plain adapter (path_initial_model_for_weight_conversion), or train without it.",
     )
 
 
 def check_pattern(key: str, names: Mapping[str, Any]) -> None:
-    """Refuse patterns that are more than parts of a module's name: they would be run as regular expressions.
+    """Refuse patterns other than parts of module names: PEFT would run them as regular expressions.
 
     Args:
         key: `rank_pattern` or `alpha_pattern`.
@@ -111,19 +111,19 @@ def check_pattern(key: str, names: Mapping[str, Any]) -> None:
     """
     if len(names) > _MAX_PATTERNS:
         raise AdapterRefused(
-            f"{key} has {len(names):,} patterns; at most {_MAX_PATTERNS:,} are read.",
-            hint="Name several modules by the end that they have in common.",
+            f"{key} has {len(names):,} patterns; the limit is {_MAX_PATTERNS:,}.",
+            hint="Match several modules by their common suffix.",
         )
     for name in names:
         if not _PATTERN.fullmatch(name):
             raise AdapterRefused(
-                f"{key} has the pattern {_shown(name)}; only names of modules are understood.",
-                hint="Write letters, digits, _ and dots.",
+                f"{key} has the pattern {_shown(name)}; only module names are supported.",
+                hint="Use letters, digits, _ and dots.",
             )
 
 
 def matching(names: Mapping[str, Any], module: str) -> str | None:
-    """Return the first name of a pattern that means a module, by PEFT's rule; null if none does.
+    """Return the first pattern that matches a module, by PEFT's rule; `None` if none does.
 
     Source: `peft.utils.other.get_pattern_key`.
     """
@@ -132,7 +132,7 @@ def matching(names: Mapping[str, Any], module: str) -> str | None:
 
 @lru_cache(_MAX_PATTERNS)
 def _compiled(name: str) -> re.Pattern[str]:
-    # A rank for each module is more patterns than `re` keeps: it would compile each of them for each module.
+    # With a rank per module there are more patterns than `re` caches: it would compile each one for each module.
     return re.compile(rf"(.*\.)?({name})$")
 
 

@@ -1,1 +1,1 @@
-"""Systems outside that Tunefleet speaks to: clusters, hubs, trackers."""
+"""External systems: clusters, publishing targets, trackers."""

@@ -1,5 +1,5 @@
-"""How a worker and the server meet: the interface, HTTP long poll, and Redis streams (`redis_keys` has the key table).
+"""Transports between workers and server: interface, HTTP long poll, and Redis streams (keys: `redis.keys`).
 
-A link only carries messages of `schemas.worker_link`; truth lives in the server's store. Refuses to know what an
-attempt is for.
+A transport only carries messages of `schemas.worker_link`; the server's database is the source of truth. Transports do
+not know what an attempt is for.
 """

@@ -1,4 +1,4 @@
-"""The interface between a worker and whatever carries its messages."""
+"""The interface between a worker and a transport."""
 
 from __future__ import annotations
 
@@ -12,44 +12,44 @@ from tunefleet.schemas.worker_link import ExchangeReply, ExchangeRequest, Regist
 
 
 class WorkerLink(ABC):
-    """The worker's end of a link. Safe to call from two threads at once.
+    """The worker's end of a transport. Thread-safe for two concurrent calls.
 
-    Every method raises `UnreachableError` if the server does not answer (worth another try), `AuthError` or
-    `ForbiddenError` if the key is not good for a worker, `NotFoundError` if the worker has to register first, and
-    `ConflictError` if the id is another worker's, or another process took this worker over.
+    Every method raises `UnreachableError` if the server does not respond (retryable), `AuthError` or `ForbiddenError`
+    if the key is not a valid worker key, `NotFoundError` if the worker must register first, and `ConflictError` if the
+    id belongs to another worker, or another process has taken over this worker.
     """
 
     @abstractmethod
     def register(self, request: RegisterRequest) -> RegisterReply:
-        """Say who the worker is and what it holds; starts a session."""
+        """Register the worker and what it holds; starts a session."""
 
     @abstractmethod
     def exchange(self, request: ExchangeRequest) -> ExchangeReply:
-        """Say what is new and wait up to `request.wait_s` for what the server wants."""
+        """Report news and wait up to `request.wait_s` for the server's messages."""
 
     @abstractmethod
     def close(self) -> None:
-        """Give up connections; a call in another thread fails with `UnreachableError`."""
+        """Close the connections; a call in another thread fails with `UnreachableError`."""
 
 
 class AsyncWorkerLink(ABC):
-    """The same for a worker that shares an event loop with many others; raises what `WorkerLink` raises."""
+    """The same for workers that share an event loop; raises as `WorkerLink` does."""
 
     @abstractmethod
     async def register(self, request: RegisterRequest) -> RegisterReply:
-        """Say who the worker is and what it holds; starts a session."""
+        """Register the worker and what it holds; starts a session."""
 
     @abstractmethod
     async def exchange(self, request: ExchangeRequest) -> ExchangeReply:
-        """Say what is new and wait up to `request.wait_s` for what the server wants."""
+        """Report news and wait up to `request.wait_s` for the server's messages."""
 
     @abstractmethod
     async def close(self) -> None:
-        """Give up connections."""
+        """Close the connections."""
 
 
 def address_towards(url: str) -> str | None:
-    """Return the address that this machine has in the network towards a host; None if there is no way there."""
+    """Return this machine's address in the network towards a host; `None` if there is no route."""
     parts = urlsplit(url)
     try:
         with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
@@ -60,20 +60,20 @@ def address_towards(url: str) -> str | None:
 
 
 class ThreadedLink(AsyncWorkerLink):
-    """Lets threads wait."""
+    """Runs a blocking link in threads."""
 
     def __init__(self, link: WorkerLink, threads: Executor) -> None:
         self._link = link
         self._threads = threads
 
     async def register(self, request: RegisterRequest) -> RegisterReply:
-        """Say who the worker is and what it holds; starts a session."""
+        """Register the worker and what it holds; starts a session."""
         return await asyncio.get_running_loop().run_in_executor(self._threads, self._link.register, request)
 
     async def exchange(self, request: ExchangeRequest) -> ExchangeReply:
-        """Say what is new and wait up to `request.wait_s` for what the server wants."""
+        """Report news and wait up to `request.wait_s` for the server's messages."""
         return await asyncio.get_running_loop().run_in_executor(self._threads, self._link.exchange, request)
 
     async def close(self) -> None:
-        """Give up connections."""
+        """Close the connections."""
         await asyncio.get_running_loop().run_in_executor(self._threads, self._link.close)

@@ -1,6 +1,6 @@
-"""Hand a request on to another server as it came, and its answer back: what only the leader can answer.
+"""Forwards a request unchanged to another server, and streams its response back: for requests to the leader.
 
-Knows HTTP between two servers; who leads, and what is handed on, is the caller's.
+Knows HTTP between two servers; the caller decides who leads, and what is forwarded.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from tunefleet.errors import UnreachableError
 
 Header = tuple[bytes, bytes]
 
-# Proves that a request comes from a server of the same database, and names the epoch whose leader it is for.
+# Proves that a request comes from a server of the same database, and names the leader's epoch.
 PEER: Final = b"x-tunefleet-peer"
 FORWARDED_FOR: Final = b"x-forwarded-for"
 _CONNECT_S: Final = 2.0
@@ -30,29 +30,30 @@ _HOP: Final = frozenset(
         b"trailer", b"transfer-encoding", b"upgrade", b"expect",
     }
 )  # fmt: skip
-"""What belongs to one connection and not to the request."""
+"""Hop-by-hop headers, which belong to one connection."""
 
 
 def proof(secret: bytes, epoch: int) -> bytes:
-    """Return what a server sends along with a request for the leader of an epoch."""
+    """Return the header value that authenticates a request to the leader of an epoch."""
     signed = hmac.new(secret, b"peer:%d" % epoch, hashlib.sha256).hexdigest()
     return f"{epoch}.{signed}".encode()
 
 
 def epoch_of(secret: bytes, given: bytes) -> int | None:
-    """Return the epoch that a proof was made for; null if no server of this database made it."""
+    """Return the epoch of a proof; `None` if no server of this database created it."""
     number = given.partition(b".")[0]
     if not number.isdigit() or len(number) > 18:
         return None
+    # Constant-time comparison: the duration must not reveal how much of a guess is right.
     return int(number) if hmac.compare_digest(given, proof(secret, int(number))) else None
 
 
 class NotSentError(UnreachableError):
-    """Nothing of the request has arrived: it may be sent again, to whomever."""
+    """Nothing of the request was sent: it can be retried with any server."""
 
 
 class Answer:
-    """What the other server answers, while it does."""
+    """A streamed response of another server."""
 
     def __init__(self, response: httpx.Response) -> None:
         self._response = response
@@ -61,16 +62,16 @@ class Answer:
         self.headers: list[Header] = [(n.lower(), v) for n, v in response.headers.raw if n.lower() not in left_out]
 
     async def pieces(self) -> AsyncIterator[bytes]:
-        """Yield the body as it comes, unchanged.
+        """Yield the body as it arrives, unchanged.
 
         Raises:
-            UnreachableError: If it breaks off.
+            UnreachableError: If the connection breaks.
         """
         try:
             async for piece in self._response.aiter_raw():
                 yield piece
         except httpx.HTTPError as error:
-            raise UnreachableError("The answer of the leading server broke off.", detail=repr(error)) from error
+            raise UnreachableError("The leader's response was interrupted.", detail=repr(error)) from error
 
     async def __aenter__(self) -> Answer:
         return self
@@ -82,7 +83,7 @@ class Answer:
 
 
 class Peers:
-    """Connections to the other servers, kept open between requests; certificates are checked as any server's."""
+    """Connections to other servers, kept open between requests; certificates are verified."""
 
     def __init__(self) -> None:
         self._clients: dict[str, httpx.AsyncClient] = {}
@@ -90,7 +91,7 @@ class Peers:
     def _client(self, scheme: str) -> httpx.AsyncClient:
         if scheme not in self._clients:
             self._clients[scheme] = httpx.AsyncClient(
-                # An answer may take as long as it takes: who waits for it is told when another server leads.
+                # No read timeout: the response may be a long poll, and the caller stops when another server leads.
                 timeout=httpx.Timeout(None, connect=_CONNECT_S),
                 limits=httpx.Limits(max_connections=None, max_keepalive_connections=256, keepalive_expiry=_IDLE_S),
                 verify=trust.context() if scheme == "https" else ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT),
@@ -101,15 +102,15 @@ class Peers:
     async def send(
         self, method: str, url: str, target: bytes, headers: Iterable[Header], body: AsyncIterator[bytes] | None
     ) -> Answer:
-        """Send a request on.
+        """Forward a request.
 
         Args:
-            headers: As they came, `Host` too: a page's origin is held against it. What belongs to the connection is
-                left out.
+            headers: The original headers, including `Host`, which a page's origin is compared with. Hop-by-hop headers
+                are dropped.
 
         Raises:
-            NotSentError: If the other server cannot be reached.
-            UnreachableError: If it broke off before it answered: it may have done what was asked, or not.
+            NotSentError: If the other server is unreachable.
+            UnreachableError: If the connection broke before the response: the request may or may not have taken effect.
         """
         mine = [(name, value) for name, value in headers if name not in _HOP]
         there = httpx.URL(url).copy_with(raw_path=target)
@@ -117,11 +118,11 @@ class Peers:
         try:
             return Answer(await self._client(there.scheme).send(request, stream=True))
         except (httpx.ConnectError, httpx.ConnectTimeout) as error:
-            raise NotSentError(f"The leading server at {url} cannot be reached.", detail=repr(error)) from error
+            raise NotSentError(f"Cannot reach the leader at {url}.", detail=repr(error)) from error
         except (httpx.HTTPError, RuntimeError) as error:
-            raise UnreachableError("The leading server broke off.", detail=repr(error)) from error
+            raise UnreachableError("The connection to the leader was interrupted.", detail=repr(error)) from error
 
     async def close(self) -> None:
-        """Let go of the connections."""
+        """Close the connections."""
         for client in self._clients.values():
             await client.aclose()

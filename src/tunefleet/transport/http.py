@@ -1,4 +1,4 @@
-"""The HTTP link, worker's end: one long-polled exchange; passes NAT, needs nothing but the server's URL and a key."""
+"""The HTTP transport, worker's end: one long-polled exchange; works behind NAT with only the server's URL and a key."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from tunefleet.transport.base import WorkerLink
 
 M = TypeVar("M", bound=Message)
 
-# How much longer than the asked wait an answer may take: a busy server's commit, a slow network.
+# Allowance on top of a long poll: a busy server's commit, a slow network.
 SLACK_S: Final = 15.0
-# Statuses of a server, or of a proxy before it, that has a bad moment: worth another try.
+# Transient statuses of a server or of a proxy in front of it.
 _BUSY: Final = frozenset({408, 425, 429, 500, 502, 503, 504})
 
 
 class HttpLink(WorkerLink):
-    """Talks to `/api/v1/link` of a server."""
+    """Uses `/api/v1/link` of a server."""
 
     def __init__(self, url: str, key: str, *, transport: httpx.BaseTransport | None = None) -> None:
         self._url = normalise(url)
@@ -38,15 +38,15 @@ class HttpLink(WorkerLink):
         )
 
     def register(self, request: RegisterRequest) -> RegisterReply:
-        """Say who the worker is and what it holds; starts a session."""
+        """Register the worker and what it holds; starts a session."""
         return self._call("/register", request, RegisterReply, wait_s=0.0)
 
     def exchange(self, request: ExchangeRequest) -> ExchangeReply:
-        """Say what is new and wait up to `request.wait_s` for what the server wants."""
+        """Report news and wait up to `request.wait_s` for the server's messages."""
         return self._call("/exchange", request, ExchangeReply, wait_s=request.wait_s)
 
     def close(self) -> None:
-        """Give up connections."""
+        """Close the connections."""
         self._client.close()
 
     def _call(self, path: str, body: Message, reply: type[M], *, wait_s: float) -> M:
@@ -54,13 +54,13 @@ class HttpLink(WorkerLink):
         try:
             response = self._client.post(path, content=body.model_dump_json(exclude_defaults=True), timeout=timeout)
         except (httpx.HTTPError, RuntimeError) as error:  # httpx raises RuntimeError once the client is closed
-            silent = UnreachableError(f"The server at {self._url} does not answer.", detail=repr(error))
+            silent = UnreachableError(f"The server at {self._url} does not respond.", detail=repr(error))
             raise trust.explained(self._url, error) or silent from error
         return reply_in(response, reply, self._url)
 
 
 def reply_in(response: httpx.Response, reply: type[M], url: str) -> M:
-    """Read an answer of the link."""
+    """Parse a response."""
     if response.status_code in _BUSY:
         raise UnreachableError(f"The server at {url} is not ready ({response.status_code}).")
     if not response.is_success:
@@ -69,5 +69,5 @@ def reply_in(response: httpx.Response, reply: type[M], url: str) -> M:
         return reply.model_validate_json(response.content)
     except ValidationError as error:
         raise UnreachableError(
-            f"What answers at {url} is not a Tunefleet server of a fitting version.", detail=str(error)
+            f"{url} is not a Tunefleet server of a compatible version.", detail=str(error)
         ) from error

@@ -1,4 +1,4 @@
-"""The HTTP link for many workers in one event loop, worker's end, and the journals that go beside it."""
+"""The HTTP transport for many workers in one event loop, worker's end, and their journals."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ _JOURNALS_AT_ONCE: Final = 64
 
 @dataclass(slots=True)
 class Traffic:
-    """Bytes of bodies; what HTTP puts around them is not counted."""
+    """Transferred bytes of bodies, without HTTP headers."""
 
     up_bytes: int = 0
     down_bytes: int = 0
 
 
 class _Caller:
-    """Posts messages to one server, and counts what goes over the wire."""
+    """Posts messages to one server, and counts the transferred bytes."""
 
     def __init__(self, url: str, traffic: Traffic, *, connections: int, transport: httpx.AsyncBaseTransport | None):
         self._url = normalise(url)
@@ -58,7 +58,7 @@ class _Caller:
         try:
             response = await self._client.post(path, content=content, headers=own, timeout=timeout)
         except (httpx.HTTPError, RuntimeError) as error:  # httpx raises RuntimeError once the client is closed
-            silent = UnreachableError(f"The server at {self._url} does not answer.", detail=repr(error))
+            silent = UnreachableError(f"The server at {self._url} does not respond.", detail=repr(error))
             raise trust.explained(self._url, error) or silent from error
         self._traffic.down_bytes += len(response.content)
         return reply_in(response, reply, self._url)
@@ -68,9 +68,7 @@ class _Caller:
 
 
 class AsyncHttpLink(AsyncWorkerLink):
-    """Talks to `/api/v1/link` of a server, for one worker.
-
-    Each worker has connections of its own, as it has on a machine of its own.
+    """Uses `/api/v1/link` of a server, for one worker.
 
     Args:
         traffic: Counts the bytes; of this link alone if it is not given.
@@ -85,18 +83,19 @@ class AsyncHttpLink(AsyncWorkerLink):
         transport: httpx.AsyncBaseTransport | None = None,
     ) -> None:
         self._key = key
+        # Separate connections per worker, as if each ran on its own machine.
         self._caller = _Caller(url, traffic or Traffic(), connections=4, transport=transport)
 
     async def register(self, request: RegisterRequest) -> RegisterReply:
-        """Say who the worker is and what it holds; starts a session."""
+        """Register the worker and what it holds; starts a session."""
         return await self._caller.post("/link/register", self._key, request, RegisterReply)
 
     async def exchange(self, request: ExchangeRequest) -> ExchangeReply:
-        """Say what is new and wait up to `request.wait_s` for what the server wants."""
+        """Report news and wait up to `request.wait_s` for the server's messages."""
         return await self._caller.post("/link/exchange", self._key, request, ExchangeReply, wait_s=request.wait_s)
 
     async def close(self) -> None:
-        """Give up connections."""
+        """Close the connections."""
         await self._caller.close()
 
 
@@ -107,15 +106,15 @@ class AsyncJournals:
         self._caller = _Caller(url, traffic, connections=_JOURNALS_AT_ONCE, transport=None)
 
     async def ship(self, task_id: str, token: str, batch: JournalBatch) -> int:
-        """Deliver records of one launch; returns the next sequence number that the server takes.
+        """Deliver records of one launch; returns the next sequence number that the server expects.
 
         Raises:
-            OffsetConflict: If records before these are missing.
-            AuthError: If the token is void.
-            UnreachableError: If the server does not answer.
+            OffsetConflict: If earlier records are missing.
+            AuthError: If the token was revoked.
+            UnreachableError: If the server does not respond.
         """
         return (await self._caller.post(f"/tasks/{task_id}/journal", token, batch, Cursor)).cursor
 
     async def close(self) -> None:
-        """Give up connections."""
+        """Close the connections."""
         await self._caller.close()

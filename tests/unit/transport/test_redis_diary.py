@@ -16,7 +16,7 @@ from tunefleet.schemas.worker_link import (
     MergedTask,
     Offer,
 )
-from tunefleet.transport.redis.worker_guide_events import Diary, hardware
+from tunefleet.transport.redis.worker_guide_events import GuideEventLog, hardware
 
 HAS: Capabilities = registration("w").capabilities
 
@@ -35,33 +35,33 @@ def _end(token: str, outcome: FinishOutcome = "completed", **more: str) -> Finis
 
 
 def test_a_task_starts_once_and_ends_once_however_often_it_is_said() -> None:
-    diary = Diary()
-    diary.note(_offer("t1", "task-1"), "2026-01-01T00:00:00+00:00")
-    first = diary.exchanges(_said(accepts=("t1",)))
+    event_log = GuideEventLog()
+    event_log.note(_offer("t1", "task-1"), "2026-01-01T00:00:00+00:00")
+    first = event_log.exchanges(_said(accepts=("t1",)))
     assert [entry["type"] for entry in first.tasks] == ["TASK_STARTED"]
     assert (first.fields["status"], first.fields["extra_task_id"]) == ("RUNNING", "task-1")
     assert json.loads(first.tasks[0]["payload"])["dispatched_at"] == "2026-01-01T00:00:00+00:00"
-    assert diary.exchanges(_said(holding=("t1",))).tasks == []
-    last = diary.exchanges(_said(finishes=(_end("t1"),)))
+    assert event_log.exchanges(_said(holding=("t1",))).tasks == []
+    last = event_log.exchanges(_said(finishes=(_end("t1"),)))
     assert [(entry["type"], entry["task_id"]) for entry in last.tasks] == [("TASK_SUCCEEDED", "task-1")]
     assert (last.fields["status"], last.fields["extra_last_task"]) == ("IDLE", "task-1")
     assert json.loads(last.workers[0]["payload"]) == {"last_task": "task-1"}
-    assert diary.exchanges(_said(finishes=(_end("t1"),))).tasks == []
+    assert event_log.exchanges(_said(finishes=(_end("t1"),))).tasks == []
 
 
 def test_each_way_to_end_has_its_name() -> None:
-    diary = Diary([_offer(f"t{number}", f"task-{number}") for number in range(3)])
+    event_log = GuideEventLog([_offer(f"t{number}", f"task-{number}") for number in range(3)])
     ends = (_end("t0", "failed", error="no data"), _end("t1", "cancelled"), _end("t2", "paused"))
-    told = diary.exchanges(_said(finishes=ends)).tasks
+    told = event_log.exchanges(_said(finishes=ends)).tasks
     assert [entry["type"] for entry in told] == ["TASK_FAILED", "TASK_CANCELLED", "TASK_UPDATE"]
     assert told[0]["error"] == "no data"
 
 
 def test_a_merged_task_is_told_of_by_itself() -> None:
-    diary = Diary()
+    event_log = GuideEventLog()
     child = MergedTask(token="c", task_id="child", workflow_id="wf", attempt=1, name="c", spec={})
-    diary.note(_offer("p", "parent", merged=(child,)), None)
-    told = diary.exchanges(_said(finishes=(_end("p"), _end("c")))).tasks
+    event_log.note(_offer("p", "parent", merged=(child,)), None)
+    told = event_log.exchanges(_said(finishes=(_end("p"), _end("c")))).tasks
     assert [entry["task_id"] for entry in told if entry["type"] == "TASK_SUCCEEDED"] == ["parent", "child"]
 
 
@@ -75,12 +75,12 @@ SUMMARY = {
 
 
 def test_a_heartbeat_tells_load_cost_and_the_energy_of_the_gpus() -> None:
-    diary = Diary()
-    diary.registers("w", HAS.model_copy(update={"cost_per_hour": 2.0}))
+    event_log = GuideEventLog()
+    event_log.registers("w", HAS.model_copy(update={"cost_per_hour": 2.0}))
     load = Load(memory_free_bytes=1, disk_free_bytes=1, load_1m=0.5)
     for left, right, joules in ((100.0, 40.0, 0.0), (300.0, 60.0, 7.2e6)):
         gpus = (GpuLoad(uuid="GPU-0", power_w=left), GpuLoad(uuid="GPU-1", power_w=right), GpuLoad(uuid="GPU-2"))
-        page = diary.exchanges(_said(load=load.model_copy(update={"gpus": gpus, "gpu_energy_j": joules})))
+        page = event_log.exchanges(_said(load=load.model_copy(update={"gpus": gpus, "gpu_energy_j": joules})))
     assert page.beats
     beat = next(entry for entry in page.workers if entry["type"] == "HEARTBEAT")
     metrics = json.loads(beat["metrics"])
@@ -98,16 +98,16 @@ def test_a_heartbeat_tells_load_cost_and_the_energy_of_the_gpus() -> None:
         "estimated_energy_breakdown": {"cpu_kwh": None, "gpu_kwh": 2.0},
         "samples": 2,
     }
-    assert not diary.exchanges(_said()).beats
-    left_with = json.loads(diary.leaves("w")["payload"])
+    assert not event_log.exchanges(_said()).beats
+    left_with = json.loads(event_log.leaves("w")["payload"])
     assert left_with.keys() == {"cost_per_hour", "uptime_sec", "accrued_cost_usd", "power_summary"}
     assert left_with["power_summary"] == summary
 
 
 def test_energy_that_nobody_tells_is_not_nought() -> None:
-    diary = Diary()
-    diary.registers("w", HAS)
-    page = diary.exchanges(_said(load=Load(memory_free_bytes=1, disk_free_bytes=1, gpus=(GpuLoad(uuid="GPU-0"),))))
+    event_log = GuideEventLog()
+    event_log.registers("w", HAS)
+    page = event_log.exchanges(_said(load=Load(memory_free_bytes=1, disk_free_bytes=1, gpus=(GpuLoad(uuid="GPU-0"),))))
     metrics = json.loads(next(entry for entry in page.workers if entry["type"] == "HEARTBEAT")["metrics"])
     assert metrics["power"]["gpu_watts"] == {"total": None, "per_gpu": {}}
     summary = metrics["power_summary"]

@@ -1,7 +1,7 @@
-"""The audit log's part of a request: before an answer to what could change something goes out, its row is stored.
+"""The audit log's middleware: a row is stored before the response to a mutating request is sent.
 
-Raw ASGI, as the rest of what every request passes. What machines do all day is left out: the exchanges of workers, the
-polls of agents, pieces of files, journals and logs; and so is whoever was not recognized, but for attempts to log in.
+Raw ASGI, like the other middleware. Routine traffic of machines is not logged (worker exchanges, agent polls, file
+parts, journals, logs), nor are unauthenticated requests other than login attempts.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ ROUTINE: Final = frozenset(
         "POST /api/training/agent/heartbeat",
     }
 )
-"""Method and route of what is not in the log: it changes nothing that a person would ask about."""
-# Where nobody is known yet: logins, and machines that join. All tries are in the log.
+"""Method and route of requests that are not logged: they change nothing that an auditor would look for."""
+# Routes without a known actor: logins, and machines that join. Failed attempts are logged, too.
 _NAMELESS: Final = frozenset({"POST /api/v1/session", "POST /login", "POST /api/v1/join"})
 _MAX_TARGET: Final = 500
 _MAX_PATH: Final = 200
@@ -63,17 +63,17 @@ class Audit:
                 try:
                     await self._store(scope, message["status"], request_id)
                 except TunefleetError as error:
-                    # Done, and not in the log: who asked is told to ask again, which changes nothing twice.
+                    # Done but not logged: 503 makes the client repeat the request, which is idempotent.
                     refused = True
-                    told = UnreachableError(error.message, hint=error.hint, detail=error.detail)
-                    await problem_details.from_error(told)(scope, receive, send)
+                    unavailable = UnreachableError(error.message, hint=error.hint, detail=error.detail)
+                    await problem_details.from_error(unavailable)(scope, receive, send)
             if not refused:
                 await send(message)
 
         try:
             await self._app(scope, receive, send_after_the_row)
         except Exception:
-            # Answered outside of this, once it has been logged.
+            # An outer handler sends the 500; the row is written here first.
             if not answered:
                 await self._store(scope, _FAILED, request_id)
             raise
@@ -82,7 +82,7 @@ class Audit:
         state: dict[str, Any] = scope.setdefault("state", {})
         name, who = f"{scope['method']} {route_of(scope)}", state.get(NOTED)
         if name not in ROUTINE and (who is not None or name in _NAMELESS):
-            # Any server may write it, also one that has just ceased to lead.
+            # Unfenced: any server may write a row, also one that has just lost the lead.
             with fenced(None):
                 await audit_log.write(self._core, who, self._row(scope, status, request_id))
 
@@ -96,6 +96,6 @@ class Audit:
 
 
 def route_of(scope: Scope) -> str:
-    """Return the template of the route that serves a request; its path, cut short, if none does."""
+    """Return the path template of the route that serves a request; its truncated path if none does."""
     route = scope.get("route")
     return route.path if isinstance(route, Route) else str(scope["path"])[:_MAX_PATH]

@@ -1,8 +1,8 @@
-"""Bring a request that only the leader can answer to the leader: it alone remembers workers, agents and chats.
+"""Proxy a request that only the leader can answer: the state of workers, agents and chats is in its memory.
 
-Any server takes any request. What needs that memory is handed on as it came; while nobody leads it waits a little, and
-is then refused with 503, which clients and workers try again. What the leader itself does for such a request is
-fenced, as its own work is.
+Any server accepts any request. One that needs this state is forwarded unchanged; while there is no leader it waits
+briefly and then fails with 503, which clients and workers retry. What the leader does for such a request is fenced like
+its own work.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ log = logging.getLogger(__name__)
 
 REQUEST_ID: Final = HEADER.lower().encode()
 WAIT_S: Final = 6.0
-"""How long a request waits for a leader; another one is there within five seconds."""
+"""How long a request waits for a leader; an election takes at most five seconds."""
 _PAUSE_S: Final = 0.2
 _LONG_S: Final = 60.0
 _LEADERS: Final = re.compile(
@@ -41,12 +41,12 @@ _BODILESS: Final = frozenset({"GET", "HEAD", "OPTIONS"})
 
 
 def needs_leader(path: str) -> bool:
-    """Whether only the leader can answer a request."""
+    """Return whether only the leader can answer a request."""
     return _LEADERS.match(path) is not None
 
 
 class Forward:
-    """Hands on what only the leader can answer."""
+    """Forwards requests that only the leader can answer."""
 
     def __init__(self, app: ASGIApp, *, core: Core) -> None:
         self._app = app
@@ -75,19 +75,19 @@ class Forward:
             if self._leads():
                 await self._serve(scope, receive, send)
             elif asked is not None:
-                # It was handed on already: who did that will hear of the new leader, too.
-                raise NotLeadingError("This server does not lead.", hint="Try again in a moment.")
+                # Forwarded already: the server that did it learns of the new leader, too. A second hop could loop.
+                raise NotLeadingError("This server is not the leader.", hint="Try again in a moment.")
             else:
-                await _Passage(self, scope, receive, send).run()
+                await _ForwardedRequest(self, scope, receive, send).run()
         except UnreachableError as error:
             refusal = problem_details.from_error(NotLeadingError(error.message, hint=error.hint, detail=error.detail))
             await refusal(scope, receive, send)
 
     async def leader(self) -> tuple[int, str] | None:
-        """Wait for another server that leads; null if it is this one.
+        """Wait until another server leads; `None` if it is this one.
 
         Raises:
-            NotLeadingError: If there is none for a while, or nobody knows how to reach it.
+            NotLeadingError: If there is no leader within `WAIT_S`, or its URL is unknown.
         """
         core, leading = self._core, self._core.leading
         ends_at = core.clock.monotonic() + WAIT_S
@@ -104,9 +104,9 @@ class Forward:
             await core.signals.wait(SEEN, left_s, seen)
         if leading.row.server_id is not None and leading.row.url is None:
             raise NotLeadingError(
-                "The leading server has not said how other servers reach it.", hint="Set TUNEFLEET_PEER_URL there."
+                "The leader has not published a URL for other servers.", hint="Set TUNEFLEET_PEER_URL on it."
             )
-        raise NotLeadingError("No server leads just now.", hint="Try again in a moment.")
+        raise NotLeadingError("There is no leader at the moment.", hint="Try again in a moment.")
 
     def peers(self) -> Peers:
         """Return the connections to other servers."""
@@ -116,11 +116,11 @@ class Forward:
 
     @property
     def core(self) -> Core:
-        """The server."""
+        """The server's context."""
         return self._core
 
     async def serve(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Serve a request here after all."""
+        """Serve a request on this server."""
         await self._serve(scope, receive, send)
 
     async def _serve(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -131,19 +131,20 @@ class Forward:
         return self._core.leading.leads(self._core.clock.monotonic())
 
     def _from_peer(self, scope: Scope) -> int | None:
-        """Return for which epoch's leader another server handed this on; null if none did. Its client is the real."""
+        """Return the leader epoch that a forwarding server named; `None` if the request was not forwarded."""
         headers = Headers(scope=scope)
         given = headers.get(PEER.decode())
         epoch = epoch_of(self._core.secret, given.encode("latin-1")) if given else None
         if epoch is not None:
             named = headers.get(FORWARDED_FOR.decode(), "").rpartition(",")[2].strip()
             if named:
+                # The forwarding server proved its identity, so its header may replace the client's address.
                 scope["client"] = (named, 0)
         return epoch
 
 
-class _Passage:
-    """One request on its way to the leader, and the answer on its way back."""
+class _ForwardedRequest:
+    """One request forwarded to the leader, and its response."""
 
     def __init__(self, forward: Forward, scope: Scope, receive: Receive, send: Send) -> None:
         self._forward = forward
@@ -154,7 +155,7 @@ class _Passage:
         self._answered = False
 
     async def run(self) -> None:
-        """Bring the request over, again if nothing of it has arrived."""
+        """Forward the request; again if none of it has been sent."""
         ends_at = asyncio.get_running_loop().time() + WAIT_S
         while True:
             found = await self._forward.leader()
@@ -165,12 +166,13 @@ class _Passage:
                 await self._while_it_leads(*found)
                 return
             except NotSentError:
+                # A body is a stream that can be read once: after its first byte the request cannot be repeated.
                 if self._began or asyncio.get_running_loop().time() >= ends_at:
                     raise
                 await asyncio.sleep(_PAUSE_S)
 
     async def _while_it_leads(self, epoch: int, url: str) -> None:
-        """Pass the request until it is answered, the client has gone, or another server leads."""
+        """Forward the request until it is answered, the client disconnects, or another server leads."""
         passing = asyncio.create_task(self._pass(epoch, url))
         watching = [asyncio.create_task(self._until_gone()), asyncio.create_task(self._until_followed(epoch))]
         try:
@@ -184,7 +186,7 @@ class _Passage:
         if not passing.cancelled():
             passing.result()
         elif not self._gone.is_set() and not self._answered:
-            raise NotLeadingError("Another server leads now.", hint="Try again in a moment.")
+            raise NotLeadingError("Another server has become the leader.", hint="Try again in a moment.")
 
     async def _pass(self, epoch: int, url: str) -> None:
         scope = self._scope
@@ -206,14 +208,14 @@ class _Passage:
             async for piece in answer.pieces():
                 await self._send({"type": "http.response.body", "body": piece, "more_body": True})
         except UnreachableError as error:
-            # Left unfinished, it is cut off: who reads it sees that something is missing.
+            # Without a final message uvicorn cuts the connection: the client notices that the body is incomplete.
             log.debug("%s %s", error, error.detail)
             return
         await self._send({"type": "http.response.body", "body": b"", "more_body": False})
 
     def _headers(self, epoch: int) -> list[tuple[bytes, bytes]]:
-        anew = {PEER, FORWARDED_FOR, REQUEST_ID}
-        given = [(name, value) for name, value in self._scope["headers"] if name not in anew]
+        replaced_headers = {PEER, FORWARDED_FOR, REQUEST_ID}
+        given = [(name, value) for name, value in self._scope["headers"] if name not in replaced_headers]
         given.append((REQUEST_ID, request_id_of(self._scope).encode()))
         client = self._scope.get("client")
         if client is not None:
@@ -226,7 +228,7 @@ class _Passage:
             message: Message = await self._receive()
             if message["type"] == "http.disconnect":
                 self._gone.set()
-                raise NotLeadingError("The client has gone.")
+                raise NotLeadingError("The client disconnected.")
             if message.get("body"):
                 yield message["body"]
             if not message.get("more_body"):

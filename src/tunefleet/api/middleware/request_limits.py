@@ -1,4 +1,4 @@
-"""What every request passes before it reaches the app: size limit, security headers, access log.
+"""Middleware for body limits, security headers and the access log.
 
 Raw ASGI, because Starlette's `BaseHTTPMiddleware` costs a task and a queue per request. Knows no route's meaning, only
 which paths are streams.
@@ -20,7 +20,7 @@ from tunefleet.api import problem_details
 
 access_log = logging.getLogger("tunefleet.server.access")
 
-# Bodies that no handler has in memory; gradients are thrown away, to be told where they belong now.
+# Bodies that no handler holds in memory; gradients are read and dropped, to respond with the route to use instead.
 _UPLOADS: Final = re.compile(
     r"^(PUT /api/v1/(federations/[^/]+/)?blobs/[^/]+|PUT /api/v1/federations/[^/]+/updates"
     r"|POST /api/v1/results/[^/]+/files|POST /api/training/gradients"
@@ -34,7 +34,7 @@ _SAFE_METHODS: Final = frozenset({"GET", "HEAD", "OPTIONS"})
 _HSTS: Final = "max-age=31536000"
 _CLIENT_ERROR: Final = 400
 
-# Set unless a handler has set its own.
+# Set unless a handler sets its own.
 SECURITY_HEADERS: Final[dict[str, str]] = {
     "X-Content-Type-Options": "nosniff",
     "X-Frame-Options": "DENY",
@@ -46,7 +46,7 @@ SECURITY_HEADERS: Final[dict[str, str]] = {
 
 
 class BodyRefused(Exception):
-    """Unwinds a handler whose request went over a limit; never leaves this module."""
+    """Unwinds a handler whose request exceeds a limit; never leaves this module."""
 
     def __init__(self, answer: ASGIApp) -> None:
         super().__init__()
@@ -54,10 +54,9 @@ class BodyRefused(Exception):
 
 
 class BodyLimit:
-    """Refuse a request body over its limit with 413, before or while it is read; one that stands still with 408.
+    """Refuse a request body over its limit with 413, before or while it is read, and one that stalls with 408.
 
-    A body with a `Content-Length` is refused before the app sees it; a chunked one is counted as it arrives. Who sends
-    half a body and no more would hold memory and the right to write an upload for as long as it likes.
+    A body with a `Content-Length` is refused before the app sees it; a chunked one is counted as it arrives.
     """
 
     def __init__(self, app: ASGIApp, *, max_body_bytes: int, max_upload_bytes: int) -> None:
@@ -74,8 +73,8 @@ class BodyLimit:
         limit = self._max_upload_bytes if upload else self._max_body_bytes
         refusal = problem_details.problem(
             "too_large",
-            f"The body of {scope['method']} {scope['path']} is over {limit} bytes.",
-            hint=None if upload else "Push data as files, or raise TUNEFLEET_MAX_BODY_BYTES on the server.",
+            f"The body of {scope['method']} {scope['path']} exceeds {limit} bytes.",
+            hint=None if upload else "Upload the data as files, or raise TUNEFLEET_MAX_BODY_BYTES on the server.",
         )
         declared = Headers(scope=scope).get("content-length", "")
         if declared.isdecimal() and int(declared) > limit:
@@ -92,14 +91,14 @@ class BodyLimit:
 
 _TOO_SLOW: Final = problem_details.problem(
     "body_stalled",
-    f"Nothing of the body has come for {_STILL_S:g} s.",
-    hint="Send it again; an upload goes on where it was cut.",
+    f"No data of the request body was received for {_STILL_S:g} s.",
+    hint="Send the request again; an upload resumes where it was interrupted.",
     headers={"Connection": "close"},
 )
 
 
 class _WatchedBody:
-    """Counts what arrives; once it is too much or nothing comes, nothing that the app answers is sent."""
+    """Enforces size and idle limits; after a violation the app's own response is suppressed."""
 
     def __init__(self, receive: Receive, send: Send, limit: int, too_large: ASGIApp) -> None:
         self._receive = receive
@@ -111,8 +110,9 @@ class _WatchedBody:
         self.answered = False
 
     async def receive(self) -> Message:
-        # After the body a receive waits until the other side hangs up, which is no silence.
+        # After the body, `receive` waits for the disconnect: that is not a stalled body.
         try:
+            # A client that sends half a body and stops would hold memory and the write lock of an upload indefinitely.
             async with asyncio.timeout(_STILL_S if self._more else None):
                 message = await self._receive()
         except TimeoutError:
@@ -130,14 +130,14 @@ class _WatchedBody:
 
     async def send(self, message: Message) -> None:
         if self.refusal is not None and not self.answered:
-            # The framework turned BodyRefused into an answer of its own; the caller sends the refusal instead.
+            # The framework turned BodyRefused into a response of its own; the caller sends the refusal instead.
             return
         self.answered = True
         await self._send(message)
 
 
 class SecurityHeaders:
-    """Add the headers that keep a browser from doing more with an answer than it should."""
+    """Add the headers that restrict what a browser does with a response."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
@@ -147,7 +147,7 @@ class SecurityHeaders:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        # A browser would hold every port of `localhost` to it.
+        # HSTS for `localhost` would apply to every port of the user's machine.
         secure = scope["scheme"] == "https" and _host(scope) != "localhost"
 
         async def send_with_headers(message: Message) -> None:
@@ -167,9 +167,9 @@ def _host(scope: Scope) -> str:
 
 
 class AccessLog:
-    """One line a request, without its query string: that may carry a login code.
+    """Log one line per request, without its query string, which may contain a login code.
 
-    What a machine does all day (polls, journals, health checks) and what only reads is logged at DEBUG.
+    Routine requests of machines (polls, journals, health checks) and reads are logged at DEBUG.
     """
 
     def __init__(self, app: ASGIApp, *, clock: Callable[[], float] = time.perf_counter) -> None:

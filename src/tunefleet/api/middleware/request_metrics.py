@@ -1,4 +1,4 @@
-"""Counts every request by its route's template, and gives it an id that its log lines have and its answer carries."""
+"""Counts every request by its route's template, and assigns the request id of log lines and response."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ HEADER: Final = "X-Request-ID"
 _SANE: Final = re.compile(r"[A-Za-z0-9._:-]{1,64}")
 _METHODS: Final = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
 UNMATCHED: Final = "unmatched"
-"""The route of a path that the server does not have."""
+"""Label of a path that no route matches."""
 
 
 class Measured:
-    """Put around the whole app."""
+    """Wraps the complete app."""
 
     def __init__(self, app: ASGIApp, meters: Meters | None, *, clock: Callable[[], float] = time.perf_counter) -> None:
         self._app = app
@@ -55,6 +55,7 @@ class Measured:
                 self._count(self._meters, scope, status, self._clock() - started)
 
     def _count(self, meters: Meters, scope: Scope, status: int, spent_s: float) -> None:
+        # An arbitrary method as a label would let a client create time series without limit.
         method = scope["method"] if scope["method"] in _METHODS else "other"
         route = template(scope)
         meters.requests.labels(method, route, f"{status // 100}xx").inc()
@@ -62,7 +63,7 @@ class Measured:
 
 
 def request_id_of(scope: Scope) -> str:
-    """Return the id of a request: what the client or a proxy calls it, if that is a plain word, else a new one."""
+    """Return the id of a request: the client's or proxy's `X-Request-ID` if it is well-formed, else a new one."""
     state: dict[str, Any] = scope.setdefault("state", {})
     if "request_id" not in state:
         given = Headers(scope=scope).get(HEADER, "")
@@ -72,12 +73,12 @@ def request_id_of(scope: Scope) -> str:
 
 
 def _named(scope: Scope) -> dict[str, str]:
-    """Return the ids that the path names, once the router has read it."""
+    """Return the ids in the path, once the router has parsed it."""
     found = scope.get("path_params") or {}
     return {name: str(found[name]) for name in context.NAMES if name in found}
 
 
 def template(scope: Scope) -> str:
-    """Return the template of the route that has served a request, never the path itself."""
+    """Return the path template of the route that served a request, never the path itself."""
     path = getattr(scope.get("route"), "path", None)
     return path if isinstance(path, str) else UNMATCHED

@@ -1,4 +1,4 @@
-"""Routers, one file per noun; each handler checks who asks, calls one service and answers with its view."""
+"""Routers, one file per resource; each handler authenticates, calls one service and returns its view."""
 
 from __future__ import annotations
 
@@ -13,5 +13,5 @@ API_PREFIX: Final = "/api/v1"
 
 
 def api_router(*, prefix: str = "", tags: Sequence[str] = ()) -> APIRouter:
-    """Return a router of the API; its routes have their whole path, and refuse unknown query parameters."""
+    """Return a router below `/api/v1` whose routes refuse unknown query parameters."""
     return APIRouter(prefix=API_PREFIX + prefix, tags=[*tags], dependencies=[Depends(refuse_unknown)])

@@ -1,4 +1,4 @@
-"""Artifacts: what tasks produced and what users pushed."""
+"""Artifacts: files that tasks produce and users upload."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ router = api_router(tags=["artifacts"])
 
 
 class ArtifactFilter(BaseModel):
-    """Which artifacts to list; a filter takes several values separated by commas."""
+    """Filters of the artifact list. Separate several values with commas."""
 
     limit: Limit = 50
     cursor: Cursor = None
@@ -34,7 +34,7 @@ class ArtifactFilter(BaseModel):
 async def publish(
     core: CoreDep, who: MemberOrAttempt, artifact: ArtifactCreate, task_id: str | None = None
 ) -> ArtifactView:
-    """Publish an artifact whose files are stored; publishing the same again returns the first answer."""
+    """Publish an artifact whose files are already stored. Publishing the same content again returns that artifact."""
     return await artifacts.publish(core, who, artifact, task_id=task_id)
 
 
@@ -58,13 +58,13 @@ async def list_task_artifacts(
     kind: str | None = None,
     name: str | None = None,
 ) -> Page[ArtifactView]:
-    """List what a task produced; a filter takes several values separated by commas."""
+    """List the artifacts that a task produced. Separate several filter values with commas."""
     return await artifacts.list_(core, who, task_id=task_id, limit=limit, cursor=cursor, kind=kind, name=name)
 
 
 @router.get("/artifacts/{artifact_id}")
 async def get_artifact(core: CoreDep, who: ReaderOrAttempt, artifact_id: str) -> ArtifactDetail:
-    """Show an artifact with its files, by id, name or digest."""
+    """Retrieve an artifact and its files, by id, name or digest."""
     return await artifacts.get(core, who, artifact_id)
 
 
@@ -75,7 +75,7 @@ async def get_artifact(core: CoreDep, who: ReaderOrAttempt, artifact_id: str) ->
     responses={200: {"content": {"application/x-tar": {"schema": {"type": "string", "format": "binary"}}}}},
 )
 async def get_archive(request: Request, core: CoreDep, who: Reader, artifact_id: str) -> Response:
-    """Download all files of an artifact as one uncompressed tar."""
+    """Download all files of an artifact as an uncompressed tar archive."""
     artifact = await artifacts.get(core, who, artifact_id)
     at, name = artifact.created_at.timestamp(), artifact.name.rpartition("/")[2] or artifact.id
     return tar_stream.send(core.blobs, name, artifact.files, at=at, body=request.method == "GET")
@@ -83,7 +83,7 @@ async def get_archive(request: Request, core: CoreDep, who: Reader, artifact_id:
 
 @router.delete("/artifacts/{artifact_id}", status_code=204)
 async def remove_artifact(core: CoreDep, who: Member, artifact_id: str) -> None:
-    """Remove an artifact; its files go once nothing else refers to them."""
+    """Delete an artifact. Its files are deleted when nothing else references them."""
     await artifacts.remove(core, who, artifact_id)
 
 
@@ -94,7 +94,7 @@ async def remove_artifact(core: CoreDep, who: Member, artifact_id: str) -> None:
     responses=file_transfer.ELSEWHERE,
 )
 async def get_file(request: Request, core: CoreDep, who: Reader, artifact_id: str, path: str) -> Response:
-    """Download one file of an artifact; takes `HEAD`, `Range` and `If-None-Match`."""
+    """Download one file of an artifact. Supports `HEAD`, `Range` and `If-None-Match`."""
     artifact = await artifacts.get(core, who, artifact_id)
     entry = next((file for file in artifact.files if file.path == path), None)
     if entry is None:

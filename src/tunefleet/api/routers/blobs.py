@@ -1,4 +1,4 @@
-"""Files by digest: which are missing, resumable upload, ranged download."""
+"""Files by digest: missing files, resumable upload, range download."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ router = api_router(prefix="/blobs", tags=["blobs"])
 
 UploadName = Annotated[str, Path(pattern="^[0-9a-f]{32}$")]
 Digest = Annotated[str, Path(pattern="^[0-9a-f]{64}$")]
-UploadOffset = Annotated[int, Header(ge=0, le=2**62, description="Where this part of the file starts.")]
-UploadLength = Annotated[int, Header(ge=0, le=2**62, description="Length of the whole file.")]
+UploadOffset = Annotated[int, Header(ge=0, le=2**62, description="Byte offset of this part in the file.")]
+UploadLength = Annotated[int, Header(ge=0, le=2**62, description="Size of the complete file in bytes.")]
 
 
 @router.post("/missing")
 async def missing(core: CoreDep, who: MemberOrAttempt, query: BlobQuery) -> BlobReply:
-    """Say which files the server lacks, and how much of each an earlier upload left."""
+    """List which of these files the server does not have, and how many bytes of each are already uploaded."""
     reply = await artifacts.missing(core, who, query)
     return reply.model_copy(update={"direct": direct_uploads.offer(core, who)})
 
@@ -34,7 +34,7 @@ async def missing(core: CoreDep, who: MemberOrAttempt, query: BlobQuery) -> Blob
     "/{digest}",
     response_model=Cursor,
     status_code=201,
-    responses={202: {"model": Cursor, "description": "A part is stored; the file is not whole yet."}},
+    responses={202: {"model": Cursor, "description": "The part is stored; the file is not complete yet."}},
     openapi_extra=request_bodies.documented(request_bodies.RAW),
 )
 async def upload(
@@ -45,7 +45,7 @@ async def upload(
     upload_offset: UploadOffset,
     upload_length: UploadLength,
 ) -> Response:
-    """Store a file, or the part of it from `Upload-Offset`; a wrong offset is answered 409 with the right one."""
+    """Upload a file, or the part that starts at `Upload-Offset`. A wrong offset returns 409 with the expected one."""
     scope = artifacts.scope_of(who.project)
     await artifacts.reserve(core, who, digest, upload_length)
     reached, whole = await file_transfer.take(request, core.blobs, digest, upload_offset, upload_length, scope=scope)
@@ -56,15 +56,15 @@ async def upload(
 
 @router.get("/{digest}", response_class=file_transfer.BlobResponse, responses=file_transfer.ELSEWHERE)
 async def download(request: Request, core: CoreDep, who: ReaderOrAttempt, digest: Digest) -> Response:
-    """Download a file; takes `Range`, `If-Range` and `If-None-Match`."""
+    """Download a file. Supports `Range`, `If-Range` and `If-None-Match`."""
     if not await artifacts.may_read_blob(core, who, digest):
-        raise NotFoundError(f"There is no file {digest}.")
+        raise NotFoundError(f"No such file: {digest}.")
     return await file_transfer.send(request, core.blobs, digest)
 
 
 @router.post("/{digest}/direct")
 async def plan(core: CoreDep, who: AnyAttempt, digest: Digest, body: DirectAsk) -> DirectPlan:
-    """Begin to send a file to the object store in parts, or go on with it; for the worker that holds the attempt."""
+    """Start or resume a multipart upload to the object store. Only for the worker that runs the attempt."""
     return await direct_uploads.plan(core, who, digest, body.size_bytes)
 
 
@@ -72,20 +72,20 @@ async def plan(core: CoreDep, who: AnyAttempt, digest: Digest, body: DirectAsk) 
 async def links(
     core: CoreDep, who: AnyAttempt, digest: Digest, upload: UploadName, body: DirectLinksAsk
 ) -> DirectLinks:
-    """Return links that take parts of a file for some minutes; each may be asked for again."""
+    """Return short-lived upload links for parts of a file. You can request the same part again."""
     return await direct_uploads.links(core, who, digest, upload, body.parts)
 
 
 @router.post("/{digest}/direct/{upload}/complete")
 async def complete(core: CoreDep, who: AnyAttempt, digest: Digest, upload: UploadName) -> Cursor:
-    """Keep a file whose parts are all at the store; answered when the server has read it back and its digest is right.
+    """Complete a multipart upload. Returns after the server has read the file back and verified its digest.
 
-    A repetition while it is read is answered 409.
+    A second call while the file is being verified returns 409.
     """
     return Cursor(cursor=await file_transfer.to_the_end(direct_uploads.complete(core, who, digest, upload)))
 
 
 @router.post("/{digest}/direct/{upload}/give-up", status_code=204)
 async def give_up(core: CoreDep, who: AnyAttempt, digest: Digest, upload: UploadName, body: DirectGiveUp) -> None:
-    """Abort an upload that goes through the server instead, and say why to whoever watches the task."""
+    """Abort a multipart upload that continues through the server. The reason is shown to users who watch the task."""
     await direct_uploads.give_up(core, who, digest, upload, body.why)

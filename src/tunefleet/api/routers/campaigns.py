@@ -1,4 +1,4 @@
-"""Campaigns: make, change and steer them, read their log and follow what happens to them."""
+"""Campaigns: create, change and control them, read their logs and follow their events."""
 
 from __future__ import annotations
 
@@ -36,22 +36,24 @@ from tunefleet.spec.documents.campaign_document import CampaignSpec
 
 router = api_router(prefix="/campaigns", tags=["campaigns"])
 
-CampaignId = Annotated[str, Path(max_length=128, description="Its name, or its id.")]
-Line = Annotated[int | None, Query(ge=0, le=2**62, description="Only what is behind this line; else the newest.")]
-Cycle = Annotated[int | None, Query(ge=0, lt=2**31, description="Only of this cycle.")]
+CampaignId = Annotated[str, Path(max_length=128, description="Name or id of the campaign.")]
+Line = Annotated[
+    int | None, Query(ge=0, le=2**62, description="Return only lines after this one. Default: the newest lines.")
+]
+Cycle = Annotated[int | None, Query(ge=0, lt=2**31, description="Return only lines of this cycle.")]
 _LOOK_S: Final = 10.0
 
 
-# What a file calls a campaign.
+# A campaign's name in a campaign file.
 CampaignName = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$")]
 
 
 class CampaignApply(Body):
-    """Campaigns to make or to change; those that are not named stay as they are.
+    """Campaigns to create or to change; others stay as they are.
 
     Args:
-        campaigns: Name → what is wanted of it.
-        start: Let those that are paused, held or stopped go on, unless they are not `enabled`.
+        campaigns: Configuration of each campaign, by name.
+        start: Also start campaigns that are paused, held or stopped, unless `enabled` is false.
     """
 
     campaigns: dict[CampaignName, CampaignSpec] = Field(min_length=1, max_length=100)
@@ -59,7 +61,7 @@ class CampaignApply(Body):
 
 
 class CampaignFilter(BaseModel):
-    """Which campaigns to list; a filter takes several values separated by commas."""
+    """Filters of the campaign list. Separate several values with commas."""
 
     limit: Limit = 50
     cursor: Cursor = None
@@ -69,7 +71,7 @@ class CampaignFilter(BaseModel):
 
 @router.post("", openapi_extra=request_bodies.documented(request_bodies.json_of(CampaignApply)))
 async def apply(request: Request, core: CoreDep, who: Member) -> tuple[CampaignApplied, ...]:
-    """Make or change your campaigns by name, all or none; those that are not named stay as they are."""
+    """Create or update your campaigns by name, all or none. Campaigns that are not named stay as they are."""
     wanted = await request_bodies.read(request, CampaignApply)
     return await service.apply(core, who, wanted.campaigns, start=wanted.start)
 
@@ -84,49 +86,49 @@ async def list_campaigns(core: CoreDep, who: Reader, wanted: Annotated[CampaignF
 
 @router.get("/{campaign}")
 async def get(core: CoreDep, who: Reader, campaign: CampaignId) -> CampaignDetail:
-    """Show a campaign with its newest cycles and their steps."""
+    """Retrieve a campaign with its latest cycles and their steps."""
     return await service.get(core, who, campaign)
 
 
 @router.post("/{campaign}/start")
 async def start_campaign(core: CoreDep, who: Member, campaign: CampaignId) -> CampaignDetail:
-    """Let a campaign go on, whatever it rests for."""
+    """Start a campaign, whether it is paused, held or stopped."""
     return await service.start(core, who, campaign)
 
 
 @router.post("/{campaign}/pause")
 async def pause_campaign(core: CoreDep, who: Member, campaign: CampaignId) -> CampaignDetail:
-    """Begin no further step of a campaign; what a provider trains goes on there."""
+    """Pause a campaign: it begins no further step. A training run at an external provider continues."""
     return await service.pause(core, who, campaign)
 
 
 @router.post("/{campaign}/resume")
 async def resume_campaign(core: CoreDep, who: Member, campaign: CampaignId) -> CampaignDetail:
-    """Let a paused campaign go on."""
+    """Resume a paused campaign."""
     return await service.resume(core, who, campaign)
 
 
 @router.post("/{campaign}/stop")
 async def stop_campaign(core: CoreDep, who: Member, campaign: CampaignId) -> CampaignDetail:
-    """End a campaign: its open cycle is given up, and that cycle's task is cancelled; its models stay."""
+    """Stop a campaign: its open cycle is abandoned and that cycle's task cancelled. Its models are kept."""
     return await service.stop(core, who, campaign)
 
 
 @router.post("/{campaign}/retry")
 async def retry_campaign(core: CoreDep, who: Member, campaign: CampaignId, wanted: CampaignRetry) -> CampaignDetail:
-    """Let a held campaign go on, or a failed cycle go back to the step that failed; with the newest configuration."""
+    """Resume a held campaign, or repeat a failed cycle from the failed step, with the latest configuration."""
     return await retries.retry(core, who, campaign, wanted)
 
 
 @router.post("/{campaign}/remerge")
 async def remerge(core: CoreDep, who: Member, campaign: CampaignId, wanted: CampaignRemerge) -> CampaignDetail:
-    """Merge the model of a cycle once more, and publish and record it; what was decided about it stays."""
+    """Merge, publish and record the model of a cycle again. The promotion decision stays."""
     return await retries.remerge(core, who, campaign, wanted.cycle)
 
 
 @router.post("/{campaign}/rollback")
 async def roll_back(core: CoreDep, who: Member, campaign: CampaignId, wanted: CampaignRollback) -> ModelVersionView:
-    """Promote an earlier version of a campaign's model: the next cycle starts from it, and is compared with it."""
+    """Promote an earlier version of a campaign's model. The next cycle starts from it and is compared with it."""
     return await retries.rollback(core, who, campaign, wanted.version)
 
 
@@ -134,7 +136,7 @@ async def roll_back(core: CoreDep, who: Member, campaign: CampaignId, wanted: Ca
 async def list_cycles(
     core: CoreDep, who: Reader, campaign: CampaignId, limit: Limit = 50, cursor: Cursor = None
 ) -> Page[CycleView]:
-    """List cycles of a campaign with their steps, newest first."""
+    """List the cycles of a campaign with their steps, newest first."""
     return await history.list_cycles(core, who, campaign, limit=limit, cursor=cursor)
 
 
@@ -142,7 +144,7 @@ async def list_cycles(
 async def lineage(
     core: CoreDep, who: Reader, campaign: CampaignId, limit: Limit = 50, cursor: Cursor = None
 ) -> Page[LineageView]:
-    """Show how each cycle came to its model: chunk, task, candidates, evaluation, merged model; newest first."""
+    """List how each cycle produced its model: chunk, task, candidates, evaluation, merged model. Newest first."""
     return await history.lineage(core, who, campaign, limit=limit, cursor=cursor)
 
 
@@ -150,7 +152,7 @@ async def lineage(
 async def read_log(
     core: CoreDep, who: Reader, campaign: CampaignId, after: Line = None, limit: Limit = 200, cycle: Cycle = None
 ) -> CampaignLog:
-    """Return lines of the log of a campaign, oldest first."""
+    """List lines of a campaign's log, oldest first."""
     return await history.read_log(core, who, campaign, after=after, limit=limit, cycle=cycle)
 
 
@@ -164,9 +166,9 @@ async def follow_log(
     last_event_id: Annotated[int | None, Header(ge=0, le=2**62)] = None,
     cycle: Cycle = None,
 ) -> Response:
-    """Follow the log of a campaign, from behind `Last-Event-ID` or `after`; without either, from its newest lines on.
+    """Stream a campaign's log. Each message is a line.
 
-    Each message is a line.
+    The stream starts after `Last-Event-ID` or `after`; without either, with the newest lines.
     """
     asked = last_event_id if last_event_id is not None else after
     first = await history.read_log(core, who, campaign, after=asked, cycle=cycle)
@@ -184,10 +186,11 @@ async def watch(
     last_event_id: Annotated[int | None, Header(ge=0, le=2**62)] = None,
     cycle: Cycle = None,
 ) -> Response:
-    """Follow a campaign as it goes on: its log as `log/stream` gives it, and how far its step is.
+    """Stream a campaign's log and progress.
 
-    A message `line` is a line of the log; a message `campaign` is the campaign as a list shows it, first as it is and
-    then whenever that has changed, about once a second while a step counts what it does.
+    A `line` message is a line of the log. A `campaign` message is the campaign as in the list: first its current state,
+    then every change, about once a second while a step reports progress. The stream starts after `Last-Event-ID` or
+    `after`.
     """
     asked = last_event_id if last_event_id is not None else after
     first = await history.read_log(core, who, campaign, after=asked, cycle=cycle)
@@ -221,11 +224,11 @@ async def follow(
     after: Annotated[int | None, Query(ge=0, le=2**62)] = None,
     last_event_id: Annotated[int | None, Header(ge=0, le=2**62)] = None,
 ) -> Response:
-    """Follow what happens to a campaign, from behind `Last-Event-ID` or `after`; without either, from now on.
+    """Stream the events of a campaign.
 
-    `campaign.step` says that a step is done, `campaign.promoted` that there is a better model, `campaign.failed` that
-    a cycle failed, `campaign.held` that it waits for a person, `campaign.uncancelled` that the task of a cycle that was
-    given up could not be ended yet.
+    The stream starts after `Last-Event-ID` or `after`; without either, with the next event. `campaign.step`: a step is
+    done. `campaign.promoted`: there is a better model. `campaign.failed`: a cycle failed. `campaign.held`: the campaign
+    needs a manual decision. `campaign.uncancelled`: the task of an abandoned cycle could not be cancelled yet.
     """
     asked = last_event_id if last_event_id is not None else after
     id_, start = await history.follow_from(core, who, campaign, asked)

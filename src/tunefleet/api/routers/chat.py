@@ -1,4 +1,4 @@
-"""Talking with a model: a session's turns, for people; and for the worker that answers them."""
+"""Chat with a model: turns of a session, for users and for the worker that answers them."""
 
 from __future__ import annotations
 
@@ -34,49 +34,50 @@ from tunefleet.schemas.chat import (
 
 router = api_router(prefix="/tasks/{task_id}", tags=["chat"])
 
-# The client has closed the connection; nobody reads this, but the access log has it.
-_NOBODY: Final = 499
+# nginx's status for a client that disconnected: only the access log sees it.
+_CLIENT_CLOSED: Final = 499
 
 _WHOLE: Final[dict[str, Any]] = {"application/json": {"schema": {"type": "object", "additionalProperties": True}}}
 _EITHER: Final[dict[int | str, dict[str, Any]]] = {
     200: {"content": {**_WHOLE, sse.EventStream.media_type: {"schema": {"type": "string"}}}},
 }
-"""An answer comes in pieces or as one whole, as the request has it."""
+"""The response is a stream or one object, depending on `stream`."""
 
 TurnId = Annotated[str, Path(max_length=100)]
 
 
 @router.get("/chat")
 async def get_chat(core: CoreDep, who: Reader, task_id: str) -> ChatView:
-    """Say where a chat stands: whether it is ready, and which models a turn may name."""
+    """Retrieve a chat session: whether it is ready, and which models a turn can use."""
     return await sessions.view(core, who, task_id)
 
 
 @router.post("/chat", response_class=sse.EventStream, responses=_EITHER)
 async def take_turn(request: Request, core: CoreDep, who: Member, task_id: str, turn: ChatRequest) -> Response:
-    """Answer the last message of a conversation, as OpenAI's chat completions do: chunks as they come, then `[DONE]`.
+    """Create a chat completion in the format of OpenAI's API: a stream of chunks, then `[DONE]`.
 
-    A turn that comes before the session is ready waits for it. A failure in the middle is a chunk with `error`.
+    A turn that arrives before the session is ready waits for it. An error during generation is sent as a chunk with
+    `error`.
     """
     return await _answer(request, core, who, task_id, turn, stream=turn.stream is not False)
 
 
 @router.post("/v1/chat/completions", responses=_EITHER)
 async def complete_chat(request: Request, core: CoreDep, who: Member, task_id: str, turn: ChatRequest) -> Response:
-    """Do the same for clients that speak OpenAI's protocol: `/api/v1/tasks/{task_id}/v1` is their base URL."""
+    """Create a chat completion with an OpenAI client. Its base URL is `/api/v1/tasks/{task_id}/v1`."""
     return await _answer(request, core, who, task_id, turn, stream=turn.stream is True)
 
 
 @router.get("/v1/models")
 async def list_chat_models(core: CoreDep, who: Reader, task_id: str) -> ChatModels:
-    """List the models that a turn may name, for clients that speak OpenAI's protocol."""
+    """List the models of a chat session in the format of OpenAI's API."""
     found = await sessions.view(core, who, task_id)
     return ChatModels(data=tuple(ChatModel(id=name) for name in found.models))
 
 
 @router.delete("/chat", status_code=202)
 async def end_chat(core: CoreDep, who: Member, task_id: str) -> ChatView:
-    """End a chat, as completed, when the turns that it answers are done."""
+    """End a chat session when its open turns are answered. The task's status becomes completed."""
     return await sessions.end(core, who, task_id)
 
 
@@ -84,7 +85,7 @@ async def end_chat(core: CoreDep, who: Member, task_id: str) -> ChatView:
     "/chat/turns", response_model=ChatTurns, openapi_extra=request_bodies.documented(request_bodies.json_of(ChatPoll))
 )
 async def fetch_turns(request: Request, core: CoreDep, attempt: OwnAttempt) -> Response:
-    """Give the worker of a chat the turns that it is to answer; held until there is one, or `wait_s` are over."""
+    """Return the turns for the worker of a chat to answer. Waits up to `wait_s` seconds for one."""
     return request_bodies.answer(await sessions.poll(core, attempt, await request_bodies.read(request, ChatPoll)))
 
 
@@ -94,7 +95,7 @@ async def fetch_turns(request: Request, core: CoreDep, attempt: OwnAttempt) -> R
     openapi_extra=request_bodies.documented(request_bodies.json_of(ChatPiece)),
 )
 async def take_piece(request: Request, core: CoreDep, attempt: OwnAttempt, turn_id: TurnId) -> Response:
-    """Take a piece of an answer from the worker; the reply says whether anybody still listens."""
+    """Receive a piece of an answer from the worker. The response reports whether the client is still connected."""
     return request_bodies.answer(
         await sessions.told(core, attempt, turn_id, await request_bodies.read(request, ChatPiece))
     )
@@ -111,8 +112,8 @@ async def _answer(
     try:
         await asyncio.wait((whole_one, leaving), return_when=asyncio.FIRST_COMPLETED)
         if not whole_one.done():
-            # Nobody is there to be answered; the worker is told as the turn is left.
-            return Response(status_code=_NOBODY)
+            # The client disconnected; leaving the turn cancels it at the worker.
+            return Response(status_code=_CLIENT_CLOSED)
         text, last = whole_one.result()
     finally:
         for each in (whole_one, leaving):
@@ -133,7 +134,7 @@ async def _gathered(core: Core, who: Actor, turn: Turn) -> tuple[str, ChatPiece]
 
 
 async def _left(request: Request) -> None:
-    """Wait until the client has gone."""
+    """Wait until the client disconnects."""
     while (await request.receive())["type"] != "http.disconnect":
         pass
 
@@ -141,7 +142,7 @@ async def _left(request: Request) -> None:
 async def _chunks(core: Core, who: Actor, turn: Turn) -> AsyncIterator[ServerSentEvent]:
     head = _head(turn, "chat.completion.chunk")
     try:
-        # Clients of OpenAI's protocol learn from the first chunk who speaks.
+        # OpenAI clients take the role from the first chunk.
         yield _event({**head, "choices": [{"index": 0, "delta": {"role": "assistant", "content": ""}}]})
         async for piece in sessions.pieces(core, who, turn):
             if piece.waiting is not None:

@@ -1,4 +1,4 @@
-"""Looking at datasets before anything is trained on them."""
+"""Inspection of datasets before training."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from tunefleet.schemas.datasets import DatasetLook
 
 router = api_router(tags=["artifacts"])
 
-Rows = Annotated[int, Query(ge=0, le=50, description="How many rows are shown.")]
+Rows = Annotated[int, Query(ge=0, le=50, description="Number of rows to return.")]
 
 
 @router.get("/artifacts/{artifact_id}/look")
 async def look_at_artifact(
     core: CoreDep, who: Reader, artifact_id: str, path: str | None = None, rows: Rows = 5
 ) -> DatasetLook:
-    """Look through a file of rows: their shape, the first of them, their lengths, and what is wrong with which line.
+    """Inspect a dataset file: its format, first rows, lengths, and the errors of each line.
 
-    At most 64 MiB are read, for ten seconds at most. Without `path` it is the file of the training split.
+    Reads at most 64 MiB and for at most ten seconds. Without `path` it inspects the file of the training split.
     """
     return await datasets.look_at(core, who, artifact_id, path=path, rows=rows)
 
@@ -34,8 +34,8 @@ async def look_at_beginning(
     core: CoreDep,
     who: Member,
     name: Annotated[str, Query(min_length=1, max_length=500)],
-    size_bytes: Annotated[int, Query(ge=0, le=2**62, description="Of the whole file.")],
+    size_bytes: Annotated[int, Query(ge=0, le=2**62, description="Size of the complete file in bytes.")],
     rows: Rows = 5,
 ) -> DatasetLook:
-    """Look through the first bytes of a file that is about to be uploaded; nothing of it is kept."""
+    """Inspect the first bytes of a file before you upload it. Nothing is stored."""
     return await datasets.look_at_beginning(core, who, name, size_bytes, await request.body(), rows=rows)

@@ -1,4 +1,4 @@
-"""Events: what happened, as a list and as a stream."""
+"""Events, as a list and as a stream."""
 
 from __future__ import annotations
 
@@ -18,7 +18,9 @@ from tunefleet.schemas.api import EventView
 router = api_router(tags=["events"])
 
 EventId = Annotated[int, Query(ge=0, le=2**62)]
-Kinds = Annotated[str | None, Query(description="Comma-separated; all if not given.", examples=["task.completed"])]
+Kinds = Annotated[
+    str | None, Query(description="Comma-separated event kinds. Default: all.", examples=["task.completed"])
+]
 
 
 @router.get("/events")
@@ -48,10 +50,11 @@ async def follow_events(
     workflow_id: str | None = None,
     kinds: Kinds = None,
 ) -> Response:
-    """Follow events from behind `Last-Event-ID` or `after`; without either, what happens from now on.
+    """Stream events.
 
-    Each message is an event. Messages of the type `progress` have its shape too, but neither an id nor a place in the
-    list: they say where running tasks stand.
+    The stream starts after `Last-Event-ID` or `after`; without either, with the next event. Each message is an event.
+    Messages of type `progress` have the same shape, but no id and no position in the list: they report the progress of
+    running tasks.
     """
     start = last_event_id if last_event_id is not None else after
     if start is None:
@@ -65,21 +68,22 @@ async def follow_everything(
     request: Request,
     core: CoreDep,
     who: Reader,
-    after: Annotated[str | None, Query(max_length=8000, description="The id of a message.")] = None,
+    after: Annotated[str | None, Query(max_length=8000, description="Id of the last message received.")] = None,
     last_event_id: Annotated[str | None, Header(max_length=8000)] = None,
     points: Annotated[
         str | None,
-        Query(max_length=8000, description="Ids of up to 8 tasks whose points come too; the hello names unknown ones."),
+        Query(max_length=8000, description="Ids of up to 8 tasks to stream points of. `hello` lists unknown ids."),
     ] = None,
 ) -> Response:
-    """Follow all that a page shows, from behind `Last-Event-ID` or `after`; without either, what happens from now on.
+    """Stream all updates that the web UI shows.
 
     Messages are `hello` (`LiveHello`), `events` (`LiveEvents`), `progress` (`LiveProgress`), `campaigns`
-    (`LiveCampaigns`), `loads` (`LiveLoads`) and `points` (`LivePoints`). What happens within a moment comes together;
-    the id of a message says up to where everything is known, so that a connection that broke goes on without a gap.
+    (`LiveCampaigns`), `loads` (`LiveLoads`) and `points` (`LivePoints`). Updates within a short interval are sent
+    together. The id of a message is a position in all feeds: reconnect with `Last-Event-ID` or `after` to continue
+    without a gap. Without either, the stream starts with the next update.
     """
-    told = last_event_id or after
-    place = Place.read(told) if told else Place(await events.last_id(core, who))
+    position = last_event_id or after
+    place = Place.read(position) if position else Place(await events.last_id(core, who))
     known, unknown = await live_service.followed(core, who, names(points) or (), place.points)
     stream = live_stream.Live(core, who, Place(place.event_id, known), unknown)
     stream.refuse_many()

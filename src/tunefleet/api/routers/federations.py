@@ -1,4 +1,4 @@
-"""Federations: make and steer them, send updates, follow their rounds and fetch their versions."""
+"""Federations: create and control them, send updates, follow their rounds and download their versions."""
 
 from __future__ import annotations
 
@@ -53,17 +53,17 @@ from tunefleet.spec.options.federation_options import FederationSpec
 
 router = api_router(prefix="/federations", tags=["federations"])
 
-FederationId = Annotated[str, Path(max_length=64, description="Its id, or its number.")]
+FederationId = Annotated[str, Path(max_length=64, description="Id or number of the federation.")]
 Version = Annotated[int, Path(ge=1, le=2**53)]
 _LOOK_S: Final = 10.0
-_MOST_OF_A_DOCUMENT: Final = 2 << 20
-"""Bytes of the JSON that stands before a file; an adapter's config may have half of it."""
+_MAX_DOCUMENT_BYTES: Final = 2 << 20
+"""Maximum size of the JSON before a file; an adapter config may use half of it."""
 _STATES: Final = get_args(FederationState)
 _UPDATE_STATES: Final = get_args(UpdateState)
 
 
 class FederationFilter(BaseModel):
-    """Which federations to list; a filter takes several values separated by commas."""
+    """Filters of the federation list. Separate several values with commas."""
 
     limit: Limit = 50
     cursor: Cursor = None
@@ -72,7 +72,7 @@ class FederationFilter(BaseModel):
 
 
 class UpdateFilter(BaseModel):
-    """Which updates to list; a filter of states takes several separated by commas."""
+    """Filters of the update list. Separate several states with commas."""
 
     limit: Limit = 50
     cursor: Cursor = None
@@ -83,7 +83,7 @@ class UpdateFilter(BaseModel):
 
 @router.post("", status_code=201, openapi_extra=request_bodies.documented(request_bodies.json_of(FederationSpec)))
 async def create(request: Request, core: CoreDep, who: Person, start: bool = True) -> FederationCreated:
-    """Create a federation; the answer has the token that its workers need, and the secret that signs callbacks."""
+    """Create a federation. The response contains the token for its workers and the secret that signs callbacks."""
     spec = await request_bodies.read(request, FederationSpec)
     return await upload_guide.create_with_data(core, who, spec, start=start)
 
@@ -100,37 +100,37 @@ async def list_federations(
 
 @router.get("/{federation_id}")
 async def get(core: CoreDep, who: Participant, federation_id: FederationId) -> FederationDetail:
-    """Show a federation with its members and newest rounds."""
+    """Retrieve a federation with its members and latest rounds."""
     return await service.get(core, who, federation_id)
 
 
 @router.delete("/{federation_id}", status_code=204)
 async def remove(core: CoreDep, who: Person, federation_id: FederationId) -> None:
-    """Remove a federation that has ended, with its versions."""
+    """Delete a federation that has ended, with its versions."""
     await service.remove(core, who, federation_id)
 
 
 @router.post("/{federation_id}/start")
 async def start_federation(core: CoreDep, who: Person, federation_id: FederationId) -> FederationDetail:
-    """Let a federation run, or go on after a pause."""
+    """Start a federation, or resume it after a pause."""
     return await service.start(core, who, federation_id)
 
 
 @router.post("/{federation_id}/pause")
 async def pause_federation(core: CoreDep, who: Person, federation_id: FederationId) -> FederationDetail:
-    """Pause a federation: updates are taken, and no round is closed until it goes on."""
+    """Pause a federation. Updates are still accepted, but no round is closed until you resume it."""
     return await service.pause(core, who, federation_id)
 
 
 @router.post("/{federation_id}/cancel")
 async def cancel_federation(core: CoreDep, who: Person, federation_id: FederationId) -> FederationDetail:
-    """End a federation for good; its versions stay."""
+    """Cancel a federation permanently. Its versions are kept."""
     return await service.cancel(core, who, federation_id)
 
 
 @router.post("/{federation_id}/aggregate")
 async def aggregate_now(core: CoreDep, who: Participant, federation_id: FederationId) -> Aggregated:
-    """Aggregate the open round now, and answer when its version is there; not with a worker's own token."""
+    """Aggregate the open round now, and wait for its version. Not allowed with a worker's own token."""
     return await upload_guide.aggregate(core, who, federation_id)
 
 
@@ -139,9 +139,11 @@ async def get_token(
     core: CoreDep,
     who: Person,
     federation_id: FederationId,
-    worker: Annotated[WorkerName | None, Query(description="Return a token that is good for this name alone.")] = None,
+    worker: Annotated[
+        WorkerName | None, Query(description="Return a token that is valid only for this worker name.")
+    ] = None,
 ) -> FederationToken:
-    """Show the token that workers take part with; it is for the federation's owner and admins."""
+    """Retrieve the token for workers. Only for the federation's owner and admins."""
     return await token_access.show(core, who, federation_id, worker)
 
 
@@ -149,7 +151,7 @@ async def get_token(
 async def replace_token(
     core: CoreDep, who: Person, federation_id: FederationId, replacement: TokenReplace
 ) -> FederationToken:
-    """Take the token back and show the one that is good instead; the old one may stay good for a while."""
+    """Revoke the token and return its replacement. The old token can stay valid for a while."""
     return await token_access.replace(core, who, federation_id, old_for_s=replacement.old_for_s)
 
 
@@ -157,7 +159,7 @@ async def replace_token(
 async def change_member(
     core: CoreDep, who: Participant, federation_id: FederationId, worker: WorkerName, change: MemberChange
 ) -> MemberView:
-    """Let a worker join, or change where it is told of new versions by a signed POST."""
+    """Add a worker, or change the URL that receives a signed POST for each new version."""
     return await members.change(core, who, federation_id, worker, change)
 
 
@@ -165,7 +167,7 @@ async def change_member(
 async def send_update(
     core: CoreDep, who: Participant, federation_id: FederationId, update: UpdateCreate
 ) -> UpdateTaken:
-    """Send an update whose files were uploaded before; it is checked before it counts, and a repetition counts once."""
+    """Submit an update whose files are already uploaded. It is validated before it counts. Repeating it is harmless."""
     return _taken(await uploads.take_update(core, who, federation_id, update))
 
 
@@ -175,19 +177,22 @@ async def send_update_with_file(
     core: CoreDep,
     who: Participant,
     federation_id: FederationId,
-    update_length: Annotated[int, Header(ge=2, le=_MOST_OF_A_DOCUMENT, description="Bytes of the update's JSON.")],
+    update_length: Annotated[
+        int, Header(ge=2, le=_MAX_DOCUMENT_BYTES, description="Size of the update's JSON in bytes.")
+    ],
 ) -> UpdateTaken:
-    """Send an update and its file in one request: the JSON, `Update-Length` bytes of it, and then the file.
+    """Submit an update and its file in one request: `Update-Length` bytes of JSON, followed by the file.
 
-    Where it breaks, what arrived of the file is kept: the file alone goes on from there, and the update after it.
+    If the connection breaks, the received part of the file is kept: upload the rest of the file, then submit the
+    update.
     """
-    sent = request_bodies.Leading(request, update_length)
+    sent = request_bodies.DocumentThenFile(request, update_length)
     update = await sent.document(UpdateCreate)
     size_bytes = max(request_bodies.length_of(request) - update_length, 0)
     found = await single_request.expect(core, who, federation_id, update, size_bytes)
     if isinstance(found, Accepted):
         async for _ in sent.file():
-            pass  # a client that still sends does not see an answer
+            pass  # read it: many clients ignore a response while they are still sending
         return _taken(found)
     arrived = await file_transfer.take_whole(
         sent.file(), core.blobs, update.sha256, size_bytes, scope=scope_of(found.federation.project)
@@ -201,7 +206,7 @@ async def send_update_with_file(
 async def list_updates(
     core: CoreDep, who: Participant, federation_id: FederationId, wanted: Annotated[UpdateFilter, Query()]
 ) -> Page[UpdateView]:
-    """List updates with what became of each, newest first; a worker's own token lists those of that worker."""
+    """List updates with their state, newest first. A worker's own token lists only that worker's updates."""
     return await service.list_updates(
         core,
         who,
@@ -238,14 +243,14 @@ async def upload_file(
     upload_offset: UploadOffset,
     upload_length: UploadLength,
 ) -> Response:
-    """Store a file for an update, or the part of it from `Upload-Offset`.
+    """Upload a file for an update, or the part of it that starts at `Upload-Offset`.
 
-    A wrong offset is answered 409 with the right one; a file that is there already 201, whatever is sent.
+    A wrong offset returns 409 with the expected one. A file that is already stored returns 201, whatever is sent.
     """
     federation, known = await uploads.expect_file(core, who, federation_id, digest, upload_length)
     if known:
         async for _ in request.stream():
-            pass  # a client that still sends does not see an answer
+            pass  # read it: many clients ignore a response while they are still sending
         await uploads.stored_file(core, who, federation, digest, upload_length)
         return request_bodies.answer(Reached(cursor=upload_length), 201)
     scope = scope_of(federation.project)
@@ -266,16 +271,19 @@ async def list_versions(
 @router.get(
     "/{federation_id}/versions/newest",
     response_model=VersionView,
-    responses={204: {"description": "Nothing newer within `wait_s`."}},
+    responses={204: {"description": "No newer version within `wait_s`."}},
 )
 async def newest_version(
     core: CoreDep,
     who: Participant,
     federation_id: FederationId,
-    after: Annotated[int, Query(ge=0, le=2**53, description="The version that the asker has.")] = 0,
-    wait_s: Annotated[float, Query(ge=0, le=600, description="Wait so long for a newer one; 50 s at most.")] = 0.0,
+    after: Annotated[int, Query(ge=0, le=2**53, description="The version that you already have.")] = 0,
+    wait_s: Annotated[
+        float,
+        Query(ge=0, le=600, description="How long to wait for a newer version, in seconds. At most 50 s are used."),
+    ] = 0.0,
 ) -> Response:
-    """Show the newest version, once it is newer than `after`."""
+    """Retrieve the newest version, as soon as it is newer than `after`."""
     found = await versions.newest(core, who, federation_id, after=after, wait_s=min(wait_s, upload_guide.HELD_S))
     return Response(status_code=204) if found is None else request_bodies.answer(views.version_view(found))
 
@@ -283,20 +291,23 @@ async def newest_version(
 @router.get(
     "/{federation_id}/versions/newest/adapter",
     response_class=file_transfer.BlobResponse,
-    responses={**file_transfer.ELSEWHERE, 204: {"description": "Nothing newer within `wait_s`."}},
+    responses={**file_transfer.ELSEWHERE, 204: {"description": "No newer version within `wait_s`."}},
 )
 async def get_newest_adapter(
     request: Request,
     core: CoreDep,
     who: Participant,
     federation_id: FederationId,
-    after: Annotated[int, Query(ge=0, le=2**53, description="The version that the asker has.")] = 0,
-    wait_s: Annotated[float, Query(ge=0, le=600, description="Wait so long for a newer one; 50 s at most.")] = 0.0,
+    after: Annotated[int, Query(ge=0, le=2**53, description="The version that you already have.")] = 0,
+    wait_s: Annotated[
+        float,
+        Query(ge=0, le=600, description="How long to wait for a newer version, in seconds. At most 50 s are used."),
+    ] = 0.0,
 ) -> Response:
-    """Download the weights of the newest version, once it is newer than `after`.
+    """Download the weights of the newest version, as soon as it is newer than `after`.
 
-    `Version` and `Round` in the answer say which it is, `Content-Location` where it stays, `Config-Digest` the sha256
-    of its config; the `ETag` is that of the weights. Takes `Range` with `If-Range`, as the other does.
+    The response headers `Version` and `Round` identify it, `Content-Location` is its permanent URL, `Config-Digest` the
+    SHA-256 of its config, and `ETag` that of the weights. Supports `Range` with `If-Range`.
     """
     found = await versions.newest(core, who, federation_id, after=after, wait_s=min(wait_s, upload_guide.HELD_S))
     if found is None:
@@ -305,7 +316,7 @@ async def get_newest_adapter(
     answer = await file_transfer.send(
         request, core.blobs, file.digest, filename=ADAPTER_FILE, immutable=False, size_bytes=file.size_bytes
     )
-    # A link that leads to the store says it too: what is fetched there is checked by it.
+    # Also on a redirect to the object store: the client verifies the download with it.
     answer.headers["ETag"] = f'"{file.digest}"'
     answer.headers["Version"] = str(found.version)
     answer.headers["Config-Digest"] = downloads.file_of(found, CONFIG_FILE).digest
@@ -317,7 +328,7 @@ async def get_newest_adapter(
 
 @router.get("/{federation_id}/versions/{version}")
 async def get_version(core: CoreDep, who: Participant, federation_id: FederationId, version: Version) -> VersionDetail:
-    """Show a version: who gave what with which weight, what was refused, and what the strategy reports."""
+    """Retrieve a version: contributions and their weights, rejected updates, and the strategy's report."""
     return await versions.get(core, who, federation_id, version)
 
 
@@ -330,7 +341,7 @@ async def get_version(core: CoreDep, who: Participant, federation_id: Federation
 async def get_adapter(
     request: Request, core: CoreDep, who: Participant, federation_id: FederationId, version: Version
 ) -> Response:
-    """Download a version's weights; takes `HEAD`, `Range` and `If-None-Match`."""
+    """Download a version's weights. Supports `HEAD`, `Range` and `If-None-Match`."""
     file = await downloads.file(core, who, federation_id, version, ADAPTER_FILE)
     return await file_transfer.send(request, core.blobs, file.digest, filename=ADAPTER_FILE, size_bytes=file.size_bytes)
 
@@ -339,14 +350,14 @@ async def get_adapter(
 async def get_config(
     request: Request, core: CoreDep, who: Participant, federation_id: FederationId, version: Version
 ) -> dict[str, Any]:
-    """Return a version's `adapter_config.json`."""
+    """Retrieve a version's `adapter_config.json`."""
     file = await downloads.file(core, who, federation_id, version, CONFIG_FILE)
     return file_transfer.send_made(request, await asyncio.to_thread(core.blobs.read, file.digest))  # type: ignore[return-value]
 
 
 @router.post("/{federation_id}/rollback")
 async def roll_back(core: CoreDep, who: Person, federation_id: FederationId, request: RollbackRequest) -> VersionView:
-    """Bring an earlier version back: it becomes the newest one, under a number of its own."""
+    """Roll back to an earlier version. It is published as the newest version with a new number."""
     return await versions.rollback(core, who, federation_id, request.version)
 
 
@@ -359,9 +370,10 @@ async def follow(
     after: Annotated[int | None, Query(ge=0, le=2**62)] = None,
     last_event_id: Annotated[int | None, Header(ge=0, le=2**62)] = None,
 ) -> Response:
-    """Follow what happens to a federation, from behind `Last-Event-ID` or `after`; without either, from now on.
+    """Stream the events of a federation.
 
-    `federation.version` says that there is a new one.
+    The stream starts after `Last-Event-ID` or `after`; without either, with the next event. `federation.version`: there
+    is a new version.
     """
     asked = last_event_id if last_event_id is not None else after
     id_, start = await event_feed.start(core, who, federation_id, asked)

@@ -27,19 +27,19 @@ _FORMS: dict[int | str, dict[str, Any]] = {
 
 @router.get("/healthz", tags=["server"], openapi_extra=_PUBLIC)
 async def healthz_of_guide() -> Health:
-    """Say that the server answers."""
+    """Check that the server is running."""
     return Health()
 
 
 @router.get("/workers", tags=["workers"])
 async def list_workers_of_guide(core: CoreDep, who: Reader) -> list[GuideWorker]:
-    """List all workers under the guide's names; `/api/v1/workers` has more to say, in pages."""
+    """List all workers in the format of the Worker Guide. `/api/v1/workers` returns more fields, in pages."""
     return await worker_guide.list_workers(core, who)
 
 
 @router.get("/workers/{worker_id}", tags=["workers"])
 async def get_worker_of_guide(core: CoreDep, who: Reader, worker_id: str) -> GuideWorker:
-    """Show a worker under the guide's names."""
+    """Retrieve a worker in the format of the Worker Guide."""
     return await worker_guide.get_worker(core, who, worker_id)
 
 
@@ -49,7 +49,7 @@ async def get_worker_of_guide(core: CoreDep, who: Reader, worker_id: str) -> Gui
 async def set_elastic_of_guide(
     core: CoreDep, who: Admin, worker_id: str, request: ElasticRequest
 ) -> ElasticView | Response:
-    """Call a worker back, or send it to rest; the same as under `/api/v1`."""
+    """Activate a worker or put it on standby. Same as the route under `/api/v1`."""
     return await set_elastic(core, who, worker_id, request)
 
 
@@ -57,16 +57,18 @@ async def set_elastic_of_guide(
 async def metrics_of_guide(
     request: Request,
     core: CoreDep,
-    accept: Annotated[str, Header(description="`application/json` for the snapshot; else Prometheus's text.")] = "*/*",
+    accept: Annotated[
+        str, Header(description="`application/json` returns the snapshot, otherwise Prometheus text format.")
+    ] = "*/*",
 ) -> Snapshot | Response:
-    """Return the server's figures: for Prometheus, or with `Accept: application/json` as the guide's snapshot."""
+    """Retrieve the server's metrics: for Prometheus, or as the guide's snapshot with `Accept: application/json`."""
     wanted = {part.partition(";")[0].strip().lower() for part in accept.split(",")}
     if wanted & {"application/json", "application/*"}:
         return await worker_guide.snapshot(core, await auth.reader(request))
     if not wanted & _TEXTS:
         return problem_details.problem(
             "not_acceptable",
-            f"/metrics has Prometheus's text and application/json; {accept} was asked for.",
+            f"/metrics supports the Prometheus text format and application/json, not {accept}.",
             hint="Send 'Accept: text/plain' or 'Accept: application/json'.",
         )
     if core.settings.metrics != "open":

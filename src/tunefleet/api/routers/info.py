@@ -1,4 +1,4 @@
-"""What anybody may ask a server, and its housekeeping."""
+"""Public information about a server, and its maintenance."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ _PUBLIC: dict[str, Any] = {"security": []}
 
 @router.get("/healthz", openapi_extra=_PUBLIC)
 async def healthz(core: CoreDep) -> HealthView:
-    """Say that the server answers, and whether it leads those that share its database."""
+    """Check that the server is running, and whether it leads the servers of its database."""
     return usage_report.health(core)
 
 
 @router.get("/info", openapi_extra=_PUBLIC)
 async def info(request: Request) -> ServerInfo:
-    """Say which version this is and, with a key, whose key it is."""
+    """Retrieve the server's version and, with a key, the owner of that key."""
     who = await identify_if_known(request)
     if isinstance(who, Actor):
         return usage_report.info(who)
@@ -42,8 +42,8 @@ async def info(request: Request) -> ServerInfo:
 
 @router.get("/schema", openapi_extra=_PUBLIC, response_model=dict[str, Any])
 async def schema() -> Response:
-    """Return the JSON Schema of workflow documents, for editors."""
-    # Public, and built in about a second: once, in a thread.
+    """Retrieve the JSON Schema of workflow files, for editors."""
+    # A public route: the schema takes about a second to build, so it is built once, in a thread.
     return Response(await asyncio.to_thread(_schema), media_type="application/json")
 
 
@@ -54,31 +54,31 @@ def _schema() -> bytes:
 
 @router.get("/examples")
 async def list_examples(_: Reader) -> list[ExampleView]:
-    """List whole documents to begin with; those that are asked for most come first."""
-    # Each is parsed, at the first request.
+    """List complete example workflows. The most common ones come first."""
+    # The first request parses every example.
     found = await asyncio.to_thread(gallery.examples)
     return [ExampleView.model_validate(each._asdict()) for each in found]
 
 
 @router.post("/prune")
 async def prune_old(core: CoreDep, who: Admin, request: PruneRequest) -> PruneReply:
-    """Remove workflows that ended long ago, and files that nothing refers to."""
+    """Delete workflows that ended long ago, and files that nothing references."""
     return await prune.run(core, request.older_than_s, request.dry_run, project=who.project)
 
 
 @router.get("/server")
 async def show_server(core: CoreDep, who: Reader) -> ServerView:
-    """Show what the server is made of: versions, database, where files are kept."""
+    """Retrieve versions, database and file storage of the server."""
     return await usage_report.server(core, who)
 
 
 @router.get("/storage")
 async def show_storage(core: CoreDep, who: Reader) -> StorageView:
-    """Show how much room the server's data takes, by kind; counted anew every few seconds at most."""
+    """Retrieve the disk usage of the server's data, by kind. Recomputed at most every few seconds."""
     return await usage_report.storage(core, who)
 
 
 @router.get("/servers")
 async def list_servers(core: CoreDep, who: Reader) -> PeersView:
-    """Show the servers that share the database, and which of them leads."""
+    """List the servers that share the database, and which of them leads."""
     return await servers.show(core, who)

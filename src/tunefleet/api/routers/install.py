@@ -1,4 +1,4 @@
-"""What a machine installs that is to join: the server's own version, from the server itself, without a key."""
+"""The package that a joining machine installs: the server's own version, from the server itself, without a key."""
 
 from __future__ import annotations
 
@@ -21,16 +21,18 @@ PATH: Final = "/install"
 
 @router.get(PATH)
 async def requirement(core: CoreDep, request: Request) -> Response:
-    """Say what pip is to install: `pip install "$(curl -fsS URL/install)"`."""
+    """Return the requirement for pip: `pip install "$(curl -fsS URL/install)"`."""
     base = (core.settings.public_base_url or str(request.base_url)).rstrip("/")
     return PlainTextResponse(f"tunefleet[train] @ {base}{PATH}/{quote(_name())}\n")
 
 
 @router.get(PATH + "/{file}")
 async def wheel(core: CoreDep, file: str) -> Response:
-    """Send the wheel of the server's version."""
+    """Download the wheel of the server's version."""
     if file != _name():
-        raise NotFoundError(f"There is no {file[:100]} here.", hint=f"GET {PATH} says what there is.")
+        raise NotFoundError(
+            f"There is no file {file[:100]} at {PATH}.", hint=f"GET {PATH} returns the available package."
+        )
     made = await asyncio.to_thread(own_wheel.kept, core.settings.data_dir / "install")
     return FileResponse(made, media_type="application/zip", filename=file)
 
@@ -40,6 +42,6 @@ def _name() -> str:
         return own_wheel.name()
     except PackageNotFoundError:
         raise NotFoundError(
-            "This server runs from files that were never installed, and offers no package.",
+            "This server runs from a source tree and offers no package.",
             hint="Install Tunefleet from its repository on the new machine.",
         ) from None

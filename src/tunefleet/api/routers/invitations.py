@@ -1,4 +1,4 @@
-"""Invitations, and the one route that a machine without a key may call to join."""
+"""Invitations, and the one route that a machine without a key can call to join."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ router = api_router(tags=["workers"])
 
 _PUBLIC: Final[dict[str, Any]] = {"security": []}
 _STATES: Final = get_args(Literal["open", "used", "expired", "withdrawn"])
-States = Annotated[str | None, one_of(_STATES), Query(description=f"Of {', '.join(_STATES)}; several with commas.")]
+States = Annotated[str | None, one_of(_STATES), Query(description=f"Comma-separated: {', '.join(_STATES)}.")]
 
 
 @router.post("/invitations", status_code=201)
 async def create_invitation(
     request: Request, core: CoreDep, who: Admin, invitation: InvitationCreate
 ) -> InvitationCreated:
-    """Invite a machine: make a token with which one worker joins, once; it is shown this once."""
+    """Create an invitation: a single-use token with which one worker joins. The token is shown only once."""
     url = (core.settings.public_base_url or str(request.base_url)).rstrip("/")
     return await enrollment.create(core, who, invitation, url)
 
@@ -41,11 +41,11 @@ async def list_invitations(
 
 @router.delete("/invitations/{invitation_id}", status_code=204)
 async def withdraw_invitation(core: CoreDep, who: Admin, invitation_id: str) -> None:
-    """Withdraw an invitation that nobody has used; its token is worthless from now on."""
+    """Withdraw an unused invitation. Its token becomes invalid."""
     await enrollment.withdraw(core, who, invitation_id)
 
 
 @router.post("/join", openapi_extra=_PUBLIC)
 async def join(request: Request, core: CoreDep, joining: JoinRequest) -> JoinReply:
-    """Exchange an invitation's token for a worker's key; the same request again gets the same answer."""
+    """Exchange an invitation's token for a worker key. Repeating the request returns the same response."""
     return await enrollment.join(core, address_of(request), joining)

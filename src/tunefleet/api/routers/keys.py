@@ -1,4 +1,4 @@
-"""API keys, login codes and the sessions of browsers."""
+"""API keys, login codes and browser sessions."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ router = api_router(tags=["keys"])
 
 _PUBLIC: Final[dict[str, Any]] = {"security": []}
 _ROLES: Final = get_args(Role)
-Roles = Annotated[str | None, one_of(_ROLES), Query(description=f"Of {', '.join(_ROLES)}; several with commas.")]
-Owners = Annotated[str | None, Query(description="Several are separated by commas.", examples=["ada"])]
-Revoked = Annotated[bool | None, Query(description="Only those that are, or are not, revoked.")]
+Roles = Annotated[str | None, one_of(_ROLES), Query(description=f"Comma-separated: {', '.join(_ROLES)}.")]
+Owners = Annotated[str | None, Query(description="Comma-separated owners.", examples=["ada"])]
+Revoked = Annotated[bool | None, Query(description="Return only revoked keys, or only keys that are not revoked.")]
 
 
 @router.get("/keys")
@@ -47,28 +47,28 @@ async def list_keys(
 
 @router.post("/keys", status_code=201)
 async def create_key(core: CoreDep, who: Admin, key: KeyCreate) -> KeyCreated:
-    """Create a key; its secret is shown this once."""
+    """Create a key. Its secret is shown only once."""
     return await api_keys.create(core, who, key)
 
 
 @router.delete("/keys/{key_id}", status_code=204)
 async def revoke_key(core: CoreDep, who: Admin, key_id: str) -> None:
-    """Revoke a key; it stops to work at once."""
+    """Revoke a key. It stops working immediately."""
     await api_keys.revoke(core, who, key_id)
 
 
 @router.post("/login-codes", status_code=201)
 async def create_login_code(request: Request, core: CoreDep, who: Reader) -> LoginCode:
-    """Create a link that logs a browser in, usable once and for ten minutes."""
+    """Create a link that logs a browser in. It works once and expires after ten minutes."""
     code = await api_keys.create_login_code(core, who)
     base = (core.settings.public_base_url or str(request.base_url)).rstrip("/")
-    # Behind '#', which a browser sends to nobody: no log has it, and who only previews a link does not use it up.
+    # In the fragment, which browsers never send: it appears in no log, and a link preview does not use it up.
     return LoginCode(code=code, url=f"{base}/login#code={code}")
 
 
 @router.post("/session", status_code=201, openapi_extra=_PUBLIC)
 async def open_session(request: Request, response: Response, core: CoreDep, login: SessionRequest) -> ServerInfo:
-    """Log a browser in: sets the session's cookie, which no script can read; only for pages of this server."""
+    """Log a browser in: sets an HTTP-only session cookie. Only for pages of this server."""
     refuse_foreign_page(request)
     token, who = await api_keys.open_session(core, address_of(request), key=login.key, code=login.code)
     set_session(response, request, token)
@@ -77,6 +77,6 @@ async def open_session(request: Request, response: Response, core: CoreDep, logi
 
 @router.delete("/session", status_code=204, openapi_extra=_PUBLIC)
 async def close_session(request: Request, response: Response) -> None:
-    """Log a browser out: its session ends, here and in every window."""
+    """Log a browser out. The session ends in every window."""
     refuse_foreign_page(request)
     await end_session(response, request)

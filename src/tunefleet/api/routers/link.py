@@ -1,4 +1,4 @@
-"""The link between workers and the server: register, and the long-polled exchange."""
+"""The exchange between workers and the server: registration, and the long-polled exchange."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ router = api_router(prefix="/link", tags=["link"])
     openapi_extra=request_bodies.documented(request_bodies.json_of(RegisterRequest)),
 )
 async def register(request: Request, core: CoreDep, who: WorkerKey) -> Response:
-    """A worker's process has started: say who it is and what it holds."""
+    """Register a worker process: its identity, its capabilities and the attempts that it holds."""
     return request_bodies.answer(
         await worker_exchange.register(core, who, await request_bodies.read(request, RegisterRequest))
     )
@@ -33,26 +33,24 @@ async def register(request: Request, core: CoreDep, who: WorkerKey) -> Response:
     openapi_extra=request_bodies.documented(request_bodies.json_of(ExchangeRequest)),
 )
 async def exchange(request: Request, core: CoreDep, who: WorkerKey) -> Response:
-    """Say what is new, renew what is held, and wait for offers and wishes; the connection is held up to `wait_s`."""
+    """Report news, renew leases, and wait up to `wait_s` seconds for offers and commands."""
     return request_bodies.answer(
         await worker_exchange.exchange(core, who, await request_bodies.read(request, ExchangeRequest))
     )
 
 
 def install(app: FastAPI) -> None:
-    """Serve exchanges ahead of all routes, as `exchange` does.
-
-    What FastAPI does around a handler (dependencies, exit stacks) takes as long as the exchange itself, and memory
-    while it is held; a fleet of a thousand asks a hundred of them each second when nothing happens at all.
-    """
+    """Serve exchanges ahead of all other routes, without FastAPI's handling."""
 
     async def serve(request: Request) -> Response:
         request.scope["route"] = route
         if request.scope["query_string"]:
-            raise InputError(f"{request.url.path} takes no parameters.")
+            raise InputError(f"{request.url.path} has no query parameters.")
         who = await require_worker(request)
-        said = await request_bodies.read(request, ExchangeRequest)
-        return request_bodies.answer(await worker_exchange.exchange(core_of(request), who, said))
+        exchange_request = await request_bodies.read(request, ExchangeRequest)
+        return request_bodies.answer(await worker_exchange.exchange(core_of(request), who, exchange_request))
 
+    # FastAPI's work around a handler (dependencies, exit stacks) takes as long as the exchange itself, and memory while
+    # it is held; an idle fleet of a thousand workers sends a hundred exchanges per second.
     route = Route(f"{router.prefix}/exchange", serve, methods=["POST"], include_in_schema=False)
     app.router.routes.append(route)

@@ -1,4 +1,4 @@
-"""Models: versions that campaigns have made, and which one is promoted."""
+"""Models: versions that campaigns produce, and which one is promoted."""
 
 from __future__ import annotations
 
@@ -17,13 +17,15 @@ from tunefleet.schemas.campaign import ModelVersionView
 
 router = api_router(prefix="/models", tags=["models"])
 
-Name = Annotated[str, Path(max_length=128, description="Its name: that of the campaign that makes it.")]
+Name = Annotated[str, Path(max_length=128, description="Name of the model: that of its campaign.")]
 Version = Annotated[int, Path(ge=1, lt=2**31)]
-Owner = Annotated[str | None, Query(max_length=200, description="Whose, if several people have one of that name.")]
+Owner = Annotated[
+    str | None, Query(max_length=200, description="Owner of the model, if several users have one of that name.")
+]
 
 
 class ModelFilter(BaseModel):
-    """Which versions to list; a filter of stages takes several separated by commas."""
+    """Filters of the version list. Separate several stages with commas."""
 
     limit: Limit = 50
     cursor: Cursor = None
@@ -34,7 +36,7 @@ class ModelFilter(BaseModel):
 
 @router.get("")
 async def list_models(core: CoreDep, who: Reader, wanted: Annotated[ModelFilter, Query()]) -> Page[ModelVersionView]:
-    """List versions of models, newest first."""
+    """List model versions, newest first."""
     return await model_versions.list_(
         core,
         who,
@@ -48,7 +50,7 @@ async def list_models(core: CoreDep, who: Reader, wanted: Annotated[ModelFilter,
 
 @router.get("/{name}")
 async def get(core: CoreDep, who: Reader, name: Name, owner: Owner = None) -> ModelVersionView:
-    """Show the promoted version of a model, or the newest if none is."""
+    """Retrieve the promoted version of a model, or the newest version if none is promoted."""
     return await model_versions.get(core, who, name, owner=owner)
 
 
@@ -56,17 +58,17 @@ async def get(core: CoreDep, who: Reader, name: Name, owner: Owner = None) -> Mo
 async def get_version(
     core: CoreDep, who: Reader, name: Name, version: Version, owner: Owner = None
 ) -> ModelVersionView:
-    """Show a version of a model: where it is, what it was made of, and how it was measured."""
+    """Retrieve a model version: its location, its origin and its evaluation."""
     return await model_versions.get(core, who, name, version, owner=owner)
 
 
 @router.post("/{name}/versions/{version}/promote")
 async def promote(core: CoreDep, who: Member, name: Name, version: Version, owner: Owner = None) -> ModelVersionView:
-    """Promote a version, whatever the gate said; the one that was promoted is archived."""
+    """Promote a version, regardless of the gate's decision. The previously promoted version is archived."""
     return await model_versions.promote(core, who, name, version, owner=owner)
 
 
 @router.post("/{name}/rollback")
 async def roll_back(core: CoreDep, who: Member, name: Name, owner: Owner = None) -> ModelVersionView:
-    """Promote the version that was promoted before the one that is."""
+    """Promote the version that was promoted before the current one."""
     return await model_versions.rollback(core, who, name, owner=owner)

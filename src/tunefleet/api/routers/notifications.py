@@ -1,4 +1,4 @@
-"""Notifications: where users want to hear of what, and what they were told."""
+"""Notifications: channels and deliveries."""
 
 from __future__ import annotations
 
@@ -24,11 +24,9 @@ from tunefleet.schemas.notify import (
 router = api_router(prefix="/notifications", tags=["notifications"])
 
 _STATES: Final = get_args(NoticeState)
-States = Annotated[str | None, one_of(_STATES), Query(description=f"Of {', '.join(_STATES)}; several with commas.")]
-OfTasks = Annotated[
-    str | None, Query(description="Only of these tasks; several with commas.", examples=["task-0123456789ab"])
-]
-OfChannel = Annotated[str | None, Query(description="Only to this channel: its id, or a name of yours.")]
+States = Annotated[str | None, one_of(_STATES), Query(description=f"Comma-separated: {', '.join(_STATES)}.")]
+OfTasks = Annotated[str | None, Query(description="Comma-separated task ids.", examples=["task-0123456789ab"])]
+OfChannel = Annotated[str | None, Query(description="Id of a channel, or the name of one of your channels.")]
 
 
 @router.get("")
@@ -41,7 +39,7 @@ async def list_notifications(
     channel: OfChannel = None,
     state: States = None,
 ) -> Page[NotificationView]:
-    """List what you were told or are to be told, newest first; an admin sees it of everybody."""
+    """List your notifications, sent and pending, newest first. Admins see everyone's."""
     return await history.list_(
         core, who, limit=limit, cursor=cursor, task_ids=names(task_id), channel=channel, states=names(state)
     )
@@ -49,35 +47,35 @@ async def list_notifications(
 
 @router.get("/channels")
 async def list_channels(core: CoreDep, who: Reader, limit: Limit = 100, cursor: Cursor = None) -> Page[ChannelView]:
-    """List your channels, without their secrets; an admin sees everybody's."""
+    """List your channels, without their secrets. Admins see everyone's."""
     return page(Page[ChannelView], await channels.list_(core, who), limit, cursor)
 
 
 @router.post("/channels", status_code=201)
 async def create_channel(core: CoreDep, who: Member, channel: ChannelCreate) -> ChannelCreated:
-    """Create a channel; the secret that signs what goes to a webhook is shown this once."""
+    """Create a channel. The secret that signs webhook requests is shown only once."""
     return await channels.create(core, who, channel)
 
 
 @router.get("/channels/{channel_id}")
 async def get_channel(core: CoreDep, who: Reader, channel_id: str) -> ChannelView:
-    """Show a channel, by its id or a name of yours."""
+    """Retrieve a channel by its id, or one of your channels by its name."""
     return await channels.get(core, who, channel_id)
 
 
 @router.patch("/channels/{channel_id}")
 async def change_channel(core: CoreDep, who: Member, channel_id: str, change: ChannelChange) -> ChannelView:
-    """Change a channel; what is left out stays, and what waits goes to a new address."""
+    """Update a channel. Omitted fields stay unchanged; pending notifications go to the new address."""
     return await channels.change(core, who, channel_id, change)
 
 
 @router.delete("/channels/{channel_id}", status_code=204)
 async def remove_channel(core: CoreDep, who: Member, channel_id: str) -> None:
-    """Remove a channel; what waits for it is given up."""
+    """Delete a channel. Its pending notifications are dropped."""
     await channels.remove(core, who, channel_id)
 
 
 @router.post("/channels/{channel_id}/test")
 async def test_channel(core: CoreDep, who: Member, channel_id: str) -> ChannelTestReply:
-    """Send a message that says that it is a test, and say how it went."""
+    """Send a test message, and return whether it was delivered."""
     return await channels.test(core, who, channel_id)

@@ -1,4 +1,4 @@
-"""Pages for a person's browser: the way in, and the API's documents. Nothing is fetched from another host."""
+"""Pages for a browser: login and API documentation. No page loads anything from another host."""
 
 from __future__ import annotations
 
@@ -35,8 +35,8 @@ _DOCS_POLICY: Final = (
 _STYLE: Final = "body{font:16px/1.5 system-ui,sans-serif;max-width:34rem;margin:15vh auto;padding:0 1rem}"
 
 
-def _entrance() -> str:
-    """Return where somebody who has logged in is led to."""
+def _start_page() -> str:
+    """Return the page to open after login."""
     return static_ui.PREFIX if static_ui.built() else "/docs"
 
 
@@ -47,24 +47,24 @@ def assets() -> StaticFiles:
 
 @router.get("/")
 async def root() -> Response:
-    """Lead to the page that there is."""
-    return RedirectResponse(_entrance())
+    """Redirect to the start page."""
+    return RedirectResponse(_start_page())
 
 
 @router.get("/login")
 async def login() -> Response:
-    """Ask for a key; a script of the page redeems the code of a login link, which stands behind `#`."""
+    """Show the login form; a script of the page redeems the code of a login link, which is in the fragment."""
     return _form(None)
 
 
 @router.get("/login/start.js")
 async def login_start() -> Response:
-    """Redeem the code of a login link, and show why it failed if it does."""
+    """Return the script that redeems the code of a login link, and shows the error if that fails."""
     script = (
         'const code = new URLSearchParams(location.hash.slice(1)).get("code");'
         'if (code) { history.replaceState(null, "", "/login"); fetch("/api/v1/session", {method: "POST", '
         'headers: {"Content-Type": "application/json"}, body: JSON.stringify({code})}).then(async (reply) => { '
-        f'if (reply.ok) {{ location.replace("{_entrance()}"); return; }} const fault = await reply.json(); '
+        f'if (reply.ok) {{ location.replace("{_start_page()}"); return; }} const fault = await reply.json(); '
         'document.getElementById("fault").textContent = [fault.detail, fault.hint].join(" "); }); }'
     )
     return Response(script, media_type="text/javascript")
@@ -72,7 +72,7 @@ async def login_start() -> Response:
 
 @router.post("/login")
 async def login_with_key(request: Request, core: CoreDep) -> Response:
-    """Open a session with a key that the user typed."""
+    """Open a session with a key from the form."""
     refuse_foreign_page(request)
     secret = parse_qs((await request.body()).decode("utf-8", "replace")).get("key", [""])[0].strip()
     try:
@@ -84,7 +84,7 @@ async def login_with_key(request: Request, core: CoreDep) -> Response:
 
 @router.get("/docs")
 async def docs(request: Request) -> Response:
-    """Show the API's documents; without a session, the way to one."""
+    """Show the API documentation; without a session, redirect to the login."""
     try:
         await identify(request)
     except TunefleetError:
@@ -98,7 +98,7 @@ async def docs(request: Request) -> Response:
 
 @router.get("/docs/start.js")
 async def docs_start() -> Response:
-    """Start Swagger UI; a file of its own, so that the page needs no inline script."""
+    """Return the script that starts Swagger UI; a file of its own, so that the page needs no inline script."""
     script = (
         f'SwaggerUIBundle({{url: "{OPENAPI_PATH}", dom_id: "#swagger-ui", deepLinking: true, '
         "presets: [SwaggerUIBundle.presets.apis], tryItOutEnabled: true});"
@@ -110,17 +110,17 @@ async def docs_start() -> Response:
 async def openapi_document(request: Request) -> Response:
     """Return the OpenAPI document."""
     await identify(request)
-    # Made at the first request, which takes one to four seconds of a processor, in a thread; kept by the app.
+    # The first request builds it in a thread, which takes one to four seconds of CPU time; the app caches it.
     document: dict[str, Any] = await asyncio.to_thread(request.app.openapi)
     return JSONResponse(document)
 
 
 def _enter(request: Request, session: str) -> Response:
-    # Not a redirect: a browser withholds a Strict cookie on the redirect of a navigation that another site (a chat, a
-    # mail) began. A page of ours that moves on by itself begins a navigation of its own.
+    # Not a redirect: browsers withhold a Strict cookie from a redirect of a navigation that another site (a chat, an
+    # e-mail) started. A page of ours that refreshes automatically starts a navigation of its own.
     text = f"""<!doctype html><html lang="en"><head><meta charset="utf-8"><title>Tunefleet</title>
-<meta http-equiv="refresh" content="0;url={_entrance()}"><style>{_STYLE}</style></head>
-<body><p>You are logged in. <a href="{_entrance()}">Go on</a></p></body></html>"""
+<meta http-equiv="refresh" content="0;url={_start_page()}"><style>{_STYLE}</style></head>
+<body><p>You are logged in. <a href="{_start_page()}">Continue</a></p></body></html>"""
     response = HTMLResponse(text, headers={"Content-Security-Policy": _PLAIN_POLICY})
     set_session(response, request, session)
     return response

@@ -1,4 +1,4 @@
-"""Projects, what was used, and the audit log."""
+"""Projects, usage and the audit log."""
 
 from __future__ import annotations
 
@@ -17,32 +17,32 @@ from tunefleet.schemas.projects import AuditEntry, ProjectChange, ProjectCreate,
 router = api_router(tags=["projects"])
 
 Since = Annotated[
-    datetime | None, Query(description="From this time on; without a zone: UTC.", examples=["2026-11-01T00:00:00Z"])
+    datetime | None, Query(description="Start time. Without a time zone: UTC.", examples=["2026-11-01T00:00:00Z"])
 ]
-By = Annotated[UsageBy, Query(description=f"The headings: {', '.join(get_args(UsageBy))}.")]
+By = Annotated[UsageBy, Query(description=f"Group by: {', '.join(get_args(UsageBy))}.")]
 
 
 @router.get("/projects")
 async def list_projects(core: CoreDep, who: Reader, limit: Limit = 100, cursor: Cursor = None) -> Page[ProjectView]:
-    """List projects with their quotas and what they use: your own, or all with an admin key of the default one."""
+    """List projects with their quotas and usage: your own, or all with an admin key of the default project."""
     return page(Page[ProjectView], await projects.list_(core, who), limit, cursor)
 
 
 @router.post("/projects", status_code=201)
 async def create_project(core: CoreDep, who: Admin, project: ProjectCreate) -> ProjectView:
-    """Create a project; takes an admin key of the default one."""
+    """Create a project. Requires an admin key of the default project."""
     return await projects.create(core, who, project)
 
 
 @router.get("/projects/{project}")
 async def show_project(core: CoreDep, who: Reader, project: str) -> ProjectView:
-    """Show a project, its quotas, and what it uses of them."""
+    """Retrieve a project with its quotas and current usage."""
     return await projects.get(core, who, project)
 
 
 @router.patch("/projects/{project}")
 async def change_project(core: CoreDep, who: Admin, project: str, change: ProjectChange) -> ProjectView:
-    """Change a project's weight or quotas, or archive it; takes an admin key of the default one."""
+    """Update a project's weight or quotas, or archive it. Requires an admin key of the default project."""
     return await projects.change(core, who, project, change)
 
 
@@ -50,11 +50,13 @@ async def change_project(core: CoreDep, who: Admin, project: str, change: Projec
 async def show_usage(
     core: CoreDep,
     who: Reader,
-    project: Annotated[str | None, Query(description="Of this project; default: all that you may see.")] = None,
+    project: Annotated[
+        str | None, Query(description="Id of a project. Default: all projects that you can see.")
+    ] = None,
     since: Since = None,
     by: By = "project",
 ) -> UsageView:
-    """Show what was used since a time (default: this calendar month), with what runs: GPU time, energy, cost."""
+    """Retrieve GPU time, energy and cost since a time (default: this calendar month), including running tasks."""
     return await usage.report(core, who, project=project, since=_unix(since), by=by)
 
 
@@ -64,11 +66,11 @@ async def list_audit(
     who: Admin,
     limit: Limit = 100,
     cursor: Cursor = None,
-    actor: Annotated[str | None, Query(description="Only of this owner, or of the key with this id.")] = None,
-    route: Annotated[str | None, Query(description="Only of routes that contain this.")] = None,
+    actor: Annotated[str | None, Query(description="Owner, or id of a key.")] = None,
+    route: Annotated[str | None, Query(description="Text that the route contains.")] = None,
     since: Since = None,
 ) -> Page[AuditEntry]:
-    """List who changed what, newest first: by keys of your project, or by all with an admin key of the default one."""
+    """List audit entries, newest first: of your project's keys, or of all with an admin key of the default project."""
     return await audit_log.list_(core, who, limit=limit, cursor=cursor, owner=actor, route=route, since=_unix(since))
 
 

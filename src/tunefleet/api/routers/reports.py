@@ -1,4 +1,4 @@
-"""What a running attempt reports, and what people read of it: journal, metrics, log."""
+"""Reports of a running attempt, and what users read of them: journal, metrics, log."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ Offset = Annotated[int, Query(ge=0, le=2**62)]
     "/journal", response_model=Cursor, openapi_extra=request_bodies.documented(request_bodies.json_of(JournalBatch))
 )
 async def append_journal(request: Request, core: CoreDep, attempt: OwnAttempt) -> Response:
-    """Append journal records; what the server has already is dropped, a gap is answered 409 with the cursor."""
+    """Append journal records. Records that the server already has are ignored; a gap returns 409 with the cursor."""
     return request_bodies.answer(await ingest.ingest(core, attempt, await request_bodies.read(request, JournalBatch)))
 
 
 @router.put("/log", response_model=Cursor, openapi_extra=request_bodies.documented(request_bodies.RAW))
 async def append_log(request: Request, core: CoreDep, attempt: OwnAttempt, offset: Offset) -> Response:
-    """Append log bytes at an offset; an overlap is dropped, a gap is answered 409 with the cursor."""
+    """Append log bytes at an offset. Overlapping bytes are ignored; a gap returns 409 with the cursor."""
     return request_bodies.answer(await logs.append(core, attempt, offset, await request.body()))
 
 
@@ -41,12 +41,16 @@ async def read_metrics(
     who: Reader,
     task_id: str,
     series: str = "train",
-    names: Annotated[str | None, Query(description="Comma-separated; all if not given.", examples=["loss"])] = None,
-    max_points: Annotated[int | None, Query(ge=2, le=100_000, description="Down-sample to at most this many.")] = None,
+    names: Annotated[
+        str | None, Query(description="Comma-separated metric names. Default: all.", examples=["loss"])
+    ] = None,
+    max_points: Annotated[
+        int | None, Query(ge=2, le=100_000, description="Maximum number of points; more are downsampled.")
+    ] = None,
     after_step: Annotated[int | None, Query(ge=-(2**62), le=2**62)] = None,
-    to_step: Annotated[int | None, Query(ge=-(2**62), le=2**62, description="Up to this step.")] = None,
+    to_step: Annotated[int | None, Query(ge=-(2**62), le=2**62, description="Last step to return.")] = None,
 ) -> Response:
-    """Read the points of a series in step order; thinned to `max_points`, a chart of them looks as one of all."""
+    """Retrieve the points of a series in step order. Downsampling to `max_points` preserves the shape of the curve."""
     found = await series_service.read(
         core, who, task_id, series=series, names=split_names(names), max_points=max_points, after_step=after_step,
         to_step=to_step,
@@ -69,7 +73,7 @@ async def read_log(
     tail_bytes: Annotated[int | None, Query(ge=0, le=2**62)] = None,
     limit_bytes: Annotated[int, Query(ge=1, le=4 << 20)] = 65536,
 ) -> LogView:
-    """Read a piece of a task's log: from an offset, or its tail."""
+    """Retrieve a part of a task's log: from an offset, or its end."""
     return await logs.read(core, who, task_id, offset=offset, tail_bytes=tail_bytes, limit_bytes=limit_bytes)
 
 
@@ -82,7 +86,7 @@ async def follow_log(
     offset: Annotated[int, Query(ge=0, le=2**62)] = 0,
     last_event_id: Annotated[int | None, Header(ge=0, le=2**62)] = None,
 ) -> Response:
-    """Follow a task's log: `log` events carry a `LogView`, their id is the next offset; `eos` says that it is whole."""
+    """Stream a task's log. `log` events contain a `LogView` and have the next offset as id; `eos` marks the end."""
     start = offset if last_event_id is None else last_event_id
     first = await logs.read(core, who, task_id, offset=start)
     return sse.respond(request, sse.follow_log(core, who, task_id, first))

@@ -1,4 +1,4 @@
-"""Results and files of tasks, as the Worker Guide's pipelines name them; views of envelopes and artifacts."""
+"""Results and files of tasks in the format of the Worker Guide; views of result envelopes and artifacts."""
 
 from __future__ import annotations
 
@@ -45,30 +45,32 @@ _FORM = {
         },
     }
 }
-Expires = Annotated[int | None, Query(ge=0, le=2**40, description="Of a link: Unix time at which it ends.")]
-Signed = Annotated[str | None, Query(max_length=128, description="Of a link: what makes it good without a key.")]
+Expires = Annotated[int | None, Query(ge=0, le=2**40, description="Signed links only: expiry as Unix time.")]
+Signed = Annotated[
+    str | None, Query(max_length=128, description="Signed links only: the signature, which replaces an API key.")
+]
 
 
 @router.post("")
 async def post(core: CoreDep, who: MemberOrAttempt, body: ResultEnvelope) -> ResultStored:
-    """Store the result of a task that runs; its attempt's end, if it brings one, replaces it."""
+    """Store the result of a running task. A result that the attempt reports when it ends replaces it."""
     if not body.task_id.strip():
-        raise HTTPException(400, "A result needs a task_id.")
+        raise HTTPException(400, "`task_id` must not be empty.")
     return await results.post(core, who, body)
 
 
 @router.get("/{task_id}")
 async def get(request: Request, core: CoreDep, who: ReaderOrAttempt, task_id: str) -> dict[str, Any]:
-    """Return the stored result of a task with where it comes from; links to its files are fresh."""
+    """Retrieve the stored result of a task and its origin, with new links to its files."""
     return await results.envelope(core, who, task_id, _signer(request, core))
 
 
 @router.post("/{task_id}/files", openapi_extra=_FORM)
 async def upload(request: Request, core: CoreDep, who: MemberOrAttempt, task_id: str) -> ResultStored:
-    """Store one file of a task, streamed; the multipart field is `file`, its name a plain one.
+    """Upload one file of a task as multipart form data, in the field `file`. The file name must not contain folders.
 
-    Not `responses.json`, `results.json` and `manifest.json`: under these the server shows the result, which goes to
-    `POST /api/v1/results`, and the list of the files.
+    `responses.json`, `results.json` and `manifest.json` are reserved: they show the result, which you store with `POST
+    /api/v1/results`, and the list of files.
     """
     await results.may_store(core, who, task_id)
     room = await artifacts.room(core, who)
@@ -76,8 +78,9 @@ async def upload(request: Request, core: CoreDep, who: MemberOrAttempt, task_id:
     def check(size_bytes: int) -> None:
         if room is not None and size_bytes > room:
             raise QuotaError(
-                f"The project's storage quota has room for {room:,} more bytes; the file is larger.",
-                hint="Remove artifacts or tasks, or let an admin raise it: tunefleet projects set PROJECT --storage N.",
+                f"The file exceeds the project's remaining storage quota of {room:,} bytes.",
+                hint="Delete artifacts or tasks, or ask an admin to raise it: tunefleet projects set PROJECT "
+                "--storage N.",
             )
 
     incoming = await asyncio.to_thread(Intake, core.blobs, check)
@@ -102,7 +105,7 @@ async def _take(request: Request, core: Core, who: Who, incoming: Intake) -> Fil
 
 @router.get("/{task_id}/files")
 async def list_files(request: Request, core: CoreDep, who: ReaderOrAttempt, task_id: str) -> ResultFiles:
-    """List the files of a task, each with a link that needs no key until it expires."""
+    """List the files of a task, each with a signed link that needs no key until it expires."""
     return await results.files(core, who, task_id, _signer(request, core))
 
 
@@ -118,9 +121,9 @@ async def download(
     expires: Expires = None,
     signature: Signed = None,
 ) -> Response:
-    """Download one file of a task, by key or by link; takes `HEAD`, `Range` and `If-None-Match`."""
+    """Download one file of a task, with an API key or a signed link. Supports `HEAD`, `Range` and `If-None-Match`."""
     link = None if expires is None or signature is None else Signature(expires, signature)
-    # What comes with a link may be the key of another server: documents name headers for all addresses alike.
+    # A key next to a signed link may be another server's: workflow files set headers for all URLs alike.
     who = await identify(request) if link is None else await identify_if_known(request)
     if who is not None and link is None:
         who = reader_or_attempt(request, who)

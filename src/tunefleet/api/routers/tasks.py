@@ -1,4 +1,4 @@
-"""Tasks: what a worker runs."""
+"""Tasks: what workers run."""
 
 from __future__ import annotations
 
@@ -27,21 +27,23 @@ router = api_router(prefix="/tasks", tags=["tasks"])
 
 
 class TaskFilter(TaskChoice):
-    """Which tasks to list, and how; a filter takes several values separated by commas."""
+    """Filters and order of the task list. Separate several values with commas."""
 
-    limit: Annotated[Limit | None, Field(description="Items a page; 50 where another parameter is given.")] = None
+    limit: Annotated[
+        Limit | None, Field(description="Maximum number of items per page. Default: 50 if another parameter is set.")
+    ] = None
     cursor: Cursor = None
     sort: Annotated[
         str | None,
         one_of([sign + name for name in SORTS for sign in ("", "-")]),
-        Field(description=f"{', '.join(SORTS)}; `-` in front: the greatest first. Default: -created."),
+        Field(description=f"{', '.join(SORTS)}; prefix `-` for descending order. Default: -created."),
     ] = None
-    glance: Annotated[bool, Field(description="With the last values of those that run.")] = False
+    glance: Annotated[bool, Field(description="Include the latest metrics of running tasks.")] = False
 
 
 Format = Annotated[
     Literal["v1"] | None,
-    Query(description="`v1`: `status` is PENDING, DISPATCHED, DONE or FAILED, and `record_status` our word."),
+    Query(description="`v1`: `status` is PENDING, DISPATCHED, DONE or FAILED; `record_status` has the current name."),
 ]
 _BODY = request_bodies.documented(
     ("application/yaml", {"type": "string"}),
@@ -61,8 +63,8 @@ async def list_tasks(
 ) -> Response:
     """List tasks, newest first.
 
-    Without any parameter the answer is v1's: a bare list of records of the newest 1,000 tasks, or of fewer where
-    their documents have more than 16 million characters together; a `Link` with `rel="next"` leads to the older ones.
+    Without any parameter the response has the v1 format: a list of the newest 1,000 tasks, or of fewer if their
+    workflow files exceed 16 million characters in total. A `Link` header with `rel="next"` leads to older tasks.
     """
     if not request.query_params:
         newest, before = await record_service.newest(core, who)
@@ -81,51 +83,51 @@ async def submit_tasks(
     who: Member,
     idempotency_key: Annotated[str | None, Header(max_length=200)] = None,
 ) -> Response:
-    """Submit a document as v1's clients do; `POST /api/v1/workflows` is the same with more to say."""
+    """Submit a workflow file in the v1 format. `POST /api/v1/workflows` does the same and returns more details."""
     try:
         content_type = request.headers.get("content-type")
         text = await request_bodies.parsed(document, await request.body(), content_type)
         made = await workflows.submit(core, who, SubmitRequest(document=text), idempotency_key=idempotency_key)
     except (SpecError, InputError, NotFoundError) as error:
-        # v1's word for whatever is wrong with a document.
+        # v1 clients expect 400 for every invalid workflow file.
         return problem_details.from_error(error, status=400)
     return request_bodies.answer(await record_service.submitted(core, made))
 
 
 @router.get("/{task_id}", response_model=TaskAnswer)
 async def get_task(core: CoreDep, who: Reader, task_id: str, format: Format = None) -> Response:
-    """Show a task, under our names and v1's; the id may be shortened as long as it is unique."""
+    """Retrieve a task with current and v1 field names. You can shorten the id as long as it stays unique."""
     return request_bodies.answer(await record_service.get(core, who, task_id, v1=format == "v1"))
 
 
 @router.get("/{task_id}/why")
 async def why(core: CoreDep, who: Reader, task_id: str) -> WhyView:
-    """Say why a task waits, worker by worker."""
+    """Explain why a task is pending, worker by worker."""
     return await why_service.of_task(core, who, task_id)
 
 
 @router.delete("/{task_id}", status_code=204)
 async def remove_task(core: CoreDep, who: Member, task_id: str) -> None:
-    """Remove a final task with what it produced."""
+    """Delete a final task and everything that it produced."""
     await tasks.remove(core, who, task_id)
 
 
 @router.post("/{task_id}/cancel")
 async def cancel(core: CoreDep, who: Member, task_id: str) -> TaskDetail:
-    """Cancel a task; one that runs ends at its next step."""
+    """Cancel a task. A running task ends at its next step."""
     return await tasks.cancel(core, who, task_id)
 
 
 @router.post("/{task_id}/retry", status_code=201)
 async def retry(core: CoreDep, who: Member, task_id: str) -> TaskDetail:
-    """Submit a final task again as a new one."""
+    """Submit a final task again as a new task."""
     made = await tasks.retry(core, who, task_id)
     return await tasks.get(core, who, made.tasks[0].id)
 
 
 @router.post("/{task_id}/clone", status_code=201)
 async def clone(core: CoreDep, who: Member, task_id: str, changes: CloneRequest) -> TaskDetail:
-    """Submit a task again with some fields changed."""
+    """Submit a task again with changed fields."""
     made = await tasks.clone(core, who, task_id, changes.overrides)
     return await tasks.get(core, who, made.tasks[0].id)
 
@@ -138,11 +140,11 @@ def document(body: bytes, content_type: str | None) -> str:
     try:
         text = body.decode()
     except UnicodeDecodeError as error:
-        raise InputError(f"The body is not UTF-8: byte {error.start} cannot be read.") from None
+        raise InputError(f"The body is not valid UTF-8 (byte {error.start}).") from None
     if (content_type or "").partition(";")[0].strip().lower() == _JSON:
         text = _unwrapped(text)
     if not text.strip():
-        raise InputError("The body is empty.", hint="Send the document as YAML.")
+        raise InputError("The body is empty.", hint="Send the workflow file as YAML.")
     return text
 
 
@@ -150,8 +152,8 @@ def _unwrapped(text: str) -> str:
     try:
         found = json.loads(text) if text.strip() else ""
     except ValueError as error:
-        raise InputError(f"The body is not JSON: {error}.", hint='Send {"yaml": "…"}, or YAML as it is.') from None
+        raise InputError(f"The body is not JSON: {error}.", hint='Send {"yaml": "…"}, or plain YAML.') from None
     inner = found.get("yaml") if isinstance(found, dict) else found
     if not isinstance(inner, str):
-        raise InputError("The body has no document.", hint='Send {"yaml": "…"}, a JSON string, or YAML as it is.')
+        raise InputError("The body has no workflow file.", hint='Send {"yaml": "…"}, a JSON string, or plain YAML.')
     return inner

@@ -1,4 +1,4 @@
-"""Workflows: what a user submits."""
+"""Workflows: what users submit."""
 
 from __future__ import annotations
 
@@ -27,23 +27,23 @@ _YAML_TYPES: Final = frozenset({"application/yaml", "application/x-yaml", "text/
 
 def _is_document(body: bytes) -> bool:
     try:
-        said = orjson.loads(body)
+        parsed_body = orjson.loads(body)
     except ValueError:
         return False
-    return isinstance(said, dict) and "spec" in said and "document" not in said
+    return isinstance(parsed_body, dict) and "spec" in parsed_body and "document" not in parsed_body
 
 
 async def _submission(request: Request) -> SubmitRequest:
     kind = request.headers.get("content-type", "application/json").partition(";")[0].strip().lower()
     if kind != "application/json" and kind not in _YAML_TYPES:
-        raise HTTPException(415, f"A document is sent as application/json or application/yaml, not as {kind}.")
+        raise HTTPException(415, f"Send the workflow file as application/json or application/yaml, not as {kind}.")
     return await request_bodies.parsed(_parse, await request.body(), kind)
 
 
 def _parse(body: bytes, kind: str) -> SubmitRequest:
     if kind == "application/json" and not _is_document(body):
         return request_bodies.parse(body, SubmitRequest)
-    # The document itself is as good as a body that has its text.
+    # A workflow file as JSON is accepted as well as a body that contains its text.
     return SubmitRequest(document=request_bodies.text(body))
 
 
@@ -54,7 +54,7 @@ async def submit(
     who: Member,
     idempotency_key: Annotated[str | None, Header(max_length=200)] = None,
 ) -> Response:
-    """Submit a workflow; the same `Idempotency-Key` again returns the first answer."""
+    """Submit a workflow. Repeating the request with the same `Idempotency-Key` returns the first response."""
     submission = await _submission(request)
     detail = await workflows.submit(core, who, submission, idempotency_key=idempotency_key)
     return request_bodies.answer(detail, 201)
@@ -62,14 +62,14 @@ async def submit(
 
 @router.post("/validate", openapi_extra=_BODY)
 async def validate(request: Request, core: CoreDep, who: Reader, *, dry_run: bool = False) -> ValidateReply:
-    """Validate a document without storing it; every fault is listed with line and column.
+    """Validate a workflow file without storing it. The response lists every error with line and column.
 
-    With `dry_run` the answer also says where each task would go now, and what each worker makes of it.
+    With `dry_run` it also contains where each task would run now, and the result for each worker.
     """
     submission = await _submission(request)
     if dry_run:
         return await explain.of_document(core, who, submission)
-    # Reading a large document takes seconds of pure Python.
+    # Parsing a large file takes seconds of pure Python.
     return await asyncio.to_thread(workflows.validate, submission.document, submission.filename)
 
 
@@ -89,19 +89,19 @@ async def list_workflows(
 
 @router.get("/{workflow_id}")
 async def get_workflow(core: CoreDep, who: Reader, workflow_id: str) -> WorkflowDetail:
-    """Show a workflow with its tasks and its document."""
+    """Retrieve a workflow with its tasks and its workflow file."""
     return await workflows.get(core, who, workflow_id)
 
 
 @router.get("/{workflow_id}/edges")
 async def list_edges(core: CoreDep, who: Reader, workflow_id: str) -> list[EdgeView]:
-    """List what each task of a workflow takes from those before it: artifacts, and values of their results."""
+    """List what each task of a workflow takes from earlier tasks: artifacts, and values of their results."""
     return await edges.edges(core, who, workflow_id)
 
 
 @router.delete("/{workflow_id}", status_code=204)
 async def remove_workflow(core: CoreDep, who: Member, workflow_id: str) -> None:
-    """Remove a workflow whose tasks are all final, with what they produced."""
+    """Delete a workflow whose tasks are all final, and everything that they produced."""
     await workflows.remove(core, who, workflow_id)
 
 
@@ -115,8 +115,8 @@ async def cancel_workflow(core: CoreDep, who: Member, workflow_id: str) -> Workf
 async def retry_workflow(
     core: CoreDep, who: Member, workflow_id: str, changes: RetryRequest | None = None
 ) -> WorkflowDetail:
-    """Run again, as a new workflow, what has not completed of a final one; results of the rest are used as they are.
+    """Run the tasks of a final workflow that did not complete again, as a new workflow. Reuses the other results.
 
-    A second time is refused while the first one runs and after it has completed, unless `again` is asked for.
+    A second retry is refused while the first one runs and after it has completed, unless `again` is set.
     """
     return await workflows.retry(core, who, workflow_id, changes)

@@ -1,1 +1,1 @@
-"""Requests to addresses that somebody else chose: checked, limited, interruptible."""
+"""Requests to addresses that users choose: checked, limited, cancellable."""

@@ -1,7 +1,7 @@
-"""Fetch a file from an address that a user gave: what may be reached is `reach`'s business.
+"""Downloads a file from an address that a user gave; `ssrf_guard` decides what may be reached.
 
-A download that broke goes on where it stopped, if the host says that the file is still the same one. What has a
-digest (links of our own server name it as ETag) is checked before it gets its name.
+An interrupted download is resumed if the host confirms that the file is unchanged. A file with a known digest (our own
+servers send it as ETag) is verified before it gets its name.
 """
 
 from __future__ import annotations
@@ -31,25 +31,25 @@ logger = logging.getLogger(__name__)
 
 _MAX_BYTES: Final = 1 << 40
 _FRUITLESS_TRIES: Final = 4
-"""So often a download may break in a row without so much getting through as makes a try worth while."""
+"""Consecutive interruptions with less than `_FRUIT_BYTES` of progress before the download fails."""
 _FRUIT_BYTES: Final = 64 << 10
 _WINDOW_S: Final = 60.0
 _SLOWEST_BYTES_PER_S: Final = 256
-"""A host that sends less, over a minute, is given up: a byte now and then would hold a worker for ever."""
-# A file that is not whole after so long is given up.
+"""Minimum rate over a minute: a host that drips single bytes would block a worker forever."""
+# Total time limit of a download.
 _LONGEST_S: Final = 7 * 24 * 3600.0
 _DIGEST: Final = re.compile(r'"([0-9a-f]{64})"')
 
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """What is to be fetched, and how.
+    """What to download, and how.
 
     Args:
-        url: An http or https address.
-        headers: Sent along.
-        timeout_s: Silence after which the host is given up.
-        filename: What to call it; by default what the address ends with.
+        url: An HTTP(S) URL.
+        headers: Headers of the request.
+        timeout_s: Idle timeout.
+        filename: Name of the file; by default the last segment of the URL.
     """
 
     url: str
@@ -59,20 +59,20 @@ class Address:
 
     @property
     def name(self) -> str:
-        """What the file is called."""
+        """Name of the file."""
         return Path(self.filename or urlsplit(self.url).path).name or "data"
 
 
 class Downloader:
-    """Fetches files into a folder; a whole one is not fetched again.
+    """Downloads files into a folder; a complete file is not downloaded again.
 
     Args:
-        folder: Where they go.
+        folder: Target folder.
         allowed: Hosts and networks in private ranges that may be reached.
-        max_bytes: A larger file is refused.
-        throttle: Holds it to a speed.
-        who: Which process fetches them, in words.
-        on_progress: Told how far a file is, some times a second.
+        max_bytes: Maximum file size.
+        throttle: Limits the transfer rate.
+        who: Name of the process in error messages.
+        on_progress: Called with the progress, several times a second.
     """
 
     def __init__(
@@ -92,35 +92,36 @@ class Downloader:
         self._on_progress = on_progress
 
     def fetch(self, address: str | Address, stop: Stop | None = None) -> Path:
-        """Fetch a file.
+        """Download a file.
 
         Args:
-            address: Where it is.
-            stop: Ends it early, connection and all; what has come is kept for the next time.
+            address: What to download.
+            stop: Cancels the download and closes its connection; the received part is kept for the next call.
 
         Returns:
-            Where it lies, under its own name.
+            Path of the file, under its own name.
 
         Raises:
-            ForbiddenError: If the address, or one that it leads to, may not be reached.
-            InputError: If there is nothing at the address.
-            ArtifactError: If what arrived does not have the digest that the host names.
-            TooLargeError: If the file is over the limit.
-            UnreachableError: If the host does not answer, or the connection breaks again and again.
-            Stopped: If it is not wanted any more.
+            ForbiddenError: If the address, or one that it redirects to, is not allowed.
+            InputError: If there is no file at the address.
+            ArtifactError: If the file does not match the digest that the host sent.
+            TooLargeError: If the file exceeds the limit.
+            UnreachableError: If the host does not respond, or the connection breaks repeatedly.
+            Stopped: If it was cancelled.
         """
         stop = stop or Stop()
         wanted = Address(address) if isinstance(address, str) else address
         folder = self._folder / f".fetched-{hashlib.sha256(wanted.url.encode()).hexdigest()[:16]}"
-        whole = folder / wanted.name
-        if whole.exists():
-            return whole
+        complete = folder / wanted.name
+        if complete.exists():
+            return complete
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        # Tasks of several workers on this machine may need the same file: one downloads it, the others wait.
         with FileLock(folder / ".lock"):
-            if not whole.exists():
-                self._until_whole(wanted, folder / f".{wanted.name}.partial", stop).replace(whole)
-                logger.info("Fetched %s (%d bytes).", shown(wanted.url), whole.stat().st_size)
-        return whole
+            if not complete.exists():
+                self._until_whole(wanted, folder / f".{wanted.name}.partial", stop).replace(complete)
+                logger.info("Fetched %s (%d bytes).", shown(wanted.url), complete.stat().st_size)
+        return complete
 
     def _until_whole(self, wanted: Address, part: Path, stop: Stop) -> Path:
         tries = 0
@@ -142,15 +143,15 @@ class Downloader:
                 raise
             else:
                 _check(wanted, part, digest)
-                _note_of(part).unlink(missing_ok=True)
+                _etag_file(part).unlink(missing_ok=True)
                 return part
 
     def _download(self, wanted: Address, part: Path, pace: _Pace, stop: Stop) -> str | None:
-        """Fetch what lacks; returns the digest of the whole file, if the host names it."""
-        note = _note_of(part)
-        etag = note.read_text() if note.exists() and part.exists() else ""
+        """Download the missing part; returns the digest of the complete file if the host sends it."""
+        etag_file = _etag_file(part)
+        etag = etag_file.read_text() if etag_file.exists() and part.exists() else ""
         headers = {name: value for name, value in wanted.headers.items() if name.lower() not in {"range", "if-range"}}
-        # The file's own bytes are wanted, not a packing of them for the way.
+        # No content encoding: offsets and digest refer to the file's own bytes.
         headers["Accept-Encoding"] = "identity"
         if etag:
             headers |= {"Range": f"bytes={part.stat().st_size}-", "If-Range": etag}
@@ -158,15 +159,15 @@ class Downloader:
         limit = Limit(silence_s(timeout), stop)
         with self._reach.get(wanted.url, headers=headers, timeout=timeout, limit=limit) as response:
             if response.status_code == httpx.codes.REQUESTED_RANGE_NOT_SATISFIABLE and etag:
-                _forget(part)  # it was whole, or is not what it was
+                _forget(part)  # it was complete, or the file has changed
                 return self._download(wanted, part, pace, stop)
             _refuse(wanted.url, response)
             goes_on = response.status_code == httpx.codes.PARTIAL_CONTENT
-            told = response.headers.get("etag", "")
-            note.write_text(told if not told.startswith("W/") else "")
+            etag_header = response.headers.get("etag", "")
+            etag_file.write_text(etag_header if not etag_header.startswith("W/") else "")
             pace.begins()
             self._write(wanted, response, part, pace, limit, goes_on=goes_on)
-        found = _DIGEST.fullmatch(told)
+        found = _DIGEST.fullmatch(etag_header)
         return found[1] if found else None
 
     def _write(
@@ -177,27 +178,27 @@ class Downloader:
         end = size + int(expected) if expected and expected.isdigit() else None
         with part.open("ab" if goes_on else "wb") as file:
             sink = self._throttle.sink(file) if self._throttle else file
-            # What frames a body is no piece of it, and may drip as well.
+            # The framing of a body yields no piece and may drip, too.
             limit.renew(wanted.timeout_s)
             for piece in response.iter_raw():
                 limit.rest()
                 size += len(piece)
                 if size > self._max_bytes:
-                    raise TooLargeError(f"{shown(wanted.url)} is over {self._max_bytes} bytes.")
+                    raise TooLargeError(f"{shown(wanted.url)} exceeds {self._max_bytes} bytes.")
                 sink.write(piece)
                 pace.arrived(len(piece))
                 self._on_progress(Progress("downloading", wanted.name, size, end or 0))
                 limit.renew(wanted.timeout_s)
         if end is not None and size < end:
-            raise UnreachableError(f"The connection to {shown(wanted.url)} broke.")
+            raise UnreachableError(f"The connection to {shown(wanted.url)} was interrupted.")
 
 
 class _TooSlow(UnreachableError):
-    """The host sends, but so little that it is given up."""
+    """The host sends less than the minimum rate."""
 
 
 class _Pace:
-    """Gives a host up that sends too little once it sends, and a file that takes too long over all connections."""
+    """Enforces the minimum rate of a connection, and the time limit of a file over all connections."""
 
     def __init__(self, url: str) -> None:
         self._url = url
@@ -205,44 +206,44 @@ class _Pace:
         self._bytes = 0
 
     def begins(self) -> None:
-        """Begin to measure: the host has answered, and sends."""
+        """Start to measure: the host has started to send."""
         self._window, self._bytes = time.monotonic(), 0
 
     def arrived(self, count: int) -> None:
         """Count bytes.
 
         Raises:
-            _TooSlow: If there are too few for the time.
+            _TooSlow: If the rate is too low.
         """
         self._bytes += count
         now = time.monotonic()
         took_s = now - self._window
         if now - self._began > _LONGEST_S:
-            raise _TooSlow(f"{shown(self._url)} is not whole after {_LONGEST_S / 3600:.0f} hours.")
+            raise _TooSlow(f"{shown(self._url)} is still incomplete after {_LONGEST_S / 3600:.0f} hours.")
         if took_s > _WINDOW_S:
             if self._bytes < took_s * _SLOWEST_BYTES_PER_S:
-                raise _TooSlow(f"{shown(self._url)} sends less than {_SLOWEST_BYTES_PER_S} bytes a second.")
+                raise _TooSlow(f"{shown(self._url)} sends less than {_SLOWEST_BYTES_PER_S} bytes/s.")
             self._window, self._bytes = now, 0
 
 
 def _refuse(url: str, response: httpx.Response) -> None:
     status = response.status_code
     if status >= httpx.codes.INTERNAL_SERVER_ERROR or status == httpx.codes.TOO_MANY_REQUESTS:
-        raise UnreachableError(f"{shown(url)} answers {status}.")
+        raise UnreachableError(f"{shown(url)} responded with status {status}.")
     if status not in (httpx.codes.OK, httpx.codes.PARTIAL_CONTENT):
-        raise InputError(f"{shown(url)} cannot be fetched: the host answers {status}.")
+        raise InputError(f"Cannot download {shown(url)}: the host responded with status {status}.")
 
 
 def _check(wanted: Address, part: Path, digest: str | None) -> None:
     if digest is not None and hash_file(part)[0] != digest:
         _forget(part)
-        raise ArtifactError(f"{shown(wanted.url)} arrived damaged.", hint="Fetch it again.")
+        raise ArtifactError(f"{shown(wanted.url)} was corrupted in transfer.", hint="Download it again.")
 
 
 def _forget(part: Path) -> None:
     part.unlink(missing_ok=True)
-    _note_of(part).unlink(missing_ok=True)
+    _etag_file(part).unlink(missing_ok=True)
 
 
-def _note_of(part: Path) -> Path:
+def _etag_file(part: Path) -> Path:
     return part.with_suffix(".etag")

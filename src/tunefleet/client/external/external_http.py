@@ -1,7 +1,7 @@
-"""Ask an address that a document names; who may be reached is `reach`'s business.
+"""Requests to an address that a workflow file names; `ssrf_guard` decides what may be reached.
 
-The answer is read up to a limit and within a time, whatever the other side sends. Messages name the host and nothing
-else of the address: the rest may be secret.
+Size and duration of the response are limited, whatever the other side sends. Messages contain only the host: the rest
+of a URL may be secret.
 """
 
 from __future__ import annotations
@@ -33,15 +33,15 @@ class Question:
     """A request.
 
     Args:
-        url: An http or https address.
-        headers: Sent along; to another host than that of the address none is.
-        params: Added to the address.
-        body: `json`, `content` or `data`, as httpx takes them; at most one.
-        timeout_s: Seconds in which the whole answer must be there.
-        verify_tls: Check the certificate.
-        follow_redirects: Follow redirections to addresses that may be reached.
-        max_body_bytes: Longer answers are cut.
-        retries: Further tries of a request that found nobody, or somebody without time.
+        url: An HTTP(S) URL.
+        headers: Headers; dropped on a redirect to another host.
+        params: Query parameters to add.
+        body: `json`, `content` or `data`, as in httpx; at most one.
+        timeout_s: Seconds for the complete response.
+        verify_tls: Verify the certificate.
+        follow_redirects: Follow redirects to allowed addresses.
+        max_body_bytes: Longer bodies are truncated.
+        retries: Retries after a failed connection or a transient status.
     """
 
     method: str
@@ -57,19 +57,19 @@ class Question:
 
     @property
     def host(self) -> str:
-        """Who is asked."""
+        """Host of the request."""
         return urlsplit(self.url).hostname or "the address"
 
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """An answer.
+    """A response.
 
     Args:
-        headers: With names in small letters.
-        text: The body, as far as it was read.
-        truncated: Whether there was more.
-        later_s: In how many seconds the host wants to be asked again, if it said so.
+        headers: Headers with lower-case names.
+        text: The body, up to the limit.
+        truncated: Whether the body was longer.
+        later_s: Seconds of `Retry-After`, if sent.
     """
 
     host: str
@@ -81,12 +81,12 @@ class Reply:
 
     @property
     def transient(self) -> bool:
-        """Whether another try may be answered otherwise."""
+        """Whether a retry may succeed."""
         return self.status in _TRANSIENT
 
 
 class _Later(Exception):
-    """An answer that a further try may better."""
+    """A response after which a retry may succeed."""
 
     def __init__(self, reply: Reply) -> None:
         super().__init__(reply.status)
@@ -94,16 +94,16 @@ class _Later(Exception):
 
 
 def ask(question: Question, *, allowed: Sequence[str] = (), stop: Stop | None = None) -> Reply:
-    """Ask, again if need be and allowed; returns the last answer, whatever its status.
+    """Send a request with retries; returns the last response, whatever its status.
 
     Args:
         allowed: Hosts and networks in private ranges that may be reached.
-        stop: Ends it, between two tries as well as while an answer is waited for.
+        stop: Cancels it, both between two tries and while waiting for a response.
 
     Raises:
-        InputError: If the address, or one that it leads to, may not be reached, or is none.
-        UnreachableError: If the host does not answer in time.
-        Stopped: If `stop` was set meanwhile.
+        InputError: If the address, or one that it redirects to, is invalid or not allowed.
+        UnreachableError: If the host does not respond in time.
+        Stopped: If `stop` was set.
     """
     reach, stop = Reach(allowed), stop or Stop()
     tries = Retrying(
@@ -135,38 +135,38 @@ def _once(reach: Reach, question: Question, stop: Stop) -> Reply:
     limit = Limit(question.timeout_s, stop)
     timeout = httpx.Timeout(question.timeout_s, connect=min(_CONNECT_S, question.timeout_s))
     try:
-        # No proxy from the environment: it would look the name up again, and connect to what it finds. A connection is
-        # not shared: it was opened in the name of one host, and another may have the same address.
+        # No proxy from the environment: it would resolve the name again and connect to an unchecked address.
+        # Connections are not shared: one was opened for one host name, and another may have the same address.
         with (
             httpx.Client(timeout=timeout, trust_env=False, verify=question.verify_tls) as client,
             limit.watched() as trace,
         ):
             reply = _followed(client, reach, question, trace)
-            limit.check(question.host)  # what this end has cut off may read like a whole answer
+            limit.check(question.host)  # a connection that we closed may look like a complete response
     except (httpx.HTTPError, httpx.InvalidURL, UnicodeError) as error:
-        limit.check(question.host)  # it was this end that closed the connection
-        said = str(error).strip().rstrip(".")
-        why = said if said and "//" not in said else type(error).__name__
-        raise UnreachableError(f"{question.host} cannot be reached: {why}.", detail=repr(error)) from error
+        limit.check(question.host)  # we may have closed the connection
+        text = str(error).strip().rstrip(".")
+        why = text if text and "//" not in text else type(error).__name__
+        raise UnreachableError(f"Cannot reach {question.host}: {why}.", detail=repr(error)) from error
     if reply.transient:
         raise _Later(reply)
     return reply
 
 
 def _followed(client: httpx.Client, reach: Reach, question: Question, trace: Trace) -> Reply:
-    here = replace(question, url=_with_params(question))
+    current = replace(question, url=_with_params(question))
     for _ in range(_REDIRECTS + 1):
-        headers = {"Accept-Encoding": "identity", **here.headers}
-        request = reach.request(client, here.method, here.url, headers=headers, **here.body)
+        headers = {"Accept-Encoding": "identity", **current.headers}
+        request = reach.request(client, current.method, current.url, headers=headers, **current.body)
         request.extensions["trace"] = trace
         response = client.send(request, stream=True)
         try:
-            if not (here.follow_redirects and response.has_redirect_location):
-                return _read(here, response)
-            here = _next(here, response)
+            if not (current.follow_redirects and response.has_redirect_location):
+                return _read(current, response)
+            current = _next(current, response)
         finally:
             response.close()
-    raise InputError(f"{question.host} redirects too often.")
+    raise InputError(f"{question.host} has too many redirects.")
 
 
 def _with_params(question: Question) -> str:
@@ -175,16 +175,17 @@ def _with_params(question: Question) -> str:
     return str(httpx.URL(question.url).copy_merge_params(dict(question.params)))
 
 
-def _next(here: Question, response: httpx.Response) -> Question:
-    url = moved_to(here.url, response)
-    same = origin_of(url) == origin_of(here.url)
-    keeps = response.status_code in (307, 308) or here.method in ("GET", "HEAD")
-    if keeps and here.body and not same:
+def _next(current: Question, response: httpx.Response) -> Question:
+    url = moved_to(current.url, response)
+    same = origin_of(url) == origin_of(current.url)
+    keeps = response.status_code in (307, 308) or current.method in ("GET", "HEAD")
+    if keeps and current.body and not same:
         raise InputError(
-            f"{here.host} redirects the request to {urlsplit(url).hostname}, which its body is not sent to.",
-            hint="Name that address itself.",
+            f"{current.host} redirects the request to {urlsplit(url).hostname}, and its body is not sent to "
+            "another host.",
+            hint="Use that address directly.",
         )
-    moved = replace(here, url=url, headers=here.headers if same else {})
+    moved = replace(current, url=url, headers=current.headers if same else {})
     return moved if keeps else replace(moved, method="GET", body={})
 
 

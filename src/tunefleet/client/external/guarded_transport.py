@@ -1,4 +1,4 @@
-"""A transport for other people's clients of HTTP, such as a database's; who may be reached is `reach`'s business."""
+"""An SSRF-safe transport for third-party HTTP clients, such as a database's; `ssrf_guard` decides what is allowed."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from tunefleet.errors import ForbiddenError, InputError, TunefleetError, Unreach
 
 __all__ = ["Guarded", "failure"]
 
-# For an answer to a request without limits of its own.
+# Timeout of a request that sets none itself.
 _PATIENCE_S: Final = 70.0
 
 
 class Guarded(httpx.BaseTransport):
-    """Looks each request's host up, and connects to the very address that was checked.
+    """Resolves each request's host, and connects to exactly the address that was checked.
 
     Args:
         allowed: Hosts and networks in private ranges that may be reached.
@@ -29,12 +29,12 @@ class Guarded(httpx.BaseTransport):
         self._inner = httpx.HTTPTransport(retries=0)
 
     def handle_request(self, request: httpx.Request) -> httpx.Response:
-        """Send a request and return the whole answer.
+        """Send a request and return the complete response.
 
         Raises:
-            ForbiddenError: If the address may not be reached.
-            UnreachableError: If the host has no address, or does not end its answer in the time that its silence has.
-            httpx.TransportError: If it does not answer.
+            ForbiddenError: If the address is not allowed.
+            UnreachableError: If the host cannot be resolved, or its response is not complete in time.
+            httpx.TransportError: If it does not respond.
         """
         host, patience = request.url.host, request.extensions.get("timeout") or {}
         seconds = sum(patience.get(each) or 0.0 for each in ("connect", "read")) or _PATIENCE_S
@@ -46,22 +46,22 @@ class Guarded(httpx.BaseTransport):
                 request.extensions = {**request.extensions, "sni_hostname": host, "trace": trace}
                 answer = self._inner.handle_request(request)
                 try:
-                    said = b"".join(answer.iter_raw())
+                    body = b"".join(answer.iter_raw())
                 finally:
                     answer.close()
         except httpx.HTTPError:
             limit.check(host)
             raise
-        limit.check(host)  # what this end has cut off may read like a whole answer
-        return httpx.Response(answer.status_code, headers=answer.headers, content=said, extensions=answer.extensions)
+        limit.check(host)  # a connection that we closed may look like a complete response
+        return httpx.Response(answer.status_code, headers=answer.headers, content=body, extensions=answer.extensions)
 
     def close(self) -> None:
-        """Let go of the connections."""
+        """Close the connections."""
         self._inner.close()
 
 
 class _Sent(httpx.SyncByteStream):
-    """What is sent, in pieces that must be taken in time."""
+    """A request body in pieces, each with a time limit."""
 
     def __init__(self, stream: object, limit: Limit, seconds: float) -> None:
         assert isinstance(stream, Iterable), "the client is no asynchronous one"
@@ -72,17 +72,17 @@ class _Sent(httpx.SyncByteStream):
 
 
 def failure(error: BaseException, host: str) -> TunefleetError | None:
-    """Return what a failed request means for a task; null if it is no failure of the network.
+    """Translate a failed request into a task's error; `None` if it is not a network failure.
 
     Args:
-        error: What was raised, or what it was raised for.
-        host: Who was asked.
+        error: The error, or its cause.
+        host: Host of the request.
     """
     if isinstance(error, ForbiddenError):
         return InputError(error.message, hint=error.hint)
     if isinstance(error, UnreachableError):
         return error
     if isinstance(error, httpx.HTTPError):
-        said = str(error) or type(error).__name__
-        return UnreachableError(f"{host} cannot be reached: {said}.", detail=repr(error))
+        reason = str(error) or type(error).__name__
+        return UnreachableError(f"Cannot reach {host}: {reason}.", detail=repr(error))
     return None

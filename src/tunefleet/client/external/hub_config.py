@@ -1,4 +1,4 @@
-"""Fetch the configuration of a model from a hub: a small file, which is not waited for long."""
+"""Downloads a model's `config.json` from a Hub, with a short timeout."""
 
 from __future__ import annotations
 
@@ -22,21 +22,21 @@ def fetch(url: str, allowed: Sequence[str]) -> Mapping[str, Any]:
         allowed: Hosts and networks in private ranges that may be reached.
 
     Raises:
-        ForbiddenError: If the address may not be reached.
-        UnreachableError: If there is no answer in some seconds, or it is no configuration.
+        ForbiddenError: If the address is not allowed.
+        UnreachableError: If there is no valid configuration within a few seconds.
     """
     content = b""
     with Reach(allowed, who="server").get(url, timeout=_PATIENCE) as answer:
         if not answer.is_success:
-            raise UnreachableError(f"{shown(url)} answers {answer.status_code}.")
+            raise UnreachableError(f"{shown(url)} responded with status {answer.status_code}.")
         for piece in answer.iter_bytes():
             content += piece
             if len(content) > _MAX_BYTES:
-                raise UnreachableError(f"{shown(url)} is too large for a configuration.")
+                raise UnreachableError(f"{shown(url)} is too large for a model configuration.")
     try:
         found = orjson.loads(content)
     except ValueError:
         found = None
     if not isinstance(found, dict):
-        raise UnreachableError(f"{shown(url)} is no configuration.")
+        raise UnreachableError(f"{shown(url)} is not a model configuration.")
     return found

@@ -1,4 +1,4 @@
-"""Ends what waits in another thread: a pause at once, and what waits for a socket by shutting that down."""
+"""Cancels blocking work in other threads: pauses end immediately, socket waits by shutting the socket down."""
 
 from __future__ import annotations
 
@@ -14,69 +14,69 @@ __all__ = ["Stop", "Stopped", "Trace", "interruptibly"]
 
 T = TypeVar("T")
 
-# What httpx tells of the steps of a request.
+# The signature of httpx's `trace` extension.
 Trace = Callable[[str, Any], None]
 
 
 class Stopped(Exception):
-    """Nobody wants the answer any more."""
+    """The operation was cancelled."""
 
 
 class Stop:
-    """Says that what several threads do is not wanted any more; set once, from any thread."""
+    """Cancellation token shared by several threads; set once, from any thread."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._said = threading.Event()
+        self._event = threading.Event()
         self._sockets: set[socket.socket] = set()
 
     def set(self) -> None:
-        """Say it, and end the connections that are watched."""
+        """Cancel, and shut the watched connections down."""
         with self._lock:
-            self._said.set()
+            self._event.set()
             for each in self._sockets:
                 _shut(each)
 
     def is_set(self) -> bool:
-        """Whether it was said."""
-        return self._said.is_set()
+        """Return whether it is cancelled."""
+        return self._event.is_set()
 
     def check(self) -> None:
-        """Do nothing as long as it was not said.
+        """Raise if it is cancelled.
 
         Raises:
-            Stopped: If it was.
+            Stopped: If it is.
         """
-        if self._said.is_set():
+        if self._event.is_set():
             raise Stopped
 
     def pause(self, seconds: float) -> None:
-        """Wait.
+        """Sleep.
 
         Args:
             seconds: How long.
 
         Raises:
-            Stopped: As soon as it is said.
+            Stopped: As soon as it is cancelled.
         """
-        if self._said.wait(seconds):
+        if self._event.wait(seconds):
             raise Stopped
 
     @contextmanager
     def watched(self) -> Iterator[Trace]:
-        """Watch the connections of one request; gives what httpx is to call as its `trace`."""
+        """Watch the connections of one request; yields the `trace` callback for httpx."""
         mine: set[socket.socket] = set()
 
         def trace(event: str, info: Any) -> None:
             if event != "connection.connect_tcp.complete":
                 return
-            # A descriptor of our own: that of the connection goes to another object when TLS begins, before its
-            # handshake is done.
+            # A duplicate descriptor: when TLS begins, the connection's own moves to another object before the
+            # handshake is complete.
             opened = info["return_value"].get_extra_info("socket").dup()
             with self._lock:
                 mine.add(opened)
                 self._sockets.add(opened)
-                if self._said.is_set():
+                if self._event.is_set():
                     _shut(opened)
 
         try:
@@ -89,21 +89,21 @@ class Stop:
 
 
 def _shut(opened: socket.socket) -> None:
-    # Below TLS: no farewell is awaited. Who waits for a byte there wakes up.
+    # Below TLS, without its closing handshake: a thread that waits for a byte wakes up.
     with suppress(OSError):
         opened.shutdown(socket.SHUT_RDWR)
 
 
 def interruptibly(act: Callable[[Stop], T], look: Callable[[], None], wake: Callable[[], None] | None = None) -> T:
-    """Do something that may sit in a socket or a lock for minutes, and leave it once it is not wanted.
+    """Run a function that may block in a socket or a lock for minutes, and return as soon as it is cancelled.
 
     Args:
-        act: What is to be done, in a thread of its own: one that is left is told to end.
-        look: Called again and again until it is done; waits a moment, and may raise.
+        act: The function, run in a thread of its own; an abandoned thread is cancelled.
+        look: Called repeatedly until it is done; waits briefly, and may raise.
         wake: Called in that thread when it is done.
 
     Raises:
-        Exception: What `act` or `look` raises.
+        Exception: Errors of `act` or `look`.
     """
     future: Future[T] = Future()
     stop = Stop()

@@ -1,7 +1,7 @@
-"""The time of a request: whatever drips in meanwhile, its connections end with it, and with who wants the answer.
+"""Time limit of a request, whatever the other side sends.
 
-A timeout of the network is one of silence: a byte now and then, in a header or in the frame of a body, passes it for
-ever. So the connection is watched from outside, and shut down.
+Network timeouts measure silence: a byte now and then, in a header or in the framing of a body, defeats them. So a
+thread watches the connection and shuts it down.
 """
 
 from __future__ import annotations
@@ -17,59 +17,59 @@ from tunefleet.errors import UnreachableError
 
 __all__ = ["PIECE_BYTES", "Limit", "cut"]
 
-# So much of what is sent must be taken in the time of a piece.
+# Size of the pieces of a request body that are timed.
 PIECE_BYTES: Final = 64 << 10
 
 
 class Limit:
-    """How long one request may take, over all the redirects that it follows; it begins when it is made.
+    """How long one request may take, including its redirects; starts when it is created.
 
     Args:
         seconds: How long.
-        stop: Ends it early.
+        stop: Cancels it early.
     """
 
     def __init__(self, seconds: float, stop: Stop | None = None) -> None:
         self._stop = stop or Stop()
         self._over = Stop()
-        self._news = threading.Condition()
+        self._changed = threading.Condition()
         self._watching = False
         self._seconds = seconds
         self._ends: float | None = time.monotonic() + seconds
         self._went_on = False
 
     def renew(self, seconds: float) -> None:
-        """Let so much time begin now: something has come."""
-        with self._news:
+        """Restart the limit: there was progress."""
+        with self._changed:
             self._seconds, self._went_on = seconds, True
-            # Later is seen by whoever watches when the former time is over.
+            # The watching thread sees a later deadline when the former one passes: wake it only for an earlier one.
             sooner = self._ends is None or time.monotonic() + seconds < self._ends
             self._ends = time.monotonic() + seconds
             if sooner:
-                self._news.notify_all()
+                self._changed.notify_all()
 
     def rest(self) -> None:
-        """Let no time pass until it is renewed: this end is busy."""
-        with self._news:
+        """Suspend the limit until `renew`: this end is busy."""
+        with self._changed:
             self._ends = None
 
     def check(self, who: str) -> None:
-        """Do nothing if it was kept.
+        """Raise if the limit was exceeded.
 
         Args:
-            who: Is asked, in words.
+            who: Name of the host in the message.
 
         Raises:
-            Stopped: If nobody wants the answer any more.
+            Stopped: If the request was cancelled.
             UnreachableError: If the time was over.
         """
         self._stop.check()
         if self._over.is_set():
-            how = "does not go on" if self._went_on else "does not end its answer"
+            how = "made no progress" if self._went_on else "did not complete its response"
             raise UnreachableError(f"{who} {how} within {self._seconds:g} seconds.")
 
     def renewed_by(self, pieces: Iterable[bytes], seconds: float) -> Iterator[bytes]:
-        """Yield what is sent; each piece has so much time, and the answer after them. To make a piece costs none."""
+        """Yield a request body with a limit per piece and for the response; creating a piece is not timed."""
         self.rest()
         for piece in pieces:
             self.renew(seconds)
@@ -79,30 +79,30 @@ class Limit:
 
     @contextmanager
     def watched(self) -> Iterator[Trace]:
-        """End the connections of the body in time; gives what httpx is to call as the `trace` of each request."""
-        with self._over.watched() as ours, self._stop.watched() as theirs:
+        """Shut connections down when the time is over; yields the `trace` callback of each request for httpx."""
+        with self._over.watched() as on_limit, self._stop.watched() as on_stop:
 
             def trace(event: str, info: object) -> None:
-                ours(event, info)
-                theirs(event, info)
+                on_limit(event, info)
+                on_stop(event, info)
 
             self._watching = True
             threading.Thread(target=self._watch, name="limit", daemon=True).start()
             try:
                 yield trace
             finally:
-                with self._news:
+                with self._changed:
                     self._watching = False
-                    self._news.notify_all()
+                    self._changed.notify_all()
 
     def _watch(self) -> None:
-        with self._news:
+        with self._changed:
             while self._watching:
                 left = None if self._ends is None else self._ends - time.monotonic()
                 if left is not None and left <= 0:
                     self._over.set()
                     return
-                self._news.wait(left)
+                self._changed.wait(left)
 
 
 def cut(pieces: Iterable[bytes]) -> Iterator[bytes]:

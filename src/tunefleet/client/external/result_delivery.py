@@ -1,6 +1,6 @@
-"""Deliver a task's result and files to where its document wants them: an address, or a bucket.
+"""Delivers a task's result and files to the destination of its workflow file: a URL or a bucket.
 
-Which addresses may be reached is the business of `reach`.
+`ssrf_guard` decides which addresses may be reached.
 """
 
 from __future__ import annotations
@@ -20,19 +20,19 @@ from tunefleet.errors import InputError, TooLargeError, UnreachableError
 from tunefleet.schemas.compat.task_results import ENVELOPE_NAME, ResultEnvelope
 
 _PIECE_BYTES: Final = 1 << 20
-_LASTING: Final = frozenset({400, 401, 403, 404, 405, 410, 411, 415, 422})
-"""Answers that a repetition does not change."""
+_PERMANENT: Final = frozenset({400, 401, 403, 404, 405, 410, 411, 415, 422})
+"""Statuses that a retry does not change."""
 
 
 @dataclass(frozen=True, slots=True)
 class Receiver:
-    """Where results go.
+    """Where results are sent.
 
     Args:
-        url: The result goes there, files to `URL/TASK_ID/files`.
-        method: Of the request with the result.
-        headers: Sent along.
-        timeout_s: Silence after which the receiver is given up; it must have answered so long after all was sent.
+        url: Receives the result; files go to `URL/TASK_ID/files`.
+        method: HTTP method of the request with the result.
+        headers: Headers of the requests.
+        timeout_s: Idle timeout, and the time to respond after everything was sent.
     """
 
     url: str
@@ -42,17 +42,17 @@ class Receiver:
 
     @property
     def timeout(self) -> httpx.Timeout:
-        """The limits in httpx's words."""
+        """The limits as httpx's type."""
         return httpx.Timeout(self.timeout_s, connect=min(10.0, self.timeout_s))
 
 
 class Outward:
-    """Sends to one receiver.
+    """Sends results to one HTTP receiver.
 
     Args:
         allowed: Hosts and networks in private ranges that may be reached.
-        throttle: Holds it to a speed.
-        stop: Ends what is on its way.
+        throttle: Limits the transfer rate.
+        stop: Cancels a running transfer.
     """
 
     def __init__(
@@ -72,10 +72,10 @@ class Outward:
         """Send a result.
 
         Raises:
-            ForbiddenError: If the address may not be reached.
-            InputError: If the receiver refuses it.
-            UnreachableError: If the receiver does not answer, or cannot take it now.
-            Stopped: If nobody wants it to be sent any more.
+            ForbiddenError: If the address is not allowed.
+            InputError: If the receiver rejects it.
+            UnreachableError: If the receiver does not respond, or cannot accept it now.
+            Stopped: If it was cancelled.
         """
         body = envelope.model_dump_json().encode()
         if self._throttle is not None:
@@ -86,9 +86,9 @@ class Outward:
         _refuse(url, answer)
 
     def file(self, task_id: str, path: Path) -> None:
-        """Send a file, as multipart; raises what `result` raises."""
+        """Send a file as multipart form data; raises as `result` does."""
         url = f"{self._receiver.url.rstrip('/')}/{task_id}/files"
-        # The body says itself what it is.
+        # The multipart body sets its own content type.
         headers = {name: value for name, value in self._receiver.headers.items() if name.lower() != "content-type"}
         boundary = f"tunefleet-{path.stat().st_mtime_ns:x}"
         head = (
@@ -96,6 +96,7 @@ class Outward:
             "Content-Type: application/octet-stream\r\n\r\n"
         ).encode()
         tail = f"\r\n--{boundary}--\r\n".encode()
+        # An explicit length: without it httpx would send a streamed body chunked, which some receivers refuse.
         length = len(head) + path.stat().st_size + len(tail)
         headers |= {"Content-Type": f"multipart/form-data; boundary={boundary}", "Content-Length": str(length)}
         pieces = _pieces(head, path, tail)
@@ -110,15 +111,15 @@ class Outward:
 
 
 class IntoBucket:
-    """Sends to a place in a bucket: `PREFIX/TASK_ID/NAME`.
+    """Writes results into a bucket: `PREFIX/TASK_ID/NAME`.
 
     Args:
-        url: `s3://BUCKET/PREFIX`; the service is that of this process's settings.
-        throttle: Holds it to a speed.
-        stop: Ends what is on its way.
+        url: `s3://BUCKET/PREFIX`; the endpoint comes from this process's settings.
+        throttle: Limits the transfer rate.
+        stop: Cancels a running transfer.
 
     Raises:
-        MachineError: If this machine lacks the package.
+        MachineError: If the required package is not installed.
     """
 
     def __init__(
@@ -131,12 +132,12 @@ class IntoBucket:
         self._stop = stop or Stop()
 
     def result(self, envelope: ResultEnvelope) -> None:
-        """Write a result, over an older one.
+        """Write a result; replaces an older one.
 
         Raises:
             ForbiddenError: If the key may not write.
-            NotFoundError: If there is no such bucket.
-            UnreachableError: If the service does not answer.
+            NotFoundError: If the bucket does not exist.
+            UnreachableError: If the service does not respond.
         """
         with tempfile.TemporaryDirectory(prefix="tunefleet-result-") as folder:
             path = Path(folder) / ENVELOPE_NAME
@@ -144,7 +145,7 @@ class IntoBucket:
             self.file(envelope.task_id, path)
 
     def file(self, task_id: str, path: Path) -> None:
-        """Write a file; raises what `result` raises."""
+        """Write a file; raises as `result` does."""
         self._place.put([(f"{task_id}/{path.name}", path)], self._sent, replace=True)
 
     def _sent(self, count: int) -> None:
@@ -165,9 +166,9 @@ def _refuse(url: str, answer: httpx.Response) -> None:
     if answer.is_success:
         return
     status = answer.status_code
-    sentence = f"{shown(url)} answers {status}."
+    sentence = f"{shown(url)} responded with status {status}."
     if status == httpx.codes.REQUEST_ENTITY_TOO_LARGE:
         raise TooLargeError(sentence)
-    if status in _LASTING or answer.is_redirect:
+    if status in _PERMANENT or answer.is_redirect:
         raise InputError(sentence, hint="Check output.destination.")
     raise UnreachableError(sentence)

@@ -1,7 +1,7 @@
-"""Reach addresses that a user gave, without reaching what they must not reach.
+"""Requests to addresses that a user gave, protected against server-side request forgery (SSRF).
 
-The host is looked up here, and the connection goes to the very address that was checked; redirects are checked
-again. Private ranges need to be allowed, metadata services never are.
+The host is resolved here and the connection goes to exactly the address that was checked; redirects are checked again.
+Private ranges must be allowed explicitly, metadata services are never reachable.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _REDIRECTS: Final = 5
 _METADATA: Final = frozenset({"169.254.169.254", "169.254.170.2", "fd00:ec2::254", "100.100.100.200", "168.63.129.16"})
 _NAT64_LOCAL: Final = ipaddress.IPv6Network("64:ff9b:1::/48")
 _V4_AT_END: Final = (ipaddress.IPv6Network("64:ff9b::/96"), _NAT64_LOCAL, ipaddress.IPv6Network("::/96"))
-"""IPv6 networks in which an address ends with the IPv4 address that it leads to."""
+"""IPv6 networks whose addresses embed an IPv4 address in their last 32 bits."""
 _PORTS: Final = {"http": 80, "https": 443}
 
 Address = ipaddress.IPv4Address | ipaddress.IPv6Address
@@ -36,7 +36,7 @@ class Reach:
 
     Args:
         allowed: Hosts and networks in private ranges that may be reached.
-        who: Which process reaches them, in words: whose settings a refusal names.
+        who: Name of the process whose settings a refusal mentions.
     """
 
     def __init__(self, allowed: Sequence[str] = (), *, who: str = "worker") -> None:
@@ -53,20 +53,20 @@ class Reach:
         timeout: httpx.Timeout = TIMEOUT,
         limit: Limit | None = None,
     ) -> Iterator[httpx.Response]:
-        """Open an answer, redirects followed and checked; its body is not read.
+        """Open a response, following and checking redirects; its body is not read.
 
         Args:
-            url: An http or https address.
-            headers: Sent along; credentials only as long as the host stays the same.
-            timeout: Of the network: how long it may be silent.
-            limit: How long it may take whatever it sends, redirects and all; whoever reads much renews it. By default
-                so long as the network may be silent, for the whole answer.
+            url: An HTTP(S) URL.
+            headers: Headers; on a redirect to another host, only those of the range are kept.
+            timeout: Idle timeout of the network.
+            limit: Total time including redirects, whatever the host sends; renew it while reading a long body. Default:
+                the idle timeout, for the complete response.
 
         Raises:
-            ForbiddenError: If the address, or one that it leads to, may not be reached.
-            UnreachableError: If the host does not answer, or does not do so in time.
-            InputError: If it leads nowhere.
-            Stopped: If nobody wants the answer any more.
+            ForbiddenError: If the address, or one that it redirects to, is not allowed.
+            UnreachableError: If the host does not respond in time.
+            InputError: If a redirect has no target.
+            Stopped: If it was cancelled.
         """
         first, sent = origin_of(url), dict(headers or {})
         limit = limit or Limit(silence_s(timeout))
@@ -82,7 +82,7 @@ class Reach:
                     response.close()
                 if origin_of(url) != first:
                     sent = {name: value for name, value in sent.items() if name.lower() in {"range", "if-range"}}
-        raise UnreachableError(f"{shown(url)} redirects too often.")
+        raise UnreachableError(f"{shown(url)} has too many redirects.")
 
     def send(
         self,
@@ -94,20 +94,20 @@ class Reach:
         content: bytes | Iterable[bytes] = b"",
         stop: Stop | None = None,
     ) -> httpx.Response:
-        """Send a request and return the answer, its body unread; a redirect is an answer too.
+        """Send a request and return the response with its body unread; redirects are returned, not followed.
 
         Args:
-            url: An http or https address.
-            headers: Sent along; the length of what comes in pieces is among them.
-            timeout: Of the network: how long it may be silent. The host has as long to take each piece of the content,
-                and to answer after the last one, whatever it sends meanwhile.
-            content: What is sent.
-            stop: Ends it early.
+            url: An HTTP(S) URL.
+            headers: Headers, including the length of content in pieces.
+            timeout: Idle timeout of the network; also the time to accept each piece of the content, and to respond
+                after the last one.
+            content: The request body.
+            stop: Cancels it.
 
         Raises:
-            ForbiddenError: If the address may not be reached.
-            UnreachableError: If the host does not answer, or does not do so in time.
-            Stopped: If nobody wants the answer any more.
+            ForbiddenError: If the address is not allowed.
+            UnreachableError: If the host does not respond in time.
+            Stopped: If it was cancelled.
         """
         sent, seconds = dict(headers or {}), silence_s(timeout)
         if isinstance(content, bytes):
@@ -135,7 +135,7 @@ class Reach:
         headers: Mapping[str, str],
         **body: Any,
     ) -> httpx.Request:
-        """Make the request to the very address that was checked; name and certificate stay those of the host."""
+        """Create a request to the address that was checked, with the host's name for `Host` and the certificate."""
         target = httpx.URL(url).copy_with(host=str(self.check_url(url)))
         parts = urlsplit(url)
         named = {**headers, "Host": parts.netloc.rpartition("@")[2]}
@@ -144,31 +144,31 @@ class Reach:
         )
 
     def check_url(self, url: str) -> Address:
-        """Look up the host of an http or https address; returns and raises what `check` does."""
+        """Resolve the host of an HTTP(S) URL; returns and raises as `check` does."""
         scheme, host, port = origin_of(url)
         if scheme not in _PORTS or not host:
-            raise ForbiddenError(f"{shown(url)} is no http or https address.")
+            raise ForbiddenError(f"{shown(url)} is not an HTTP or HTTPS URL.")
         return self.check(host, port)
 
     def check(self, host: str, port: int) -> Address:
-        """Look a host up and return the address to connect to.
+        """Resolve a host and return the address to connect to.
 
         Raises:
-            ForbiddenError: If one of its addresses may not be reached.
+            ForbiddenError: If one of its addresses is not allowed.
             UnreachableError: If it has none.
         """
         found = addresses_of(host, port)
         if not found:
-            raise UnreachableError(f"The host {host} has no address.")
+            raise UnreachableError(f"Cannot resolve the host {host}.")
+        # Every address is checked, not only the first: otherwise a name with one public and one private address passes.
         for address in found:
             if str(_end_of(address)) in _METADATA:  # no setting helps
-                raise ForbiddenError(f"{host} is {address}, a metadata service of clouds; it is never reached.")
+                raise ForbiddenError(f"{host} is {address}, a cloud metadata service; access is never allowed.")
             if not self._may_reach(host, address):
-                known = f"{host} is {address}, which" if host.strip("[]") != str(address) else host
+                resolved = f"{host} resolves to {address}, which" if host.strip("[]") != str(address) else host
                 raise ForbiddenError(
-                    f"{known} is not a public address.",
-                    hint=f"If it is meant, add it to TUNEFLEET_URL_ALLOW of the {self._who}, which reads it when it "
-                    f"starts.",
+                    f"{resolved} is not a public address.",
+                    hint=f"To allow it, add it to TUNEFLEET_URL_ALLOW of the {self._who} and restart the {self._who}.",
                 )
         return found[0]
 
@@ -177,35 +177,37 @@ class Reach:
         if host.lower() in self._hosts or any(each in network for network in self._networks for each in (address, end)):
             return True
         if isinstance(address, ipaddress.IPv6Address) and (address in _NAT64_LOCAL or address.is_site_local):
-            return False  # somebody's own network, which not every version of `ipaddress` knows
+            return False  # private networks that not every version of `ipaddress` recognizes
         return bool(end.is_global and not end.is_multicast)
 
 
 def moved_to(url: str, response: httpx.Response) -> str:
-    """Return where a redirect leads.
+    """Return the target of a redirect.
 
     Raises:
-        InputError: If it does not say so, or in a way that nobody can follow.
+        InputError: If the target is missing or invalid.
     """
     try:
         found = urljoin(url, response.headers["location"])
         urlsplit(found)
     except (KeyError, ValueError):
-        raise InputError(f"{shown(url)} answers {response.status_code} and does not say where to go on.") from None
+        raise InputError(
+            f"{shown(url)} responded with redirect {response.status_code} without a valid location."
+        ) from None
     return found
 
 
 def addresses_of(host: str, port: int) -> list[Address]:
-    """Return the addresses of a host, as the system knows them now; none if it is unknown."""
+    """Resolve a host with the system's resolver; empty if it is unknown."""
     try:
         found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
-    except (OSError, ValueError):  # or no name of a host at all
+    except (OSError, ValueError):  # ValueError: not a valid host name
         return []
     return [ipaddress.ip_address(str(entry[4][0]).partition("%")[0]) for entry in found]
 
 
 def origin_of(url: str) -> tuple[str, str, int]:
-    """Return scheme, host and port of an address; of what is none, empty texts and 0."""
+    """Return scheme, host and port of a URL; empty strings and 0 if it is invalid."""
     try:
         parts = urlsplit(url)
         return parts.scheme, (parts.hostname or "").lower(), parts.port or _PORTS.get(parts.scheme, 0)
@@ -214,7 +216,7 @@ def origin_of(url: str) -> tuple[str, str, int]:
 
 
 def _end_of(address: Address) -> Address:
-    """Return where an address leads: of an IPv6 address that stands for an IPv4 address, that one."""
+    """Return the address that is finally reached: the embedded IPv4 address of an IPv6 address, if there is one."""
     if isinstance(address, ipaddress.IPv4Address):
         return address
     inside = address.ipv4_mapped or address.sixtofour
@@ -224,7 +226,7 @@ def _end_of(address: Address) -> Address:
 
 
 def same_server(one: str, other: str) -> bool:
-    """Whether two addresses lead to one server: the same port of the same host, whatever they call it."""
+    """Return whether two URLs refer to the same server: the same port of the same host, under any name."""
     (scheme, host, port), (other_scheme, other_host, other_port) = origin_of(one), origin_of(other)
     if not host or (scheme, port) != (other_scheme, other_port):
         return False
@@ -232,7 +234,7 @@ def same_server(one: str, other: str) -> bool:
 
 
 def shown(url: str) -> str:
-    """Return an address without what may be secret in it."""
+    """Return a URL without credentials, query and fragment."""
     try:
         parts = urlsplit(url)
     except ValueError:
@@ -241,17 +243,17 @@ def shown(url: str) -> str:
 
 
 def _client(timeout: httpx.Timeout) -> httpx.Client:
-    # No proxy from the environment: it would look the name up again, and connect to what it finds.
+    # No proxy from the environment: it would resolve the name again and connect to an unchecked address.
     return httpx.Client(timeout=timeout, follow_redirects=False, trust_env=False, verify=trust.context())
 
 
 def silence_s(timeout: httpx.Timeout) -> float:
-    """Return how long a host that says nothing is waited for, to connect and to answer."""
+    """Return how long to wait for a silent host, to connect and to respond."""
     return (timeout.connect or 0.0) + (timeout.read or 0.0)
 
 
 def _timeout(client: httpx.Client | httpx.AsyncClient) -> dict[str, Any]:
-    # Extensions of a request take the place of the client's, and with them its limits.
+    # Extensions of a request replace the client's, including its timeouts.
     return {"timeout": client.timeout.as_dict()}
 
 
@@ -259,10 +261,10 @@ def _timeout(client: httpx.Client | httpx.AsyncClient) -> dict[str, Any]:
 def _in_our_words(url: str, limit: Limit) -> Iterator[None]:
     try:
         yield
-        limit.check(shown(url))  # what this end has cut off may read like a whole answer
+        limit.check(shown(url))  # a connection that we closed may look like a complete response
     except (httpx.HTTPError, httpx.InvalidURL, UnicodeError) as error:
         limit.check(shown(url))
-        raise UnreachableError(f"{shown(url)} cannot be reached: {error}.", detail=repr(error)) from error
+        raise UnreachableError(f"Cannot reach {shown(url)}: {error}.", detail=repr(error)) from error
 
 
 def _networks(allowed: Iterable[str]) -> Iterator[Any]:

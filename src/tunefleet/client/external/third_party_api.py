@@ -1,7 +1,7 @@
-"""Speak JSON with a service of somebody else's that asks for a key, and that may charge for what it is asked.
+"""JSON client for a third-party service that takes a key and may charge for requests.
 
-A request that changes something is sent once. It is repeated only where it surely did not arrive: where nobody took
-the connection. A request that only reads is repeated as often as its patience allows.
+A mutating request is sent once. It is retried only if it certainly did not arrive, that is, if the connection failed. A
+read request is retried up to its limit.
 """
 
 from __future__ import annotations
@@ -25,20 +25,20 @@ log = logging.getLogger(__name__)
 
 _CONNECT_S: Final = 10.0
 _NOT_SENT: Final = (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout, httpx.UnsupportedProtocol)
-"""Nothing of the request has left this machine."""
+"""Errors before any byte of the request was sent."""
 _PASSING: Final = frozenset({408, 425, 429})
 
 
 class NotArrivedError(UnreachableError):
-    """Nobody took the connection: the request surely did not arrive."""
+    """The connection failed: the request certainly did not arrive."""
 
 
 class UncertainError(UnreachableError):
-    """The request was sent, and there is no answer that says what became of it."""
+    """The request was sent, but its outcome is unknown."""
 
 
 class _Busy(UnreachableError):
-    """The service answers that it cannot answer now."""
+    """The service reports that it is temporarily unavailable."""
 
     def __init__(self, message: str, later: float | None) -> None:
         super().__init__(message)
@@ -47,11 +47,11 @@ class _Busy(UnreachableError):
 
 @dataclass(frozen=True, slots=True)
 class Patience:
-    """How often something is tried.
+    """Retry policy.
 
     Args:
-        first_s: About how long the first pause is; each further one is twice as long.
-        longest_s: No pause is longer, unless the service asks for one.
+        first_s: Approximate first pause; doubles with each retry.
+        longest_s: Longest pause, unless the service requests a longer one.
     """
 
     tries: int = 5
@@ -61,10 +61,10 @@ class Patience:
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """What a service answered.
+    """Response of a service.
 
     Args:
-        body: JSON; null if the answer was none.
+        body: JSON body; `None` if the response is not JSON.
     """
 
     status: int
@@ -72,24 +72,24 @@ class Reply:
 
     @property
     def good(self) -> bool:
-        """Whether it did what was asked."""
+        """Whether the request succeeded."""
         return 200 <= self.status < 300
 
     @property
     def uncertain(self) -> bool:
-        """Whether it may have done what was asked although it does not say so."""
+        """Whether the request may have taken effect despite this response."""
         return self.status >= 500 or self.status == httpx.codes.REQUEST_TIMEOUT or (self.good and self.body is None)
 
 
 class Service:
-    """One service; the key goes with every request, and into no message.
+    """One service; the key is sent with every request and appears in no message.
 
     Args:
-        name: What messages call it.
-        url: Where it is; paths are put behind that.
+        name: Name in messages.
+        url: Base URL.
         key: Sent as a bearer token.
-        timeout_s: Silence after which an answer is not waited for.
-        patience: For requests that may be repeated.
+        timeout_s: Idle timeout.
+        patience: Retry policy of repeatable requests.
     """
 
     def __init__(
@@ -101,37 +101,37 @@ class Service:
         self._http: httpx.AsyncClient | None = None
 
     async def get(self, path: str, params: Mapping[str, Any] | None = None) -> Reply:
-        """Ask for something.
+        """Send a GET request with retries.
 
         Raises:
-            UnreachableError: If the service does not answer, or only that it cannot.
+            UnreachableError: If the service does not respond, or stays unavailable.
         """
         async for attempt in self._retrying(UnreachableError):
             with attempt:
                 reply, later = await self._send("GET", path, params=params)
                 if reply.status in _PASSING or reply.status >= 500:
-                    raise _Busy(f"{self._name} answers {reply.status}.", later)
+                    raise _Busy(f"{self._name} responded with status {reply.status}.", later)
                 return reply
         raise AssertionError("the last try returns or raises")
 
     async def post(self, path: str, body: Any) -> Reply:
-        """Ask for something to be done, once.
+        """Send a POST request once.
 
         Returns:
-            The answer, whatever its status; see `Reply.uncertain`.
+            The response, whatever its status; see `Reply.uncertain`.
 
         Raises:
-            NotArrivedError: If the service cannot be reached: nothing was done.
-            UncertainError: If there is no answer: it may have been done.
+            NotArrivedError: If the service is unreachable: the request had no effect.
+            UncertainError: If there is no response: it may have had an effect.
         """
         return await self._once("POST", path, json=body)
 
     async def delete(self, path: str) -> Reply:
-        """Ask for something to be removed; as `post`."""
+        """Send a DELETE request once; as `post`."""
         return await self._once("DELETE", path)
 
     async def close(self) -> None:
-        """Let go of the connections."""
+        """Close the connections."""
         if self._http is not None:
             await self._http.aclose()
             self._http = None
@@ -145,17 +145,17 @@ class Service:
 
     async def _send(self, method: str, path: str, **what: Any) -> tuple[Reply, float | None]:
         if self._http is None:
-            # Reads the certificates of the machine, which takes a while.
+            # In a thread: the constructor loads the system's certificates, which takes a while.
             self._http = await asyncio.to_thread(httpx.AsyncClient, timeout=self._timeout)
         headers = {"Authorization": f"Bearer {self._key.get_secret_value()}"}
         try:
             response = await self._http.request(method, self._url + path, headers=headers, **what)
         except _NOT_SENT as error:
-            raise NotArrivedError(f"{self._name} cannot be reached: {type(error).__name__}.") from error
+            raise NotArrivedError(f"Cannot reach {self._name}: {type(error).__name__}.") from error
         except httpx.InvalidURL as error:
-            raise NotArrivedError(f"{self._name} has an address that is none.") from error
+            raise NotArrivedError(f"{self._name} has an invalid URL.") from error
         except httpx.HTTPError as error:
-            raise UncertainError(f"{self._name} does not answer: {type(error).__name__}.") from error
+            raise UncertainError(f"{self._name} did not respond: {type(error).__name__}.") from error
         return Reply(response.status_code, _json(response)), later_s(response.headers)
 
     def _retrying(self, error: type[UnreachableError]) -> AsyncRetrying:
@@ -164,32 +164,32 @@ class Service:
             retry=retry_if_exception_type(error),
             stop=stop_after_attempt(patience.tries),
             wait=_Wait(patience),
-            before_sleep=_say_pause,
+            before_sleep=_log_pause,
             reraise=True,
         )
 
 
-def _say_pause(retry_state: RetryCallState) -> None:
+def _log_pause(retry_state: RetryCallState) -> None:
     error = retry_state.outcome.exception() if retry_state.outcome is not None else None
     pause_s = 0.0 if retry_state.next_action is None else retry_state.next_action.sleep
-    log.info("%s Asked again in %.1f s, attempt %d.", error, pause_s, retry_state.attempt_number + 1)
+    log.info("%s Retrying in %.1f s, attempt %d.", error, pause_s, retry_state.attempt_number + 1)
 
 
 class _Wait(wait_base):
-    """As long as the service asks for; else longer from time to time."""
+    """Waits as long as the service requests, else with exponential backoff."""
 
     def __init__(self, patience: Patience) -> None:
-        self._grows = wait_random_exponential(patience.first_s, patience.longest_s)
+        self._backoff = wait_random_exponential(patience.first_s, patience.longest_s)
 
     def __call__(self, retry_state: RetryCallState) -> float:
         error = retry_state.outcome.exception() if retry_state.outcome is not None else None
         later = error.later if isinstance(error, _Busy) else None
-        return self._grows(retry_state) if later is None else later
+        return self._backoff(retry_state) if later is None else later
 
 
 def _json(response: httpx.Response) -> Any:
     try:
-        # Python's own: services that are written in it answer with NaN where they have no number.
+        # The standard library's parser accepts NaN, which services written in Python send.
         return json.loads(response.content)
     except ValueError:
         return None

@@ -1,4 +1,4 @@
-"""Post a short message to an address that a user gave; who may be reached is `reach`'s business."""
+"""Posts a short message to an address that a user gave; `ssrf_guard` decides what may be reached."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ _MAX_LATER_S: Final = 3600.0
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What a receiver said.
+    """Response of a receiver.
 
     Args:
-        later_s: In how many seconds it wants to be asked again; null if it did not say.
+        later_s: Seconds of `Retry-After`; `None` if not sent.
     """
 
     host: str
@@ -36,65 +36,65 @@ class Answer:
 
     @property
     def taken(self) -> bool:
-        """Whether it took the message."""
+        """Whether the receiver accepted the message."""
         return 200 <= self.status < 300
 
     @property
     def lasting(self) -> bool:
-        """Whether another try would be answered the same."""
+        """Whether a retry would fail, too."""
         return not self.taken and self.status < 500 and self.status not in {408, 409, 423, 425, 429}
 
 
 async def post(url: str, body: bytes, headers: Mapping[str, str], *, reach: Reach, executor: Executor) -> Answer:
-    """Post a message; a redirect that keeps method and body is followed, if its target may be reached.
+    """Post a message; a redirect that keeps method and body is followed if its target is allowed.
 
     Args:
-        url: An http or https address.
-        headers: Sent along.
-        reach: Who may be reached.
-        executor: Looks names up: that may take long, and blocks.
+        url: An HTTP(S) URL.
+        headers: Headers of the request.
+        reach: Decides what is allowed.
+        executor: Runs DNS lookups, which block and may take long.
 
     Raises:
-        ForbiddenError: If the address, or one that it leads to, may not be reached.
-        UnreachableError: If the receiver does not answer in time; no message of these names more than a host.
+        ForbiddenError: If the address, or one that it redirects to, is not allowed.
+        UnreachableError: If the receiver does not respond in time; the message contains only the host.
     """
     host = urlsplit(url).hostname or "the address"
     try:
         async with asyncio.timeout(_WHOLE_S):
             return await _post(url, body, headers, reach, executor)
     except TimeoutError:
-        raise UnreachableError(f"{host} does not answer within {_WHOLE_S:.0f} seconds.") from None
+        raise UnreachableError(f"{host} did not respond within {_WHOLE_S:.0f} seconds.") from None
     except (httpx.HTTPError, httpx.InvalidURL, UnicodeError, ValueError) as error:
-        raise UnreachableError(f"{host} cannot be reached: {_said(error)}.", detail=repr(error)) from error
+        raise UnreachableError(f"Cannot reach {host}: {_reason(error)}.", detail=repr(error)) from error
 
 
 async def _post(url: str, body: bytes, headers: Mapping[str, str], reach: Reach, executor: Executor) -> Answer:
     loop = asyncio.get_running_loop()
-    # No proxy from the environment: it would look the name up again, and connect to what it finds.
+    # No proxy from the environment: it would resolve the name again and connect to an unchecked address.
     async with httpx.AsyncClient(timeout=_TIMEOUT, follow_redirects=False, trust_env=False) as client:
         for _ in range(_REDIRECTS + 1):
-            here = url
-            ask = partial(reach.request, client, "POST", here, headers=headers, content=body)
+            current = url
+            ask = partial(reach.request, client, "POST", current, headers=headers, content=body)
             request = await loop.run_in_executor(executor, ask)
-            # Nothing of the answer's body is needed, however much there is.
+            # The response body is not needed, however long it is.
             response = await client.send(request, stream=True)
             await response.aclose()
             if response.status_code not in {307, 308} or "location" not in response.headers:
                 break
-            url = urljoin(here, response.headers["location"])
+            url = urljoin(current, response.headers["location"])
         else:
-            raise UnreachableError(f"{urlsplit(url).hostname} redirects too often.")
-    return Answer(urlsplit(here).hostname or "", response.status_code, later_s(response.headers))
+            raise UnreachableError(f"{urlsplit(url).hostname} has too many redirects.")
+    return Answer(urlsplit(current).hostname or "", response.status_code, later_s(response.headers))
 
 
-def _said(error: Exception) -> str:
+def _reason(error: Exception) -> str:
     text = str(error).strip().rstrip(".")
-    # What is said of an address may have all of it in it.
+    # The error's text may contain the complete URL, which may be secret.
     return text if text and "//" not in text else type(error).__name__
 
 
 def later_s(headers: httpx.Headers) -> float | None:
-    """Return in how many seconds a host wants to be asked again (`Retry-After`); null if it does not say."""
+    """Return the seconds of `Retry-After`; `None` without a valid header."""
     text = headers.get("retry-after", "").strip()
     if text.replace(".", "", 1).isdigit():
         return min(float(text), _MAX_LATER_S)

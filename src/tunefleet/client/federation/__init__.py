@@ -1,1 +1,1 @@
-"""What a federated trainer asks of the server."""
+"""The server API of a federated trainer."""

@@ -1,8 +1,8 @@
-"""`FederatedClient`: one worker's end of a federation, for training loops that somebody wrote himself.
+"""`FederatedClient`: one worker's end of a federation, for custom training loops.
 
-It needs no torch: adapters are folders as PEFT saves them, or named NumPy arrays. What is sent goes on where it broke,
-is tried again while the server does not answer, and counts once however often it is sent. `FederatedCallback` does the
-same for whoever has a Trainer, on top of this.
+It needs no torch: adapters are folders as PEFT saves them, or named NumPy arrays. Transfers resume after an
+interruption, are retried while the server does not respond, and count once however often they are sent.
+`FederatedCallback` does the same for Hugging Face's Trainer, on top of this client.
 """
 
 from __future__ import annotations
@@ -41,20 +41,20 @@ from tunefleet.schemas.federated import (
     VersionView,
 )
 
-# So long, at most, the server is asked to hold one answer.
+# Longest long poll.
 _HELD_S: Final = 30.0
 
 
 class _Changes(RootModel[dict[str, Any]]):
-    """What a worker changes of what the server knows of it."""
+    """Changed fields of a member."""
 
 
 class Fetched(NamedTuple):
-    """A version that was fetched.
+    """A downloaded version.
 
     Args:
-        round: That made it; None for a rollback.
-        folder: Where it lies, as PEFT loads it.
+        round: Round that produced it; `None` for a rollback.
+        folder: Its folder, in PEFT's format.
     """
 
     version: int
@@ -63,7 +63,7 @@ class Fetched(NamedTuple):
 
 
 class FederatedClient:
-    """One worker of one federation; may be shared between threads.
+    """One worker of one federation; thread-safe.
 
         with FederatedClient("http://server:8000", "fed-…", "lab-3", token) as federation:
             federation.upload("out/adapter", step=100, num_examples=1600)
@@ -72,19 +72,19 @@ class FederatedClient:
                 folder = fetched.folder
 
     Args:
-        url: The server; `http://:TOKEN@host:8000` brings the token along.
-        job_id: The federation: its id or its number.
-        worker_id: What this worker calls itself; the same name again is the same worker.
-        token: The federation's token, or any key that may take part; by default the one in the URL, then the key that
-            is saved for that server.
-        patience_s: How long a call is tried again while the server does not answer.
-        max_bytes_per_s: Holds what is sent and fetched to a speed.
-        attempt: How often this worker was begun, this time included: what an earlier one sends is refused once a later
-            one has joined. Leave it out, and whoever has the name is the worker.
+        url: The server; `http://:TOKEN@host:8000` includes the token.
+        job_id: Id or number of the federation.
+        worker_id: Name of this worker; the same name means the same worker.
+        token: The federation's token, or an API key that may take part. Default: the one in the URL, then the saved key
+            of that server.
+        patience_s: Seconds to retry a call while the server does not respond.
+        max_bytes_per_s: Limits the transfer rate.
+        attempt: Number of this start of the worker: once a later start has joined, uploads of earlier ones are refused.
+            Without it, any client with the name acts as the worker.
 
     Raises:
-        InputError: If the URL is not one.
-        AuthError: If no token is known.
+        InputError: If the URL is invalid.
+        AuthError: If there is no token.
     """
 
     def __init__(
@@ -122,24 +122,24 @@ class FederatedClient:
         return self._transport.connection.url
 
     def federation(self) -> FederationDetail:
-        """Return the federation: its spec, contract, members and newest rounds.
+        """Return the federation: its spec, contract, members and latest rounds.
 
         Raises:
-            NotFoundError: If there is none of that id.
-            AuthError: If the token is not good.
-            UnreachableError: If the server does not answer.
+            NotFoundError: If it does not exist.
+            AuthError: If the token is invalid.
+            UnreachableError: If the server does not respond.
         """
         return self._transport.run(get_federation(self.job_id))
 
     def join(self, *, callback_url: str | None = None) -> MemberView:
-        """Make this worker known before its first upload; raises as `federation` does.
+        """Register this worker before its first upload; raises as `federation` does.
 
         Args:
-            callback_url: Where the server posts that there is a new version; None leaves what was said before.
+            callback_url: Receives a POST for each new version; `None` keeps the current one.
         """
-        # What is not said stays as it was, so it must not be sent as null.
-        said = {"callback_url": callback_url, "attempt": self.attempt}
-        changes = _Changes({name: value for name, value in said.items() if value is not None})
+        # Omitted fields stay unchanged, so `None` must not be sent as null.
+        fields = {"callback_url": callback_url, "attempt": self.attempt}
+        changes = _Changes({name: value for name, value in fields.items() if value is not None})
         where = path("federations", self.job_id, "members", self.worker_id)
         return self._transport.run(Call("PUT", where, model(MemberView), body=changes))
 
@@ -154,26 +154,26 @@ class FederatedClient:
         upload_dtype: UploadDtype | None = None,
         losses: Losses | None = None,
     ) -> UpdateTaken:
-        """Send an update: the weights as they are now, and how many rows they were trained on.
+        """Send an update: the current weights, and the number of rows that they were trained on.
 
         Args:
             adapter: The folder that `save_pretrained` wrote, or arrays by name.
             step: This worker's optimizer step.
-            num_examples: Rows trained on since the last upload; what the update weighs.
-            config: The adapter's `adapter_config.json`; by default the one in the folder.
-            base_version: The version that the training started from; 0 for none.
-            upload_dtype: Send the weights as `fp32`, `bf16` or `int8`; by default as they are. What 8 bits round away
-                is added to the next upload of this client.
-            losses: On this worker's own data.
+            num_examples: Rows trained on since the last upload; the weight of the update.
+            config: The adapter's `adapter_config.json`. Default: the one in the folder.
+            base_version: The version that this training started from; 0 for none.
+            upload_dtype: Send the weights as `fp32`, `bf16` or `int8`; by default unchanged. The rounding error of
+                `int8` is added to this client's next upload.
+            losses: Losses on this worker's own data.
 
         Returns:
-            Whether it counts, in which round; `warning` says why it does not.
+            Whether it counts, and in which round; `warning` explains why it does not.
 
         Raises:
-            InputError: If the server refuses it, or there is no adapter there; the text says which tensor, and why.
-            ConflictError: If the federation does not take updates now.
-            AuthError: If the token is not good.
-            UnreachableError: If the server does not answer within `patience_s`. Calling again goes on where it broke.
+            InputError: If the server rejects it, or there is no adapter; the message names the tensor and the reason.
+            ConflictError: If the federation accepts no updates now.
+            AuthError: If the token is invalid.
+            UnreachableError: If the server does not respond within `patience_s`. Calling again resumes the upload.
         """
         with tempfile.TemporaryDirectory(prefix="tunefleet-update-") as scratch:
             made = material(adapter, config, upload_dtype, Path(scratch), self._feedback.residual)
@@ -197,33 +197,33 @@ class FederatedClient:
         return taken
 
     def give(self, file: Path, update: UpdateCreate, *, heard: Callable[[], None]) -> UpdateTaken:
-        """Send an update and its file in one request, and try it once; raises as `upload` does.
+        """Send an update and its file in one request, without retries; raises as `upload` does.
 
         Args:
-            update: What they are.
-            heard: Called before the last bytes go: before that the server cannot have taken it.
+            update: The update's metadata.
+            heard: Called before the last bytes are sent; until then the server cannot have accepted it.
         """
         entry = FileEntry(path=file.name, digest=update.sha256, size_bytes=file.stat().st_size)
         return self._transport.run(ask(transfer.together(self.job_id, LocalFile(entry, file), update, heard=heard)))
 
     def give_rest(self, file: Path, update: UpdateCreate) -> UpdateTaken:
-        """Send what the server lacks of an update whose `give` broke; raises as `upload` does.
+        """Send the missing part of an update whose `give` was interrupted; raises as `upload` does.
 
         Args:
-            update: What they are.
+            update: The update's metadata.
         """
         entry = FileEntry(path=file.name, digest=update.sha256, size_bytes=file.stat().st_size)
         patience_s = self._transport.policy.patience_s
         return self._transport.run(transfer.give_rest(self.job_id, LocalFile(entry, file), update, patience_s))
 
     def send(self, file: Path) -> str:
-        """Send a file of weights, the first half of an update; what an earlier call got through is not sent again.
+        """Upload a file of weights, the first half of an update; resumes an earlier upload.
 
         Returns:
-            Its sha256, which `announce` wants.
+            Its SHA-256, for `announce`.
 
         Raises:
-            UnreachableError: If the server does not answer within `patience_s`.
+            UnreachableError: If the server does not respond within `patience_s`.
         """
         digest, size_bytes = hash_file(file)
         entry = FileEntry(path=file.name, digest=digest, size_bytes=size_bytes)
@@ -231,45 +231,45 @@ class FederatedClient:
         return digest
 
     def announce(self, update: UpdateCreate) -> UpdateTaken:
-        """Say what a file is that was sent; said twice, it counts once. Raises as `upload` does."""
+        """Submit the metadata of an uploaded file; repeated calls count once. Raises as `upload` does."""
         return self._transport.run(transfer.announced(self.job_id, update))
 
     def newest(self, after: int = 0, *, wait_s: float = 0.0) -> VersionView | None:
-        """Return the newest version of the global adapter, if it is newer than one.
+        """Return the newest version of the global adapter if it is newer than `after`.
 
         Args:
-            after: That one; 0 takes any.
-            wait_s: How long to wait for one.
+            after: The version that you have; 0 for none.
+            wait_s: How long to wait for a newer one.
 
         Raises:
-            NotFoundError: If there is no such federation.
-            AuthError: If the token is not good.
-            UnreachableError: If the server does not answer.
+            NotFoundError: If the federation does not exist.
+            AuthError: If the token is invalid.
+            UnreachableError: If the server does not respond.
         """
         until = time.monotonic() + wait_s
         while True:
-            # In parts, since what lies between may not hold a connection open for long.
+            # In several polls: proxies in between may not hold a connection open for long.
             left_s = max(until - time.monotonic(), 0.0)
             found = self._transport.run(newest_version(self.job_id, after=after, wait_s=min(left_s, _HELD_S)))
             if found is not None or left_s <= _HELD_S:
                 return found
 
     def fetch(self, dest: Path | str, *, after: int = 0, wait_s: float = 0.0) -> Fetched | None:
-        """Wait for a version that is newer than one and fetch it, in one request; one that breaks is fetched again.
+        """Wait for a version newer than `after` and download it in one request; resumes after an interruption.
 
         Args:
-            dest: The folder to put it into.
-            after: That one; 0 takes any.
-            wait_s: How long to wait for one.
+            dest: Target folder.
+            after: The version that you have; 0 for none.
+            wait_s: How long to wait for a newer one.
 
         Returns:
-            The version, in a folder as `download` makes it; None if none came.
+            The version, in a folder like that of `download`; `None` if there is no newer one.
 
         Raises:
-            NotFoundError: If there is no such federation.
-            AuthError: If the token is not good.
-            ArtifactError: If what arrives does not have its digest.
-            UnreachableError: If the server does not answer.
+            NotFoundError: If the federation does not exist.
+            AuthError: If the token is invalid.
+            ArtifactError: If the download does not match its digest.
+            UnreachableError: If the server does not respond.
         """
         into = Path(dest).expanduser()
         into.mkdir(parents=True, exist_ok=True)
@@ -277,25 +277,25 @@ class FederatedClient:
         until = time.monotonic() + wait_s
         try:
             while True:
-                told: dict[str, str] = {}
+                response_headers: dict[str, str] = {}
                 left_s = max(until - time.monotonic(), 0.0)
                 held_s = min(left_s, _HELD_S)
-                flow = transfer.fetch_newest(self.job_id, after, held_s, part, told)
+                flow = transfer.fetch_newest(self.job_id, after, held_s, part, response_headers)
                 try:
                     self._transport.run(flow)
                 except UnreachableError:
-                    # Apart it is waited for as long as the server is away, and goes on where it breaks.
+                    # The separate calls retry while the server is down, and resume an interrupted download.
                     found = self.newest(after, wait_s=left_s)
                     return None if found is None else Fetched(found.version, found.round, self.download(found, into))
-                if "version" in told:
-                    return self._unpacked(told, part, into)
+                if "version" in response_headers:
+                    return self._unpacked(response_headers, part, into)
                 if left_s <= _HELD_S:
                     return None
         finally:
             part.unlink(missing_ok=True)
 
-    def _unpacked(self, told: Mapping[str, str], part: Path, into: Path) -> Fetched:
-        number, config = int(told["version"]), told["config-digest"]
+    def _unpacked(self, response_headers: Mapping[str, str], part: Path, into: Path) -> Fetched:
+        number, config = int(response_headers["version"]), response_headers["config-digest"]
         if config not in self._configs:
             where = path("federations", self.job_id, "versions", str(number), "config")
             self._configs = {config: self._transport.run(Call("GET", where, model(dict[str, Any])))}
@@ -304,25 +304,25 @@ class FederatedClient:
         replace_file(part, folder / ADAPTER_FILE)
         with replacing(folder / CONFIG_FILE) as config_part:
             config_part.write_text(json.dumps(self._configs[config], indent=2))
-        return Fetched(number, int(told["round"]) if "round" in told else None, folder)
+        return Fetched(number, int(response_headers["round"]) if "round" in response_headers else None, folder)
 
     def version(self, number: int) -> VersionDetail:
-        """Return a version with who gave what to it; raises `NotFoundError` if there is none of that number."""
+        """Return a version with its contributions; raises `NotFoundError` if it does not exist."""
         return self._transport.run(get_version(self.job_id, number))
 
     def download(self, version: VersionView, dest: Path | str) -> Path:
-        """Fetch a version, and go on where an earlier call was cut.
+        """Download a version, resuming an earlier download.
 
         Args:
-            version: As `newest` gives it.
-            dest: The folder to put it into.
+            version: The version, as `newest` returns it.
+            dest: Target folder.
 
         Returns:
-            A folder in it, as PEFT loads one: `version-3/adapter_model.safetensors` and `adapter_config.json`.
+            A subfolder in PEFT's format: `version-3/adapter_model.safetensors` and `adapter_config.json`.
 
         Raises:
-            ArtifactError: If what arrives does not have its digest.
-            UnreachableError: If the server does not answer.
+            ArtifactError: If the download does not match its digest.
+            UnreachableError: If the server does not respond.
         """
         folder = Path(dest).expanduser() / f"version-{version.version}"
         folder.mkdir(parents=True, exist_ok=True)

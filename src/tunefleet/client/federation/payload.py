@@ -1,4 +1,4 @@
-"""What an update is made of: a folder of PEFT's as it is, or arrays that are written as safetensors."""
+"""Content of an update: a PEFT folder unchanged, or arrays written as safetensors."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tunefleet.federation import AdapterFile, write_tensors
 from tunefleet.federation.quantize import write_int8
 from tunefleet.schemas.federated import ADAPTER_FILE, CONFIG_FILE, UploadDtype
 
-# A folder as PEFT saves it, or its tensors by the names that PEFT gives them in a file.
+# A folder as PEFT saves it, or its tensors under the names that PEFT uses in the file.
 Adapter = Path | str | Mapping[str, np.ndarray[Any, Any]]
 Arrays = dict[str, np.ndarray[Any, np.dtype[np.float32]]]
 Rounding = Mapping[str, np.ndarray[Any, np.dtype[np.float32]]]
@@ -23,13 +23,13 @@ _STORED: Final[Mapping[UploadDtype, str]] = {"fp32": "F32", "fp16": "F16", "bf16
 
 
 @dataclass(frozen=True, slots=True)
-class Material:
-    """What is sent.
+class UpdatePayload:
+    """The content of an upload.
 
     Args:
-        config: What its `adapter_config.json` says.
-        dtype: How the weights are written.
-        rounding: What 8 bits have rounded away.
+        config: Content of `adapter_config.json`.
+        dtype: Data type of the stored weights.
+        rounding: Rounding error of the 8-bit quantization.
     """
 
     file: Path
@@ -40,25 +40,26 @@ class Material:
 
 def material(
     adapter: Adapter, config: Mapping[str, Any] | None, dtype: UploadDtype | None, scratch: Path, rounding: Rounding
-) -> Material:
-    """Return what is to be sent of an adapter.
+) -> UpdatePayload:
+    """Return the content to send of an adapter.
 
     Args:
         adapter: A folder or arrays.
-        config: The adapter's config; None takes the folder's.
-        dtype: How to write the weights; None leaves them as they are.
-        scratch: A folder for what is written.
-        rounding: What the upload before has rounded away.
+        config: The adapter's config; `None` for the folder's.
+        dtype: Data type to store; `None` keeps it.
+        scratch: Folder for temporary files.
+        rounding: Rounding error of the previous upload.
 
     Raises:
         InputError: If arrays come without a config.
-        AdapterRefused: If the file is no safetensors file, or its numbers cannot be written so.
-        NotFoundError: If there is none in the folder.
+        AdapterRefused: If the file is not a safetensors file, or its values do not fit the data type.
+        NotFoundError: If the folder has no adapter.
     """
     if not isinstance(adapter, Path | str):
         if config is None:
             raise InputError(
-                "Arrays say nothing of rank and alpha.", hint="Give `config`: what adapter_config.json has."
+                "Arrays need an adapter config with rank and alpha.",
+                hint="Pass `config`: the content of adapter_config.json.",
             )
         given = {name: np.asarray(each, np.float32) for name, each in adapter.items()}
         return _written(given, dict(config), dtype or "fp32", scratch, rounding)
@@ -68,19 +69,23 @@ def material(
         pickled = (folder / "adapter_model.bin").is_file()
         hint = "Save it with `safe_serialization=True`." if pickled else "Name the folder that `save_pretrained` wrote."
         raise NotFoundError(f"There is no {ADAPTER_FILE} in {folder}.", hint=hint)
-    said = dict(config) if config is not None else json.loads((folder / CONFIG_FILE).read_text(encoding="utf-8"))
+    adapter_config = (
+        dict(config) if config is not None else json.loads((folder / CONFIG_FILE).read_text(encoding="utf-8"))
+    )
     with AdapterFile(file) as opened:
         if dtype is None:
             kinds = {tensor.dtype for tensor in opened.tensors.values()}
-            # Of several, the widest: what it says is how exact the file is.
+            # With several types, the widest: it states the precision of the file.
             widest: UploadDtype = next((name for name, stored in _STORED.items() if stored in kinds), "fp32")
-            return Material(file, said, widest)
-        return _written({name: opened.whole(name) for name in opened.tensors}, said, dtype, scratch, rounding)
+            return UpdatePayload(file, adapter_config, widest)
+        return _written({name: opened.whole(name) for name in opened.tensors}, adapter_config, dtype, scratch, rounding)
 
 
-def _written(arrays: Arrays, config: dict[str, Any], dtype: UploadDtype, scratch: Path, rounding: Rounding) -> Material:
+def _written(
+    arrays: Arrays, config: dict[str, Any], dtype: UploadDtype, scratch: Path, rounding: Rounding
+) -> UpdatePayload:
     file = scratch / ADAPTER_FILE
     if dtype == "int8":
-        return Material(file, config, dtype, write_int8(file, arrays, rounding))
+        return UpdatePayload(file, config, dtype, write_int8(file, arrays, rounding))
     write_tensors(file, arrays, dtype=_STORED[dtype])
-    return Material(file, config, dtype)
+    return UpdatePayload(file, config, dtype)

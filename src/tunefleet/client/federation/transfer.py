@@ -1,6 +1,7 @@
-"""Move one file between a worker and its federation: resumable, every digest checked.
+"""Transfers one file between a worker and its federation: resumable, every digest verified.
 
-The federation's blob routes are those of artifacts (`transfer`) under an address that the federation's token reaches.
+The federation's blob routes work like those of artifacts (`transfer`), under a path that the federation's token may
+use.
 """
 
 from __future__ import annotations
@@ -18,28 +19,28 @@ from tunefleet.errors import ArtifactError, ConflictError, GoneError, OffsetConf
 from tunefleet.schemas.api import FileEntry
 from tunefleet.schemas.federated import UpdateCreate, UpdateTaken
 
-# A file up to this length goes with its update.
+# A file up to this size is sent in the same request as its update.
 AT_ONCE_BYTES: Final = 64 << 20
 _BEFORE_APART_S: Final = 0.1
 _PIECE_BYTES: Final = 1 << 20
 _FRUITLESS_TRIES: Final = 8
-"""So often a transfer may break in a row without a byte getting through."""
+"""Consecutive interruptions without progress before a transfer fails."""
 _LONGEST_PAUSE_S: Final = 5.0
 _ANSWER_S: Final = 60.0
 _KEPT_BYTES_PER_S: Final = 20e6
-"""So slow, at worst, a server checks and keeps a file before it answers."""
+"""Lowest assumed rate at which a server verifies and stores a file before it responds."""
 
 
 def give(federation: str, file: LocalFile, update: UpdateCreate, patience_s: float) -> Flow[UpdateTaken]:
-    """Send an update and its file: in one request if the file is small, and else, or where that breaks, apart.
+    """Send an update and its file: in one request if the file is small, else (or after an interruption) separately.
 
     Args:
-        update: What they are.
-        patience_s: How long sending the file may get nowhere.
+        update: The update's metadata.
+        patience_s: Seconds without progress before the transfer fails.
 
     Raises:
         GoneError: If the federation has ended.
-        UnreachableError: If the server does not answer for that long.
+        UnreachableError: If there is no progress for that long.
     """
     if file.entry.size_bytes <= AT_ONCE_BYTES:
         try:
@@ -47,46 +48,47 @@ def give(federation: str, file: LocalFile, update: UpdateCreate, patience_s: flo
         except GoneError:
             raise
         except (UnreachableError, ConflictError):
-            # It may have been taken, and the answer was lost; or a part of the file is there.
+            # The update may have been accepted and the response lost; or a part of the file is stored.
+            # Give the server a moment to release the interrupted upload, which it locks while it writes.
             yield Pause(_BEFORE_APART_S)
         try:
             return (yield from ask(announced(federation, update)))
         except ArtifactError:
-            pass  # the file is not there: it goes on from where it broke
+            pass  # the file is incomplete: resume it
         return (yield from give_rest(federation, file, update, patience_s))
     yield from send(federation, file, patience_s)
     return (yield from ask(announced(federation, update)))
 
 
 def give_rest(federation: str, file: LocalFile, update: UpdateCreate, patience_s: float) -> Flow[UpdateTaken]:
-    """Send what the server does not have of an update that it may have taken, or may be taking now; raises as `give`.
+    """Send the missing part of an update that the server may have accepted or be processing; raises as `give` does.
 
     Args:
-        update: What they are.
-        patience_s: How long sending the file may get nowhere.
+        update: The update's metadata.
+        patience_s: Seconds without progress before the transfer fails.
     """
     taken = yield from send(federation, file, patience_s, update)
     return taken if taken is not None else (yield from ask(announced(federation, update)))
 
 
 def announced(federation: str, update: UpdateCreate) -> Call[UpdateTaken]:
-    """Return the call that says what a file is that was sent."""
+    """Return the call that submits the metadata of an uploaded file."""
     return Call("POST", path("federations", federation, "updates"), model(UpdateTaken), body=update)
 
 
 def together(
     federation: str, file: LocalFile, update: UpdateCreate, *, heard: Callable[[], None] | None = None
 ) -> Call[UpdateTaken]:
-    """Return the call that sends an update and its file.
+    """Return the call that sends an update and its file in one request.
 
     Args:
-        update: What they are.
-        heard: Called before the last bytes go: before that the server cannot have taken it.
+        update: The update's metadata.
+        heard: Called before the last bytes are sent; until then the server cannot have accepted it.
     """
-    told = update.model_dump_json(exclude_none=True).encode()
+    metadata = update.model_dump_json(exclude_none=True).encode()
 
     def content() -> Iterator[bytes]:
-        yield told
+        yield metadata
         left = file.entry.size_bytes
         for piece in _reader(file, 0)():
             left -= len(piece)
@@ -96,8 +98,8 @@ def together(
 
     size_bytes = file.entry.size_bytes
     headers = {
-        "Update-Length": str(len(told)),
-        "Content-Length": str(len(told) + size_bytes),
+        "Update-Length": str(len(metadata)),
+        "Content-Length": str(len(metadata) + size_bytes),
         "Content-Type": "application/octet-stream",
     }
     return Call(
@@ -114,23 +116,23 @@ def together(
 def send(
     federation: str, file: LocalFile, patience_s: float, update: UpdateCreate | None = None
 ) -> Flow[UpdateTaken | None]:
-    """Send a file, from the byte on that earlier calls came to; one that is there is not sent again.
+    """Upload a file, resuming earlier calls; a file that is already stored is not sent again.
 
     Args:
-        patience_s: How long it may get nowhere.
-        update: The one that the server may have taken with this file: then it lets go of it, or is still at it, and is
-            asked before all of it is sent again.
+        patience_s: Seconds without progress before it fails.
+        update: An update that the server may have accepted or be processing with this file; its status is checked
+            before the complete file is sent again.
 
     Returns:
-        What became of the update, if it was taken; the file is not sent then.
+        The accepted update, if there is one; the file is then not sent.
 
     Raises:
         GoneError: If the federation has ended.
-        UnreachableError: If it gets nowhere for that long.
-        ArtifactError: If the file changes meanwhile.
+        UnreachableError: If there is no progress for that long.
+        ArtifactError: If the file changes during the upload.
     """
     size_bytes = file.entry.size_bytes
-    # An empty part at the very end asks how much is there: the answer is that it is whole, or where to go on.
+    # Start with an empty part at the end of the file: the response is either success or the offset to resume at.
     offset, furthest, tries, moved_at = size_bytes, 0, 0, time.monotonic()
     while True:
         try:
@@ -141,7 +143,7 @@ def send(
         except GoneError:
             raise
         except (UnreachableError, ConflictError) as error:
-            # A conflict: the server has not let go of a broken upload yet.
+            # A conflict means that the server has not released an interrupted upload yet.
             doubtful = isinstance(error, ConflictError)
             if tries >= _FRUITLESS_TRIES or time.monotonic() - moved_at >= patience_s:
                 raise
@@ -157,7 +159,7 @@ def send(
         else:
             tries += 1
         if tries > 2 * _FRUITLESS_TRIES:
-            raise UnreachableError(f"{file.entry.path} could not be uploaded: the server takes no part of it.")
+            raise UnreachableError(f"Cannot upload {file.entry.path}: the server accepts no part of it.")
 
 
 def _known(federation: str, update: UpdateCreate | None) -> Flow[UpdateTaken | None]:
@@ -166,7 +168,7 @@ def _known(federation: str, update: UpdateCreate | None) -> Flow[UpdateTaken | N
     try:
         return (yield from ask(announced(federation, update)))
     except ArtifactError:
-        return None  # it has not been taken
+        return None  # not accepted yet
 
 
 def _put(federation: str, file: LocalFile, offset: int) -> Call[None]:
@@ -177,7 +179,7 @@ def _put(federation: str, file: LocalFile, offset: int) -> Call[None]:
         "Content-Length": str(size_bytes - offset),
         "Content-Type": "application/octet-stream",
     }
-    # Not repeated blindly: after a break the server is asked first how much it has.
+    # Not retried: after an interruption, first ask the server how much it has.
     return Call(
         "PUT",
         path("federations", federation, "blobs", file.entry.digest),
@@ -197,7 +199,7 @@ def _reader(file: LocalFile, offset: int) -> Callable[[], Iterator[bytes]]:
             while left:
                 piece = source.read(min(_PIECE_BYTES, left))
                 if not piece:
-                    raise ArtifactError(f"{file.path} became shorter while it was uploaded.", hint="Upload it again.")
+                    raise ArtifactError(f"{file.path} was truncated during the upload.", hint="Upload it again.")
                 left -= len(piece)
                 yield piece
 
@@ -205,18 +207,18 @@ def _reader(file: LocalFile, offset: int) -> Callable[[], Iterator[bytes]]:
 
 
 def part_in(folder: Path) -> Path:
-    """Return where a version lies in a folder until it is whole."""
+    """Return the path of an incomplete version in a folder."""
     return folder / f".newest-{secrets.token_hex(4)}.part"
 
 
 def sweep(folder: Path) -> None:
-    """Remove what a process that was killed had fetched of a version; nobody else may be fetching into the folder."""
+    """Remove incomplete versions of a killed process; no other process may be downloading into the folder."""
     for left in folder.glob(".newest-*.part"):
         left.unlink()
 
 
-class _Late:
-    """A file that is made with its first byte: a server that holds its answer for long keeps nothing open here."""
+class _LazyFile:
+    """A file that is created with its first byte, so that a long poll holds no file open."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -235,30 +237,30 @@ class _Late:
         self._file.write(data)
 
     def sync(self) -> None:
-        """Make it survive a power cut, if there is one."""
+        """Flush the file to disk, if it was created."""
         if self._file is not None:
             self._file.flush()
             os.fsync(self._file.fileno())
 
 
-def fetch_newest(federation: str, after: int, wait_s: float, part: Path, told: dict[str, str]) -> Flow[None]:
-    """Wait for a version that is newer than one, and fetch its weights with the same request.
+def fetch_newest(federation: str, after: int, wait_s: float, part: Path, metadata: dict[str, str]) -> Flow[None]:
+    """Wait for a version newer than `after`, and download its weights in the same request.
 
     Args:
         wait_s: How long to wait.
-        part: Takes the weights; it is made with their first byte, and overwritten if it is there.
-        told: Gets the answer's headers, in lower case; without `version` there is none that is newer.
+        part: Target of the weights; created with their first byte, overwritten if it exists.
+        headers_out: Filled with the response headers, in lower case; without `version` there is no newer one.
 
     Raises:
-        ArtifactError: If what arrives does not have its digest.
-        UnreachableError: If it breaks.
+        ArtifactError: If the download does not match its digest.
+        UnreachableError: If the connection breaks.
     """
 
     def heard(headers: Mapping[str, str]) -> None:
-        told.update({name.lower(): value for name, value in headers.items()})
+        metadata.update({name.lower(): value for name, value in headers.items()})
 
     where, params = path("federations", federation, "versions", "newest", "adapter"), {"after": after, "wait_s": wait_s}
-    with _Late(part) as out:
+    with _LazyFile(part) as out:
         headers = {"Accept-Encoding": "identity"}
         patient_s = wait_s + _ANSWER_S
         yield from ask(
@@ -274,26 +276,26 @@ def fetch_newest(federation: str, after: int, wait_s: float, part: Path, told: d
                 read_timeout_s=patient_s,
             )
         )
-        if "version" not in told:
+        if "version" not in metadata:
             return
         out.sync()
     found, _ = hash_file(part)
-    if f'"{found}"' != told.get("etag"):
+    if f'"{found}"' != metadata.get("etag"):
         part.unlink()
-        raise ArtifactError(f"Version {told['version']} arrived damaged.", hint="Fetch it again.")
+        raise ArtifactError(f"Version {metadata['version']} was corrupted in transfer.", hint="Download it again.")
 
 
 def fetch(where: str, entry: FileEntry, target: Path) -> Flow[None]:
-    """Fetch a file, from the byte on that an earlier try came to; one that is there is not fetched again.
+    """Download a file, resuming an earlier download; a file that exists already is not downloaded again.
 
     Args:
-        where: Path of a file that takes ranges.
+        where: API path of the file, which must support ranges.
         entry: Its digest and size.
-        target: Where to put it.
+        target: Local path.
 
     Raises:
-        ArtifactError: If what arrives does not have its digest.
-        UnreachableError: If it breaks again and again.
+        ArtifactError: If the download does not match its digest.
+        UnreachableError: If it is interrupted repeatedly.
     """
     if target.is_file() and hash_file(target) == (entry.digest, entry.size_bytes):
         return
@@ -314,10 +316,11 @@ def fetch(where: str, entry: FileEntry, target: Path) -> Flow[None]:
     if found != entry.digest:
         part.unlink()
         raise ArtifactError(
-            f"{entry.path} arrived damaged: its digest is {found[:12]}…, not {entry.digest[:12]}….",
-            hint="Fetch it again.",
+            f"{entry.path} was corrupted in transfer: its digest is {found[:12]}…, not {entry.digest[:12]}….",
+            hint="Download it again.",
         )
     with part.open("rb") as whole:
+        # Before the rename: after a power cut the final name must not refer to missing data.
         os.fsync(whole.fileno())
     replace_file(part, target)
 

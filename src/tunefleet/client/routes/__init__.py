@@ -1,1 +1,1 @@
-"""One function for each route of the API: method, path, body and answer."""
+"""One function per API route: method, path, body and response type."""

@@ -35,15 +35,15 @@ _PAUSE_S = 1.0
 
 
 class _Raw(RootModel[dict[str, Any]]):
-    """A body as it is sent: what its author left out stays out, which a model with defaults would not say."""
+    """A body sent as it is: fields that the author omitted stay omitted, which a model with defaults cannot express."""
 
 
 def apply_campaigns(campaigns: Mapping[str, CampaignSpec], *, start: bool = False) -> Call[tuple[CampaignApplied, ...]]:
-    """Make or change your campaigns by name, all or none; those that are not named stay as they are.
+    """Create or update your campaigns by name, all or none; campaigns that are not named stay as they are.
 
     Args:
-        campaigns: Name → what is wanted of it.
-        start: Let those that are paused, held or stopped go on, unless they are not `enabled`.
+        campaigns: Configuration of each campaign, by name.
+        start: Also start campaigns that are paused, held or stopped, unless `enabled` is false.
     """
     from tunefleet.spec.documents.campaign_file import dump_campaign_spec
 
@@ -62,50 +62,50 @@ def list_campaigns(
 
 
 def get_campaign(campaign: str) -> Call[CampaignDetail]:
-    """Return a campaign with its newest cycles, by its name or its id."""
+    """Return a campaign with its latest cycles, by its name or id."""
     return Call("GET", path("campaigns", campaign), model(CampaignDetail))
 
 
 def start_campaign(campaign: str) -> Call[CampaignDetail]:
-    """Let a campaign go on, whatever it rests for."""
+    """Start a campaign, whether it is paused, held or stopped."""
     return Call("POST", path("campaigns", campaign, "start"), model(CampaignDetail))
 
 
 def pause_campaign(campaign: str) -> Call[CampaignDetail]:
-    """Begin no further step of a campaign; what a provider trains goes on there."""
+    """Pause a campaign: it begins no further step. A training run at an external provider continues."""
     return Call("POST", path("campaigns", campaign, "pause"), model(CampaignDetail))
 
 
 def resume_campaign(campaign: str) -> Call[CampaignDetail]:
-    """Let a paused campaign go on."""
+    """Resume a paused campaign."""
     return Call("POST", path("campaigns", campaign, "resume"), model(CampaignDetail))
 
 
 def stop_campaign(campaign: str) -> Call[CampaignDetail]:
-    """End a campaign: its open cycle is given up, and that cycle's task is cancelled; its models stay."""
+    """Stop a campaign: its open cycle is abandoned and that cycle's task cancelled; its models are kept."""
     return Call("POST", path("campaigns", campaign, "stop"), model(CampaignDetail))
 
 
 def retry_campaign(campaign: str, *, cycle: int | None = None, step: StepName | None = None) -> Call[CampaignDetail]:
-    """Let a held campaign go on, or a failed cycle go back to the step that failed.
+    """Resume a held campaign, or repeat a failed cycle from the failed step.
 
     Args:
-        campaign: Its name or its id.
-        cycle: Which one; by default the one that failed last.
-        step: From which step on; by default the one that failed.
+        campaign: Name or id of the campaign.
+        cycle: Number of the cycle. Default: the one that failed last.
+        step: First step to repeat. Default: the failed one.
     """
     body = CampaignRetry(cycle=cycle, step=step)
     return Call("POST", path("campaigns", campaign, "retry"), model(CampaignDetail), body=body, repeatable=False)
 
 
 def remerge_campaign(campaign: str, *, cycle: int | None = None) -> Call[CampaignDetail]:
-    """Merge the model of a cycle once more, by default of the newest; what was decided about it stays."""
+    """Merge the model of a cycle again, by default of the latest; the promotion decision stays."""
     body = CampaignRemerge(cycle=cycle)
     return Call("POST", path("campaigns", campaign, "remerge"), model(CampaignDetail), body=body, repeatable=False)
 
 
 def roll_back_campaign(campaign: str, *, version: int | None = None) -> Call[ModelVersionView]:
-    """Promote an earlier version of a campaign's model, by default the one before."""
+    """Promote an earlier version of a campaign's model, by default the previous one."""
     body = CampaignRollback(version=version)
     return Call("POST", path("campaigns", campaign, "rollback"), model(ModelVersionView), body=body, repeatable=False)
 
@@ -117,7 +117,7 @@ def list_cycles(campaign: str, *, limit: int = 100, cursor: str | None = None) -
 
 
 def campaign_lineage(campaign: str, *, limit: int = 100, cursor: str | None = None) -> Call[Page[LineageView]]:
-    """Return how cycles came to their models: chunk, task, candidates, evaluation, merged model; newest first."""
+    """Return how cycles produced their models: chunk, task, candidates, evaluation, merged model; newest first."""
     params = {"limit": limit, "cursor": cursor}
     return Call("GET", path("campaigns", campaign, "lineage"), model(Page[LineageView]), params)
 
@@ -125,18 +125,18 @@ def campaign_lineage(campaign: str, *, limit: int = 100, cursor: str | None = No
 def campaign_log(
     campaign: str, *, after: int | None = None, limit: int = 200, cycle: int | None = None
 ) -> Call[CampaignLog]:
-    """Return lines of the log of a campaign, oldest first: those behind a line, or the newest."""
+    """Return lines of a campaign's log, oldest first: those after a line, or the newest."""
     params = {"after": after, "limit": limit, "cycle": cycle}
     return Call("GET", path("campaigns", campaign, "log"), model(CampaignLog), params)
 
 
 def follow_campaign_log(campaign: str, *, after: int | None = None, cycle: int | None = None) -> Stream[CampaignLine]:
-    """Emit the lines of the log of a campaign, for ever; after a break it goes on behind the last line.
+    """Emit the lines of a campaign's log forever; reconnects after the last line.
 
     Args:
-        campaign: Its name or its id.
-        after: Only what is behind this line; else the newest lines first.
-        cycle: Only of this one.
+        campaign: Name or id of the campaign.
+        after: Only lines after this one. Default: the newest lines first.
+        cycle: Only lines of this cycle.
     """
     return _follow(path("campaigns", campaign, "log", "stream"), after, cycle, {"line": CampaignLine})
 
@@ -144,19 +144,19 @@ def follow_campaign_log(campaign: str, *, after: int | None = None, cycle: int |
 def watch_campaign(
     campaign: str, *, after: int | None = None, cycle: int | None = None
 ) -> Stream[CampaignLine | CampaignView]:
-    """Emit the lines of the log of a campaign, and the campaign itself whenever what it does has changed, for ever.
+    """Emit the lines of a campaign's log, and the campaign itself whenever it changes, forever.
 
     Args:
-        campaign: Its name or its id.
-        after: Only lines behind this one; else the newest first.
-        cycle: Only lines of this one.
+        campaign: Name or id of the campaign.
+        after: Only lines after this one. Default: the newest lines first.
+        cycle: Only lines of this cycle.
     """
     kinds: dict[str, type[CampaignLine | CampaignView]] = {"line": CampaignLine, "campaign": CampaignView}
     return _follow(path("campaigns", campaign, "live"), after, cycle, kinds)
 
 
 def _follow(where: str, after: int | None, cycle: int | None, kinds: Mapping[str, type[M]]) -> Stream[M]:
-    """Emit messages of those kinds; after a break it goes on behind the last line."""
+    """Emit messages of these kinds; reconnects after the last line."""
     while True:
         handle = None
         try:
@@ -174,11 +174,11 @@ def _follow(where: str, after: int | None, cycle: int | None, kinds: Mapping[str
 
 
 def follow_campaign(campaign: str, *, after: int | None = None) -> Stream[EventView]:
-    """Emit what happens to a campaign, for ever; after a break it goes on behind the last event.
+    """Emit the events of a campaign forever; reconnects after the last event.
 
     Args:
-        campaign: Its name or its id.
-        after: Replay what came since this event first; only what is new if `None`.
+        campaign: Name or id of the campaign.
+        after: Replay the events after this one first; `None` emits only new events.
     """
     while True:
         handle = None
@@ -204,25 +204,25 @@ def list_models(
     limit: int = 100,
     cursor: str | None = None,
 ) -> Call[Page[ModelVersionView]]:
-    """Return a page of versions of models, newest first."""
+    """Return a page of model versions, newest first."""
     params = {"name": name, "owner": owner, "stage": stage, "limit": limit, "cursor": cursor}
     return Call("GET", "/models", model(Page[ModelVersionView]), params)
 
 
 def get_model(name: str, version: int | None = None, *, owner: str | None = None) -> Call[ModelVersionView]:
-    """Return a version of a model; by default the promoted one, or the newest if none is."""
+    """Return a version of a model; by default the promoted one, or the newest if none is promoted."""
     where = ("models", name) if version is None else ("models", name, "versions", str(version))
     return Call("GET", path(*where), model(ModelVersionView), {"owner": owner})
 
 
 def promote_model(name: str, version: int, *, owner: str | None = None) -> Call[ModelVersionView]:
-    """Promote a version, whatever the gate said; the one that was promoted is archived."""
+    """Promote a version, regardless of the gate's decision; the previously promoted version is archived."""
     where = path("models", name, "versions", str(version), "promote")
     return Call("POST", where, model(ModelVersionView), {"owner": owner}, repeatable=False)
 
 
 def roll_back_model(name: str, *, owner: str | None = None) -> Call[ModelVersionView]:
-    """Promote the version that was promoted before the one that is."""
+    """Promote the version that was promoted before the current one."""
     where = path("models", name, "rollback")
     return Call("POST", where, model(ModelVersionView), {"owner": owner}, repeatable=False)
 

@@ -1,4 +1,4 @@
-"""The calls of a chat, for people and for the worker that answers."""
+"""The calls of a chat, for users and for the worker that answers."""
 
 from __future__ import annotations
 
@@ -14,27 +14,27 @@ _SILENCE_S = 60.0
 
 
 def get_chat(task_id: str) -> Call[ChatView]:
-    """Return where a chat stands."""
+    """Return the state of a chat session."""
     return Call("GET", path("tasks", task_id, "chat"), model(ChatView))
 
 
 def end_chat(task_id: str) -> Call[ChatView]:
-    """End a chat, as completed."""
+    """End a chat session; its task's status becomes completed."""
     return Call("DELETE", path("tasks", task_id, "chat"), model(ChatView))
 
 
 def chat(task_id: str, request: ChatRequest) -> Stream[ChatPiece]:
-    """Emit the answer to the last message of a conversation piece by piece; the last piece says how it ended.
+    """Emit the answer to the last message of a conversation in pieces; the last piece has the finish reason.
 
-    Pieces with `waiting` are none, but say why none comes.
+    Pieces with `waiting` contain no text, but the reason for the delay.
 
     Args:
         task_id: A task of kind `chat`.
-        request: The conversation, and how the answer is drawn.
+        request: The conversation and the sampling parameters.
 
     Raises:
-        ConflictError: If the chat has ended, or there is no answer; the message says why.
-        UnreachableError: If the server goes in the middle of the answer; the chat goes on.
+        ConflictError: If the chat has ended, or the turn failed; the message has the reason.
+        UnreachableError: If the connection breaks during the answer; the chat continues.
     """
     call = Call(
         "POST",
@@ -55,27 +55,29 @@ def chat(task_id: str, request: ChatRequest) -> Stream[ChatPiece]:
             return
         piece = _piece(json.loads(event.data))
         if piece != ChatPiece():
-            # The first chunk only says who speaks.
+            # The first chunk contains only the role.
             yield Emit(piece)
-    raise UnreachableError("The server broke off in the middle of the answer.", hint="Ask again; the chat goes on.")
+    raise UnreachableError(
+        "The connection broke during the answer.", hint="Send the message again; the chat continues."
+    )
 
 
 def fetch_turns(task_id: str, poll: ChatPoll) -> Call[ChatTurns]:
-    """Ask for turns, as the worker that answers them."""
+    """Poll for turns, as the worker that answers them."""
     timeout_s = poll.wait_s + 15.0
     return Call(
         "POST",
         path("tasks", task_id, "chat", "turns"),
         model(ChatTurns),
         body=poll,
-        # What was given out is not given out again.
+        # Delivered turns are not delivered again: a retry could lose them.
         repeatable=False,
         read_timeout_s=timeout_s,
     )
 
 
 def tell_piece(task_id: str, turn_id: str, piece: ChatPiece) -> Call[ChatHeard]:
-    """Tell a piece of an answer, as the worker that answers."""
+    """Send a piece of an answer, as the worker that answers."""
     return Call(
         "POST", path("tasks", task_id, "chat", "turns", turn_id), model(ChatHeard), body=piece, repeatable=False
     )

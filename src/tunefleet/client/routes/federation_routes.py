@@ -1,6 +1,6 @@
-"""The routes of federations as calls: as `routes`, for the people who make and steer them.
+"""The routes of federations as calls, for the users who create and control them.
 
-Workers speak through `client.federated`, which knows nothing but a federation's address and token.
+Workers use `client.federation`, which needs only a federation's address and token.
 """
 
 from __future__ import annotations
@@ -30,23 +30,23 @@ from tunefleet.schemas.federated import (
 if TYPE_CHECKING:
     from tunefleet.spec.options.federation_options import FederationSpec
 
-# What an answer may take beside the time that it is held.
+# Response time in addition to a long poll.
 _LONGEST_S = 15.0
 
 
 class _Raw(RootModel[dict[str, Any]]):
-    """A body as it is sent: what is not in it stays as it is, which a model with defaults would not say."""
+    """A body sent as it is: omitted fields stay unchanged, which a model with defaults cannot express."""
 
 
 def create_federation(spec: FederationSpec, *, start: bool = True) -> Call[FederationCreated]:
-    """Create a federation; its token, and the secret that signs callbacks, are in this answer.
+    """Create a federation; the response contains its token and the secret that signs callbacks.
 
     Args:
         spec: Strategy, quorum and the rest.
-        start: Whether it takes updates at once.
+        start: Whether it accepts updates immediately.
     """
     body = spec.model_dump(mode="json", exclude_unset=True)
-    # The spec itself never shows its secret.
+    # Serialization of a spec always omits the secret.
     if spec.callback_secret is not None:
         body["callback_secret"] = spec.callback_secret
     params = {"start": "true" if start else "false"}
@@ -62,47 +62,47 @@ def list_federations(
 
 
 def get_federation(federation: str) -> Call[FederationDetail]:
-    """Return a federation with its members and newest rounds, by its id or its number."""
+    """Return a federation with its members and latest rounds, by its id or number."""
     return Call("GET", path("federations", federation), model(FederationDetail))
 
 
 def start_federation(federation: str) -> Call[FederationDetail]:
-    """Let a federation run, or go on after a pause."""
+    """Start a federation, or resume it after a pause."""
     return Call("POST", path("federations", federation, "start"), model(FederationDetail))
 
 
 def pause_federation(federation: str) -> Call[FederationDetail]:
-    """Pause a federation: updates are kept, and no round is closed until it goes on."""
+    """Pause a federation: updates are still accepted, and no round is closed until it is resumed."""
     return Call("POST", path("federations", federation, "pause"), model(FederationDetail))
 
 
 def cancel_federation(federation: str) -> Call[FederationDetail]:
-    """End a federation for good; its versions stay."""
+    """Cancel a federation permanently; its versions are kept."""
     return Call("POST", path("federations", federation, "cancel"), model(FederationDetail))
 
 
 def remove_federation(federation: str) -> Call[None]:
-    """Remove a federation that has ended, with its versions."""
+    """Delete a federation that has ended, with its versions."""
     return Call("DELETE", path("federations", federation), nothing, repeatable=False)
 
 
 def federation_token(federation: str, *, worker: str | None = None) -> Call[FederationToken]:
-    """Return the token that workers take part with; it is good for this federation alone.
+    """Return the token for workers, which is valid only for this federation.
 
     Args:
-        federation: Its id, or its number.
-        worker: Return the token that is good for this name alone.
+        federation: Id or number of the federation.
+        worker: Return a token that is valid only for this worker name.
     """
     where = path("federations", federation, "token")
     return Call("GET", where, model(FederationToken), params={"worker": worker})
 
 
 def replace_federation_token(federation: str, *, old_for_s: float = 0.0) -> Call[FederationToken]:
-    """Take the token back, and return the one that is good instead.
+    """Revoke the token, and return its replacement.
 
     Args:
-        federation: Its id or its number.
-        old_for_s: How long the old token stays good, for workers that have it.
+        federation: Id or number of the federation.
+        old_for_s: How long the old token stays valid, for workers that use it.
     """
     body = TokenReplace(old_for_s=old_for_s)
     return Call("POST", path("federations", federation, "token"), model(FederationToken), body=body, repeatable=False)
@@ -135,26 +135,26 @@ def list_versions(federation: str, *, limit: int = 100, cursor: str | None = Non
 
 
 def get_version(federation: str, version: int) -> Call[VersionDetail]:
-    """Return a version with who gave what to it, what was refused, and what the strategy reports."""
+    """Return a version with its contributions, rejected updates, and the strategy's report."""
     return Call("GET", path("federations", federation, "versions", str(version)), model(VersionDetail))
 
 
 def newest_version(federation: str, *, after: int = 0, wait_s: float = 0.0) -> Call[VersionView | None]:
-    """Return the newest version if it is newer than `after`; the server holds the answer for up to `wait_s`."""
+    """Return the newest version if it is newer than `after`; waits up to `wait_s` for one."""
     where = path("federations", federation, "versions", "newest")
     params = {"after": after, "wait_s": wait_s}
     return Call("GET", where, _maybe_version, params, read_timeout_s=wait_s + _LONGEST_S)
 
 
 def roll_back(federation: str, version: int) -> Call[VersionView]:
-    """Make an earlier version the newest one again, as a version of its own."""
+    """Publish an earlier version as the newest one, with a new number."""
     body = RollbackRequest(version=version)
     where = path("federations", federation, "rollback")
     return Call("POST", where, model(VersionView), body=body, repeatable=False)
 
 
 def change_member(federation: str, worker: str, changes: Mapping[str, Any]) -> Call[MemberView]:
-    """Change what a worker wants of a federation, such as its `callback_url`."""
+    """Change a worker's settings in a federation, such as its `callback_url`."""
     body = _Raw(MemberChange.model_validate(dict(changes)).model_dump(mode="json", exclude_unset=True))
     return Call("PUT", path("federations", federation, "members", worker), model(MemberView), body=body)
 

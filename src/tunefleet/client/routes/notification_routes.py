@@ -18,7 +18,7 @@ from tunefleet.spec.options.notify import OCCASIONS, Format, Occasion
 
 
 def list_channels(*, limit: int = 100, cursor: str | None = None) -> Call[Page[ChannelView]]:
-    """Return a page of your channels, without their secrets; an admin sees everybody's."""
+    """Return a page of your channels, without their secrets; admins see everyone's."""
     return Call("GET", "/notifications/channels", model(Page[ChannelView]), {"limit": limit, "cursor": cursor})
 
 
@@ -31,22 +31,22 @@ def create_channel(
     secret: str | None = None,
     everyone: bool = False,
 ) -> Call[ChannelCreated]:
-    """Create a channel; the secret that signs what goes to a webhook is in this answer and nowhere else.
+    """Create a channel; only this response contains the secret that signs webhook requests.
 
     Args:
-        name: What documents call it.
-        to: An `https://…` address, or `mailto:` and an e-mail address.
-        on: What is told there.
-        format: How; default: what the address takes, else `webhook`.
-        secret: Signs what goes to a webhook; default: a new one.
-        everyone: Tell of the tasks of all users; takes an admin key.
+        name: Name of the channel in workflow files.
+        to: An `https://…` URL, or `mailto:` and an e-mail address.
+        on: Events to notify about.
+        format: Message format. Default: the format of the address, else `webhook`.
+        secret: Signs webhook requests. Default: a new secret.
+        everyone: Notify about the tasks of all users; requires an admin key.
     """
     body = ChannelCreate(name=name, to=to, on=tuple(on), format=format, secret=secret, everyone=everyone)
     return Call("POST", "/notifications/channels", model(ChannelCreated), body=body, repeatable=False)
 
 
 def get_channel(channel: str) -> Call[ChannelView]:
-    """Return a channel, by its id or a name of yours."""
+    """Return a channel by its id, or one of your channels by its name."""
     return Call("GET", path("notifications", "channels", channel), model(ChannelView))
 
 
@@ -59,19 +59,19 @@ def change_channel(
     everyone: bool | None = None,
     enabled: bool | None = None,
 ) -> Call[ChannelView]:
-    """Change a channel; what is left out stays, and what waits goes to a new address."""
+    """Update a channel; omitted fields stay unchanged, and pending notifications go to the new address."""
     wanted = None if on is None else tuple(on)
     body = ChannelChange(to=to, on=wanted, format=format, everyone=everyone, enabled=enabled)
     return Call("PATCH", path("notifications", "channels", channel), model(ChannelView), body=body)
 
 
 def remove_channel(channel: str) -> Call[None]:
-    """Remove a channel; what waits for it is given up."""
+    """Delete a channel; its pending notifications are dropped."""
     return Call("DELETE", path("notifications", "channels", channel), nothing, repeatable=False)
 
 
 def test_channel(channel: str) -> Call[ChannelTestReply]:
-    """Send a message that says that it is a test, and return how it went."""
+    """Send a test message, and return whether it was delivered."""
     return Call("POST", path("notifications", "channels", channel, "test"), model(ChannelTestReply), repeatable=False)
 
 
@@ -83,6 +83,6 @@ def list_notifications(
     channel: str | None = None,
     state: str | None = None,
 ) -> Call[Page[NotificationView]]:
-    """Return a page of what you were told or are to be told, newest first."""
+    """Return a page of your notifications, sent and pending, newest first."""
     params = {"limit": limit, "cursor": cursor, "task_id": task_id, "channel": channel, "state": state}
     return Call("GET", "/notifications", model(Page[NotificationView]), params)

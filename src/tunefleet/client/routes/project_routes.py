@@ -1,4 +1,4 @@
-"""The server's routes of projects, use and the audit log as calls."""
+"""The server's routes of projects, usage and the audit log as calls."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from tunefleet.schemas.projects import AuditEntry, ProjectChange, ProjectCreate,
 
 
 def list_projects(*, limit: int = 100, cursor: str | None = None) -> Call[Page[ProjectView]]:
-    """Return a page of projects: your own, or all with an admin key of the default one."""
+    """Return a page of projects: your own, or all with an admin key of the default project."""
     return Call("GET", "/projects", model(Page[ProjectView]), {"limit": limit, "cursor": cursor})
 
 
 def get_project(project: str) -> Call[ProjectView]:
-    """Return a project, its quotas, and what it uses of them."""
+    """Return a project with its quotas and current usage."""
     return Call("GET", path("projects", project), model(ProjectView))
 
 
@@ -29,14 +29,14 @@ def create_project(
     gpu_hours: float | None = None,
     storage_bytes: int | None = None,
 ) -> Call[ProjectView]:
-    """Create a project; takes an admin key of the default one.
+    """Create a project; requires an admin key of the default project.
 
     Args:
-        name: Small letters, digits, dots, dashes and underlines.
-        weight: Its part of a fleet that several projects want.
-        max_running: Tasks that run at once, at most.
-        gpu_hours: GPU hours a calendar month (UTC), at most.
-        storage_bytes: Bytes of stored files, at most.
+        name: Lower-case letters, digits, dots, hyphens and underscores.
+        weight: Fair-share weight among projects that compete for the fleet.
+        max_running: Maximum number of concurrent tasks.
+        gpu_hours: Maximum GPU hours per calendar month (UTC).
+        storage_bytes: Maximum size of stored files in bytes.
     """
     body = ProjectCreate(
         name=name, description=description, weight=weight, max_running=max_running, gpu_hours=gpu_hours,
@@ -46,26 +46,26 @@ def create_project(
 
 
 def change_project(project: str, **changes: Any) -> Call[ProjectView]:
-    """Change a project: `description`, `weight`, `max_running`, `gpu_hours`, `storage_bytes`, `archived`.
+    """Update a project: `description`, `weight`, `max_running`, `gpu_hours`, `storage_bytes`, `archived`.
 
-    What is not named stays as it is; `None` takes a quota away.
+    Omitted fields stay unchanged; `None` removes a quota.
     """
     body = ProjectChange(**changes)
     return Call("PATCH", path("projects", project), model(ProjectView), body=body)
 
 
 def archive_project(project: str) -> Call[ProjectView]:
-    """Let a project rest: its keys are refused and its tasks wait; what runs goes on to its end."""
+    """Archive a project: its keys are refused and its tasks stay queued; running tasks finish."""
     return change_project(project, archived=True)
 
 
 def restore_project(project: str) -> Call[ProjectView]:
-    """Open an archived project again."""
+    """Restore an archived project."""
     return change_project(project, archived=False)
 
 
 def usage(*, project: str | None = None, since: datetime | None = None, by: UsageBy = "project") -> Call[UsageView]:
-    """Return what was used since a time (default: this calendar month), with what runs: GPU time, energy, cost."""
+    """Return GPU time, energy and cost since a time (default: this calendar month), including running tasks."""
     return Call("GET", "/usage", model(UsageView), {"project": project, "since": _iso(since), "by": by})
 
 
@@ -77,7 +77,7 @@ def audit(
     limit: int = 100,
     cursor: str | None = None,
 ) -> Call[Page[AuditEntry]]:
-    """Return a page of who changed what, newest first; takes an admin key."""
+    """Return a page of audit entries, newest first; requires an admin key."""
     params = {"actor": actor, "route": route, "since": _iso(since), "limit": limit, "cursor": cursor}
     return Call("GET", "/audit", model(Page[AuditEntry]), params)
 

@@ -1,4 +1,4 @@
-"""The server's routes as calls: a function a route, with its method, path and types, and nothing else."""
+"""The server's routes as calls: one function per route, with its method, path and types."""
 
 from __future__ import annotations
 
@@ -46,30 +46,30 @@ from tunefleet.schemas.fleet import ElasticRequest, ElasticView, WhyView, Worker
 from tunefleet.schemas.server_info import PeersView, ServerView, StorageView
 from tunefleet.schemas.worker_link import Cursor, JournalBatch
 
-# A server that keeps its files in an object store answers an upload when they are there; it is no slower than this.
+# A server with an object store responds to an upload once the file is stored there: the lowest assumed rate.
 PASSED_ON_BYTES_PER_S: Final = 4 << 20
 ANSWER_S: Final = 60.0
 
 
 def info() -> Call[ServerInfo]:
-    """Return the server's version, and who the key belongs to."""
+    """Return the server's version, and the owner of the key."""
     return Call("GET", "/info", model(ServerInfo))
 
 
 def schema() -> Call[dict[str, Any]]:
-    """Return the JSON Schema of workflow documents."""
+    """Return the JSON Schema of workflow files."""
     return Call("GET", "/schema", model(dict[str, Any]))
 
 
 def validate(document: str, filename: str | None = None, *, dry_run: bool = False) -> Call[ValidateReply]:
-    """Let the server check a document, and say where its tasks would go if `dry_run`; nothing is stored."""
+    """Validate a workflow file on the server, with a placement preview if `dry_run`; nothing is stored."""
     body = SubmitRequest(document=document, filename=filename)
     params = {"dry_run": "true" if dry_run else None}
     return Call("POST", "/workflows/validate", model(ValidateReply), params, body=body)
 
 
 def create_workflow(request: SubmitRequest, idempotency_key: str) -> Call[WorkflowDetail]:
-    """Submit a document; the same key gets the first answer again."""
+    """Submit a workflow file; repeating the call with the same key returns the first response."""
     headers = {"Idempotency-Key": idempotency_key}
     return Call("POST", "/workflows", model(WorkflowDetail), body=request, headers=headers)
 
@@ -88,7 +88,7 @@ def list_workflows(
 
 
 def get_workflow(workflow_id: str) -> Call[WorkflowDetail]:
-    """Return a workflow with its document; the start of an id is enough."""
+    """Return a workflow with its workflow file; a unique prefix of the id is enough."""
     return Call("GET", path("workflows", workflow_id), model(WorkflowDetail))
 
 
@@ -100,18 +100,18 @@ def cancel_workflow(workflow_id: str) -> Call[WorkflowDetail]:
 def retry_workflow(
     workflow_id: str, overrides: Mapping[str, Any] | None = None, *, again: bool = False
 ) -> Call[WorkflowDetail]:
-    """Run again, as a new workflow, what has not completed of a final one; results of the rest are used as they are.
+    """Run the incomplete tasks of a final workflow again, as a new workflow that reuses the other results.
 
     Args:
-        overrides: Dotted path below `spec` → value, of what is to be changed.
-        again: Also if an earlier retry runs or has completed.
+        overrides: Fields of `spec` to change: dotted path → value.
+        again: Also if an earlier retry is running or has completed.
     """
     body = RetryRequest(overrides=dict(overrides or {}), again=again)
     return Call("POST", path("workflows", workflow_id, "retry"), model(WorkflowDetail), body=body, repeatable=False)
 
 
 def remove_workflow(workflow_id: str) -> Call[None]:
-    """Remove a workflow whose tasks are all final, with what they stored."""
+    """Delete a workflow whose tasks are all final, and everything that they stored."""
     return Call("DELETE", path("workflows", workflow_id), nothing, repeatable=False)
 
 
@@ -139,36 +139,36 @@ def list_tasks(
 
 
 def get_task(task_id: str) -> Call[TaskDetail]:
-    """Return a task with its spec, attempts and result; the start of an id is enough."""
+    """Return a task with its spec, attempts and result; a unique prefix of the id is enough."""
     return Call("GET", path("tasks", task_id), model(TaskDetail))
 
 
 def why(task_id: str) -> Call[WhyView]:
-    """Return why a task waits."""
+    """Return why a task is pending."""
     return Call("GET", path("tasks", task_id, "why"), model(WhyView))
 
 
 def cancel_task(task_id: str) -> Call[TaskDetail]:
-    """Cancel a task; a running one ends at the end of its step, and what it saved stays."""
+    """Cancel a task; a running task ends after its current step, and its checkpoints are kept."""
     return Call("POST", path("tasks", task_id, "cancel"), model(TaskDetail))
 
 
 def pause_task(task_id: str) -> Call[TaskDetail]:
-    """Pause a running task: it saves at the end of its step and ends; asking again changes nothing."""
+    """Pause a running task: it saves a checkpoint after its current step. Idempotent."""
     return Call("POST", path("tasks", task_id, "pause"), model(TaskDetail))
 
 
 def resume_task(task_id: str, from_step: int | Literal["best"] | None = None) -> Call[TaskDetail]:
-    """Let a paused task go on; a final one goes on as a new task, which is returned.
+    """Resume a paused task; a final one is resumed as a new task, which is returned.
 
-    `from_step` is the step of a checkpoint, `best`, or `None` for the newest.
+    `from_step` is the step of a checkpoint, `best`, or `None` for the latest.
     """
     body = ResumeRequest(from_step=from_step)
     return Call("POST", path("tasks", task_id, "resume"), model(TaskDetail), body=body, repeatable=False)
 
 
 def stop_task(task_id: str, *, save: bool = True) -> Call[CommandView]:
-    """End a training early, as completed; with `save` it saves a checkpoint first."""
+    """Stop a training run early, as completed; with `save` it saves a checkpoint first."""
     body = StopRequest(save=save)
     return Call("POST", path("tasks", task_id, "stop"), model(CommandView), body=body, repeatable=False)
 
@@ -176,7 +176,7 @@ def stop_task(task_id: str, *, save: bool = True) -> Call[CommandView]:
 def command_task(
     task_id: str, command: str, data: Mapping[str, Any] | None = None, *, command_id: str | None = None
 ) -> Call[CommandView]:
-    """Give a running task a command (`ControlCommand`); an id of your own makes a repetition harmless."""
+    """Send a running task a command (`ControlCommand`); a `command_id` of your own makes retries safe."""
     known_as = command_id or f"cmd-{uuid.uuid4().hex[:12]}"
     body = CommandRequest(command=command, data=dict(data or {}), command_id=known_as)
     return Call("POST", path("tasks", task_id, "commands"), model(CommandView), body=body)
@@ -188,13 +188,13 @@ def list_commands(task_id: str) -> Call[tuple[CommandView, ...]]:
 
 
 def get_command(task_id: str, command_id: str, *, wait_s: float = 0.0) -> Call[CommandView]:
-    """Return what became of a command; the server holds the answer for up to `wait_s` until it is settled."""
+    """Return a command and its outcome; waits up to `wait_s` until it is settled."""
     where = path("tasks", task_id, "commands", command_id)
     return Call("GET", where, model(CommandView), {"wait_s": wait_s}, read_timeout_s=wait_s + 15.0)
 
 
 def checkpoints(task_id: str) -> Call[tuple[CheckpointView, ...]]:
-    """Return the whole checkpoints of a task in step order."""
+    """Return the complete checkpoints of a task in step order."""
     return Call("GET", path("tasks", task_id, "checkpoints"), model(tuple[CheckpointView, ...]))
 
 
@@ -204,13 +204,13 @@ def retry_task(task_id: str) -> Call[TaskDetail]:
 
 
 def clone_task(task_id: str, overrides: Mapping[str, Any] | None = None) -> Call[TaskDetail]:
-    """Submit a task again as a new one, with some fields of its spec changed (dotted path → value)."""
+    """Submit a task again as a new one, with changed fields of its spec (dotted path → value)."""
     body = CloneRequest(overrides=dict(overrides or {}))
     return Call("POST", path("tasks", task_id, "clone"), model(TaskDetail), body=body, repeatable=False)
 
 
 def remove_task(task_id: str) -> Call[None]:
-    """Remove a final task with what it stored."""
+    """Delete a final task and everything that it stored."""
     return Call("DELETE", path("tasks", task_id), nothing, repeatable=False)
 
 
@@ -222,7 +222,7 @@ def metrics(
     max_points: int | None = None,
     after_step: int | None = None,
 ) -> Call[MetricsView]:
-    """Return the points of one series, down-sampled to `max_points` if that is given."""
+    """Return the points of one series, downsampled to `max_points` if set."""
     params = {
         "series": series,
         "names": ",".join(names) if names is not None else None,
@@ -235,13 +235,13 @@ def metrics(
 def log(
     task_id: str, *, offset: int | None = None, tail_bytes: int | None = None, limit_bytes: int | None = None
 ) -> Call[LogView]:
-    """Return a piece of a task's log, from an offset or from so many bytes before its end."""
+    """Return a part of a task's log, from an offset, or its last `tail_bytes`."""
     params = {"offset": offset, "tail_bytes": tail_bytes, "limit_bytes": limit_bytes}
     return Call("GET", path("tasks", task_id, "log"), model(LogView), params)
 
 
 def log_stream(task_id: str, offset: int = 0) -> Call[None]:
-    """Open a task's log from an offset; it stays open until the task is final."""
+    """Open the stream of a task's log from an offset, until the task is final."""
     headers = {"Accept": "text/event-stream"}
     return Call("GET", path("tasks", task_id, "log", "stream"), nothing, {"offset": offset}, headers=headers)
 
@@ -254,7 +254,7 @@ def list_events(
     workflow_id: str | None = None,
     kinds: Iterable[str] | None = None,
 ) -> Call[tuple[EventView, ...]]:
-    """Return what happened after an event, oldest first."""
+    """Return the events after an id, oldest first."""
     params = {**_event_filter(task_id, workflow_id, kinds), "after": after, "limit": limit}
     return Call("GET", "/events", model(tuple[EventView, ...]), params)
 
@@ -266,7 +266,7 @@ def event_stream(
     workflow_id: str | None = None,
     kinds: Iterable[str] | None = None,
 ) -> Call[None]:
-    """Open the stream of what happens; `after` replays what came since that event."""
+    """Open the event stream; `after` replays the events after that one."""
     headers = {"Accept": "text/event-stream"}
     if after is not None:
         headers["Last-Event-ID"] = str(after)
@@ -302,29 +302,29 @@ def get_artifact(artifact: str) -> Call[ArtifactDetail]:
 
 
 def remove_artifact(artifact: str) -> Call[None]:
-    """Remove an artifact; files that nothing else refers to go at the next collection."""
+    """Delete an artifact; files that nothing else references are removed by the next garbage collection."""
     return Call("DELETE", path("artifacts", artifact), nothing, repeatable=False)
 
 
 def publish_artifact(body: ArtifactCreate, task_id: str | None = None) -> Call[ArtifactView]:
-    """Publish files that are already stored as an artifact; publishing the same again changes nothing."""
+    """Publish stored files as an artifact; idempotent."""
     return Call("POST", "/artifacts", model(ArtifactView), {"task_id": task_id}, body=body)
 
 
 def missing_blobs(blobs: Iterable[FileEntry]) -> Call[BlobReply]:
-    """Return which of these files the server lacks, and from which offset."""
+    """Return which of these files the server does not have, and the offset of each."""
     return Call("POST", "/blobs/missing", model(BlobReply), body=BlobQuery(blobs=tuple(blobs)))
 
 
 def put_blob(entry: FileEntry, offset: int, size_bytes: int, content: Callable[[], Iterator[bytes]]) -> Call[None]:
-    """Send so many bytes of a file from an offset."""
+    """Upload `size_bytes` of a file from an offset."""
     headers = {
         "Upload-Offset": str(offset),
         "Upload-Length": str(entry.size_bytes),
         "Content-Length": str(size_bytes),
         "Content-Type": "application/octet-stream",
     }
-    # Not repeated blindly: after a break the server is asked first how much it has.
+    # Not retried: after an interruption, first ask the server how much it has.
     return Call(
         "PUT",
         path("blobs", entry.digest),
@@ -337,7 +337,7 @@ def put_blob(entry: FileEntry, offset: int, size_bytes: int, content: Callable[[
 
 
 def get_blob(digest: str, offset: int, sink: Sink) -> Call[None]:
-    """Receive a file from an offset to its end."""
+    """Download a file from an offset to its end."""
     headers = (
         {"Range": f"bytes={offset}-", "Accept-Encoding": "identity"} if offset else {"Accept-Encoding": "identity"}
     )
@@ -345,29 +345,29 @@ def get_blob(digest: str, offset: int, sink: Sink) -> Call[None]:
 
 
 def result_files(task_id: str) -> Call[ResultFiles]:
-    """Return the files of a task, each with a link that needs no key."""
+    """Return the files of a task, each with a signed link that needs no key."""
     return Call("GET", path("results", task_id, "files"), model(ResultFiles))
 
 
 def get_result(task_id: str) -> Call[ResultEnvelope]:
-    """Return the stored result of a task with where it comes from."""
+    """Return the stored result of a task and its origin."""
     return Call("GET", path("results", task_id), model(ResultEnvelope))
 
 
 def get_result_file(task_id: str, name: str, offset: int, digest: str, sink: Sink) -> Call[None]:
-    """Download a task's file, or the rest of it, into `sink`, as long as it is the one with this digest."""
+    """Download a task's file from an offset into `sink`, if it still has this digest."""
     headers = {"Range": f"bytes={offset}-", "If-Range": f'"{digest}"'} if offset else {}
     where = path("results", task_id, "files", *name.split("/"))
     return Call("GET", where, nothing, headers=headers, sink=sink, repeatable=False)
 
 
 def put_journal(task_id: str, batch: JournalBatch) -> Call[Cursor]:
-    """Deliver records of a launch; what the server has already is skipped there."""
+    """Deliver journal records of a launch; the server skips records that it already has."""
     return Call("POST", path("tasks", task_id, "journal"), model(Cursor), body=batch)
 
 
 def put_log(task_id: str, offset: int, data: bytes) -> Call[Cursor]:
-    """Deliver a piece of a log."""
+    """Deliver a part of a log."""
     headers = {"Content-Type": "application/octet-stream"}
     return Call(
         "PUT",
@@ -385,46 +385,46 @@ def list_workers(*, limit: int = 100, cursor: str | None = None) -> Call[Page[Wo
 
 
 def get_worker(worker_id: str) -> Call[WorkerView]:
-    """Return a worker with its hardware and what it runs."""
+    """Return a worker with its hardware and running tasks."""
     return Call("GET", path("workers", worker_id), model(WorkerView))
 
 
 def tell_worker(
     worker_id: str, verb: str, data: Mapping[str, Any] | None = None, *, command_id: str | None = None
 ) -> Call[CommandView]:
-    """Tell a worker to `restart`, `update-config`, `collect-diagnostics` or `upgrade`; its jobs go on."""
+    """Send `restart`, `update-config`, `collect-diagnostics` or `upgrade` to a worker; its jobs keep running."""
     body = CommandRequest(command=verb, data=dict(data or {}), command_id=command_id or f"cmd-{uuid.uuid4().hex[:12]}")
     return Call("POST", path("workers", worker_id, "commands"), model(CommandView), body=body)
 
 
 def worker_command(worker_id: str, command_id: str, *, wait_s: float = 0.0) -> Call[CommandView]:
-    """Return what became of it; the server holds the answer for up to `wait_s` until it is settled."""
+    """Return a worker command and its outcome; waits up to `wait_s` until it is settled."""
     where = path("workers", worker_id, "commands", command_id)
     return Call("GET", where, model(CommandView), {"wait_s": wait_s}, read_timeout_s=wait_s + 15.0)
 
 
 def cordon_worker(worker_id: str) -> Call[WorkerView]:
-    """Give a worker nothing new; what it has goes on."""
+    """Cordon a worker: it gets no new tasks; running tasks continue."""
     return Call("POST", path("workers", worker_id, "cordon"), model(WorkerView))
 
 
 def uncordon_worker(worker_id: str) -> Call[WorkerView]:
-    """Give a worker tasks again; takes back a drain that has not finished."""
+    """Uncordon a worker: it gets tasks again; also cancels an unfinished drain."""
     return Call("POST", path("workers", worker_id, "uncordon"), model(WorkerView))
 
 
 def drain_worker(worker_id: str) -> Call[WorkerView]:
-    """Let a worker finish what it has, and then leave; it stays cordoned until it is uncordoned."""
+    """Drain a worker: it finishes its tasks, then leaves, and stays cordoned until it is uncordoned."""
     return Call("POST", path("workers", worker_id, "drain"), model(WorkerView))
 
 
 def set_elastic(worker_id: str, *, enabled: bool) -> Call[ElasticView]:
-    """Call a worker back, or send it to rest as elastic scaling does; the scaling goes on from there."""
+    """Activate a worker or put it on standby, as elastic scaling does; scaling continues from there."""
     return Call("POST", path("workers", worker_id, "elastic"), model(ElasticView), body=ElasticRequest(enabled=enabled))
 
 
 def remove_worker(worker_id: str) -> Call[None]:
-    """Forget a worker that is gone."""
+    """Delete a worker that is gone."""
     return Call("DELETE", path("workers", worker_id), nothing, repeatable=False)
 
 
@@ -436,34 +436,34 @@ def list_keys(*, limit: int = 100, cursor: str | None = None) -> Call[Page[KeyVi
 def create_key(
     name: str, role: Role = "member", *, owner: str | None = None, project: str | None = None
 ) -> Call[KeyCreated]:
-    """Create an API key; its secret is in this answer and nowhere else."""
+    """Create an API key; only this response contains its secret."""
     body = KeyCreate(name=name, role=role, owner=owner, project=project)
     return Call("POST", "/keys", model(KeyCreated), body=body, repeatable=False)
 
 
 def revoke_key(key_id: str) -> Call[None]:
-    """Revoke an API key; it is refused from now on."""
+    """Revoke an API key; effective immediately."""
     return Call("DELETE", path("keys", key_id), nothing)
 
 
 def login_code() -> Call[LoginCode]:
-    """Create a link that opens one browser session, good once and for ten minutes."""
+    """Create a login link for one browser session; single-use, expires after ten minutes."""
     return Call("POST", "/login-codes", model(LoginCode), repeatable=False)
 
 
 def prune(older_than_s: float, *, dry_run: bool = False) -> Call[PruneReply]:
-    """Remove final workflows that ended so long ago (seconds), and files that nothing refers to."""
+    """Delete final workflows that ended more than `older_than_s` ago, and unreferenced files."""
     body = PruneRequest(older_than_s=older_than_s, dry_run=dry_run)
     return Call("POST", "/prune", model(PruneReply), body=body)
 
 
 def server() -> Call[ServerView]:
-    """Return what the server is made of: versions, database, where files are kept."""
+    """Return versions, database and file storage of the server."""
     return Call("GET", "/server", model(ServerView))
 
 
 def storage() -> Call[StorageView]:
-    """Return how much room the server's data takes, by kind."""
+    """Return the disk usage of the server's data, by kind."""
     return Call("GET", "/storage", model(StorageView))
 
 
@@ -479,7 +479,7 @@ def invite(
     owner: str | None = None,
     expires_s: float = 3600.0,
 ) -> Call[InvitationCreated]:
-    """Invite a machine to join as a worker, once; the token is in this answer and nowhere else."""
+    """Invite a machine to join as a worker; only this response contains the single-use token."""
     body = InvitationCreate(
         worker_id=worker_id, tags=None if tags is None else tuple(tags), owner=owner, expires_s=expires_s
     )
@@ -492,10 +492,10 @@ def list_invitations(*, limit: int = 100, cursor: str | None = None) -> Call[Pag
 
 
 def withdraw(invitation_id: str) -> Call[None]:
-    """Withdraw an invitation that nobody has used."""
+    """Withdraw an unused invitation."""
     return Call("DELETE", path("invitations", invitation_id), nothing)
 
 
 def join(request: JoinRequest) -> Call[JoinReply]:
-    """Exchange an invitation's token for a worker's key; asking again does no harm."""
+    """Exchange an invitation's token for a worker key; idempotent."""
     return Call("POST", "/join", model(JoinReply), body=request)

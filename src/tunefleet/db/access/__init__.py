@@ -1,1 +1,1 @@
-"""Rows of keys, invitations, projects, and of what was used and asked."""
+"""Rows of keys, invitations, projects, usage and the audit log."""

@@ -13,7 +13,7 @@ _at = audit_log.c
 
 
 class AuditRow(NamedTuple):
-    """One request that could change something; `seq` is 0 until it is stored."""
+    """A mutating request; `seq` is 0 until it is stored."""
 
     seq: int
     at: float
@@ -60,7 +60,7 @@ def page(
 
 
 def forget_before(connection: Connection, at: float) -> None:
-    """Forget what is older."""
+    """Delete older rows."""
     connection.execute(delete(audit_log).where(_at.at < at))
 
 

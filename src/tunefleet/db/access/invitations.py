@@ -1,4 +1,4 @@
-"""Invitations: what a machine joins with, once; tokens are stored as hashes only."""
+"""Invitations: single-use tokens with which machines join, stored only as hashes."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def by_hash(connection: Connection, token_hash: str) -> InvitationRow | None:
 
 
 def by_key(connection: Connection, key_id: str) -> InvitationRow | None:
-    """Return the invitation that a key was made by."""
+    """Return the invitation that created a key."""
     return _one(connection, _at.key_id == key_id)
 
 
@@ -57,17 +57,18 @@ def all_rows(connection: Connection, *, project: str) -> list[InvitationRow]:
 
 
 def use(connection: Connection, invitation_id: str, *, key_id: str, at: float) -> bool:
-    """Use an invitation up.
+    """Mark an invitation as used.
 
     Returns:
-        Whether it was still unused and not withdrawn: of two who use it at the same time, one gets this.
+        Whether it was unused and not withdrawn; of two concurrent calls only one succeeds.
     """
+    # Compare-and-swap in one statement: a separate check would let two machines join with one token.
     free = (_at.id == invitation_id) & _at.used_at.is_(None) & _at.revoked_at.is_(None)
     return connection.execute(update(invitations).where(free).values(used_at=at, key_id=key_id)).rowcount == 1
 
 
 def revoke(connection: Connection, invitation_id: str, at: float) -> bool:
-    """Withdraw an invitation that nobody has used; whether there was one."""
+    """Withdraw an unused invitation; returns whether there was one."""
     free = (_at.id == invitation_id) & _at.used_at.is_(None)
     return connection.execute(update(invitations).where(free).values(revoked_at=at)).rowcount == 1
 

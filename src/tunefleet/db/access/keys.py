@@ -1,4 +1,4 @@
-"""API keys, login codes and browser sessions; secrets are stored as hashes only."""
+"""API keys, login codes and browser sessions; secrets are stored only as hashes."""
 
 from __future__ import annotations
 
@@ -16,28 +16,28 @@ _USED = update(api_keys).where(api_keys.c.id == bindparam("b_id")).values(last_u
 
 
 def get_meta(connection: Connection, name: str) -> str | None:
-    """Return a value that belongs to the database as a whole."""
+    """Return a value of the database as a whole."""
     value: str | None = connection.execute(select(meta.c.value).where(meta.c.name == name)).scalar()
     return value
 
 
 def put_meta(connection: Connection, name: str, value: str) -> None:
-    """Store a value that belongs to the database as a whole; it must not be there yet."""
+    """Insert a value of the database as a whole; fails if it exists."""
     connection.execute(insert(meta).values(name=name, value=value))
 
 
 def change_meta(connection: Connection, name: str, value: str) -> None:
-    """Change a value that belongs to the database as a whole."""
+    """Update a value of the database as a whole."""
     connection.execute(update(meta).where(meta.c.name == name).values(value=value))
 
 
 def files_kept_until(connection: Connection) -> float:
-    """Return the Unix time up to which files that no row knows stay: they came before the database, or are newer."""
+    """Return the Unix time until which unreferenced files are kept: they may be missing from this database's rows."""
     return float(get_meta(connection, _FILES_KEPT) or 0.0)
 
 
 def keep_unknown_files(connection: Connection, now: float) -> None:
-    """Let files stay that no row knows: this database may be an older one than they are."""
+    """Keep unreferenced files: this database may be an older copy than the files are."""
     put = change_meta if get_meta(connection, _FILES_KEPT) is not None else put_meta
     put(connection, _FILES_KEPT, repr(now))
 
@@ -68,14 +68,14 @@ def all_rows(connection: Connection, *, project: str | None) -> list[KeyRow]:
 
 
 def revoke(connection: Connection, key_id: str, at: float) -> None:
-    """Make a key and what stands for it worthless."""
+    """Revoke a key and delete its sessions."""
     connection.execute(update(api_keys).where(api_keys.c.id == key_id).values(revoked_at=at))
     connection.execute(delete(sessions).where(sessions.c.key_id == key_id))
     notifications.changed(connection)
 
 
 def delete_one(connection: Connection, key_id: str) -> None:
-    """Forget a key that was made for a while, and what stands for it."""
+    """Delete a temporary key and its sessions."""
     connection.execute(delete(sessions).where(sessions.c.key_id == key_id))
     connection.execute(delete(api_keys).where(api_keys.c.id == key_id))
 
@@ -93,7 +93,7 @@ def add_session(connection: Connection, *, token_hash: str, kind: str, key_id: s
 
 
 def session_key(connection: Connection, *, token_hash: str, kind: str, now: float) -> KeyRow | None:
-    """Return the key that a code or session stands for, if neither has ended."""
+    """Return the key of a code or session, if neither has expired."""
     query = (
         select(api_keys)
         .join(sessions, sessions.c.key_id == api_keys.c.id)
@@ -109,10 +109,10 @@ def session_key(connection: Connection, *, token_hash: str, kind: str, now: floa
 
 
 def drop_session(connection: Connection, token_hash: str) -> None:
-    """Forget a code or session."""
+    """Delete a code or session."""
     connection.execute(delete(sessions).where(sessions.c.token_hash == token_hash))
 
 
 def drop_expired_sessions(connection: Connection, now: float) -> None:
-    """Forget codes and sessions that have ended."""
+    """Delete expired codes and sessions."""
     connection.execute(delete(sessions).where(sessions.c.expires_at <= now))

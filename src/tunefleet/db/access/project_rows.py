@@ -1,4 +1,4 @@
-"""Projects: what they may use, and what they use now."""
+"""Projects: their quotas and current usage."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from tunefleet.db.tables.operations import projects
 _OPEN = text("attempts.state IN ('offered', 'accepted')")
 _QUEUED = text("tasks.status = 'queued'")
 _ALL = select(projects).order_by(projects.c.name)
-# The UUIDs are separated by commas; what a worker chooses by itself is counted when it has ended.
+# The UUIDs are comma-separated; GPUs that a worker chooses itself are counted when the attempt has ended.
 _GPUS = case(
     (func.coalesce(attempts.c.gpus, "") == "", 0),
     else_=func.length(attempts.c.gpus) - func.length(func.replace(attempts.c.gpus, ",", "")) + 1,
 )
-# The other nodes of a task that runs on several workers are no tasks of their own.
+# A task on several workers counts once, not once per node.
 _COUNTS = case((attempts.c.gang_of.is_not(None) & (attempts.c.gang_of != attempts.c.id), 0), else_=1)
 
 
@@ -39,12 +39,12 @@ class ProjectRow(NamedTuple):
 
     @property
     def limited(self) -> bool:
-        """Whether anything may keep its tasks from running, beside a lack of workers."""
+        """Whether its tasks may have to wait for another reason than a lack of workers."""
         return self.max_running is not None or self.gpu_hours is not None or self.archived_at is not None
 
 
 class RunningRow(NamedTuple):
-    """What a project has open now, in all."""
+    """Totals of a project's open attempts."""
 
     tasks: int
     gpus: int
@@ -66,7 +66,8 @@ def get(connection: Connection, name: str, *, lock: bool = False) -> ProjectRow 
 
 
 def lock(connection: Connection, names: Sequence[str]) -> None:
-    """Let nobody else count against the quotas of projects until the commit."""
+    """Lock projects until the commit, so that concurrent transactions cannot exceed a quota together."""
+    # Locked in the order of their names: two transactions that lock the same projects cannot deadlock.
     query = select(projects.c.name).where(projects.c.name.in_(list(names))).order_by(projects.c.name)
     connection.execute(query.with_for_update()).all()
 
@@ -77,13 +78,13 @@ def insert_one(connection: Connection, row: ProjectRow) -> None:
 
 
 def change(connection: Connection, name: str, values: Mapping[str, Any]) -> None:
-    """Change a project; what waits for its quotas is looked at again."""
+    """Change a project; triggers placement, because its quotas may have changed."""
     connection.execute(update(projects).where(projects.c.name == name).values(dict(values)))
     wake(connection, "placement")
 
 
 def running(connection: Connection, now: float, names: Sequence[str] | None = None) -> dict[str, RunningRow]:
-    """Return what projects have open now, by name; those that have nothing are left out."""
+    """Return the totals of projects' open attempts, by name; projects without any are omitted."""
     ran_s = case((attempts.c.accepted_at.is_(None), 0.0), else_=now - attempts.c.accepted_at)
     alone = case((attempts.c.merged_into.is_(None), case((_GPUS == 0, 1), else_=0)), else_=0)
     query = (
@@ -101,13 +102,13 @@ def running(connection: Connection, now: float, names: Sequence[str] | None = No
 
 
 def waiting(connection: Connection) -> dict[str, int]:
-    """Return how many tasks of each project wait for a worker."""
+    """Return how many tasks of each project are queued."""
     query = select(tasks.c.project, func.count()).where(_QUEUED).group_by(tasks.c.project)
     return {name: count for name, count in connection.execute(query)}
 
 
 def stored_bytes(connection: Connection, names: Sequence[str] | None = None) -> dict[str, int]:
-    """Return how much projects keep of files and documents, by name; a file that two of them keep counts for both."""
+    """Return the stored bytes of projects, by name; a file that two projects store counts for both."""
     files = select(func.sum(blobs.c.size_bytes)).where(blobs.c.project == projects.c.name).scalar_subquery()
     query = select(projects.c.name, projects.c.document_bytes + func.coalesce(files, 0))
     if names is not None:
@@ -116,5 +117,5 @@ def stored_bytes(connection: Connection, names: Sequence[str] | None = None) -> 
 
 
 def _number(value: Any) -> Any:
-    # PostgreSQL sums whole numbers as decimals.
+    # PostgreSQL sums integers as decimals.
     return value if isinstance(value, int | float) else float(value)

@@ -1,4 +1,4 @@
-"""What attempts have used."""
+"""Resource usage of attempts."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ GROUPS: Final = {
 
 
 class UsageRow(NamedTuple):
-    """What an attempt has used, without the number of its row."""
+    """Usage of an attempt, without the row's number."""
 
     attempt_id: str
     task_id: str
@@ -46,7 +46,7 @@ class UsageRow(NamedTuple):
 
 
 class EnergyRow(NamedTuple):
-    """What the GPUs of an open attempt have used so far, and drew at a time."""
+    """Energy of an open attempt's GPUs so far, and their power at a time."""
 
     attempt_id: str
     joules: float
@@ -55,7 +55,7 @@ class EnergyRow(NamedTuple):
 
 
 class SumRow(NamedTuple):
-    """What was used under a heading, on one model of GPU."""
+    """Usage of one group on one GPU model."""
 
     key: str
     model: str
@@ -71,12 +71,12 @@ _INSERT = Bulk(insert(usage), UsageRow._fields)
 
 
 def add(connection: Connection, rows: Sequence[UsageRow]) -> None:
-    """Store what attempts have used that have just ended."""
+    """Store the usage of attempts that have just ended."""
     _INSERT.run(connection, rows)
 
 
 def gpu_seconds(connection: Connection, project: str, since: float) -> float:
-    """Return how many GPU seconds the ended attempts of a project have used since a time."""
+    """Return the GPU seconds of a project's ended attempts since a time."""
     began = case((_at.started_at < since, since), else_=_at.started_at)
     query = select(func.sum(_at.gpus * (_at.ended_at - began))).where(
         _ON_GPUS, _at.project == bindparam("project"), _at.ended_at >= bindparam("since")
@@ -85,7 +85,7 @@ def gpu_seconds(connection: Connection, project: str, since: float) -> float:
 
 
 def sums(connection: Connection, *, by: str, project: str | None, since: float) -> list[SumRow]:
-    """Return what ended attempts have used since a time; of those that began before it, that part alone."""
+    """Return the usage of ended attempts since a time; attempts that started earlier count proportionally."""
     wall_s = _at.ended_at - _at.started_at
     part: Any = case(
         (_at.started_at >= since, literal(1.0)), (wall_s <= 0, literal(1.0)), else_=(_at.ended_at - since) / wall_s
@@ -100,13 +100,13 @@ def sums(connection: Connection, *, by: str, project: str | None, since: float) 
 
 
 def shares_after(connection: Connection, seq: int, since: float) -> list[tuple[int, str, float, float]]:
-    """Return what counts for fair shares: number, project, end and seconds of rows that came after one."""
+    """Return the fair-share usage of rows after a number: number, project, end and seconds."""
     query = select(_at.seq, _at.project, _at.ended_at, _at.share_s).where(_at.seq > seq, _at.ended_at >= since)
     return [(number, project, at, share_s) for number, project, at, share_s in connection.execute(query)]
 
 
 def ended_at(connection: Connection, accepted: Mapping[str, float]) -> dict[str, float]:
-    """Return until when the use of attempts is stored already: of those that ended once and were opened again."""
+    """Return until when the usage of attempts is stored already, for attempts that ended and were reopened."""
     query = select(_at.attempt_id, func.max(_at.ended_at)).where(
         _at.ended_at >= min(accepted.values()), _at.attempt_id.in_(list(accepted))
     )
@@ -114,12 +114,12 @@ def ended_at(connection: Connection, accepted: Mapping[str, float]) -> dict[str,
 
 
 def forget_before(connection: Connection, at: float) -> None:
-    """Forget what is older."""
+    """Delete older rows."""
     connection.execute(delete(usage).where(_at.ended_at < at))
 
 
 def on_gpus(connection: Connection, worker_ids: Collection[str]) -> list[tuple[str, str, str, float | None]]:
-    """Return attempt, worker, GPUs and accept of what runs on GPUs of these workers."""
+    """Return attempt, worker, GPUs and acceptance time of attempts on GPUs of these workers."""
     at = attempts.c
     query = select(at.id, at.worker_id, at.gpus, at.accepted_at).where(
         _OPEN, at.state == "accepted", at.gpus.is_not(None), at.worker_id.in_(list(worker_ids))
@@ -128,7 +128,7 @@ def on_gpus(connection: Connection, worker_ids: Collection[str]) -> list[tuple[s
 
 
 def energies(connection: Connection, attempt_ids: Sequence[str]) -> dict[str, EnergyRow]:
-    """Return what is known of the energy of open attempts, by attempt."""
+    """Return the recorded energy of open attempts, by attempt."""
     if not attempt_ids:
         return {}
     query = select(attempt_energy).where(attempt_energy.c.attempt_id.in_(list(attempt_ids)))
@@ -136,7 +136,7 @@ def energies(connection: Connection, attempt_ids: Sequence[str]) -> dict[str, En
 
 
 def put_energies(connection: Connection, rows: Sequence[EnergyRow], known: Collection[str]) -> None:
-    """Store what is known of the energy of open attempts; `known` are those that have a row."""
+    """Store the energy of open attempts; `known` are those that already have a row."""
     at = attempt_energy.c
     old = [
         {"b_id": row.attempt_id, "b_joules": row.joules, "b_power_w": row.power_w, "b_at": row.at}
@@ -157,13 +157,13 @@ def put_energies(connection: Connection, rows: Sequence[EnergyRow], known: Colle
 
 
 def drop_energies(connection: Connection, attempt_ids: Sequence[str]) -> None:
-    """Forget the energy of attempts that have ended."""
+    """Delete the energy of attempts that have ended."""
     if attempt_ids:
         connection.execute(delete(attempt_energy).where(attempt_energy.c.attempt_id.in_(list(attempt_ids))))
 
 
 def live(connection: Connection, project: str | None) -> list[tuple[Any, ...]]:
-    """Return the accepted attempts, each followed by its task's project and owner."""
+    """Return the accepted attempts, each with its task's project and owner."""
     query = (
         select(attempts, tasks.c.project, tasks.c.owner)
         .join(tasks, tasks.c.seq == attempts.c.task_seq)

@@ -1,1 +1,1 @@
-"""Backups of a database, whatever it is."""
+"""Backups of a database of either kind."""

@@ -1,7 +1,7 @@
-"""A whole database in one file that both stores can be filled from: tables as JSON lines, and what each must hash to.
+"""A complete database in one file that restores to either store: tables as JSON lines, with their hashes.
 
-Knows rows as they are stored, not what they mean. The file holds what a server's database holds: secrets' hashes, the
-addresses of webhooks, everything; it is written for its owner alone.
+Knows rows as they are stored, not their meaning. The file contains everything that a server's database contains,
+including secrets' hashes and webhook addresses; only its owner can read it.
 """
 
 from __future__ import annotations
@@ -27,15 +27,15 @@ FORMAT: Final = "tunefleet-backup/1"
 _MANIFEST: Final = "manifest.json"
 _CHUNK_ROWS: Final = 500
 _BLOCK_BYTES: Final = 1 << 20
-_NO_BACKUP: Final = "Name a file that `tunefleet backup` has written."
+_NO_BACKUP: Final = "Use a file that `tunefleet backup` wrote."
 
-# Told the name of each table that is begun.
+# Called with the name of each table before it is processed.
 Progress = Callable[[str], object]
 
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """A table in the file."""
+    """A table in the archive."""
 
     rows: int
     size_bytes: int
@@ -45,10 +45,10 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class Manifest:
-    """What the file says of itself.
+    """Manifest of the archive.
 
     Args:
-        counters: Table → the newest number that was given out; none of them is given again.
+        counters: Table → last assigned number, so that a restored database reuses none.
     """
 
     revision: str
@@ -61,26 +61,27 @@ class Manifest:
 
     @property
     def rows(self) -> int:
-        """In all tables."""
+        """Number of rows in all tables."""
         return sum(part.rows for part in self.tables.values())
 
 
 def write(target: Path | str, file: Path, *, progress: Progress = lambda _name: None) -> Manifest:
-    """Write one snapshot of a database into a file, also while servers write to it.
+    """Write a snapshot of a database into a file, even while servers write to it.
 
     Raises:
-        StoreError: If the database cannot be read, or has no tables.
+        StoreError: If the database is unreadable, or has no tables.
         OSError: If the file cannot be written.
     """
-    begun = file.with_name(f".{file.name}.part")
+    part_file = file.with_name(f".{file.name}.part")
     try:
-        with offline.reading(target) as connection, os.fdopen(os.open(begun, _NEW, 0o600), "wb") as out:
+        with offline.reading(target) as connection, os.fdopen(os.open(part_file, _NEW, 0o600), "wb") as out:
             manifest = _write(connection, offline.name_of(target), out, progress)
             out.flush()
+            # Before the rename: a backup under its final name must survive a power cut.
             os.fsync(out.fileno())
-        begun.replace(file)
+        part_file.replace(file)
     finally:
-        begun.unlink(missing_ok=True)
+        part_file.unlink(missing_ok=True)
     return manifest
 
 
@@ -90,7 +91,7 @@ _NEW: Final = os.O_WRONLY | os.O_CREAT | os.O_TRUNC
 def _write(connection: Connection, name: str, out: IO[bytes], progress: Progress) -> Manifest:
     revision = migrate.revision_of(connection, name)
     if revision is None:
-        raise StoreError(f"{name} has no tables.", hint="Start its server once.")
+        raise StoreError(f"{name} has no tables.", hint="Start its server once to create them.")
     parts = {}
     with zipfile.ZipFile(out, "w", zipfile.ZIP_DEFLATED, compresslevel=6) as packed:
         for table in offline.tables_of(connection):
@@ -113,7 +114,7 @@ def _write_table(connection: Connection, table: Table, member: IO[bytes]) -> Par
     digest, size, rows = hashlib.sha256(), 0, 0
     query = select(table).execution_options(yield_per=_CHUNK_ROWS)
     for row in connection.execute(query):
-        line = json.dumps([_told(value) for value in row], separators=(",", ":")).encode() + b"\n"
+        line = json.dumps([_encoded(value) for value in row], separators=(",", ":")).encode() + b"\n"
         member.write(line)
         digest.update(line)
         size += len(line)
@@ -122,7 +123,7 @@ def _write_table(connection: Connection, table: Table, member: IO[bytes]) -> Par
 
 
 def verified(file: Path) -> Manifest:
-    """Read a whole file, and return what it says of itself.
+    """Read a complete file, verify its hashes, and return its manifest.
 
     Raises:
         StoreError: If a newer or a development version of Tunefleet wrote it.
@@ -136,30 +137,32 @@ def verified(file: Path) -> Manifest:
                     while block := member.read(_BLOCK_BYTES):
                         digest.update(block)
                 if digest.hexdigest() != part.sha256:
-                    raise ArtifactError(f"{file} is damaged: its table {name} is not what was written.", hint=_DAMAGED)
+                    raise ArtifactError(f"{file} is damaged: the hash of table {name} does not match.", hint=_DAMAGED)
     except (zipfile.BadZipFile, KeyError, ValueError, TypeError, EOFError) as error:
-        raise ArtifactError(f"{file} is no backup, or damaged.", hint=_NO_BACKUP, detail=repr(error)) from error
+        raise ArtifactError(f"{file} is not a backup, or is damaged.", hint=_NO_BACKUP, detail=repr(error)) from error
     except OSError as error:
-        raise StoreError(f"{file} cannot be read: {error.strerror}.", hint=_NO_BACKUP) from error
+        raise StoreError(f"Cannot read {file}: {error.strerror}.", hint=_NO_BACKUP) from error
     return manifest
 
 
-_DAMAGED: Final = "Take another backup; nothing was changed."
+_DAMAGED: Final = "Use another backup. Nothing was changed."
 
 
-def _manifest(said: dict[str, Any], file: Path) -> Manifest:
-    if said.get("format") != FORMAT:
-        raise ArtifactError(f"{file} is no backup, or of a newer version of Tunefleet.", hint=_NO_BACKUP)
-    manifest = Manifest(**{**said, "tables": {name: Part(**part) for name, part in said["tables"].items()}})
+def _manifest(manifest_json: dict[str, Any], file: Path) -> Manifest:
+    if manifest_json.get("format") != FORMAT:
+        raise ArtifactError(f"{file} is not a backup, or was written by a newer version of Tunefleet.", hint=_NO_BACKUP)
+    manifest = Manifest(
+        **{**manifest_json, "tables": {name: Part(**part) for name, part in manifest_json["tables"].items()}}
+    )
     migrate.refuse_unknown(manifest.revision, str(file), manifest.made_by)
     return manifest
 
 
 def lines_of(file: Path, table: str) -> Iterator[list[Any]]:
-    """Yield the rows of a table, in the order of the part's columns."""
+    """Yield the rows of a table, in the order of the manifest's columns."""
     with zipfile.ZipFile(file) as packed, packed.open(_member(table)) as member:
         for line in member:
-            yield [_meant(value) for value in json.loads(line)]
+            yield [_decoded(value) for value in json.loads(line)]
 
 
 def fill(connection: Connection, table: Table, part: Part, rows: Iterator[list[Any]]) -> None:
@@ -189,7 +192,7 @@ def _counters(connection: Connection) -> dict[str, int]:
 
 
 def counted(connection: Connection) -> list[tuple[str, str]]:
-    """Return the tables of PostgreSQL whose rows are given numbers, and the column of each."""
+    """Return the PostgreSQL tables with numbered rows, and the column of each."""
     query = text(
         "SELECT table_name, column_name FROM information_schema.columns "
         "WHERE table_schema = current_schema() AND column_default LIKE 'nextval(%' ORDER BY table_name"
@@ -201,11 +204,11 @@ def _member(table: str) -> str:
     return f"tables/{table}.jsonl"
 
 
-def _told(value: Any) -> Any:
+def _encoded(value: Any) -> Any:
     return {"base64": base64.b64encode(value).decode()} if isinstance(value, bytes | memoryview) else value
 
 
-def _meant(value: Any) -> Any:
+def _decoded(value: Any) -> Any:
     return base64.b64decode(value["base64"]) if isinstance(value, dict) else value
 
 
@@ -217,12 +220,12 @@ def restore(
     force: bool = False,
     progress: Progress = lambda _name: None,
 ) -> Manifest:
-    """Fill a database that no server uses from a file; the file is read whole before anything is changed.
+    """Restore a database that no server uses; the file is verified completely before anything is changed.
 
     Raises:
-        ArtifactError: If the file is damaged, or no backup.
-        StoreError: If it is of a newer or a development version, a server uses the database, or it cannot be written.
-        ConflictError: If the database has rows and `force` is not given.
+        ArtifactError: If the file is damaged, or not a backup.
+        StoreError: If it is of a newer or development version, a server uses the database, or it is not writable.
+        ConflictError: If the database has rows and `force` is false.
     """
     manifest = verified(file)
     with offline.writing(target, folder) as connection:
@@ -233,7 +236,7 @@ def restore(
         if revision != manifest.revision:
             _drop(connection)
             migrate.upgrade(connection, manifest.revision)
-        # Also what migrations put into new tables: the backup has it.
+        # Includes rows that migrations insert into new tables: the backup contains them.
         for table in offline.tables_of(connection):
             connection.execute(delete(table))
         for table in offline.tables_of(connection):
@@ -251,7 +254,7 @@ def _refuse_full(connection: Connection, name: str, *, force: bool) -> None:
     if rows and not force:
         raise ConflictError(
             f"{name} is not empty: it has {rows} rows.",
-            hint="Restore into another database or folder, or throw away what this one has with --force.",
+            hint="Restore into another database or folder, or overwrite this one with --force.",
         )
 
 
@@ -261,7 +264,7 @@ def _drop(connection: Connection) -> None:
 
 
 def _count_on(connection: Connection, counters: dict[str, int]) -> None:
-    """Let numbers go on where they were: one that was given out once is never given again."""
+    """Continue the numbering of the backup: an assigned number is never assigned again."""
     if connection.dialect.name == "sqlite":
         connection.execute(text("DELETE FROM sqlite_sequence"))
         put = text("INSERT INTO sqlite_sequence (name, seq) VALUES (:name, :seq)")

@@ -1,4 +1,4 @@
-"""Campaigns, and who works on one: a campaign is claimed by compare-and-swap, and its claim ends with the lease."""
+"""Campaigns and their claims: a campaign is claimed by compare-and-swap, and the claim ends with its lease."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class CampaignRow(NamedTuple):
 
 
 def insert_one(connection: Connection, values: Mapping[str, Any]) -> CampaignRow:
-    """Store a campaign; its `seq` is given by the database."""
+    """Store a campaign; the database assigns its `seq`."""
     seq = connection.execute(insert(campaigns).returning(_at.seq), dict(values)).scalar_one()
     row = by_seq(connection, seq)
     assert row is not None, "it was just stored"
@@ -58,7 +58,7 @@ def by_id(connection: Connection, id_: str, *, lock: bool = False) -> CampaignRo
 
 
 def named(connection: Connection, project: str, name: str) -> list[CampaignRow]:
-    """Return the campaigns of a project with a name: one of each owner's at most."""
+    """Return the campaigns of a project with a name, at most one per owner."""
     query = select(campaigns).where(_at.project == project, _at.name == name).order_by(_at.seq)
     return [CampaignRow(*row) for row in connection.execute(query)]
 
@@ -84,13 +84,13 @@ def page(
 
 
 def change(connection: Connection, row: CampaignRow, values: Mapping[str, Any]) -> CampaignRow:
-    """Change columns of a campaign, and return it."""
+    """Change columns of a campaign, and return the changed row."""
     connection.execute(update(campaigns).where(_at.seq == row.seq).values(dict(values)))
     return row._replace(**values)
 
 
 def claim(connection: Connection, row: CampaignRow, *, holder: str, now: float, until: float) -> CampaignRow | None:
-    """Take an active campaign that nobody else holds."""
+    """Claim an active campaign that no other process holds."""
     free = or_(_at.holder.is_(None), _at.holder == holder, _at.lease_until <= now)
     where = (_at.seq == row.seq, _at.status == _ACTIVE, free)
     changes: dict[str, Any] = {"holder": holder, "lease_until": until}
@@ -99,35 +99,35 @@ def claim(connection: Connection, row: CampaignRow, *, holder: str, now: float, 
 
 
 def renew(connection: Connection, id_: str, *, holder: str, until: float) -> bool:
-    """Keep a campaign for longer; false if it is somebody else's by now."""
+    """Extend the lease of a campaign; false if another process has it now."""
     where = (_at.id == id_, _at.holder == holder)
     return connection.execute(update(campaigns).where(*where).values(lease_until=until)).rowcount > 0
 
 
 def release(connection: Connection, id_: str, *, holder: str) -> bool:
-    """Let go of a campaign; false if it is somebody else's by now."""
+    """Release a campaign; false if another process has it now."""
     where = (_at.id == id_, _at.holder == holder)
     return connection.execute(update(campaigns).where(*where).values(holder=None, lease_until=0.0)).rowcount > 0
 
 
 def release_all(connection: Connection) -> int:
-    """Let go of every campaign; returns how many were held."""
+    """Release every campaign; returns how many were held."""
     return connection.execute(
         update(campaigns).where(_at.holder.is_not(None)).values(holder=None, lease_until=0.0)
     ).rowcount
 
 
 def set_back(connection: Connection, now: float, by: float) -> None:
-    """Let everything that waits do so for less long, since the clock was set back."""
+    """Shorten all waiting times after the clock was set back."""
     for column in (_at.next_at, campaign_cycles.c.not_before, campaign_tracking.c.not_before):
         earlier = case((column - by > now, column - by), else_=now)
         connection.execute(update(column.table).where(column > now).values({column.name: earlier}))
 
 
 def due(connection: Connection) -> dict[str, float]:
-    """Return from when on each active campaign may want something, in Unix time, by its id.
+    """Return when each active campaign is due next, as Unix time by id.
 
-    That is its next cycle, unless its newest one runs, or a step of a cycle that runs; and not before the lease ends.
+    That is its next cycle, unless its newest one is running, or a step of a running cycle; not before the lease ends.
     """
     cycle = campaign_cycles.c
     query = (
@@ -147,12 +147,12 @@ def due(connection: Connection) -> dict[str, float]:
 
 MAX_LINES: Final = 10_000
 _SPARE: Final = 500
-"""Room is made once in so many lines of all campaigns."""
+"""Old lines are deleted once per this many new lines of all campaigns."""
 _log_at = campaign_log.c
 
 
 class LineRow(NamedTuple):
-    """A line; it has a `seq` once it is stored."""
+    """A log line; it has a `seq` once it is stored."""
 
     campaign_seq: int
     cycle: int | None
@@ -167,7 +167,7 @@ _LINES: Final = select(*(_log_at[name] for name in LineRow._fields))
 
 
 def add(connection: Connection, row: LineRow, *, keep: int = MAX_LINES) -> None:
-    """Add a line; now and then the oldest of each campaign are forgotten, so that about `keep` stay."""
+    """Append a line; occasionally deletes the oldest lines of each campaign, so that about `keep` remain."""
     values = row._asdict()
     del values["seq"]
     seq = connection.execute(insert(campaign_log).returning(_log_at.seq), values).scalar_one()
@@ -177,10 +177,10 @@ def add(connection: Connection, row: LineRow, *, keep: int = MAX_LINES) -> None:
 
 
 def after(connection: Connection, seq: int, line: int, *, limit: int, cycle: int | None = None) -> list[LineRow]:
-    """Return lines behind one, oldest first.
+    """Return the lines after one, oldest first.
 
     Args:
-        line: The `seq` of the line before; 0 for none.
+        line: The `seq` of the previous line; 0 for none.
     """
     query = _LINES.where(_log_at.campaign_seq == seq, _log_at.seq > line).order_by(_log_at.seq).limit(limit)
     if cycle is not None:
@@ -197,7 +197,7 @@ def tail(connection: Connection, seq: int, *, limit: int, cycle: int | None = No
 
 
 def newest_at(connection: Connection) -> float | None:
-    """Return when the newest line of all campaigns was written, in Unix time; null if there is none."""
+    """Return the Unix time of the newest line of all campaigns; `None` if there is none."""
     return connection.execute(select(_log_at.at).order_by(_log_at.seq.desc()).limit(1)).scalar()
 
 

@@ -1,4 +1,4 @@
-"""Cycles of campaigns and their steps. A cycle moves only if it still stands where the caller saw it."""
+"""Cycles of campaigns and their steps. A cycle changes only if it is still in the state that the caller read."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class StepRow(NamedTuple):
 
 
 def insert_one(connection: Connection, row: CycleRow) -> None:
-    """Store a cycle; a campaign has each number once."""
+    """Store a cycle; its number is unique in the campaign."""
     connection.execute(insert(campaign_cycles).values(row._asdict()))
 
 
@@ -75,7 +75,7 @@ def running(connection: Connection, seq: int) -> list[CycleRow]:
 
 
 def running_in(connection: Connection, project: str) -> list[tuple[str, str, int, CycleRow]]:
-    """Return the running cycles of a project: the campaign's id and name, the newest line of its log, and the cycle."""
+    """Return a project's running cycles: campaign id and name, newest log line, and the cycle."""
     newest = select(func.max(campaign_log.c.seq)).where(campaign_log.c.campaign_seq == campaigns.c.seq)
     query = (
         select(campaigns.c.id, campaigns.c.name, func.coalesce(newest.scalar_subquery(), 0), campaign_cycles)
@@ -87,7 +87,7 @@ def running_in(connection: Connection, project: str) -> list[tuple[str, str, int
 
 
 def to_cancel(connection: Connection, now: float) -> list[CycleRow]:
-    """Return the cycles of all campaigns whose task at the provider is to be cancelled by now, in Unix time."""
+    """Return the cycles of all campaigns whose task at the provider must be cancelled by now, in Unix time."""
     query = (
         select(campaign_cycles).where(_at.to_cancel == 1, _at.not_before <= now).order_by(_at.campaign_seq, _at.number)
     )
@@ -95,7 +95,7 @@ def to_cancel(connection: Connection, now: float) -> list[CycleRow]:
 
 
 def change(connection: Connection, row: CycleRow, values: Mapping[str, Any]) -> CycleRow | None:
-    """Change columns of a cycle, if it still stands where the caller saw it: in its status, at its step and try."""
+    """Change columns of a cycle, if status, step and tries are still those that the caller read."""
     where = (
         _at.campaign_seq == row.campaign_seq,
         _at.number == row.number,
@@ -109,7 +109,7 @@ def change(connection: Connection, row: CycleRow, values: Mapping[str, Any]) -> 
 
 
 def steps(connection: Connection, seq: int, numbers: Sequence[int]) -> list[StepRow]:
-    """Return the steps of some cycles of a campaign that have begun."""
+    """Return the started steps of some cycles of a campaign."""
     query = select(campaign_steps).where(_step.campaign_seq == seq, _step.cycle.in_(list(numbers)))
     return [StepRow(*row) for row in connection.execute(query)]
 
@@ -121,6 +121,6 @@ def put_step(connection: Connection, row: StepRow) -> None:
 
 
 def drop_steps(connection: Connection, seq: int, number: int, names: Sequence[str]) -> None:
-    """Forget steps of a cycle, which is to go through them once more."""
+    """Delete steps of a cycle that repeats them."""
     here = (_step.campaign_seq == seq, _step.cycle == number, _step.step.in_(list(names)))
     connection.execute(delete(campaign_steps).where(*here))

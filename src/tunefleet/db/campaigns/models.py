@@ -1,4 +1,4 @@
-"""The registry of models: versions, of which at most one of each name is promoted."""
+"""The model registry: versions, of which at most one per name is promoted."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ _ROWS = select(*(_at[name] for name in ModelRow._fields))
 
 
 def insert_one(connection: Connection, row: ModelRow) -> ModelRow:
-    """Store a version; a model has each number once, and each try of a cycle makes one."""
+    """Store a version; its number is unique in the model, and each try of a cycle has one version."""
     values = row._asdict()
     del values["seq"]
     seq = connection.execute(insert(model_versions).returning(_at.seq), values).scalar_one()
@@ -47,13 +47,13 @@ def insert_one(connection: Connection, row: ModelRow) -> ModelRow:
 
 
 def change(connection: Connection, row: ModelRow, values: Mapping[str, Any]) -> ModelRow:
-    """Change columns of a version, and return it."""
+    """Change columns of a version, and return the changed row."""
     connection.execute(update(model_versions).where(_at.seq == row.seq).values(dict(values)))
     return row._replace(**values)
 
 
 def by_key(connection: Connection, key: str) -> ModelRow | None:
-    """Return the version that a try of a cycle has made."""
+    """Return the version of a cycle's try."""
     row = connection.execute(_ROWS.where(_at.key == key)).first()
     return ModelRow(*row) if row else None
 
@@ -71,7 +71,7 @@ def promoted(connection: Connection, project: str, owner: str, name: str) -> Mod
 
 
 def promoted_before(connection: Connection, row: ModelRow) -> ModelRow | None:
-    """Return the newest version before this one that was ever promoted: where a rollback leads."""
+    """Return the newest earlier version that was ever promoted: the target of a rollback."""
     query = _ROWS.where(_of(row.project, row.owner, row.name), _at.promoted_at.is_not(None))
     query = query.where(_at.version < row.version).order_by(_at.version.desc()).limit(1)
     found = connection.execute(query).first()
@@ -79,13 +79,13 @@ def promoted_before(connection: Connection, row: ModelRow) -> ModelRow | None:
 
 
 def newest(connection: Connection, project: str, owner: str, name: str) -> int:
-    """Return the greatest number of a model's versions; 0 if it has none."""
+    """Return the highest version number of a model; 0 if it has none."""
     query = select(func.max(_at.version)).where(_of(project, owner, name))
     return connection.execute(query).scalar() or 0
 
 
 def owners(connection: Connection, project: str, name: str) -> list[str]:
-    """Return who has a model of a name."""
+    """Return the owners of models with a name."""
     query = select(_at.owner).where(_at.project == project, _at.name == name).distinct().order_by(_at.owner)
     return list(connection.execute(query).scalars())
 
@@ -97,14 +97,15 @@ def of_name(connection: Connection, project: str, owner: str, name: str) -> list
 
 
 def of_campaign(connection: Connection, campaign_id: str, cycles: Sequence[int]) -> list[ModelRow]:
-    """Return what cycles of a campaign have made, oldest first."""
+    """Return the versions of a campaign's cycles, oldest first."""
     query = _ROWS.where(_at.campaign_id == campaign_id, _at.cycle.in_(list(cycles))).order_by(_at.seq)
     return [ModelRow(*row) for row in connection.execute(query)]
 
 
 def in_use(connection: Connection, task_ids: Sequence[str]) -> dict[str, ModelRow]:
-    """Return which of these tasks have made a model that is or was promoted, and may be again."""
+    """Return which of these tasks produced a model that is or was promoted, and may be again."""
     found: dict[str, ModelRow] = {}
+    # In batches: SQLite limits the number of parameters of a statement.
     for start in range(0, len(task_ids), 500):
         part = list(task_ids[start : start + 500])
         query = _ROWS.where(_at.task_id.in_(part), _at.promoted_at.is_not(None))
@@ -113,7 +114,7 @@ def in_use(connection: Connection, task_ids: Sequence[str]) -> dict[str, ModelRo
 
 
 def all_in_use(connection: Connection) -> list[str]:
-    """Return all tasks that have made a model that is or was promoted."""
+    """Return all tasks that produced a model that is or was promoted."""
     query = select(_at.task_id).where(_at.task_id.is_not(None), _at.promoted_at.is_not(None)).distinct()
     return [task_id for (task_id,) in connection.execute(query) if task_id is not None]
 

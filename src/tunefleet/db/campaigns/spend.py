@@ -1,4 +1,4 @@
-"""What campaigns have paid for: a ledger in which nothing is entered twice, and nothing is changed."""
+"""Costs of campaigns: an append-only ledger without duplicates."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class SpendRow(NamedTuple):
 
 
 def enter(connection: Connection, row: SpendRow) -> bool:
-    """Enter something that was paid for; false if it was entered before."""
+    """Record a cost; false if it was recorded before."""
     known = select(_at.seq).where(_at.campaign_seq == row.campaign_seq, _at.what == row.what, _at.key == row.key)
     if connection.execute(known).first() is not None:
         return False
@@ -35,7 +35,7 @@ def enter(connection: Connection, row: SpendRow) -> bool:
 
 
 def total(connection: Connection, seq: int, *, but: str | None = None) -> float:
-    """Return what a campaign has spent; entries of the key `but` are left out."""
+    """Return the costs of a campaign, without entries of the key `but`."""
     query = select(func.coalesce(func.sum(_at.amount), 0.0)).where(_at.campaign_seq == seq)
     if but is not None:
         query = query.where(_at.key != but)
@@ -43,7 +43,7 @@ def total(connection: Connection, seq: int, *, but: str | None = None) -> float:
 
 
 def times(connection: Connection, seq: int, what: str, *, after: float, but: str | None = None) -> list[float]:
-    """Return when something was paid for, oldest first."""
+    """Return when costs were recorded, oldest first."""
     query = select(_at.at).where(_at.campaign_seq == seq, _at.what == what, _at.at > after).order_by(_at.at)
     if but is not None:
         query = query.where(_at.key != but)
@@ -51,6 +51,6 @@ def times(connection: Connection, seq: int, what: str, *, after: float, but: str
 
 
 def of_cycles(connection: Connection, seq: int) -> dict[int, float]:
-    """Return what each cycle of a campaign has cost; one without a cost is left out."""
+    """Return the cost of each cycle of a campaign; cycles without cost are omitted."""
     query = select(_at.cycle, func.sum(_at.amount)).where(_at.campaign_seq == seq).group_by(_at.cycle)
     return {cycle: float(amount) for cycle, amount in connection.execute(query)}

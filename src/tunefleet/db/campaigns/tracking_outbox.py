@@ -1,4 +1,4 @@
-"""What trackers are told of cycles: rows that wait until they are told, and stay to say where the run is."""
+"""Outbox of trackers: cycles that wait for delivery; delivered rows stay and store the location of the run."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _at = campaign_tracking.c
 
 
 class TrackingRow(NamedTuple):
-    """A cycle and a tracker of it; times are Unix times."""
+    """A cycle and one of its trackers; times are Unix times."""
 
     campaign_seq: int
     cycle: int
@@ -28,7 +28,7 @@ class TrackingRow(NamedTuple):
 
 
 def enter(connection: Connection, seq: int, cycle: int, tracker: str, now: float) -> None:
-    """Let a tracker be told of a cycle; of one that was entered before it is told as of another revision."""
+    """Queue a cycle for a tracker; a cycle that was queued before gets a new revision."""
     here = (_at.campaign_seq == seq, _at.cycle == cycle, _at.tracker == tracker)
     known = connection.execute(select(_at.revision).where(*here)).scalar()
     connection.execute(delete(campaign_tracking).where(*here))
@@ -38,19 +38,19 @@ def enter(connection: Connection, seq: int, cycle: int, tracker: str, now: float
 
 
 def untold(connection: Connection, now: float, *, limit: int) -> list[TrackingRow]:
-    """Return what is to be told by now, of all campaigns: what has waited longest first."""
+    """Return the rows to deliver by now, of all campaigns, longest waiting first."""
     query = select(campaign_tracking).where(_at.told_at.is_(None), _at.not_before <= now)
     query = query.order_by(_at.not_before, _at.recorded_at, _at.campaign_seq, _at.cycle, _at.tracker).limit(limit)
     return [TrackingRow(*row) for row in connection.execute(query)]
 
 
 def any_untold(connection: Connection) -> bool:
-    """Say whether anything is yet to be told, now or later."""
+    """Return whether any row is undelivered."""
     return connection.execute(select(_at.cycle).where(_at.told_at.is_(None)).limit(1)).first() is not None
 
 
 def next_at(connection: Connection, after: float) -> float | None:
-    """Return when the next one is to be told that is not to be told yet; null if there is none."""
+    """Return when the next row is due after a time; `None` if there is none."""
     query = select(func.min(_at.not_before)).where(_at.told_at.is_(None), _at.not_before > after)
     return connection.execute(query).scalar()
 
@@ -62,7 +62,7 @@ def of_cycles(connection: Connection, seq: int, numbers: Sequence[int]) -> list[
 
 
 def change(connection: Connection, row: TrackingRow, values: Mapping[str, Any]) -> bool:
-    """Change columns of a row; false if it was recorded anew meanwhile."""
+    """Change columns of a row; false if it has a newer revision."""
     where = (
         _at.campaign_seq == row.campaign_seq,
         _at.cycle == row.cycle,
@@ -73,7 +73,7 @@ def change(connection: Connection, row: TrackingRow, values: Mapping[str, Any]) 
 
 
 def forget(connection: Connection, row: TrackingRow) -> None:
-    """Remove a row whose campaign does not want to be tracked there any more, unless it was recorded anew."""
+    """Delete a row of a tracker that the campaign no longer uses, unless it has a newer revision."""
     where = (
         _at.campaign_seq == row.campaign_seq,
         _at.cycle == row.cycle,

@@ -1,1 +1,1 @@
-"""How a database is opened, migrated, written and read."""
+"""Opening, migrating, writing and reading a database."""

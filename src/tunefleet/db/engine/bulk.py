@@ -1,7 +1,7 @@
-"""Run one statement with many rows without SQLAlchemy's work per row.
+"""Executes one statement for many rows without SQLAlchemy's per-row overhead.
 
-The statement is compiled once for the database's dialect; rows go to the driver as they are. It is for plain texts and
-numbers only: no type of ours is converted on this way.
+The statement is compiled once per dialect; rows go to the driver unchanged. Only for plain strings and numbers: no
+custom type is converted.
 """
 
 from __future__ import annotations
@@ -22,27 +22,27 @@ class Bulk:
         self._prepared: dict[str, _Prepared] = {}
 
     def run(self, connection: Connection, rows: Sequence[Sequence[Any]]) -> None:
-        """Execute the statement once a row; nothing happens without rows."""
+        """Execute the statement once per row; without rows nothing happens."""
         if not rows:
             return
         prepared = self._prepared.get(connection.dialect.name) or self._prepare(connection)
-        whole = [(*row, *prepared.constants) for row in rows]
+        full_rows = [(*row, *prepared.constants) for row in rows]
         if prepared.order is None:
-            connection.exec_driver_sql(prepared.sql, [dict(zip(prepared.names, row, strict=True)) for row in whole])
+            connection.exec_driver_sql(prepared.sql, [dict(zip(prepared.names, row, strict=True)) for row in full_rows])
         else:
             order = prepared.order
-            connection.exec_driver_sql(prepared.sql, [tuple([row[index] for index in order]) for row in whole])
+            connection.exec_driver_sql(prepared.sql, [tuple([row[index] for index in order]) for row in full_rows])
 
     def _prepare(self, connection: Connection) -> _Prepared:
         statement, keys = self._statement, None
         if isinstance(statement, Insert):
-            # Inline: nobody asks which numbers the rows were given.
+            # Inline: the assigned numbers are not needed, so the statement has no RETURNING.
             statement, keys = statement.inline(), self._names
         compiled = statement.compile(dialect=connection.dialect, column_keys=keys)
-        # Values that are written in the statement itself have become parameters too.
+        # Literal values of the statement have become parameters, too.
         fixed = {name: value for name, value in compiled.params.items() if name not in self._names}
         names = (*self._names, *fixed)
-        # Some drivers want parameters by name, SQLite's by position.
+        # SQLite's driver takes positional parameters, others take named ones.
         positions = compiled.positiontup
         order = None if positions is None else [names.index(name) for name in positions]
         prepared = _Prepared(str(compiled), names, tuple(fixed.values()), order)

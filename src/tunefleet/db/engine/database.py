@@ -1,7 +1,7 @@
-"""Open a database, write through one thread and read through a few.
+"""Opens a database; one thread writes, several threads read.
 
-Knows SQLite's files and settings (`postgres` knows PostgreSQL's); not what lies in the tables. Repositories are plain
-functions on a connection, so that any number of them make up one operation.
+Knows SQLite's files and settings (`postgres` knows PostgreSQL's), not the tables' content. Repositories are plain
+functions on a connection, so that one operation can combine any number of them.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from tunefleet.db.engine.writer import BeforeCommit, Writer
 from tunefleet.errors import StoreError
 
 if TYPE_CHECKING:
-    from tunefleet.db.engine.notify import Wakes
+    from tunefleet.db.engine.notify import PgNotifications
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -32,21 +32,21 @@ APPLICATION_ID: Final = 0x74666C74
 """Marks an SQLite file as ours (`tflt`)."""
 READERS: Final = 4
 _CHECKED_BYTES: Final = 64 << 20
-"""A file up to this size is checked page by page when it is opened."""
+"""Files up to this size are checked for damaged pages when they are opened."""
 _PRIVATE: Final = 0o600
 _PREFIX: Final = "sqlite:///"
 _RESTORE: Final = "Restore it from a backup, or use another folder (--data)."
 
 
 class Database:
-    """A database with one writer and some readers; `open` makes one."""
+    """A database with one writer and several readers; created by `open`."""
 
     def __init__(
         self,
         engines: tuple[Engine, Engine],
         on_wake: Callable[[frozenset[str]], None],
         before_commit: BeforeCommit | None = None,
-        wakes: Wakes | None = None,
+        wakes: PgNotifications | None = None,
         pulsing: Engine | None = None,
     ) -> None:
         self._writing, self._reading = engines
@@ -65,17 +65,17 @@ class Database:
         on_wake: Callable[[frozenset[str]], None] = lambda _topics: None,
         before_commit: BeforeCommit | None = None,
     ) -> Database:
-        """Open a database, make it if there is none, and bring its tables up to date.
+        """Open a database, create it if it does not exist, and migrate its tables.
 
-        A file of SQLite's whose tables are older is copied first (`copies`).
+        An SQLite file with older tables is copied first (`sqlite`).
 
         Args:
-            on_wake: Called after each commit with the topics that its operations named; with PostgreSQL also with
-                those of other servers, and with `EVERYTHING` when they could not be heard for a while.
+            on_wake: Called after each commit with the topics of its operations; with PostgreSQL also with those of
+                other servers, and with `EVERYTHING` after notifications may have been lost.
 
         Raises:
-            StoreError: If the database is damaged, of another program or of a newer version, or cannot be reached, or
-                the URL is of another kind.
+            StoreError: If the database is damaged, unreachable, of another program or a newer version, or the URL is
+                unsupported.
         """
         if isinstance(target, str) and postgres.is_postgres(target):
             return cls._open_postgres(target, on_wake, before_commit)
@@ -97,17 +97,17 @@ class Database:
     def _open_postgres(
         cls, target: str, on_wake: Callable[[frozenset[str]], None], before_commit: BeforeCommit | None
     ) -> Database:
-        from tunefleet.db.engine.notify import Wakes  # noqa: PLC0415 -- most servers keep their data in SQLite
+        from tunefleet.db.engine.notify import PgNotifications  # noqa: PLC0415 -- most servers keep their data in SQLite
 
         url = postgres.address(target)
         engines = postgres.open_engines(url, READERS)
         try:
-            wakes = Wakes(url, uuid.uuid4().hex, on_wake)
+            wakes = PgNotifications(url, uuid.uuid4().hex, on_wake)
         except Exception as error:
             for engine in engines:
                 engine.dispose()
-            told = DBAPIError(None, None, error)
-            raise postgres_support.cannot_be_used(postgres.name_of(url), told, url.password) from error
+            wrapped = DBAPIError(None, None, error)
+            raise postgres_support.cannot_be_used(postgres.name_of(url), wrapped, url.password) from error
         return cls(engines, on_wake, before_commit, wakes, postgres.engine(url, writing=True, in_turn=False))
 
     @property
@@ -116,30 +116,30 @@ class Database:
         return self._wakes is not None
 
     def write(self, operation: Callable[[Connection], T]) -> Future[T]:
-        """Run an operation in a transaction; it is committed when the future has its result."""
+        """Run an operation in a transaction; the future gets its result after the commit."""
         return self._writer.submit(operation)
 
     def read(self, operation: Callable[[Connection], T]) -> Future[T]:
-        """Run an operation on one consistent snapshot, beside the writer."""
+        """Run an operation on a consistent snapshot, concurrently with the writer."""
         return self._readers.submit(self._read, operation)
 
     def pulse(self, operation: Callable[[Connection], T]) -> Future[T]:
-        """Run an operation in a transaction that waits for nobody's turn to write: for signs of life alone.
+        """Run an operation in a transaction that does not wait for the writer lock: only for signs of life.
 
-        With SQLite, which one server has to itself, it is written as everything else.
+        With SQLite, which only one server uses, it is a normal write.
         """
         return self._writer.submit(operation) if self._pulsing is None else self._pulse.submit(self._beat, operation)
 
     def observe(self, on_group: Callable[[int], None], on_commit: Callable[[float], None]) -> None:
-        """Let somebody hear of each commit, in the writer thread.
+        """Set callbacks that run after each commit, in the writer thread.
 
         Args:
-            on_commit: Gets how many seconds they took, the commit included.
+            on_commit: Called with the duration of the operations in seconds, including the commit.
         """
         self._writer.observers = (on_group, on_commit)
 
     def close(self) -> None:
-        """Finish what is queued and let go of the file."""
+        """Finish queued operations and close the database."""
         self._writer.close()
         self._readers.shutdown()
         self._pulse.shutdown()
@@ -156,7 +156,7 @@ class Database:
         except DBAPIError as error:
             if not is_lost(error):
                 raise translate(error) from error
-            log.warning("The database was lost; what was read is read again: %s", error.orig)
+            log.warning("Lost the database connection; repeating the read: %s", error.orig)
         try:
             return self._look(operation)
         except DBAPIError as error:
@@ -176,7 +176,7 @@ class Database:
 
 
 def sqlite_path(target: Path | str) -> Path:
-    """Return the file that a path or an `sqlite:///` URL names."""
+    """Return the file of a path or `sqlite:///` URL."""
     if isinstance(target, Path):
         return target
     if target.startswith(_PREFIX):
@@ -184,7 +184,7 @@ def sqlite_path(target: Path | str) -> Path:
     if "://" in target:
         scheme = target.partition("://")[0]
         raise StoreError(
-            f"A {scheme} database cannot be used.", hint="Leave TUNEFLEET_DATABASE_URL unset, or write postgresql://…"
+            f"Unsupported database: {scheme}.", hint="Leave TUNEFLEET_DATABASE_URL unset, or use postgresql://…"
         )
     return Path(target)
 
@@ -200,25 +200,25 @@ def _refuse_foreign(path: Path) -> None:
     if not header:
         return
     if not header.startswith(b"SQLite format 3\0") or len(header) < 100:
-        raise StoreError(f"{path} is damaged, or no database.", hint=_RESTORE)
+        raise StoreError(f"{path} is damaged, or not an SQLite database.", hint=_RESTORE)
     if int.from_bytes(header[68:72], "big") not in {0, APPLICATION_ID}:
         raise StoreError(f"{path} is the database of another program.", hint="Use another data folder.")
 
 
 def _unusable(path: Path, error: BaseException) -> StoreError:
     if "malformed" in str(error) or "not a database" in str(error):
-        return StoreError(f"{path} is damaged, or no database.", hint=_RESTORE, detail=repr(error))
-    told = translate(error)
-    reason = told.message if isinstance(told, StoreError) else f"It cannot be opened: {error}."
+        return StoreError(f"{path} is damaged, or not an SQLite database.", hint=_RESTORE, detail=repr(error))
+    translated = translate(error)
+    reason = translated.message if isinstance(translated, StoreError) else f"{error}."
     return StoreError(
-        f"The database {path} cannot be used. {reason}",
-        hint="Check the disk and who owns the folder, restore a backup, or use another data folder.",
+        f"Cannot open the database {path}. {reason}",
+        hint="Check the disk and the owner of the folder, restore a backup, or use another data folder.",
         detail=repr(error),
     )
 
 
 def sqlite_engine(path: Path, synchronous: str, *, writing: bool) -> Engine:
-    """Return an engine with one connection that writes, or some that only read."""
+    """Return an engine with one connection that writes, or several that only read."""
     engine = create_engine(
         f"sqlite+pysqlite:///{path}",
         connect_args={"check_same_thread": False, "timeout": 30.0},
@@ -227,7 +227,7 @@ def sqlite_engine(path: Path, synchronous: str, *, writing: bool) -> Engine:
 
     @event.listens_for(engine, "connect")
     def configure(connection: Any, _record: object) -> None:
-        # Transactions are begun below, not by the driver, which would begin them late and only for some statements.
+        # Transactions are started below: the driver would start them late, and only for some statements.
         connection.isolation_level = None
         connection.execute("PRAGMA journal_mode = WAL" if writing else "PRAGMA query_only = ON")
         connection.execute(f"PRAGMA synchronous = {synchronous}")
@@ -235,13 +235,14 @@ def sqlite_engine(path: Path, synchronous: str, *, writing: bool) -> Engine:
 
     @event.listens_for(engine, "begin")
     def begin(connection: Connection) -> None:
+        # IMMEDIATE takes the write lock from the start: upgrading a read transaction could fail with SQLITE_BUSY.
         connection.exec_driver_sql("BEGIN IMMEDIATE" if writing else "BEGIN")
 
     return engine
 
 
 def keep_private(path: Path) -> None:
-    """Make the file readable by this user alone: it holds what tokens are made of. SQLite's other files follow it."""
+    """Make the file readable only by this user: it holds the secret of tokens. SQLite's other files inherit this."""
     path.touch(mode=_PRIVATE)
     if path.stat().st_mode & 0o077:
         path.chmod(_PRIVATE)
@@ -249,14 +250,12 @@ def keep_private(path: Path) -> None:
 
 def _prepare(engine: Engine, path: Path) -> None:
     with engine.connect() as connection:
-        # The pool's only connection must not be in a transaction for this; it is, so the driver's own is used.
+        # The check must run outside a transaction, but SQLAlchemy has started one: use the driver's connection.
         driver = connection.connection.driver_connection
         assert isinstance(driver, sqlite3.Connection)
         if path.stat().st_size <= _CHECKED_BYTES:
-            (verdict,) = driver.execute("PRAGMA quick_check(1)").fetchone()
-            if verdict != "ok":
-                raise StoreError(
-                    f"{path} is damaged: some of its pages are broken.", hint=_RESTORE, detail=f"quick_check: {verdict}"
-                )
+            (result,) = driver.execute("PRAGMA quick_check(1)").fetchone()
+            if result != "ok":
+                raise StoreError(f"{path} has damaged pages.", hint=_RESTORE, detail=f"quick_check: {result}")
         driver.execute(f"PRAGMA application_id = {APPLICATION_ID}")
     migrate.to_head(engine, str(path), lambda revision: sqlite.make(path, revision, migrate.HEAD))

@@ -1,4 +1,4 @@
-"""Say in one sentence what is wrong with a database."""
+"""Translates database errors into messages."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ __all__ = ["is_lost", "translate", "unsure"]
 
 
 def translate(error: BaseException) -> BaseException:
-    """Return what to raise for an error of the database driver; any other error is returned as it is."""
+    """Return the exception to raise for a database driver's error; other errors are returned unchanged."""
     if not isinstance(error, DBAPIError):
         return error
     if postgres_support.is_psycopg(error):
@@ -26,14 +26,14 @@ def translate(error: BaseException) -> BaseException:
             hint="Restore the data folder from a backup, or start with another folder (--data).",
         )
     elif "readonly" in text:
-        fault = StoreError("The database cannot be written to.", hint="Check who owns the data folder.")
+        fault = StoreError("The database is read-only.", hint="Check the owner and permissions of the data folder.")
     else:
-        fault = StoreError(f"The database refused an operation ({text}).")
+        fault = StoreError(f"The database rejected an operation ({text}).")
     return _with_cause(fault, error)
 
 
 def unsure(error: BaseException) -> StoreError:
-    """Return what to raise where nobody knows whether a commit was done."""
+    """Return the exception to raise if the outcome of a commit is unknown."""
     return _with_cause(postgres_support.unsure(), error.__cause__ or error)
 
 

@@ -1,4 +1,4 @@
-"""One server a data folder, and one a database: file locks, and beside each who holds it."""
+"""One server per data folder and per database: file locks, with a file that names the holder."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ from tunefleet.errors import StoreError
 
 @dataclass(frozen=True, slots=True)
 class FolderLock:
-    """A held lock; it ends with the process, however that ends."""
+    """A held lock; the operating system releases it when the process ends for any reason."""
 
     _lock: FileLock
 
     @classmethod
     def take(cls, folder: Path) -> FolderLock:
-        """Make a folder if there is none, and lock it.
+        """Create a folder if it does not exist, and lock it.
 
         Raises:
-            StoreError: If another process holds the lock (the message names it), or the folder cannot be written to.
+            StoreError: If another process holds the lock (the message names it), or the folder is not writable.
         """
         try:
-            # Others have no business there; a folder that is there already stays as its owner made it.
+            # Private by default; an existing folder keeps the mode that its owner set.
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             return cls(_locked(folder / "lock", f"{os.getpid()}\n"))
         except Timeout:
@@ -34,51 +34,50 @@ class FolderLock:
                 hint="Stop that process, or use another folder with --data.",
             ) from None
         except FileExistsError:
-            raise StoreError(
-                f"{folder} is a file, not a folder.", hint="Choose a folder, new or old, with --data."
-            ) from None
+            raise StoreError(f"{folder} is a file, not a folder.", hint="Choose a folder with --data.") from None
         except OSError as error:
             raise StoreError(
-                f"The data folder {folder} cannot be used: {error.strerror}.",
-                hint="Check who owns it, or use another folder with --data.",
+                f"Cannot use the data folder {folder}: {error.strerror}.",
+                hint="Check its owner, or use another folder with --data.",
             ) from error
 
     @classmethod
     def take_database(cls, file: Path, folder: Path) -> FolderLock:
-        """Lock a database, wherever it lies: what a server knows of its workers is in its memory, so two would differ.
+        """Lock a database file, wherever it is.
 
         Raises:
             StoreError: If another server has the database (the message names both), or the lock cannot be written.
         """
-        # By whatever links it is reached, it is one file.
+        # Resolve links, so that the same file has one lock.
+        # A server keeps the state of its workers in memory: two servers on one file would contradict each other.
         file = file.resolve()
         try:
             if not file.parent.is_dir():
                 raise StoreError(
-                    f"The database {file} cannot be used: there is no folder {file.parent}.",
-                    hint="Make it, or mend TUNEFLEET_DATABASE_URL.",
+                    f"Cannot use the database {file}: there is no folder {file.parent}.",
+                    hint="Create the folder, or check TUNEFLEET_DATABASE_URL.",
                 )
             return cls(_locked(file.with_name(f"{file.name}.lock"), f"{os.getpid()} {folder.absolute()}\n"))
         except Timeout:
             raise StoreError(
                 f"The database {file} is in use by {_holder(file.with_name(f'{file.name}.lock'))}.",
-                hint="A database has one server: stop that one, or give this one another TUNEFLEET_DATABASE_URL.",
+                hint="An SQLite database supports one server: stop that one, or set another TUNEFLEET_DATABASE_URL.",
             ) from None
         except OSError as error:
             raise StoreError(
-                f"The database {file} cannot be used: {error.strerror}.",
-                hint="Check who owns its folder, or mend TUNEFLEET_DATABASE_URL.",
+                f"Cannot use the database {file}: {error.strerror}.",
+                hint="Check the owner of its folder, and TUNEFLEET_DATABASE_URL.",
             ) from error
 
     def release(self) -> None:
-        """Let another process have it."""
+        """Release the lock."""
         self._lock.release()
 
 
 def _locked(path: Path, holder: str) -> FileLock:
     lock = FileLock(path)
     lock.acquire(timeout=0)
-    # Beside the lock, not in it: whoever tries to take the lock empties that file.
+    # Next to the lock file, not in it: every attempt to take the lock truncates that file.
     path.with_name(f"{path.name}.pid").write_text(holder)
     return lock
 

@@ -1,6 +1,6 @@
-"""Bring the tables to the version that this code works with.
+"""Migrates the tables to the version of this code.
 
-Alembic is imported only where a database is of an older version: no other start pays for it.
+Alembic is imported only for an older database: other starts do not pay for the import.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ from tunefleet.db.tables.core import DEFAULT_PROJECT, metadata
 from tunefleet.db.tables.operations import MADE_WITH_TABLES, projects
 from tunefleet.errors import StoreError
 
-# All that there are, the oldest first; a test compares them with the folder.
+# All revisions, oldest first; a test compares them with the folder.
 #
-# Lower numbers were those of development versions, before the first release: no migration starts there.
+# Lower numbers belong to development versions before the first release: no migration starts from them.
 #
 REVISIONS: Final = ("0100",)
 HEAD: Final = REVISIONS[-1]
@@ -41,11 +41,11 @@ _OURS: Final = frozenset({"alembic_version", "meta"})
 
 
 def to_head(engine: Engine, name: str, before: Callable[[str], object]) -> None:
-    """Make the tables of an empty database, or run the migrations that another lacks.
+    """Create the tables of an empty database, or run the missing migrations.
 
     Args:
-        before: Called with the revision of tables that are about to be migrated, while no one else can write; what it
-            raises leaves them as they are. A database without tables has nothing to lose, and it is not called.
+        before: Called with the current revision before a migration, while no other process can write; an exception
+            cancels the migration. Not called for a database without tables.
     """
     with engine.begin() as connection:
         revision = revision_of(connection, name)
@@ -64,7 +64,7 @@ def revision_of(connection: Connection, name: str) -> str | None:
     if not found:
         return None
     if not found >= _OURS:
-        raise StoreError(f"{name} has tables of another program.", hint="Use another data folder, or database.")
+        raise StoreError(f"{name} contains tables of another program.", hint="Use another data folder or database.")
     revision = connection.execute(text("SELECT version_num FROM alembic_version")).scalar()
     if revision is not None:
         refuse_unknown(revision, name)
@@ -82,12 +82,12 @@ def refuse_unknown(revision: str, name: str, version: str | None = None) -> None
     made = f"revision {revision}" if version is None else f"{version}, revision {revision}"
     if revision.isdecimal() and revision < REVISIONS[0]:
         raise StoreError(
-            f"{name} was made by a development version of Tunefleet ({made}) and cannot be opened by this one.",
-            hint="Start with an empty data folder or database, or use the version that made it.",
+            f"{name} was created by a development version of Tunefleet ({made}), which this version cannot open.",
+            hint="Start with an empty data folder or database, or use the version that created it.",
         )
     raise StoreError(
-        f"{name} was made by a newer version of Tunefleet ({made}, this one knows {HEAD}).",
-        hint="Upgrade Tunefleet, or use another data folder, or database.",
+        f"{name} was created by a newer version of Tunefleet ({made}; this version supports {HEAD}).",
+        hint="Upgrade Tunefleet, or use another data folder or database.",
     )
 
 
@@ -104,7 +104,7 @@ def upgrade(connection: Connection, revision: str | None = None) -> None:
         sort_by_code(connection)
 
 
-# As alembic makes it.
+# The same definition as Alembic's own.
 _VERSION: Final = Table(
     "alembic_version",
     MetaData(),
@@ -114,10 +114,10 @@ _VERSION: Final = Table(
 
 
 def create(connection: Connection, revision: str) -> None:
-    """Make the tables and the project that every database has, in the caller's transaction."""
+    """Create the tables and the default project, in the caller's transaction."""
     for table in metadata.sorted_tables:
         connection.execute(CreateTable(table))
-        # SQLAlchemy has them in any order, and of two that fit alike SQLite takes the one that was made last.
+        # SQLAlchemy's order is arbitrary, and of two equally suitable indexes SQLite uses the one created last.
         for index in sorted(table.indexes, key=lambda each: str(each.name)):
             _narrow(connection, index)
             connection.execute(CreateIndex(index))
@@ -130,9 +130,7 @@ def create(connection: Connection, revision: str) -> None:
 
 
 def _narrow(connection: Connection, index: Index) -> None:
-    """Let an index have the rows in PostgreSQL that it has in SQLite.
-
-    To name PostgreSQL's option in the tables loads all of its dialect, a tenth of what a server with SQLite imports.
-    """
+    """Apply an index's partial condition in PostgreSQL, too."""
     if connection.dialect.name == "postgresql":
+        # Not declared in the tables: PostgreSQL's option would load its dialect, a tenth of a SQLite server's imports.
         index.dialect_options["postgresql"]["where"] = index.dialect_options["sqlite"]["where"]

@@ -1,7 +1,7 @@
-"""Tell other servers on one PostgreSQL database what changed, and hear it from them: NOTIFY and LISTEN.
+"""Change notifications between servers on one PostgreSQL database, with NOTIFY and LISTEN.
 
-What is told goes out with the commit of the transaction that changed it, or not at all. While the connection that
-listens is broken nothing is heard, so that everybody is woken once it stands again.
+Notifications are sent with the commit of the change, or not at all. While the listening connection is down they are
+lost, so that all topics are published after a reconnect.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ log = logging.getLogger(__name__)
 
 CHANNEL: Final = "tunefleet_wake"
 MAX_PAYLOAD_BYTES: Final = 7_900
-"""PostgreSQL takes less than 8,000 bytes."""
-# Between tries to listen again; the last one from then on.
+"""PostgreSQL limits a payload to less than 8,000 bytes."""
+# Pauses between reconnects; the last one repeats.
 _PAUSES_S: Final = (0.1, 0.2, 0.5, 1.0)
 
 
 def payloads(sender: str, topics: Iterable[str]) -> Iterator[str]:
-    """Yield what is sent for topics: as few texts as hold them."""
+    """Yield the payloads for topics, as few as possible."""
     part: list[str] = []
     size = frame = len(sender) + 16
     for topic in sorted(topics):
@@ -43,12 +43,12 @@ def payloads(sender: str, topics: Iterable[str]) -> Iterator[str]:
         yield json.dumps([sender, part])
 
 
-class Wakes:
-    """One server's ear, and its voice.
+class PgNotifications:
+    """Sends and receives the notifications of one server.
 
     Args:
-        on_wake: Called in a thread of its own with the topics that another server's operations named, and with
-            `EVERYTHING` after a time in which nothing could be heard.
+        on_wake: Called in a thread of its own with the topics of other servers' operations, and with `EVERYTHING`
+            after a reconnect.
     """
 
     def __init__(self, url: URL, sender: str, on_wake: Callable[[frozenset[str]], None]) -> None:
@@ -61,7 +61,7 @@ class Wakes:
         self._thread.start()
 
     def announce(self, connection: Connection, topics: frozenset[str]) -> None:
-        """Tell the others of topics once the current transaction is committed."""
+        """Notify other servers of topics with the commit of the current transaction."""
         for payload in payloads(self._sender, topics):
             connection.exec_driver_sql("SELECT pg_notify(%s, %s)", (CHANNEL, payload))
 
@@ -78,7 +78,7 @@ class Wakes:
     def _listen(self) -> Any:
         raw = self._engine.raw_connection()
         connection: Any = raw.driver_connection
-        # It stays open as long as the server runs: the pool need not know it.
+        # Detached from the pool: the connection stays open as long as the server runs.
         raw.detach()
         connection.rollback()
         connection.autocommit = True
@@ -91,14 +91,14 @@ class Wakes:
             try:
                 if self._connection is None:
                     self._connection = self._listen()
-                    log.info("The database can be heard again.")
+                    log.info("Database notifications are available again.")
                     failures = 0
-                    self._tell(frozenset({EVERYTHING}))
-                if not self._hear():
+                    self._publish(frozenset({EVERYTHING}))
+                if not self._receive():
                     break
-            except Exception as error:  # noqa: BLE001 - whatever broke: it is listened anew, and nobody misses a thing
+            except Exception as error:  # noqa: BLE001 - after any error: reconnect, then publish all topics
                 if failures == 0:
-                    log.warning("The database cannot be heard: %s", error)
+                    log.warning("Database notifications are unavailable: %s", error)
                 _close(self._connection)
                 self._connection = None
                 if self._stopped(_PAUSES_S[min(failures, len(_PAUSES_S) - 1)]):
@@ -106,37 +106,38 @@ class Wakes:
                 failures += 1
         _close(self._connection)
 
-    def _hear(self) -> bool:
-        """Wait for the next word; false once the server closes."""
+    def _receive(self) -> bool:
+        """Wait for the next notification; false once the server closes."""
         if self._ready(self._connection.fileno(), self._stop) == self._stop:
             return False
         topics: set[str] = set()
-        for word in self._connection.notifies(timeout=0):
-            topics.update(self._read(word.payload))
+        for notification in self._connection.notifies(timeout=0):
+            topics.update(self._read(notification.payload))
         if topics:
-            self._tell(frozenset(topics))
+            self._publish(frozenset(topics))
         return True
 
     def _read(self, payload: str) -> Iterable[str]:
         try:
             sender, topics = json.loads(payload)
         except ValueError:
-            log.warning("Somebody else sent a word on the channel %s.", CHANNEL)
+            log.warning("Unknown notification on the channel %s.", CHANNEL)
             return {EVERYTHING}
         return () if sender == self._sender else [str(topic) for topic in topics]
 
-    def _tell(self, topics: frozenset[str]) -> None:
+    def _publish(self, topics: frozenset[str]) -> None:
         try:
             self._on_wake(topics)
         except Exception:
-            log.exception("Waking %s failed.", ", ".join(sorted(topics)))
+            log.exception("Publishing %s failed.", ", ".join(sorted(topics)))
 
     def _stopped(self, within_s: float) -> bool:
         return self._ready(self._stop, within_s=within_s) == self._stop
 
     @staticmethod
     def _ready(*files: int, within_s: float | None = None) -> int | None:
-        """Wait for one of some files; the last one counts most. A server with many workers has many files."""
+        """Wait for one of several files; if several are ready, the last one wins."""
+        # Not `select.select`: it fails for descriptors above 1023, which a server with many workers has.
         with selectors.DefaultSelector() as selector:
             for file in files:
                 selector.register(file, selectors.EVENT_READ)

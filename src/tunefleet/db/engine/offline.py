@@ -1,6 +1,6 @@
-"""Open a database to look at it, or to fill it, without what a server has around it: no writer, no readers.
+"""Opens a database for inspection or restore, without the writer and readers of a server.
 
-Knows both stores by their addresses; changes nothing by itself.
+Supports both stores; changes nothing on its own.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ _OTHERS: Final = text(
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """What a database is, and whether this version can work with it.
+    """State of a database, and whether this version can use it.
 
     Args:
-        engine: What keeps it, with its version; `None` if there is no database yet.
+        engine: Database engine and its version; `None` if there is no database yet.
     """
 
     address: str
@@ -45,27 +45,27 @@ class Standing:
 
     @property
     def current(self) -> bool:
-        """Whether a server can work with it as it is."""
+        """Whether a server can use it without a migration."""
         return self.revision == self.newest
 
 
 def target_of(url: str | None, folder: Path) -> Path | str:
-    """Return what a server with these settings opens."""
+    """Return the database that a server with these settings opens."""
     if url is not None and postgres.is_postgres(url):
         return url
     return folder / "tunefleet.db" if url is None else database.sqlite_path(url)
 
 
 def name_of(target: Path | str) -> str:
-    """Return what to call a database in a message: never with its password."""
+    """Return the display name of a database, without its password."""
     return postgres.name_of(postgres.address(target)) if isinstance(target, str) else str(target)
 
 
 def standing(target: Path | str) -> Standing:
-    """Look at a database; a file that is not there is not made.
+    """Inspect a database; a missing file is not created.
 
     Raises:
-        StoreError: If it cannot be reached or read, or is another program's or a newer version's.
+        StoreError: If it is unreachable or unreadable, or of another program or a newer version.
     """
     name = name_of(target)
     if isinstance(target, Path) and not target.exists():
@@ -78,23 +78,23 @@ def standing(target: Path | str) -> Standing:
 
 @contextmanager
 def reading(target: Path | str) -> Iterator[Connection]:
-    """Open one snapshot of a database, also while servers write to it.
+    """Open a snapshot of a database, even while servers write to it.
 
     Raises:
-        StoreError: If it cannot be reached or read.
+        StoreError: If it is unreachable or unreadable.
     """
     if isinstance(target, Path) and not target.exists():
-        raise StoreError(f"There is no database {target}.", hint="Name the server's data folder with --data.")
+        raise StoreError(f"There is no database {target}.", hint="Set the server's data folder with --data.")
     with _engine(target, writing=False) as engine, _in_words(target), engine.connect() as connection:
         yield connection
 
 
 @contextmanager
 def writing(target: Path | str, folder: Path) -> Iterator[Connection]:
-    """Open a database that no server uses, in one transaction: all of it is written, or nothing.
+    """Open a database that no server uses, in one transaction.
 
     Raises:
-        StoreError: If a server uses it, or it cannot be reached or written.
+        StoreError: If a server uses it, or it is unreachable or not writable.
     """
     if isinstance(target, Path):
         with closing_all(FolderLock.take(folder), FolderLock.take_database(target, folder)):
@@ -106,7 +106,7 @@ def writing(target: Path | str, folder: Path) -> Iterator[Connection]:
         if others := connection.execute(_OTHERS).scalar_one():
             raise StoreError(
                 f"{name_of(target)} is in use: Tunefleet has {others} other connections to it.",
-                hint="Stop every server that has this TUNEFLEET_DATABASE_URL.",
+                hint="Stop every server with this TUNEFLEET_DATABASE_URL.",
             )
         yield connection
 
@@ -122,7 +122,7 @@ def closing_all(*locks: FolderLock) -> Iterator[None]:
 
 
 def rows_of(connection: Connection) -> int:
-    """Return how many rows all tables have together; what came with them does not count."""
+    """Return the number of rows in all tables, without those that are created with the tables."""
     rows = 0
     for table in tables_of(connection):
         query = select(func.count()).select_from(table)
@@ -133,12 +133,12 @@ def rows_of(connection: Connection) -> int:
 
 
 def tables_of(connection: Connection) -> list[Table]:
-    """Return the tables as they are in a database, which may be those of an older version."""
-    # Their columns alone: indexes and the like are made by migrations, and take long to look up.
+    """Return the tables of a database, which may be those of an older version."""
+    # Only columns: indexes and constraints are created by migrations, and reflecting them takes long.
     found = inspect(connection).get_multi_columns()
     columns = {name: of_one for (_, name), of_one in found.items() if name and name != VERSION_TABLE}
-    there = MetaData()
-    return [Table(name, there, *(Column(c["name"], c["type"]) for c in columns[name])) for name in sorted(columns)]
+    reflected = MetaData()
+    return [Table(name, reflected, *(Column(c["name"], c["type"]) for c in columns[name])) for name in sorted(columns)]
 
 
 @contextmanager

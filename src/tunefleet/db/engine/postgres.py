@@ -1,7 +1,7 @@
-"""Open a PostgreSQL database: its engines, and in words what is wrong with one that cannot be used.
+"""Opens a PostgreSQL database: its engines, and the errors of one that is unusable.
 
-Several servers may have one open. Each writing transaction begins by taking one lock of the whole database, so that
-they write one after the other, as the threads of one server do; readers take none (decision 030).
+Several servers may use one database. Each writing transaction starts by taking one lock of the whole database, so that
+they write one after another, like the threads of one server; readers take no lock (decision 030).
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from tunefleet.errors import StoreError
 log = logging.getLogger(__name__)
 SCHEMES: Final = frozenset({"postgresql", "postgres", "postgresql+psycopg"})
 WRITER_LOCK: Final = 0x74666C74
-"""The advisory lock that whoever writes holds (`tflt`)."""
+"""The advisory lock of writing transactions (`tflt`)."""
 LEAST_VERSION: Final = 140000
 _CONNECT_TIMEOUT_S: Final = 10
 _STUCK_S: Final = 60
-"""After this PostgreSQL ends a transaction whose server has stopped in the middle of it, and others may write."""
+"""PostgreSQL ends an idle transaction after this time, so that a stalled server does not block the others."""
 _LIVENESS: Final = {"keepalives_idle": 10, "keepalives_interval": 5, "keepalives_count": 3, "tcp_user_timeout": 30_000}
 _SESSION: Final = f"""
     SELECT set_config('idle_in_transaction_session_timeout', '{_STUCK_S}s', false),
@@ -41,31 +41,31 @@ _LOOK: Final = """
     SELECT current_setting('server_version_num')::int AS version, current_setting('server_version') AS version_text,
            current_setting('server_encoding') AS encoding, pg_is_in_recovery() AS standby
 """
-# Asks for the right to write, and writes nothing.
+# Requires write permission, and writes nothing.
 _PROBE: Final = "UPDATE meta SET value = value WHERE false"
-_NO_COPY: Final = "The tables go from revision %s to %s. Of PostgreSQL no copy is made here: pg_dump makes one."
+_NO_COPY: Final = "Migrating the tables from revision %s to %s. PostgreSQL databases are not copied first; use pg_dump."
 
 
 def is_postgres(target: object) -> bool:
-    """Whether what a database is opened by names one of PostgreSQL's."""
+    """Return whether a database target is a PostgreSQL URL."""
     return isinstance(target, str) and target.partition("://")[0] in SCHEMES
 
 
 def address(target: str) -> URL:
-    """Return a database's address, ready for the driver."""
+    """Return a database's URL, ready for the driver."""
     try:
         url = make_url(target).set(drivername="postgresql+psycopg")
     except (ArgumentError, ValueError) as error:
-        # Neither is shown: a password may stand anywhere in it.
+        # Neither URL nor error is shown: a password may be anywhere in them.
         raise StoreError(
-            "TUNEFLEET_DATABASE_URL is not the URL of a database.",
-            hint="Write postgresql://USER:PASSWORD@HOST:5432/DATABASE; what is special in a password as %XX.",
+            "TUNEFLEET_DATABASE_URL is not a valid database URL.",
+            hint="Use postgresql://USER:PASSWORD@HOST:5432/DATABASE, with special characters encoded as %XX.",
         ) from error
     try:
         import psycopg  # noqa: F401, PLC0415 -- an extra: most servers keep their data in SQLite
     except ImportError as error:
         raise StoreError(
-            "A PostgreSQL database needs the package psycopg.",
+            "A PostgreSQL database requires the package psycopg.",
             hint=f"Install it: {errors.install('postgres')}",
             detail=repr(error),
         ) from error
@@ -73,7 +73,7 @@ def address(target: str) -> URL:
 
 
 def name_of(url: URL) -> str:
-    """Return what to call a database in a message: never with its password."""
+    """Return the display name of a database, without its password."""
     query = {key: value for key, value in url.query.items() if key in {"host", "port", "dbname"}}
     host = url.host or query.get("host") or "localhost"
     port = url.port or query.get("port") or 5432
@@ -81,7 +81,7 @@ def name_of(url: URL) -> str:
 
 
 def open_engines(url: URL, readers: int) -> tuple[Engine, Engine]:
-    """Open a database and bring its tables up to date."""
+    """Open a database and migrate its tables."""
     engines = writing, _ = engine(url, writing=True), engine(url, writing=False, size=readers)
     try:
         look_at(writing, url)
@@ -98,10 +98,10 @@ def open_engines(url: URL, readers: int) -> tuple[Engine, Engine]:
 
 
 def look_at(writing: Engine, url: URL) -> str:
-    """Refuse a database that cannot serve, whatever its tables are; changes nothing.
+    """Refuse an unsuitable database, whatever its tables are; changes nothing.
 
     Raises:
-        StoreError: If it cannot be reached, is too old or a standby, or holds no UTF-8.
+        StoreError: If it is unreachable, too old, a standby, or not encoded as UTF-8.
     """
     name = name_of(url)
     try:
@@ -113,21 +113,21 @@ def look_at(writing: Engine, url: URL) -> str:
         raise StoreError(f"{name} is PostgreSQL {found.version_text}, which is too old.", hint="Use 14 or newer.")
     if found.encoding != "UTF8":
         raise StoreError(
-            f"{name} keeps text as {found.encoding}, not as UTF8.",
-            hint="Make one with: CREATE DATABASE tunefleet ENCODING 'UTF8' TEMPLATE template0",
+            f"{name} has the encoding {found.encoding}, not UTF8.",
+            hint="Create one with: CREATE DATABASE tunefleet ENCODING 'UTF8' TEMPLATE template0",
         )
     if found.standby:
-        raise StoreError(f"{name} is a standby, which can only be read.", hint="Name the primary in the URL.")
+        raise StoreError(f"{name} is a read-only standby.", hint="Use the URL of the primary.")
     return str(found.version_text)
 
 
 def engine(url: URL, *, writing: bool, size: int = 1, in_turn: bool = True) -> Engine:
-    """Return an engine whose transactions write one after the other, or only read, each on one snapshot."""
+    """Return an engine whose transactions write one after another, or only read, each on one snapshot."""
     from psycopg import IsolationLevel  # noqa: PLC0415
 
     made = create_engine(
         url,
-        # Its name is not the URL's to choose: by it others see that the database is in use.
+        # The URL must not override the name: a restore detects running servers by it.
         connect_args={"connect_timeout": _CONNECT_TIMEOUT_S, **_LIVENESS, **url.query, "application_name": "tunefleet"},
         use_native_hstore=False,
         poolclass=QueuePool,
@@ -141,7 +141,7 @@ def engine(url: URL, *, writing: bool, size: int = 1, in_turn: bool = True) -> E
         connection.autocommit = True
         connection.execute(_SESSION)
         connection.autocommit = False
-        # Whoever writes sees what was committed while it waited for its turn, whatever the database's default is.
+        # A writer must see what was committed while it waited for the lock, whatever the database's default is.
         connection.isolation_level = IsolationLevel.READ_COMMITTED if writing else IsolationLevel.REPEATABLE_READ
         if not writing:
             connection.read_only = True

@@ -1,4 +1,4 @@
-"""How much room things take: files by what refers to them, logs, journals, the database itself."""
+"""Disk usage by kind, and counts for metrics."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _ENGINES: Final = {"sqlite": "SQLite", "postgresql": "PostgreSQL"}
 
 
 def of_files(connection: Connection, *, checkpoint: str, now: float) -> dict[str, tuple[int, int]]:
-    """Return how many files there are of each kind, and their bytes; each file counts once."""
+    """Return number and bytes of the stored files by kind; each file counts once."""
     kept = select(blobs.c.digest, func.max(blobs.c.size_bytes).label("size_bytes")).group_by(blobs.c.digest).subquery()
     inside = and_(artifact_files.c.digest == kept.c.digest, artifact_files.c.artifact_id == artifacts.c.id)
     pinned = and_(blob_pins.c.digest == kept.c.digest, blob_pins.c.until > now)
@@ -46,17 +46,17 @@ def of_files(connection: Connection, *, checkpoint: str, now: float) -> dict[str
 
 
 def of_logs(connection: Connection) -> int:
-    """Return how many bytes of logs have come."""
+    """Return how many bytes of logs were received."""
     return int(connection.execute(select(func.coalesce(func.sum(log_streams.c.received), 0))).scalar_one())
 
 
 def of_journals(connection: Connection) -> int:
-    """Return how many journal records have come."""
+    """Return how many journal records were received."""
     return int(connection.execute(select(func.coalesce(func.sum(launches.c.cursor), 0))).scalar_one())
 
 
 def of_database(connection: Connection) -> tuple[int, int]:
-    """Return how many files SQLite keeps the tables in, or how many tables PostgreSQL has, and their bytes."""
+    """Return number and bytes of SQLite's files, or of PostgreSQL's tables."""
     if connection.dialect.name == "postgresql":
         sizes = func.pg_total_relation_size(func.to_regclass(bindparam("name")))
         ours = [connection.execute(select(sizes), {"name": name}).scalar_one() for name in metadata.tables]
@@ -67,13 +67,13 @@ def of_database(connection: Connection) -> tuple[int, int]:
 
 
 def engine(connection: Connection) -> str:
-    """Return what keeps the tables, with its version, such as `SQLite 3.45.1`."""
+    """Return the database engine with its version, such as `SQLite 3.45.1`."""
     dialect = connection.dialect
     version = ".".join(str(part) for part in dialect.server_version_info or ())
     return f"{_ENGINES[dialect.name]} {version}"
 
 
-# Literals, not parameters: only then can the partial indexes answer.
+# Literals, not parameters: only then are the partial indexes used.
 _QUEUED: Final = text("tasks.status = 'queued'")
 _SET_ASIDE: Final = text("tasks.status IN ('pending', 'paused')")
 _OPEN: Final = text("attempts.state IN ('offered', 'accepted')")
@@ -84,28 +84,28 @@ _WORKERS = select(workers.c.status, func.count()).group_by(workers.c.status)
 
 
 def queued_by_need(connection: Connection) -> list[tuple[str, int]]:
-    """Return how many tasks wait for a worker, by the key of their need; most first."""
+    """Return the number of queued tasks by requirement key, highest first."""
     found = [(key, count) for key, count in connection.execute(_BY_NEED)]
     return sorted(found, key=lambda each: -each[1])
 
 
 def set_aside(connection: Connection) -> list[tuple[str, str, int]]:
-    """Return status, kind and number of the tasks that wait for others, or are paused."""
+    """Return status, kind and number of pending and paused tasks."""
     return [tuple(row) for row in connection.execute(_ASIDE)]
 
 
 def held(connection: Connection) -> list[tuple[str, str, int]]:
-    """Return state, kind and number of the attempts that workers are offered or hold."""
+    """Return state, kind and number of the open attempts."""
     return [tuple(row) for row in connection.execute(_HELD)]
 
 
 def workers_by_status(connection: Connection) -> dict[str, int]:
-    """Return how many workers have each status."""
+    """Return the number of workers by status."""
     return {status: count for status, count in connection.execute(_WORKERS)}
 
 
 def oldest_queued(connection: Connection, requirement_keys: list[str]) -> float | None:
-    """Return since when the first task in each of some queues waits, at the earliest; null if none waits."""
+    """Return since when the oldest task of these queues has been waiting; `None` if they are empty."""
     found = None
     for key in requirement_keys:
         query = select(tasks.c.queued_at).where(_QUEUED, tasks.c.requirement_key == key).order_by(tasks.c.rank)
@@ -119,7 +119,7 @@ _RUN: Final = tasks.c.started_at.is_not(None) & tasks.c.queued_at.is_not(None)
 
 
 class KindRow(NamedTuple):
-    """Tasks of one kind with one status; sums are in seconds, over those that have run."""
+    """Tasks of one kind and status; sums are in seconds, over tasks that have run."""
 
     kind: str
     status: str
@@ -132,7 +132,7 @@ class KindRow(NamedTuple):
 
 
 def by_kind(connection: Connection, project: str) -> list[KindRow]:
-    """Return the sums of a project's tasks by kind and status; reads every task once."""
+    """Return the sums of a project's tasks by kind and status; scans all of its tasks."""
     ended = func.coalesce(tasks.c.finished_at, tasks.c.started_at)
     query = select(
         tasks.c.kind,
@@ -149,7 +149,7 @@ def by_kind(connection: Connection, project: str) -> list[KindRow]:
 
 
 def newest_ended(connection: Connection, project: str, *, limit: int) -> list[TaskRow]:
-    """Return the newest of a project's tasks that have ended, by when they were made."""
+    """Return a project's tasks that have ended, latest created first."""
     query = (
         select(tasks)
         .where(tasks.c.project == project, tasks.c.finished_at.is_not(None))

@@ -1,12 +1,12 @@
-"""One writer thread that commits together what is waiting.
+"""One writer thread with group commit.
 
-A commit that reaches the disk costs as much for one operation as for sixty-four. If one of a group fails, the group is
-rolled back and its operations are run again one by one: an operation may therefore run twice, and must touch nothing
-but its connection. What has to happen outside (waking somebody, deleting a file) is handed to `wake` or `after_commit`
-and runs once, when the commit is done.
+A commit that reaches the disk costs as much for one operation as for sixty-four. If one operation of a group fails, the
+group is rolled back and its operations are run again one by one: an operation may therefore run twice, and must have no
+side effects outside its connection. Side effects (publishing a topic, deleting a file) are registered with `wake` or
+`after_commit` and run once, after the commit.
 
-A group whose connection broke before its commit is run again on a new one, once. If it broke during the commit nobody
-knows what became of it, and each operation says so.
+A group whose connection broke before its commit is run again once on a new connection. If it broke during the commit,
+the outcome is unknown, and each operation fails with an error that says so.
 """
 
 from __future__ import annotations
@@ -31,47 +31,47 @@ log = logging.getLogger(__name__)
 T = TypeVar("T")
 MAX_GROUP: Final = 64
 EVERYTHING: Final = "*"
-"""The topic that stands for all of them: what others did was not heard for a while."""
+"""The wildcard topic, published after notifications may have been lost."""
 _TOPICS: Final = "tunefleet.topics"
 _AFTER: Final = "tunefleet.after"
 _NOTED: Final = "tunefleet.noted"
 _LATER: Final = "tunefleet.later"
 
-# Looks at what the operations of a transaction have noted, and may write more into it.
+# Receives the notes of a transaction's operations, and may write in the same transaction.
 BeforeCommit = Callable[[Connection, Sequence[object]], None]
-# Tells other servers, with the commit, which topics its operations named.
+# Notifies other servers of the topics, with the commit.
 Announce = Callable[[Connection, frozenset[str]], None]
 
 
 def wake(connection: Connection, *topics: str) -> None:
-    """Wake whoever waits for a topic once the current operation is committed."""
+    """Publish topics after the current operation is committed."""
     connection.info.setdefault(_TOPICS, set()).update(topics)
 
 
 def after_commit(connection: Connection, action: Callable[[], object]) -> None:
-    """Run an action in the writer thread once the current operation is committed, before the next one starts."""
+    """Run an action in the writer thread after the current operation is committed, before the next one starts."""
     connection.info.setdefault(_AFTER, []).append(action)
 
 
 def later(connection: Connection, operation: Callable[[Connection], object]) -> None:
-    """Run a further operation, in a transaction of its own, once the current one is committed.
+    """Run another operation in a transaction of its own after the current one is committed.
 
-    If the server stops before that it is not run.
+    It is lost if the server stops before that.
     """
     connection.info.setdefault(_LATER, []).append(operation)
 
 
 def note(connection: Connection, things: Iterable[object]) -> None:
-    """Show things to whoever looks at the current transaction before it is committed."""
+    """Pass objects to the `before_commit` callback of the current transaction."""
     connection.info.setdefault(_NOTED, []).extend(things)
 
 
 @contextmanager
 def undone_if_failed(connection: Connection) -> Iterator[None]:
-    """Undo a part of an operation that raises: what it wrote, noted and wanted to follow; the rest goes on.
+    """Undo a part of an operation that raises, including its registered side effects; the rest continues.
 
     Raises:
-        StoreError: If the database failed, which is not that part's own fault. Any other error is raised as it is.
+        StoreError: If the database failed. Any other error is raised unchanged.
     """
     info = connection.info
     woken, after, noted = set(info.get(_TOPICS, ())), list(info.get(_AFTER, ())), list(info.get(_NOTED, ()))
@@ -93,7 +93,7 @@ class _Job(Generic[T]):
 
 
 class _UnsureError(Exception):
-    """The connection broke during a commit."""
+    """The connection broke during a commit: its outcome is unknown."""
 
 
 def _fail(group: Iterable[_Job[Any]], error: BaseException) -> None:
@@ -103,7 +103,7 @@ def _fail(group: Iterable[_Job[Any]], error: BaseException) -> None:
 
 def _log_failure(future: Future[Any]) -> None:
     if not future.cancelled() and (error := future.exception()) is not None:
-        log.warning("What had to follow a commit failed: %s", error)
+        log.warning("An operation after a commit failed: %s", error)
 
 
 class Writer:
@@ -124,20 +124,20 @@ class Writer:
         self._queue: queue.SimpleQueue[_Job[Any] | None] = queue.SimpleQueue()
         self._closed = False
         self.observers: tuple[Callable[[int], None], Callable[[float], None]] | None = None
-        """Told after each commit how many operations it had, and how many seconds they took."""
+        """Called after each commit with the number of operations and their duration in seconds."""
         self._thread = threading.Thread(target=self._run, name="tunefleet-writer", daemon=True)
         self._thread.start()
 
     def submit(self, operation: Callable[[Connection], T]) -> Future[T]:
-        """Queue an operation; its result is there once it is committed."""
+        """Queue an operation; the future gets its result after the commit."""
         if self._closed:
-            raise StoreError("The store is closed.")
+            raise StoreError("The database is closed.")
         job = _Job(operation)
         self._queue.put(job)
         return job.future
 
     def close(self) -> None:
-        """Run what is queued, then end the thread."""
+        """Run queued operations, then end the thread."""
         if not self._closed:
             self._closed = True
             self._queue.put(None)
@@ -162,6 +162,7 @@ class Writer:
             if len(group) == MAX_GROUP:
                 return group, False
             try:
+                # Never wait for more operations: a group is what has queued up during the previous commit.
                 job = self._queue.get_nowait()
             except queue.Empty:
                 return group, False
@@ -172,14 +173,14 @@ class Writer:
             results = self._transact_again_if_lost([job.operation for job in group])
         except _UnsureError as error:
             _fail(group, error)
-            # If it was committed after all, others have heard of it, and this server has not.
+            # If it was committed, other servers were notified but this one was not.
             self._wake(frozenset({EVERYTHING}))
             return True
-        except Exception as error:  # noqa: BLE001 - whatever failed: each operation is run alone and reports for itself
+        except Exception as error:  # noqa: BLE001 - after any error each operation is run alone and reports its own
             if len(group) == 1 or is_lost(error):
                 _fail(group, error)
                 return True
-            log.debug("A group of %d operations is run again one by one: %s", len(group), error)
+            log.debug("Running a group of %d operations again one by one: %s", len(group), error)
             return False
         for job, result in zip(group, results, strict=True):
             job.future.set_result(result)
@@ -194,7 +195,7 @@ class Writer:
         except Exception as error:
             if not is_lost(error):
                 raise
-            log.warning("The database was lost; the transaction is run again: %s", error)
+            log.warning("Lost the database connection; running the transaction again: %s", error)
         return self._transact(operations)
 
     def _transact(self, operations: list[Callable[[Connection], Any]]) -> list[Any]:
@@ -211,6 +212,7 @@ class Writer:
             topics, after, further = frozenset(info[_TOPICS]), info[_AFTER], info[_LATER]
             if self._announce is not None and topics:
                 self._announce(connection, topics)
+            # From here on the server may have committed even if no confirmation arrives.
             committing = True
             connection.commit()
         except BaseException as error:
@@ -236,9 +238,9 @@ class Writer:
                 connection.close()
                 self._connection = None
         except DBAPIError:
-            # SQLite has rolled back by itself (a full disk), and its connection is good for the next transaction;
-            # another database's may not be.
-            log.warning("A roll-back failed.", exc_info=True)
+            # SQLite has rolled back already (for example on a full disk) and its connection stays usable; another
+            # database's may not.
+            log.warning("A rollback failed.", exc_info=True)
             if self._announce is not None:
                 connection.invalidate()
                 self._connection = None
@@ -248,7 +250,7 @@ class Writer:
             try:
                 action()
             except Exception:
-                log.exception("What had to follow a commit failed.")
+                log.exception("An action after a commit failed.")
         if topics:
             self._wake(topics)
 
@@ -256,4 +258,4 @@ class Writer:
         try:
             self._on_wake(topics)
         except Exception:
-            log.exception("Waking %s failed.", ", ".join(sorted(topics)))
+            log.exception("Publishing %s failed.", ", ".join(sorted(topics)))

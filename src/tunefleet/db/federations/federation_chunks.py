@@ -1,4 +1,4 @@
-"""The data of a federation in parts, dealt out to workers for a while each."""
+"""Chunks of a federation's data, leased to workers."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _HELD_BY = (
 
 
 class ChunkRow(NamedTuple):
-    """A part of a federation's data; `number` counts from 0."""
+    """A chunk of a federation's data; `number` counts from 0."""
 
     federation_seq: int
     number: int
@@ -37,7 +37,7 @@ class ChunkRow(NamedTuple):
 
 
 def insert_all(connection: Connection, rows: Iterable[ChunkRow]) -> None:
-    """Store the parts of a federation's data."""
+    """Store the chunks of a federation."""
     values = [row._asdict() for row in rows]
     if values:
         connection.execute(insert(federation_chunks), values)
@@ -51,51 +51,51 @@ def get(connection: Connection, federation_seq: int, number: int) -> ChunkRow | 
 
 
 def held_by(connection: Connection, federation_seq: int, worker: str) -> ChunkRow | None:
-    """Return the chunk that a worker has claimed and not finished, however old its lease is."""
+    """Return the chunk that a worker has claimed and not finished, even if its lease has expired."""
     row = connection.execute(_HELD_BY, {"seq": federation_seq, "worker": worker}).first()
     return ChunkRow(*row) if row else None
 
 
 def held(connection: Connection, federation_seq: int) -> dict[str, int]:
-    """Return which chunk each worker has claimed and not finished."""
+    """Return the claimed and unfinished chunk of each worker."""
     query = select(_at.worker, _at.number).where(_at.federation_seq == federation_seq, _at.state == CLAIMED)
     return {worker: number for worker, number in connection.execute(query.order_by(_at.number.desc()))}
 
 
 def claim(connection: Connection, federation_seq: int, worker: str, *, now: float, until: float) -> ChunkRow | None:
-    """Give a worker the first chunk that is free, or whose lease has ended; null if there is none."""
+    """Lease the first free chunk, or one with an expired lease, to a worker; `None` if there is none."""
     query = select(federation_chunks).where(_at.federation_seq == federation_seq, _claimable(now)).order_by(_at.number)
     for row in [ChunkRow(*found) for found in connection.execute(query.limit(16))]:
-        here = (_at.federation_seq == federation_seq, _at.number == row.number, _at.claims == row.claims)
+        where = (_at.federation_seq == federation_seq, _at.number == row.number, _at.claims == row.claims)
         changes: dict[str, Any] = {"state": CLAIMED, "worker": worker, "lease_until": until, "claims": row.claims + 1}
-        # Another server may have been faster with this one.
-        if connection.execute(update(federation_chunks).where(*here, _claimable(now)).values(changes)).rowcount:
+        # Compare-and-swap on `claims`: another server may have claimed this chunk in the meantime.
+        if connection.execute(update(federation_chunks).where(*where, _claimable(now)).values(changes)).rowcount:
             return row._replace(**changes)
     return None
 
 
 def renew(connection: Connection, row: ChunkRow, *, until: float) -> bool:
-    """Let a worker keep its chunk for longer; false if it has lost it."""
-    here = (_at.federation_seq == row.federation_seq, _at.number == row.number, _at.worker == row.worker)
-    changes = update(federation_chunks).where(*here, _at.state == CLAIMED).values(lease_until=until)
+    """Extend a worker's lease; false if it has lost the chunk."""
+    where = (_at.federation_seq == row.federation_seq, _at.number == row.number, _at.worker == row.worker)
+    changes = update(federation_chunks).where(*where, _at.state == CLAIMED).values(lease_until=until)
     return connection.execute(changes).rowcount > 0
 
 
 def finish(connection: Connection, federation_seq: int, worker: str, number: int, *, now: float) -> bool:
-    """Note that a worker has done its chunk; false if it is not its own any more."""
-    here = (_at.federation_seq == federation_seq, _at.number == number, _at.worker == worker, _at.state == CLAIMED)
+    """Mark a worker's chunk as done; false if the worker no longer holds it."""
+    where = (_at.federation_seq == federation_seq, _at.number == number, _at.worker == worker, _at.state == CLAIMED)
     changes = {"state": DONE, "done_at": now, "lease_until": None}
-    return connection.execute(update(federation_chunks).where(*here).values(changes)).rowcount > 0
+    return connection.execute(update(federation_chunks).where(*where).values(changes)).rowcount > 0
 
 
 def counts(connection: Connection, federation_seq: int) -> dict[str, int]:
-    """Return how many chunks a federation has in each state."""
+    """Return the number of a federation's chunks by state."""
     query = select(_at.state, func.count()).where(_at.federation_seq == federation_seq).group_by(_at.state)
     return {state: number for state, number in connection.execute(query)}
 
 
 def holder(federation_id: str) -> str:
-    """Return who pins the files of a federation's chunks."""
+    """Return the holder under which a federation's chunk files are pinned."""
     return f"{federation_id}-chunks"
 
 

@@ -1,4 +1,4 @@
-"""Which token of a federation is good: one row for each federation whose token was ever replaced."""
+"""Valid tokens of federations: one row per federation whose token was ever replaced."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _at = federation_tokens.c
 
 
 class TokenRow(NamedTuple):
-    """The token of a federation: how often it was replaced, and until when the one before is good as well."""
+    """Token state of a federation: number of replacements, and how long the previous token stays valid."""
 
     federation_id: str
     serial: int = 0
@@ -20,13 +20,13 @@ class TokenRow(NamedTuple):
 
 
 def get(connection: Connection, federation_id: str) -> TokenRow:
-    """Return which token of a federation is good; one that was never replaced has no row, and the serial 0."""
+    """Return the token state of a federation; without a replacement there is no row, and the serial is 0."""
     row = connection.execute(select(federation_tokens).where(_at.federation_id == federation_id)).first()
     return TokenRow(*row) if row else TokenRow(federation_id)
 
 
 def replace(connection: Connection, federation_id: str, *, old_until: float | None) -> TokenRow:
-    """Make the next token the good one; the caller has locked the federation."""
+    """Make the next token valid; the caller has locked the federation."""
     before = get(connection, federation_id)
     row = before._replace(serial=before.serial + 1, old_until=old_until)
     if before.serial == 0:
@@ -38,5 +38,5 @@ def replace(connection: Connection, federation_id: str, *, old_until: float | No
 
 
 def forget(connection: Connection, federation_id: str) -> None:
-    """Forget the token of a federation that is removed."""
+    """Delete the token state of a deleted federation."""
     connection.execute(delete(federation_tokens).where(_at.federation_id == federation_id))

@@ -1,4 +1,4 @@
-"""Workers' updates: where each counts, and what became of it."""
+"""Updates of workers: their round and state."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from sqlalchemy import Connection, bindparam, delete, func, insert, select, text
 from tunefleet.db.engine.bulk import Bulk
 from tunefleet.db.tables.federation import federation_updates
 
-# Came when no round could take it; counts in the next one that its worker takes part in.
+# Arrived while no round accepted it; counts in the worker's next round.
 WAITING: Final = "waiting"
 COUNTED: Final = "counted"
 SUPERSEDED: Final = "superseded"
@@ -18,7 +18,7 @@ AGGREGATED: Final = "aggregated"
 REJECTED: Final = "rejected"
 DISCARDED: Final = "discarded"
 _at = federation_updates.c
-# Spelt as the indexes are, so that they are used.
+# Same text as in the partial indexes, so that they are used.
 _IS_COUNTED: Final = text("state = 'counted'")
 _IS_WAITING: Final = text("state = 'waiting'")
 _INSERT = insert(federation_updates).returning(_at.seq)
@@ -27,7 +27,7 @@ _INSERT = insert(federation_updates).returning(_at.seq)
 class UpdateRow(NamedTuple):
     """An update; `config` and `tokenizer` (path → digest) are JSON. It has a `seq` once it is stored.
 
-    One that was refused before its files were looked at has neither digests nor config.
+    An update that was rejected before its files were read has neither digests nor config.
     """
 
     federation_seq: int
@@ -58,12 +58,12 @@ class UpdateRow(NamedTuple):
 
     @property
     def holder(self) -> str:
-        """Who pins its files."""
+        """Holder under which its files are pinned."""
         return f"update-{self.seq}"
 
 
 _ROWS = select(*(_at[name] for name in UpdateRow._fields))
-# Said once: an upload asks for all of these, and making a statement takes longer than running it.
+# Built once: an upload runs all of these, and building a statement takes longer than executing it.
 _MINE = _ROWS.where(_at.federation_seq == bindparam("federation"), _at.worker == bindparam("by"))
 _SAME = (
     _MINE.where(_at.step == bindparam("at_step"), _at.upload_digest == bindparam("digest")).order_by(_at.seq).limit(1)
@@ -99,7 +99,7 @@ def insert_one(connection: Connection, row: UpdateRow) -> UpdateRow:
 def of_round(
     connection: Connection, federation_seq: int, number: int, states: Sequence[str] | None = None
 ) -> list[UpdateRow]:
-    """Return the updates of a round in the order in which they came."""
+    """Return the updates of a round in order of arrival."""
     query = _ROWS.where(_at.federation_seq == federation_seq, _at.round == number).order_by(_at.seq)
     if states is not None:
         query = query.where(_at.state.in_(list(states)))
@@ -107,7 +107,7 @@ def of_round(
 
 
 def workers_of_rounds(connection: Connection, federation_seq: int, numbers: Sequence[int]) -> dict[int, list[str]]:
-    """Return whose updates count or counted in rounds, by round."""
+    """Return the workers whose updates count or counted in rounds, by round."""
     query = (
         select(_at.round, _at.worker)
         .where(_at.federation_seq == federation_seq, _at.round.in_(list(numbers)))
@@ -121,19 +121,19 @@ def workers_of_rounds(connection: Connection, federation_seq: int, numbers: Sequ
 
 
 def waiting(connection: Connection, federation_seq: int) -> list[UpdateRow]:
-    """Return the updates that wait for a round, in the order in which they came."""
+    """Return the updates that wait for a round, in order of arrival."""
     return [UpdateRow(*row) for row in connection.execute(_WAITING, {"federation": federation_seq})]
 
 
 def same(connection: Connection, federation_seq: int, worker: str, step: int, digest: str) -> UpdateRow | None:
-    """Return what became of an update that was taken before, if it was."""
+    """Return an earlier update with the same content, if there is one."""
     given = {"federation": federation_seq, "by": worker, "at_step": step, "digest": digest}
     row = connection.execute(_SAME, given).first()
     return UpdateRow(*row) if row else None
 
 
 def standing(connection: Connection, federation_seq: int, worker: str, number: int | None) -> UpdateRow | None:
-    """Return the update of a worker that counts in a round, or that waits for one if there is no number."""
+    """Return a worker's update that counts in a round, or that waits for one if `number` is `None`."""
     given = {"federation": federation_seq, "by": worker}
     if number is None:
         row = connection.execute(_STANDING_BY, given).first()
@@ -143,13 +143,13 @@ def standing(connection: Connection, federation_seq: int, worker: str, number: i
 
 
 def rows_taken(connection: Connection, federation_seq: int, worker: str, *, apart: int | None = None) -> int:
-    """Return up to which row of its training a worker's updates count, or have counted; 0 if it numbers no attempts."""
+    """Return the last training row that a worker's updates cover; 0 if the worker numbers no attempts."""
     given = {"federation": federation_seq, "by": worker, "apart": -1 if apart is None else apart}
     return int(connection.execute(_ROWS_TAKEN, given).scalar_one())
 
 
 def replaced_by(connection: Connection, row: UpdateRow) -> int | None:
-    """Return the update whose place one has taken, if there is one."""
+    """Return the update that this one replaced, if there is one."""
     query = (
         select(_at.seq)
         .where(_at.federation_seq == row.federation_seq, _at.worker == row.worker, _at.seq < row.seq)
@@ -161,37 +161,38 @@ def replaced_by(connection: Connection, row: UpdateRow) -> int | None:
 
 
 def replaced_in_its_round(connection: Connection, row: UpdateRow) -> bool:
-    """Whether an update has taken the place of one that counted in the same round, and had not waited for it."""
+    """Return whether an update replaced one that counted in the same round and had not waited for it."""
     mine = (_at.federation_seq == row.federation_seq, _at.worker == row.worker, _at.round == row.round)
     query = select(_at.seq).where(*mine, _at.state == SUPERSEDED, _at.reason == replacement(row.seq))
     return connection.execute(query).first() is not None
 
 
 def replacement(seq: int) -> str:
-    """Return the reason of an update whose place another one has taken."""
+    """Return the reason stored with a replaced update."""
     return f"Replaced by update {seq}."
 
 
 def counted_workers(connection: Connection, federation_seq: int, number: int) -> set[str]:
-    """Return whose updates count in a round that has not ended."""
+    """Return the workers whose updates count in an open round."""
     return set(connection.execute(_COUNTED, {"federation": federation_seq, "number": number}).scalars())
 
 
 def settle(
     connection: Connection, outcomes: Sequence[tuple[int, float, str | None]], *, state: str, now: float
 ) -> None:
-    """Store what became of the updates of a round: `seq`, weight, and why one was left out."""
+    """Store the outcome of a round's updates: `seq`, weight, and the reason of an exclusion."""
     _SETTLE.run(connection, [(seq, state, weight, reason, now) for seq, weight, reason in outcomes])
 
 
 def delete_rejected(connection: Connection, federation_seq: int, number: int, worker: str) -> None:
-    """Forget the updates of a worker that were refused in a round before their files were stored."""
+    """Delete a worker's updates that were rejected in a round before their files were stored."""
     here = (_at.federation_seq == federation_seq, _at.round == number, _at.worker == worker, _at.state == REJECTED)
     connection.execute(delete(federation_updates).where(*here, _at.upload_digest.is_(None)))
 
 
 def change(connection: Connection, seqs: Sequence[int], values: Mapping[str, Any]) -> None:
     """Change columns of updates."""
+    # In batches: SQLite limits the number of parameters of a statement.
     for start in range(0, len(seqs), 500):
         part = list(seqs[start : start + 500])
         connection.execute(update(federation_updates).where(_at.seq.in_(part)).values(dict(values)))
@@ -208,7 +209,7 @@ def page(
     """Return updates of a federation, newest first.
 
     Args:
-        filters: Column → the values that it may have; null for any.
+        filters: Column → allowed values; `None` for any.
     """
     query = _ROWS.where(_at.federation_seq == federation_seq).order_by(_at.seq.desc()).limit(limit)
     if before is not None:
@@ -220,23 +221,23 @@ def page(
 
 
 def refused_last(connection: Connection, federation_seq: int) -> dict[str, str]:
-    """Return the workers whose newest update does not count, each with why."""
+    """Return the workers whose newest update does not count, with the reason."""
     newest = select(func.max(_at.seq)).where(_at.federation_seq == federation_seq).group_by(_at.worker)
     query = select(_at.worker, _at.reason).where(_at.seq.in_(newest), _at.state.in_([DISCARDED, REJECTED]))
     return {worker: reason for worker, reason in connection.execute(query) if reason}
 
 
 def senders(federation_id: str, worker: str | None) -> list[str]:
-    """Return who may hold files that were sent for an update: whoever has a worker's own token, and who has another.
+    """Return the holders of files uploaded for an update: the worker's own token, and any other token.
 
     Args:
-        worker: Whose own token it is; null for any other.
+        worker: Owner of a worker token; `None` for any other token.
     """
     return [federation_id] if worker is None else [f"{federation_id}-from-{worker}", federation_id]
 
 
 def holders_of(connection: Connection, federation_seq: int) -> list[str]:
-    """Return who pins files for the updates of a federation."""
+    """Return the holders under which files of a federation's updates are pinned."""
     return [
         f"update-{seq}"
         for seq in connection.execute(select(_at.seq).where(_at.federation_seq == federation_seq)).scalars()
@@ -244,6 +245,6 @@ def holders_of(connection: Connection, federation_seq: int) -> list[str]:
 
 
 def count(connection: Connection, federation_seq: int) -> int:
-    """Return how many updates a federation took."""
+    """Return the number of accepted updates of a federation."""
     query = select(func.count()).select_from(federation_updates)
     return connection.execute(query.where(_at.federation_seq == federation_seq, _at.state != REJECTED)).scalar_one()

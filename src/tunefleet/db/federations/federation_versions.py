@@ -1,4 +1,4 @@
-"""Versions of global adapters: what they consist of, and how they came about."""
+"""Versions of global adapters: their files and origin."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ class VersionRow(NamedTuple):
 
 
 def insert_one(connection: Connection, row: VersionRow) -> None:
-    """Store a version; a federation has each number, and each round's version, once."""
+    """Store a version; its number and its round are unique in the federation."""
     connection.execute(insert(federation_versions).values(row._asdict()))
 
 
 def set_archive(connection: Connection, row: VersionRow, digest: str, size_bytes: int) -> VersionRow:
-    """Note what a version's archive is, and return the version."""
+    """Store a version's archive, and return the changed row."""
     values = {"archive_digest": digest, "archive_size_bytes": size_bytes}
     here = (_at.federation_seq == row.federation_seq, _at.version == row.version)
     connection.execute(update(federation_versions).where(*here).values(values))
@@ -50,7 +50,7 @@ def get(connection: Connection, federation_seq: int, version: int) -> VersionRow
 
 
 def page(connection: Connection, federation_seq: int, *, limit: int, before: int | None = None) -> list[VersionRow]:
-    """Return versions, newest first; their reports are left empty."""
+    """Return versions, newest first, without their reports."""
     names = [name for name in VersionRow._fields if name != "report"]
     query = select(*(_at[name] for name in names)).where(_at.federation_seq == federation_seq)
     query = query.order_by(_at.version.desc()).limit(limit)
@@ -60,17 +60,17 @@ def page(connection: Connection, federation_seq: int, *, limit: int, before: int
 
 
 def of_artifacts(connection: Connection, federation_seq: int) -> list[str]:
-    """Return the ids of the artifacts that versions of a federation are."""
+    """Return the artifact ids of a federation's versions."""
     query = select(_at.artifact_id).where(_at.federation_seq == federation_seq)
     return sorted(set(connection.execute(query).scalars()))
 
 
 def holder(federation_id: str, version: int) -> str:
-    """Return who pins the files of a version that its artifact does not name."""
+    """Return the holder under which further files of a version are pinned."""
     return f"{federation_id}-v{version}"
 
 
 def holders_of(connection: Connection, federation_seq: int, federation_id: str) -> list[str]:
-    """Return who pins files for the versions of a federation."""
+    """Return the holders under which files of a federation's versions are pinned."""
     query = select(_at.version).where(_at.federation_seq == federation_seq)
     return [holder(federation_id, version) for version in connection.execute(query).scalars()]

@@ -30,7 +30,7 @@ _UNSETTLED = (
     .order_by(federations.c.task_seq)
 )
 _INSERT = insert(federations).returning(federations.c.seq)
-# Said once: an upload asks for all of these, and making a statement takes longer than running it.
+# Built once: an upload runs all of these, and building a statement takes longer than executing it.
 _BY_SEQ = select(federations).where(federations.c.seq == bindparam("seq"))
 _LOCKED = _BY_SEQ.with_for_update()
 _BY_ID = select(federations).where(federations.c.id == bindparam("id"))
@@ -72,7 +72,7 @@ class FederationRow(NamedTuple):
 
 
 class MemberRow(NamedTuple):
-    """A worker that a federation has heard of."""
+    """A known worker of a federation."""
 
     federation_seq: int
     worker: str
@@ -89,7 +89,7 @@ class MemberRow(NamedTuple):
 
 
 def insert_one(connection: Connection, values: Mapping[str, Any]) -> FederationRow:
-    """Store a federation; its `seq` is given by the database."""
+    """Store a federation; the database assigns its `seq`."""
     seq = connection.execute(_INSERT, dict(values)).scalar_one()
     row = by_seq(connection, seq)
     assert row is not None, "it was just stored"
@@ -109,7 +109,7 @@ def by_id(connection: Connection, id_: str) -> FederationRow | None:
 
 
 def of_tasks(connection: Connection, seqs: Sequence[int], *, lock: bool = False) -> dict[int, FederationRow]:
-    """Return the federations that tasks have made, by the `seq` of the task."""
+    """Return the federations that tasks created, by the task's `seq`."""
     if not seqs:
         return {}
     query = select(federations).where(federations.c.task_seq.in_(list(seqs))).order_by(federations.c.seq)
@@ -123,7 +123,7 @@ def unsettled(connection: Connection) -> list[int]:
 
 
 def readers(connection: Connection, seqs: Sequence[int]) -> dict[int, str]:
-    """Return which of these federations have a version that a task reads which has not ended, and one such task."""
+    """Return the federations of these with a version that an unfinished task reads, and one such task of each."""
     at, final = federation_versions.c, [status.value for status in TaskStatus if status.final]
     query = (
         select(at.federation_seq, tasks.c.id)
@@ -136,10 +136,10 @@ def readers(connection: Connection, seqs: Sequence[int]) -> dict[int, str]:
 
 
 def find(connection: Connection, project: str | None, reference: str, *, lock: bool = False) -> FederationRow | None:
-    """Return a federation of a project by its id, or by its number.
+    """Return a federation of a project by its id or number.
 
     Args:
-        project: Where; null for who needs no key, having a signed link.
+        project: The caller's project; `None` for a request with a signed link.
     """
     if reference.isascii() and reference.isdigit() and len(reference) <= 18:
         row = by_seq(connection, int(reference), lock=lock)
@@ -188,7 +188,7 @@ def members(connection: Connection, seq: int) -> list[MemberRow]:
 
 
 def member_counts(connection: Connection, seqs: Sequence[int]) -> dict[int, int]:
-    """Return how many members federations have; one without any is left out."""
+    """Return the number of members of federations; those without members are omitted."""
     at = federation_members.c
     query = select(at.federation_seq, func.count()).where(at.federation_seq.in_(list(seqs))).group_by(at.federation_seq)
     return {seq: count for seq, count in connection.execute(query)}
@@ -202,14 +202,14 @@ def put_member(connection: Connection, row: MemberRow) -> None:
 
 
 def forget_values(connection: Connection, seq: int, workers: Sequence[str]) -> None:
-    """Forget what members have sent last, so that they may send it again."""
+    """Clear the digest of members' last updates, so that they can send the same values again."""
     at = federation_members.c
     here = (at.federation_seq == seq, at.worker.in_(list(workers)))
     connection.execute(update(federation_members).where(*here).values(values_digest=None))
 
 
 def delete_one(connection: Connection, seq: int) -> None:
-    """Forget a federation with its members, rounds, updates, versions and chunks; pins and artifacts stay."""
+    """Delete a federation with its members, rounds, updates, versions and chunks; pins and artifacts stay."""
     for table in (federation_members, federation_rounds, federation_updates, federation_versions, federation_chunks):
         connection.execute(delete(table).where(table.c.federation_seq == seq))
     connection.execute(delete(federations).where(federations.c.seq == seq))

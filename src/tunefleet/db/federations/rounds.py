@@ -1,4 +1,4 @@
-"""Rounds of federations, and who works on one: claims are taken by compare-and-swap and end with their lease."""
+"""Rounds of federations and their claims: a claim is taken by compare-and-swap and ends with its lease."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tunefleet.lifecycle.round import RoundReason, RoundStatus
 _at = federation_rounds.c
 _CLOSED: Final = (RoundStatus.AGGREGATING.value, RoundStatus.PUBLISHING.value)
 _OPEN: Final = text("federation_rounds.status IN ('sampling', 'collecting', 'aggregating', 'publishing')")
-"""Spelt as the index is, so that it is used."""
+"""Same text as in the partial index, so that it is used."""
 _GET = select(federation_rounds).where(_at.federation_seq == bindparam("seq"), _at.number == bindparam("at"))
 
 
@@ -39,7 +39,7 @@ class RoundRow(NamedTuple):
 
 
 def insert_one(connection: Connection, row: RoundRow) -> None:
-    """Store a round; a federation has each number once."""
+    """Store a round; its number is unique in the federation."""
     connection.execute(insert(federation_rounds).values(row._asdict()))
 
 
@@ -58,14 +58,14 @@ def newest(connection: Connection, seq: int, *, limit: int, before: int | None =
 
 
 def count(connection: Connection, seq: int, status: RoundStatus) -> int:
-    """Return how many rounds of a federation are in a status."""
+    """Return the number of a federation's rounds in a status."""
     query = select(func.count()).where(_at.federation_seq == seq, _at.status == status.value)
     return connection.execute(query.select_from(federation_rounds)).scalar_one()
 
 
 def change(connection: Connection, row: RoundRow, values: Mapping[str, Any]) -> RoundRow:
-    """Change columns of a round that do not say where it stands, and return it."""
-    connection.execute(update(federation_rounds).where(_here(row.federation_seq, row.number)).values(dict(values)))
+    """Change columns of a round other than its status, and return the changed row."""
+    connection.execute(update(federation_rounds).where(_key(row.federation_seq, row.number)).values(dict(values)))
     return row._replace(**values)
 
 
@@ -79,22 +79,22 @@ def move(
     error: str | None = None,
     values: Mapping[str, Any] | None = None,
 ) -> RoundRow | None:
-    """Change the status of a round, if it still stands where the caller saw it.
+    """Change the status of a round, if it still has the status that the caller read.
 
     Returns:
-        The round as it is now; null if somebody else was faster: drop what was to go with it.
+        The changed round; `None` if another process was faster: discard related changes.
 
     Raises:
-        IllegalTransition: If the lifecycle has no such change.
+        IllegalTransition: If the lifecycle does not allow the change.
     """
     status = lifecycle.move(RoundStatus(row.status), reason)
     changes: dict[str, Any] = {"status": status.value, "reason": reason.value, "error": error, **(values or {})}
     if status is RoundStatus.AGGREGATING:
-        # Closed, and free to be claimed.
+        # Closed and unclaimed.
         changes |= {"closed_at": now, "holder": None, "lease_until": 0.0, "tries": 0}
     if status.final:
         changes |= {"finished_at": now, "holder": None, "lease_until": 0.0}
-    where = [_here(row.federation_seq, row.number), _at.status == row.status]
+    where = [_key(row.federation_seq, row.number), _at.status == row.status]
     if holder is not None:
         where.append(_at.holder == holder)
     done = connection.execute(update(federation_rounds).where(*where).values(changes)).rowcount
@@ -102,14 +102,14 @@ def move(
 
 
 def claim(connection: Connection, row: RoundRow, *, holder: str, now: float, until: float) -> RoundRow | None:
-    """Take a closed round that nobody works on.
+    """Claim a closed round that no process holds.
 
     Returns:
-        The round as it is now; null if somebody else has it, or it has moved.
+        The claimed round; `None` if another process holds it, or its status has changed.
     """
     changes: dict[str, Any] = {"holder": holder, "lease_until": until, "tries": row.tries + 1}
     where = (
-        _here(row.federation_seq, row.number),
+        _key(row.federation_seq, row.number),
         _at.status == row.status,
         _at.status.in_(_CLOSED),
         _at.tries == row.tries,
@@ -120,51 +120,51 @@ def claim(connection: Connection, row: RoundRow, *, holder: str, now: float, unt
 
 
 def renew(connection: Connection, row: RoundRow, *, holder: str, until: float) -> bool:
-    """Keep a round for longer; false if it is somebody else's by now."""
-    where = (_here(row.federation_seq, row.number), _at.holder == holder, _at.status.in_(_CLOSED))
+    """Extend the lease of a round; false if another process has it now."""
+    where = (_key(row.federation_seq, row.number), _at.holder == holder, _at.status.in_(_CLOSED))
     return connection.execute(update(federation_rounds).where(*where).values(lease_until=until)).rowcount > 0
 
 
 def release(connection: Connection, row: RoundRow, *, holder: str, until: float, error: str | None) -> bool:
-    """Let go of a round that could not be finished now."""
-    where = (_here(row.federation_seq, row.number), _at.holder == holder, _at.status.in_(_CLOSED))
+    """Release a round that cannot be finished now."""
+    where = (_key(row.federation_seq, row.number), _at.holder == holder, _at.status.in_(_CLOSED))
     changes = {"holder": None, "lease_until": until, "error": error}
     return connection.execute(update(federation_rounds).where(*where).values(changes)).rowcount > 0
 
 
 def to_look_after(connection: Connection) -> list[RoundRow]:
-    """Return the open rounds of all federations, but for those that wait for nothing while their federation rests."""
+    """Return the open rounds of all federations, except collecting rounds of paused federations."""
     query = select(federation_rounds).join(federations, federations.c.seq == _at.federation_seq).where(_OPEN)
     query = query.where(_at.status.in_(_CLOSED) | (federations.c.status == "running")).order_by(_at.federation_seq)
     return [RoundRow(*row) for row in connection.execute(query)]
 
 
 def held_by(connection: Connection, now: float) -> set[str]:
-    """Return everybody who holds a round whose lease has not ended."""
+    """Return the holders of rounds with a valid lease."""
     query = select(_at.holder).where(_at.status.in_(_CLOSED), _at.lease_until > now, _at.holder.is_not(None))
     return set(connection.execute(query).scalars())
 
 
 def without_round(connection: Connection) -> list[int]:
-    """Return the numbers of running federations none of whose rounds is open."""
+    """Return the numbers of running federations without an open round."""
     has_one = select(_at.federation_seq).where(_OPEN)
     query = select(federations.c.seq).where(federations.c.status == "running", federations.c.seq.not_in(has_one))
     return list(connection.execute(query).scalars())
 
 
 def of_trainings(connection: Connection) -> list[int]:
-    """Return the numbers of running federations of training tasks whose round collects."""
+    """Return the numbers of running federations of training tasks whose round is collecting."""
     query = select(_at.federation_seq).join(federations, federations.c.seq == _at.federation_seq).where(_OPEN)
     here = (_at.status == RoundStatus.COLLECTING.value, federations.c.status == "running")
     return list(connection.execute(query.where(*here, federations.c.task_seq.is_not(None))).scalars())
 
 
 def due_at(row: RoundRow) -> float:
-    """Return from when on a round may want something of the loop that looks after rounds, in Unix time."""
+    """Return when a round needs the round scheduler next, as Unix time."""
     if row.status in _CLOSED:
         return row.lease_until
     return row.deadline_at if row.deadline_at is not None else float("inf")
 
 
-def _here(seq: int, number: int) -> ColumnElement[bool]:
+def _key(seq: int, number: int) -> ColumnElement[bool]:
     return (_at.federation_seq == seq) & (_at.number == number)

@@ -1,4 +1,4 @@
-"""Tasks that name an engine, and what was asked of it for them."""
+"""Tasks that name a cluster engine, and the cluster jobs created for them."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _TASK = [tasks.c[name] for name in TaskRow._fields]
 
 
 class ClusterJobRow(NamedTuple):
-    """What was asked of a cluster once for a task; see the table for what its columns mean."""
+    """A cluster job of a task; the table documents its columns."""
 
     name: str
     task_seq: int
@@ -40,7 +40,7 @@ class ClusterJobRow(NamedTuple):
 
     @property
     def live(self) -> bool:
-        """Whether the cluster may still know it."""
+        """Whether the cluster may still know the job."""
         return self.state != "ended"
 
 
@@ -48,7 +48,7 @@ _JOB = [cluster_jobs.c[name] for name in ClusterJobRow._fields]
 
 
 def name_engines(connection: Connection, rows: Iterable[tuple[TaskRow, str]]) -> None:
-    """Store which tasks get nodes from which engine, instead of what was stored before."""
+    """Store which tasks get nodes from which engine, replacing earlier rows."""
     named = [{"task_seq": row.seq, "task_id": row.id, "engine": engine} for row, engine in rows]
     if not named:
         return
@@ -58,7 +58,7 @@ def name_engines(connection: Connection, rows: Iterable[tuple[TaskRow, str]]) ->
 
 
 def engines_of(connection: Connection, task_seqs: Sequence[int]) -> dict[int, str]:
-    """Return the engines of tasks, by the task's `seq`; most have none."""
+    """Return the engines of tasks, by the task's `seq`; most tasks have none."""
     if not task_seqs:
         return {}
     query = select(task_engines.c.task_seq, task_engines.c.engine).where(task_engines.c.task_seq.in_(list(task_seqs)))
@@ -66,9 +66,9 @@ def engines_of(connection: Connection, task_seqs: Sequence[int]) -> dict[int, st
 
 
 def waiting(connection: Connection, engines: Iterable[str], *, now: float) -> Iterator[tuple[TaskRow, str]]:
-    """Yield the queued tasks that get nodes from some engines and have no live job there, the next in the queue first.
+    """Yield the queued tasks of some engines that have no live job, in queue order.
 
-    Those that wait for another try are left out until it is due.
+    Tasks that wait for a retry are skipped until it is due.
     """
     live = exists().where(cluster_jobs.c.task_seq == task_engines.c.task_seq, cluster_jobs.c.state != "ended")
     query = (
@@ -80,6 +80,7 @@ def waiting(connection: Connection, engines: Iterable[str], *, now: float) -> It
     )
     last: TaskRow | None = None
     while True:
+        # Keyset pagination: an offset would scan all earlier pages again.
         after = true() if last is None else tuple_(tasks.c.rank, tasks.c.seq) > tuple_(last.rank, last.seq)
         page = [(TaskRow(*row[:-1]), row[-1]) for row in connection.execute(query.where(after))]
         yield from page
@@ -89,19 +90,19 @@ def waiting(connection: Connection, engines: Iterable[str], *, now: float) -> It
 
 
 def live(connection: Connection) -> list[ClusterJobRow]:
-    """Return the jobs that are not over, the oldest first."""
+    """Return the live jobs, oldest first."""
     query = select(*_JOB).where(cluster_jobs.c.state != "ended").order_by(cluster_jobs.c.seq)
     return [ClusterJobRow(*row) for row in connection.execute(query)]
 
 
 def count_live(connection: Connection) -> int:
-    """Return how many jobs are not over."""
+    """Return the number of live jobs."""
     query = select(func.count()).select_from(cluster_jobs).where(cluster_jobs.c.state != "ended")
     return int(connection.execute(query).scalar_one())
 
 
 def of_task(connection: Connection, task_seq: int) -> list[ClusterJobRow]:
-    """Return the jobs of a task, the oldest first."""
+    """Return the jobs of a task, oldest first."""
     query = select(*_JOB).where(cluster_jobs.c.task_seq == task_seq).order_by(cluster_jobs.c.seq)
     return [ClusterJobRow(*row) for row in connection.execute(query)]
 
@@ -126,7 +127,7 @@ def by_key(connection: Connection, key_id: str) -> ClusterJobRow | None:
 
 
 def crews(connection: Connection, key_ids: Sequence[str]) -> dict[str, list[str]]:
-    """Return the workers that have registered with each of some keys."""
+    """Return the workers that registered with each of these keys."""
     query = select(workers.c.key_id, workers.c.id).where(workers.c.key_id.in_(list(key_ids))).order_by(workers.c.id)
     found: dict[str, list[str]] = {}
     for key_id, worker_id in connection.execute(query):
@@ -135,7 +136,7 @@ def crews(connection: Connection, key_ids: Sequence[str]) -> dict[str, list[str]
 
 
 def arrivals(connection: Connection, key_ids: Sequence[str]) -> dict[str, list[float]]:
-    """Return when the workers of some keys first registered, of those that are neither lost nor have left."""
+    """Return when the online workers of these keys first registered."""
     query = select(workers.c.key_id, workers.c.registered_at).where(
         workers.c.key_id.in_(list(key_ids)), workers.c.status == "online"
     )
@@ -146,7 +147,7 @@ def arrivals(connection: Connection, key_ids: Sequence[str]) -> dict[str, list[f
 
 
 def served(connection: Connection, worker_ids: Iterable[str]) -> dict[str, float | None]:
-    """Return which of some workers have accepted an attempt, and when the last one of each ended; null before that."""
+    """Return which of these workers have accepted an attempt, and when their last one ended; `None` before that."""
     query = select(attempts.c.worker_id, func.max(attempts.c.finished_at)).where(
         attempts.c.worker_id.in_(list(worker_ids)), attempts.c.accepted_at.is_not(None)
     )
@@ -154,13 +155,13 @@ def served(connection: Connection, worker_ids: Iterable[str]) -> dict[str, float
 
 
 def standing(connection: Connection, worker_ids: Iterable[str]) -> frozenset[str]:
-    """Return which of some workers are neither lost nor have left."""
+    """Return which of these workers are online."""
     query = select(workers.c.id).where(workers.c.id.in_(list(worker_ids)), workers.c.status == "online")
     return frozenset(connection.execute(query).scalars())
 
 
 def insert_one(connection: Connection, row: ClusterJobRow) -> None:
-    """Store a job that is about to be asked for."""
+    """Store a job before it is submitted."""
     connection.execute(insert(cluster_jobs).values(row._asdict()))
 
 
@@ -170,12 +171,12 @@ def change(connection: Connection, name: str, **values: object) -> None:
 
 
 def delete_one(connection: Connection, name: str) -> None:
-    """Forget a job whose task was removed."""
+    """Delete a job whose task was deleted."""
     connection.execute(delete(cluster_jobs).where(cluster_jobs.c.name == name))
 
 
 def delete_of_tasks(connection: Connection, rows: Sequence[TaskRow]) -> None:
-    """Forget what was asked for tasks, but for jobs that are not over: they end first."""
+    """Delete the jobs of tasks, except live ones: they end first."""
     seqs = [row.seq for row in rows]
     over = cluster_jobs.c.state == "ended"
     connection.execute(delete(cluster_jobs).where(cluster_jobs.c.task_seq.in_(seqs), over))

@@ -1,8 +1,7 @@
-"""Which servers have the database open, and which of them leads.
+"""Servers on the database, and which of them leads.
 
-A leader's right to write is its epoch: `fenced` checks it in the very transaction that writes, and whoever takes over
-does so in a transaction that writes, too. These come one after the other, so that nothing of a leader is committed
-after it was followed.
+A leader's fencing token is its epoch: `fenced` checks it in the transaction that writes, and a takeover writes, too.
+Writing transactions run one after another, so that a former leader can commit nothing after a takeover.
 """
 
 from __future__ import annotations
@@ -23,11 +22,11 @@ _GET = select(leader.c.epoch, leader.c.server_id, leader.c.process, leader.c.url
 
 
 class LeaderRow(NamedTuple):
-    """Who leads.
+    """The leader.
 
     Args:
-        server_id: Whose turn it is; null if the last one has given it back.
-        url: Under which other servers reach it; null if it has not said.
+        server_id: Id of the leader; `None` if the last one released the lead.
+        url: URL for other servers; `None` if it has not published one.
     """
 
     epoch: int
@@ -39,7 +38,7 @@ class LeaderRow(NamedTuple):
 
 
 class ServerRow(NamedTuple):
-    """A server that is there; `renewals` grow while it is."""
+    """A running server; `renewals` grows while it is alive."""
 
     id: str
     process: str
@@ -51,16 +50,16 @@ class ServerRow(NamedTuple):
 
 
 def look(connection: Connection) -> LeaderRow:
-    """Return who leads; nobody, of epoch 0, if nobody ever has."""
+    """Return the leader; before the first election, a row of epoch 0 without a server."""
     row = connection.execute(_GET).first()
     return LeaderRow(*row) if row else LeaderRow(0)
 
 
 def take(connection: Connection, seen: LeaderRow, new: LeaderRow) -> LeaderRow | None:
-    """Lead, with a new epoch, if nothing has changed since the caller looked.
+    """Become the leader with a new epoch, if nothing has changed since the caller's `look`.
 
     Returns:
-        What is stored now; null if another one was faster, or the leader is alive.
+        The new row; `None` if another server was faster, or the leader is alive.
     """
     now = look(connection)
     if now != seen:
@@ -75,29 +74,29 @@ def take(connection: Connection, seen: LeaderRow, new: LeaderRow) -> LeaderRow |
 
 
 def renew(connection: Connection, epoch: int) -> bool:
-    """Say that the leader of an epoch is alive; false if another one has followed it."""
+    """Renew the lease of an epoch's leader; false if another server has taken over."""
     at = leader.c
     done = connection.execute(update(leader).where(at.epoch == epoch).values(renewals=at.renewals + 1))
     return done.rowcount == 1
 
 
 def give_back(connection: Connection, epoch: int) -> None:
-    """Let another server lead at once, if the leader is still that of the epoch."""
-    nobody = {"server_id": None, "process": None, "url": None}
-    if connection.execute(update(leader).where(leader.c.epoch == epoch).values(**nobody)).rowcount:
+    """Release the lead immediately, if the epoch is still current."""
+    no_leader = {"server_id": None, "process": None, "url": None}
+    if connection.execute(update(leader).where(leader.c.epoch == epoch).values(**no_leader)).rowcount:
         wake(connection, TOPIC)
 
 
 def fenced(connection: Connection, *, operation: Callable[[Connection], T], epoch: int) -> T:
-    """Run an operation of a leader.
+    """Run an operation of the leader.
 
     Raises:
-        NotLeadingError: If another server has taken over; nothing is done.
+        NotLeadingError: If another server has taken over; nothing is changed.
     """
     now = look(connection)
     if now.epoch != epoch or now.server_id is None:
         raise NotLeadingError(
-            "This server does not lead any more; nothing was changed.",
+            "This server is no longer the leader. Nothing was changed.",
             hint="Try again in a moment.",
             detail=f"epoch {epoch}, now {now.epoch} of {now.server_id}",
         )
@@ -110,16 +109,16 @@ def all_rows(connection: Connection) -> list[ServerRow]:
 
 
 def appear(connection: Connection, row: ServerRow) -> None:
-    """Store a server that starts."""
+    """Store a starting server."""
     connection.execute(delete(servers).where(servers.c.id == row.id))
     connection.execute(insert(servers).values(**row._asdict()))
 
 
 def be_here(connection: Connection, row: ServerRow) -> str | None:
-    """Say that a server is alive; one that was forgotten appears again.
+    """Renew a server's sign of life; a deleted server is stored again.
 
     Returns:
-        The process whose row this one has replaced; null if there was no other.
+        The process whose row this one replaced; `None` if there was none.
     """
     at = servers.c
     mine = (at.id == row.id) & (at.process == row.process)
@@ -131,5 +130,5 @@ def be_here(connection: Connection, row: ServerRow) -> str | None:
 
 
 def leave(connection: Connection, processes: Iterable[str]) -> None:
-    """Forget servers that have stopped, by their processes."""
+    """Delete servers that have stopped, by their processes."""
     connection.execute(delete(servers).where(servers.c.process.in_(list(processes))))

@@ -1,1 +1,1 @@
-"""Alembic's folder; shipped with the package, so that a server upgrades its own database."""
+"""Alembic's folder; part of the package, so that a server can migrate its own database."""

@@ -1,4 +1,4 @@
-"""Alembic's entry: the migrations run on the connection that `store.migrate` hands over."""
+"""Alembic's entry point: runs migrations on the connection from `db.engine.migrate`."""
 
 from __future__ import annotations
 

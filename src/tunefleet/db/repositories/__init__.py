@@ -1,1 +1,1 @@
-"""Rows of tasks and of what they leave."""
+"""Rows of tasks and their outputs."""

@@ -1,4 +1,4 @@
-"""Artifacts, their files, and which files are known and pinned."""
+"""Artifacts, their files, and known and pinned files."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _KNOWN = select(blobs.c.digest, blobs.c.size_bytes).where(
     blobs.c.project == bindparam("project"), blobs.c.digest.in_(bindparam("digests", expanding=True))
 )
 
-# Said once: every upload asks for these, and making a statement takes longer than running it.
+# Built once: every upload runs these, and building a statement takes longer than executing it.
 _VERIFIED = (
     update(blobs)
     .where(blobs.c.project == bindparam("b_project"), blobs.c.digest == bindparam("b_digest"))
@@ -37,7 +37,7 @@ def known(connection: Connection, project: str, digests: Sequence[str]) -> set[s
 
 
 def sizes(connection: Connection, project: str, digests: Sequence[str]) -> dict[str, int]:
-    """Return the lengths in bytes of those of these files that a project has."""
+    """Return the sizes in bytes of these files, as far as a project has them."""
     found: dict[str, int] = {}
     for start in range(0, len(digests), 500):
         part = list(digests[start : start + 500])
@@ -57,18 +57,18 @@ def known_anywhere(connection: Connection, digests: Sequence[str]) -> set[str]:
 
 
 def all_digests(connection: Connection) -> list[str]:
-    """Return every file that any project has, in order."""
+    """Return the digests of all projects' files, sorted."""
     return list(connection.execute(select(blobs.c.digest).distinct().order_by(blobs.c.digest)).scalars())
 
 
 def add_blob(connection: Connection, *, project: str, digest: str, size_bytes: int, at: float) -> None:
-    """Record a file whose digest was verified."""
+    """Record a file with a verified digest."""
     if connection.execute(_VERIFIED, {"b_project": project, "b_digest": digest, "b_at": at}).rowcount == 0:
         _NEW_BLOB.run(connection, [(project, digest, size_bytes, at)])
 
 
 def pin(connection: Connection, digests: Sequence[str], *, holder: str, until: float) -> None:
-    """Keep files for somebody who is going to publish them."""
+    """Keep files until a holder publishes them, replacing the holder's earlier pins."""
     unique = sorted(set(digests))
     for start in range(0, len(unique), 500):
         part = unique[start : start + 500]
@@ -77,17 +77,17 @@ def pin(connection: Connection, digests: Sequence[str], *, holder: str, until: f
 
 
 def hold(connection: Connection, digests: Sequence[str], *, holder: str, until: float) -> None:
-    """Keep files for somebody who has held nothing yet."""
+    """Keep files for a holder that has no pins yet."""
     _HOLD.run(connection, [(digest, holder, until) for digest in sorted(set(digests))])
 
 
 def pinned_by(connection: Connection, digest: str, holder: str) -> bool:
-    """Whether somebody holds a pin of a file."""
+    """Return whether a holder pins a file."""
     return bool(connection.execute(_PINNED, {"digest": digest, "holder": holder}).scalar())
 
 
 def unpin(connection: Connection, holders: Sequence[str]) -> None:
-    """Let go of everything that somebody held."""
+    """Release all pins of holders."""
     if holders:
         connection.execute(_UNPIN, {"holders": list(holders)})
 
@@ -103,7 +103,7 @@ def insert_one(connection: Connection, row: Mapping[str, Any], files: Sequence[t
 
 
 def by_ids(connection: Connection, ids: Sequence[str]) -> dict[str, ArtifactRow]:
-    """Return artifacts by id; unknown ids are left out."""
+    """Return artifacts by id; unknown ids are omitted."""
     rows = (ArtifactRow(*row) for row in connection.execute(select(artifacts).where(artifacts.c.id.in_(list(ids)))))
     return {row.id: row for row in rows}
 
@@ -119,14 +119,15 @@ def find(connection: Connection, *, project: str, column: str, value: str) -> li
 
 
 def by_prefix(connection: Connection, prefix: str, *, project: str, limit: int) -> list[ArtifactRow]:
-    """Return artifacts whose id starts so."""
+    """Return artifacts whose id has a prefix."""
     at = artifacts.c
+    # A range instead of LIKE: it uses the index with any collation.
     query = select(artifacts).where(at.project == project, at.id >= prefix, at.id < prefix + "\uffff")
     return [ArtifactRow(*row) for row in connection.execute(query.order_by(at.id).limit(limit))]
 
 
 def named(connection: Connection, *, project: str, name: str, task_id: str | None) -> list[ArtifactRow]:
-    """Return artifacts with a name: those of a task, or those that belong to none; newest first."""
+    """Return artifacts with a name: those of a task, or those without a task; newest first."""
     query = (
         select(artifacts)
         .where(artifacts.c.project == project, artifacts.c.name == name, artifacts.c.task_id == task_id)
@@ -141,7 +142,7 @@ def page(
     """Return artifacts, newest first.
 
     Args:
-        filters: Column → value; a null value does not filter.
+        filters: Column → value; `None` does not filter.
     """
     query = select(artifacts).where(artifacts.c.project == project).order_by(artifacts.c.seq.desc()).limit(limit)
     if before is not None:
@@ -163,7 +164,7 @@ def files(connection: Connection, artifact_id: str) -> list[tuple[str, str, int]
 
 
 def files_of_task(connection: Connection, task_id: str) -> dict[str, list[tuple[str, str, int]]]:
-    """Return path, digest and size of the files of a task's artifacts, by the artifact's id and path."""
+    """Return path, digest and size of a task's files, by artifact id, sorted by path."""
     columns = artifact_files.c.artifact_id, artifact_files.c.path, artifact_files.c.digest, artifact_files.c.size_bytes
     mine = select(artifacts.c.id).where(artifacts.c.task_id == task_id)
     query = select(*columns).where(artifact_files.c.artifact_id.in_(mine)).order_by(*columns[:2])
@@ -183,18 +184,18 @@ def holding_file(connection: Connection, *, digest: str, project: str | None = N
 
 
 def delete_rows(connection: Connection, ids: Sequence[str]) -> None:
-    """Forget artifacts; their files stay until they are collected."""
+    """Delete artifacts; their files stay until garbage collection."""
     connection.execute(delete(artifact_files).where(artifact_files.c.artifact_id.in_(list(ids))))
     connection.execute(delete(artifacts).where(artifacts.c.id.in_(list(ids))))
 
 
 def of_tasks(connection: Connection, task_ids: Sequence[str]) -> list[str]:
-    """Return the ids of artifacts that tasks made."""
+    """Return the ids of artifacts that tasks produced."""
     return list(connection.execute(select(artifacts.c.id).where(artifacts.c.task_id.in_(list(task_ids)))).scalars())
 
 
 def read_by(connection: Connection, task_ids: Sequence[str]) -> dict[str, list[ArtifactRow]]:
-    """Return the artifacts that tasks read, oldest first, by the id of who reads them."""
+    """Return the artifacts that tasks read, oldest first, by the reading task's id."""
     found: dict[str, list[ArtifactRow]] = {}
     for start in range(0, len(task_ids), 500):
         query = (
@@ -209,7 +210,7 @@ def read_by(connection: Connection, task_ids: Sequence[str]) -> dict[str, list[A
 
 
 def of_kind(connection: Connection, task_ids: Sequence[str], kind: str) -> list[ArtifactRow]:
-    """Return the artifacts of one kind that tasks made, newest first."""
+    """Return the artifacts of one kind that tasks produced, newest first."""
     if not task_ids:
         return []
     query = (
@@ -221,14 +222,14 @@ def of_kind(connection: Connection, task_ids: Sequence[str], kind: str) -> list[
 
 
 def unpin_files(connection: Connection, digests: Sequence[str], holders: Sequence[str]) -> None:
-    """Let go of some of what somebody held."""
+    """Release pins of some files of holders."""
     for start in range(0, len(digests), 500):
         part = list(digests[start : start + 500])
         connection.execute(_UNPIN_FILES, {"holders": list(holders), "digests": part})
 
 
 def unreferenced(connection: Connection, digests: Sequence[str], *, now: float) -> list[str]:
-    """Return those of these files that no artifact refers to and nobody holds."""
+    """Return which of these files are neither in an artifact nor pinned."""
     found: list[str] = []
     for start in range(0, len(digests), 500):
         query = select(blobs.c.digest).where(
@@ -241,7 +242,7 @@ def unreferenced(connection: Connection, digests: Sequence[str], *, now: float) 
 
 
 def garbage(connection: Connection, *, now: float, verified_before: float) -> list[tuple[str, int]]:
-    """Return digest and size of files that nothing refers to and nobody holds."""
+    """Return digest and size of files that are neither in an artifact nor pinned."""
     query = select(blobs.c.digest, blobs.c.size_bytes).where(
         blobs.c.verified_at < verified_before,
         ~exists().where(artifact_files.c.digest == blobs.c.digest),
@@ -251,7 +252,7 @@ def garbage(connection: Connection, *, now: float, verified_before: float) -> li
 
 
 def stored_bytes(connection: Connection, digests: Sequence[str] | None = None) -> int:
-    """Return how much all files, or some of them, take together; one that several projects have counts once."""
+    """Return the total size of all files, or of some; a file of several projects counts once."""
     if digests is not None:
         parts = (list(digests[start : start + 500]) for start in range(0, len(digests), 500))
         return sum(_bytes(connection, blobs.c.digest.in_(part)) for part in parts)
@@ -264,7 +265,7 @@ def _bytes(connection: Connection, which: ColumnElement[bool]) -> int:
 
 
 def delete_blobs(connection: Connection, digests: Sequence[str], *, now: float) -> None:
-    """Forget files, and pins that have run out."""
+    """Delete the rows of files, and expired pins."""
     for start in range(0, len(digests), 500):
         connection.execute(delete(blobs).where(blobs.c.digest.in_(list(digests[start : start + 500]))))
     connection.execute(delete(blob_pins).where(blob_pins.c.until <= now))

@@ -15,7 +15,7 @@ from tunefleet.db.rows import AttemptRow, TaskRow
 from tunefleet.db.tables.core import attempts, task_documents, tasks
 from tunefleet.db.tables.operations import task_traces
 
-# A literal, not a parameter: only then can the partial index answer.
+# A literal, not a parameter: only then is the partial index used.
 _OPEN = text("attempts.state IN ('offered', 'accepted')")
 _BY_IDS = select(attempts).where(attempts.c.id.in_(bindparam("ids", expanding=True)))
 _OF_WORKER = select(attempts).where(attempts.c.worker_id == bindparam("worker_id"), _OPEN)
@@ -35,7 +35,7 @@ _UPDATE = Bulk(
     ["b_id", "b_state", "b_reason", "b_error", "b_accepted_at", "b_finished_at", "b_gang_point", "b_gang_failed_at"],
 )
 _parameters = attrgetter("id", "state", "reason", "error", "accepted_at", "finished_at", "gang_point", "gang_failed_at")
-# A node of a gang other than the first is no attempt of the task by itself.
+# In a gang, only the first node counts as an attempt of the task.
 _HEADS = attempts.c.gang_of.is_(None) | (attempts.c.gang_of == attempts.c.id)
 _INSERT = Bulk(insert(attempts), AttemptRow._fields)
 _OFFERS = (
@@ -73,7 +73,7 @@ _TASKS = (
     .where(attempts.c.worker_id == bindparam("worker_id"), _OPEN)
 )
 _HELD = attempts.c.slot_class + "|" + attempts.c.requirement_key + "|" + func.coalesce(attempts.c.gpus, "")
-# One text a worker, not one row an attempt: a fleet has tens of thousands, and most stand as they stood.
+# One string per worker, not one row per attempt: a fleet has tens of thousands, most of them unchanged.
 _TAKEN = (
     select(attempts.c.worker_id, func.aggregate_strings(_HELD, ";"))
     .where(_OPEN, attempts.c.merged_into.is_(None))
@@ -88,7 +88,7 @@ _WATCHED = (
         attempts.c.worker_id,
         attempts.c.state,
         tasks.c.desired,
-        # A job's worker counts by itself, and only while the job lives; the code of a light task it cannot end.
+        # A job's worker enforces its runtime itself, counting only the job's lifetime; it cannot end an inline task.
         case((attempts.c.slot_class == "light", attempts.c.accepted_at + tasks.c.max_runtime_s)),
     )
     .join(tasks, tasks.c.seq == attempts.c.task_seq)
@@ -97,27 +97,27 @@ _WATCHED = (
 
 
 class Held(NamedTuple):
-    """An open attempt, as it takes room on its worker; `gpus` is empty where the worker chooses by itself."""
+    """Resources that an open attempt takes on its worker; `gpus` is empty if the worker chooses them itself."""
 
     slot_class: str
     requirement_key: str
     gpus: str
 
     def text(self) -> str:
-        """Return what `held` reads."""
+        """Return the form that `held` parses."""
         return "|".join(self)
 
 
 def held(text: str) -> list[Held]:
-    """Read what `taken` gave for a worker."""
+    """Parse a worker's value of `taken`."""
     return [Held(*each.split("|")) for each in text.split(";") if each]
 
 
 @dataclass(frozen=True, slots=True)
 class OpenRow:
-    """What the sweep looks at of an open attempt.
+    """Data of an open attempt for the reaper.
 
-    `deadline` is null if its run is not limited, or whoever holds it ends it by itself.
+    `deadline` is `None` if the run has no time limit, or its holder enforces it.
     """
 
     attempt_id: str
@@ -130,7 +130,7 @@ class OpenRow:
 
 @dataclass(frozen=True, slots=True)
 class OfferRow:
-    """What a worker needs to know of an attempt that it is offered."""
+    """Data of an offered attempt for its worker."""
 
     attempt_id: str
     number: int
@@ -150,13 +150,13 @@ class OfferRow:
 
 
 def insert_all(connection: Connection, rows: Sequence[AttemptRow]) -> None:
-    """Open attempts."""
+    """Store new attempts."""
     _INSERT.run(connection, rows)
     note(connection, rows)
 
 
 def by_ids(connection: Connection, ids: Sequence[str]) -> dict[str, AttemptRow]:
-    """Return attempts by id; unknown ids are left out."""
+    """Return attempts by id; unknown ids are omitted."""
     if not ids:
         return {}
     rows = (AttemptRow(*row) for row in connection.execute(_BY_IDS, {"ids": list(ids)}))
@@ -164,29 +164,29 @@ def by_ids(connection: Connection, ids: Sequence[str]) -> dict[str, AttemptRow]:
 
 
 def open_of(connection: Connection, worker_id: str) -> dict[str, AttemptRow]:
-    """Return the attempts that a worker was offered or has accepted."""
+    """Return the offered and accepted attempts of a worker."""
     rows = (AttemptRow(*row) for row in connection.execute(_OF_WORKER, {"worker_id": worker_id}))
     return {row.id: row for row in rows}
 
 
 def all_open(connection: Connection) -> list[AttemptRow]:
-    """Return all attempts that are offered or accepted."""
+    """Return all offered and accepted attempts."""
     return [AttemptRow(*row) for row in connection.execute(_ALL_OPEN)]
 
 
 def open_rows(connection: Connection) -> list[OpenRow]:
-    """Return what the sweep looks at of all open attempts."""
+    """Return the reaper's data of all open attempts."""
     return [OpenRow(*row) for row in connection.execute(_WATCHED)]
 
 
 def of_task(connection: Connection, row: TaskRow) -> list[AttemptRow]:
-    """Return the attempts of a task, oldest first; of a gang the first node's."""
+    """Return the attempts of a task, oldest first; of a gang, those of the first node."""
     query = select(attempts).where(attempts.c.task_seq == row.seq, _HEADS).order_by(attempts.c.number)
     return [AttemptRow(*row) for row in connection.execute(query)]
 
 
 def of_gangs(connection: Connection, gang_ids: Sequence[str]) -> dict[str, list[AttemptRow]]:
-    """Return the nodes of gangs by the attempt of the first, in the order of their rank."""
+    """Return the nodes of gangs by the first node's attempt, sorted by rank."""
     found: dict[str, list[AttemptRow]] = {}
     if gang_ids:
         query = select(attempts).where(attempts.c.gang_of.in_(list(gang_ids))).order_by(attempts.c.node_rank)
@@ -196,19 +196,19 @@ def of_gangs(connection: Connection, gang_ids: Sequence[str]) -> dict[str, list[
 
 
 def gangs_that_failed(connection: Connection, before: float) -> list[AttemptRow]:
-    """Return the open first nodes of gangs of which a node missed the others before a time."""
-    said = attempts.alias()
+    """Return the open first nodes of gangs in which a node lost the others before a time."""
+    member = attempts.alias()
     query = (
         select(attempts)
-        .join(said, said.c.gang_of == attempts.c.id)
-        .where(_OPEN, attempts.c.gang_of == attempts.c.id, said.c.gang_failed_at < before)
+        .join(member, member.c.gang_of == attempts.c.id)
+        .where(_OPEN, attempts.c.gang_of == attempts.c.id, member.c.gang_failed_at < before)
         .distinct()
     )
     return [AttemptRow(*row) for row in connection.execute(query)]
 
 
 def ran(connection: Connection, task_seqs: Sequence[int]) -> dict[int, float]:
-    """Return how many seconds the ended attempts of tasks have run, by the task's `seq`."""
+    """Return the total runtime of tasks' ended attempts in seconds, by the task's `seq`."""
     if not task_seqs:
         return {}
     query = (
@@ -221,25 +221,25 @@ def ran(connection: Connection, task_seqs: Sequence[int]) -> dict[int, float]:
 
 
 def store(connection: Connection, rows: Iterable[AttemptRow]) -> None:
-    """Write the changed state of attempts."""
+    """Update the state of attempts."""
     changed = list(rows)
     _UPDATE.run(connection, [_parameters(row) for row in changed])
     note(connection, changed)
 
 
 def offers(connection: Connection, worker_id: str) -> list[OfferRow]:
-    """Return what a worker needs to know of the attempts that it is offered."""
+    """Return the offered attempts of a worker."""
     return [OfferRow(*row) for row in connection.execute(_OFFERS, {"worker_id": worker_id})]
 
 
 def tasks_of(connection: Connection, worker_id: str) -> dict[str, TaskRow]:
-    """Return the tasks of a worker's open attempts by id; the caller is going to change them."""
+    """Return the tasks of a worker's open attempts by id, for an update."""
     rows = (TaskRow(*row) for row in connection.execute(_TASKS, {"worker_id": worker_id}))
     return {row.id: row for row in rows}
 
 
 def taken(connection: Connection, but: Collection[str] = ()) -> dict[str, str]:
-    """Return what workers have open, by worker, as a text for `held`; without what another attempt's run computes."""
+    """Return the open attempts by worker, as a string for `held`, without those that run in another attempt."""
     query = _TAKEN.where(attempts.c.id.not_in(list(but))) if but else _TAKEN
     return {worker_id: text for worker_id, text in connection.execute(query).all()}
 
@@ -250,20 +250,20 @@ def desired(connection: Connection, worker_id: str) -> list[tuple[str, str, int]
 
 
 def merged_into(connection: Connection, ids: Sequence[str]) -> dict[str, str]:
-    """Return the task whose run computes an attempt, by attempt; those that ran by themselves are left out."""
+    """Return the task whose run includes an attempt, by attempt; attempts with a run of their own are omitted."""
     if not ids:
         return {}
-    whole = attempts.alias()
+    carrier = attempts.alias()
     query = (
-        select(attempts.c.id, whole.c.task_id)
-        .join(whole, whole.c.id == attempts.c.merged_into)
+        select(attempts.c.id, carrier.c.task_id)
+        .join(carrier, carrier.c.id == attempts.c.merged_into)
         .where(attempts.c.id.in_(list(ids)))
     )
     return {attempt_id: task_id for attempt_id, task_id in connection.execute(query)}
 
 
 def carried(connection: Connection, ids: Sequence[str]) -> dict[str, list[str]]:
-    """Return the tasks that the runs of attempts compute beside their own, by attempt."""
+    """Return the further tasks that attempts' runs include, by attempt."""
     found: dict[str, list[str]] = {}
     if ids:
         query = select(attempts.c.merged_into, attempts.c.task_id).where(attempts.c.merged_into.in_(list(ids)))
@@ -273,5 +273,5 @@ def carried(connection: Connection, ids: Sequence[str]) -> dict[str, list[str]]:
 
 
 def delete_of_tasks(connection: Connection, rows: Sequence[TaskRow]) -> None:
-    """Forget the attempts of removed tasks."""
+    """Delete the attempts of deleted tasks."""
     connection.execute(delete(attempts).where(attempts.c.task_seq.in_([row.seq for row in rows])))

@@ -1,4 +1,4 @@
-"""Commands: what a running attempt, or a worker itself, was asked for, and what became of it."""
+"""Commands to running attempts or to workers, and their outcomes."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tunefleet.db.rows import CommandRow
 from tunefleet.db.tables.core import commands
 
 _RANKS: Final = {"pending": 0, "acknowledged": 1, "applied": 2, "durable": 3, "failed": 3}
-# A literal, not a parameter: only then can the partial index answer.
+# A literal, not a parameter: only then is the partial index used.
 _UNDER_WAY = text("commands.state IN ('pending', 'acknowledged', 'applied')")
 _OF_WORKER = (
     select(commands)
@@ -35,12 +35,12 @@ _UPDATE = (
 
 
 def topic(command_id: str) -> str:
-    """Return the topic that is notified when a command changes."""
+    """Return the topic that is published when a command changes."""
     return f"command:{command_id}"
 
 
 def insert_one(connection: Connection, row: CommandRow) -> None:
-    """Store a command, and wake the worker that it is for."""
+    """Store a command, and notify its worker."""
     connection.execute(insert(commands).values(row._asdict()))
     wake(connection, f"worker:{row.worker_id}")
 
@@ -58,17 +58,18 @@ def of_task(connection: Connection, task_id: str) -> list[CommandRow]:
 
 
 def under_way(connection: Connection, worker_id: str) -> list[CommandRow]:
-    """Return the commands that a worker has not brought to their end, oldest first."""
+    """Return a worker's unsettled commands, oldest first."""
     return [CommandRow(*row) for row in connection.execute(_OF_WORKER, {"worker_id": worker_id})]
 
 
 def pending(connection: Connection, worker_id: str) -> list[CommandRow]:
-    """Return the commands that a worker has not acknowledged, oldest first."""
+    """Return a worker's unacknowledged commands, oldest first."""
     return [CommandRow(*row) for row in connection.execute(_PENDING, {"worker_id": worker_id})]
 
 
 def advanced(row: CommandRow, state: str, now: float, **changes: Any) -> CommandRow | None:
-    """Return a command in a later state; null if that would be no news."""
+    """Return a command in a later state; `None` if the state is not later."""
+    # Reports may arrive late or twice: a state never moves backwards.
     if row.settled or _RANKS[state] <= _RANKS[row.state]:
         return None
     given = {name: value for name, value in changes.items() if value is not None}
@@ -76,7 +77,7 @@ def advanced(row: CommandRow, state: str, now: float, **changes: Any) -> Command
 
 
 def store(connection: Connection, rows: Sequence[CommandRow]) -> None:
-    """Write what became of commands, and wake who waits for it."""
+    """Store the state of commands, and notify waiting requests."""
     if not rows:
         return
     connection.execute(
@@ -93,16 +94,16 @@ def store(connection: Connection, rows: Sequence[CommandRow]) -> None:
 
 
 def delete_of_tasks(connection: Connection, task_ids: Sequence[str]) -> None:
-    """Forget the commands of removed tasks."""
+    """Delete the commands of deleted tasks."""
     connection.execute(delete(commands).where(commands.c.task_id.in_(list(task_ids))))
 
 
 def delete_of_worker(connection: Connection, worker_id: str) -> None:
-    """Forget the commands that a removed worker itself was given."""
+    """Delete the commands to a deleted worker itself."""
     connection.execute(delete(commands).where(commands.c.worker_id == worker_id, commands.c.task_id.is_(None)))
 
 
 def of_attempts(connection: Connection, attempt_ids: Iterable[str]) -> list[CommandRow]:
-    """Return the commands of attempts that have not come to their end."""
+    """Return the unsettled commands of attempts."""
     query = select(commands).where(commands.c.attempt_id.in_(list(attempt_ids)), _UNDER_WAY)
     return [CommandRow(*row) for row in connection.execute(query)]

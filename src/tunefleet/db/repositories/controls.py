@@ -1,4 +1,4 @@
-"""What people, and the elastic scaling, have decided about workers."""
+"""Decisions about workers by admins and by elastic scaling."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ _FORGET = delete(worker_controls).where(worker_controls.c.worker_id == bindparam
 
 
 class ControlRow(NamedTuple):
-    """What was decided about one worker.
+    """Decisions about one worker.
 
     Args:
-        cordoned_at: Since when it gets nothing new, in Unix time; null if it may.
-        elastic_disabled_at: Since when elastic scaling keeps it out of the pool, in Unix time; null if it does not.
+        cordoned_at: Unix time of the cordon; `None` if it is not cordoned.
+        elastic_disabled_at: Unix time since when elastic scaling keeps it on standby; `None` if it does not.
     """
 
     worker_id: str
@@ -29,23 +29,23 @@ class ControlRow(NamedTuple):
 
     @property
     def decides(self) -> bool:
-        """Whether anything was decided."""
+        """Whether any decision is set."""
         return self.cordoned_at is not None or bool(self.drains) or self.elastic_disabled_at is not None
 
 
 def get(connection: Connection, worker_id: str) -> ControlRow:
-    """Return what was decided about a worker; nothing, if nothing is stored."""
+    """Return the decisions about a worker; an empty row if there are none."""
     row = connection.execute(_GET, {"worker_id": worker_id}).first()
     return ControlRow(*row) if row else ControlRow(worker_id)
 
 
 def all_rows(connection: Connection) -> dict[str, ControlRow]:
-    """Return what was decided, by worker; workers about which nothing was are left out."""
+    """Return the decisions by worker; workers without any are omitted."""
     return {row.worker_id: ControlRow(*row) for row in connection.execute(select(worker_controls))}
 
 
 def put(connection: Connection, row: ControlRow) -> None:
-    """Store what was decided; placement and the worker are woken."""
+    """Store decisions, and notify placement and the worker."""
     forget(connection, row.worker_id)
     if row.decides:
         connection.execute(insert(worker_controls).values(row._asdict()))
@@ -53,7 +53,7 @@ def put(connection: Connection, row: ControlRow) -> None:
 
 
 def rest(connection: Connection, rows: Sequence[ControlRow]) -> None:
-    """Store whom elastic scaling keeps out of the pool, and whom no more; the workers themselves are not told."""
+    """Store which workers elastic scaling keeps on standby; the workers are not notified."""
     if not rows:
         return
     connection.execute(_FORGET, [{"b_id": row.worker_id} for row in rows])
@@ -64,12 +64,12 @@ def rest(connection: Connection, rows: Sequence[ControlRow]) -> None:
 
 
 def forget(connection: Connection, worker_id: str) -> None:
-    """Forget what was decided about a worker."""
+    """Delete the decisions about a worker."""
     connection.execute(delete(worker_controls).where(worker_controls.c.worker_id == worker_id))
 
 
 def elastic_disabled(connection: Connection) -> frozenset[str]:
-    """Return the workers that elastic scaling keeps out of the pool."""
+    """Return the workers that elastic scaling keeps on standby."""
     rows = connection.execute(
         select(worker_controls.c.worker_id).where(worker_controls.c.elastic_disabled_at.is_not(None))
     )

@@ -1,4 +1,4 @@
-"""Which tasks wait for which: the edges of pipelines, and what an end of a task touches."""
+"""Dependencies between tasks: the edges of pipelines, and what the end of a task affects."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ _UPSTREAMS = (
 
 
 class EdgeRow(NamedTuple):
-    """That a task waits for another one, and what its document calls that one."""
+    """A task's dependency on another task, with the name that its workflow file uses."""
 
     task_seq: int
     upstream_seq: int
@@ -45,7 +45,7 @@ class EdgeRow(NamedTuple):
 
 
 class Upstream(NamedTuple):
-    """A task that another one waits for, under the name that the other one's document gives it."""
+    """A task that another one depends on, with the name that the dependent's workflow file uses."""
 
     name: str
     task: TaskRow
@@ -53,7 +53,7 @@ class Upstream(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Touched:
-    """Whom the end of tasks concerns, by `seq`: who waits for them, whose parts they are, which parts they have."""
+    """Tasks affected by the end of others, by `seq`: their dependents, parents and shards."""
 
     dependents: frozenset[int]
     parents: frozenset[int]
@@ -68,7 +68,7 @@ def insert_all(connection: Connection, rows: Iterable[EdgeRow]) -> None:
 
 
 def touched(connection: Connection, ended: Sequence[int]) -> Touched:
-    """Return whom the end of tasks concerns."""
+    """Return the tasks that the end of others affects."""
     found: tuple[set[int], set[int], set[int]] = set(), set(), set()
     for kind, seq in connection.execute(_TOUCHED, {"ended": list(ended)}):
         found[kind].add(seq)
@@ -76,7 +76,7 @@ def touched(connection: Connection, ended: Sequence[int]) -> Touched:
 
 
 def names(connection: Connection, seqs: Sequence[int]) -> dict[int, list[tuple[str, str]]]:
-    """Return id and name of the tasks that tasks wait for, or have waited for, by `seq`."""
+    """Return id and name of tasks' dependencies, by `seq`."""
     found: dict[int, list[tuple[str, str]]] = {}
     if seqs:
         for seq, upstream_id, name in connection.execute(_OF_TASKS, {"seqs": list(seqs)}):
@@ -85,7 +85,7 @@ def names(connection: Connection, seqs: Sequence[int]) -> dict[int, list[tuple[s
 
 
 def upstreams(connection: Connection, seqs: Sequence[int]) -> Mapping[int, list[Upstream]]:
-    """Return the tasks that tasks wait for, by `seq`."""
+    """Return the tasks that tasks depend on, by `seq`."""
     found: dict[int, list[Upstream]] = {seq: [] for seq in seqs}
     if seqs:
         for seq, name, *row in connection.execute(_UPSTREAMS, {"seqs": list(seqs)}):
@@ -94,18 +94,16 @@ def upstreams(connection: Connection, seqs: Sequence[int]) -> Mapping[int, list[
 
 
 def dependents(connection: Connection, seq: int) -> list[str]:
-    """Return the ids of the tasks that wait for a task, or have waited for it."""
+    """Return the ids of the tasks that depend on a task."""
     query = select(tasks.c.id).join(task_edges, task_edges.c.task_seq == tasks.c.seq)
     return list(connection.execute(query.where(task_edges.c.upstream_seq == seq).order_by(tasks.c.seq)).scalars())
 
 
 def needing(connection: Connection, seqs: Sequence[int]) -> list[str]:
-    """Return the ids of other tasks that still need these, which cannot be removed.
-
-    A task needs what it waited for until it has ended: it may load a checkpoint of it at every new start. It needs what
-    made its inputs as well.
-    """
+    """Return the ids of unfinished tasks that still need these tasks, which therefore cannot be deleted."""
     upstream = tasks.alias()
+    # A task needs its dependencies until it has ended: every new start may load a checkpoint of one. It also needs the
+    # tasks that produced its inputs.
     waiting = select(task_edges.c.task_seq).where(task_edges.c.upstream_seq.in_(list(seqs)))
     reading = (
         select(tasks.c.seq)
@@ -120,7 +118,7 @@ def needing(connection: Connection, seqs: Sequence[int]) -> list[str]:
 
 
 def workflows_needed(connection: Connection, workflow_seqs: Sequence[int]) -> set[int]:
-    """Return which of these workflows have a task that a task which has not ended still needs."""
+    """Return which of these workflows have a task that an unfinished task still needs."""
     upstream = tasks.alias()
     still = upstream.c.workflow_seq.in_(list(workflow_seqs)), tasks.c.status.not_in(_FINAL)
     waiting = (
@@ -140,5 +138,5 @@ def workflows_needed(connection: Connection, workflow_seqs: Sequence[int]) -> se
 
 
 def delete_of_tasks(connection: Connection, rows: Sequence[TaskRow]) -> None:
-    """Forget what removed tasks waited for; who waited for them still tells it."""
+    """Delete the dependencies of deleted tasks; their dependents keep theirs."""
     connection.execute(delete(task_edges).where(task_edges.c.task_seq.in_([row.seq for row in rows])))

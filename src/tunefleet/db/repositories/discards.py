@@ -1,4 +1,4 @@
-"""Job folders that workers still have of tasks that were removed."""
+"""Job folders of deleted tasks that workers have not deleted yet."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tunefleet.db.engine.writer import wake
 from tunefleet.db.rows import TaskRow
 from tunefleet.db.tables.core import attempts, discards, tasks
 
-# How many a worker is told of at a time.
+# Number of folders sent to a worker per message.
 MAX_TOLD = 100
 _OF_WORKER = (
     select(discards.c.task_id)
@@ -24,16 +24,16 @@ _DELETE = delete(discards).where(
 
 
 def note(connection: Connection, rows: Sequence[TaskRow], *, strangers: str) -> None:
-    """Note who has folders of tasks that are about to be removed; their attempts must still be there.
+    """Record which workers have folders of tasks that are about to be deleted; their attempts must still exist.
 
-    One may know already: a job that names itself can be there twice.
+    A row may exist already: a job with a fixed id can run twice.
     """
-    told = exists().where(discards.c.worker_id == attempts.c.worker_id, discards.c.task_id == tasks.c.id)
-    # Whether it is registered says nothing: a worker that was removed may come back with its folder.
+    known = exists().where(discards.c.worker_id == attempts.c.worker_id, discards.c.task_id == tasks.c.id)
+    # Including unregistered workers: a deleted worker may come back with its folder.
     found = connection.execute(
         select(attempts.c.worker_id, tasks.c.id)
         .join(tasks, tasks.c.seq == attempts.c.task_seq)
-        .where(attempts.c.task_seq.in_([row.seq for row in rows]), attempts.c.slot_class == "job", ~told)
+        .where(attempts.c.task_seq.in_([row.seq for row in rows]), attempts.c.slot_class == "job", ~known)
         .distinct()
     )
     values = [
@@ -47,17 +47,17 @@ def note(connection: Connection, rows: Sequence[TaskRow], *, strangers: str) -> 
 
 
 def of_worker(connection: Connection, worker_id: str) -> list[str]:
-    """Return tasks whose folder a worker is to delete, some at a time."""
+    """Return the next tasks whose folders a worker must delete."""
     return list(connection.scalars(_OF_WORKER, {"worker_id": worker_id}))
 
 
 def done(connection: Connection, worker_id: str, task_ids: Iterable[str]) -> None:
-    """Note that a worker has deleted folders."""
+    """Record that a worker has deleted folders."""
     rows = [{"b_worker": worker_id, "b_task": task_id} for task_id in task_ids]
     if rows:
         connection.execute(_DELETE, rows)
 
 
 def forget_worker(connection: Connection, worker_id: str) -> None:
-    """Forget what a removed worker still has."""
+    """Delete the rows of a deleted worker."""
     connection.execute(delete(discards).where(discards.c.worker_id == worker_id))

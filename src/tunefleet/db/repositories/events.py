@@ -1,4 +1,4 @@
-"""The event log: appended in the transaction that it tells of, read in the order of ids."""
+"""The event log: appended in the transaction of the event, read in id order."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ _COLUMNS = (
 )  # fmt: skip
 _INSERT = Bulk(insert(events), _COLUMNS)
 _WORKER: Final = "worker."
-"""So the kinds begin of what happens to a worker."""
-# So the kinds begin of what becomes of a command: to a task's job or, without a task, to a worker itself.
+"""Prefix of worker events."""
+# Prefix of command events: commands to a task's job or, without a task, to a worker.
 _COMMAND: Final = "command."
 
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """An event that is to be appended; `of_task` makes one that tells of a task."""
+    """A new event; `of_task` creates one for a task."""
 
     kind: str
     at: float
@@ -42,12 +42,12 @@ class Event:
 
 
 def of_task(row: TaskRow, kind: str, at: float, data: dict[str, Any], *, worker_id: str | None = None) -> Event:
-    """Return an event that tells of a task."""
+    """Return a new event of a task."""
     return Event(kind, at, row.id, row.workflow_id, row.workflow_seq, worker_id or row.worker_id, data, row.project)
 
 
 def append(connection: Connection, new: Sequence[Event]) -> None:
-    """Append events, and wake who waits for them."""
+    """Append events, and notify subscribers."""
     if not new:
         return
     bound = _bound(connection, {e.worker_id for e in new if _of_worker(e)})
@@ -69,7 +69,7 @@ def _of_worker(event: Event) -> bool:
 
 
 def _bound(connection: Connection, worker_ids: Collection[str | None]) -> dict[str | None, str]:
-    """Return the projects of workers that serve one alone: what happens to them is told there."""
+    """Return the projects of workers that serve a single project: their events belong to it."""
     if not worker_ids:
         return {}
     query = select(workers.c.id, workers.c.project).where(workers.c.id.in_(list(worker_ids)))
@@ -87,7 +87,7 @@ def after(
     kinds: Sequence[str] | None = None,
     federation_seq: int | None = None,
 ) -> list[EventRow]:
-    """Return events with a greater id, oldest first; what happens to workers that serve all is told in each project."""
+    """Return events after an id, oldest first; events of shared workers appear in every project."""
     seen = events.c.project == project
     if project != DEFAULT_PROJECT:
         seen |= (events.c.project == DEFAULT_PROJECT) & events.c.kind.startswith(_WORKER)
@@ -106,7 +106,7 @@ def after(
 
 
 def of_campaign(connection: Connection, campaign_seq: int, event_id: int, *, limit: int) -> list[EventRow]:
-    """Return events of a campaign with a greater id, oldest first."""
+    """Return the events of a campaign after an id, oldest first."""
     query = select(events).where(events.c.campaign_seq == campaign_seq, events.c.id > event_id)
     return [EventRow(*row) for row in connection.execute(query.order_by(events.c.id).limit(limit))]
 
@@ -117,16 +117,16 @@ def last_id(connection: Connection) -> int:
 
 
 def delete_of_tasks(connection: Connection, rows: Sequence[TaskRow]) -> None:
-    """Forget the events of tasks that are removed."""
+    """Delete the events of deleted tasks."""
     seqs, ids = sorted({row.workflow_seq for row in rows}), [row.id for row in rows]
     connection.execute(delete(events).where(events.c.workflow_seq.in_(seqs), events.c.task_id.in_(ids)))
 
 
 def delete_of_workflows(connection: Connection, workflow_seqs: Sequence[int]) -> None:
-    """Forget the events of workflows that are removed."""
+    """Delete the events of deleted workflows."""
     connection.execute(delete(events).where(events.c.workflow_seq.in_(list(workflow_seqs))))
 
 
 def delete_of_federation(connection: Connection, federation_seq: int) -> None:
-    """Forget the events of a federation that is removed."""
+    """Delete the events of a deleted federation."""
     connection.execute(delete(events).where(events.c.federation_seq == federation_seq))

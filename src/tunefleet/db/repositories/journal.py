@@ -1,4 +1,4 @@
-"""Launches, metric points and the other records of journals."""
+"""Launches, metric points and other journal records."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ _OF_TASKS = select(launches).where(launches.c.task_id.in_(bindparam("ids", expan
 _ONE = select(launches).where(launches.c.task_id == bindparam("task_id"), launches.c.launch == bindparam("launch"))
 _POINT = Bulk(insert(metric_points), [column.name for column in metric_points.c])
 POINT_CHARACTERS: Final = 100
-"""What a point takes beside its values and the name of its series."""
-# Points that are asked for by number in one query.
+"""Size of a point in addition to its values and series name."""
+# Points per query by number.
 _AT_ONCE = 500
-# Points that are read ahead: of a hundred thousand, nobody needs all at once.
+# Points that are fetched at a time: a series may have a hundred thousand.
 _ROWS = 1000
 _RECORD = Bulk(insert(journal_records), [column.name for column in journal_records.c])
 
@@ -48,12 +48,12 @@ def launches_of_all(connection: Connection, task_ids: Sequence[str]) -> dict[str
 
 
 def newest_number(connection: Connection, task_id: str) -> int:
-    """Return how many launches a task has: the number of the newest."""
+    """Return the number of a task's newest launch; 0 if it has none."""
     return connection.execute(select(func.max(launches.c.number)).where(launches.c.task_id == task_id)).scalar() or 0
 
 
 def add_launch(connection: Connection, *, task_id: str, launch_id: str, attempt_id: str, at: float) -> LaunchRow:
-    """Store a launch that is heard of for the first time; the newest has the greatest number."""
+    """Store a new launch; the newest has the highest number."""
     last = newest_number(connection, task_id)
     row = LaunchRow(task_id, launch_id, last + 1, attempt_id, None, None, None, 0, None, at)
     connection.execute(
@@ -65,7 +65,7 @@ def add_launch(connection: Connection, *, task_id: str, launch_id: str, attempt_
 
 
 def advance(connection: Connection, row: LaunchRow, *, cursor: int, progress: str | None) -> None:
-    """Store up to where a launch's journal is stored, and the newest progress if there is one."""
+    """Store a launch's journal cursor, and its newest progress if there is one."""
     values: dict[str, Any] = {"cursor": cursor}
     if progress is not None:
         values["progress"] = progress
@@ -81,16 +81,16 @@ def add_records(connection: Connection, points: Sequence[Sequence[Any]], records
 
 
 def curve_of(series: str, names: Collection[str]) -> int:
-    """Return the number that points with the same names in the same series have in common."""
+    """Return a number that identifies points with the same value names in the same series."""
     text = "\0".join([series, *sorted(names)])
     return int.from_bytes(blake2b(text.encode(errors="replace"), digest_size=8).digest(), signed=True)
 
 
 def thin(connection: Connection, launch: LaunchRow, *, before_seq: int, apart: int) -> int:
-    """Delete older points of a launch: of each curve, the first point of each stretch of its journal stays.
+    """Delete older points of a launch: of each curve, the first point of each stretch of the journal stays.
 
-    Points with the same names in the same series are a curve; what is measured seldom is counted apart from what is
-    measured often. Their values are not looked at: there may be very much of them.
+    Points with the same value names in the same series form a curve, so that rarely measured values are thinned
+    separately from frequent ones. Values are not read: there may be very many.
     """
     at = metric_points.c
     old = (at.task_id == launch.task_id) & (at.launch_number == launch.number) & (at.seq < before_seq)
@@ -121,7 +121,7 @@ def records_of(connection: Connection, task_id: str, kind: str) -> list[tuple[in
 
 
 def first_records(connection: Connection, task_id: str, numbers: Sequence[int]) -> dict[int, str]:
-    """Return the first record of launches, as JSON by number: each tells what the launch goes on from."""
+    """Return the first record of launches, as JSON by number: it names the checkpoint that the launch resumed."""
     at = journal_records.c
     found: dict[int, str] = {}
     for start in range(0, len(numbers), _AT_ONCE):
@@ -136,7 +136,7 @@ def first_records(connection: Connection, task_id: str, numbers: Sequence[int]) 
 
 
 def newest_values(connection: Connection, task_id: str, *, series: str, limit: int) -> list[tuple[int, str]]:
-    """Return step and values (JSON) of the points that were reported last, newest first."""
+    """Return step and values (JSON) of the last reported points, newest first."""
     at = metric_points.c
     query = select(at.step, at.values_json).where(at.task_id == task_id, at.series == series)
     newest = query.order_by(at.launch_number.desc(), at.seq.desc()).limit(limit)
@@ -146,7 +146,7 @@ def newest_values(connection: Connection, task_id: str, *, series: str, limit: i
 def points_of_launch(
     connection: Connection, task_id: str, number: int, *, from_seq: int, limit: int
 ) -> list[tuple[int, str, int, float | None, float, str]]:
-    """Return sequence number, series, step, epoch, time and values (JSON) of a launch's points, as they were logged."""
+    """Return sequence number, series, step, epoch, time and values (JSON) of a launch's points, as logged."""
     at = metric_points.c
     query = (
         select(at.seq, at.series, at.step, at.epoch, at.at, at.values_json)
@@ -158,7 +158,7 @@ def points_of_launch(
 
 
 def points_of(connection: Connection, task_id: str, records: Sequence[tuple[int, int]]) -> list[PointRow]:
-    """Return points by launch and sequence number, in that order; what is not there is left out."""
+    """Return points by launch and sequence number, in that order; missing ones are omitted."""
     at = metric_points.c
     found: dict[tuple[int, int], PointRow] = {}
     for number in sorted({launch for launch, _ in records}):
@@ -182,7 +182,7 @@ def visible_points(
 ) -> Iterator[PointRow]:
     """Yield the points that no later launch superseded.
 
-    They come in step order; at one step, an older launch's come before a newer one's.
+    They are in step order; at the same step, points of older launches come first.
     """
     at = metric_points.c
     query = (
@@ -206,24 +206,26 @@ def visible_points(
 
 
 def delete_of_tasks(connection: Connection, task_ids: Sequence[str]) -> None:
-    """Forget the journals of removed tasks."""
+    """Delete the journals of deleted tasks."""
     for table in (metric_points, journal_records, launches, journal_room, reported_predictions):
         connection.execute(delete(table).where(table.c.task_id.in_(list(task_ids))))
 
 
-# No step is so early.
+# Lower than any step.
 _NOTHING = -1
 
 
 def resume_from(connection: Connection, row: LaunchRow, *, from_step: int, checkpoint: str | None) -> None:
-    """Store where a launch started, and hide what does not lead to it.
+    """Store where a launch started, and hide points that do not lead to it.
 
     Args:
-        checkpoint: Digest of what it resumes from; null where it began anew, or does not say.
+        checkpoint: Digest of the checkpoint; `None` if it started from scratch, or does not report it.
     """
-    here = launches.c.task_id == row.task_id
+    where = launches.c.task_id == row.task_id
     connection.execute(
-        update(launches).where(here, launches.c.launch == row.launch).values(from_step=from_step, checkpoint=checkpoint)
+        update(launches)
+        .where(where, launches.c.launch == row.launch)
+        .values(from_step=from_step, checkpoint=checkpoint)
     )
     every = [each for each in launches_of(connection, row.task_id) if each.number <= row.number]
     if len(every) == 1:
@@ -233,13 +235,13 @@ def resume_from(connection: Connection, row: LaunchRow, *, from_step: int, check
     if changed:
         connection.execute(
             update(launches)
-            .where(here, launches.c.number.in_(list(changed)))
+            .where(where, launches.c.number.in_(list(changed)))
             .values(hidden_after=case(changed, value=launches.c.number))
         )
 
 
 def _parents(connection: Connection, every: Sequence[LaunchRow]) -> dict[int, int]:
-    """Return the number of the launch that made what each goes on from, of those that say so."""
+    """Return the number of the launch that each launch resumed from, as far as reported."""
     numbers = {each.launch: each.number for each in every}
     found = {}
     for number, body in first_records(connection, every[0].task_id, list(numbers.values())).items():
@@ -250,12 +252,12 @@ def _parents(connection: Connection, every: Sequence[LaunchRow]) -> dict[int, in
 
 
 def _shown(every: Sequence[LaunchRow], parents: Mapping[int, int]) -> dict[int, int | None]:
-    """Return up to which step each launch counts, seen from the newest; null counts whole.
+    """Return the last visible step of each launch, seen from the newest; `None` shows all.
 
-    Who does not say what made its checkpoint goes on from the launch before it.
+    A launch that does not report the origin of its checkpoint continues the launch before it.
     """
-    place = {each.number: index for index, each in enumerate(every)}
-    shown: dict[int, int | None] = dict.fromkeys(place, _NOTHING)
+    index_of = {each.number: index for index, each in enumerate(every)}
+    shown: dict[int, int | None] = dict.fromkeys(index_of, _NOTHING)
     index, limit = len(every) - 1, None
     while True:
         child = every[index]
@@ -264,4 +266,4 @@ def _shown(every: Sequence[LaunchRow], parents: Mapping[int, int]) -> dict[int, 
             limit = child.from_step if limit is None else min(limit, child.from_step)
         if index == 0:
             return shown
-        index = place[parents[child.number]] if child.number in parents else index - 1
+        index = index_of[parents[child.number]] if child.number in parents else index - 1

@@ -1,4 +1,4 @@
-"""How much of tasks' journals is kept."""
+"""Size of the stored journals of tasks."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tunefleet.db.tables.operations import journal_room
 
 
 class RoomRow(NamedTuple):
-    """What of a task's journals is kept; `told` and `series` are lists of names as JSON."""
+    """Totals of a task's stored journals; `told` and `series` are lists of names as JSON."""
 
     task_id: str
     records: int = 0
@@ -32,11 +32,11 @@ _UPDATE: Final = Bulk(
 
 
 def get(connection: Connection, task_id: str) -> RoomRow | None:
-    """Return what is kept of a task; null before its first record."""
+    """Return the totals of a task; `None` before its first record."""
     row = connection.execute(_ONE, {"task_id": task_id}).first()
     return RoomRow(*row) if row else None
 
 
 def put(connection: Connection, row: RoomRow, *, new: bool) -> None:
-    """Store what is kept of a task."""
+    """Store the totals of a task."""
     (_INSERT if new else _UPDATE).run(connection, [row])

@@ -1,4 +1,4 @@
-"""Logs: bytes in chunks, one stream an attempt, one log a task."""
+"""Logs: bytes in chunks, one stream per attempt, one log per task."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tunefleet.db.tables.core import log_chunks, log_streams
 
 @dataclass(frozen=True, slots=True)
 class StreamRow:
-    """What an attempt has delivered of its log."""
+    """Delivered part of an attempt's log."""
 
     attempt_id: str
     task_id: str
@@ -57,7 +57,7 @@ def read(connection: Connection, task_id: str, *, offset: int, limit: int) -> by
         .order_by(log_chunks.c.end)
     )
     piece = bytearray()
-    # Of this statement alone: set on the connection, they would be those of every later one, writes too.
+    # Options of this statement: set on the connection, they would apply to every later one, including writes.
     with connection.execute(query, execution_options={"yield_per": 16}) as found:
         for end, data in found:
             start = max(0, offset + len(piece) - (end - len(data)))
@@ -68,6 +68,6 @@ def read(connection: Connection, task_id: str, *, offset: int, limit: int) -> by
 
 
 def delete_of_tasks(connection: Connection, task_ids: Sequence[str]) -> None:
-    """Forget the logs of removed tasks."""
+    """Delete the logs of deleted tasks."""
     connection.execute(delete(log_chunks).where(log_chunks.c.task_id.in_(list(task_ids))))
     connection.execute(delete(log_streams).where(log_streams.c.task_id.in_(list(task_ids))))

@@ -1,6 +1,7 @@
-"""What is to be said to whom, and what became of it.
+"""Notifications, channels, and subscriptions of tasks.
 
-What goes to one place is a lane: it is delivered in order, so that only the first of a lane is ever due.
+Notifications to one destination form a lane, which is delivered in order, so that only the first one of a lane is ever
+due.
 """
 
 from __future__ import annotations
@@ -53,48 +54,48 @@ _INSERT = Bulk(insert(notifications), _NEW)
 
 
 def insert_all(connection: Connection, rows: Sequence[NoticeRow]) -> None:
-    """Store notifications that wait to be delivered."""
+    """Store pending notifications."""
     _INSERT.run(connection, [row[: len(_NEW)] for row in rows])
 
 
 def last_event_ids(connection: Connection, count: int) -> list[int]:
-    """Return the ids of the newest events, oldest first: those of the transaction that has appended so many."""
+    """Return the ids of the newest events, oldest first: those that this transaction has appended."""
     query = select(events.c.id).order_by(events.c.id.desc()).limit(count)
     return [id_ for (id_,) in connection.execute(query)][::-1]
 
 
 def lanes(connection: Connection) -> dict[str, float]:
-    """Return when the first notification of each lane is due, in Unix time; a lane without any is left out."""
+    """Return when the first notification of each lane is due, in Unix time; empty lanes are omitted."""
     return {lane: next_at for lane, next_at in connection.execute(_DUE)}
 
 
 def first_of(connection: Connection, lane: str) -> NoticeRow | None:
-    """Return the notification of a lane that is to be delivered next."""
+    """Return the next notification of a lane."""
     row = connection.execute(_FIRST, {"lane": lane}).first()
     return NoticeRow(*row) if row else None
 
 
 def settle(connection: Connection, seq: int, values: Mapping[str, Any]) -> None:
-    """Store what became of a try, unless the notification was given up meanwhile."""
+    """Store the outcome of a try, unless the notification was dropped meanwhile."""
     connection.execute(update(notifications).where(_at.seq == seq, _at.state == WAITING).values(dict(values)))
 
 
 def give_up_lane(connection: Connection, lane: str, before: float, error: str) -> None:
-    """Give up what waits in a lane since before a moment."""
-    here = (_at.state == WAITING, _lane == lane, _at.created_at <= before)
-    connection.execute(update(notifications).where(*here).values(state="failed", error=error))
+    """Fail the pending notifications of a lane that were created before a time."""
+    where = (_at.state == WAITING, _lane == lane, _at.created_at <= before)
+    connection.execute(update(notifications).where(*where).values(state="failed", error=error))
 
 
 def give_up_channel(connection: Connection, channel_id: str, error: str) -> None:
-    """Give up what waits for a channel."""
-    here = (_at.state == WAITING, _at.channel_id == channel_id)
-    connection.execute(update(notifications).where(*here).values(state="failed", error=error))
+    """Fail the pending notifications of a channel."""
+    where = (_at.state == WAITING, _at.channel_id == channel_id)
+    connection.execute(update(notifications).where(*where).values(state="failed", error=error))
 
 
 def readdress(connection: Connection, channel_id: str, *, target: str, format_: str, now: float) -> None:
-    """Send what waits for a channel to its new address, now."""
-    here = (_at.state == WAITING, _at.channel_id == channel_id)
-    connection.execute(update(notifications).where(*here).values(target=target, format=format_, next_at=now))
+    """Redirect the pending notifications of a channel to its new address, due now."""
+    where = (_at.state == WAITING, _at.channel_id == channel_id)
+    connection.execute(update(notifications).where(*where).values(target=target, format=format_, next_at=now))
 
 
 def page(
@@ -108,7 +109,7 @@ def page(
     """Return notifications, newest first.
 
     Args:
-        filters: Column → the values that it may have; null for any.
+        filters: Column → allowed values; `None` for any.
     """
     query = _ROWS.where(_at.project == project).order_by(_at.seq.desc()).limit(limit)
     if before is not None:
@@ -120,17 +121,17 @@ def page(
 
 
 def delete_before(connection: Connection, moment: float) -> None:
-    """Forget what was settled, and is older than a moment."""
+    """Delete settled notifications that are older than a time."""
     connection.execute(delete(notifications).where(_at.state != WAITING, _at.created_at < moment))
 
 
-# Noted in each transaction after which other people are to be told than before.
+# Passed to `before_commit` in each transaction that changes the recipients of notifications.
 CHANGED: Final = object()
 _WISHES = select(task_notices).where(task_notices.c.task_id.in_(bindparam("ids", expanding=True)))
 
 
 class ChannelRow(NamedTuple):
-    """A channel; `events` are separated by commas, `secret` signs what goes to a webhook."""
+    """A channel; `events` are comma-separated, `secret` signs webhook requests."""
 
     seq: int
     id: str
@@ -147,7 +148,7 @@ class ChannelRow(NamedTuple):
 
 
 class WishRow(NamedTuple):
-    """What a task's document wants to be told to whom: to a channel, or else to `target`."""
+    """A subscription in a task's workflow file: to a channel, or else to `target`."""
 
     task_id: str
     number: int
@@ -158,12 +159,12 @@ class WishRow(NamedTuple):
 
 
 def changed(connection: Connection) -> None:
-    """Let whoever remembers channels look again."""
+    """Invalidate cached channels."""
     note(connection, [CHANGED])
 
 
 def insert_one(connection: Connection, values: Mapping[str, Any]) -> ChannelRow:
-    """Store a channel; its owner must not have one with that name."""
+    """Store a channel; its name must be unique for its owner."""
     connection.execute(insert(notification_channels), [dict(values)])
     changed(connection)
     row = by_id(connection, str(values["id"]))
@@ -201,14 +202,14 @@ def change(connection: Connection, channel_id: str, values: Mapping[str, Any]) -
 
 
 def remove(connection: Connection, channel_id: str) -> None:
-    """Forget a channel, and that tasks named it."""
+    """Delete a channel and the subscriptions of tasks to it."""
     connection.execute(delete(notification_channels).where(notification_channels.c.id == channel_id))
     connection.execute(delete(task_notices).where(task_notices.c.channel_id == channel_id))
     changed(connection)
 
 
 def add_wishes(connection: Connection, rows: Iterable[WishRow]) -> None:
-    """Store what documents of tasks want."""
+    """Store subscriptions of tasks."""
     values = [row._asdict() for row in rows]
     if values:
         connection.execute(insert(task_notices), values)
@@ -216,12 +217,12 @@ def add_wishes(connection: Connection, rows: Iterable[WishRow]) -> None:
 
 
 def any_wish(connection: Connection) -> bool:
-    """Whether the document of any task wants anything."""
+    """Return whether any task has a subscription."""
     return bool(connection.execute(select(exists().where(task_notices.c.number >= 0))).scalar())
 
 
 def wishes_of(connection: Connection, task_ids: Sequence[str]) -> dict[str, list[WishRow]]:
-    """Return what the documents of tasks want, by task; tasks without wishes are left out."""
+    """Return the subscriptions of tasks, by task; tasks without any are omitted."""
     found: dict[str, list[WishRow]] = {}
     if task_ids:
         for row in connection.execute(_WISHES.order_by(task_notices.c.number), {"ids": list(task_ids)}):
@@ -230,5 +231,5 @@ def wishes_of(connection: Connection, task_ids: Sequence[str]) -> dict[str, list
 
 
 def delete_of_tasks(connection: Connection, task_ids: Sequence[str]) -> None:
-    """Forget what the documents of removed tasks wanted."""
+    """Delete the subscriptions of deleted tasks."""
     connection.execute(delete(task_notices).where(task_notices.c.task_id.in_(list(task_ids))))

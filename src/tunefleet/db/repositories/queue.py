@@ -1,4 +1,4 @@
-"""What placement reads and writes: who waits, in which order, and where not to try again."""
+"""Data of placement: queued tasks in order, and failed offers."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from sqlalchemy import Connection, bindparam, delete, exists, func, insert, or_,
 from tunefleet.db.rows import TaskRow
 from tunefleet.db.tables.core import cordons, tasks, void_offers
 
-# Times, one after the other, that offers of one kind were made in vain, after which a worker gets none for a while.
+# Consecutive failed offers of one kind after which a worker gets no more of that kind for a while.
 STRIKES: Final = 3
 
-# Literals, not parameters: only then can the partial indexes answer.
+# Literals, not parameters: only then are the partial indexes used.
 _QUEUED: Final = text("tasks.status = 'queued'")
 _DELAYED: Final = text("tasks.status = 'queued' AND tasks.ready_at > 0")
 _MERGING: Final = text("tasks.status = 'queued' AND tasks.merge_key IS NOT NULL")
 _EXPIRING: Final = text("tasks.status = 'queued' AND tasks.queue_deadline IS NOT NULL")
 
-# A loose index scan: one probe for each distinct need, however many tasks wait.
+# A loose index scan: one probe per distinct requirement, however many tasks are queued.
 _GROUPS = text(
     """
     WITH RECURSIVE need(key) AS (
@@ -32,8 +32,8 @@ _GROUPS = text(
     SELECT key FROM need WHERE key IS NOT NULL
     """
 )
-# The same, for each distinct need and project; sorted as the index is.
-_LINES = text(
+# The same for each distinct requirement and project; sorted like the index.
+_QUEUES = text(
     """
     WITH RECURSIVE line(need, project) AS (
         SELECT
@@ -83,7 +83,7 @@ _TROUBLE = select(or_(exists(select(void_offers.c.task_id)), exists(select(cordo
 
 @dataclass(frozen=True, slots=True)
 class VoidOffer:
-    """A task that a worker was offered and did not take."""
+    """A task that a worker was offered and did not accept."""
 
     task_id: str
     worker_id: str
@@ -93,7 +93,7 @@ class VoidOffer:
 
 @dataclass(frozen=True, slots=True)
 class Cordon:
-    """A kind of task that a worker was offered in vain; with enough strikes it gets none until a time."""
+    """Failed offers of one kind of task to a worker; with enough strikes it gets no more until a time."""
 
     worker_id: str
     kind: str
@@ -102,27 +102,27 @@ class Cordon:
 
 
 def groups(connection: Connection) -> list[str]:
-    """Return the keys of the needs for which a task waits."""
+    """Return the requirement keys of queued tasks."""
     return list(connection.execute(_GROUPS).scalars())
 
 
 def lines(connection: Connection) -> list[tuple[str, str]]:
-    """Return the keys of the needs for which a task waits, each with a project that has one."""
-    return [(key, project) for key, project in connection.execute(_LINES).all()]
+    """Return the requirement keys of queued tasks, each with a project that has one."""
+    return [(key, project) for key, project in connection.execute(_QUEUES).all()]
 
 
 def first(
     connection: Connection, requirement_key: str, project: str, *, now: float, count: int, skip: int = 0
 ) -> list[TaskRow]:
-    """Return the tasks of a project with one need whose turn it is, in the order of the queue."""
+    """Return a project's due tasks with one requirement, in queue order."""
     which = {"key": requirement_key, "project": project, "now": now, "count": count, "skip": skip}
     return [TaskRow._make(row) for row in connection.execute(_FIRST, which).all()]
 
 
 def ahead(connection: Connection, row: TaskRow, keys: Sequence[str], now: float) -> int:
-    """Return how many tasks of its project go before a waiting one."""
+    """Return how many tasks of its project are ahead of a queued one."""
     at = tasks.c
-    # The first condition is what the index answers; tasks of one submit may have the same rank.
+    # The first condition uses the index; tasks of one submission may have the same rank.
     earlier = (at.rank <= row.rank) & ((at.rank < row.rank) | (at.seq < row.seq)) & (at.ready_at <= now)
     query = (
         select(func.count())
@@ -133,30 +133,30 @@ def ahead(connection: Connection, row: TaskRow, keys: Sequence[str], now: float)
 
 
 def count_first(connection: Connection, requirement_key: str, project: str, *, now: float, limit: int) -> int:
-    """Return how many tasks of a project with one need are due, counted up to a limit."""
+    """Count a project's due tasks with one requirement, up to a limit."""
     mine = _READY.limit(limit).subquery()
     which = {"key": requirement_key, "project": project, "now": now}
     return int(connection.execute(select(func.count()).select_from(mine), which).scalar() or 0)
 
 
 def equal(connection: Connection, merge_key: str, *, now: float, count: int) -> list[TaskRow]:
-    """Return the tasks that may run as one and whose turn it is, in the order of the queue."""
+    """Return the due tasks that can run as one, in queue order."""
     return [TaskRow(*row) for row in connection.execute(_EQUAL, {"key": merge_key, "now": now, "count": count})]
 
 
 def any_ready_between(connection: Connection, since: float, now: float) -> bool:
-    """Whether the backoff of a waiting task ended in a span of time."""
+    """Return whether the backoff of a queued task ended in a time range."""
     query = select(tasks.c.seq).where(_DELAYED, tasks.c.ready_at > since, tasks.c.ready_at <= now).limit(1)
     return connection.execute(query).first() is not None
 
 
 def expired(connection: Connection, now: float) -> list[TaskRow]:
-    """Return tasks that waited longer than their user allowed."""
+    """Return the tasks whose queue timeout has passed."""
     return [TaskRow(*row) for row in connection.execute(select(tasks).where(_EXPIRING, tasks.c.queue_deadline <= now))]
 
 
 def void_offers_of(connection: Connection, task_ids: Sequence[str]) -> list[VoidOffer]:
-    """Return where tasks were offered in vain."""
+    """Return the failed offers of tasks."""
     query = select(void_offers).where(void_offers.c.task_id.in_(list(task_ids)))
     return [VoidOffer(*row) for row in connection.execute(query)]
 
@@ -167,14 +167,14 @@ def all_cordons(connection: Connection) -> list[Cordon]:
 
 
 def any_trouble(connection: Connection) -> bool:
-    """Whether any offer was void lately; mostly none was, and there is nothing to clear."""
+    """Return whether there is any failed offer; usually there is none, and nothing to clear."""
     return bool(connection.execute(_TROUBLE).scalar())
 
 
 def put_void_offer(connection: Connection, row: VoidOffer) -> None:
-    """Store that an offer was void."""
-    here = (void_offers.c.task_id == row.task_id) & (void_offers.c.worker_id == row.worker_id)
-    done = connection.execute(update(void_offers).where(here).values(count=row.count, until=row.until))
+    """Store a failed offer."""
+    where = (void_offers.c.task_id == row.task_id) & (void_offers.c.worker_id == row.worker_id)
+    done = connection.execute(update(void_offers).where(where).values(count=row.count, until=row.until))
     if done.rowcount == 0:
         connection.execute(
             insert(void_offers).values(task_id=row.task_id, worker_id=row.worker_id, count=row.count, until=row.until)
@@ -183,8 +183,8 @@ def put_void_offer(connection: Connection, row: VoidOffer) -> None:
 
 def put_cordon(connection: Connection, row: Cordon) -> None:
     """Store the strikes of a worker."""
-    here = (cordons.c.worker_id == row.worker_id) & (cordons.c.kind == row.kind)
-    done = connection.execute(update(cordons).where(here).values(strikes=row.strikes, until=row.until))
+    where = (cordons.c.worker_id == row.worker_id) & (cordons.c.kind == row.kind)
+    done = connection.execute(update(cordons).where(where).values(strikes=row.strikes, until=row.until))
     if done.rowcount == 0:
         connection.execute(
             insert(cordons).values(worker_id=row.worker_id, kind=row.kind, strikes=row.strikes, until=row.until)
@@ -192,11 +192,11 @@ def put_cordon(connection: Connection, row: Cordon) -> None:
 
 
 def clear_cordons(connection: Connection, worker_id: str, *, kinds: Sequence[str] | None = None) -> None:
-    """Forget the strikes of a worker: it took an offer, or started anew."""
+    """Clear the strikes of a worker: it accepted an offer, or restarted."""
     query = delete(cordons).where(cordons.c.worker_id == worker_id)
     connection.execute(query if kinds is None else query.where(cordons.c.kind.in_(list(kinds))))
 
 
 def delete_of_tasks(connection: Connection, task_ids: Sequence[str]) -> None:
-    """Forget void offers of tasks that are placed for good or removed."""
+    """Delete the failed offers of tasks that are placed or deleted."""
     connection.execute(delete(void_offers).where(void_offers.c.task_id.in_(list(task_ids))))

@@ -1,4 +1,4 @@
-"""Where the next attempt of a task begins, if not at the newest checkpoint that can be had."""
+"""Where the next attempt of a task starts, if not at the newest available checkpoint."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ _OF_TASKS = select(resumes).where(resumes.c.task_id.in_(bindparam("ids", expandi
 
 
 def put(connection: Connection, row: ResumeRow) -> None:
-    """Store where the next attempt of a task begins."""
+    """Store where the next attempt of a task starts."""
     delete_of_tasks(connection, [row.task_id])
     connection.execute(insert(resumes).values(row._asdict()))
 
 
 def of_tasks(connection: Connection, task_ids: Sequence[str]) -> dict[str, ResumeRow]:
-    """Return where the next attempts of tasks begin, by task id; most begin nowhere special."""
+    """Return where the next attempts of tasks start, by task id; most tasks have no row."""
     if not task_ids:
         return {}
     rows = (ResumeRow(*row) for row in connection.execute(_OF_TASKS, {"ids": list(task_ids)}))
@@ -28,7 +28,7 @@ def of_tasks(connection: Connection, task_ids: Sequence[str]) -> dict[str, Resum
 
 
 def bound_to(connection: Connection, *, now: float) -> list[tuple[str, str, str]]:
-    """Return who alone has the checkpoint of a task that is due: worker, key of its need, its project."""
+    """Return the only workers with the checkpoint of a due task: worker, requirement key, project."""
     query = (
         select(resumes.c.worker_id, tasks.c.requirement_key, tasks.c.project)
         .join(tasks, tasks.c.id == resumes.c.task_id)
@@ -40,12 +40,12 @@ def bound_to(connection: Connection, *, now: float) -> list[tuple[str, str, str]
 
 
 def delete_of_tasks(connection: Connection, task_ids: Sequence[str]) -> None:
-    """Forget where tasks were to begin."""
+    """Delete the rows of tasks."""
     connection.execute(delete(resumes).where(resumes.c.task_id.in_(list(task_ids))))
 
 
 def upstream_workers(connection: Connection, task_seqs: Sequence[int]) -> dict[int, str]:
-    """Return which worker has run the last of the tasks that tasks have waited for, by the waiting task's `seq`."""
+    """Return the worker that ran the last dependency of each task, by the task's `seq`."""
     if not task_seqs:
         return {}
     query = (
@@ -58,7 +58,7 @@ def upstream_workers(connection: Connection, task_seqs: Sequence[int]) -> dict[i
 
 
 def last_workers(connection: Connection, task_seqs: Sequence[int]) -> dict[str, str]:
-    """Return which worker has the job folder of the newest attempt that was accepted, by task id."""
+    """Return the worker with the job folder of the last accepted attempt, by task id."""
     if not task_seqs:
         return {}
     mine = attempts.c.task_seq.in_(list(task_seqs)) & attempts.c.accepted_at.is_not(None)

@@ -1,4 +1,4 @@
-"""Parts of tasks that were spread over workers."""
+"""Shards of tasks."""
 
 from __future__ import annotations
 
@@ -27,20 +27,20 @@ _STATUSES = (
     .order_by(shards.c.number)
 )
 
-_whole = tasks.alias()
+_parent = tasks.alias()
 _FEDERATED = select(federations.c.task_seq).where(federations.c.task_seq.is_not(None))
 _DONE = (
     select(shards.c.parent_seq)
-    .join(_whole, _whole.c.seq == shards.c.parent_seq)
+    .join(_parent, _parent.c.seq == shards.c.parent_seq)
     .join(tasks, tasks.c.seq == shards.c.task_seq)
-    .where(_whole.c.status == TaskStatus.RUNNING.value, shards.c.parent_seq.not_in(_FEDERATED))
+    .where(_parent.c.status == TaskStatus.RUNNING.value, shards.c.parent_seq.not_in(_FEDERATED))
     .group_by(shards.c.parent_seq)
     .having(func.min(case((tasks.c.status == TaskStatus.COMPLETED.value, 1), else_=0)) == 1)
 )
 
 
 class ShardRow(NamedTuple):
-    """Which part of which task a task is; `number` counts from 0."""
+    """A task's place as a shard of its parent; `number` counts from 0."""
 
     task_seq: int
     parent_seq: int
@@ -50,12 +50,12 @@ class ShardRow(NamedTuple):
 
 
 def insert_all(connection: Connection, rows: Iterable[ShardRow]) -> None:
-    """Store which tasks are parts."""
+    """Store shards."""
     connection.execute(insert(shards), [row._asdict() for row in rows])
 
 
 def of_tasks(connection: Connection, seqs: Sequence[int]) -> dict[int, ShardRow]:
-    """Return what tasks are parts of, by `seq`; those that are none are left out."""
+    """Return the shard rows of tasks, by `seq`; tasks that are not shards are omitted."""
     if not seqs:
         return {}
     rows = (ShardRow(*row) for row in connection.execute(_OF_TASKS, {"seqs": list(seqs)}))
@@ -63,7 +63,7 @@ def of_tasks(connection: Connection, seqs: Sequence[int]) -> dict[int, ShardRow]
 
 
 def of_parents(connection: Connection, seqs: Sequence[int]) -> dict[int, list[TaskRow]]:
-    """Return the parts of tasks in order, by the `seq` of the whole; tasks without parts are left out."""
+    """Return the shards of tasks in order, by the parent's `seq`; tasks without shards are omitted."""
     found: dict[int, list[TaskRow]] = {}
     if seqs:
         for parent_seq, *row in connection.execute(_OF_PARENTS, {"seqs": list(seqs)}):
@@ -72,15 +72,15 @@ def of_parents(connection: Connection, seqs: Sequence[int]) -> dict[int, list[Ta
 
 
 def statuses(connection: Connection, parent_seq: int) -> list[TaskStatus]:
-    """Return where the parts of a task stand, in their order."""
+    """Return the statuses of a task's shards, in order."""
     return [TaskStatus(status) for status in connection.execute(_STATUSES, {"seq": parent_seq}).scalars()]
 
 
 def done(connection: Connection) -> list[int]:
-    """Return the `seq` of the running tasks whose parts are all completed; one with a federation ends with that."""
+    """Return the `seq` of running tasks whose shards are all completed; one with a federation ends with that."""
     return list(connection.execute(_DONE).scalars())
 
 
 def delete_of_tasks(connection: Connection, rows: Sequence[TaskRow]) -> None:
-    """Forget which removed tasks were parts."""
+    """Delete the shard rows of deleted tasks."""
     connection.execute(delete(shards).where(shards.c.task_seq.in_([row.seq for row in rows])))

@@ -1,4 +1,4 @@
-"""Lists of tasks as people look at them: searched, filtered, sorted, counted."""
+"""Task lists for users: search, filters, order, counts."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ _SORTS: Final[dict[str, ColumnElement[Any]]] = {
     "duration": func.coalesce(tasks.c.finished_at, _NOW) - func.coalesce(tasks.c.started_at, tasks.c.finished_at, _NOW),
 }
 SORTS: Final = ("created", *_SORTS)
-"""What a list can be sorted by; `created` is the order of submission."""
+"""Sort keys of a list; `created` is the order of submission."""
 _GROUPS: Final = ("status", "kind", "owner", "worker_id")
 
 
 class Place(NamedTuple):
-    """The last row of a page: what it is sorted by, its `seq`, and the time that its durations were measured at."""
+    """Position after a page: sort value and `seq` of its last row, and the time at which durations were measured."""
 
     value: Any
     seq: int
@@ -38,10 +38,10 @@ class Place(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """Which tasks, in which order.
+    """A query for tasks.
 
     Args:
-        filters: Column → values separated by commas; a null does not filter.
+        filters: Column → comma-separated values; `None` does not filter.
     """
 
     project: str
@@ -53,10 +53,10 @@ class Wanted:
 
 
 def page(connection: Connection, wanted: Wanted, *, limit: int, behind: Place | None) -> list[tuple[TaskRow, Any]]:
-    """Return tasks, and by what each is sorted."""
+    """Return tasks with their sort values."""
     key = _SORTS.get(wanted.sort, tasks.c.seq)
     query = select(tasks, key.label("sort_key")).where(*_conditions(wanted)).limit(limit)
-    # Equal ones in the same direction, so that a page reversed is the page.
+    # Ties are sorted in the same direction, so that descending order is exactly the reverse.
     query = query.order_by(*((key.desc(), tasks.c.seq.desc()) if wanted.descending else (key, tasks.c.seq)))
     if behind is not None:
         query = query.where(_behind(key, behind, descending=wanted.descending))
@@ -65,7 +65,7 @@ def page(connection: Connection, wanted: Wanted, *, limit: int, behind: Place | 
 
 
 def counts(connection: Connection, wanted: Wanted) -> dict[str, dict[str, int]]:
-    """Return how many of these tasks there are: column → value → how many."""
+    """Return the number of matching tasks: column → value → count."""
     found = {}
     for name in _GROUPS:
         column = tasks.c[name]
@@ -75,7 +75,7 @@ def counts(connection: Connection, wanted: Wanted) -> dict[str, dict[str, int]]:
 
 
 def queued_by_need(connection: Connection, project: str, now: float) -> dict[str, int]:
-    """Return how many tasks wait, and could begin now, that get no nodes from an engine: what they need → how many."""
+    """Return the number of due queued tasks without a cluster engine, by requirement key."""
     served = exists().where(task_engines.c.task_seq == tasks.c.seq)
     query = select(tasks.c.requirement_key, func.count()).where(
         tasks.c.project == project, tasks.c.status == "queued", tasks.c.ready_at <= now, ~served
@@ -84,13 +84,13 @@ def queued_by_need(connection: Connection, project: str, now: float) -> dict[str
 
 
 def next_queued(connection: Connection, project: str, limit: int) -> list[TaskRow]:
-    """Return the waiting tasks that go first."""
+    """Return the first tasks of the queue."""
     query = select(tasks).where(tasks.c.project == project, tasks.c.status == "queued")
     return _rows(connection, query.order_by(tasks.c.rank, tasks.c.seq).limit(limit))
 
 
 def newest_of(connection: Connection, project: str, status: str, limit: int) -> list[TaskRow]:
-    """Return the tasks that came to a status last, by when they ended or, of those that have not, began."""
+    """Return the tasks that entered a status last, by end time or, if unfinished, start time."""
     at = func.coalesce(tasks.c.finished_at, tasks.c.started_at, 0.0)
     query = select(tasks).where(tasks.c.project == project, tasks.c.status == status)
     return _rows(connection, query.order_by(at.desc(), tasks.c.seq.desc()).limit(limit))
@@ -108,18 +108,18 @@ def _rows(connection: Connection, query: Select[Any]) -> list[TaskRow]:
     return [TaskRow(*row) for row in connection.execute(query)]
 
 
-def _behind(key: ColumnElement[Any], place: Place, *, descending: bool) -> ColumnElement[bool]:
+def _behind(key: ColumnElement[Any], position: Place, *, descending: bool) -> ColumnElement[bool]:
     seq = tasks.c.seq
     if descending:
-        return or_(key < place.value, and_(key == place.value, seq < place.seq))
-    return or_(key > place.value, and_(key == place.value, seq > place.seq))
+        return or_(key < position.value, and_(key == position.value, seq < position.seq))
+    return or_(key > position.value, and_(key == position.value, seq > position.seq))
 
 
 def _conditions(wanted: Wanted) -> list[ColumnElement[bool]]:
     found: list[ColumnElement[bool]] = [tasks.c.project == wanted.project]
     for name, value in wanted.filters.items():
         if value is not None and name == "workflow_id":
-            # By number: there is no index on the id.
+            # By number: the tasks table has no index on the workflow id.
             mine = select(workflows.c.seq).where(workflows.c.id.in_(value.split(",")))
             found.append(tasks.c.workflow_seq.in_(mine))
         elif value is not None:

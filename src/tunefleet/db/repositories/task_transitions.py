@@ -1,7 +1,7 @@
-"""The one place that changes a task's status: many tasks at once, each with its event, in the caller's transaction.
+"""The only module that changes a task's status: many tasks together, each with its event, in the caller's transaction.
 
-It asks the lifecycle whether a change is legal, and keeps the workflow's count of open tasks. Whether a task is tried
-again is the caller's decision.
+The lifecycle decides whether a change is legal; the workflow's count of open tasks is updated here. Whether a task is
+retried is the caller's decision.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ _FRESH: Final[dict[str, Any]] = {
 
 @dataclass(frozen=True, slots=True)
 class New:
-    """A task that is to be stored.
+    """A new task.
 
     Args:
         inputs: JSON: pointer → digest and name of an artifact.
@@ -93,7 +93,7 @@ class Move:
 
 
 def enter(connection: Connection, new: Sequence[New], now: float) -> list[TaskRow]:
-    """Store new tasks, ready to be placed unless they wait, and append their events."""
+    """Store new tasks, queued unless they depend on others, and append their events."""
     ready = {"status": _target(TaskStatus.PENDING.value, TaskReason.READY, False)[0], "queued_at": now}
     ready["reason"] = TaskReason.READY.value
     waiting = {"status": TaskStatus.PENDING.value, "queued_at": None, "reason": None}
@@ -114,7 +114,7 @@ def switch(connection: Connection, moves: Sequence[Move], now: float) -> list[Ta
     """Change the status of tasks and append their events.
 
     Raises:
-        IllegalTransition: If the lifecycle has no such change; nothing is written then.
+        IllegalTransition: If the lifecycle does not allow the change; nothing is written.
     """
     if not moves:
         return []
@@ -125,6 +125,7 @@ def switch(connection: Connection, moves: Sequence[Move], now: float) -> list[Ta
     _close_workflows(connection, after, now)
     if any(row.status == _QUEUED for row in after):
         wake(connection, "placement")
+    # Published with the commit, so that a waiting request reads the new status.
     wake(connection, *(f"task:{row.id}" for row in after))
     return after
 
@@ -142,7 +143,7 @@ def _moved(move: Move, now: float) -> TaskRow:
 
 @cache
 def _target(status: str, reason: TaskReason, retry: bool) -> tuple[str, str]:
-    # There are few combinations and very many moves.
+    # Cached: there are few combinations and very many moves.
     return lifecycle.move(TaskStatus(status), reason, retry=retry).value, reason.value
 
 

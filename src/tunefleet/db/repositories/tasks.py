@@ -1,4 +1,4 @@
-"""Tasks and what is large about them."""
+"""Tasks, their specs and results."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ _FINAL: Final = tuple(status.value for status in FINAL)
 _BY_IDS = select(tasks).where(tasks.c.id.in_(bindparam("ids", expanding=True)))
 _LOCKED = _BY_IDS.with_for_update()
 _BY_SEQS = select(tasks).where(tasks.c.seq.in_(bindparam("seqs", expanding=True))).order_by(tasks.c.seq)
+# Locked in ascending order: two transactions that lock the same tasks cannot deadlock.
 _LOCKED_SEQS = _BY_SEQS.with_for_update()
 _NEEDS: Final = (
     "slot_class", "priority", "rank", "requirement_key", "max_attempts", "backoff_s", "retry_on", "on_lost",
@@ -43,7 +44,7 @@ _STALLED = update(tasks).where(tasks.c.id == bindparam("b_id")).values(stalled_s
 
 
 def use_artifacts(connection: Connection, pairs: Iterable[tuple[str, str]]) -> None:
-    """Record which task reads which artifact; what is recorded stays."""
+    """Record which tasks read which artifacts; existing rows stay."""
     wanted = set(pairs)
     if not wanted:
         return
@@ -55,26 +56,26 @@ def use_artifacts(connection: Connection, pairs: Iterable[tuple[str, str]]) -> N
 
 
 def copy_inputs(connection: Connection, task_id: str, to: Sequence[str]) -> None:
-    """Record that tasks read the artifacts that another one reads."""
+    """Record that tasks read the same artifacts as another one."""
     mine = select(task_inputs.c.artifact_id).where(task_inputs.c.task_id == task_id)
     found = list(connection.execute(mine).scalars())
     use_artifacts(connection, [(each, artifact_id) for each in to for artifact_id in found])
 
 
 def add_requirement(connection: Connection, key: str, body: str) -> None:
-    """Store what a group of tasks needs of a worker, unless it is there."""
+    """Store the requirements of a group of tasks, unless they exist."""
     if not connection.execute(select(exists().where(requirements.c.key == key))).scalar():
         connection.execute(insert(requirements).values(key=key, body=body))
 
 
 def requirement_bodies(connection: Connection, keys: Sequence[str]) -> dict[str, str]:
-    """Return the needs with these keys."""
+    """Return the requirements with these keys."""
     found = connection.execute(select(requirements).where(requirements.c.key.in_(list(keys))))
     return {key: body for key, body in found}
 
 
 def by_ids(connection: Connection, ids: Sequence[str], *, lock: bool = False) -> dict[str, TaskRow]:
-    """Return tasks by id; unknown ids are left out."""
+    """Return tasks by id; unknown ids are omitted."""
     if not ids:
         return {}
     found = connection.execute(_LOCKED if lock else _BY_IDS, {"ids": list(ids)})
@@ -83,13 +84,13 @@ def by_ids(connection: Connection, ids: Sequence[str], *, lock: bool = False) ->
 
 
 def of_project(connection: Connection, project: str, seqs: Sequence[int]) -> set[int]:
-    """Return which of some tasks, by `seq`, are a project's."""
+    """Return which of these tasks, by `seq`, belong to a project."""
     query = select(tasks.c.seq).where(tasks.c.project == project, tasks.c.seq.in_(list(seqs)))
     return set(connection.execute(query).scalars()) if seqs else set()
 
 
 def by_prefix(connection: Connection, prefix: str, *, project: str, limit: int) -> list[TaskRow]:
-    """Return tasks whose id starts so."""
+    """Return tasks whose id has a prefix."""
     query = (
         select(tasks)
         .where(tasks.c.project == project, tasks.c.id >= prefix, tasks.c.id < prefix + "\uffff")
@@ -100,7 +101,7 @@ def by_prefix(connection: Connection, prefix: str, *, project: str, limit: int) 
 
 
 def of_workflows(connection: Connection, workflow_seqs: Sequence[int]) -> dict[int, list[TaskRow]]:
-    """Return the tasks of workflows by the workflow's `seq`, in the order of their document."""
+    """Return the tasks of workflows by the workflow's `seq`, in the order of the workflow file."""
     found: dict[int, list[TaskRow]] = {seq: [] for seq in workflow_seqs}
     query = select(tasks).where(tasks.c.workflow_seq.in_(list(workflow_seqs))).order_by(tasks.c.seq)
     for row in connection.execute(query):
@@ -110,7 +111,7 @@ def of_workflows(connection: Connection, workflow_seqs: Sequence[int]) -> dict[i
 
 
 def counts(connection: Connection, workflow_seqs: Sequence[int]) -> dict[int, int]:
-    """Return how many tasks workflows have, by the workflow's `seq`."""
+    """Return the number of tasks of workflows, by the workflow's `seq`."""
     query = select(tasks.c.workflow_seq, func.count()).where(tasks.c.workflow_seq.in_(list(workflow_seqs)))
     return {seq: count for seq, count in connection.execute(query.group_by(tasks.c.workflow_seq))}
 
@@ -129,7 +130,7 @@ def documents(connection: Connection, seqs: Sequence[int]) -> dict[int, Document
 
 
 def by_seqs(connection: Connection, seqs: Iterable[int], *, lock: bool = False) -> list[TaskRow]:
-    """Return tasks by `seq`, in that order."""
+    """Return tasks by `seq`, in ascending order."""
     wanted = list(seqs)
     if not wanted:
         return []
@@ -137,7 +138,7 @@ def by_seqs(connection: Connection, seqs: Iterable[int], *, lock: bool = False) 
 
 
 def resolve(connection: Connection, row: TaskRow, *, spec: str, inputs: str) -> None:
-    """Store what has become known of a task when it is ready: its spec without references, its inputs, its needs.
+    """Store the final spec of a task that becomes ready: resolved references, inputs and requirements.
 
     Args:
         inputs: JSON: pointer → digest and name of an artifact.
@@ -154,29 +155,29 @@ def set_outcomes(connection: Connection, outcomes: Sequence[tuple[int, str | Non
 
 
 def run_alone(connection: Connection, seqs: Sequence[int]) -> None:
-    """Let tasks not be merged with others any more."""
+    """Exclude tasks from running together with others."""
     connection.execute(update(tasks).where(tasks.c.seq.in_(list(seqs))).values(merge_key=None))
 
 
 def desire(connection: Connection, task_id: str, action: str) -> None:
-    """Say what a running task shall be; the generation grows, so that the worker's report can be told apart."""
+    """Set the desired state of a running task; the generation distinguishes the worker's report from earlier ones."""
     connection.execute(_DESIRE, [{"b_id": task_id, "b_desired": action}])
 
 
 def set_reached(connection: Connection, reports: Iterable[tuple[str, int]]) -> None:
-    """Store which generation of the desired state workers have reached."""
+    """Store the generation of the desired state that workers have reached."""
     rows = [{"b_id": task_id, "b_generation": generation} for task_id, generation in reports]
     if rows:
         connection.execute(_REACHED, rows)
 
 
 def set_stalled(connection: Connection, task_id: str, since: float | None) -> None:
-    """Store since when a running task has written nothing; null if it writes."""
+    """Store since when a running task has written nothing; `None` if it is not stalled."""
     connection.execute(_STALLED, [{"b_id": task_id, "b_since": since}])
 
 
 def in_use(connection: Connection, artifact_id: str) -> list[str]:
-    """Return the ids of tasks that are not final and read an artifact."""
+    """Return the ids of unfinished tasks that read an artifact."""
     query = (
         select(tasks.c.id)
         .join(task_inputs, task_inputs.c.task_id == tasks.c.id)
@@ -186,13 +187,13 @@ def in_use(connection: Connection, artifact_id: str) -> list[str]:
 
 
 def reads_artifact(connection: Connection, task_id: str, artifact_ids: Sequence[str]) -> bool:
-    """Whether a task reads one of these artifacts."""
+    """Return whether a task reads one of these artifacts."""
     query = exists().where(task_inputs.c.task_id == task_id, task_inputs.c.artifact_id.in_(list(artifact_ids)))
     return bool(connection.execute(select(query)).scalar())
 
 
 def delete_rows(connection: Connection, rows: Sequence[TaskRow]) -> None:
-    """Forget tasks and their specs."""
+    """Delete tasks and their specs."""
     seqs = [row.seq for row in rows]
     connection.execute(delete(tasks).where(tasks.c.seq.in_(seqs)))
     connection.execute(delete(task_documents).where(task_documents.c.task_seq.in_(seqs)))

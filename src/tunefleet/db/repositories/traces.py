@@ -1,4 +1,4 @@
-"""To which trace tasks belong."""
+"""Trace contexts of tasks."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from tunefleet.db.tables.operations import task_traces
 
 
 class TraceRow(NamedTuple):
-    """Where a task stands in a trace.
+    """Trace context of a task.
 
     Args:
-        traceparent: Names the span of the whole task, in W3C's form.
-        parent: The span that its submit came with, likewise; null if it came with none.
+        traceparent: The task's span in W3C format.
+        parent: The span of its submission, in the same format; `None` if there was none.
     """
 
     task_id: str
@@ -29,17 +29,17 @@ _OF = select(task_traces).where(task_traces.c.task_id.in_(bindparam("ids", expan
 
 
 def add(connection: Connection, rows: Iterable[TraceRow]) -> None:
-    """Store to which trace new tasks belong."""
+    """Store the trace contexts of new tasks."""
     _INSERT.run(connection, list(rows))
 
 
 def of_tasks(connection: Connection, ids: Sequence[str]) -> dict[str, TraceRow]:
-    """Return where tasks stand, by task; those that belong to no trace are left out."""
+    """Return the trace contexts of tasks, by task; tasks without one are omitted."""
     if not ids:
         return {}
     return {row[0]: TraceRow(*row) for row in connection.execute(_OF, {"ids": list(ids)})}
 
 
 def delete_of_tasks(connection: Connection, ids: Sequence[str]) -> None:
-    """Forget removed tasks."""
+    """Delete the trace contexts of deleted tasks."""
     connection.execute(delete(task_traces).where(task_traces.c.task_id.in_(list(ids))))

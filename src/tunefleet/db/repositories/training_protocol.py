@@ -1,6 +1,6 @@
-"""What the training-agent protocol adds to tasks: registrations, log lines, predictions, and who polls for what.
+"""Data of the training-agent protocol: registrations, log lines, predictions, and polling.
 
-Points and progress lie in the journal's tables, under one launch an attempt.
+Points and progress are in the journal's tables, with one launch per attempt.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from tunefleet.db.tables.core import (
 )
 from tunefleet.db.tables.operations import reported_predictions
 
-# Digests that are asked for in one query.
+# Digests per query.
 _AT_ONCE: Final = 500
 _REPORTED: Final = Bulk(insert(reported_predictions), ["task_id", "launch_number", "digest"])
 _QUEUED: Final = text("tasks.status = 'queued'")
@@ -31,7 +31,7 @@ _ENDED: Final = ("completed", "failed", "cancelled", "skipped")
 
 
 class JobRow(NamedTuple):
-    """How a task was registered; `body` and `updates` are JSON."""
+    """A task's registration; `body` and `updates` are JSON."""
 
     task_id: str
     body: str
@@ -41,21 +41,21 @@ class JobRow(NamedTuple):
 
 
 def job(connection: Connection, task_id: str) -> JobRow | None:
-    """Return what was registered of a task."""
+    """Return the registration of a task."""
     row = connection.execute(select(training_jobs).where(training_jobs.c.task_id == task_id)).first()
     return JobRow(*row) if row else None
 
 
 def jobs(connection: Connection, task_ids: Sequence[str]) -> dict[str, JobRow]:
-    """Return what was registered of tasks, by id; most tasks never were."""
+    """Return the registrations of tasks, by id; most tasks have none."""
     rows = connection.execute(select(training_jobs).where(training_jobs.c.task_id.in_(list(task_ids))))
     return {row.task_id: JobRow(*row) for row in rows}
 
 
 def put_job(connection: Connection, row: JobRow) -> None:
-    """Store what was registered of a task, new or changed."""
-    here = training_jobs.c.task_id == row.task_id
-    if connection.execute(update(training_jobs).where(here).values(row._asdict())).rowcount == 0:
+    """Store the registration of a task, new or changed."""
+    where = training_jobs.c.task_id == row.task_id
+    if connection.execute(update(training_jobs).where(where).values(row._asdict())).rowcount == 0:
         connection.execute(insert(training_jobs).values(row._asdict()))
 
 
@@ -67,23 +67,23 @@ def lines(connection: Connection, attempt_id: str) -> int:
 
 def set_lines(connection: Connection, *, attempt_id: str, task_id: str, count: int) -> None:
     """Store how many log lines an attempt has reported."""
-    here = reported_lines.c.attempt_id == attempt_id
-    if connection.execute(update(reported_lines).where(here).values(lines=count)).rowcount == 0:
+    where = reported_lines.c.attempt_id == attempt_id
+    if connection.execute(update(reported_lines).where(where).values(lines=count)).rowcount == 0:
         connection.execute(insert(reported_lines).values(attempt_id=attempt_id, task_id=task_id, lines=count))
 
 
 def newest_points(connection: Connection, launch: LaunchRow) -> Iterator[PointRow]:
-    """Yield what a launch reported, the newest first; stop when you have seen enough."""
+    """Yield a launch's points, newest first; stop when you have enough."""
     mine = (metric_points.c.task_id == launch.task_id) & (metric_points.c.launch_number == launch.number)
     query: Any = select(*_point_columns()).where(mine).order_by(metric_points.c.seq.desc())
-    # Of this statement alone: set on the connection, they would be those of every later one, writes too.
+    # Options of this statement: set on the connection, they would apply to every later one, including writes.
     with connection.execute(query, execution_options={"yield_per": 64}) as found:
         for row in found:
             yield PointRow(*row)
 
 
 def last_points(connection: Connection, task_id: str, *, limit: int, with_value: str | None = None) -> list[PointRow]:
-    """Return the last points of a task's first series that no later launch superseded, in step order."""
+    """Return the last visible points of a task's training series, in step order."""
     query = _visible(select(*_point_columns()), task_id)
     if with_value is not None:
         query = query.where(metric_points.c.values_json.contains(f'"{with_value}":'))
@@ -96,7 +96,7 @@ def last_points(connection: Connection, task_id: str, *, limit: int, with_value:
 def predictions(
     connection: Connection, task_id: str, *, after: tuple[int, int] | None = None, limit: int | None = None
 ) -> Iterator[tuple[int, int, str]]:
-    """Yield launch number, sequence number and JSON of a task's predictions, in the order in which they came."""
+    """Yield launch number, sequence number and JSON of a task's predictions, in order of arrival."""
     columns = journal_records.c.launch_number, journal_records.c.seq, journal_records.c.body
     query = (
         select(*columns)
@@ -113,7 +113,7 @@ def predictions(
 
 
 def reported_predictions_of(connection: Connection, launch: LaunchRow, digests: Sequence[str]) -> set[str]:
-    """Return which of these predictions a launch has reported."""
+    """Return which of these predictions a launch has reported already."""
     at = reported_predictions.c
     mine = (at.task_id == launch.task_id) & (at.launch_number == launch.number)
     found: set[str] = set()
@@ -129,7 +129,7 @@ def add_reported_predictions(connection: Connection, launch: LaunchRow, digests:
 
 
 def records(connection: Connection, task_id: str, kind: str) -> list[str]:
-    """Return a task's journal records of one type as JSON, in the order in which they came."""
+    """Return a task's journal records of one type as JSON, in order of arrival."""
     query = (
         select(journal_records.c.body)
         .where(journal_records.c.task_id == task_id, journal_records.c.type == kind)
@@ -142,7 +142,7 @@ def page(
     connection: Connection, *, project: str, owner: str | None, kinds: Sequence[str], status: str | None, limit: int,
     offset: int,
 ) -> tuple[list[TaskRow], int]:  # fmt: skip
-    """Return trainings, newest first, and how many there are in all."""
+    """Return training tasks, newest first, and their total number."""
     where = [tasks.c.project == project, tasks.c.kind.in_(list(kinds))]
     if owner is not None:
         where.append(tasks.c.owner == owner)
@@ -156,7 +156,7 @@ def page(
 def waiting(
     connection: Connection, requirement_key: str, *, project: str, owner: str | None, now: float, limit: int
 ) -> list[TaskRow]:
-    """Return an owner's queued tasks with one need, in the order of the queue."""
+    """Return an owner's due queued tasks with one requirement, in queue order."""
     query = (
         select(tasks)
         .where(_QUEUED, tasks.c.requirement_key == requirement_key, tasks.c.ready_at <= now)
@@ -170,24 +170,24 @@ def waiting(
 
 
 def paused_at(connection: Connection, worker_id: str) -> list[TaskRow]:
-    """Return the paused tasks that an agent keeps."""
+    """Return the paused tasks of an agent."""
     query = select(tasks).where(tasks.c.worker_id == worker_id, tasks.c.status == "paused").order_by(tasks.c.seq)
     return [TaskRow(*row) for row in connection.execute(query)]
 
 
 def counts(connection: Connection, worker_id: str) -> tuple[int, int, int]:
-    """Return how many tasks an agent has had in all, has completed, and has now."""
+    """Return an agent's number of tasks: all, completed, current."""
     mine = select(attempts.c.task_seq).where(attempts.c.worker_id == worker_id).distinct()
     query = select(tasks.c.status, tasks.c.worker_id, func.count()).where(tasks.c.seq.in_(mine))
     found: list[Any] = list(connection.execute(query.group_by(tasks.c.status, tasks.c.worker_id)))
-    here = [(status, count) for status, at, count in found if at == worker_id]
-    completed = sum(count for status, count in here if status == "completed")
-    running = sum(count for status, count in here if status not in _ENDED)
+    where = [(status, count) for status, at, count in found if at == worker_id]
+    completed = sum(count for status, count in where if status == "completed")
+    running = sum(count for status, count in where if status not in _ENDED)
     return sum(count for _, _, count in found), completed, running
 
 
 def delete_of_tasks(connection: Connection, task_ids: Sequence[str]) -> None:
-    """Forget what the protocol knows of removed tasks."""
+    """Delete the protocol's data of deleted tasks."""
     for table in (training_jobs, reported_lines):
         connection.execute(delete(table).where(table.c.task_id.in_(list(task_ids))))
 

@@ -1,4 +1,4 @@
-"""Workflows."""
+"""Rows of workflows."""
 
 from __future__ import annotations
 
@@ -19,34 +19,34 @@ _DOCUMENT = select(workflow_documents.c.document).where(workflow_documents.c.wor
 def insert_one(connection: Connection, row: Mapping[str, Any], *, document: str, warnings: str, size_bytes: int) -> int:
     """Store a workflow with its document and return its `seq`."""
     seq: int = connection.execute(_INSERT, dict(row)).scalar_one()
-    told = {"workflow_seq": seq, "document": document, "warnings": warnings, "size_bytes": size_bytes}
-    connection.execute(_INSERT_DOCUMENT, told)
+    document_row = {"workflow_seq": seq, "document": document, "warnings": warnings, "size_bytes": size_bytes}
+    connection.execute(_INSERT_DOCUMENT, document_row)
     count_documents(connection, row["project"], size_bytes)
     return seq
 
 
 def grow(connection: Connection, seq: int, project: str, size_bytes: int) -> None:
-    """Count more of a workflow for its project, or less: what is stored of it beside its document has changed."""
-    here = workflow_documents.c.workflow_seq == seq
+    """Change the counted size of a workflow: the data stored in addition to its file has changed."""
+    where = workflow_documents.c.workflow_seq == seq
     grown = workflow_documents.c.size_bytes + size_bytes
-    connection.execute(update(workflow_documents).where(here).values(size_bytes=grown))
+    connection.execute(update(workflow_documents).where(where).values(size_bytes=grown))
     count_documents(connection, project, size_bytes)
 
 
 def document(connection: Connection, seq: int) -> str:
-    """Return a workflow's document."""
+    """Return a workflow's file."""
     text: str = connection.execute(_DOCUMENT, {"seq": seq}).scalar_one()
     return text
 
 
 def documents(connection: Connection, seqs: Sequence[int]) -> dict[int, str]:
-    """Return the documents of workflows by `seq`."""
+    """Return the files of workflows by `seq`."""
     columns = workflow_documents.c.workflow_seq, workflow_documents.c.document
     return {seq: text for seq, text in connection.execute(select(*columns).where(columns[0].in_(list(seqs))))}
 
 
 def warnings(connection: Connection, seqs: Sequence[int]) -> dict[int, str]:
-    """Return what was remarked at the submit of workflows, as JSON, by `seq`."""
+    """Return the warnings of workflows' submissions, as JSON, by `seq`."""
     columns = workflow_documents.c.workflow_seq, workflow_documents.c.warnings
     found = connection.execute(select(*columns).where(columns[0].in_(list(seqs))))
     return {seq: text for seq, text in found}
@@ -62,13 +62,13 @@ def by_idempotency_key(connection: Connection, *, project: str, owner: str, key:
 
 
 def by_ids(connection: Connection, ids: Sequence[str]) -> dict[str, WorkflowRow]:
-    """Return workflows by id; unknown ids are left out."""
+    """Return workflows by id; unknown ids are omitted."""
     rows = (WorkflowRow(*row) for row in connection.execute(select(workflows).where(workflows.c.id.in_(list(ids)))))
     return {row.id: row for row in rows}
 
 
 def by_prefix(connection: Connection, prefix: str, *, project: str, limit: int) -> list[WorkflowRow]:
-    """Return workflows whose id starts so."""
+    """Return workflows whose id has a prefix."""
     query = (
         select(workflows)
         .where(workflows.c.project == project, workflows.c.id >= prefix, workflows.c.id < prefix + "\uffff")
@@ -84,7 +84,7 @@ def page(
     """Return workflows, newest first.
 
     Args:
-        filters: Column → value; a null value does not filter.
+        filters: Column → value; `None` does not filter.
     """
     query = select(workflows).where(workflows.c.project == project).order_by(workflows.c.seq.desc()).limit(limit)
     if before is not None:
@@ -104,18 +104,18 @@ def ended_before(connection: Connection, at: float, *, project: str) -> list[Wor
 
 
 def add_open(connection: Connection, workflow_id: str, count: int) -> None:
-    """Count tasks that a workflow gets after its submit."""
-    here = workflows.c.id == workflow_id
-    connection.execute(update(workflows).where(here).values(open_tasks=workflows.c.open_tasks + count))
+    """Count tasks that are added to a workflow after its submission."""
+    where = workflows.c.id == workflow_id
+    connection.execute(update(workflows).where(where).values(open_tasks=workflows.c.open_tasks + count))
 
 
 def set_retried(connection: Connection, workflow_id: str, newer_id: str) -> None:
-    """Remember which workflow runs again what one has left."""
+    """Store which workflow retries one."""
     connection.execute(update(workflows).where(workflows.c.id == workflow_id).values(retried_as=newer_id))
 
 
 def delete_rows(connection: Connection, seqs: Sequence[int]) -> None:
-    """Forget workflows and their documents, which count for their projects no more."""
+    """Delete workflows and their files, and update the counts of their projects."""
     sizes = (
         select(workflows.c.project, func.sum(workflow_documents.c.size_bytes))
         .join(workflow_documents, workflow_documents.c.workflow_seq == workflows.c.seq)
@@ -129,7 +129,7 @@ def delete_rows(connection: Connection, seqs: Sequence[int]) -> None:
 
 
 def count_documents(connection: Connection, project: str, size_bytes: int) -> None:
-    """Count more bytes of documents for a project, or less."""
-    # Counted, not summed up at each submit: a project may have very many workflows.
+    """Change a project's counted size of workflow files."""
+    # A counter instead of a sum per submission: a project may have very many workflows.
     counted = projects.c.document_bytes + size_bytes
     connection.execute(update(projects).where(projects.c.name == project).values(document_bytes=counted))

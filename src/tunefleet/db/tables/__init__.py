@@ -1,4 +1,4 @@
-"""All tables; they are parts of one schema as soon as one of them is used."""
+"""All tables; importing one of the modules imports the complete schema."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The tables of campaigns and of the models that come of them; part of the schema of `tables`."""
+"""Tables of campaigns and of their models; part of the schema of `tables`."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ _RUNNING: Final = text("status = 'running'")
 _TO_CANCEL: Final = text("to_cancel = 1")
 _PROMOTED: Final = text("stage = 'promoted'")
 
-# `by_config`: whether it rests because its configuration says so; `cycles`: how many were opened, which is the number
-# of the next one; `next_at`: when that may open; `failures`: of cycles, in a row. `holder` works on it until
-# `lease_until`.
+# `by_config`: whether the configuration disabled it; `cycles`: number of opened cycles, also the number of the next
+# one; `next_at`: earliest start of the next cycle; `failures`: consecutive failed cycles; `holder`: process that works
+# on it until `lease_until`.
 campaigns = Table(
     "campaigns",
     metadata,
@@ -38,10 +38,11 @@ campaigns = Table(
     sqlite_autoincrement=True,
 )
 
-# `position`: which chunk it trains on, over all epochs; `step`: the next one, which failed `tries` times in a row.
+# `position`: chunk number over all epochs; `step`: the next step, which failed `tries` times in a row.
 #
-# `retried`: how often somebody let it go back; `orders`: how often its task at the provider was given up for another;
-# `to_cancel`: whether that task is to be cancelled; `spec`: what it runs with; `activity`: how far its step is.
+# `retried`: number of manual retries; `orders`: number of provider tasks that were replaced by another one;
+# `to_cancel`: whether the provider's task must be cancelled; `spec`: configuration of the cycle; `activity`: progress
+# of the current step.
 #
 campaign_cycles = Table(
     "campaign_cycles",
@@ -67,7 +68,8 @@ campaign_cycles = Table(
     sqlite_with_rowid=False,
 )
 
-# `intent` and `outcome` are JSON: what a step was about to do, and what it did.
+# `intent` and `outcome` are JSON. The intent is stored before the step acts, so that a restarted server can find out
+# whether it took effect.
 campaign_steps = Table(
     "campaign_steps",
     metadata,
@@ -83,7 +85,7 @@ campaign_steps = Table(
     sqlite_with_rowid=False,
 )
 
-# What was paid for: once for each `what` of a `key`.
+# The unique constraint makes recording idempotent: one cost per `what` and `key`.
 campaign_spend = Table(
     "campaign_spend",
     metadata,
@@ -112,10 +114,10 @@ campaign_log = Table(
     sqlite_autoincrement=True,
 )
 
-# Models that campaigns made; of each name one version at most is promoted. `key`: of the try of a cycle that made it.
+# At most one version per name is promoted. `key`: the try of a cycle that produced it.
 #
-# `task_id`: whose result it is; that task stays while the version may be in use. `location`, `lineage` and `evaluation`
-# are JSON.
+# `task_id`: the task that produced it, which is kept while the version may be in use. `location`, `lineage` and
+# `evaluation` are JSON.
 model_versions = Table(
     "model_versions",
     metadata,

@@ -1,10 +1,9 @@
-"""The tables, in SQL that SQLite and PostgreSQL both speak.
+"""The core tables, in SQL that SQLite and PostgreSQL both support.
 
-Times are unix seconds (UTC), texts named after JSON hold JSON. A row that changes often is narrow: what is large and
-seldom read (document, spec, result) lies in a table of its own. What is written for every task is keyed by numbers that
-grow: tasks that move together then share pages, and a commit writes a tenth of what random ids would cost. An index
-with a `sqlite_where` is as narrow in PostgreSQL; `creating` tells it that.
-Nothing here knows who reads or writes a row.
+Times are Unix seconds (UTC); columns named after JSON contain JSON. Rows that change often are narrow: large and rarely
+read data (workflow file, spec, result) is in separate tables. Rows that are written for every task have ascending
+numeric keys: tasks that change together share pages, and a commit writes a tenth of what random ids would cost. An
+index with a `sqlite_where` is partial in PostgreSQL, too; `migrate` applies it there.
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ metadata = MetaData(
     }
 )
 
-# Every row belongs to a project; there is one until there are more.
+# Every row belongs to a project; this one always exists.
 DEFAULT_PROJECT: Final = "default"
 
 SERIAL: Final = BigInteger().with_variant(Integer, "sqlite")
@@ -67,7 +66,7 @@ api_keys = Table(
     sqlite_autoincrement=True,
 )
 
-# `login` codes (used once) and `browser` sessions; both stand for a key.
+# Single-use `login` codes and `browser` sessions; both belong to a key.
 sessions = Table(
     "sessions",
     metadata,
@@ -78,6 +77,7 @@ sessions = Table(
     sqlite_with_rowid=False,
 )
 
+# `open_tasks`, `failed_tasks` and `cancelled_tasks` are counters, so that the end of a task needs no scan.
 workflows = Table(
     "workflows",
     metadata,
@@ -99,7 +99,7 @@ workflows = Table(
     sqlite_autoincrement=True,
 )
 
-# `size_bytes`: of the document, and of what is stored of it once more with each of its tasks.
+# `size_bytes`: size of the workflow file, and of its copies in the specs of its tasks.
 workflow_documents = Table(
     "workflow_documents",
     metadata,
@@ -109,9 +109,9 @@ workflow_documents = Table(
     Column("size_bytes", BigInteger, nullable=False),
 )
 
-# `rank` orders a queue: the time of queueing, moved forward for priority, so that ageing costs no update.
+# `rank` orders a queue: the queueing time, shifted by the priority, so that ageing needs no updates.
 #
-# Waiting tasks with one `merge_key` may run as one; it names their owner too.
+# Queued tasks with the same `merge_key` may run as one; the key includes their owner.
 #
 tasks = Table(
     "tasks",
@@ -162,7 +162,7 @@ tasks = Table(
     sqlite_autoincrement=True,
 )
 
-# `spec` is what the user wrote; `resolved` the same with its references replaced, once what they name has ended.
+# `spec` is the user's text; `resolved` has its references replaced, once the referenced tasks have ended.
 task_documents = Table(
     "task_documents",
     metadata,
@@ -174,7 +174,7 @@ task_documents = Table(
     Column("resolved", Text),
 )
 
-# Which artifacts a task reads: they cannot be removed before it is final.
+# Artifacts that a task reads: they cannot be deleted before the task is final.
 task_inputs = Table(
     "task_inputs",
     metadata,
@@ -184,7 +184,7 @@ task_inputs = Table(
     sqlite_with_rowid=False,
 )
 
-# What tasks need of a worker; tasks with equal needs share a row, so that placement looks at each need once.
+# Tasks with equal requirements share a row, so that placement matches each requirement once.
 requirements = Table(
     "requirements",
     metadata,
@@ -220,16 +220,16 @@ attempts = Table(
     Index("ix_attempts_gang", "gang_of", sqlite_where=_GANG),
     sqlite_with_rowid=False,
 )
-"""`merged_into`: the attempt whose offer carries this one; it takes no slot of its own.
+"""`merged_into`: the attempt whose run includes this one; it takes no slot of its own.
 
-`gpus`: UUIDs of the devices that it was given, separated by commas; null where the worker chooses by itself.
+`gpus`: comma-separated UUIDs of the assigned devices; null if the worker chooses them itself.
 
-`gang_of`: the attempt of the first node, of the nodes of a training on several workers; the first names itself. Only
-the first is an attempt of the task, the others share its number. `node_rank` counts them from 0, `gang_point` is where
-the first waits for the others (host:port), `gang_failed_at` when one said that it had lost the others.
+`gang_of`: for a training run on several workers, the attempt of the first node; the first node refers to itself. Only
+the first node counts as an attempt of the task, the others share its number. `node_rank` counts from 0, `gang_point` is
+the rendezvous endpoint (host:port), `gang_failed_at` the time at which a node reported that it lost the others.
 """
 
-# What a running attempt was asked for, or a worker itself: then there is no task.
+# Commands to a running attempt, or without a task to a worker.
 commands = Table(
     "commands",
     metadata,
@@ -251,9 +251,9 @@ commands = Table(
     sqlite_with_rowid=False,
 )
 
-# Where the next attempt of a task begins, if not at the newest checkpoint that can be had.
+# Where the next attempt of a task starts, if not at the newest available checkpoint.
 #
-# `from_task_id`: the task whose folder on `worker_id` holds the checkpoint; `bound`: nobody else has it.
+# `from_task_id`: the task whose folder on `worker_id` has the checkpoint; `bound`: no other worker has it.
 #
 resumes = Table(
     "resumes",
@@ -266,6 +266,7 @@ resumes = Table(
     sqlite_with_rowid=False,
 )
 
+# Workers that let an offer of a task expire: the task is not offered there again before `until`.
 void_offers = Table(
     "void_offers",
     metadata,
@@ -276,6 +277,7 @@ void_offers = Table(
     sqlite_with_rowid=False,
 )
 
+# Failed offers in a row, per worker and kind of task; after enough `strikes` none is made before `until`.
 cordons = Table(
     "cordons",
     metadata,
@@ -286,7 +288,7 @@ cordons = Table(
     sqlite_with_rowid=False,
 )
 
-# Removed tasks whose job folder a worker still has.
+# Deleted tasks whose job folder a worker still has.
 discards = Table(
     "discards",
     metadata,
@@ -295,6 +297,7 @@ discards = Table(
     sqlite_with_rowid=False,
 )
 
+# `state_id`: the worker's state folder; `session`: its current process; `capabilities`: JSON.
 workers = Table(
     "workers",
     metadata,
@@ -311,6 +314,7 @@ workers = Table(
     sqlite_with_rowid=False,
 )
 
+# Ids ascend in commit order, because writes are serialized: a reader that continues after an id misses nothing.
 events = Table(
     "events",
     metadata,
@@ -330,7 +334,7 @@ events = Table(
     sqlite_autoincrement=True,
 )
 
-# `hidden_after`: what counts went on from that step elsewhere; points beyond it are superseded, all where it is -1.
+# `hidden_after`: a later launch continued from this step; later points are superseded, all of them if it is -1.
 launches = Table(
     "launches",
     metadata,
@@ -347,7 +351,7 @@ launches = Table(
     sqlite_with_rowid=False,
 )
 
-# `curve`: the same for points with the same names in the same series; see `journal.curve_of`.
+# `curve`: identifies points with the same value names in the same series; see `journal.curve_of`.
 metric_points = Table(
     "metric_points",
     metadata,
@@ -365,7 +369,7 @@ metric_points = Table(
     sqlite_with_rowid=False,
 )
 
-# Records that are not metrics: checkpoints, predictions, events, and what could not be read.
+# Records that are not metrics: checkpoints, predictions, events, and unreadable lines.
 journal_records = Table(
     "journal_records",
     metadata,
@@ -377,7 +381,7 @@ journal_records = Table(
     sqlite_with_rowid=False,
 )
 
-# `base`: where in the task's log the attempt's bytes start; `received`: how many there are.
+# `base`: offset of the attempt's bytes in the task's log; `received`: their number.
 log_streams = Table(
     "log_streams",
     metadata,
@@ -388,6 +392,7 @@ log_streams = Table(
     sqlite_with_rowid=False,
 )
 
+# Keyed by the end offset, so that a read from an offset is a range scan.
 log_chunks = Table(
     "log_chunks",
     metadata,
@@ -397,6 +402,7 @@ log_chunks = Table(
     sqlite_with_rowid=False,
 )
 
+# One row per project: a project must not learn from the server that another one has a file.
 blobs = Table(
     "blobs",
     metadata,
@@ -407,7 +413,7 @@ blobs = Table(
     sqlite_with_rowid=False,
 )
 
-# Who was told that a file is there and has not published it yet.
+# Holders that know that a file is stored and have not published it yet: it must not be collected meanwhile.
 blob_pins = Table(
     "blob_pins",
     metadata,
@@ -451,7 +457,7 @@ artifact_files = Table(
     sqlite_with_rowid=False,
 )
 
-# What the training-agent protocol says of a task: how it was registered, and which parameters were changed since.
+# Registrations of the training-agent protocol, and parameters that were changed since.
 training_jobs = Table(
     "training_jobs",
     metadata,
@@ -463,7 +469,7 @@ training_jobs = Table(
     sqlite_with_rowid=False,
 )
 
-# How many log lines an attempt has reported; a repetition is recognised by the number of its first line.
+# Number of log lines that an attempt has reported; a repetition is recognized by the number of its first line.
 reported_lines = Table(
     "reported_lines",
     metadata,

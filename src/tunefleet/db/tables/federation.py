@@ -1,7 +1,7 @@
-"""The tables of federations; part of the schema of `tables`.
+"""Tables of federations; part of the schema of `tables`.
 
-Files of updates and versions are named by digest and kept by pins: an update's until its round has ended, a version's
-as long as the federation is there.
+Files of updates and versions are identified by digest and kept by pins: an update's until its round has ended, a
+version's as long as the federation exists.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ _COUNTED: Final = text("state = 'counted'")
 _WAITING: Final = text("state = 'waiting'")
 _OF_A_ROUND: Final = text("round IS NOT NULL")
 
-# `seq` is the whole number that the upload guide calls a job by. `contract`: what each update must be, taken from the
-# first; `version`: the newest, 0 for none; `round`: the newest; `task_seq`: the training whose parts take part.
+# `seq` is the job number of the upload guide. `contract`: requirements on each update, taken from the first one;
+# `version`: the newest, 0 for none; `round`: the newest; `task_seq`: the training task whose shards take part.
 federations = Table(
     "federations",
     metadata,
@@ -40,7 +40,7 @@ federations = Table(
     sqlite_autoincrement=True,
 )
 
-# Workers that a federation has heard of; `values_digest`: of the weights that one sent last; `attempt`: the newest.
+# Known workers of a federation; `values_digest`: digest of the last weights of each; `attempt`: the newest.
 federation_members = Table(
     "federation_members",
     metadata,
@@ -59,9 +59,9 @@ federation_members = Table(
     sqlite_with_rowid=False,
 )
 
-# `holder` works on a closed round until `lease_until`, which without a holder is when to try again.
+# `holder` works on a closed round until `lease_until`; without a holder that is the time of the next try.
 #
-# `participants`: JSON list, null if whoever comes takes part; `result`: what was aggregated and is to be published.
+# `participants`: JSON list, null if any worker may take part; `result`: the aggregate to publish.
 #
 federation_rounds = Table(
     "federation_rounds",
@@ -85,11 +85,11 @@ federation_rounds = Table(
     sqlite_with_rowid=False,
 )
 
-# One worker's adapters. `round`: where it counts; null while it waits for one. `tokenizer`: JSON, path → digest.
+# `round`: the round in which an update counts; null while it waits for one. `tokenizer`: JSON, path → digest.
 #
-# `upload_digest`: of the weights as they came, `model_digest`: of the same as floats, if they came quantized.
-# `rows_before`: rows of its training that updates before it have weighed, if its worker says so; `rows_after`: those up
-# to its own end.
+# `upload_digest`: digest of the weights as uploaded; `model_digest`: as floats, if they were quantized.
+# `rows_before`: training rows that earlier updates cover, if the worker reports it; `rows_after`: the rows up to the
+# end of this one.
 federation_updates = Table(
     "federation_updates",
     metadata,
@@ -131,9 +131,9 @@ federation_updates = Table(
     sqlite_autoincrement=True,
 )  # fmt: skip
 
-# `equals`: the version that a rollback brought back. `files`: JSON list of path, digest, size; `archive_…`: of the
-# `.tar.gz` of them, once somebody has asked for it; `state_digest`: of the outer optimizer's state; `summary` and
-# `report`: JSON, what a list shows and all the rest.
+# `equals`: the version that a rollback restored; `files`: JSON list of path, digest, size; `archive_…`: their
+# `.tar.gz`, built on the first request; `state_digest`: the outer optimizer's state; `summary` and `report`: JSON, the
+# part for lists and the rest.
 federation_versions = Table(
     "federation_versions",
     metadata,
@@ -157,7 +157,7 @@ federation_versions = Table(
     sqlite_with_rowid=False,
 )  # fmt: skip
 
-# Parts of a federation's data, dealt out to workers: `free`, `claimed` until `lease_until`, or `done`.
+# Chunks of a federation's data: `free`, `claimed` until `lease_until`, or `done`.
 federation_chunks = Table(
     "federation_chunks",
     metadata,
@@ -174,7 +174,7 @@ federation_chunks = Table(
     sqlite_with_rowid=False,
 )
 
-# Federations whose token was replaced: how often, and until when the one before is good as well.
+# Federations whose token was replaced: how often, and until when the previous one stays valid.
 federation_tokens = Table(
     "federation_tokens",
     metadata,

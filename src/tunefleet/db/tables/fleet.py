@@ -1,4 +1,4 @@
-"""The tables of pipelines, of what was decided about workers, and of notifications; part of the schema of `tables`."""
+"""Tables of pipelines, decisions about workers, and notifications; part of the schema of `tables`."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tunefleet.db.tables.core import SERIAL, metadata
 
 _WAITING: Final = text("state = 'waiting'")
 
-# Which tasks must be completed before a task; `name` is what its document calls them.
+# Tasks that must complete before a task; `name` is their name in its workflow file.
 task_edges = Table(
     "task_edges",
     metadata,
@@ -22,7 +22,7 @@ task_edges = Table(
     sqlite_with_rowid=False,
 )
 
-# Parts of a task that was spread over workers; `number` counts from 0.
+# Shards of a task; `number` counts from 0.
 shards = Table(
     "shards",
     metadata,
@@ -33,7 +33,7 @@ shards = Table(
     Column("total", Integer, nullable=False),
 )
 
-# What people, and the elastic scaling, have decided about a worker; it survives the worker's registrations.
+# Decisions about a worker by admins and by elastic scaling; they survive the worker's re-registration.
 worker_controls = Table(
     "worker_controls",
     metadata,
@@ -44,7 +44,7 @@ worker_controls = Table(
     sqlite_with_rowid=False,
 )
 
-# How busy a worker was; `body` is JSON (`wire.link.Load`).
+# Load history of workers; `body` is JSON (`Load`).
 worker_loads = Table(
     "worker_loads",
     metadata,
@@ -55,7 +55,7 @@ worker_loads = Table(
     sqlite_with_rowid=False,
 )
 
-# Where a user wants to hear of what; `events` are names separated by commas, `everyone`: of all users' tasks.
+# `events`: comma-separated names; `everyone`: whether it covers the tasks of all users.
 notification_channels = Table(
     "notification_channels",
     metadata,
@@ -75,7 +75,7 @@ notification_channels = Table(
     sqlite_autoincrement=True,
 )
 
-# What a document wants to be told to whom, of its task or its campaign: to a channel of the owner, or to `target`.
+# Subscriptions in a workflow or campaign file: to a channel of the owner, or to `target`.
 task_notices = Table(
     "task_notices",
     metadata,
@@ -88,7 +88,7 @@ task_notices = Table(
     sqlite_with_rowid=False,
 )
 
-# What is to be said to whom: written with the event's own transaction, delivered after it.
+# An outbox: written in the event's transaction, delivered after it, so that no notification is lost in a crash.
 notifications = Table(
     "notifications",
     metadata,

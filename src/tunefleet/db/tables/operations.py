@@ -1,4 +1,4 @@
-"""The tables of projects, of what attempts have used, and of the audit log; part of the schema of `tables`."""
+"""Tables of projects, usage, clusters, servers and the audit log; part of the schema of `tables`."""
 
 from __future__ import annotations
 
@@ -8,13 +8,12 @@ from sqlalchemy import BigInteger, Column, Double, Index, Integer, String, Table
 
 from tunefleet.db.tables.core import SERIAL, metadata
 
-# Who has made the project that every database has.
+# Creator of the default project.
 MADE_WITH_TABLES: Final = "tunefleet"
 _ON_GPUS: Final = text("gpu_s > 0")
 
-# `weight`: its part of a fleet that several want. Quotas, each null for none: tasks that run at once, GPU hours a
-# calendar month (UTC), bytes of stored files and of workflows' documents. `document_bytes`: of the latter, all that are
-# stored now.
+# `weight`: fair-share weight. Quotas, null for none: concurrent tasks, GPU hours per calendar month (UTC), bytes of
+# stored files and workflow files. `document_bytes`: current size of the workflow files.
 projects = Table(
     "projects",
     metadata,
@@ -31,8 +30,8 @@ projects = Table(
     sqlite_with_rowid=False,
 )
 
-# What an attempt has used, from its accept to its end; it stays when the task is removed. `share_s`: what counts for
-# the fair share; `energy_wh` and `cost` are null where nobody told any.
+# Usage of an attempt, from its acceptance to its end; kept when the task is deleted. `share_s`: fair-share seconds;
+# `energy_wh` and `cost` are null if unknown.
 usage = Table(
     "usage",
     metadata,
@@ -59,7 +58,7 @@ usage = Table(
     sqlite_autoincrement=True,
 )
 
-# What the GPUs of an open attempt have used so far, and what they drew at the last look.
+# Energy of an open attempt's GPUs so far, and their last measured power.
 attempt_energy = Table(
     "attempt_energy",
     metadata,
@@ -70,7 +69,7 @@ attempt_energy = Table(
     sqlite_with_rowid=False,
 )
 
-# One row a request that could change something: who, whence, what, and how it was answered. No bodies, no secrets.
+# One row per mutating request: actor, client address, route, target and status. No bodies, no secrets.
 audit_log = Table(
     "audit_log",
     metadata,
@@ -93,7 +92,7 @@ audit_log = Table(
 
 _LIVE: Final = text("state <> 'ended'")
 
-# Tasks that name an engine; the others get what workers are there.
+# Tasks that name a cluster engine; the others run on any registered worker.
 task_engines = Table(
     "task_engines",
     metadata,
@@ -128,18 +127,18 @@ cluster_jobs = Table(
     Index("ix_cluster_jobs_live", "state", sqlite_where=_LIVE),
     sqlite_autoincrement=True,
 )
-"""What was asked of a cluster for a task: `submitting`, `waiting` for its nodes, `running`, `leaving` since the task
-needs it no more, `ended`. `told`: why it stands there, in the cluster's words; `used`: whether a worker of it took the
-task; `barren`: whether it ended without that, though the task waited; `key_id`: the key of its workers, good for that
-task alone."""
+"""A job of a cluster for a task: `submitting`, `waiting` for its nodes, `running`, `leaving` because the task no longer
+needs it, `ended`. `told`: the cluster's reason for its state; `used`: whether one of its workers accepted the task;
+`barren`: whether it ended without that although the task was waiting; `key_id`: the key of its workers, valid only for
+that task."""
 
 
 _UNTOLD: Final = text("told_at IS NULL")
 
-# One row for each tracker of a cycle whose model was recorded: what it is told is derived from the cycle's steps.
+# An outbox: one row per tracker of a cycle with a recorded model; its content is derived from the cycle's steps.
 #
-# `revision`: how often the cycle was recorded anew, after its model was merged again; `recorded_at`: when it was last.
-# It is told at `told_at`, after `tries` failures of which `error` was the last one, and lies at `place`.
+# `revision`: how often the cycle was recorded again after another merge; `recorded_at`: time of the last record;
+# `told_at`: time of delivery; `tries` and `error`: failed deliveries and the last error; `place`: URL of the run.
 #
 campaign_tracking = Table(
     "campaign_tracking",
@@ -159,7 +158,7 @@ campaign_tracking = Table(
 )
 
 
-# One row: who leads. `epoch` grows with each leader; without a `server_id` the last one has given it back.
+# A single row. `epoch` grows with each leader; without a `server_id` the last leader has released the lead.
 leader = Table(
     "leader",
     metadata,
@@ -172,7 +171,7 @@ leader = Table(
     Column("since", Double, nullable=False),
 )
 
-# The servers that are there; one that was killed stays until others have missed it for long.
+# Running servers; the row of a killed server is deleted by others after a timeout.
 servers = Table(
     "servers",
     metadata,
@@ -187,8 +186,8 @@ servers = Table(
 )
 
 
-# `name` is that of the place in the store, `ref` what the store calls the upload. Nobody gives a file up as long as
-# `busy_until`, a Unix time, is younger than the grace of garbage: somebody goes on with it, or it is being read.
+# `name`: object name in the store; `ref`: the store's id of the upload. An upload is not aborted while `busy_until`, a
+# Unix time, is within the grace period of garbage collection: it is being continued or verified.
 arriving_files = Table(
     "arriving_files",
     metadata,
@@ -206,7 +205,7 @@ arriving_files = Table(
 )
 
 
-# Tokens with which a machine joins, once; `worker_id` and `tags` (JSON) bind whoever joins, `key_id` is its key.
+# Single-use tokens; `worker_id` and `tags` (JSON) are fixed for the joining worker, `key_id` is its key.
 invitations = Table(
     "invitations",
     metadata,
@@ -227,7 +226,7 @@ invitations = Table(
 )
 
 
-# `traceparent` names the span of the whole task, in W3C's form; `parent` is the one that the submit came with.
+# `traceparent`: the task's span in W3C format; `parent`: the span of its submission.
 task_traces = Table(
     "task_traces",
     metadata,
@@ -238,8 +237,8 @@ task_traces = Table(
 )
 
 
-# What of a task's journals is kept: records beside points and their characters, the characters of points, the names of
-# their series (JSON), and of what it was said already that more is left out (JSON).
+# Totals of a task's stored journals: other records and their characters, characters of points, names of the series
+# (JSON), and what has already been reported as omitted (`told`, JSON).
 journal_room = Table(
     "journal_room",
     metadata,
@@ -252,7 +251,7 @@ journal_room = Table(
     sqlite_with_rowid=False,
 )
 
-# Which predictions a launch has reported: a repetition is found by the digest of what makes it one.
+# Predictions that a launch has reported: a repetition is recognized by its digest.
 reported_predictions = Table(
     "reported_predictions",
     metadata,

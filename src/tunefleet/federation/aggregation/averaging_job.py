@@ -1,4 +1,4 @@
-"""One average while it is made: what goes in, and what the report will say."""
+"""State of one aggregation: inputs and report data."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ Shapes = dict[str, tuple[str, tuple[int, ...]]]
 
 
 @dataclass
-class Making:
-    """One average while it is made.
+class AveragingJob:
+    """State of one aggregation.
 
     Args:
         sources: The updates, ordered by worker.
-        previous: The global adapter that they began from; null before the first version.
-        into: Folder of the outcome.
-        dtype: Type of the outcome; null for that of the updates.
-        state: The server optimiser's state before.
-        new_state: Where its state is written.
+        previous: The global adapter that they started from; `None` before the first version.
+        into: Output folder.
+        dtype: Output type; `None` for that of the updates.
+        state: The server optimizer's previous state.
+        new_state: Output file of its new state.
     """
 
     spec: StrategySpec
@@ -46,18 +46,18 @@ class Making:
     bytes_written: int = 0
 
     def dtype_of(self, name: str) -> str:
-        """Return the type that a tensor of the outcome has."""
+        """Return the output type of a tensor."""
         return self.dtype or common_dtype(self.sources, name)
 
     def shapes(self, names: Iterable[str], like: Source) -> Shapes:
-        """Return type and shape of tensors of the outcome that are shaped as an adapter's."""
+        """Return type and shape of output tensors that are shaped like an adapter's."""
         return {name: (self.dtype_of(name), like.file.tensors[name].shape) for name in names}
 
     def shares(self, of: list[Source] | None = None) -> list[float]:
-        """Weigh updates, and put that into the report.
+        """Compute the weights of updates, and add them to the report.
 
         Args:
-            of: Those that count; by default all.
+            of: The updates that count. Default: all.
         """
         counted = self.sources if of is None else of
         found = weights(counted, self.spec)
@@ -65,10 +65,10 @@ class Making:
         return found
 
     def clip(self, *, factors: bool) -> list[float]:
-        """Return how much of each update's change is kept, and put into the report what is shortened.
+        """Return which part of each update's change is kept, and add clipped ones to the report.
 
         Args:
-            factors: Whether factors are averaged; else products.
+            factors: Whether factors are averaged, not products.
         """
         most = self.spec.clip_norm
         if most is None:
@@ -80,15 +80,15 @@ class Making:
             if part < 1.0:
                 self.clipped[source.worker] = part
         if self.previous is None and self.sources[0].parts.whole:
-            self.notes.append("Layers that are trained whole are not shortened before there is a global adapter.")
+            self.notes.append("Fully trained layers are not clipped before the first global version.")
         return kept
 
 
 def weights(sources: Sequence[Source], spec: StrategySpec) -> list[float]:
-    """Return each update's weight; they sum to one over what is there.
+    """Return the weights of the updates, which sum to one.
 
     Args:
-        spec: Whether examples count, and how many at most.
+        spec: The weighting, and the maximum of examples that count.
     """
     if spec.weighting == "examples":
         most = spec.max_examples or math.inf

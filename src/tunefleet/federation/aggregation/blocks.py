@@ -1,4 +1,4 @@
-"""Work on tensors block by block, on two threads, in memory that does not depend on how many adapters there are."""
+"""Processes tensors in blocks on two threads, with memory that does not depend on the number of adapters."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ import numpy as np
 from tunefleet.federation.aggregation.sources import Ingredient
 from tunefleet.federation.floats import Array
 
-# Values of a block: 256 KiB of float32, so that what is added up stays in the processor's cache.
+# Values per block: 256 KiB of float32, so that the running sum stays in the CPU cache.
 BLOCK: Final = 1 << 16
-# One reads while the other adds; more are bound by memory.
+# One thread reads while the other adds; more threads are limited by memory bandwidth.
 THREADS: Final = 2
 
 
 class Span(NamedTuple):
-    """A piece of a tensor, counted along the flattened tensor."""
+    """A range of a flattened tensor."""
 
     name: str
     start: int
@@ -26,11 +26,11 @@ class Span(NamedTuple):
 
 
 def spans(sizes: Mapping[str, int], block: int = BLOCK) -> list[Span]:
-    """Cut tensors into pieces.
+    """Split tensors into pieces.
 
     Args:
-        sizes: How many values each tensor has.
-        block: Most values of a piece.
+        sizes: Number of values of each tensor.
+        block: Maximum number of values of a piece.
     """
     return [
         Span(name, start, min(start + block, size)) for name, size in sizes.items() for start in range(0, size, block)
@@ -38,14 +38,14 @@ def spans(sizes: Mapping[str, int], block: int = BLOCK) -> list[Span]:
 
 
 def in_threads(work: Callable[[Iterable[Span]], None], pieces: Sequence[Span], threads: int = THREADS) -> None:
-    """Do the pieces on some threads, each with its own part of the file.
+    """Process pieces in threads, each with a contiguous part of the file.
 
     Args:
-        work: Does some pieces one after the other, with buffers of its own.
-        threads: How many.
+        work: Processes pieces sequentially, with its own buffers.
+        threads: Number of threads.
 
     Raises:
-        Exception: The first that a thread raised.
+        Exception: The first exception of a thread.
     """
     share = -(-len(pieces) // threads)
     parts = [pieces[start : start + share] for start in range(0, len(pieces), share or 1)]
@@ -58,13 +58,13 @@ def in_threads(work: Callable[[Iterable[Span]], None], pieces: Sequence[Span], t
 
 
 def mix(ingredients: Sequence[Ingredient], start: int, out: Array, scratch: Array) -> None:
-    """Write the weighted sum of a piece of some tensors.
+    """Compute the weighted sum of a piece of several tensors.
 
     Args:
         ingredients: The tensors with their factors.
-        start: First value of the piece.
-        out: The piece; it is overwritten.
-        scratch: As many values; they are overwritten.
+        start: Index of the first value.
+        out: Output array.
+        scratch: Temporary array of the same size.
     """
     first = True
     for ingredient in ingredients:

@@ -1,4 +1,4 @@
-"""The strategies that work on the factors, number by number; all updates have equal ranks there."""
+"""Strategies on the factors, elementwise; all updates must have equal ranks."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from contextlib import ExitStack
 
 from tunefleet.errors import InputError
 from tunefleet.federation.adapter import TENSORS, AdapterConfig
-from tunefleet.federation.aggregation.averaging_job import Making
+from tunefleet.federation.aggregation.averaging_job import AveragingJob
 from tunefleet.federation.aggregation.coordinates import combine_ordered, middle, trimmed
 from tunefleet.federation.aggregation.fedopt import ServerOptimizer
 from tunefleet.federation.aggregation.linear import Recipe, combine, copy_frozen, recipe
@@ -14,68 +14,70 @@ from tunefleet.federation.aggregation.sources import Source, check_ranks, compar
 from tunefleet.federation.safetensors_writer import AdapterWriter
 
 
-def mean(made: Making) -> AdapterConfig:
-    """Write the weighted mean (`fedavg`, `fedprox`), or a server optimiser's step towards it.
+def mean(job: AveragingJob) -> AdapterConfig:
+    """Write the weighted mean (`fedavg`, `fedprox`), or a server optimizer's step towards it.
 
     Returns:
-        The config of the outcome.
+        The output config.
     """
-    like = _comparable(made, f"The strategy {made.spec.name}, which averages factors number by number,")
-    mixed = recipe(made.sources, made.shares(), kept=made.clip(factors=True), previous=made.previous)
+    like = _comparable(job, f"The strategy {job.spec.name}, which averages factors elementwise,")
+    mixed = recipe(job.sources, job.shares(), kept=job.clip(factors=True), previous=job.previous)
     with ExitStack() as stack:
-        written = stack.enter_context(AdapterWriter(made.into / TENSORS, made.shapes(mixed, like)))
-        optimizer = _optimizer(made, like, stack) if made.spec.keeps_state else None
+        written = stack.enter_context(AdapterWriter(job.into / TENSORS, job.shapes(mixed, like)))
+        optimizer = _optimizer(job, like, stack) if job.spec.keeps_state else None
         combine(_moving(mixed, like), written, None if optimizer is None else optimizer.step)
-        copy_frozen(made.sources, like.parts.frozen, written)
-    made.bytes_written += written.size_bytes
+        copy_frozen(job.sources, like.parts.frozen, written)
+    job.bytes_written += written.size_bytes
     return like.config
 
 
-def ordered(made: Making) -> AdapterConfig:
-    """Write the median, or the mean without the outermost (`trimmed_mean`), of each number.
+def ordered(job: AveragingJob) -> AdapterConfig:
+    """Write the elementwise median, or the mean without the extremes (`trimmed_mean`).
 
     Returns:
-        The config of the outcome.
+        The output config.
 
     Raises:
         InputError: If there are fewer than three updates.
     """
-    like = _comparable(made, f"The strategy {made.spec.name}, which orders factors number by number,")
-    count = len(made.sources)
-    if count < made.spec.min_updates:
+    like = _comparable(job, f"The strategy {job.spec.name}, which sorts factors elementwise,")
+    count = len(job.sources)
+    if count < job.spec.min_updates:
         raise InputError(
-            f"{made.spec.name} needs {made.spec.min_updates} updates; there are {count}.",
-            hint="Raise min_workers, or take another strategy.",
+            f"{job.spec.name} requires {job.spec.min_updates} updates; there are {count}.",
+            hint="Raise min_workers, or use another strategy.",
         )
-    cut = middle(count) if made.spec.name == "median" else trimmed(count, made.spec.trim or 0.0)
-    made.weights.update({source.worker: 1.0 / count for source in made.sources})
-    made.notes.append(f"Of each number, the {cut} smallest and the {cut} largest of {count} were left out.")
-    kept = made.clip(factors=True)
-    mixed = recipe(made.sources, [1.0] * count, kept=kept, previous=made.previous, rest=False)
-    old = {} if made.previous is None or min(kept) == 1.0 else comparable(made.previous, like)
-    with AdapterWriter(made.into / TENSORS, made.shapes(mixed, like)) as written:
+    cut = middle(count) if job.spec.name == "median" else trimmed(count, job.spec.trim or 0.0)
+    job.weights.update({source.worker: 1.0 / count for source in job.sources})
+    job.notes.append(
+        f"Of the {count} values of each parameter, the {cut} smallest and the {cut} largest were excluded."
+    )
+    kept = job.clip(factors=True)
+    mixed = recipe(job.sources, [1.0] * count, kept=kept, previous=job.previous, rest=False)
+    old = {} if job.previous is None or min(kept) == 1.0 else comparable(job.previous, like)
+    with AdapterWriter(job.into / TENSORS, job.shapes(mixed, like)) as written:
         combine_ordered(_moving(mixed, like), cut, written, old, kept)
-        copy_frozen(made.sources, like.parts.frozen, written)
-    made.bytes_written += written.size_bytes
+        copy_frozen(job.sources, like.parts.frozen, written)
+    job.bytes_written += written.size_bytes
     return like.config
 
 
-def _comparable(made: Making, why: str) -> Source:
-    """Make sure that factors can be compared; returns the adapter that the outcome is shaped as."""
-    needed = made.previous if made.spec.clip_norm is not None or made.spec.keeps_state else None
-    check_ranks([*made.sources, *([] if needed is None else [needed])], why)
-    return made.sources[0]
+def _comparable(job: AveragingJob, why: str) -> Source:
+    """Check that factors are comparable; returns the adapter with the output's shapes."""
+    needed = job.previous if job.spec.clip_norm is not None or job.spec.keeps_state else None
+    check_ranks([*job.sources, *([] if needed is None else [needed])], why)
+    return job.sources[0]
 
 
 def _moving(mixed: Recipe, like: Source) -> Recipe:
     return {name: each for name, each in mixed.items() if name not in like.parts.frozen}
 
 
-def _optimizer(made: Making, like: Source, stack: ExitStack) -> ServerOptimizer:
-    if made.new_state is None:
-        raise InputError(f"The strategy {made.spec.name} needs a file for its optimiser's state (new_state).")
-    if made.previous is None:
-        made.notes.append("The first version is the average itself; the optimiser begins with the second.")
+def _optimizer(job: AveragingJob, like: Source, stack: ExitStack) -> ServerOptimizer:
+    if job.new_state is None:
+        raise InputError(f"The strategy {job.spec.name} requires a file for its optimizer's state (new_state).")
+    if job.previous is None:
+        job.notes.append("The first version is the plain average; the optimizer starts with the second.")
     shapes = {name: tensor.shape for name, tensor in like.file.tensors.items() if name not in like.parts.frozen}
-    before = None if made.previous is None else comparable(made.previous, like)
-    return stack.enter_context(ServerOptimizer(made.spec, before, shapes, made.state, made.new_state))
+    before = None if job.previous is None else comparable(job.previous, like)
+    return stack.enter_context(ServerOptimizer(job.spec, before, shapes, job.state, job.new_state))

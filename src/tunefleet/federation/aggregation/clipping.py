@@ -1,8 +1,8 @@
 """Norm clipping: no update changes the global adapter by more than a given length.
 
-The length of a change is the Frobenius norm of what it changes scale · B · A by, over all layers, and of what it
-changes whole layers by. Before the first version there is no adapter to change: then it is that of the update itself,
-and layers that are trained whole are left as they are.
+The length of a change is the Frobenius norm of its change of scale · B · A over all layers, and of fully trained
+layers. Before the first version there is no adapter to change: then it is the length of the update itself, and fully
+trained layers are not clipped.
 """
 
 from __future__ import annotations
@@ -17,30 +17,30 @@ from tunefleet.federation.aggregation.blocks import BLOCK, spans
 from tunefleet.federation.aggregation.distances import squared_norms_and_distances
 from tunefleet.federation.aggregation.sources import Source
 from tunefleet.federation.aggregation.stacks import Piece, Stack
-from tunefleet.federation.floats import Room, Wide
+from tunefleet.federation.floats import Buffers, Wide
 
 _HALVINGS: Final = 60
 
 
 def lengths(sources: Sequence[Source], previous: Source | None) -> list[float]:
-    """Return how much each update changes the global adapter.
+    """Return the length of each update's change of the global adapter.
 
     Args:
-        previous: The global adapter; null before the first version.
+        previous: The global adapter; `None` before the first version.
     """
     if previous is None:
         squares = [squared_norms_and_distances([source])[0][0] for source in sources]
     else:
-        # One by one with the global adapter: all at once would cost the square of how many there are.
+        # Each one separately with the global adapter: all together would cost the square of their number.
         squares = [squared_norms_and_distances([source, previous])[1][0, 1] for source in sources]
     return [math.sqrt(square) for square in squares]
 
 
 def kept_of_products(found: Sequence[float], most: float) -> list[float]:
-    """Return how much of each change is kept where products are averaged: there a part of it has that part's length.
+    """Return which part of each change to keep if products are averaged, where the length is proportional.
 
     Args:
-        most: The longest that is allowed.
+        most: Maximum length.
     """
     return [1.0 if length <= most else most / length for length in found]
 
@@ -48,15 +48,15 @@ def kept_of_products(found: Sequence[float], most: float) -> list[float]:
 def kept_of_factors(
     sources: Sequence[Source], previous: Source | None, found: Sequence[float], most: float
 ) -> list[float]:
-    """Return how much of each change is kept where factors are averaged, so that the product's change is short enough.
+    """Return which part of each change to keep if factors are averaged, so that the product's change is short enough.
 
     A part t of the way from (B₀, A₀) to (B, A) changes the product by t X + t² Y with X = δB A₀ + B₀ δA and
-    Y = δB δA; its length is a polynomial of t, known from three numbers.
+    Y = δB δA; its squared length is a polynomial of t with three coefficients.
 
     Args:
-        previous: The global adapter, of the same rank; null before the first version: then only B is shortened.
-        found: The lengths of the whole changes.
-        most: The longest that is allowed.
+        previous: The global adapter of the same rank; `None` before the first version: then only B is scaled.
+        found: The lengths of the complete changes.
+        most: Maximum length.
     """
     if previous is None:
         return kept_of_products(found, most)
@@ -68,6 +68,7 @@ def kept_of_factors(
 
 def _part(straight: float, mixed: float, bent: float, most: float) -> float:
     low, high = 0.0, 1.0
+    # Bisection: sixty halvings exceed the precision of float64.
     for _ in range(_HALVINGS):
         t = (low + high) / 2
         if t * t * straight + 2 * t**3 * mixed + t**4 * bent <= most:
@@ -80,7 +81,7 @@ def _part(straight: float, mixed: float, bent: float, most: float) -> float:
 def _polynomial(source: Source, previous: Source) -> tuple[float, float, float]:
     """Return ‖X‖², ⟨X, Y⟩ and ‖Y‖² over all layers."""
     straight = mixed = bent = 0.0
-    room = Room()
+    buffers = Buffers()
     for module, layer in source.parts.layers.items():
         before = previous.parts.layers[module]
         stack = Stack(
@@ -88,7 +89,7 @@ def _polynomial(source: Source, previous: Source) -> tuple[float, float, float]:
                 Piece(source.worker, source.file, layer, layer.scale),
                 Piece(previous.worker, previous.file, before, before.scale),
             ],
-            room,
+            buffers,
         )
         left, right = (_differences(gram, layer.rank) for gram in stack.grams())
         rank = layer.rank

@@ -1,11 +1,10 @@
-"""Robust rules that look at each number by itself: the median, and the mean without the outermost.
+"""Elementwise robust rules: the median, and the mean without extremes.
 
-They work on the factors, which mean something only in one basis: as (B R)(R⁻¹ A) is the same update as B · A for every
-R, an update in another basis looks like an outlier, or pulls the median anywhere. So ranks must be equal, and the
-workers must begin each round from the published adapter. Examples do not weigh: a liar would claim many.
-`krum` and `multi_krum` compare products and have no such limit.
-
-Source: Yin et al. 2018, https://arxiv.org/abs/1803.01498.
+They work on the factors, which are only meaningful in one basis: because (B R)(R⁻¹ A) is the same update as B · A for
+every R, an update in another basis looks like an outlier, or shifts the median arbitrarily. So ranks must be equal, and
+the workers must start each round from the published adapter. Updates are not weighted by examples, because a malicious
+worker could claim many. `krum` and `multi_krum` compare products and have no such limit. Source: Yin et al. 2018,
+https://arxiv.org/abs/1803.01498.
 """
 
 from __future__ import annotations
@@ -21,37 +20,36 @@ from tunefleet.federation.aggregation.sources import Ingredient
 from tunefleet.federation.floats import Array
 from tunefleet.federation.safetensors_writer import AdapterWriter
 
-# Of all updates' pieces together, on all threads.
+# Memory limit for the pieces of all updates on all threads.
 _MAX_BYTES: Final = 16 << 20
 
 
 def trimmed(count: int, trim: float) -> int:
-    """Return how many of `count` numbers are left out at each end.
+    """Return how many of `count` values are excluded at each end.
 
     Args:
-        count: How many there are; 3 or more.
-        trim: Which part of them; at least one number is left out.
+        count: Number of values; 3 or more.
+        trim: Fraction to exclude; at least one value is excluded.
     """
-    # 0.29 of 100 is a little less than 29 in floats.
+    # In floating point 0.29 · 100 is slightly less than 29.
     return min(max(1, int(trim * count + 1e-9)), (count - 1) // 2)
 
 
 def middle(count: int) -> int:
-    """Return how many of `count` ordered numbers stand before the median, or before the two around it."""
+    """Return how many of `count` sorted values are before the median, or before the two middle ones."""
     return (count - 1) // 2
 
 
 def combine_ordered(
     rows: Recipe, cut: int, written: AdapterWriter, old: Mapping[str, Ingredient], kept: Sequence[float]
 ) -> None:
-    """Order each number over the updates, leave some out at both ends, and write the mean of the rest.
+    """Sort each parameter over the updates, exclude values at both ends, and write the mean of the rest.
 
     Args:
-        rows: By tensor, the updates.
-        cut: How many are left out at each end.
-        old: By tensor, the global adapter; what is not kept of an update's change is made up from it. Empty if nothing
-            is to be made up.
-        kept: How much of each update's change is kept.
+        rows: The updates, by tensor.
+        cut: Number of values to exclude at each end.
+        old: The global adapter, by tensor, which replaces the clipped part of a change. Empty if nothing is clipped.
+        kept: Which part of each update's change is kept.
     """
     count = max(len(each) for each in rows.values())
     block = max(1024, min(BLOCK, _MAX_BYTES // (4 * THREADS * count)))
@@ -93,10 +91,10 @@ def _mean(lines: Sequence[Array]) -> Array:
 
 
 def order(lines: Sequence[Array]) -> None:
-    """Order numbers over several arrays in place: afterwards the first has the smallest of each place.
+    """Sort elementwise over several arrays in place: the first gets the smallest value of each position.
 
     Args:
-        lines: Arrays of one length.
+        lines: Arrays of equal length.
     """
     smaller = np.empty_like(lines[0])
     for low, high in network(len(lines)):
@@ -106,7 +104,7 @@ def order(lines: Sequence[Array]) -> None:
 
 
 def network(count: int) -> Iterator[tuple[int, int]]:
-    """Yield the comparisons that order any `count` numbers, whatever they are.
+    """Yield the comparisons of a sorting network for `count` values.
 
     Source: Batcher's merge exchange, Knuth, The Art of Computer Programming 3, 5.2.2 M.
     """

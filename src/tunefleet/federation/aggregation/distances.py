@@ -1,7 +1,7 @@
-"""How long updates are and how far they lie apart, measured between products, whatever basis their factors are in.
+"""Norms of updates and distances between them, measured on products, whatever basis their factors are in.
 
-A distance between factors is none between updates: (B R)(R⁻¹ A) is the same update for every R. Between products it
-costs no more, as only matrices of the size of the ranks are needed.
+A distance between factors is not a distance between updates: (B R)(R⁻¹ A) is the same update for every R. Distances
+between products cost no more, because they only need matrices of the size of the ranks.
 """
 
 from __future__ import annotations
@@ -13,23 +13,23 @@ import numpy as np
 from tunefleet.federation.aggregation.blocks import BLOCK, spans
 from tunefleet.federation.aggregation.sources import Source
 from tunefleet.federation.aggregation.stacks import stack_of
-from tunefleet.federation.floats import Room, Wide
+from tunefleet.federation.floats import Buffers, Wide
 
 
 def squared_norms_and_distances(sources: Sequence[Source]) -> tuple[Wide, Wide]:
-    """Measure updates over all layers, those that are trained whole included.
+    """Measure updates over all layers, including fully trained ones.
 
     Args:
         sources: The adapters; ranks and alphas may differ.
 
     Returns:
-        Of each adapter the squared Frobenius norm of scale · B · A over all layers (of layers that are trained whole
-        the base is not known here, so they do not count); and of each pair the squared distance, in which they do.
+        The squared Frobenius norm of each adapter's scale · B · A over all layers (fully trained layers do not count,
+        because their base is unknown here), and the squared distance of each pair, in which they do.
     """
     count = len(sources)
-    inner, room = np.zeros((count, count)), Room()
+    inner, buffers = np.zeros((count, count)), Buffers()
     for module in sources[0].parts.layers:
-        stack = stack_of(sources, module, [1.0] * count, room)
+        stack = stack_of(sources, module, [1.0] * count, buffers)
         inner += stack.products(stack.grams())
     norms = np.diag(inner).copy()
     inner += _whole(sources)
@@ -40,7 +40,7 @@ def squared_norms_and_distances(sources: Sequence[Source]) -> tuple[Wide, Wide]:
 
 
 def _whole(sources: Sequence[Source]) -> Wide:
-    """Return the inner products of the tensors that are trained whole."""
+    """Return the inner products of the fully trained tensors."""
     inner = np.zeros((len(sources), len(sources)))
     first = sources[0]
     names = first.parts.whole

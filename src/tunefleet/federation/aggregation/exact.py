@@ -1,10 +1,10 @@
-"""The exact average of updates: of their products scale · B · A, which the average of the factors is not.
+"""The exact average of updates: the mean of their products scale · B · A, which differs from the mean of the factors.
 
-The sum of several products of one rank has up to the sum of their ranks. What becomes of it is chosen: the nearest
-adapter of one rank (with the error of each layer), all factors side by side, or the nearest adapter and a second one
-that holds the rest, to be merged into the base.
+The sum of products of low rank has up to the sum of their ranks. There are three outputs: the nearest adapter of a
+given rank (with the error of each layer), all factors stacked, or the nearest adapter and the residual as a second
+adapter that is merged into the base model.
 
-Sources: stacking, Wang et al. 2024 (FLoRA), https://arxiv.org/abs/2409.05976; the rest into the base, Singhal et al.
+Sources: stacking, Wang et al. 2024 (FLoRA), https://arxiv.org/abs/2409.05976; residual in the base, Singhal et al.
 2024 (FedEx-LoRA), https://arxiv.org/abs/2410.09432; one rank by SVD, Bai et al. 2024 (FlexLoRA),
 https://arxiv.org/abs/2402.11505.
 """
@@ -26,44 +26,44 @@ from tunefleet.federation.aggregation.report import LayerReport
 from tunefleet.federation.aggregation.sources import Source
 from tunefleet.federation.aggregation.stacks import Stack, stack_of
 from tunefleet.federation.aggregation.truncate import Truncated, truncate
-from tunefleet.federation.floats import Array, Room, Wide
+from tunefleet.federation.floats import Array, Buffers, Wide
 from tunefleet.federation.layers import Layer
 from tunefleet.federation.safetensors_writer import AdapterWriter
 
-# Sum of ranks up to which two layers are worked on at once; beyond it memory counts for more than seconds.
+# Sum of ranks up to which two layers are processed in parallel; beyond it memory matters more than time.
 _SMALL: Final = 512
-# Where workers' As are nearly alike, their differences have large parts that cancel each other: beyond so much of that
-# the new A is added up in float64.
+# If the workers' A are nearly equal, their differences contain large terms that cancel: above this ratio the new A is
+# summed in float64.
 _CANCELLED: Final = 4.0
 
 
 @dataclass(frozen=True, slots=True)
 class Terms:
-    """What is added up.
+    """The terms of a sum.
 
     Args:
-        sources: The adapters, the global one among them where changes were shortened.
-        shares: What each one's product is multiplied by.
-        like: The adapter whose factors' basis and names the outcome has.
+        sources: The adapters, including the global one if changes were clipped.
+        shares: Coefficients of the products.
+        like: The adapter that defines basis and names of the output.
     """
 
     sources: Sequence[Source]
     shares: Sequence[float]
     like: Source
 
-    def stack(self, module: str, room: Room) -> Stack:
-        """Return a layer's factors side by side, weighted."""
-        return stack_of(self.sources, module, self.shares, room)
+    def stack(self, module: str, buffers: Buffers) -> Stack:
+        """Return a layer's stacked, weighted factors."""
+        return stack_of(self.sources, module, self.shares, buffers)
 
     def widths(self) -> dict[str, int]:
-        """Return, by module, the sum of the ranks."""
+        """Return the sum of the ranks by module."""
         return {
             module: sum(source.parts.layers[module].rank for source in self.sources)
             for module in self.like.parts.layers
         }
 
     def mean(self, module: str, rank: int) -> Wide:
-        """Return the average A of those with one rank, as mixture of the stacked ones; without rows if none has it."""
+        """Return the coefficients of the stacked A's rows in the average A of the adapters with this rank."""
         ranks = [source.parts.layers[module].rank for source in self.sources]
         total = sum(share for share, each in zip(self.shares, ranks, strict=True) if each == rank)
         if total <= 0:
@@ -75,7 +75,7 @@ class Terms:
         return np.concatenate(parts, axis=1)
 
     def weights(self, module: str) -> Wide:
-        """Return each stacked row's weight."""
+        """Return the weight of each stacked row."""
         ranks = [source.parts.layers[module].rank for source in self.sources]
         return np.repeat(np.maximum(self.shares, 1e-9), ranks)
 
@@ -83,18 +83,18 @@ class Terms:
 def to_rank(
     terms: Terms, config: AdapterConfig, written: AdapterWriter, residual: AdapterWriter | None
 ) -> Iterator[tuple[str, LayerReport]]:
-    """Write the nearest adapter, and the rest if there is a file for it; yields each layer's report.
+    """Write the nearest adapter, and the residual if requested; yields each layer's report.
 
     Args:
-        terms: What is added up.
-        config: Of the outcome; says the rank of each layer, and the scale.
-        residual: What the outcome leaves out, unscaled.
+        terms: The terms of the sum.
+        config: The output config with rank and scale of each layer.
+        residual: Output of the unscaled residual.
     """
 
-    def one(module: str, room: Room) -> LayerReport:
+    def one(module: str, buffers: Buffers) -> LayerReport:
         layer = terms.like.parts.layers[module]
         rank = written.tensors[layer.a].shape[0]
-        stack = terms.stack(module, room)
+        stack = terms.stack(module, buffers)
         mean, weights = terms.mean(module, rank), terms.weights(module)
         found = truncate(*stack.grams(), rank, mean, weights, tail=residual is not None)
         mix = _Mix(found.left, found.right, wide=found.cancelled > _CANCELLED)
@@ -111,19 +111,19 @@ def to_rank(
 def side_by_side(
     terms: Terms, config: AdapterConfig, written: AdapterWriter, _residual: AdapterWriter | None = None
 ) -> Iterator[tuple[str, LayerReport]]:
-    """Write all factors side by side, whose product is the sum itself; yields each layer's report.
+    """Write the stacked factors, whose product is the exact sum; yields each layer's report.
 
     Args:
-        terms: What is added up.
-        config: Of the outcome; says the scale.
-        written: The outcome; a layer whose ranks sum to less than the outcome's is filled up with zeros.
-        _residual: Nothing is left out, so nothing is written there.
+        terms: The terms of the sum.
+        config: The output config with the scale.
+        written: The output; layers with a smaller sum of ranks are padded with zeros.
+        _residual: Unused: the sum is exact.
     """
 
-    def one(module: str, room: Room) -> LayerReport:
+    def one(module: str, buffers: Buffers) -> LayerReport:
         layer = terms.like.parts.layers[module]
         rank = written.tensors[layer.a].shape[0]
-        stack = terms.stack(module, room)
+        stack = terms.stack(module, buffers)
         norm = max(float(np.vdot(*stack.grams())), 0.0) ** 0.5
         _write(stack, layer, written, _Mix(), config.scale_of(module, rank))
         return LayerReport(rank, norm, 0.0)
@@ -131,32 +131,32 @@ def side_by_side(
     yield from _each_layer(terms, one)
 
 
-def _each_layer(terms: Terms, one: Callable[[str, Room], LayerReport]) -> Iterator[tuple[str, LayerReport]]:
-    """Do all layers, two at a time unless their square matrices are large."""
+def _each_layer(terms: Terms, one: Callable[[str, Buffers], LayerReport]) -> Iterator[tuple[str, LayerReport]]:
+    """Process all layers, two in parallel unless their square matrices are large."""
     modules = list(terms.like.parts.layers)
     threads = THREADS if max(terms.widths().values()) <= _SMALL else 1
     own = threading.local()
 
-    def in_own_room(module: str) -> LayerReport:
-        if not hasattr(own, "room"):
-            own.room = Room()
-        return one(module, own.room)
+    def with_own_buffers(module: str) -> LayerReport:
+        if not hasattr(own, "buffers"):
+            own.buffers = Buffers()
+        return one(module, own.buffers)
 
     with ThreadPoolExecutor(threads, thread_name_prefix="average") as pool:
-        yield from zip(modules, pool.map(in_own_room, modules), strict=True)
+        yield from zip(modules, pool.map(with_own_buffers, modules), strict=True)
 
 
 class _Mix(NamedTuple):
-    """How an adapter is mixed from the stacked factors: B = L · left and A = right · R; null: as they are."""
+    """How an adapter is computed from the stacked factors: B = L · left and A = right · R; `None`: unchanged."""
 
     left: Wide | None = None
     right: Wide | None = None
     wide: bool = True
-    """Whether A is added up in float64."""
+    """Whether A is summed in float64."""
 
 
 def _write(stack: Stack, layer: Layer, written: AdapterWriter, mix: _Mix, scale: float) -> None:
-    """Write B, divided by scale, and A; what the tensors have beyond stays zero."""
+    """Write B, divided by the scale, and A; larger tensors are padded with zeros."""
     left, right = mix.left, mix.right
     rank = written.tensors[layer.a].shape[0]
     factors = (stack.factors / scale).astype(np.float32)
@@ -173,11 +173,11 @@ def _write(stack: Stack, layer: Layer, written: AdapterWriter, mix: _Mix, scale:
 
 
 def _mixed(stack: Stack, right: Wide, columns: Array) -> Array:
-    """Return right · columns, added up in float64."""
+    """Return right · columns, summed in float64."""
     found = np.empty((len(right), columns.shape[1]), np.float32)
     for at in range(0, columns.shape[1], stack.widened):
         part = slice(at, at + stack.widened)
-        found[:, part] = right @ stack.room.wide(columns[:, part])
+        found[:, part] = right @ stack.buffers.wide(columns[:, part])
     return found
 
 
@@ -190,7 +190,8 @@ def _widened(values: Array, shape: tuple[int, int]) -> Array:
 
 
 def _fill_up(written: AdapterWriter, layer: Layer, first: int, found: Truncated) -> None:
-    """Give rows of A that no update fills random values, as LoRA begins: with zeros in A and B they could not learn."""
+    """Initialize unused rows of A randomly, as LoRA does: with zeros in both A and B they could not be trained."""
+    # Seeded by the module name: the output must be reproducible bit by bit.
     random = np.random.default_rng(zlib.crc32(layer.module.encode()))
     for row in range(first, written.tensors[layer.a].shape[0]):
         values = random.standard_normal(layer.columns, np.float32)

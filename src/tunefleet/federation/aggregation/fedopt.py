@@ -1,11 +1,10 @@
-"""Server optimisers: the average's change of the global adapter is taken for a gradient.
+"""Server optimizers: the average's change of the global adapter is used as a gradient.
 
-They work on the factors, number by number, so they mean something only while all workers begin each round from the
-published adapter; ranks must be equal. The moments lie in a safetensors file beside the version that they belong to:
-rolling back to a version takes its moments back too.
-
-Sources: FedAdam and FedYogi, Reddi et al. 2021, https://arxiv.org/abs/2003.00295 (without bias correction, as there);
-DiLoCo, Douillard et al. 2023, https://arxiv.org/abs/2311.08105 (Nesterov as in PyTorch's SGD).
+They work on the factors elementwise, so they require equal ranks and that all workers start each round from the
+published adapter. The moments are stored in a safetensors file next to their version: rolling back to a version
+restores its moments, too. Sources: FedAdam and FedYogi, Reddi et al. 2021, https://arxiv.org/abs/2003.00295 (without
+bias correction, as there); DiLoCo, Douillard et al. 2023, https://arxiv.org/abs/2311.08105 (Nesterov as in PyTorch's
+SGD).
 """
 
 from __future__ import annotations
@@ -30,18 +29,18 @@ _MOMENTS: Final = {"fedadam": ("m", "v"), "fedyogi": ("m", "v"), "diloco": ("mom
 
 
 class ServerOptimizer:
-    """One step of a server optimiser, piece by piece; a context manager.
+    """One step of a server optimizer, processed in pieces; a context manager.
 
     Args:
-        spec: Which one, with its options.
-        previous: The global adapter, tensor by tensor, in the scale of the updates; null before the first version:
-            the average itself is published then, and the moments begin at zero.
-        shapes: Of the outcome's tensors.
-        state: The moments after the version before; null if there are none.
-        new_state: Where the moments are written.
+        spec: The optimizer and its options.
+        previous: The global adapter by tensor, in the scale of the updates; `None` before the first version, which is
+            the plain average with zero moments.
+        shapes: Shapes of the output tensors.
+        state: The moments of the previous version; `None` if there are none.
+        new_state: Output file of the moments.
 
     Attributes:
-        rounds: How many steps the moments have seen, this one included.
+        rounds: Number of steps of the moments, including this one.
     """
 
     def __init__(
@@ -74,10 +73,10 @@ class ServerOptimizer:
         self._stack.__exit__(kind, error, trace)
 
     def step(self, name: str, start: int, mean: Array) -> Array:
-        """Return what is published for a piece of a tensor.
+        """Return the values to publish for a piece of a tensor.
 
         Args:
-            start: First value of the piece, counted along the flattened tensor.
+            start: Index of the first value in the flattened tensor.
             mean: The average of the updates.
         """
         if self._previous is None:
@@ -111,7 +110,7 @@ class ServerOptimizer:
         m += (1 - beta1) * (change - m)
         v = self._moment("v", name, start, change)
         square = change * change
-        # Yogi moves its squares by a bounded amount, Adam by how far they are off.
+        # Yogi changes the second moment by a bounded amount, Adam proportionally to the difference.
         towards = np.sign(square - v) * square if self._spec.name == "fedyogi" else square - v
         v += (1 - beta2) * towards
         self._after.write(f"m/{name}", start, m)
@@ -130,7 +129,7 @@ def _opened(state: Path, name: str, shapes: dict[str, tuple[int, ...]]) -> Adapt
     if file.metadata.get(_KEY) != name or found != wanted or not file.metadata.get(_ROUNDS, "").isdecimal():
         file.close()
         raise InputError(
-            f"The optimiser's state in {state.name} is not that of {name} for these tensors.",
-            hint="Begin without a state: its moments start at zero.",
+            f"The optimizer state in {state.name} does not belong to {name} and these tensors.",
+            hint="Start without a state: the moments start at zero.",
         )
     return file

@@ -1,4 +1,4 @@
-"""How far an adapter is from the exact average of some updates, layer by layer, without forming a product."""
+"""Distance of an adapter from the exact average of updates, by layer, without computing a product."""
 
 from __future__ import annotations
 
@@ -13,34 +13,34 @@ from tunefleet.errors import InputError
 from tunefleet.federation.aggregation.report import LayerReport, Report
 from tunefleet.federation.aggregation.sources import Update, opened, update_in
 from tunefleet.federation.aggregation.stacks import stack_of
-from tunefleet.federation.floats import Room
+from tunefleet.federation.floats import Buffers
 from tunefleet.spec.options.federation_options import StrategyName, StrategySpec
 
-# Strategies that are meant as an average and say it with factors; the others mean to be something else.
+# Strategies that approximate the average with factors; the others do not aim at the average.
 _MEANS_OF_FACTORS: Final[frozenset[StrategyName]] = frozenset({"fedavg", "fedprox"})
 
 
 def product_error(updates: Sequence[Update], weights: Mapping[str, float], adapter: Update) -> dict[str, LayerReport]:
-    """Measure what an average of factors, or any other adapter, gets wrong.
+    """Measure the error of an average of factors, or of any other adapter.
 
     Args:
-        weights: By worker, what its scale · B · A counts; a worker that is not named counts nothing.
-        adapter: What is measured.
+        weights: Weight of each worker's scale · B · A; 0 for a worker that is missing.
+        adapter: The adapter to measure.
 
     Returns:
-        By module, the norm of Σ wᵢ scaleᵢ Bᵢ Aᵢ, and the distance of the adapter's scale · B · A from it, divided by
-        that norm. Distances under 1e-7 are beyond what is measured.
+        By module, the norm of the exact average Σ wᵢ scaleᵢ Bᵢ Aᵢ, and the relative distance of the adapter's
+        scale · B · A from it. Relative distances below 1e-7 are not resolved.
 
     Raises:
-        AdapterRefused: If they do not fit each other.
+        AdapterRefused: If the adapters do not match.
     """
     found: dict[str, LayerReport] = {}
-    room = Room()
+    buffers = Buffers()
     with opened(updates, adapter) as (sources, measured):
         assert measured is not None
         shares = [weights.get(source.worker, 0.0) for source in sources]
         for module in sources[0].parts.layers:
-            stack = stack_of([*sources, measured], module, [*shares, -1.0], room)
+            stack = stack_of([*sources, measured], module, [*shares, -1.0], buffers)
             inner = stack.products(stack.grams())
             true = max(float(inner[:-1, :-1].sum()), 0.0) ** 0.5
             apart = max(float(inner.sum()), 0.0) ** 0.5
@@ -50,16 +50,16 @@ def product_error(updates: Sequence[Update], weights: Mapping[str, float], adapt
 
 
 def with_error(report: Report, spec: StrategySpec, updates: Sequence[Update], into: Path) -> Report:
-    """Add to the report of an average of factors how far it is from the average of the products.
+    """Add the distance from the exact average of the products to the report of an average of factors.
 
     Args:
-        spec: The strategy that made it.
-        updates: What it was made of.
-        into: Where it was made.
+        spec: The strategy of the average.
+        updates: The averaged updates.
+        into: Folder of the average.
 
     Returns:
-        The report with its `layers`; as it was where the strategy does not mean the average, or shortened an update.
-        A note says so where the ranks sum to more than can be measured.
+        The report with `layers`; unchanged if the strategy does not aim at the average, or clipped an update. If the
+        sum of the ranks is too large to measure, the report has a note instead.
     """
     if spec.name not in _MEANS_OF_FACTORS or report.clipped:
         return report

@@ -1,9 +1,8 @@
-"""Krum: trust the updates that have near neighbours, where near is measured between products.
+"""Krum: trusts updates with near neighbors, measured on products.
 
-Of n updates of which f may be nonsense, each gets as score the sum of the squared distances to its n - f - 2 nearest
-neighbours; the smallest score is chosen (`krum`), or the `keep` smallest are averaged (`multi_krum`). What f liars send
-cannot be chosen unless it is as near to honest updates as those are to each other.
-
+Of n updates, f of which may be arbitrary, each gets as its score the sum of the squared distances to its n - f - 2
+nearest neighbors; the smallest score is chosen (`krum`), or the `keep` smallest are averaged (`multi_krum`). The
+updates of f malicious workers cannot be chosen unless they are as near to honest updates as those are to each other.
 Source: Blanchard et al. 2017, https://arxiv.org/abs/1703.02757.
 """
 
@@ -20,7 +19,7 @@ def scores(apart: Wide, byzantine: int) -> Wide:
 
     Args:
         apart: Squared distance of each pair.
-        byzantine: How many may be nonsense.
+        byzantine: Number of updates that may be arbitrary.
 
     Raises:
         InputError: If there are fewer than 2 f + 3.
@@ -28,19 +27,19 @@ def scores(apart: Wide, byzantine: int) -> Wide:
     count = len(apart)
     if count < 2 * byzantine + 3:
         raise InputError(
-            f"Krum with byzantine: {byzantine} needs {2 * byzantine + 3} updates; there are {count}.",
+            f"Krum with byzantine: {byzantine} requires {2 * byzantine + 3} updates; there are {count}.",
             hint="Raise min_workers, or lower byzantine.",
         )
-    # The nearest is the update itself.
+    # Index 0 is the update itself.
     near = np.sort(apart, axis=1)[:, 1 : count - byzantine - 1]
     total: Wide = near.sum(axis=1)
     return total
 
 
 def chosen(found: Wide, keep: int) -> list[int]:
-    """Return the places of those with the smallest scores; of equal ones the first.
+    """Return the indexes of the smallest scores; of equal ones the first.
 
     Args:
-        keep: How many.
+        keep: Number of updates.
     """
     return sorted(int(each) for each in np.argsort(found, kind="stable")[:keep])

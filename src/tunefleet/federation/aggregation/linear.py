@@ -1,8 +1,7 @@
-"""Weighted sums of tensors, number by number: FedAvg, and what goes on from it.
+"""Weighted sums of tensors, elementwise: FedAvg and the strategies built on it.
 
 This works on the factors: the mean of B times the mean of A is not the mean of B · A. The two are close as long as the
-workers begin every round from one adapter and do not go far; docs/explanation/averaging-lora.md has figures.
-
+workers start every round from one adapter and do not move far; docs/explanation/averaging-lora.md has measurements.
 Source: FedAvg, McMahan et al. 2017, https://arxiv.org/abs/1602.05629.
 """
 
@@ -18,9 +17,9 @@ from tunefleet.federation.aggregation.sources import Ingredient, Source, compara
 from tunefleet.federation.floats import Array
 from tunefleet.federation.safetensors_writer import AdapterWriter
 
-# By name of a tensor of the outcome: what is added up to it.
+# The terms of each output tensor, by name.
 Recipe = Mapping[str, Sequence[Ingredient]]
-# Given a tensor, the first value of a piece and its average: what is published.
+# Maps a tensor, the start of a piece and its average to the published values.
 Step = Callable[[str, int, Array], Array]
 
 
@@ -32,14 +31,14 @@ def recipe(
     previous: Source | None = None,
     rest: bool = True,
 ) -> dict[str, list[Ingredient]]:
-    """Say how updates are added up.
+    """Return the terms of the weighted sum of updates.
 
     Args:
-        sources: The updates; their scales may differ, their ranks not.
+        sources: The updates; their scales may differ, their ranks must not.
         shares: Their weights, which sum to one.
-        kept: How much of each one's change is kept, 1 being all of it (norm clipping).
-        previous: What they changed; without it the change of B · A is shortened by its B.
-        rest: Whether so much of `previous` is added as of the changes is left out.
+        kept: Which part of each change is kept; 1 without norm clipping.
+        previous: The adapter that they changed; without it B · A is clipped by scaling B.
+        rest: Whether the clipped part is replaced by `previous`.
     """
     like = sources[0]
     mixed: dict[str, list[Ingredient]] = {name: [] for name in like.file.tensors}
@@ -57,11 +56,11 @@ def recipe(
 
 
 def combine(mixed: Recipe, written: AdapterWriter, step: Step | None = None) -> None:
-    """Add up and write.
+    """Compute and write the sums.
 
     Args:
-        mixed: What is added up, for each tensor.
-        step: What is done with the average before it is written.
+        mixed: The terms of each tensor.
+        step: Applied to the average before it is written.
     """
 
     def work(pieces: Iterable[Span]) -> None:
@@ -75,7 +74,7 @@ def combine(mixed: Recipe, written: AdapterWriter, step: Step | None = None) -> 
 
 
 def copy_frozen(sources: Sequence[Source], names: Iterable[str], written: AdapterWriter) -> None:
-    """Write what belongs to the base model, which must be the same in all updates.
+    """Write tensors of the base model, which must be equal in all updates.
 
     Raises:
         AdapterRefused: If they differ.
@@ -89,7 +88,7 @@ def copy_frozen(sources: Sequence[Source], names: Iterable[str], written: Adapte
             source.file.read(source.file.tensors[name], start, theirs[:size])
             if not np.array_equal(mine[:size], theirs[:size]):
                 raise AdapterRefused(
-                    f"The tensor {name!r} belongs to the base model, and differs between {sources[0].worker!r} and "
+                    f"The tensor {name!r} belongs to the base model, but differs between {sources[0].worker!r} and "
                     f"{source.worker!r}.",
                     hint="Train on the same base model, or list the layer in modules_to_save.",
                     tensor=name,

@@ -1,4 +1,4 @@
-"""What an average says of itself: weights, who was left out and why, and the error of each layer."""
+"""Report of an aggregation: weights, exclusions with reasons, and the error of each layer."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True)
 class LayerReport:
-    """How near one layer of an average is to the average of the products.
+    """Error of one layer relative to the exact average of the products.
 
     Args:
         norm: Frobenius norm of the exact average of scale · B · A.
-        error: Frobenius norm of what the outcome leaves out, divided by `norm`; 0 where nothing is left out.
+        error: Frobenius norm of the missing part, divided by `norm`; 0 if the output is exact.
     """
 
     rank: int
@@ -23,23 +23,23 @@ class LayerReport:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """What an average says of itself; `to_json` is kept with the version.
+    """Report of an aggregation; `to_json` is stored with the version.
 
     Args:
-        weights: By worker; they sum to one. The coordinate-wise rules give each worker its equal part.
-        excluded: Workers that do not count at all, each with the reason.
-        norms: By worker, how far the update changes the global adapter (between products); empty if the strategy does
-            not ask.
-        clipped: By worker, the part of its change that was kept; only of those that were shortened.
-        scores: By worker, what Krum chooses by: the sum of the squared distances to its neighbours.
-        layers: By module, of an average of products; of one of factors once `fidelity.with_error` has measured it.
-        rank: Of the outcome's config.
-        dtype: Of the outcome's tensors; `mixed` if they differ.
-        residual: Name of the file that holds what the outcome leaves out, to be merged into the base; null if none.
-        notes: What else is worth knowing, in sentences.
-        bytes_read: Size of the files that were averaged.
-        bytes_written: Size of the outcome.
-        seconds: How long it took.
+        weights: By worker; they sum to one. Elementwise rules weigh all workers equally.
+        excluded: Excluded workers with the reason.
+        norms: By worker, the length of the change of the global adapter (on products); empty if the strategy does not
+            measure it.
+        clipped: By worker, the part of its change that was kept; only clipped ones.
+        scores: By worker, Krum's score: the sum of the squared distances to its neighbors.
+        layers: By module; for averages of factors only after `fidelity.with_error`.
+        rank: Rank of the output config.
+        dtype: Type of the output tensors; `mixed` if they differ.
+        residual: Name of the residual's file, to be merged into the base model; `None` if there is none.
+        notes: Further remarks, as sentences.
+        bytes_read: Size of the averaged files.
+        bytes_written: Size of the output.
+        seconds: Duration.
     """
 
     strategy: str
@@ -59,7 +59,7 @@ class Report:
 
     @property
     def error(self) -> float | None:
-        """What the outcome leaves out of the exact average, over all layers; null where nothing exact was reckoned."""
+        """Relative error of the output over all layers; `None` if it was not measured."""
         if not self.layers:
             return None
         total = sum(layer.norm**2 for layer in self.layers.values())
@@ -67,6 +67,6 @@ class Report:
         return float((lost / total) ** 0.5) if total > 0 else 0.0
 
     def to_json(self) -> dict[str, Any]:
-        """Return it as JSON has it, `error` included."""
+        """Return the report for JSON, including `error`."""
         found = asdict(self)
         return {**found, "notes": list(self.notes), "error": self.error}

@@ -1,4 +1,4 @@
-"""The adapters of one average, opened, and held against each other."""
+"""Opened adapters of one aggregation, and their comparison."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from tunefleet.federation.layers import Layer, Parts, parts_of
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """One opened adapter.
+    """An opened adapter.
 
     Args:
         num_examples: Rows that it was trained on.
-        parts: The same by what they are.
+        parts: Its tensors by kind.
     """
 
     worker: str
@@ -32,7 +32,7 @@ class Source:
 
 
 class Ingredient(NamedTuple):
-    """One tensor of one adapter, and what it is multiplied by to be comparable with, or added to, the others."""
+    """One tensor of one adapter, and its factor in a sum or comparison."""
 
     file: AdapterFile
     tensor: TensorInfo
@@ -41,23 +41,22 @@ class Ingredient(NamedTuple):
 
 @contextmanager
 def opened(updates: Sequence[Update], previous: Update | None) -> Iterator[tuple[list[Source], Source | None]]:
-    """Open adapters and hold them against each other.
-
-    They come ordered by worker, so that the order in which they arrived changes no bit of the outcome.
+    """Open adapters and check that they match.
 
     Args:
-        previous: The global adapter that they began from, if there is one.
+        previous: The global adapter that they started from, if there is one.
 
     Raises:
-        InputError: If there are none, or a worker is there twice.
-        AdapterRefused: If one is not what the others are; it names the worker and the tensor.
+        InputError: If there are no updates, or two of one worker.
+        AdapterRefused: If an adapter does not match the others; names the worker and the tensor.
     """
     if not updates:
         raise InputError("There are no updates to average.")
+    # Sorted by worker: the order of arrival must not change a single bit of the output.
     names = sorted(update.worker for update in updates)
     twice = next((name for name, after in itertools.pairwise(names) if name == after), None)
     if twice is not None:
-        raise InputError(f"The worker {twice!r} has two updates in one average.", hint="Its newest one counts.")
+        raise InputError(f"The worker {twice!r} has two updates in one average.", hint="Use only its newest one.")
     with ExitStack() as stack:
         sources = [_open(update, stack) for update in sorted(updates, key=lambda update: update.worker)]
         before = None if previous is None else _open(previous, stack)
@@ -69,7 +68,7 @@ def opened(updates: Sequence[Update], previous: Update | None) -> Iterator[tuple
 def _open(update: Update, stack: ExitStack) -> Source:
     if type(update.num_examples) is not int or update.num_examples < 1:
         raise AdapterRefused(
-            f"The update of {update.worker!r} says {update.num_examples} examples; it takes 1 or more."
+            f"The update of {update.worker!r} has {update.num_examples} examples; at least 1 is required."
         )
     try:
         file = stack.enter_context(AdapterFile(update.path))
@@ -84,7 +83,7 @@ def _of(worker: str, error: AdapterRefused) -> AdapterRefused:
 
 
 def _check_alike(first: Source, other: Source) -> None:
-    """Nothing that is in one and not in another is averaged: its weights would not sum to one."""
+    """Refuse tensors that only some adapters have: their weights would not sum to one."""
     mine, theirs = _shapes(first), _shapes(other)
     for name in sorted(mine.keys() | theirs.keys()):
         if mine.get(name) != theirs.get(name):
@@ -92,13 +91,13 @@ def _check_alike(first: Source, other: Source) -> None:
             what = (
                 f"is missing in the update of {lacking!r}"
                 if lacking is not None
-                else f"has other sizes in the update of {other.worker!r} than in that of {first.worker!r}"
+                else f"has different shapes in the updates of {other.worker!r} and {first.worker!r}"
             )
-            raise AdapterRefused(f"The tensor {name!r} {what}.", hint="Check updates as they arrive.", tensor=name)
+            raise AdapterRefused(f"The tensor {name!r} {what}.", hint="Validate updates when they arrive.", tensor=name)
 
 
 def _shapes(source: Source) -> Mapping[str, tuple[int, ...]]:
-    """Shapes without the rank, which may differ."""
+    """Return the shapes without the rank, which may differ."""
     found: dict[str, tuple[int, ...]] = {}
     for layer in source.parts.layers.values():
         found[layer.a], found[layer.b] = (layer.columns,), (layer.rows,)
@@ -108,10 +107,10 @@ def _shapes(source: Source) -> Mapping[str, tuple[int, ...]]:
 
 
 def check_ranks(sources: Sequence[Source], why: str) -> None:
-    """Refuse adapters whose factors cannot be compared number by number.
+    """Refuse adapters whose factors are not comparable elementwise.
 
     Args:
-        why: What compares them, as the beginning of a sentence.
+        why: The operation, as the subject of a sentence.
 
     Raises:
         AdapterRefused: If two have different ranks.
@@ -122,9 +121,9 @@ def check_ranks(sources: Sequence[Source], why: str) -> None:
             rank = first.parts.layers[module].rank
             if layer.rank != rank:
                 raise AdapterRefused(
-                    f"{why} needs equal ranks: the tensor {layer.a!r} of {source.worker!r} has the rank {layer.rank}, "
+                    f"{why} requires equal ranks: the tensor {layer.a!r} of {source.worker!r} has rank {layer.rank}, "
                     f"that of {first.worker!r} has {rank}.",
-                    hint="Average products instead: the strategy fedavg_exact takes mixed ranks.",
+                    hint="Average products instead: the strategy fedavg_exact supports mixed ranks.",
                     tensor=layer.a,
                 )
 
@@ -136,12 +135,12 @@ def common_dtype(sources: Sequence[Source], name: str) -> str:
 
 
 def comparable(source: Source, like: Source) -> dict[str, Ingredient]:
-    """Return an adapter's tensors so that each can be compared with another adapter's.
+    """Return an adapter's tensors with factors that make them comparable with another adapter's.
 
-    Where the scales differ, that of B · A is put into B: the same update, said with the other's alpha.
+    Different scales of B · A are moved into B: the same update, expressed with the other alpha.
 
     Args:
-        like: The adapter in whose scale it is said.
+        like: The adapter that defines the scale.
     """
     factors = {layer.b: _ratio(layer, like.parts.layers[module]) for module, layer in source.parts.layers.items()}
     return {
@@ -155,13 +154,13 @@ def _ratio(layer: Layer, like: Layer) -> float:
 
 @dataclass(frozen=True, slots=True)
 class Update:
-    """One adapter.
+    """The adapter of a worker.
 
     Args:
-        worker: Who made it; names in one average differ.
+        worker: Name of the worker; unique in an average.
         path: Its `adapter_model.safetensors`.
-        config: What its `adapter_config.json` says.
-        num_examples: Rows that it was trained on since the version before.
+        config: Its `adapter_config.json`.
+        num_examples: Rows that it was trained on since the previous version.
     """
 
     worker: str
@@ -171,13 +170,13 @@ class Update:
 
 
 def update_in(folder: Path, *, worker: str = "global", num_examples: int = 1) -> Update:
-    """Return the adapter that `save_pretrained` left in a folder.
+    """Return the adapter in a folder that `save_pretrained` wrote.
 
     Args:
-        folder: It has `adapter_model.safetensors` and `adapter_config.json`.
+        folder: Contains `adapter_model.safetensors` and `adapter_config.json`.
         num_examples: Rows that it was trained on.
 
     Raises:
-        AdapterRefused: If its config is refused.
+        AdapterRefused: If its config is invalid.
     """
     return Update(worker, folder / TENSORS, read_config((folder / CONFIG).read_bytes()), num_examples)

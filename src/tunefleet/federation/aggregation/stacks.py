@@ -1,7 +1,7 @@
-"""The factors of one layer of several adapters side by side, read in blocks, and their Gram matrices.
+"""Stacked factors of one layer of several adapters, read in blocks, and their Gram matrices.
 
 With L = [c₁B₁ … cₖBₖ] and R = [A₁; …; Aₖ] the weighted sum of products is L · R, and every inner product of two
-products follows from Lᵀ L and R Rᵀ: ⟨B₁A₁, B₂A₂⟩ = tr((B₁ᵀ B₂)(A₂ A₁ᵀ)). Those have the size of the sum of the ranks.
+products follows from Lᵀ L and R Rᵀ: ⟨B₁A₁, B₂A₂⟩ = tr((B₁ᵀ B₂)(A₂ A₁ᵀ)). Their size is the sum of the ranks.
 """
 
 from __future__ import annotations
@@ -16,19 +16,19 @@ import numpy as np
 from tunefleet.errors import AdapterRefused, InputError
 from tunefleet.federation.adapter import AdapterFile
 from tunefleet.federation.aggregation.sources import Source
-from tunefleet.federation.floats import Array, Room, Wide
+from tunefleet.federation.floats import Array, Buffers, Wide
 from tunefleet.federation.layers import Layer
 
-# Of a block of stacked factors.
+# Size of a block of stacked factors.
 _MAX_BYTES: Final = 16 << 20
 _MAX_WIDTH: Final = 4096
 _WIDE_BYTES: Final = 1 << 20
-"""Of what is turned into float64 at a time: it stays in the processor's cache, and products of fewer rows cost more."""
+"""Bytes converted to float64 at a time: they stay in the CPU cache, and products of fewer rows cost more."""
 
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """One adapter's factors of a layer, and what its product is multiplied by."""
+    """One adapter's factors of a layer, and the coefficient of their product."""
 
     worker: str
     file: AdapterFile
@@ -37,26 +37,26 @@ class Piece:
 
 
 class Stack:
-    """The factors of one layer of several adapters side by side, as they are stored.
+    """Stacked factors of one layer of several adapters, in their stored types.
 
-    A layer whose stacked factors fit into a block is read once, a larger one each time that its blocks are asked for.
+    A layer whose stacked factors fit into a block is read once, a larger one each time its blocks are requested.
 
     Args:
-        room: Where they are read into; no other stack uses it meanwhile.
+        buffers: Buffers to read into; not shared with another stack.
 
     Attributes:
         width: Sum of the ranks.
-        starts: Where each adapter's part begins.
-        factors: By stacked column, what its product is multiplied by; it belongs to L.
-        widened: Rows of L or columns of R that are turned into float64 at a time.
+        starts: Start of each adapter's part.
+        factors: Coefficient of each stacked column; belongs to L.
+        widened: Rows of L or columns of R that are converted to float64 at a time.
 
     Raises:
-        InputError: If the sum of the ranks is too large to be worked on.
+        InputError: If the sum of the ranks is too large.
     """
 
-    def __init__(self, pieces: Sequence[Piece], room: Room) -> None:
+    def __init__(self, pieces: Sequence[Piece], buffers: Buffers) -> None:
         self._pieces = pieces
-        self.room = room
+        self.buffers = buffers
         ranks = [piece.layer.rank for piece in pieces]
         self.width = sum(ranks)
         self.starts = [sum(ranks[:place]) for place in range(len(ranks))]
@@ -64,8 +64,9 @@ class Stack:
         self.rows, self.columns = pieces[0].layer.rows, pieces[0].layer.columns
         if self.width > _MAX_WIDTH:
             raise InputError(
-                f"The ranks of {len(pieces)} adapters sum to {self.width:,} in {pieces[0].layer.module}; an average of "
-                f"products takes {_MAX_WIDTH:,} at most.",
+                f"The ranks of {len(pieces)} adapters sum to {self.width:,} in {pieces[0].layer.module}; the "
+                "limit for averages "
+                f"of products is {_MAX_WIDTH:,}.",
                 hint="Set max_workers, use a smaller rank, or average factors (fedavg).",
             )
         self._step = max(64, _MAX_BYTES // (4 * self.width))
@@ -74,14 +75,14 @@ class Stack:
         self._right: Array | None = None
 
     def left(self) -> Iterator[tuple[int, Array]]:
-        """Yield rows of L without the factors: the first one's number, and some rows × `width`."""
+        """Yield rows of L without the coefficients: index of the first one, and a block of rows × `width`."""
         if self._left is not None:
             yield 0, self._left
             return
-        # No more at a time than is turned into float64: it is still in the cache then.
+        # Only as many rows as are converted to float64 at a time: they are still in the cache then.
         whole, step = self.rows <= self._step, min(self.widened, self.rows)
-        buffer = self.room.floats("left", self.rows if whole else step, self.width)
-        scratch = self.room.floats("part", step, max(piece.layer.rank for piece in self._pieces)).reshape(-1)
+        buffer = self.buffers.floats("left", self.rows if whole else step, self.width)
+        scratch = self.buffers.floats("part", step, max(piece.layer.rank for piece in self._pieces)).reshape(-1)
         for start in range(0, self.rows, step):
             first = start if whole else 0
             block = buffer[first : first + min(step, self.rows - start)]
@@ -95,12 +96,12 @@ class Stack:
             self._left = buffer
 
     def right(self) -> Iterator[tuple[int, Array]]:
-        """Yield columns of R: the first one's number, and `width` × some columns."""
+        """Yield columns of R: index of the first one, and a block of `width` × columns."""
         if self._right is not None:
             yield 0, self._right
             return
         step = min(self._step, self.columns)
-        buffer = self.room.floats("right", self.width, step)
+        buffer = self.buffers.floats("right", self.width, step)
         for start in range(0, self.columns, step):
             count = min(step, self.columns - start)
             for piece, at in zip(self._pieces, self.starts, strict=True):
@@ -119,11 +120,11 @@ class Stack:
         left, right = np.zeros((self.width, self.width)), np.zeros((self.width, self.width))
         for _, rows in self.left():
             for at in range(0, len(rows), self.widened):
-                wide = self.room.wide(rows[at : at + self.widened])
+                wide = self.buffers.wide(rows[at : at + self.widened])
                 left += wide.T @ wide
         for _, columns in self.right():
             for at in range(0, columns.shape[1], self.widened):
-                wide = self.room.wide(columns[:, at : at + self.widened])
+                wide = self.buffers.wide(columns[:, at : at + self.widened])
                 right += wide @ wide.T
         self._check_finite("b", left)
         self._check_finite("a", right)
@@ -140,23 +141,23 @@ class Stack:
         name = piece.layer.a if side == "a" else piece.layer.b
         raise AdapterRefused(
             f"The tensor {name!r} of {piece.worker!r} is not finite.",
-            hint="Check updates as they arrive.",
+            hint="Validate updates when they arrive.",
             tensor=name,
         )
 
     def products(self, grams: tuple[Wide, Wide]) -> Wide:
-        """Return the inner products of the adapters' products, one row and column for each adapter."""
+        """Return the inner products of the adapters' products, one row and column per adapter."""
         both = grams[0] * grams[1]
         sums: Wide = np.add.reduceat(np.add.reduceat(both, self.starts, axis=0), self.starts, axis=1)
         return sums
 
 
-def stack_of(sources: Sequence[Source], module: str, factors: Sequence[float], room: Room) -> Stack:
-    """Put a layer's factors of several adapters side by side.
+def stack_of(sources: Sequence[Source], module: str, factors: Sequence[float], buffers: Buffers) -> Stack:
+    """Stack a layer's factors of several adapters.
 
     Args:
-        factors: What each one's scale · B · A is multiplied by.
-        room: Where they are read into.
+        factors: Coefficients of each scale · B · A.
+        buffers: Buffers to read into.
     """
     layers = [source.parts.layers[module] for source in sources]
     return Stack(
@@ -164,5 +165,5 @@ def stack_of(sources: Sequence[Source], module: str, factors: Sequence[float], r
             Piece(source.worker, source.file, layer, layer.scale * factor)
             for source, layer, factor in zip(sources, layers, factors, strict=True)
         ],
-        room,
+        buffers,
     )

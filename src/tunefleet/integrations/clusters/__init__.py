@@ -1,7 +1,7 @@
-"""Machines that another system hands out, Slurm or Ray: asking it for nodes, and looking at what became of that.
+"""Nodes from a cluster manager, Slurm or Ray: requesting nodes, and monitoring the requests.
 
-Knows how to say it to each of them. Does not know what a task is, when nodes are wanted, or what runs on them: it is
-given a command line, and starts it once on every node.
+Knows the protocol of each. Does not know what a task is, when nodes are needed, or what runs on them: it gets a command
+line, and starts it once on every node.
 """
 
 from tunefleet.integrations.clusters.base import Ask, Cluster, Seen, Stage

@@ -1,4 +1,4 @@
-"""The interface to a system that hands out machines."""
+"""The interface to a cluster manager."""
 
 from __future__ import annotations
 
@@ -7,18 +7,18 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
-# Of a job of the cluster: it waits for its nodes or to go on where it was frozen, has them, or is over.
+# State of a cluster job: waiting for nodes (or suspended), running, or ended.
 Stage = Literal["waiting", "running", "ended"]
 
 
 @dataclass(frozen=True, slots=True)
 class Ask:
-    """Nodes that are wanted, and what is started on each of them.
+    """A request for nodes, and the command to start on each of them.
 
     Args:
-        cpu: Cores of each; 0 leaves it to the cluster.
-        memory_bytes: Main memory of each; 0 leaves it to the cluster.
-        gpu_type: Part of their product name; null for any. Slurm is told by an option, in its own words.
+        cpu: CPU cores per node; 0 for the cluster's default.
+        memory_bytes: Main memory per node; 0 for the cluster's default.
+        gpu_type: Part of the GPUs' product name; `None` for any. Slurm gets it as an option with its own names.
     """
 
     name: str
@@ -37,10 +37,10 @@ class Ask:
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """What the cluster says of a job.
+    """State of a job as reported by the cluster.
 
     Args:
-        hopeless: Whether it ended for a reason that no repetition mends, such as nodes that the cluster does not have.
+        hopeless: Whether a retry cannot succeed, for example because the cluster has no such nodes.
     """
 
     job_id: str
@@ -52,20 +52,20 @@ class Seen:
 
 
 class Cluster(ABC):
-    """A system that hands out machines. Its methods block: call them from a thread.
+    """A cluster manager. Methods block: call them from a thread.
 
-    Every method raises `UnreachableError` if the system does not answer (worth another try), and `ConflictError` with
-    its words if it does not want what it is asked (not worth one).
+    Every method raises `UnreachableError` if the cluster does not respond (retryable), and `ConflictError` with its
+    message if it rejects the request (not retryable).
     """
 
     @abstractmethod
     def submit(self, ask: Ask) -> str:
-        """Ask for nodes, and return the cluster's name for the job; a job of that name that lives is not made anew."""
+        """Submit a job and return the cluster's ID for it; a live job with the same name is not submitted again."""
 
     @abstractmethod
     def look(self, names: Sequence[str]) -> dict[str, Seen]:
-        """Return what the cluster knows of jobs, by the name of their `Ask`; those that are over it forgets in time."""
+        """Return the state of jobs by the name of their `Ask`; the cluster forgets ended jobs after a while."""
 
     @abstractmethod
     def cancel(self, name: str) -> None:
-        """End a job, politely first: what runs on its nodes gets SIGTERM; nothing happens if it is over."""
+        """Cancel a job: the processes on its nodes get SIGTERM first; does nothing if it has ended."""

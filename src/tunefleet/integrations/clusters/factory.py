@@ -1,4 +1,4 @@
-"""Makes of the settings what is asked for nodes; each system's module is loaded when it is wanted."""
+"""Creates cluster clients from the settings; the module of each cluster is loaded on demand."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ Engine = Literal["slurm", "ray"]
 
 
 def open_cluster(engine: Engine, settings: ClusterSettings) -> Cluster:
-    """Return what asks a system for nodes.
+    """Return the client of a cluster manager.
 
     Raises:
-        MachineError: If it cannot be asked from this machine, or the settings do not say where it is.
+        MachineError: If it is not accessible from this machine, or its address is not configured.
     """
     if engine == "slurm":
         from tunefleet.integrations.clusters.slurm import Slurm  # noqa: PLC0415 -- most processes ask none
@@ -28,7 +28,10 @@ def open_cluster(engine: Engine, settings: ClusterSettings) -> Cluster:
             extra=shlex.split(settings.slurm_options),
         )
     if settings.ray_address is None:
-        raise MachineError("It is not known where Ray is.", hint="Set TUNEFLEET_RAY_ADDRESS, such as http://head:8265.")
+        raise MachineError(
+            "The address of the Ray cluster is not configured.",
+            hint="Set TUNEFLEET_RAY_ADDRESS, such as http://head:8265.",
+        )
     from tunefleet.integrations.clusters.ray import Ray  # noqa: PLC0415 -- most processes ask none
 
     token = settings.ray_token
@@ -43,6 +46,6 @@ def _prelude(settings: ClusterSettings) -> str:
         return path.expanduser().read_text()
     except (OSError, UnicodeDecodeError) as error:
         raise MachineError(
-            f"The file of TUNEFLEET_SLURM_PRELUDE cannot be read: {error}.",
-            hint="Name a file of shell lines that the user of the server may read, or unset the variable.",
+            f"Cannot read the file of TUNEFLEET_SLURM_PRELUDE: {error}.",
+            hint="Set it to a file of shell commands that the server's user can read, or unset it.",
         ) from error

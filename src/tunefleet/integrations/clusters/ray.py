@@ -1,8 +1,8 @@
 """Nodes of a Ray cluster: a job of its Jobs API holds a placement group, and starts a command in each bundle.
 
-The job runs `tunefleet.workloads.ray_nodes` in Ray's environment. What it is told holds a key, so it does not go
-the way of a job's variables, which Ray shows to everybody who may look, and writes into logs: it lies in the head's
-memory until the program takes it.
+The job runs `tunefleet.workloads.ray_nodes` in Ray's environment. Its order contains a key, so it is not passed in
+environment variables, which Ray shows to every user of the dashboard and writes into logs: it is stored in the head's
+memory until the program fetches it.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ from tunefleet.integrations.clusters.ray_order import ENDED, HOPELESS, KEY, LAST
 PROGRAM: Final = "tunefleet.workloads.ray_nodes"
 _OVER: Final = frozenset({"STOPPED", "SUCCEEDED", "FAILED"})
 _AFTER_GRACE_S: Final = 20
-"""The program ends what runs on the nodes after the grace, and then itself; Ray kills it after this."""
+"""The program stops the nodes' processes after the grace period, then exits; Ray kills it after this extra time."""
 _NOT_FOUND: Final = 127
 
 
 class Ray(Cluster):
-    """A Ray cluster that is there, reached by its dashboard.
+    """A running Ray cluster, accessed through its dashboard.
 
     Args:
-        address: Of the dashboard, such as `http://head:8265`.
-        token: The cluster's token; None if it asks for none.
+        address: URL of the dashboard, such as `http://head:8265`.
+        token: The cluster's token; `None` if it requires none.
     """
 
     def __init__(self, address: str, token: str | None, *, python: str = "python", timeout_s: float = 30.0) -> None:
@@ -44,7 +44,7 @@ class Ray(Cluster):
         self._jobs.close()
 
     def submit(self, ask: Ask) -> str:
-        """Start the job that takes the nodes; its name is that of the ask."""
+        """Start the job that requests the nodes; its name is that of the ask."""
         known = self._jobs.job(ask.name)
         if known is not None and known.get("status") not in _OVER:
             return ask.name
@@ -63,13 +63,13 @@ class Ray(Cluster):
         return ask.name
 
     def look(self, names: Sequence[str]) -> dict[str, Seen]:
-        """Ask for each job."""
+        """Query each job."""
         found = {name: self._jobs.job(name) for name in names}
         self._running -= {name for name, job in found.items() if job is None}
         return {name: self._seen(name, job) for name, job in found.items() if job is not None}
 
     def cancel(self, name: str) -> None:
-        """Stop the job: its program passes SIGTERM on, and kills after the grace of the ask."""
+        """Stop the job: its program forwards SIGTERM, and kills after the grace period of the ask."""
         self._jobs.stop(name)
 
     def _seen(self, name: str, job: dict[str, Any]) -> Seen:
@@ -85,36 +85,42 @@ class Ray(Cluster):
         if status == "PENDING":
             return Seen(name, "waiting", message)
         if status != "RUNNING":
-            raise ConflictError(f"Ray says {status} of the job {name}: this release does not know what that means.")
+            raise ConflictError(f"Ray reports the unknown status {status} for the job {name}.")
         return self._live(name)
 
     def _live(self, name: str) -> Seen:
-        """Whether it has its nodes stands in its log, which is short until then; no more of it is read, nor again."""
+        """Return the state of a running job, which is in its log."""
+        # The log is short until the nodes are assigned; afterwards it may be large, so it is not read again.
         if name in self._running:
             return Seen(name, "running")
-        told = [line for line in self._jobs.log(name, RUNNING).splitlines() if line.startswith((WAITING, RUNNING))]
-        if not told:
-            return Seen(name, "waiting", "Ray starts the job.")
-        if told[-1].startswith(WAITING):
-            return Seen(name, "waiting", told[-1].removeprefix(WAITING))
+        report_lines = [
+            line for line in self._jobs.log(name, RUNNING).splitlines() if line.startswith((WAITING, RUNNING))
+        ]
+        if not report_lines:
+            return Seen(name, "waiting", "Ray is starting the job.")
+        if report_lines[-1].startswith(WAITING):
+            return Seen(name, "waiting", report_lines[-1].removeprefix(WAITING))
         self._running.add(name)
         return Seen(name, "running")
 
 
 def lasting(ask: Ask, *, server: str = "", key: str = "") -> Ask:
-    """Return an ask for workers that last: each of its nodes by itself, and the command begun again when it ends."""
+    """Return a request for long-running workers: nodes are independent, and their command is restarted when it ends."""
     return replace(ask, options={**ask.options, LASTING: "true", SERVER: server, KEY: key})
 
 
 def _failed(name: str, message: str, code: object, python: str) -> Seen:
     lines = [line.strip() for line in message.splitlines() if line.strip()]
-    told = next((line.removeprefix(ENDED) for line in reversed(lines) if line.startswith(ENDED)), None)
-    if told is not None:
-        return Seen(name, "ended", told, hopeless=code == HOPELESS)
+    report_lines = next((line.removeprefix(ENDED) for line in reversed(lines) if line.startswith(ENDED)), None)
+    if report_lines is not None:
+        return Seen(name, "ended", report_lines, hopeless=code == HOPELESS)
     if "No module named 'tunefleet" in message:
         return Seen(
-            name, "ended", f"The Ray cluster's {python} has no Tunefleet: install it on all its nodes.", hopeless=True
+            name,
+            "ended",
+            f"Tunefleet is not installed in the Ray cluster's {python}. Install it on all nodes.",
+            hopeless=True,
         )
     if code == _NOT_FOUND:
         return Seen(name, "ended", f"The Ray cluster's head has no program {python!r}.", hopeless=True)
-    return Seen(name, "ended", lines[-1] if lines else "The job failed on the Ray cluster, which does not say why.")
+    return Seen(name, "ended", lines[-1] if lines else "The job failed on the Ray cluster, which reports no reason.")

@@ -1,10 +1,8 @@
-"""How Ray calls GPUs: each of its nodes has a resource that names the type of its GPUs.
+"""Ray's names of GPUs: each node has a resource that is named after its GPU type.
 
-The name is made of the product's, `A100` of `NVIDIA A100-SXM4-80GB` and `GeForce-RTX-4090` of `NVIDIA GeForce RTX
-4090`; which ones there are only the cluster knows.
-
-Source: `ray._private.accelerators.nvidia_gpu` of Ray 2.60; the resource is there on a node of which Ray has found the
-GPUs by itself.
+The name is derived from the product name, `A100` from `NVIDIA A100-SXM4-80GB` and `GeForce-RTX-4090` from `NVIDIA
+GeForce RTX 4090`; only the cluster knows which types exist. Source: `ray._private.accelerators.nvidia_gpu` of Ray 2.60;
+only nodes with automatically detected GPUs have the resource.
 """
 
 from __future__ import annotations
@@ -12,7 +10,7 @@ from __future__ import annotations
 import re
 from typing import Final
 
-# What is asked of such a resource: a node has 1 of it, however many GPUs it has.
+# Requested amount of the resource: a node has 1 of it, however many GPUs it has.
 SHARE: Final = 0.001
 PREFIX: Final = "accelerator_type:"
 _MAKERS: Final = ("nvidia", "tesla")
@@ -20,22 +18,22 @@ _MODEL: Final = re.compile(r"(?:[A-Z]+\s+)*[A-Z0-9]*\d[A-Z0-9]*")
 
 
 def is_called(wanted: str, name: str) -> bool:
-    """Whether a name is just what `hardware.gpu.type` says, whatever its case, hyphens and maker."""
+    """Return whether a name equals `hardware.gpu.type`, ignoring case, hyphens and manufacturer."""
     return _plain(wanted) == _plain(name)
 
 
 def may_be(wanted: str, name: str) -> bool:
-    """Whether GPUs of which Ray knows the name may be what `hardware.gpu.type` says, as for any worker a part of it.
+    """Return whether GPUs with a Ray name may match `hardware.gpu.type`, which may be a part of the product name.
 
-    Ray leaves out what follows the model: `A100-SXM4-80GB` may be among what it calls `A100`. That goes by whole words,
-    for an `H200` is no `H20`.
+    Ray drops everything after the model: `A100-SXM4-80GB` may be among its `A100`. Only whole words are compared,
+    because an `H200` is not an `H20`.
     """
     want, has = _plain(wanted), _plain(name)
     return want in has or f" {has} " in f" {want} "
 
 
 def name_of(wanted: str) -> str:
-    """Return how Ray would call GPUs of which no node is there, by its own rule."""
+    """Return the name that Ray would give GPUs of which there is no node, by Ray's own rule."""
     text = " ".join(word for word in wanted.split() if word.lower() not in _MAKERS) or wanted
     text = text.upper() if text == text.lower() else text
     model = _MODEL.match(text)

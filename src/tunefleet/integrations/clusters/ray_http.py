@@ -1,4 +1,4 @@
-"""The Jobs API of a Ray cluster: requests, and what its refusals mean."""
+"""Client of a Ray cluster's Jobs API: requests and error mapping."""
 
 from __future__ import annotations
 
@@ -19,23 +19,23 @@ _UNAUTHENTICATED: Final = 401
 _FORBIDDEN: Final = 403
 _NOT_FOUND: Final = 404
 _SERVER: Final = 500
-_WHERE: Final = "TUNEFLEET_RAY_ADDRESS is the address of its dashboard, such as http://head:8265."
+_WHERE: Final = "Set TUNEFLEET_RAY_ADDRESS to the URL of its dashboard, such as http://head:8265."
 
 
 class RayJobs:
-    """Speaks to the dashboard of a Ray cluster, which serves the Jobs API. Use it from any thread.
+    """Client of a Ray cluster's dashboard, which serves the Jobs API. Thread-safe.
 
     Args:
-        address: Of the dashboard, such as `http://head:8265`.
-        token: The cluster's token; None if it asks for none.
+        address: URL of the dashboard, such as `http://head:8265`.
+        token: The cluster's token; `None` if it requires none.
     """
 
     def __init__(self, address: str, token: str | None, *, timeout_s: float) -> None:
         self.address = address.rstrip("/")
         if not self.address.startswith(("http://", "https://")):
             raise InputError(
-                f"TUNEFLEET_RAY_ADDRESS={address} is no address of a Ray dashboard.",
-                hint="It begins with http:// or https://, such as http://head:8265.",
+                f"TUNEFLEET_RAY_ADDRESS={address} is not a URL of a Ray dashboard.",
+                hint="Use an http:// or https:// URL, such as http://head:8265.",
             )
         headers = {} if token is None else {"Authorization": f"Bearer {token}"}
         self._http = httpx.Client(
@@ -47,20 +47,18 @@ class RayJobs:
         self._http.close()
 
     def job(self, name: str) -> dict[str, Any] | None:
-        """Return what Ray knows of a job; None if it knows none of that name."""
+        """Return Ray's data of a job; `None` if it does not exist."""
         answer = self._ask("GET", _job(name), absent=True)
         return None if answer is None else self._read(answer)
 
     def log(self, name: str, until: str) -> str:
-        """Return all that a job has printed, or `until` alone if one of its lines begins so: then no more is read.
-
-        Ray sends the whole log and knows no shorter answer; that of a job that has run for days is large.
-        """
+        """Return the log of a job, or only `until` if a line starts with it: reading stops there."""
+        # Ray always sends the complete log, which is large for a job that has run for days.
         sign, text = re.compile(rf"(?<!\\)\\n{re.escape(until)}"), ""
         with self._reached(), self._http.stream("GET", f"{_job(name)}/logs") as answer:
             if not answer.is_success:
                 answer.read()
-                self._heed(answer, absent=True)
+                self._exists(answer, absent=True)
                 return ""
             for piece in answer.iter_text():
                 begin, text = max(0, len(text) - len(until) - 3), text + piece
@@ -69,42 +67,42 @@ class RayJobs:
         return str(self._object(text).get("logs") or "")
 
     def submit(self, body: dict[str, Any]) -> bool:
-        """Submit a job; returns whether it is a new one: not, if there is one of that name."""
+        """Submit a job; returns false if one of that name exists already."""
         answer = self._send("POST", "/api/jobs/", json=body)
         if answer.status_code == httpx.codes.BAD_REQUEST and "already exists" in answer.text:
             return False
-        self._judge(answer)
+        self._raise_for_status(answer)
         self._read(answer)
         return True
 
     def stop(self, name: str) -> None:
-        """End a job; nothing happens if there is none, or it is over."""
+        """Stop a job; does nothing if it does not exist or has ended."""
         self._ask("POST", f"{_job(name)}/stop", absent=True)
 
     def forget(self, name: str) -> None:
-        """Delete what is known of a job that is over."""
+        """Delete an ended job."""
         self._ask("DELETE", _job(name), absent=True)
 
     def store(self, package: str, content: bytes) -> None:
-        """Keep a small file in the memory of the head; Ray throws it away ten minutes later."""
+        """Store a small file in the head's memory; Ray deletes it after ten minutes."""
         path = f"/api/packages/gcs/{package}"
         self._ask("PUT", path, content=content)
-        # Asked for, a package gets a time after which it goes if no job names it.
+        # Reading a package starts the time after which Ray deletes it if no job references it.
         self._ask("GET", path)
 
     def _ask(self, method: str, path: str, *, absent: bool = False, **sent: Any) -> httpx.Response | None:
         answer = self._send(method, path, **sent)
-        return answer if self._heed(answer, absent=absent) else None
+        return answer if self._exists(answer, absent=absent) else None
 
-    def _heed(self, answer: httpx.Response, *, absent: bool) -> bool:
-        """Whether what was asked about is there; raises what else an answer means."""
+    def _exists(self, answer: httpx.Response, *, absent: bool) -> bool:
+        """Return whether the requested object exists; raises for every other error."""
         if answer.status_code == _NOT_FOUND:
-            # Another server than Ray's finds nothing there either.
+            # A server other than Ray responds with 404, too.
             if "does not exist" not in answer.text:
-                raise self._stranger()
+                raise self._not_ray()
             if absent:
                 return False
-        self._judge(answer)
+        self._raise_for_status(answer)
         return True
 
     def _send(self, method: str, path: str, **sent: Any) -> httpx.Response:
@@ -117,24 +115,24 @@ class RayJobs:
             yield
         except httpx.HTTPError as error:
             raise UnreachableError(
-                f"No Ray cluster answers at {self.address}.",
+                f"No Ray cluster responds at {self.address}.",
                 hint=_WHERE,
                 detail=repr(error),
             ) from error
 
-    def _judge(self, answer: httpx.Response) -> None:
+    def _raise_for_status(self, answer: httpx.Response) -> None:
         code = answer.status_code
         if answer.is_success:
             return
         if code in {_UNAUTHENTICATED, _FORBIDDEN}:
-            said = "asks for a token" if code == _UNAUTHENTICATED else "refuses the token"
+            problem = "requires a token" if code == _UNAUTHENTICATED else "rejects the token"
             raise ConflictError(
-                f"The Ray cluster at {self.address} {said}.", hint="Set TUNEFLEET_RAY_TOKEN to the cluster's token."
+                f"The Ray cluster at {self.address} {problem}.", hint="Set TUNEFLEET_RAY_TOKEN to the cluster's token."
             )
-        words = _words(answer.text) or f"HTTP {code}"
+        problem = _words(answer.text) or f"HTTP {code}"
         if code >= _SERVER:
-            raise UnreachableError(f"The Ray cluster at {self.address} has a fault: {words}")
-        raise ConflictError(f"The Ray cluster at {self.address} refuses: {words}")
+            raise UnreachableError(f"The Ray cluster at {self.address} failed: {problem}")
+        raise ConflictError(f"The Ray cluster at {self.address} rejected the request: {problem}")
 
     def _read(self, answer: httpx.Response) -> dict[str, Any]:
         return self._object(answer.text)
@@ -145,11 +143,11 @@ class RayJobs:
         except ValueError:
             found = None
         if not isinstance(found, dict):
-            raise self._stranger()
+            raise self._not_ray()
         return found
 
-    def _stranger(self) -> ConflictError:
-        return ConflictError(f"What answers at {self.address} is no Ray cluster.", hint=_WHERE)
+    def _not_ray(self) -> ConflictError:
+        return ConflictError(f"The server at {self.address} is not a Ray cluster.", hint=_WHERE)
 
 
 def _job(name: str) -> str:
@@ -157,6 +155,6 @@ def _job(name: str) -> str:
 
 
 def _words(text: str) -> str:
-    """Return the last line of a traceback, or of what else was answered."""
+    """Return the last line of a traceback or other response."""
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     return lines[-1][:_MAX_WORDS] if lines else ""

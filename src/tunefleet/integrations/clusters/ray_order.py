@@ -1,6 +1,6 @@
-"""What the server tells the program that it starts on a Ray cluster, and what that says in return.
+"""Order and status protocol between the server and the program that it starts on a Ray cluster.
 
-Both sides import this module: the server's adapter, and `tunefleet.workloads.ray_nodes` in Ray's environment.
+Imported by both sides: the server's adapter, and `tunefleet.workloads.ray_nodes` in Ray's environment.
 """
 
 from __future__ import annotations
@@ -13,44 +13,43 @@ from tunefleet.integrations.clusters.base import Ask
 
 FORMAT: Final = 2
 LASTING: Final = "lasting"
-"""An option of an `Ask`: `true` starts workers that last, between `nodes` and `nodes_max` of them."""
-# An option: the address of the server, which is asked how many tasks wait.
+"""Option of an `Ask`: `true` starts between `nodes` and `nodes_max` long-running workers."""
+# Option: URL of the server, which is queried for the number of pending tasks.
 SERVER: Final = "server"
-# An option: a key for that.
+# Option: an API key for that.
 KEY: Final = "key"
 
 WAITING: Final = "tunefleet: waiting: "
 RUNNING: Final = "tunefleet: running: "
 ENDED: Final = "tunefleet: ended: "
-"""How a line of the job's log begins that says where it stands; no other process writes one, for Ray puts a prefix
-before what the nodes print."""
+"""Prefixes of status lines in the job's log; other processes cannot write them: Ray prefixes the nodes' output."""
 
 FAILED: Final = 1
 AGAIN: Final = 75
-"""A node's command ended so, or was to be ended: the task is to be run again."""
-# The cluster cannot give what is asked.
+"""Exit code of a node's command, or of its termination: run the task again."""
+# Exit code: the cluster cannot provide the requested nodes.
 HOPELESS: Final = 69
 
 
 class OrderError(ValueError):
-    """What lies there is no order that this release understands."""
+    """The order is not valid for this release."""
 
 
 def pack(ask: Ask) -> bytes:
-    """Return an ask as it is handed over."""
+    """Serialize an ask."""
     return json.dumps({"format": FORMAT, **asdict(ask)}).encode()
 
 
 def unpack(text: bytes) -> Ask:
-    """Read an ask.
+    """Parse an ask.
 
     Raises:
-        OrderError: If another release wrote it.
+        OrderError: If it is invalid, or was written by an incompatible release.
     """
     try:
         fields: dict[str, Any] = json.loads(text)
         if fields.pop("format") != FORMAT:
-            raise OrderError("the server and Ray's environment have releases of Tunefleet that do not go together")
+            raise OrderError("the server and Ray's environment have incompatible releases of Tunefleet")
         return Ask(**{**fields, "command": tuple(fields["command"])})
     except (KeyError, TypeError, json.JSONDecodeError) as error:
-        raise OrderError(f"the order cannot be read: {error}") from error
+        raise OrderError(f"the order is invalid: {error}") from error

@@ -1,9 +1,8 @@
-"""Nodes from Slurm: a batch script that starts the same command once on each, by `sbatch`, `squeue` and `scancel`.
+"""Nodes from Slurm: a batch script starts the same command once on each node, with `sbatch`, `squeue` and `scancel`.
 
-The script is submitted with an environment of its own: nothing of this process's but what a login shell has, and what
-is asked for. Exit code 75 of the command means that it has made way and wants to go on later: the job requeues itself.
-
-Source: the manual pages of Slurm 22.05 (sbatch, srun, squeue, scancel).
+The script gets a minimal environment: the variables of a login shell and those of the ask. Exit code 75 of the command
+means that it was preempted and wants to continue later: the job requeues itself. Source: the manual pages of Slurm
+22.05 (sbatch, srun, squeue, scancel).
 """
 
 from __future__ import annotations
@@ -20,18 +19,18 @@ from typing import Final
 from tunefleet.errors import ConflictError, MachineError, UnreachableError
 from tunefleet.integrations.clusters.base import Ask, Cluster, Seen, Stage
 
-# The exit code of a command that goes on when there are nodes again (EX_TEMPFAIL).
+# Exit code of a preempted command that continues when there are nodes again (EX_TEMPFAIL).
 MADE_WAY: Final = 75
 _COMMANDS: Final = ("sbatch", "squeue", "scancel", "srun", "scontrol")
 _ANSWER_S: Final = 60.0
 _KEPT: Final = ("PATH", "HOME", "USER", "LOGNAME", "SHELL", "LANG", "LC_ALL", "TMPDIR", "SLURM_CONF")
-"""What the script has of this process's environment; the rest may hold secrets of the server."""
+"""Variables that the script inherits from this process; the others may contain secrets of the server."""
 _STAGES: Final[dict[str, Stage]] = {
     **dict.fromkeys(
         ("PENDING", "CONFIGURING", "REQUEUED", "REQUEUE_FED", "REQUEUE_HOLD", "RESV_DEL_HOLD", "SPECIAL_EXIT"),
         "waiting",
     ),
-    # The workers are frozen: nobody may take their silence for their end.
+    # The workers are frozen: their silence must not be mistaken for their end.
     **dict.fromkeys(("SUSPENDED", "STOPPED"), "waiting"),
     **dict.fromkeys(("RUNNING", "COMPLETING", "STAGE_OUT", "SIGNALING", "RESIZING"), "running"),
 }
@@ -42,10 +41,10 @@ _HOPELESS: Final = frozenset(
         "AssocMaxWallDurationPerJobLimit", "QOSMaxWallDurationPerJobLimit", "QOSNotAllowed",
     }
 )  # fmt: skip
-"""Reasons of a pending job that time does not mend."""
-# The reason of a job whose script failed; which code that was `squeue` does not say.
+"""Reasons of a pending job that waiting does not resolve."""
+# Reason of a job whose script failed; `squeue` does not report the exit code.
 _BAD_END: Final = "NonZeroExitCode"
-# Signs of what time mends: nobody answers, or the user has as many jobs there as they may.
+# Messages of temporary errors: Slurm does not respond, or the user has reached a job limit.
 _AWAY: Final = (
     "Unable to contact", "Socket timed out", "Connection refused", "Zero Bytes were transmitted",
     "temporarily unable", "MaxSubmitJob",
@@ -53,10 +52,10 @@ _AWAY: Final = (
 
 
 class Slurm(Cluster):
-    """The Slurm whose commands are on this machine.
+    """The Slurm cluster whose commands are installed on this machine.
 
     Args:
-        prelude: Shell lines that go before the command on the first node, such as `module load cuda`.
+        prelude: Shell commands that run before the command on the first node, such as `module load cuda`.
     """
 
     def __init__(
@@ -66,8 +65,8 @@ class Slurm(Cluster):
         missing = [name for name in _COMMANDS if shutil.which(name, path=self._environment.get("PATH")) is None]
         if missing:
             raise MachineError(
-                f"There is no {missing[0]} here.",
-                hint="Run the server on a machine from which jobs can be submitted to Slurm, or unset TUNEFLEET_SLURM.",
+                f"The command {missing[0]} is not installed on this machine.",
+                hint="Run the server on a machine that can submit Slurm jobs, or unset TUNEFLEET_SLURM.",
             )
         self._folder = folder
         self._prelude = prelude
@@ -82,28 +81,28 @@ class Slurm(Cluster):
             self._folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise ConflictError(
-                f"The folder for the logs of Slurm's jobs cannot be made: {error}.", hint="Set TUNEFLEET_NODES_DIR."
+                f"Cannot create the folder for Slurm's logs: {error}.", hint="Set TUNEFLEET_NODES_DIR."
             ) from error
         kept: dict[str, str] = {name: self._environment[name] for name in _KEPT if name in self._environment}
-        told = self._call(
-            # Of an option that is given twice the later one counts: the task's own.
+        output = self._call(
+            # For a repeated option the last one wins: the task's own.
             "sbatch", *self._extra, *options_of(ask, self.log_of(ask.name)),
             script=script_of(ask.command, self._prelude), environment=kept | dict(ask.environment),
         )  # fmt: skip
-        return told.strip().partition(";")[0]
+        return output.strip().partition(";")[0]
 
     def look(self, names: Sequence[str]) -> dict[str, Seen]:
-        """Ask `squeue`; see `Cluster`."""
+        """Query `squeue`; see `Cluster`."""
         if not names:
             return {}
-        told = self._call(
+        output = self._call(
             "squeue", "--noheader", "--states=all", f"--user={getpass.getuser()}", f"--name={','.join(names)}",
             "--format=%j|%i|%T|%r",
         )  # fmt: skip
         found: dict[str, Seen] = {}
-        for line in told.splitlines():
+        for line in output.splitlines():
             name, seen = self._read(line)
-            # The newest one counts; of several with one name a living one does.
+            # `squeue` lists the newest first; a live job takes precedence over ended ones with the same name.
             if name not in found or found[name].stage == "ended":
                 found[name] = seen
         return found
@@ -111,7 +110,7 @@ class Slurm(Cluster):
     def _read(self, line: str) -> tuple[str, Seen]:
         parts = [part.strip() for part in line.split("|", 3)]
         if len(parts) < 4:
-            raise ConflictError(f"squeue answers what cannot be understood: {line!r}.")
+            raise ConflictError(f"Cannot parse the output of squeue: {line!r}.")
         name, job_id, state, reason = parts
         seen = _seen(job_id, state, reason)
         if reason == _BAD_END and (code := self._exit_code(job_id)):
@@ -122,19 +121,19 @@ class Slurm(Cluster):
         return name, seen
 
     def _exit_code(self, job_id: str) -> str:
-        """Return the code with which a job ended, as `scontrol` prints it; empty if that is forgotten by now."""
+        """Return a job's exit code from `scontrol`; empty if Slurm has forgotten the job."""
         try:
-            told = self._call("scontrol", "--oneliner", "show", "job", job_id)
+            output = self._call("scontrol", "--oneliner", "show", "job", job_id)
         except ConflictError:
             return ""
-        return told.partition(" ExitCode=")[2].partition(":")[0]
+        return output.partition(" ExitCode=")[2].partition(":")[0]
 
     def cancel(self, name: str) -> None:
-        """Ask `scancel`; see `Cluster`."""
+        """Run `scancel`; see `Cluster`."""
         self._call("scancel", f"--user={getpass.getuser()}", f"--name={name}")
 
     def log_of(self, name: str) -> Path:
-        """Return where a job's log lies."""
+        """Return the path of a job's log."""
         return self._folder / f"{name}.log"
 
     def _call(self, *command: str, script: str | None = None, environment: Mapping[str, str] | None = None) -> str:
@@ -144,19 +143,19 @@ class Slurm(Cluster):
                 timeout=_ANSWER_S, check=False, cwd=self._folder if self._folder.is_dir() else None,
             )  # fmt: skip
         except subprocess.TimeoutExpired as error:
-            raise UnreachableError(f"Slurm does not answer: {command[0]} took longer than {_ANSWER_S:g} s.") from error
+            raise UnreachableError(f"Slurm does not respond: {command[0]} took longer than {_ANSWER_S:g} s.") from error
         except OSError as error:
-            raise UnreachableError(f"{command[0]} cannot be started: {error}.") from error
+            raise UnreachableError(f"Cannot run {command[0]}: {error}.") from error
         if done.returncode == 0:
             return done.stdout
-        words = (_words(done.stderr) or f"{command[0]} ended with {done.returncode}").rstrip(".")
+        problem = (_words(done.stderr) or f"{command[0]} ended with {done.returncode}").rstrip(".")
         if any(sign in done.stderr for sign in _AWAY):
-            raise UnreachableError(f"Slurm cannot do it now: {words}.")
-        raise ConflictError(f"Slurm refuses: {words}.")
+            raise UnreachableError(f"Slurm is temporarily unavailable: {problem}.")
+        raise ConflictError(f"Slurm rejected the request: {problem}.")
 
 
 def options_of(ask: Ask, log: Path) -> list[str]:
-    """Return the options of `sbatch` for what is asked."""
+    """Return the `sbatch` options of an ask."""
     chosen = dict(ask.options)
     gpu_type, exclusive = chosen.pop("gpu_type", None), chosen.pop("exclusive", None)
     nodes = str(ask.nodes) if ask.nodes_max <= ask.nodes else f"{ask.nodes}-{ask.nodes_max}"
@@ -176,16 +175,16 @@ def options_of(ask: Ask, log: Path) -> list[str]:
 
 
 def script_of(command: Sequence[str], prelude: str = "") -> str:
-    """Return the batch script: the command once on each node; made way for others, the job is requeued."""
+    """Return the batch script: runs the command once on each node; after a preemption the job is requeued."""
     node = 'TUNEFLEET_NODE=$SLURM_NODEID exec "$@"'
     return (
         "#!/bin/bash\n"
         f"{prelude.rstrip()}\n"
         "code=0\n"
-        # Who ends first ends nobody else: the first node of a training may have its checkpoint to bring still.
-        # Under a prelude with `set -e` a failing srun alone would end the script before it could be requeued.
+        # One node's end must not stop the others: the first node of a training run may still upload its checkpoint.
+        # `|| code=$?`: under a prelude with `set -e` a failing srun would end the script before the requeue.
         f"srun --kill-on-bad-exit=0 --wait=0 bash -c {shlex.quote(node)} node {shlex.join(command)} || code=$?\n"
-        # One that is being cancelled is not RUNNING any more: who has cancelled it does not want it back.
+        # A job that is being cancelled is no longer RUNNING, and must not be requeued.
         f'if [ "$code" -eq {MADE_WAY} ] && [ "$(squeue -h -j "$SLURM_JOB_ID" -o %T)" = RUNNING ]; then\n'
         '    scontrol requeue "$SLURM_JOB_ID"\n'
         "fi\n"
@@ -195,12 +194,12 @@ def script_of(command: Sequence[str], prelude: str = "") -> str:
 
 def _seen(job_id: str, state: str, reason: str) -> Seen:
     stage = _STAGES.get(state, "ended")
-    said = "" if reason in {"None", "(null)", ""} else reason
+    detail = "" if reason in {"None", "(null)", ""} else reason
     if stage == "running":
         return Seen(job_id, stage, ending=state == "COMPLETING")
-    told = " ".join(filter(None, (state.lower().replace("_", " "), f"({said})" if said else "")))
-    hopeless = stage == "waiting" and said in _HOPELESS
-    return Seen(job_id, stage, told, withdrawn=state == "CANCELLED", hopeless=hopeless)
+    output = " ".join(filter(None, (state.lower().replace("_", " "), f"({detail})" if detail else "")))
+    hopeless = stage == "waiting" and detail in _HOPELESS
+    return Seen(job_id, stage, output, withdrawn=state == "CANCELLED", hopeless=hopeless)
 
 
 def _words(stderr: str) -> str:

@@ -1,7 +1,7 @@
-"""What becomes of a model outside of the fleet: what a task leaves, the card that goes with it, and where it is put.
+"""Publishing models outside of the fleet: task outputs, model cards, and targets.
 
-products    what a task leaves that can be used elsewhere, and the merge that makes more of an adapter
-card        the model card, made from lineage and results
-hub         what is read from the Hugging Face hub
-targets     a repository of the hub, a place in a bucket, a folder
+products    outputs of a task that can be used elsewhere, and merges that produce more forms
+card        the model card, generated from lineage and results
+hub         reads from the Hugging Face Hub
+targets     a Hub repository, a folder in a bucket, a local folder
 """

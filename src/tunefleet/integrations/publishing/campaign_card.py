@@ -1,4 +1,4 @@
-"""The model card of what a campaign has promoted: what it was made of, and how it was measured against what."""
+"""The model card of a promoted campaign model: its origin and its evaluation."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from tunefleet.integrations.publishing.card import CARD, is_name_of_the_hub, tab
 
 @dataclass(frozen=True, slots=True)
 class Story:
-    """What a card tells.
+    """Content of a card.
 
     Args:
-        figures: Model → metric → what `evaluate` has measured of it.
-        verdict: Of the gate: `reason`, and `against`: model → gain with its interval.
+        figures: Model → metric → result of `evaluate`.
+        verdict: Decision of the gate: `reason`, and `against`: model → gain with its interval.
     """
 
     name: str
@@ -29,7 +29,7 @@ class Story:
 
 
 def write_card(folder: Path, story: Story) -> None:
-    """Write the card into a folder that is published; a model that was merged brings none of its own."""
+    """Write the card into the folder to publish; a merged model has none of its own."""
     (folder / CARD).write_text(card(story), encoding="utf-8")
 
 
@@ -47,10 +47,10 @@ def card(story: Story) -> str:
     parts = [
         f"---\n{yaml.safe_dump(head, sort_keys=False)}---",
         f"# {story.name}",
-        f"A model that a campaign of Tunefleet has trained on `{story.base}`, a chunk of the data at a time.",
+        f"Trained by a Tunefleet campaign on `{story.base}`, one chunk of the data at a time.",
         "## Lineage",
         table(("", ""), list(story.lineage.items())),
-        "## Measured on held-out rows",
+        "## Evaluation",
         table(("model", "metric", "value", "interval"), _rows(story)),
         story.verdict["reason"],
         table(("better than", "by", "interval"), gains),

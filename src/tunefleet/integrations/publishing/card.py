@@ -1,4 +1,4 @@
-"""The model card of what is published: what it is, and what it was made from."""
+"""The model card of a published model: what it is, and its lineage."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ _STEPS: Final = 20
 def write_card(
     folder: Path, task: TaskDetail, product: ArtifactView, chain: Iterable[TaskDetail], datasets: Mapping[str, str]
 ) -> bool:
-    """Write a card into a folder, unless the model has brought one of its own.
+    """Write a card into a folder, unless the model has one of its own.
 
     Args:
-        datasets: Data of the chain → digest, where the server knows it.
+        datasets: Datasets of the chain → digest, where known.
     """
     path = folder / CARD
     if path.exists() and not _is_plain(path):
@@ -31,7 +31,7 @@ def write_card(
 
 
 def _is_plain(path: Path) -> bool:
-    """Whether it is the card that PEFT writes with every adapter, which is a form that nobody has filled in."""
+    """Return whether it is the empty card template that PEFT writes with every adapter."""
     return "[More Information Needed]" in path.read_text(encoding="utf-8", errors="replace")
 
 
@@ -50,7 +50,7 @@ def card(task: TaskDetail, product: ArtifactView, chain: list[TaskDetail], datas
     lines = [
         f"---\n{yaml.safe_dump(head, sort_keys=False)}---",
         f"# {task.name}",
-        f"{what} made by Tunefleet" + (f" from `{base}`." if base else "."),
+        f"{what} trained with Tunefleet" + (f" from `{base}`." if base else "."),
         "## Lineage",
         table(
             ("", ""),
@@ -64,12 +64,12 @@ def card(task: TaskDetail, product: ArtifactView, chain: list[TaskDetail], datas
     ]
     figures = [row for each in (task, *chain[:_STEPS]) for row in _figures(each)]
     if figures:
-        lines += ["## Measured", table(("task", "figure", "value"), figures)]
+        lines += ["## Results", table(("task", "metric", "value"), figures)]
     return "\n\n".join(lines) + "\n"
 
 
 def base_of(task: TaskDetail, chain: Iterable[TaskDetail]) -> str | None:
-    """Return the model that all of it began with."""
+    """Return the base model of the complete chain."""
     for each in reversed([task, *chain]):
         source = (each.spec.get("model") or {}).get("source") or {}
         if isinstance(source.get("identifier"), str):
@@ -89,11 +89,11 @@ def _figures(task: TaskDetail) -> list[tuple[str, str, str]]:
 
 
 def is_name_of_the_hub(model: str) -> bool:
-    """Return whether a model is named as the hub names it, and not as a folder or a built-in one."""
+    """Return whether a model name is a Hub id, not a folder or a built-in model."""
     return "/" in model and not model.startswith(("/", ".", "~", "builtin:"))
 
 
 def table(heads: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> str:
-    """Return rows as Markdown has them."""
+    """Return rows as a Markdown table."""
     listed = [heads, tuple("---" for _ in heads), *rows]
     return "\n".join(f"| {' | '.join(row)} |" for row in listed)

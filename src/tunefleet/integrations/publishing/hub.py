@@ -1,4 +1,4 @@
-"""What is read from the Hugging Face hub: whether a model is public, what it consists of, and the model itself."""
+"""Reads from the Hugging Face Hub: visibility of a model, its files, and the model itself."""
 
 from __future__ import annotations
 
@@ -14,29 +14,29 @@ from tunefleet.settings import PublishSettings, is_dotenvs
 
 _ADAPTER: Final = "adapter_config.json"
 _MODEL: Final = ("*.safetensors", "*.json", "*.jinja", "*.model", "merges.txt", "vocab.txt")
-"""Weights that run no code when they are read, and what explains them: nothing else is passed on."""
+"""Weights that run no code when they are loaded, and their configuration; no other files are downloaded."""
 
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """A repository as the hub has it now."""
+    """The current state of a repository."""
 
     commit: str | None
     files: frozenset[str]
 
     @property
     def is_adapter(self) -> bool:
-        """Whether it holds an adapter: beside one there may be the configuration of its base."""
+        """Whether it contains an adapter, possibly with the configuration of its base model."""
         return _ADAPTER in self.files
 
     @property
     def is_safe(self) -> bool:
-        """Whether it holds weights that `fetch` takes."""
+        """Whether it contains weights that `fetch` downloads."""
         return any("/" not in name and name.endswith(".safetensors") for name in self.files)
 
 
 def packages() -> tuple[Any, Any]:
-    """Return the hub's client and its errors.
+    """Return the Hub client and its errors.
 
     Raises:
         MachineError: If the package is missing.
@@ -45,34 +45,34 @@ def packages() -> tuple[Any, Any]:
         from huggingface_hub import HfApi, errors
     except ImportError as error:
         raise MachineError(
-            "Publishing on the hub needs the package huggingface_hub.", hint="pip install huggingface_hub"
+            "Publishing to the Hub requires the package huggingface_hub.", hint="pip install huggingface_hub"
         ) from error
     return HfApi, errors
 
 
 def is_public(repo: str, endpoint: str | None) -> bool:
-    """Return whether anybody may read a model of the hub; it blocks.
+    """Return whether a Hub model is public; blocks.
 
     Raises:
         MachineError: If a package is missing.
-        UnreachableError: If the hub does not answer.
+        UnreachableError: If the Hub does not respond.
     """
     api, errors = packages()
     try:
         about = api(endpoint=endpoint, token=False).model_info(repo)
     except errors.RepositoryNotFoundError:
-        return False  # so it says of a private one, too
+        return False  # the Hub's response for private models, too
     except (errors.HTTPError, OSError) as error:
-        raise UnreachableError(f"The hub cannot be reached for hf://{repo}: {error}") from error
+        raise UnreachableError(f"Cannot reach the Hub for hf://{repo}: {error}") from error
     return not (about.private or about.gated)
 
 
 def look(repo: str, settings: PublishSettings) -> Found | None:
-    """Return what a repository holds; null if there is none, or the token may not see it; it blocks.
+    """Return the state of a repository; `None` if it does not exist or the token has no access; blocks.
 
     Raises:
         MachineError: If a package is missing.
-        UnreachableError: If the hub does not answer.
+        UnreachableError: If the Hub does not respond.
     """
     api, errors = packages()
     try:
@@ -80,62 +80,62 @@ def look(repo: str, settings: PublishSettings) -> Found | None:
     except (errors.RepositoryNotFoundError, errors.HFValidationError):
         return None
     except (errors.HTTPError, OSError) as error:
-        raise UnreachableError(f"The hub cannot be reached for hf://{repo}: {error}") from error
+        raise UnreachableError(f"Cannot reach the Hub for hf://{repo}: {error}") from error
     return Found(about.sha, frozenset(each.rfilename for each in about.siblings or ()))
 
 
 def read(repo: str, file: str, settings: PublishSettings) -> bytes | None:
-    """Return a small file of a model; null if there is none, or the token may not see it; it blocks.
+    """Return a small file of a model; `None` if it does not exist or the token has no access; blocks.
 
     Raises:
         MachineError: If a package is missing.
-        UnreachableError: If the hub does not answer.
+        UnreachableError: If the Hub does not respond.
     """
     api, errors = packages()
     try:
         hub = api(endpoint=settings.hf_endpoint, token=_token(settings))
         with tempfile.TemporaryDirectory(prefix="tunefleet-hub-") as folder:
             return Path(hub.hf_hub_download(repo, file, local_dir=folder)).read_bytes()
-    except errors.LocalEntryNotFoundError as error:  # so it says that the hub does not answer
-        raise UnreachableError(f"The hub cannot be reached for hf://{repo}: {error}") from error
+    except errors.LocalEntryNotFoundError as error:  # raised if the Hub does not respond
+        raise UnreachableError(f"Cannot reach the Hub for hf://{repo}: {error}") from error
     except (errors.RepositoryNotFoundError, errors.EntryNotFoundError):
         return None
     except (errors.HTTPError, OSError) as error:
-        raise UnreachableError(f"The hub cannot be reached for hf://{repo}: {error}") from error
+        raise UnreachableError(f"Cannot reach the Hub for hf://{repo}: {error}") from error
 
 
 def fetch(repo: str, commit: str | None, folder: Path, settings: PublishSettings) -> None:
-    """Fetch a whole model into a folder: its weights as safetensors, and what explains them, but no code; it blocks.
+    """Download a model into a folder: safetensors weights and configuration, no code; blocks.
 
     Raises:
         MachineError: If a package is missing.
-        NotFoundError: If it is not there (any more), or has no such weights.
-        UnreachableError: If the hub does not answer.
+        NotFoundError: If it does not exist (any more), or has no safetensors weights.
+        UnreachableError: If the Hub does not respond.
         OSError: If the disk is full.
     """
     api, errors = packages()
     try:
         hub = api(endpoint=settings.hf_endpoint, token=_token(settings))
-        # Only what lies at the root: checkpoints and other forms of the model lie in folders.
-        there = [name for name in hub.list_repo_files(repo, revision=commit) if "/" not in name]
-        names = [name for name in there if any(fnmatch(name, each) for each in _MODEL)]
+        # Only files at the root: checkpoints and other formats of the model are in folders.
+        root_files = [name for name in hub.list_repo_files(repo, revision=commit) if "/" not in name]
+        names = [name for name in root_files if any(fnmatch(name, each) for each in _MODEL)]
         if not any(name.endswith(".safetensors") for name in names):
-            raise NotFoundError(f"hf://{repo} has no weights as safetensors.", hint="No others are passed on.")
+            raise NotFoundError(f"hf://{repo} has no safetensors weights.", hint="Other formats are not supported.")
         hub.snapshot_download(repo, revision=commit, local_dir=folder, allow_patterns=names)
     except (errors.RepositoryNotFoundError, errors.RevisionNotFoundError, errors.HFValidationError) as error:
         raise NotFoundError(
-            f"There is no hf://{repo} (any more), or the token may not see it.",
+            f"hf://{repo} does not exist (any more), or the token has no access.",
             hint="Check the name, and HF_TOKEN.",
         ) from error
     except (errors.HTTPError, OSError) as error:
         if is_disk_full(error):
-            raise  # it was not the hub
-        raise UnreachableError(f"The hub cannot be reached for hf://{repo}: {error}") from error
-    shutil.rmtree(folder / ".cache", ignore_errors=True)  # what the download remembers of itself
+            raise  # not an error of the Hub
+        raise UnreachableError(f"Cannot reach the Hub for hf://{repo}: {error}") from error
+    shutil.rmtree(folder / ".cache", ignore_errors=True)  # metadata of the download
 
 
 def _token(settings: PublishSettings) -> str | bool | None:
     if settings.hf_token is not None:
         return settings.hf_token.get_secret_value()
-    # Null is the token that somebody has saved by logging in, which no file of a folder chooses an address for.
+    # `None` uses the token of a saved login, which must not go to an endpoint that a .env file chose.
     return False if is_dotenvs("HF_ENDPOINT") else None

@@ -1,4 +1,4 @@
-"""What a task leaves that can be used elsewhere, and the merge that makes more of an adapter."""
+"""Outputs of a task that can be used elsewhere, and merges that produce more forms of an adapter."""
 
 from __future__ import annotations
 
@@ -19,31 +19,31 @@ _KINDS: Final = ("model", "adapter", "gguf")
 _LONGEST_CHAIN: Final = 50
 _ENDED_BADLY: Final = (TaskStatus.FAILED, TaskStatus.CANCELLED, TaskStatus.SKIPPED)
 
-# Shows a task until it has ended; null if the user left it.
+# Shows a task until it has ended; returns `None` if the user stopped waiting.
 Wait = Callable[[TaskDetail], TaskDetail | None]
 
 
 class StillRuns(TunefleetError):
-    """The merge goes on, and nobody waits for it any more."""
+    """The merge is still running, but the user stopped waiting."""
 
     code = "still_runs"
 
 
 @dataclass(frozen=True, slots=True)
 class Product:
-    """What is taken from a task."""
+    """An artifact of a task to publish."""
 
     task: TaskDetail
     artifact: ArtifactView
 
 
 def find(client: Client, task_id: str, form: Form, *, gguf: str, verify: bool, wait: Wait, shown: bool) -> Product:
-    """Return a task's product in the form that is wanted; one that is not there yet is made by a merge of the fleet.
+    """Return a task's product in the requested form; a missing one is produced by a merge task.
 
     Raises:
-        NotFoundError: If the task has left neither an adapter nor a model.
-        ConflictError: If the merge has failed, or no worker could run it.
-        StillRuns: If the user left it.
+        NotFoundError: If the task has neither an adapter nor a model.
+        ConflictError: If the merge failed, or no worker can run it.
+        StillRuns: If the user stopped waiting.
     """
     task = client.tasks.get(task_id)
     made = {artifact.kind: artifact for artifact in reversed(list(client.artifacts.iterate(task_id=task.id)))}
@@ -54,24 +54,24 @@ def find(client: Client, task_id: str, form: Form, *, gguf: str, verify: bool, w
     if not ({"model", "adapter"} & made.keys()):
         ended = "" if TaskStatus(task.status).final else f" It is {task.status}: wait until it has ended."
         raise NotFoundError(
-            f"{task.id} has left neither an adapter nor a model.{ended}",
-            hint="`tunefleet artifacts ls` lists what there is.",
+            f"{task.id} has neither an adapter nor a model.{ended}",
+            hint="List its artifacts with `tunefleet artifacts ls`.",
         )
     body = document(task, form, adapter="model" not in made, gguf=gguf, verify=verify)
     merged = _merged(client, task, body, wait, shown=shown)
     kind = "model" if form == "merged" else "gguf"
     found = next((each for each in client.artifacts.iterate(task_id=merged.id) if each.kind == kind), None)
     if found is None:
-        raise NotFoundError(f"The merge {merged.id} has left no {kind}.")
+        raise NotFoundError(f"The merge {merged.id} produced no {kind}.")
     return Product(merged, found)
 
 
 def document(task: TaskDetail, form: Form, *, adapter: bool, gguf: str, verify: bool) -> dict[str, Any]:
-    """Return the document of the merge."""
+    """Return the workflow of the merge."""
     spec = task.resolved or task.spec
     source = (spec.get("model") or {}).get("source")
     if not isinstance(source, dict):
-        raise InputError(f"The document of {task.id} names no model, so there is nothing to merge into.")
+        raise InputError(f"The workflow file of {task.id} names no base model to merge into.")
     options: dict[str, Any] = {"verify": verify}
     if form == "gguf":
         options["gguf"] = {"type": gguf}
@@ -86,7 +86,7 @@ def document(task: TaskDetail, form: Form, *, adapter: bool, gguf: str, verify: 
 
 def _merged(client: Client, task: TaskDetail, body: dict[str, Any], wait: Wait, *, shown: bool) -> TaskDetail:
     text = json.dumps(body, indent=1)
-    # Asked for twice, it is made once; what has failed is tried anew.
+    # A stable key: repeating the command reuses the merge. A failed merge is submitted again with a new key.
     key = f"export-{uuid.uuid5(uuid.NAMESPACE_URL, task.id + text).hex}"
     merge = _submitted(client, task, body, text, key)
     if TaskStatus(merge.status) in _ENDED_BADLY:
@@ -94,33 +94,31 @@ def _merged(client: Client, task: TaskDetail, body: dict[str, Any], wait: Wait, 
     shown = shown and not TaskStatus(merge.status).final
     ended = merge if TaskStatus(merge.status).final else wait(merge)
     if ended is None:
-        raise StillRuns(f"The merge goes on as {merge.id}.", hint="Repeat the command to get what it leaves.")
+        raise StillRuns(f"The merge continues as {merge.id}.", hint="Repeat the command to get its result.")
     if ended.status != TaskStatus.COMPLETED:
-        why = "." if shown else f": {ended.error or ended.reason or 'no reason was given'}"
+        why = "." if shown else f": {ended.error or ended.reason or 'no reason reported'}"
         raise ConflictError(
-            f"The merge {ended.id} has {ended.status}{why}", hint=f"`tunefleet show {ended.id}` tells more."
+            f"The merge {ended.id} ended as {ended.status}{why}", hint=f"See `tunefleet show {ended.id}`."
         )
     return client.tasks.get(ended.id)
 
 
 def _submitted(client: Client, task: TaskDetail, body: dict[str, Any], text: str, key: str) -> TaskDetail:
-    """Submit the merge; a base that travelled with the task's submit stands for the same name here.
-
-    Where no worker could run it that is an error at once: nobody waits for it then.
-    """
+    """Submit the merge, with the uploaded base model of the task if it has one."""
     pointer = "model.source.identifier"
     inputs = {body["metadata"]["name"]: {pointer: task.inputs[pointer]}} if pointer in task.inputs else {}
     try:
+        # `strict`: if no worker can run the merge, fail now instead of waiting forever.
         workflow = client.workflows.create(SubmitRequest(document=text, inputs=inputs, strict=True), key)
     except SpecError as error:
-        # The document is ours; what it asks for is the user's.
+        # The workflow is generated, so the errors concern the requested form.
         faults = "; ".join(fault.message for fault in error.faults)
-        raise ConflictError(f"It cannot be made: {faults}", hint="`tunefleet workers` lists what there is.") from error
+        raise ConflictError(f"Cannot merge: {faults}", hint="List the workers with `tunefleet workers`.") from error
     return client.tasks.get(workflow.tasks[0].id)
 
 
 def chain(client: Client, task: TaskDetail) -> Iterator[TaskDetail]:
-    """Yield the tasks whose adapters and models made a task, the nearest first, without those that are gone."""
+    """Yield the tasks whose adapters and models led to a task, nearest first, skipping deleted ones."""
     seen, waiting = {task.id}, [task]
     while waiting and len(seen) < _LONGEST_CHAIN:
         spec = waiting.pop(0)
@@ -144,7 +142,7 @@ def _parents(spec: dict[str, Any]) -> list[str]:
 
 
 def datasets(tasks: list[TaskDetail]) -> dict[str, str]:
-    """Return the data that tasks were trained on and that travelled with their submits: name → digest."""
+    """Return the uploaded datasets of tasks: name → digest."""
     found = {}
     for task in tasks:
         for pointer, digest in task.inputs.items():

@@ -1,4 +1,4 @@
-"""Where a model is published: a repository of the hub, a place in a bucket, a folder."""
+"""Publishing targets: a Hub repository, a folder in a bucket, a local folder."""
 
 from __future__ import annotations
 
@@ -26,20 +26,20 @@ from tunefleet.spec.base import BUCKET_URL
 
 _HUB: Final = re.compile(r"hf://([\w.-]+/[\w.-]+)/?")
 _BUCKET_NAMES: Final = (
-    "A bucket's name has 3 to 63 characters: small letters, digits, dots and hyphens, with a letter or a digit at both "
-    "ends. Write s3://BUCKET/PREFIX."
+    "A bucket name has 3 to 63 characters: lower-case letters, digits, dots and hyphens, and starts and ends with a "
+    "letter or digit. Use s3://BUCKET/PREFIX."
 )
 _TOKENS_PAGE: Final = "https://huggingface.co/settings/tokens"
 _OF_THE_HUB: Final = frozenset({".gitattributes"})
-"""What the hub itself puts into a new repository."""
+"""Files that the Hub adds to a new repository."""
 
-# Called with the number of bytes that were just sent.
+# Called with the number of bytes just sent.
 Sent = Callable[[int], None]
 
 
 @dataclass(frozen=True, slots=True)
 class Wishes:
-    """How something is published."""
+    """Publishing options."""
 
     revision: str | None = None
     private: bool = False
@@ -48,25 +48,25 @@ class Wishes:
 
 
 class Target(ABC):
-    """A place to publish to."""
+    """A publishing target."""
 
     @abstractmethod
     def check(self) -> None:
-        """Look whether it may be written, before anything is fetched.
+        """Check that the target is writable, before anything is downloaded.
 
         Raises:
-            ConflictError: If something is there and may not be written over.
-            ForbiddenError: If there is no key, or it may not write.
-            UnreachableError: If the place does not answer.
+            ConflictError: If the target is not empty and must not be overwritten.
+            ForbiddenError: If there are no credentials, or they have no write access.
+            UnreachableError: If the target does not respond.
         """
 
     @abstractmethod
     def put(self, folder: Path, on_bytes: Sent) -> str:
-        """Publish a folder; returns where it lies now, for a person. Raises what `check` raises."""
+        """Publish a folder; returns its location for display. Raises as `check`."""
 
 
 def target(text: str, wishes: Wishes, settings: PublishSettings) -> Target:
-    """Return the place that a text means.
+    """Return the target of a location.
 
     Args:
         text: `hf://ORG/NAME`, `s3://BUCKET/PREFIX` or a folder.
@@ -78,13 +78,13 @@ def target(text: str, wishes: Wishes, settings: PublishSettings) -> Target:
     if hub is not None:
         return HubTarget(hub[1], wishes, settings)
     if text.startswith("s3://") and bucket is None:
-        raise InputError(f"{text} names no bucket that there can be.", hint=_BUCKET_NAMES)
+        raise InputError(f"{text} is not a valid bucket URL.", hint=_BUCKET_NAMES)
     if "://" in text and bucket is None:
         raise InputError(
-            f"{text} is no place to publish to.", hint="Write hf://ORG/NAME, s3://BUCKET/PREFIX or a folder."
+            f"{text} is not a publishing target.", hint="Use hf://ORG/NAME, s3://BUCKET/PREFIX or a folder."
         )
     if wishes.revision or wishes.private or wishes.message:
-        raise InputError("--revision, --private and --message are of the hub only.", hint="Leave them out.")
+        raise InputError("--revision, --private and --message only apply to the Hub.", hint="Remove these options.")
     if bucket is not None:
         return BucketTarget(bucket[1], (bucket[2] or "").strip("/"), wishes, settings)
     return FolderTarget(Path(text).expanduser(), wishes)
@@ -98,32 +98,32 @@ class FolderTarget(Target):
         self._wishes = wishes
 
     def check(self) -> None:
-        """Look whether the folder is free."""
+        """Check that the folder is empty."""
         refuse_to_overwrite(self._folder, force=self._wishes.force)
 
     def put(self, folder: Path, on_bytes: Sent) -> str:
-        """Copy the folder beside the place first, so that no file is ever there in part."""
+        """Copy to a temporary folder next to the target first, so that no incomplete file ever appears."""
         place = self._folder.resolve()
-        beside = place.with_name(f".{place.name}.part")
-        shutil.rmtree(beside, ignore_errors=True)  # of somebody who was killed
+        staging = place.with_name(f".{place.name}.part")
+        shutil.rmtree(staging, ignore_errors=True)  # left by a killed process
         names = [path.relative_to(folder) for path in sorted(folder.rglob("*")) if path.is_file()]
         try:
             for name in names:
-                (beside / name).parent.mkdir(parents=True, exist_ok=True)
-                shutil.copyfile(folder / name, beside / name)
+                (staging / name).parent.mkdir(parents=True, exist_ok=True)
+                shutil.copyfile(folder / name, staging / name)
                 on_bytes((folder / name).stat().st_size)
             for name in names:
                 (place / name).parent.mkdir(parents=True, exist_ok=True)
-                (beside / name).replace(place / name)
+                (staging / name).replace(place / name)
         finally:
-            shutil.rmtree(beside, ignore_errors=True)
+            shutil.rmtree(staging, ignore_errors=True)
         for old in stale((each.name for each in place.iterdir()), {name.as_posix() for name in names}):
             (place / old).unlink()
         return str(place)
 
 
 class BucketTarget(Target):
-    """A place in a bucket."""
+    """A folder in a bucket."""
 
     def __init__(self, name: str, prefix: str, wishes: Wishes, settings: PublishSettings) -> None:
         from tunefleet.artifacts.publish import BucketFolder
@@ -143,16 +143,16 @@ class BucketTarget(Target):
         self._wishes = wishes
 
     def check(self) -> None:
-        """Look whether the place is free."""
-        there = self._place.names()
-        if there and not self._wishes.force:
+        """Check that the folder is empty."""
+        existing = self._place.names()
+        if existing and not self._wishes.force:
             raise ConflictError(
-                f"{self._shown} is not empty: it has {there[0]}.",
-                hint="Name another prefix, or write over it with --force.",
+                f"{self._shown} is not empty: it contains {existing[0]}.",
+                hint="Use another prefix, or overwrite it with --force.",
             )
 
     def put(self, folder: Path, on_bytes: Sent) -> str:
-        """Send the folder."""
+        """Upload the folder."""
         files = [(path.relative_to(folder).as_posix(), path) for path in sorted(folder.rglob("*")) if path.is_file()]
         self._place.put(files, on_bytes, replace=self._wishes.force)
         self._place.remove(stale(self._place.names(), {name for name, _ in files}))
@@ -160,7 +160,7 @@ class BucketTarget(Target):
 
 
 class HubTarget(Target):
-    """A repository of the Hugging Face hub."""
+    """A repository of the Hugging Face Hub."""
 
     def __init__(self, repo: str, wishes: Wishes, settings: PublishSettings) -> None:
         api, _ = packages()
@@ -170,27 +170,28 @@ class HubTarget(Target):
         token = saved if settings.hf_token is None else settings.hf_token.get_secret_value()
         if not token:
             raise ForbiddenError(
-                f"There is no token to write to hf://{repo} with.",
-                hint=f"Make one that may write at {_TOKENS_PAGE} and set HF_TOKEN.",
+                f"No token with write access to hf://{repo}.",
+                hint=f"Create a token with write access at {_TOKENS_PAGE}, and set HF_TOKEN.",
             )
         self._repo = repo
         self._wishes = wishes
         self._hub: Any = api(endpoint=settings.hf_endpoint, token=token)
 
     def check(self) -> None:
-        """Ask whether the token is good and the repository free."""
+        """Check that the token is valid and the repository empty."""
         with self._explained():
             self._hub.whoami()
-        there = [name for name in self._names() if name not in _OF_THE_HUB]
-        if there and not self._wishes.force:
+        existing = [name for name in self._names() if name not in _OF_THE_HUB]
+        if existing and not self._wishes.force:
             raise ConflictError(
-                f"hf://{self._repo} has {there[0]} already, and {len(there) - 1} more files.",
-                hint="Name another repository or --revision, or write over it with --force; what it was stays in its "
-                "history.",
+                f"hf://{self._repo} already contains {existing[0]} and {len(existing) - 1} more files.",
+                hint="Use another repository or --revision, or overwrite it with --force. Its previous content "
+                "stays in "
+                "its history.",
             )
 
     def put(self, folder: Path, on_bytes: Sent) -> str:
-        """Make the repository and the branch if need be, and commit the folder."""
+        """Create the repository and the branch if needed, and commit the folder."""
         wishes = self._wishes
         new = {path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()}
         with self._explained():
@@ -215,7 +216,7 @@ class HubTarget(Target):
                 return sorted(self._hub.list_repo_files(self._repo, revision=self._wishes.revision))
         except NotFoundError as error:
             if isinstance(error.__cause__, RepositoryNotFoundError | RevisionNotFoundError):
-                return []  # it will be made
+                return []  # it will be created
             raise
 
     @contextmanager
@@ -226,11 +227,11 @@ class HubTarget(Target):
             yield
         except (errors.RepositoryNotFoundError, errors.RevisionNotFoundError) as error:
             raise NotFoundError(
-                f"There is no hf://{self._repo}, or the token may not see it.", hint="Check the name and HF_TOKEN."
+                f"hf://{self._repo} does not exist, or the token has no access.", hint="Check the name and HF_TOKEN."
             ) from error
         except errors.HFValidationError as error:
-            raise InputError(f"hf://{self._repo} is no name of the hub: {error}") from error
-        except RuntimeError as error:  # with its cause, whatever it was
+            raise InputError(f"hf://{self._repo} is not a valid Hub id: {error}") from error
+        except RuntimeError as error:  # wraps any error of the upload
             raise self._refused(error.__cause__ if isinstance(error.__cause__, Exception) else error) from error
         except (errors.HTTPError, OSError) as error:  # type: ignore[attr-defined]  # the client's own, not re-exported
             raise self._refused(error) from error
@@ -239,34 +240,34 @@ class HubTarget(Target):
         status = getattr(getattr(error, "response", None), "status_code", None)
         if status in {401, 403}:
             return ForbiddenError(
-                f"The hub refuses hf://{self._repo}: the token is not valid, or may not write there.",
-                hint=f"Make one that may write at {_TOKENS_PAGE} and set HF_TOKEN.",
+                f"The Hub rejects access to hf://{self._repo}: the token is invalid, or has no write access.",
+                hint=f"Create a token with write access at {_TOKENS_PAGE}, and set HF_TOKEN.",
             )
-        return UnreachableError(f"The hub cannot be reached for hf://{self._repo}: {error}")
+        return UnreachableError(f"Cannot reach the Hub for hf://{self._repo}: {error}")
 
 
 def refuse_to_overwrite(folder: Path, *, force: bool) -> None:
-    """Look whether a folder is free.
+    """Check that a folder is empty.
 
     Raises:
-        ConflictError: If something is in it that may not be written over.
+        ConflictError: If it contains files that must not be overwritten.
     """
     if folder.is_file():
-        raise ConflictError(f"{folder} is a file.", hint="Name a folder.")
+        raise ConflictError(f"{folder} is a file.", hint="Use a folder.")
     if not force and folder.is_dir() and any(folder.iterdir()):
-        raise ConflictError(f"{folder} is not empty.", hint="Name another folder, or write into it with --force.")
+        raise ConflictError(f"{folder} is not empty.", hint="Use another folder, or write into it with --force.")
 
 
 _WEIGHTS: Final = ("*.safetensors", "*.safetensors.index.json", "pytorch_model*.bin", "pytorch_model*.bin.index.json")
 
 
-def stale(there: Iterable[str], new: Collection[str]) -> list[str]:
-    """Return the files of a place that are weights of an earlier model; whatever else lies there stays."""
+def stale(existing: Iterable[str], new: Collection[str]) -> list[str]:
+    """Return the weights of an earlier model in a target; all other files stay."""
     if not _weights(new):
         return []
-    return [name for name in _weights(there) if name not in new]
+    return [name for name in _weights(existing) if name not in new]
 
 
 def _weights(names: Iterable[str]) -> list[str]:
-    # Only at the root: what lies in folders is another model, such as a checkpoint.
+    # Only at the root: weights in folders belong to another model, such as a checkpoint.
     return sorted(name for name in names if "/" not in name and any(fnmatchcase(name, each) for each in _WEIGHTS))

@@ -1,10 +1,10 @@
-"""Weights & Biases, MLflow, Trackio and others behind one small interface, each in a process of its own.
+"""Weights & Biases, MLflow, Trackio and others behind one small interface, each in a separate process.
 
-    courier ──JSON──▶ child ──▶ tracker (on_wandb, on_mlflow, on_trackio, or one that a package brings)
+    delivery ─JSON──▶ child ──▶ tracker (on_wandb, on_mlflow, on_trackio, or one of a package)
        ▲                │
-       ╰── where it is, or why not
+       ╰── URL of the run, or an error
 
-A tracker's library starts threads and processes, patches signals and may hang: it is imported in the child only, which
-lives for one run and is ended when it takes too long. Knows runs, not campaigns: what a run says is the caller's
-business, and so is trying again.
+A tracker's library starts threads and processes, patches signals and may hang: it is imported only in the child
+process, which lives for one run and is killed when it takes too long. Knows runs, not campaigns: content and retries
+are up to the caller.
 """

@@ -1,4 +1,4 @@
-"""Trackers by name: ours, and those of installed packages (entry point group `tunefleet.trackers`)."""
+"""Trackers by name: built-in ones, and those of installed packages (entry point group `tunefleet.trackers`)."""
 
 from __future__ import annotations
 
@@ -22,43 +22,43 @@ _OURS: Final = {
     "mlflow": "tunefleet.integrations.trackers.on_mlflow:make",
     "trackio": "tunefleet.integrations.trackers.on_trackio:make",
 }
-"""Each by the name of its library."""
-_WITHOUT: Final = "Or write `tracking: none` in the campaign."
+"""Built-in trackers by the name of their library."""
+_WITHOUT: Final = "Or set `tracking: none` in the campaign."
 MakeTracker = Callable[[TrackingSettings], Tracker]
-"""What an entry point names."""
+"""Type of an entry point."""
 
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """Which trackers a campaign has, and why."""
+    """The trackers of a campaign, and the reason."""
 
     names: tuple[str, ...]
     why: str
 
 
 def chosen(spec: CampaignSpec, settings: TrackingSettings) -> Choice:
-    """Return which trackers a campaign has: those it names, else `wandb` as its document has it, else none."""
+    """Return a campaign's trackers: those it names, else `wandb` if it is configured, else none."""
     if spec.tracking is not None:
-        return Choice(tuple(dict.fromkeys(spec.tracking)), "the campaign says so")
+        return Choice(tuple(dict.fromkeys(spec.tracking)), "set in the campaign")
     if spec.wandb_project is None:
-        return Choice((), "it has no wandb_project")
+        return Choice((), "no wandb_project is set")
     if settings.wandb_mode == "disabled":
         return Choice((), "WANDB_MODE is disabled")
     if settings.wandb_offline:
-        return Choice((WANDB,), f"it has a wandb_project, and WANDB_MODE is {settings.wandb_mode}")
+        return Choice((WANDB,), f"wandb_project is set, and WANDB_MODE is {settings.wandb_mode}")
     if settings.wandb_key is not None:
-        return Choice((WANDB,), "it has a wandb_project, and WANDB_API_KEY is set")
+        return Choice((WANDB,), "wandb_project and WANDB_API_KEY are set")
     return Choice((), "neither WANDB_API_KEY nor WANDB_MODE=offline is set")
 
 
 def sentence(choice: Choice) -> str:
-    """Say in a few words where a campaign is tracked, and why: `by wandb: the campaign says so`."""
+    """Return where a campaign is tracked, and why: `by wandb: set in the campaign`."""
     by = f"by {' and '.join(choice.names)}" if choice.names else "nowhere"
     return f"{by}: {choice.why}"
 
 
 def faults(choice: Choice, settings: TrackingSettings) -> list[TunefleetError]:
-    """Return why trackers cannot be used as this machine is set up, one error for each that cannot."""
+    """Return the configuration errors of trackers, one per unusable tracker."""
     found = []
     for name in choice.names:
         try:
@@ -69,10 +69,10 @@ def faults(choice: Choice, settings: TrackingSettings) -> list[TunefleetError]:
 
 
 def refuse_faults(specs: Iterable[CampaignSpec], settings: TrackingSettings) -> None:
-    """Refuse campaigns whose trackers cannot be used as this machine is set up.
+    """Refuse campaigns with trackers that are not usable on this machine.
 
     Raises:
-        InputError: If one cannot be used; names every one of them.
+        InputError: If there is one; lists all of them.
     """
     choices = [chosen(spec, settings) for spec in specs if spec.enabled]
     found = {error.message: error.hint for choice in choices for error in faults(choice, settings)}
@@ -81,11 +81,11 @@ def refuse_faults(specs: Iterable[CampaignSpec], settings: TrackingSettings) -> 
 
 
 def check(name: str, settings: TrackingSettings) -> Tracker:
-    """Return a tracker that can be used as this machine is set up; its library is not imported yet."""
+    """Return a tracker that is usable on this machine; its library is not imported yet."""
     found = tracker(name, settings)
     fault = found.fault()
     if fault is not None:
-        raise InputError(f"The tracker {name} cannot be used: {fault}", hint=_WITHOUT)
+        raise InputError(f"The tracker {name} is not usable: {fault}", hint=_WITHOUT)
     if name in _OURS and not _replaced(name) and find_spec(name) is None:
         raise MachineError(
             f"The tracker {name} is not installed.", hint=f"Run `{errors.install('trackers')}`. {_WITHOUT}"
@@ -94,7 +94,7 @@ def check(name: str, settings: TrackingSettings) -> Tracker:
 
 
 def tracker(name: str, settings: TrackingSettings) -> Tracker:
-    """Return a tracker; an installed one takes the place of ours of the same name. Its library is not imported yet.
+    """Return a tracker; an installed one replaces a built-in one of the same name. Its library is not imported yet.
 
     Raises:
         MachineError: If it cannot be loaded.
@@ -109,12 +109,12 @@ def tracker(name: str, settings: TrackingSettings) -> Tracker:
             ours: MakeTracker = getattr(import_module(module), attribute)
             return ours(settings)
     except ImportError as error:
-        raise MachineError(f"The tracker {name} cannot be loaded: {error}.", hint="Install what it needs.") from error
-    raise InputError(f"There is no tracker {name!r}.", hint=f"There is {', '.join(names())}, or none.")
+        raise MachineError(f"Cannot load the tracker {name}: {error}.", hint="Install its dependencies.") from error
+    raise InputError(f"Unknown tracker {name!r}.", hint=f"Available trackers: {', '.join(names())}, none.")
 
 
 def names() -> list[str]:
-    """Return the names of all trackers that there are."""
+    """Return the names of all available trackers."""
     return sorted({*_OURS, *(point.name for point in entry_points(group=GROUP))})
 
 

@@ -1,6 +1,6 @@
-"""`python -m tunefleet.integrations.trackers.child`: tells one tracker of one run, which is JSON on standard input.
+"""`python -m tunefleet.integrations.trackers.child`: sends one run, JSON on standard input, to a tracker.
 
-Standard output is JSON: where the run is, or why the tracker has not taken it.
+Standard output is JSON: the location of the run, or the error.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from tunefleet.settings import TrackingSettings, load
 
 
 def tell(name: str, run: TrackedRun, folder: Path) -> str:
-    """Tell a tracker of a run, and return where it is."""
+    """Send a run to a tracker, and return its location."""
     folder.mkdir(parents=True, exist_ok=True)
     settings = load(TrackingSettings)
-    # Whose server was killed is ended by nobody else.
+    # If the server is killed, no other process ends this one.
     signal.alarm(math.ceil(settings.timeout_s))
-    # Such a one may still be at it: never two at once.
+    # Such an orphan may still be running: never run two at the same time.
     with FileLock(folder / f"{name}.lock"):
         opened = catalog.tracker(name, settings).open(run, folder)
         opened.log(run.metrics, run.step)
@@ -35,17 +35,17 @@ def tell(name: str, run: TrackedRun, folder: Path) -> str:
 
 
 def main() -> int:
-    """Do what standard input says."""
+    """Send the run from standard input."""
     given: dict[str, Any] = orjson.loads(sys.stdin.buffer.read())
-    # Trackers print, some of them at exit, or from processes of theirs: that is for whoever looks for a fault.
-    answers = os.dup(1)
+    # Trackers print to standard output, some at exit or from child processes: redirect that to standard error.
+    result_fd = os.dup(1)
     os.dup2(2, 1)
     try:
         answer = {"where": tell(given["tracker"], TrackedRun(**given["run"]), Path(given["folder"]))}
-    except Exception as error:  # noqa: BLE001 -- whatever a library raises is its answer
+    except Exception as error:  # noqa: BLE001 -- any error of the library is reported as the result
         answer = {"error": str(error) if isinstance(error, TunefleetError) else f"{type(error).__name__}: {error}"}
-    with os.fdopen(answers, "wb") as said:
-        said.write(orjson.dumps(answer))
+    with os.fdopen(result_fd, "wb") as out:
+        out.write(orjson.dumps(answer))
     return int("error" in answer)
 
 

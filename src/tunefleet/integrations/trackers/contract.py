@@ -1,4 +1,4 @@
-"""What a tracker is told of a run, and what it has to do with it."""
+"""The data of a tracked run, and the interface of trackers."""
 
 from __future__ import annotations
 
@@ -9,19 +9,19 @@ from typing import Protocol
 
 from tunefleet.errors import TunefleetError
 
-# What configurations and summaries are made of; every tracker takes it.
+# Value types of configurations and summaries that every tracker accepts.
 Plain = str | int | float | bool
 
 
 class NotTracked(TunefleetError):
-    """A tracker has not taken a run; it may at another time."""
+    """A tracker did not accept a run; a retry may succeed."""
 
     code = "not_tracked"
 
 
 @dataclass(frozen=True, slots=True)
 class TrackedRun:
-    """A run as a tracker keeps it."""
+    """A run to store in a tracker."""
 
     id: str
     name: str
@@ -35,27 +35,27 @@ class TrackedRun:
 
 
 class OpenRun(Protocol):
-    """A run that was opened: new, or found again after a kill."""
+    """An open run: new, or found again after a crash."""
 
     def log(self, metrics: Mapping[str, float], step: int) -> None:
-        """Add a row of metrics; a row of that step that is there already stays the only one."""
+        """Add a row of metrics; an existing row of the same step is kept."""
 
     def finish(self, summary: Mapping[str, Plain]) -> str:
-        """End the run once all of it was taken, and say where it is: a URL or a path.
+        """Finish the run once everything was accepted, and return its URL or path.
 
         Raises:
-            NotTracked: If it was not taken.
+            NotTracked: If it was not accepted.
         """
 
 
 class Tracker(Protocol):
-    """Who keeps runs. One is made in each child; it may block, and raise what it likes."""
+    """A tracker; created in the child process. It may block, and raise any exception."""
 
     variables: tuple[str, ...]
-    """Beginnings of the names of the variables that it reads: the child is given these beside the plain ones."""
+    """Prefixes of the environment variables that it needs, in addition to those without credentials."""
 
     def fault(self) -> str | None:
-        """Say what its settings lack, with the way out; null if it can be used. Calls nobody."""
+        """Return what is missing in its settings, with the fix; `None` if it is usable. Makes no requests."""
 
     def open(self, run: TrackedRun, folder: Path) -> OpenRun:
-        """Open a run: the one of that id if there is one, else a new one with its configuration."""
+        """Open the run with this id, or create it with its configuration."""

@@ -1,4 +1,4 @@
-"""Tell a tracker of a run in a child process, and end that when it takes too long; the event loop waits for nothing."""
+"""Sends a run to a tracker in a child process with a timeout, without blocking the event loop."""
 
 from __future__ import annotations
 
@@ -18,35 +18,36 @@ from tunefleet.integrations.trackers import catalog
 from tunefleet.integrations.trackers.contract import NotTracked, TrackedRun
 from tunefleet.settings import TrackingSettings, inherited_environment, variables_for, without_credentials
 
-_MAX_SAID: Final = 500
+_MAX_ERROR: Final = 500
 
 
 async def post(name: str, run: TrackedRun, folder: Path, settings: TrackingSettings) -> str:
-    """Tell a tracker of a run.
+    """Send a run to a tracker.
 
     Raises:
-        NotTracked: If the tracker has not taken it.
+        NotTracked: If the tracker did not accept it.
     """
     own = variables_for(name, (await asyncio.to_thread(catalog.check, name, settings)).variables)
     given = orjson.dumps({"tracker": name, "run": asdict(run), "folder": str(folder)})
-    code, said, complaint = await _run(given, environment(own), settings.timeout_s)
+    code, stdout, stderr = await _run(given, environment(own), settings.timeout_s)
     try:
-        answer: dict[str, Any] = orjson.loads(said)
+        answer: dict[str, Any] = orjson.loads(stdout)
     except ValueError:
-        answer = {"error": f"its process ended with {code}: {complaint.strip()[-_MAX_SAID:] or 'it said nothing'}"}
+        answer = {"error": f"its process exited with {code}: {stderr.strip()[-_MAX_ERROR:] or 'no output'}"}
     if "where" in answer:
         return hidden(str(answer["where"]), own)
-    raise NotTracked(f"{name} has not taken it: {hidden(str(answer['error'])[:_MAX_SAID], own)}")
+    raise NotTracked(f"{name} did not accept the run: {hidden(str(answer['error'])[:_MAX_ERROR], own)}")
 
 
 def environment(own: Mapping[str, str]) -> dict[str, str]:
-    """Return what a child may see: the plain variables, and those of its tracker; no other key, no other token."""
+    """Return the environment of the child: variables without credentials, and those of its tracker."""
     return {**without_credentials(inherited_environment()), **own}
 
 
 def hidden(text: str, own: Mapping[str, str]) -> str:
-    """Put stars over the credentials of a tracker."""
+    """Mask the credentials of a tracker."""
     plain = without_credentials(own)
+    # Longest first: a credential may contain another one.
     for value in sorted((value for name, value in own.items() if name not in plain), key=len, reverse=True):
         text = text.replace(value, "***")
     return text
@@ -60,12 +61,14 @@ async def _run(given: bytes, variables: dict[str, str], timeout_s: float) -> tup
     )  # fmt: skip
     try:
         async with asyncio.timeout(timeout_s):
-            said, complaint = await process.communicate(given)
+            stdout, stderr = await process.communicate(given)
     except TimeoutError:
-        raise NotTracked(f"The tracker took more than {timeout_s:g} s.", hint="Does it answer?") from None
+        raise NotTracked(
+            f"The tracker took more than {timeout_s:g} s.", hint="Check that its service is reachable."
+        ) from None
     finally:
-        # What its library has started goes with it.
+        # Kill the process group: the library may have started processes of its own.
         with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
         await process.wait()
-    return process.returncode, said.decode(errors="replace"), complaint.decode(errors="replace")
+    return process.returncode, stdout.decode(errors="replace"), stderr.decode(errors="replace")

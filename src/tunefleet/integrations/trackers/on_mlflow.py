@@ -1,4 +1,4 @@
-"""MLflow: an experiment a project, in it a run a cycle, found again by a tag of ours."""
+"""MLflow: one experiment per project and one run per cycle, which is identified by a tag."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from tunefleet.settings import TrackingSettings
 
 ID_TAG: Final = "tunefleet.run"
 _MAX_PARAM: Final = 6000
-"""Characters of a value that MLflow takes."""
+"""MLflow's maximum length of a parameter value."""
 
 
 class _Run:
-    """An open run; what a killed child has told of it already is not told again."""
+    """An open run; data that a killed child has sent already is not sent again."""
 
     def __init__(self, client: Any, found: Any, run: TrackedRun, where: str) -> None:
         self._client, self._found, self._run, self._where = client, found, run, where
@@ -41,7 +41,7 @@ class _Run:
 
 
 class MlflowTracker:
-    """Tells MLflow."""
+    """Sends runs to MLflow."""
 
     variables = ("MLFLOW_", "DATABRICKS_")
 
@@ -49,7 +49,7 @@ class MlflowTracker:
         self._settings = settings
 
     def fault(self) -> str | None:
-        """Say that there is no address."""
+        """Return an error if there is no tracking URI."""
         if self._settings.mlflow_uri is None:
             return (
                 "MLFLOW_TRACKING_URI is not set. Set it, such as to http://localhost:5000 or sqlite:////data/runs.db."
@@ -57,11 +57,11 @@ class MlflowTracker:
         return None
 
     def open(self, run: TrackedRun, folder: Path) -> OpenRun:
-        """Look the run up by its tag, and make it if there is none."""
+        """Find the run by its tag, or create it."""
         from mlflow.tracking import MlflowClient  # noqa: PLC0415 -- as above
 
-        del folder  # all of it is where the address says
-        assert self._settings.mlflow_uri is not None, "`fault` says so"
+        del folder  # everything is stored at the tracking URI
+        assert self._settings.mlflow_uri is not None, "checked by `fault`"
         client = MlflowClient(self._settings.mlflow_uri.get_secret_value())
         experiment = client.get_experiment_by_name(run.project)
         experiment_id = client.create_experiment(run.project) if experiment is None else experiment.experiment_id

@@ -1,4 +1,4 @@
-"""Trackio: a run a cycle, on this machine, on a server or in a Space, as its own variables say."""
+"""Trackio: one run per cycle, on this machine, on a server or in a Space, as its own variables configure."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tunefleet.settings import TrackingSettings
 
 
 class _Run:
-    """A run, which Trackio gets at its end in one piece: its configuration travels with its first row."""
+    """A run that is sent to Trackio at its end: Trackio stores the configuration with the first row."""
 
     def __init__(self, run: TrackedRun) -> None:
         self._run = run
@@ -22,16 +22,16 @@ class _Run:
         self._rows.append((dict(metrics), step))
 
     def finish(self, summary: Mapping[str, Plain]) -> str:
-        with warnings.catch_warnings(record=True) as said:
-            # It raises nothing, and warns of what it could not store or send.
+        with warnings.catch_warnings(record=True) as caught:
+            # Trackio raises no errors, and only warns about data that it could not store or send.
             warnings.simplefilter("always")
-            where = self._tell(summary)
-        faults = [str(each.message) for each in said if "trackio" in str(each.message).lower()]
+            where = self._send(summary)
+        faults = [str(each.message) for each in caught if "trackio" in str(each.message).lower()]
         if faults:
-            raise NotTracked(f"Trackio has not taken the run: {faults[0]}")
+            raise NotTracked(f"Trackio did not accept the run: {faults[0]}")
         return where
 
-    def _tell(self, summary: Mapping[str, Plain]) -> str:
+    def _send(self, summary: Mapping[str, Plain]) -> str:
         import trackio  # noqa: PLC0415 -- takes seconds, and only the child needs it
 
         run = self._run
@@ -45,27 +45,27 @@ class _Run:
             opened = trackio.init(run.project, resume="never", auto_log_cpu=False, auto_log_gpu=False, **given)
             for metrics, step in self._rows:
                 opened.log(metrics, step=step)
-        # A run that is there has its row: they were stored together.
+        # An existing run has its row already: they were stored together.
         opened.finish()
         return f"{run.name} in {run.project}"
 
 
 class TrackioTracker:
-    """Tells Trackio."""
+    """Sends runs to Trackio."""
 
     variables = ("TRACKIO_", "HF_TOKEN", "HF_HOME", "HF_ENDPOINT")
 
     def fault(self) -> str | None:
-        """Return nothing: without a variable it keeps its runs on this machine."""
+        """Return `None`: without configuration it stores runs on this machine."""
         return None
 
     def open(self, run: TrackedRun, folder: Path) -> OpenRun:
-        """Return the run; whether it is there is asked at its end."""
-        del folder  # Trackio has one of its own, which its dashboard looks into
+        """Return the run; whether it exists is checked at its end."""
+        del folder  # Trackio has its own folder, which its dashboard reads
         return _Run(run)
 
 
 def make(settings: TrackingSettings) -> TrackioTracker:
     """Return the tracker; see `catalog.MakeTracker`."""
-    del settings  # Trackio reads its own
+    del settings  # Trackio reads its own variables
     return TrackioTracker()

@@ -1,4 +1,4 @@
-"""Weights & Biases: a run a cycle, online under an id of ours, offline as one file for `wandb sync`."""
+"""Weights & Biases: one run per cycle, online with a fixed id, offline as one file for `wandb sync`."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from typing import Any, Final
 from tunefleet.integrations.trackers.contract import NotTracked, OpenRun, Plain, TrackedRun
 from tunefleet.settings import TrackingSettings
 
-# In the folder of an offline run that was written to its end.
-_WHOLE: Final = "tunefleet.whole"
+# Marker in the folder of a complete offline run.
+_COMPLETE: Final = "tunefleet.whole"
 
 
 class _Run:
@@ -23,7 +23,7 @@ class _Run:
         self._run, self._kept, self._scratch = run, kept, scratch
 
     def log(self, metrics: Mapping[str, float], step: int) -> None:
-        # A run that is resumed goes on behind its last step: the library drops a row of an earlier one.
+        # A resumed run continues after its last step: the library drops rows of earlier steps.
         self._run.log(dict(metrics), step=step)
 
     def finish(self, summary: Mapping[str, Plain]) -> str:
@@ -32,29 +32,29 @@ class _Run:
         if self._kept is None:
             where = str(self._run.url)
         else:
-            (self._kept / _WHOLE).touch()
+            (self._kept / _COMPLETE).touch()
             where = str(self._kept)
         if self._scratch is not None:
             self._scratch.cleanup()
         return where
 
 
-class _Told:
-    """An offline run that an earlier child has written whole."""
+class _CompleteRun:
+    """An offline run that an earlier child wrote completely."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
 
     def log(self, metrics: Mapping[str, float], step: int) -> None:
-        """Nothing: the row is in the file."""
+        """Do nothing: the row is in the file."""
 
     def finish(self, summary: Mapping[str, Plain]) -> str:
-        del summary  # it is in the file, too
+        del summary  # also in the file
         return str(self._folder)
 
 
 class WandbTracker:
-    """Tells Weights & Biases."""
+    """Sends runs to Weights & Biases."""
 
     variables = ("WANDB_",)
 
@@ -62,7 +62,7 @@ class WandbTracker:
         self._settings = settings
 
     def fault(self) -> str | None:
-        """Say that there is no key, or that the library is switched off."""
+        """Return an error if there is no key, or the library is disabled."""
         settings = self._settings
         if settings.wandb_mode == "disabled":
             return "WANDB_MODE is disabled. Unset it."
@@ -71,23 +71,23 @@ class WandbTracker:
         return None
 
     def open(self, run: TrackedRun, folder: Path) -> OpenRun:
-        """Open the run under its id."""
+        """Open the run with its id."""
         offline = self._settings.wandb_offline
         scratch = None if offline else tempfile.TemporaryDirectory(prefix="tunefleet-wandb-")
         root = folder.absolute() / "wandb" if scratch is None else Path(scratch.name)
         root.mkdir(parents=True, exist_ok=True)
-        if offline and (told := _told(root, run.id)) is not None:
-            return _Told(told)
+        if offline and (complete := _complete_folder(root, run.id)) is not None:
+            return _CompleteRun(complete)
         opened = self._init(run, root)
         kept = Path(opened.dir).parent if offline else None
         return _Run(opened, kept, scratch)
 
     def _init(self, run: TrackedRun, root: Path) -> Any:
-        # It reads `wandb/settings` of the folder that it runs in, which may say where the key is sent.
+        # The library reads `wandb/settings` of the current folder, which could redirect the key to another host.
         os.chdir(root)
         import wandb  # noqa: PLC0415 -- takes seconds, and only the child needs it
 
-        # Nothing of this machine is told: no packages, load, code, console or command line.
+        # Send no data about this machine: no packages, load, code, console or command line.
         quiet = wandb.Settings(
             console="off", disable_code=True, disable_git=True, host="tunefleet", quiet=True, silent=True,
             x_disable_machine_info=True, x_disable_meta=True, x_disable_stats=True, x_save_requirements=False,
@@ -105,15 +105,15 @@ class WandbTracker:
             settings=quiet,
         )
         if opened.disabled:
-            raise NotTracked("Weights & Biases is switched off on this machine.", hint="Look at `wandb status`.")
+            raise NotTracked("Weights & Biases is disabled on this machine.", hint="Check `wandb status`.")
         return opened
 
 
-def _told(root: Path, run_id: str) -> Path | None:
-    """Return the folder of a run that was written whole; what a killed child has left of it is removed."""
+def _complete_folder(root: Path, run_id: str) -> Path | None:
+    """Return the folder of a complete offline run; deletes incomplete ones of a killed child."""
     found = None
     for folder in (root / "wandb").glob(f"offline-run-????????_??????-{run_id}"):
-        if (folder / _WHOLE).exists():
+        if (folder / _COMPLETE).exists():
             found = folder
         else:
             shutil.rmtree(folder)

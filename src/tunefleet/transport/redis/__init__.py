@@ -1,1 +1,1 @@
-"""How servers and workers meet in a Redis."""
+"""The Redis transport between servers and workers."""

@@ -1,7 +1,7 @@
-"""An answer in parts: one entry for each dispatch, command and wish, and one that closes the answer.
+"""Replies in parts: one entry per dispatch, command and desired state, and a closing entry.
 
-A dispatch has the fields that the Worker Guide's dispatch message has; what only we need is under `offer`. What is too
-large for Redis is named by its digest.
+A dispatch has the fields of the Worker Guide's dispatch message; additional data is under `offer`. Payloads that are
+too large for Redis are replaced by their digest.
 """
 
 from __future__ import annotations
@@ -23,17 +23,17 @@ _APART: Final = {"offers", "commands", "desired"}
 
 
 def now_text() -> str:
-    """Return the time as the documented events have it."""
+    """Return the time in the format of the documented events."""
     return datetime.now(UTC).isoformat()
 
 
 def dumps(value: Any) -> str:
-    """Write JSON."""
+    """Serialize to JSON."""
     return orjson.dumps(value).decode()
 
 
 def dispatch(offer: Offer, worker_id: str) -> Entry:
-    """Return the entry that carries an offer."""
+    """Return the entry for an offer."""
     document = {
         "apiVersion": "tunefleet/v1",
         "metadata": {"name": offer.name, "workflow_id": offer.workflow_id},
@@ -48,7 +48,7 @@ def dispatch(offer: Offer, worker_id: str) -> Entry:
 
 
 def about(offer: Offer, worker_id: str) -> Entry:
-    """Return what a dispatch says beside the task itself."""
+    """Return the fields of a dispatch besides the task itself."""
     return {
         "type": TASK,
         "task_id": offer.task_id,
@@ -65,7 +65,7 @@ def _child(merged: MergedTask) -> dict[str, Any]:
 
 
 def offer_of(entry: Mapping[str, str]) -> Offer:
-    """Read a dispatch that is here as a whole."""
+    """Parse a complete dispatch."""
     children = [
         {**child, "name": child.get("metadata", {}).get("name", "")}
         for child in orjson.loads(entry.get("merged_children") or b"[]")
@@ -75,7 +75,7 @@ def offer_of(entry: Mapping[str, str]) -> Offer:
 
 
 def wishes(commands: Iterable[Command], desired: Iterable[Desired]) -> list[Entry]:
-    """Return the entries that carry commands and desired states."""
+    """Return the entries for commands and desired states."""
     return [
         *({"type": COMMAND, "body": command.model_dump_json()} for command in commands),
         *({"type": DESIRED, "body": wish.model_dump_json()} for wish in desired),
@@ -83,7 +83,7 @@ def wishes(commands: Iterable[Command], desired: Iterable[Desired]) -> list[Entr
 
 
 def closing(reply: ExchangeReply) -> Entry:
-    """Return the entry that says what else there is, and how many parts came before it."""
+    """Return the entry with the rest of the reply and the number of its parts."""
     return {
         "type": REPLY,
         "offers": str(len(reply.offers)),
@@ -92,29 +92,33 @@ def closing(reply: ExchangeReply) -> Entry:
     }
 
 
-def reply_of(body: str, offers: Iterable[Offer], told: Iterable[Mapping[str, str]]) -> ExchangeReply:
-    """Put an answer together again."""
-    told = list(told)
+def reply_of(body: str, offers: Iterable[Offer], state_entries: Iterable[Mapping[str, str]]) -> ExchangeReply:
+    """Reassemble a reply."""
+    state_entries = list(state_entries)
     rest = ExchangeReply.model_validate_json(body)
     return rest.model_copy(
         update={
             "offers": tuple(offers),
-            "commands": tuple(Command.model_validate_json(e["body"]) for e in told if e["type"] == COMMAND),
-            "desired": tuple(Desired.model_validate_json(e["body"]) for e in told if e["type"] == DESIRED),
+            "commands": tuple(Command.model_validate_json(e["body"]) for e in state_entries if e["type"] == COMMAND),
+            "desired": tuple(Desired.model_validate_json(e["body"]) for e in state_entries if e["type"] == DESIRED),
         }
     )
 
 
 def refusal(error: TunefleetError) -> Entry:
-    """Return the entry that answers with an error."""
-    told = {"code": error.code, "message": error.message, "hint": error.hint}
-    return {"type": REPLY, "offers": "0", "wishes": "0", "error": json.dumps(told)}
+    """Return the entry for an error."""
+    state_entries = {"code": error.code, "message": error.message, "hint": error.hint}
+    return {"type": REPLY, "offers": "0", "wishes": "0", "error": json.dumps(state_entries)}
 
 
 def raised(text: str) -> TunefleetError:
-    """Return the error that a refusal stands for; a server whose store is away has a bad moment, as over HTTP."""
-    told = json.loads(text)
+    """Return the exception for an error entry; a database error of the server is retryable, as over HTTP."""
+    state_entries = json.loads(text)
     kinds = [kind for kind in vars(errors).values() if isinstance(kind, type) and issubclass(kind, TunefleetError)]
     simple = {kind.code: kind for kind in kinds if kind.__init__ is TunefleetError.__init__}
-    kind = UnreachableError if told["code"] == errors.StoreError.code else simple.get(told["code"], UnreachableError)
-    return kind(told["message"], hint=told.get("hint"))
+    kind = (
+        UnreachableError
+        if state_entries["code"] == errors.StoreError.code
+        else simple.get(state_entries["code"], UnreachableError)
+    )
+    return kind(state_entries["message"], hint=state_entries.get("hint"))

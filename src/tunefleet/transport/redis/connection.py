@@ -1,4 +1,4 @@
-"""The address of a Redis with the files that TLS to it takes: authorities, and a certificate of our own."""
+"""The address of a Redis with its TLS files: CA certificates and a client certificate."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tunefleet.errors import MachineError
 from tunefleet.settings import MeetingSettings
 from tunefleet.transport.redis.keys import check_url
 
-# What redis-py calls the files in a URL, which may name them by itself; our variables come before it.
+# redis-py's URL parameters for the files. A URL may contain them; our variables take precedence.
 _PARAMETERS: Final = {
     "ssl_ca_certs": "TUNEFLEET_REDIS_CA_FILE",
     "ssl_certfile": "TUNEFLEET_REDIS_CERT_FILE",
@@ -19,10 +19,10 @@ _PARAMETERS: Final = {
 
 
 def address_of(settings: MeetingSettings) -> str | None:
-    """Return the URL of the Redis that the settings name, files included; null if they name none.
+    """Return the URL of the configured Redis including its TLS files; `None` if none is configured.
 
     Raises:
-        MachineError: If the URL is none, a file cannot be read, or there are files for a connection without TLS.
+        MachineError: If the URL is invalid, a file is unreadable, or there are TLS files for a connection without TLS.
     """
     if settings.redis_url is None:
         return None
@@ -33,8 +33,8 @@ def address_of(settings: MeetingSettings) -> str | None:
     parts = urlsplit(url)
     if given and parts.scheme != "rediss":
         raise MachineError(
-            f"{_PARAMETERS[next(iter(given))]} is set, and REDIS_URL={parts.scheme}://… is not encrypted.",
-            hint="Write rediss://… in REDIS_URL, or leave the file out.",
+            f"{_PARAMETERS[next(iter(given))]} is set, but REDIS_URL={parts.scheme}://… does not use TLS.",
+            hint="Use rediss://… in REDIS_URL, or unset the file.",
         )
     named = parse_qs(parts.query)
     for name, variable in _PARAMETERS.items():
@@ -42,9 +42,7 @@ def address_of(settings: MeetingSettings) -> str | None:
         if path is not None:
             _read(variable if name in given else f"{name} in REDIS_URL", path)
     if "ssl_certfile" in {*given, *named} and "ssl_keyfile" not in {*given, *named}:
-        raise MachineError(
-            "TUNEFLEET_REDIS_CERT_FILE is set, and TUNEFLEET_REDIS_KEY_FILE is not.", hint="The two go together."
-        )
+        raise MachineError("TUNEFLEET_REDIS_CERT_FILE is set without TUNEFLEET_REDIS_KEY_FILE.", hint="Set both.")
     if not given:
         return url
     kept = {name: values[-1] for name, values in named.items() if name not in given}
@@ -57,6 +55,6 @@ def _read(named: str, path: Path) -> None:
             file.read(1)
     except OSError as error:
         raise MachineError(
-            f"{named}={path} cannot be read: {error.strerror or error}.",
-            hint="Let it name a PEM file that the user of this process may read.",
+            f"Cannot read {named}={path}: {error.strerror or error}.",
+            hint="Set it to a PEM file that this process can read.",
         ) from None

@@ -1,4 +1,4 @@
-"""The servers' consumer group: made from the beginning of a stream, read, acknowledged, taken over from the dead."""
+"""The servers' consumer group: creation, reading, acknowledging, and claiming entries of dead servers."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ _FORGET_S: Final = 86_400.0
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class StreamEntry:
     """An entry of an event stream.
 
     Args:
-        id: Its id, made of Redis' time in milliseconds and a number.
+        id: Its id: Redis' time in milliseconds and a number.
     """
 
     stream: str
@@ -31,22 +31,22 @@ class Found:
 
     @property
     def worker_id(self) -> str:
-        """Who says it."""
+        """The sender."""
         return self.fields.get("worker_id", "")
 
     @property
     def order(self) -> tuple[int, int]:
-        """When it was written; entries of one stream compare by it."""
+        """Sort key of the entry's time; comparable within one stream."""
         return order_of(self.id)
 
     def asks(self, topic: str) -> bool:
-        """Whether it wants an answer of this fleet's servers."""
+        """Return whether it expects a reply from this fleet's servers."""
         kind = self.fields.get("type")
         return kind == EXCHANGE or (kind == REGISTRATION and self.fields.get("topic") == topic)
 
 
 def order_of(entry_id: str) -> tuple[int, int]:
-    """Return what the ids of one stream's entries are ordered by."""
+    """Return the sort key of an entry id; comparable within one stream."""
     milliseconds, _, number = entry_id.partition("-")
     return int(milliseconds), int(number or 0)
 
@@ -56,39 +56,40 @@ def _streams(keys: Keys) -> tuple[str, str]:
 
 
 async def make(redis: Any, keys: Keys) -> None:
-    """Make the groups that are missing, from the beginning: what was said before is read too."""
+    """Create missing groups from the start of the streams, so that earlier entries are read, too."""
     for stream in _streams(keys):
         try:
             await redis.execute_command("XGROUP", "CREATE", stream, keys.group, "0", "MKSTREAM")
         except ResponseError as error:
             if "BUSYGROUP" not in str(error):
                 raise
+    # Missing later means that Redis was emptied, and the groups must be created again.
     await redis.set(keys.epoch, secrets.token_hex(8), nx=True)
 
 
-async def read(redis: Any, keys: Keys, name: str, *, count: int, block_s: float) -> list[Found]:
-    """Return what is new for this server."""
+async def read(redis: Any, keys: Keys, name: str, *, count: int, block_s: float) -> list[StreamEntry]:
+    """Return new entries for this server."""
     block, streams = ("BLOCK", int(block_s * 1000)), _streams(keys)
     return await _read(redis, keys, name, "COUNT", count, *block, "STREAMS", *streams, *(">" for _ in streams))
 
 
-async def backlog(redis: Any, keys: Keys, name: str, *, count: int) -> list[Found]:
-    """Return all that this server had read before and not acknowledged."""
-    found: list[Found] = []
+async def backlog(redis: Any, keys: Keys, name: str, *, count: int) -> list[StreamEntry]:
+    """Return the entries that this server had read and not acknowledged."""
+    found: list[StreamEntry] = []
     for stream in _streams(keys):
         after = "0"
-        while told := await _read(redis, keys, name, "COUNT", count, "STREAMS", stream, after):
-            found += told
-            after = told[-1].id
+        while batch := await _read(redis, keys, name, "COUNT", count, "STREAMS", stream, after):
+            found += batch
+            after = batch[-1].id
     return found
 
 
-async def _read(redis: Any, keys: Keys, name: str, *arguments: Any) -> list[Found]:
+async def _read(redis: Any, keys: Keys, name: str, *arguments: Any) -> list[StreamEntry]:
     found = await redis.execute_command("XREADGROUP", "GROUP", keys.group, name, *arguments)
-    return [Found(stream, id_, fields or {}) for stream, entries in found or () for id_, fields in entries]
+    return [StreamEntry(stream, id_, fields or {}) for stream, entries in found or () for id_, fields in entries]
 
 
-async def done(redis: Any, keys: Keys, found: Iterable[Found], *, delete: bool) -> None:
+async def done(redis: Any, keys: Keys, found: Iterable[StreamEntry], *, delete: bool) -> None:
     """Acknowledge entries."""
     by_stream: dict[str, list[str]] = {}
     for each in found:
@@ -103,26 +104,27 @@ async def done(redis: Any, keys: Keys, found: Iterable[Found], *, delete: bool) 
     await commands.execute()
 
 
-async def claim(redis: Any, keys: Keys, name: str) -> list[Found]:
-    """Take over what servers have read and not answered that do not live any more."""
-    found: list[Found] = []
+async def claim(redis: Any, keys: Keys, name: str) -> list[StreamEntry]:
+    """Claim the unacknowledged entries of dead servers."""
+    found: list[StreamEntry] = []
     for stream in _streams(keys):
         for consumer in await redis.xinfo_consumers(stream, keys.group):
             other = consumer["name"]
+            # A live server renews its key every few seconds; only entries of a server without one are claimed.
             if other == name or await redis.exists(keys.server(other)):
                 continue
             if consumer["pending"]:
                 pending = await redis.xpending_range(stream, keys.group, "-", "+", _CLAIMED, consumername=other)
                 ids = [each["message_id"] for each in pending]
                 taken = await redis.xclaim(stream, keys.group, name, 0, ids) if ids else []
-                found += [Found(stream, id_, fields or {}) for id_, fields in taken if id_]
+                found += [StreamEntry(stream, id_, fields or {}) for id_, fields in taken if id_]
             elif consumer["idle"] > _FORGET_S * 1000:
                 await redis.execute_command("XGROUP", "DELCONSUMER", stream, keys.group, other)
     return found
 
 
-async def age_s(redis: Any, found: Found) -> float:
-    """Return how long ago an entry was written, by Redis' own clock where this machine's seems to differ."""
+async def age_s(redis: Any, found: StreamEntry) -> float:
+    """Return the age of an entry, by Redis' clock if this machine's clock seems to differ."""
     age = time.time() - found.order[0] / 1000
     if 0 <= age < 1.0:
         return age
@@ -130,8 +132,8 @@ async def age_s(redis: Any, found: Found) -> float:
     return float(seconds) + float(microseconds) / 1e6 - found.order[0] / 1000
 
 
-class Gone:
-    """Clears each worker once: a killed one when its heartbeat has expired, a removed one at once and with its hash."""
+class WorkerCleanup:
+    """Cleans up after each worker once: when a killed one's heartbeat expires, immediately after a removal."""
 
     def __init__(self, redis: Any, keys: Keys) -> None:
         self._redis, self._keys = redis, keys
@@ -139,7 +141,7 @@ class Gone:
         self._cleared: set[str] = set()
 
     async def clear(self, known: Mapping[str, bool]) -> None:
-        """Clear what has become needless since the last call."""
+        """Clean up after workers that have gone since the last call."""
         for worker_id in sorted(self._known - known.keys()):
             await self._clear(worker_id, self._keys.heartbeat(worker_id), self._keys.worker(worker_id))
             await self._redis.srem(self._keys.elastic_disabled, worker_id)
@@ -154,5 +156,5 @@ class Gone:
 
     async def _clear(self, worker_id: str, *more: str) -> None:
         await self._redis.srem(self._keys.ids, worker_id)
-        # A dispatch in there has the token of an attempt that is over.
+        # A dispatch in the inbox contains the token of an attempt that is over.
         await self._redis.delete(self._keys.inbox(worker_id), self._keys.commands(worker_id), *more)

@@ -1,4 +1,4 @@
-"""What Redis refuses or fails to do, in our words: which server, which command, which right, and the way out."""
+"""Translates Redis errors: which server, which command, which permission, and the fix."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from redis.exceptions import (
 
 from tunefleet.errors import MachineError, UnreachableError
 
-# Where the repository has the rights that this link takes.
+# The repository's file with the permissions that this transport needs.
 ACL_FILE: Final = "deploy/redis/users.acl"
 _WORDS: Final = 300
 _AUTH_WORDS: Final = ("WRONGPASS", "NOAUTH", "invalid username-password", "invalid password")
@@ -32,24 +32,24 @@ def shown(url: str) -> str:
 
 
 def user_of(url: str) -> str:
-    """Return the name that a Redis URL logs in with."""
+    """Return the user name of a Redis URL."""
     return urlsplit(url).username or "default"
 
 
 def is_gone_group(error: BaseException) -> bool:
-    """Whether a consumer group is missing: its stream was deleted, or all of Redis was emptied."""
+    """Return whether a consumer group is missing: its stream was deleted, or Redis was emptied."""
     return isinstance(error, ResponseError) and str(error).startswith(("NOGROUP", "UNBLOCKED"))
 
 
 def is_refusal(error: BaseException) -> bool:
-    """Whether Redis answers and refuses: a password or a right is missing, which no repetition mends."""
+    """Return whether Redis refuses access: a wrong password or a missing permission, which no retry fixes."""
     if isinstance(error, AuthenticationError | AuthorizationError | NoPermissionError):
         return True
     return isinstance(error, ResponseError) and any(words in str(error) for words in _AUTH_WORDS)
 
 
 def explained(error: Exception, url: str, doing: str, *, first: bool = False) -> UnreachableError | MachineError:
-    """Return what a failed command means.
+    """Return the exception for a failed command.
 
     Args:
         doing: Command and key, such as `XADD tasks.events`.
@@ -59,33 +59,33 @@ def explained(error: Exception, url: str, doing: str, *, first: bool = False) ->
         kind = MachineError if first else UnreachableError
         if isinstance(error, NoPermissionError):
             return kind(
-                f"Redis at {where} does not let the user {user_of(url)!r} do {doing}: {words}.",
-                hint=f"Let an admin of that Redis grant it (ACL SETUSER; all that is needed is in {ACL_FILE}), or use "
-                "another user in REDIS_URL.",
+                f"Redis at {where}: the user {user_of(url)!r} has no permission for {doing}: {words}.",
+                hint=f"Grant it with ACL SETUSER (the required permissions are in {ACL_FILE}), or use another user in "
+                "REDIS_URL.",
             )
         return kind(
-            f"Redis at {where} does not take the login of the user {user_of(url)!r}: {words}.",
-            hint=f"Mend REDIS_URL, or the user's line in the ACL file of that Redis ({ACL_FILE}).",
+            f"Redis at {where} rejects the login of the user {user_of(url)!r}: {words}.",
+            hint=f"Check REDIS_URL, or the user's line in the ACL file of that Redis ({ACL_FILE}).",
         )
     if "SSL" in words:
         return _not_encrypted(MachineError if first else UnreachableError, where, words)
     if isinstance(error, OutOfMemoryError) or "OOM" in words:
         return UnreachableError(
-            f"Redis at {where} is full (maxmemory): it refuses {doing}.",
-            hint="Give it more memory or remove what does not belong to the fleet; nothing is lost meanwhile.",
+            f"Redis at {where} is full (maxmemory): it rejects {doing}.",
+            hint="Give it more memory, or delete data of other applications. No data is lost meanwhile.",
         )
     if isinstance(error, ReadOnlyError):
-        return UnreachableError(f"Redis at {where} is a read-only replica.", hint="Let REDIS_URL name the primary.")
+        return UnreachableError(f"Redis at {where} is a read-only replica.", hint="Set REDIS_URL to the primary.")
     if isinstance(error, BusyLoadingError):
         return UnreachableError(f"Redis at {where} is still loading its data.")
     if isinstance(error, ResponseError):
-        return UnreachableError(f"Redis at {where} refuses {doing}: {words}.", detail=repr(error))
+        return UnreachableError(f"Redis at {where} rejects {doing}: {words}.", detail=repr(error))
     assert isinstance(error, RedisError | OSError)
     hint = None
     if where.startswith("rediss:") and "connecting to" not in words:
-        # TLS 1.3 tells a client late that its certificate is missed: it often sees the connection end before.
-        hint = "If it asks its clients for a certificate, set TUNEFLEET_REDIS_CERT_FILE and TUNEFLEET_REDIS_KEY_FILE."
-    return UnreachableError(f"Redis at {where} does not answer.", hint=hint, detail=repr(error)[:_WORDS])
+        # With TLS 1.3 a client learns late that it must send a certificate: often it only sees the connection end.
+        hint = "If it requires a client certificate, set TUNEFLEET_REDIS_CERT_FILE and TUNEFLEET_REDIS_KEY_FILE."
+    return UnreachableError(f"Redis at {where} does not respond.", hint=hint, detail=repr(error)[:_WORDS])
 
 
 def _not_encrypted(
@@ -93,13 +93,14 @@ def _not_encrypted(
 ) -> UnreachableError | MachineError:
     if "CERTIFICATE_VERIFY_FAILED" in words:
         return kind(
-            f"Redis at {where} shows a certificate that is not trusted: {words}.",
-            hint="Let TUNEFLEET_REDIS_CA_FILE name the authority that signed it, and REDIS_URL a name that it is for.",
+            f"Redis at {where} has an untrusted certificate: {words}.",
+            hint="Set TUNEFLEET_REDIS_CA_FILE to its CA certificate, and use a host name of the certificate in "
+            "REDIS_URL.",
         )
     if "CERTIFICATE_REQUIRED" in words or "HANDSHAKE_FAILURE" in words:
         return kind(
-            f"Redis at {where} asks for a certificate: {words}.",
-            hint="Set TUNEFLEET_REDIS_CERT_FILE and TUNEFLEET_REDIS_KEY_FILE, or let it ask for none "
-            "(tls-auth-clients no) and for a password instead.",
+            f"Redis at {where} requires a client certificate: {words}.",
+            hint="Set TUNEFLEET_REDIS_CERT_FILE and TUNEFLEET_REDIS_KEY_FILE, or disable client certificates in Redis "
+            "(tls-auth-clients no) and use a password.",
         )
-    return kind(f"TLS to Redis at {where} fails: {words}.", hint="Is it the port for TLS that REDIS_URL names?")
+    return kind(f"TLS to Redis at {where} failed: {words}.", hint="Check that REDIS_URL has the TLS port.")

@@ -1,4 +1,4 @@
-"""One fleet, one store: a server of another store does not join, or workers would hop between two sets of tasks."""
+"""One fleet, one database: otherwise workers would switch between the task sets of two databases."""
 
 from __future__ import annotations
 
@@ -22,21 +22,21 @@ from tunefleet.transport.redis.keys import Keys
 
 log = logging.getLogger(__name__)
 
-# How often a server says that it lives.
+# How often a server renews its keys.
 TICK_S: Final = 3.0
-# How long that is believed.
+# How long a key is valid without renewal.
 LEASE_S: Final = 12
 _LOOK_S: Final = 0.25
 _CONNECT_S: Final = 3.0
 
 
 class OtherStoreError(MachineError):
-    """A server of another store serves the fleet."""
+    """A server of another database serves the fleet."""
 
 
 @dataclass(frozen=True, slots=True)
 class Store:
-    """Whose tasks a server hands out."""
+    """Identity of a server's database."""
 
     id: str
     where: str
@@ -44,79 +44,82 @@ class Store:
 
 
 class StoreClaim:
-    """A store's word that its server serves a fleet; the server renews it, and it expires with it."""
+    """A database's claim to serve a fleet; its servers renew it, and it expires after them."""
 
     def __init__(self, redis: Any, keys: Keys, store: Store, url: str) -> None:
         self._redis, self._keys, self._store, self._url = redis, keys, store, url
         self.outside = False
-        """Whether another store has the fleet, as far as this server knows."""
+        """Whether another database holds the fleet, as far as this server knows."""
 
     async def hold(self) -> None:
-        """Serve the fleet, or go on to.
+        """Acquire or renew the claim.
 
         Raises:
-            OtherStoreError: If another store's server does.
+            OtherStoreError: If a server of another database holds it.
         """
-        if self.outside and await self._there() is None:
-            # Who has emptied Redis has not stopped the other server: it comes first.
+        if self.outside and await self._current() is None:
+            # Redis was emptied while the other server is still running: let it renew its claim first.
             await asyncio.sleep(2 * TICK_S)
-        other = await self._change(lambda turn: turn.set(self._keys.store, self._said(), ex=LEASE_S), if_none=True)
+        other = await self._change(
+            lambda turn: turn.set(self._keys.store, self._claim_json(), ex=LEASE_S), if_none=True
+        )
         if other is not None:
             self._refuse(other)
         self.outside = False
 
     async def refuse_other(self) -> None:
-        """Look once, before this server serves anything; a word that nobody renews is waited for until it expires."""
-        first, deadline = await self._there(), time.monotonic() + LEASE_S + TICK_S
-        there = first
-        while there is not None and there.get("store") != self._store.id:
-            if there != first or time.monotonic() > deadline:
-                self._refuse(there)
+        """Check the claim before this server starts; waits for a claim that is not renewed to expire."""
+        first, deadline = await self._current(), time.monotonic() + LEASE_S + TICK_S
+        current = first
+        while current is not None and current.get("store") != self._store.id:
+            if current != first or time.monotonic() > deadline:
+                self._refuse(current)
             await asyncio.sleep(_LOOK_S)
-            there = await self._there()
+            current = await self._current()
 
     async def drop(self) -> None:
-        """Take the word back, if it is still this store's."""
+        """Delete the claim, if it is still this database's."""
         await self._change(lambda turn: turn.delete(self._keys.store), if_none=False)
 
     async def _change(self, change: Callable[[Any], object], *, if_none: bool) -> dict[str, str] | None:
-        """Change the word if it is this store's, or is not there and `if_none`; return it if it is another store's.
+        """Change the claim if it is this database's, or missing and `if_none`; return it if it is another's.
 
-        Nobody can say another one between the look and the change: then it is looked at again.
+        WATCH makes the change fail if the claim changes in between; it is then read again.
         """
         async with self._redis.pipeline() as turn:
             while True:
                 await turn.watch(self._keys.store)
-                there = _read(await turn.get(self._keys.store))
-                if there is None and not if_none:
+                current = _read(await turn.get(self._keys.store))
+                if current is None and not if_none:
                     return None
-                if there is not None and there.get("store") != self._store.id:
-                    return there
+                if current is not None and current.get("store") != self._store.id:
+                    return current
                 turn.multi()
                 change(turn)
                 try:
                     await turn.execute()
                 except WatchError:
-                    log.debug("The word of the fleet's store changed meanwhile; it is looked at again.")
+                    log.debug("The fleet's claim changed meanwhile; reading it again.")
                 else:
                     return None
 
-    def _said(self) -> str:
+    def _claim_json(self) -> str:
         return dumps({"store": self._store.id, "where": self._store.where, "url": self._store.url, "at": now_text()})
 
-    async def _there(self) -> dict[str, str] | None:
+    async def _current(self) -> dict[str, str] | None:
         return _read(await self._redis.get(self._keys.store))
 
-    def _refuse(self, there: dict[str, str]) -> None:
-        if there.get("store") == self._store.id:
+    def _refuse(self, current: dict[str, str]) -> None:
+        if current.get("store") == self._store.id:
             return
         self.outside = True
         topic, prefix = self._keys.topic, self._keys.prefix
         named = f"topic {topic}{f' and prefix {prefix}' if prefix else ''}"
         raise OtherStoreError(
-            f"Another server, {there.get('where', 'somewhere')}, serves the fleet with the {named} in the Redis at "
-            f"{shown(self._url)} from another store: workers would hop between the two.",
-            hint="Give one of them, and its workers, a TASK_TOPIC or a TUNEFLEET_REDIS_PREFIX of their own.",
+            f"Another server, {current.get('where', 'at an unknown location')}, serves the fleet with the "
+            f"{named} in the Redis at "
+            f"{shown(self._url)} from another database: workers would switch between the two.",
+            hint="Give one of them, and its workers, a separate TASK_TOPIC or TUNEFLEET_REDIS_PREFIX.",
         )
 
 
@@ -124,14 +127,14 @@ def _read(found: str | None) -> dict[str, str] | None:
     if found is None:
         return None
     try:
-        told = json.loads(found)
+        claim = json.loads(found)
     except ValueError:
-        told = None
-    return told if isinstance(told, dict) else {"where": "that cannot be read"}
+        claim = None
+    return claim if isinstance(claim, dict) else {"where": "at an unreadable location"}
 
 
 async def refuse_other_store(url: str, keys: Keys, store: Store) -> None:
-    """Refuse to start where another store's servers serve the fleet; a Redis that is away refuses nothing."""
+    """Refuse to start if servers of another database serve the fleet; an unreachable Redis refuses nothing."""
     redis: Any = Redis.from_url(
         url, decode_responses=True, encoding_errors="replace", protocol=2,
         socket_timeout=_CONNECT_S, socket_connect_timeout=_CONNECT_S,
@@ -140,6 +143,6 @@ async def refuse_other_store(url: str, keys: Keys, store: Store) -> None:
     try:
         await StoreClaim(redis, keys, store, url).refuse_other()
     except (RedisError, OSError) as error:
-        log.debug("Whether another store's servers are there is seen later: %r", error)
+        log.debug("Cannot check for servers of another database yet: %r", error)
     finally:
         await redis.aclose()

@@ -1,4 +1,4 @@
-"""What a Redis says of itself: whether it answers, and how much goes through it."""
+"""Health and counters of a Redis."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _ANSWER_S: Final = 5.0
 
 @dataclass(frozen=True, slots=True)
 class RedisUse:
-    """How much a Redis has done since it began."""
+    """Counters of a Redis since its start."""
 
     commands: int
     input_bytes: int
@@ -32,11 +32,11 @@ class RedisUse:
 
 
 def use_of(url: str) -> RedisUse:
-    """Ask a Redis for its counters.
+    """Return the counters of a Redis.
 
     Raises:
-        UnreachableError: If it does not answer.
-        MachineError: If the URL is none, or the login is refused.
+        UnreachableError: If it does not respond.
+        MachineError: If the URL is invalid, or the login is rejected.
     """
     check_url(url)
     client: Any = Redis.from_url(
@@ -45,32 +45,32 @@ def use_of(url: str) -> RedisUse:
         retry=Retry(NoBackoff(), 0),
     )  # fmt: skip
     try:
-        told = client.info()
+        info = client.info()
     except (RedisError, OSError) as error:
         raise explained(error, url, "INFO", first=True) from error
     finally:
         client.close()
     return RedisUse(
-        int(told["total_commands_processed"]),
-        int(told["total_net_input_bytes"]),
-        int(told["total_net_output_bytes"]),
-        int(told["used_memory"]),
-        int(told["connected_clients"]),
+        int(info["total_commands_processed"]),
+        int(info["total_net_input_bytes"]),
+        int(info["total_net_output_bytes"]),
+        int(info["used_memory"]),
+        int(info["connected_clients"]),
     )
 
 
 def ping(settings: MeetingSettings) -> str:
-    """Return where the Redis is that the settings name, once it has answered.
+    """Check the configured Redis, and return a status message.
 
     Raises:
-        MachineError: If the URL is none, a file cannot be read, or the login is refused.
-        UnreachableError: If it does not answer.
+        MachineError: If the URL is invalid, a file is unreadable, or the login is rejected.
+        UnreachableError: If it does not respond.
     """
     url = address_of(settings)
-    assert url is not None, "who asks knows that there is one"
+    assert url is not None, "callers check that a Redis is configured"
     try:
         with closing(connect(url, read_s=_ANSWER_S)) as client:
             client.ping()
     except (RedisError, OSError) as error:
         raise explained(error, url, "PING", first=True) from error
-    return f"{shown(url)} answers"
+    return f"{shown(url)} responds"

@@ -1,4 +1,4 @@
-"""What is too large for Redis, worker's end: goes over HTTP by digest, with the token of an attempt as its key."""
+"""Messages that are too large for Redis, worker's end: sent over HTTP by digest, with an attempt's token."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _TRIES: Final = 3
 
 
 class BulkClient:
-    """Puts and fetches messages at a server."""
+    """Uploads and downloads messages at a server."""
 
     def __init__(self, url: str) -> None:
         self._url = normalise(url)
@@ -35,19 +35,20 @@ class BulkClient:
         )
 
     def close(self) -> None:
-        """Give up connections."""
+        """Close the connections."""
         self._client.close()
 
     def put(self, body: bytes, tokens: Iterable[str]) -> str | None:
-        """Store a message at the server.
+        """Upload a message to the server.
 
         Returns:
-            Its digest; null if none of the tokens is good: it has to travel as it is.
+            Its digest; `None` if no token is valid: the message must be sent inline.
 
         Raises:
-            UnreachableError: If the server does not answer over HTTP.
+            UnreachableError: If the server does not respond over HTTP.
         """
         digest = hashlib.sha256(body).hexdigest()
+        # Any valid token of this worker will do, but the first may belong to an attempt that has just ended.
         for token in list(dict.fromkeys(tokens))[:_TRIES]:
             headers = {"Upload-Offset": "0", "Upload-Length": str(len(body))}
             answer = self._send("PUT", digest, token, headers=headers, content=body)
@@ -58,10 +59,10 @@ class BulkClient:
         return None
 
     def offer(self, entry: Entry) -> Offer:
-        """Read a dispatch; fetch it if only its digest is here.
+        """Parse a dispatch; download it if it contains only a digest.
 
         Raises:
-            UnreachableError: If the server does not answer over HTTP.
+            UnreachableError: If the server does not respond over HTTP.
         """
         if "digest" not in entry:
             return offer_of(entry)
@@ -69,7 +70,7 @@ class BulkClient:
         if not answer.is_success:
             raise _unreachable(answer)
         if hashlib.sha256(answer.content).hexdigest() != entry["digest"]:
-            raise UnreachableError(f"The task {entry['task_id']} does not arrive whole from {self._url}.")
+            raise UnreachableError(f"The task {entry['task_id']} was corrupted in transfer from {self._url}.")
         return readable(orjson.loads(answer.content))
 
     def _send(
@@ -77,16 +78,16 @@ class BulkClient:
     ) -> httpx.Response:
         own = {"Authorization": f"Bearer {token}", **(headers or {})}
         try:
-            # Where the server keeps its files in S3 it answers with a link there; httpx sends no key to another host.
+            # A server with an object store redirects to a link there; httpx sends no key to another host.
             return self._client.request(method, f"/{digest}", headers=own, content=content, follow_redirects=True)
         except (httpx.HTTPError, RuntimeError) as error:
             raise trust.explained(self._url, error) or UnreachableError(
-                f"The server at {self._url} does not answer, and a message is too large for Redis.",
-                hint="Let ORCHESTRATOR_BASE_URL name the server as this machine reaches it.",
+                f"The server at {self._url} does not respond, and a message is too large for Redis.",
+                hint="Set ORCHESTRATOR_BASE_URL to a URL of the server that this machine can reach.",
                 detail=repr(error),
             ) from error
 
 
 def _unreachable(answer: httpx.Response) -> UnreachableError:
-    told = exception_of(answer, answer.content)
-    return UnreachableError(f"A large message cannot be passed on: {told.message}", hint=told.hint)
+    error = exception_of(answer, answer.content)
+    return UnreachableError(f"Cannot transfer a large message: {error.message}", hint=error.hint)

@@ -1,4 +1,4 @@
-"""The ear of a worker: reads its streams in a consumer group of its session and hands answers to who waits for them."""
+"""Reader thread of a worker: reads its streams in its session's consumer group, and delivers replies."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tunefleet.transport.redis.keys import CLOSE, INBOX_KEPT, REPLY, TASK, Keys
 
 logger = logging.getLogger(__name__)
 
-# How long a read waits: as long as it may take to notice that Redis was emptied.
+# Timeout of a blocking read, which is also the time until an emptied Redis is noticed.
 _BLOCK_S: Final = 1.0
 _READ_S: Final = 10.0
 _CLOSE_S: Final = 3.0
@@ -31,7 +31,7 @@ _BREATH_S: Final = 0.1
 
 @dataclass(slots=True)
 class Call:
-    """Something that was said, and the answer as far as it is here."""
+    """A call and the received parts of its reply."""
 
     id: str
     offers: list[Entry] = field(default_factory=list)
@@ -42,7 +42,7 @@ class Call:
     whole: threading.Event = field(default_factory=threading.Event)
 
     def take(self, entry: Entry) -> None:
-        """Take a part."""
+        """Add a part of the reply."""
         if entry.get("type") == REPLY:
             self.reply = entry
         else:
@@ -54,33 +54,31 @@ class Call:
             self.replied.set()
 
     def fail(self, error: TunefleetError) -> None:
-        """Give up."""
+        """Fail the call."""
         self.error = error
         self.whole.set()
         self.replied.set()
 
 
 def end_earlier(redis: Any, streams: Iterable[str], session: str) -> None:
-    """Remove the groups of a worker's earlier sessions.
-
-    One that was killed leaves what it had read and not acknowledged, and no other group ever hears of that.
-    """
+    """Delete the groups of a worker's earlier sessions."""
     for stream in streams:
+        # A killed session leaves entries that it had read and not acknowledged, which no other group ever handles.
         for group in redis.xinfo_groups(stream):
             name = group["name"]
-            # A session's group has one consumer, of its own name; others may watch in groups of theirs.
+            # A session's group has exactly one consumer with its own name; monitoring tools may have other groups.
             if name != session and [each["name"] for each in redis.xinfo_consumers(stream, name)] == [name]:
                 redis.execute_command("XGROUP", "DESTROY", stream, name)
 
 
 class Reader:
-    """Reads for one session of one worker, in a thread."""
+    """Reads the streams of one worker session in a thread."""
 
     def __init__(self, url: str, keys: Keys, worker_id: str, session: str, *, first: Callable[[], bool]) -> None:
         self.worker_id, self.session = worker_id, session
         self._url, self._keys, self._first = url, keys, first
         self._streams = (keys.inbox(worker_id), keys.commands(worker_id))
-        # A connection of its own: a read that waits would keep the others waiting.
+        # A separate connection: a blocking read would delay other commands.
         self._redis: Any = Redis.from_url(
             url, decode_responses=True, encoding_errors="replace", protocol=2,
             socket_timeout=_READ_S + _BLOCK_S,
@@ -92,31 +90,31 @@ class Reader:
         self._thread = threading.Thread(target=self._run, name="redis-reader", daemon=True)
 
     def start(self) -> None:
-        """Begin to read."""
+        """Start reading."""
         self._thread.start()
 
     def close(self) -> None:
-        """Stop; whoever waits is told that the server cannot be reached."""
+        """Stop; waiting calls fail as unreachable."""
         self._over.set()
-        self._fail(UnreachableError("The link is closed."))
+        self._fail(UnreachableError("The connection is closed."))
         try:
-            # Wakes the thread, which waits in a read.
+            # Wakes the thread, which blocks in a read.
             self._redis.xadd(self._streams[0], {"type": CLOSE, "session": self.session}, maxlen=INBOX_KEPT)
         except (RedisError, OSError) as error:
-            logger.debug("The reader notices by itself that it is over: %s", error)
+            logger.debug("Could not wake the reader; it stops after its read timeout: %s", error)
         self._thread.join(_CLOSE_S)
         if self._thread.is_alive():
-            return  # it hangs in a read; its connection cannot be closed under it, and ends with the process
+            return  # it hangs in a read: its connection cannot be closed meanwhile, and ends with the process
         try:
             for stream in self._streams:
                 self._redis.execute_command("XGROUP", "DESTROY", stream, self.session)
         except (RedisError, OSError) as error:
-            logger.debug("The group of this session stays in Redis: %s", error)
+            logger.debug("Could not delete the group of this session: %s", error)
         self._redis.close()
 
     @contextmanager
     def waiting(self, call: Call) -> Iterator[None]:
-        """Take the parts of an answer while the body runs."""
+        """Register a call for the parts of its reply while the body runs."""
         with self._lock:
             self._calls[call.id] = call
         try:
@@ -138,12 +136,12 @@ class Reader:
                     return
                 if is_gone_group(error):
                     where = shown(self._url)
-                    logger.warning("Redis at %s was emptied; the worker registers anew, nothing is lost.", where)
+                    logger.warning("Redis at %s was emptied; the worker registers again. No data is lost.", where)
                     self._fail(UnreachableError(f"Redis at {where} was emptied."))
                     self._over.wait(_BREATH_S)
                     continue
                 self._fail(explained(error, self._url, f"XREADGROUP {self._streams[0]}", first=self._first()))
-                logger.debug("Redis cannot be read: %r", error)
+                logger.debug("Cannot read from Redis: %r", error)
                 self._over.wait(pause_s)
                 pause_s = min(2 * pause_s, _MAX_BACKOFF_S)
 
@@ -154,7 +152,7 @@ class Reader:
             except ResponseError as error:
                 if "BUSYGROUP" not in str(error):
                     raise
-            # Else there is none before the first entry, and nothing tells whose the group is.
+            # Otherwise the group has no consumer before its first entry, and its owner is unknown.
             self._redis.execute_command("XGROUP", "CREATECONSUMER", stream, self.session, self.session)
 
     def _read(self) -> None:
@@ -173,7 +171,7 @@ class Reader:
         done.execute()
 
     def _deliver(self, entry: Entry | None) -> bool:
-        """Hand an entry to its call; returns whether it was for this session, and may go."""
+        """Deliver an entry to its call; returns whether it belongs to this session and can be deleted."""
         if not entry or entry.get("session") != self.session:
             return False
         with self._lock:

@@ -1,7 +1,7 @@
-"""The Redis link, server's end: answers what workers say on the event streams.
+"""The Redis transport, server's end: answers the messages of workers on the event streams.
 
-One consumer group of all servers reads; a server that dies leaves what it had read and not answered, and another claims
-it. A held exchange is a coroutine of its own, so that reading never waits.
+All servers read in one consumer group; entries that a dead server had read and not answered are claimed by another. A
+held exchange is a separate coroutine, so that reading never blocks.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from tunefleet.errors import TunefleetError, UnreachableError
 from tunefleet.schemas.worker_link import ExchangeReply, ExchangeRequest, Offer, RegisterReply, RegisterRequest
 from tunefleet.transport.redis import consumer_groups as groups
 from tunefleet.transport.redis.chunking import Entry, about, closing, dispatch, dumps, now_text, refusal, wishes
-from tunefleet.transport.redis.consumer_groups import Found, Gone, order_of
+from tunefleet.transport.redis.consumer_groups import StreamEntry, WorkerCleanup, order_of
 from tunefleet.transport.redis.errors import explained, is_gone_group, shown
 from tunefleet.transport.redis.fleet_identity import LEASE_S, TICK_S, OtherStoreError, Store, StoreClaim
 from tunefleet.transport.redis.keys import INBOX_KEPT, INLINE_BYTES, REGISTRATION, Keys
@@ -36,66 +36,66 @@ _MAX_BACKOFF_S: Final = 5.0
 
 
 class Desk(Protocol):
-    """Who decides what a worker is answered."""
+    """Handles the messages of workers."""
 
     async def register(self, request: RegisterRequest) -> RegisterReply:
-        """Take up a worker's process."""
+        """Register a worker process."""
 
     async def exchange(self, request: ExchangeRequest) -> ExchangeReply:
-        """Take what a worker says; answer as soon as there is something to answer."""
+        """Process a worker's report; return when there is something to send."""
 
     async def fetch(self, digest: str) -> bytes:
-        """Return a message that a worker has put over HTTP."""
+        """Return a message that a worker uploaded over HTTP."""
 
     async def keep(self, body: bytes, token: str) -> str:
-        """Store a message that who holds the token may fetch over HTTP; returns its digest."""
+        """Store a message for download over HTTP by the token's holder; returns its digest."""
 
     async def elastic_disabled(self) -> frozenset[str]:
-        """Return the workers that elastic scaling keeps out of the pool."""
+        """Return the workers that elastic scaling keeps on standby."""
 
     async def workers(self) -> Mapping[str, bool]:
-        """Return the workers that are known, and whether each is there."""
+        """Return the known workers, and whether each is online."""
 
 
 class RedisHub:
-    """Serves the Redis link until it is closed; while Redis is away it waits, and the HTTP link works on."""
+    """Serves the Redis transport until it is closed; while Redis is down it waits, and HTTP continues to work."""
 
     def __init__(self, url: str, keys: Keys, desk: Desk, *, name: str, store: Store) -> None:
         self._url, self._keys, self._desk, self._name = url, keys, desk, name
-        # Bytes that are no text come from a stranger: what cannot be read must not keep the rest from being read.
-        # Who finds all connections in use waits for one: a fleet that speaks at once is answered in turn.
+        # Invalid UTF-8 of a foreign client must not prevent reading the rest, hence `replace`. A blocking pool:
+        # when all workers write at the same moment, replies wait for a free connection instead of failing.
         self._redis: Any = Redis.from_pool(BlockingConnectionPool.from_url(
             url, max_connections=_CONNECTIONS, timeout=None,
             decode_responses=True, encoding_errors="replace", protocol=2,
             socket_timeout=_READ_S + _BLOCK_S, socket_connect_timeout=_READ_S,
             retry=Retry(NoBackoff(), 0),
         ))  # fmt: skip
-        self._gone = Gone(self._redis, keys)
+        self._cleanup = WorkerCleanup(self._redis, keys)
         self._claim = StoreClaim(self._redis, keys, store, url)
         self._handlers: set[asyncio.Task[None]] = set()
         self._failed = 0
         self._first = True
 
     async def serve(self) -> None:
-        """Serve until Redis fails, and pause; to be called again and again, and cancelled to end."""
+        """Serve until Redis fails, then pause; called repeatedly, and cancelled to stop."""
         error: Exception | None = None
         outside = self._claim.outside
         try:
             await self._serve()
-        except (RedisError, OSError, OtherStoreError) as trouble:
-            error = trouble
+        except (RedisError, OSError, OtherStoreError) as failure:
+            error = failure
         if isinstance(error, OtherStoreError):
-            log.log(logging.DEBUG if outside else logging.ERROR, "%s HTTP is served.", error)
+            log.log(logging.DEBUG if outside else logging.ERROR, "%s Serving HTTP only.", error)
             self._failed = 1
             await asyncio.sleep(TICK_S)
         elif error is not None and is_gone_group(error):
-            log.warning("Redis at %s was emptied; its groups are made anew, nothing is lost.", shown(self._url))
+            log.warning("Redis at %s was emptied; creating its groups again. No data is lost.", shown(self._url))
         elif error is not None:
             self._note(error)
             await asyncio.sleep(min(0.2 * 2.0 ** min(self._failed, 8), _MAX_BACKOFF_S))
 
     async def close(self) -> None:
-        """Send what is answered already, and let go of Redis."""
+        """Send finished replies, and close the connections."""
         if self._handlers:
             await asyncio.wait(self._handlers, timeout=2.0)
         left = list(self._handlers)
@@ -106,27 +106,27 @@ class RedisHub:
             await self._redis.delete(self._keys.server(self._name))
             await self._claim.drop()
         except (RedisError, OSError) as error:
-            log.debug("Redis was not left in good order: %r", error)
+            log.debug("Could not clean up in Redis: %r", error)
         finally:
-            # Its connections are let go of even if it does not answer any more.
+            # Close the connections even if Redis no longer responds.
             await self._redis.aclose()
 
     def _note(self, error: Exception) -> None:
-        """Say the first failure in a row aloud."""
+        """Log the first failure in a row as a warning."""
         told = explained(error, self._url, f"XREADGROUP {self._keys.events}")
         self._failed += 1
         level = logging.WARNING if self._failed == 1 else logging.DEBUG
-        log.log(level, "%s Workers on the Redis link wait; HTTP is served. Trying again.", told)
+        log.log(level, "%s Workers on Redis wait; HTTP continues to work. Retrying.", told)
 
     async def _serve(self) -> None:
         await self._claim.hold()
         await groups.make(self._redis, self._keys)
         await self._tick()
         if self._failed or self._first:
-            log.info("The Redis link is up at %s, topic %s.", shown(self._url), self._keys.topic)
+            log.info("The Redis transport is ready at %s, topic %s.", shown(self._url), self._keys.topic)
         self._failed, self._first = 0, False
         self._take(await groups.backlog(self._redis, self._keys, self._name, count=_COUNT))
-        await _together(self._listen, self._tick_later)
+        await _repeat_concurrently(self._listen, self._tick_later)
 
     async def _listen(self) -> None:
         found = await groups.read(self._redis, self._keys, self._name, count=_COUNT, block_s=_BLOCK_S)
@@ -139,8 +139,9 @@ class RedisHub:
         await self._tick()
 
     async def _tick(self) -> None:
-        """Say that this server lives, take over from those that do not, and mirror what people look up in Redis."""
+        """Renew this server's keys, claim entries of dead servers, and mirror public state into Redis."""
         await self._claim.hold()
+        # The lease spans several ticks: one slow tick must not make other servers claim this one's entries.
         await self._redis.set(self._keys.server(self._name), now_text(), ex=LEASE_S)
         if not await self._redis.exists(self._keys.epoch):
             await groups.make(self._redis, self._keys)
@@ -149,39 +150,39 @@ class RedisHub:
         there = set(await self._redis.smembers(self._keys.elastic_disabled))
         if wanted - there:
             await self._redis.sadd(self._keys.elastic_disabled, *sorted(wanted - there))
-        # The set is shared with fleets that have topics of their own: their workers are theirs.
+        # The set is shared with fleets of other topics: leave their workers alone.
         if back := (there - wanted) & known.keys():
             await self._redis.srem(self._keys.elastic_disabled, *sorted(back))
-        await self._gone.clear(known)
+        await self._cleanup.clear(known)
 
-    def _take(self, found: Iterable[Found]) -> None:
+    def _take(self, found: Iterable[StreamEntry]) -> None:
         for each in found:
             handler = asyncio.create_task(self._handle(each))
             self._handlers.add(handler)
             handler.add_done_callback(self._handlers.discard)
 
-    async def _handle(self, found: Found) -> None:
-        """Answer one message; whatever goes wrong, its worker asks again."""
+    async def _handle(self, found: StreamEntry) -> None:
+        """Answer one message; after any failure its worker sends it again."""
         try:
             parts = await self._answer(found) if found.asks(self._keys.topic) else []
             await self._send(found, parts)
         except (RedisError, OSError) as error:
             told = explained(error, self._url, f"XADD {self._keys.inbox(found.worker_id)}")
-            log.log(logging.WARNING if not self._failed else logging.DEBUG, "An answer is not delivered: %s", told)
+            log.log(logging.WARNING if not self._failed else logging.DEBUG, "A reply was not delivered: %s", told)
             await self._give_up(found)
         except Exception:
-            log.exception("A message of the worker %.100r could not be answered.", found.worker_id)
+            log.exception("Could not answer a message of the worker %.100r.", found.worker_id)
             await self._give_up(found)
 
-    async def _give_up(self, found: Found) -> None:
-        """Strike a message out without an answer; one that cannot be struck out now is read again later."""
+    async def _give_up(self, found: StreamEntry) -> None:
+        """Delete a message without a reply; one that cannot be deleted now is read again later."""
         try:
             await groups.done(self._redis, self._keys, [found], delete=True)
         except (RedisError, OSError) as error:
-            log.debug("A message stays in Redis for now: %r", error)
+            log.debug("Could not delete a message from Redis yet: %r", error)
 
-    async def _answer(self, found: Found) -> list[tuple[str, Entry]]:
-        """Return the entries of the answer, each with its stream; none if nobody waits for it any more."""
+    async def _answer(self, found: StreamEntry) -> list[tuple[str, Entry]]:
+        """Return the entries of the reply, each with its stream; empty if the worker no longer waits for it."""
         fields = found.fields
         late, inbox = False, self._keys.inbox(found.worker_id)
         try:
@@ -191,28 +192,30 @@ class RedisHub:
             body = await self._desk.fetch(fields["digest"]) if "digest" in fields else fields.get("body", "").encode()
             request = ExchangeRequest.model_validate_json(body)
             if request.worker_id != found.worker_id:
-                raise ValueError("it speaks for another worker")
+                raise ValueError("the message is for another worker")
             if late:
-                # Its news counts; what it wanted is over.
+                # Process its report, but offer nothing: the worker no longer waits.
                 request = request.model_copy(update={"want": {}, "wait_s": 0.0})
             reply = await self._desk.exchange(request)
             return [] if late else await self._parts(found.worker_id, reply)
         except TunefleetError as error:
             return [] if late else [(inbox, refusal(error))]
         except (ValidationError, ValueError) as error:
-            log.warning("A message for the worker %.100r in Redis is none of ours: %.200r", found.worker_id, error)
-            told = UnreachableError("The server cannot read this message.", hint="Both need fitting versions.")
+            log.warning("Invalid message for the worker %.100r in Redis: %.200r", found.worker_id, error)
+            told = UnreachableError(
+                "The server cannot parse this message.", hint="Use compatible versions of server and worker."
+            )
             return [(inbox, refusal(told))]
 
-    async def _register(self, found: Found) -> Entry:
+    async def _register(self, found: StreamEntry) -> Entry:
         request = RegisterRequest.model_validate_json(found.fields.get("body", ""))
         if request.worker_id != found.worker_id:
-            raise ValueError("it speaks for another worker")
+            raise ValueError("the message is for another worker")
         worker = self._keys.worker(request.worker_id)
         before, session = await self._redis.hmget(worker, "registration", "session")
         if before and found.order < order_of(before):
-            # Claimed from a server that died, or read again: a newer process has registered since.
-            return refusal(UnreachableError("A later registration came first."))
+            # Claimed from a dead server, or read again: a newer process has registered since.
+            return refusal(UnreachableError("A later registration was processed first."))
         reply = await self._desk.register(request)
         has = request.capabilities
         fields = {
@@ -224,7 +227,7 @@ class RedisHub:
         }
         commands = self._redis.pipeline(transaction=False)
         if session != request.session:
-            # What was said to the process before it is of no use to this one.
+            # Messages for the previous process are useless for this one.
             for stream in (self._keys.inbox(request.worker_id), self._keys.commands(request.worker_id)):
                 commands.execute_command("XTRIM", stream, "MAXLEN", "0")
         commands.hset(worker, mapping=fields)
@@ -244,8 +247,8 @@ class RedisHub:
         digest = await self._desk.keep(offer.model_dump_json().encode(), offer.token)
         return {**about(offer, worker_id), "digest": digest, "token": offer.token}
 
-    async def _send(self, found: Found, parts: list[tuple[str, Entry]]) -> None:
-        """Write the parts, and strike the message out: one transaction."""
+    async def _send(self, found: StreamEntry, parts: list[tuple[str, Entry]]) -> None:
+        """Write the parts of a reply and delete the message, in one transaction."""
         head = {"re": found.fields.get("id", ""), "session": found.fields.get("session", "")}
         commands = self._redis.pipeline(transaction=True)
         for stream, entry in parts:
@@ -255,11 +258,11 @@ class RedisHub:
         await commands.execute()
 
 
-async def _together(*steps: Callable[[], Awaitable[None]]) -> None:
-    """Repeat steps side by side until one fails, or this is cancelled; then none goes on.
+async def _repeat_concurrently(*steps: Callable[[], Awaitable[None]]) -> None:
+    """Repeat several steps concurrently until one fails or this is cancelled; then stop all.
 
-    Besides being cancelled each is told by a flag: `asyncio.wait_for` before Python 3.12, by which redis-py writes,
-    swallows a cancellation that comes as its call returns (python/cpython issue 86296).
+    A flag stops them in addition to the cancellation: `asyncio.wait_for` before Python 3.12, which redis-py uses for
+    writes, swallows a cancellation that arrives as its call returns (python/cpython issue 86296).
     """
     over = asyncio.Event()
 

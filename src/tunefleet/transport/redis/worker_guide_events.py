@@ -1,6 +1,6 @@
-"""What a worker tells whoever watches its Redis: the Worker Guide's events and the hash `worker:{id}`.
+"""The Worker Guide's events and the hash `worker:{id}`, for monitoring of a worker's Redis.
 
-Says what the exchanges bring about; nothing of ours depends on it.
+Derived from the exchanges; nothing in Tunefleet depends on them.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from typing import Any, Final
 from tunefleet.schemas.worker_link import Capabilities, ExchangeRequest, Finish, Load, Offer
 from tunefleet.transport.redis.chunking import Entry, dumps, now_text
 
-# `TASK_UPDATE` for what is only paused; the last two names are those of the guide's successor.
+# `TASK_UPDATE` if the task is only paused; the last two names come from the guide's successor.
 _ENDS: Final = {"completed": "TASK_SUCCEEDED", "failed": "TASK_FAILED", "cancelled": "TASK_CANCELLED"}
 
 
 def hardware(has: Capabilities) -> dict[str, Any]:
-    """Return what a machine has, as the guide's `hardware_json` names it."""
+    """Return a machine's hardware in the guide's `hardware_json` format."""
     gpus = [
         {"index": gpu.index, "name": gpu.name, "uuid": gpu.uuid, "memory_total_bytes": gpu.memory_total_bytes}
         for gpu in has.gpus
@@ -45,8 +45,8 @@ class _Run:
 
 
 @dataclass(slots=True)
-class Page:
-    """What one message is accompanied by."""
+class GuideEvents:
+    """Events and fields that accompany one message."""
 
     tasks: list[Entry] = field(default_factory=list)
     workers: list[Entry] = field(default_factory=list)
@@ -54,8 +54,8 @@ class Page:
     beats: bool = False
 
 
-class Diary:
-    """One worker process; call it under a lock."""
+class GuideEventLog:
+    """Events of one worker process; not thread-safe, call it under a lock."""
 
     def __init__(self, held: Iterable[Offer] = ()) -> None:
         self._runs: dict[str, _Run] = {}
@@ -63,20 +63,20 @@ class Diary:
         self._has: Capabilities | None = None
         self._born = time.time()
         self._joules: float | None = None
-        self._drawn: dict[str, list[float]] = {}
+        self._power_sums: dict[str, list[float]] = {}
         self._samples = 0
         for offer in held:
             self.note(offer, None)
             self._runs[offer.token].started_at = self._born
 
     def note(self, offer: Offer, dispatched_at: str | None) -> None:
-        """Remember what a token stands for; that of a merged task, too."""
+        """Store the task of a token, including those of merged tasks."""
         self._runs.setdefault(offer.token, _Run(offer.kind, dispatched_at, offer.task_id))
         for merged in offer.merged:
             self._runs.setdefault(merged.token, _Run(offer.kind, dispatched_at, merged.task_id))
 
-    def registers(self, worker_id: str, has: Capabilities) -> Page:
-        """Return what goes with a registration."""
+    def registers(self, worker_id: str, has: Capabilities) -> GuideEvents:
+        """Return the events of a registration."""
         self._has, self._status = has, "STARTING"
         if has.started_at is not None:
             self._born = has.started_at
@@ -94,48 +94,48 @@ class Diary:
             "last_seen": now_text(),
             "cost_per_hour": str(has.cost_per_hour),
         }
-        return Page(workers=[event], fields=fields, beats=True)
+        return GuideEvents(workers=[event], fields=fields, beats=True)
 
-    def exchanges(self, request: ExchangeRequest) -> Page:
-        """Return what goes with an exchange; what was told is not told again."""
-        page = Page()
+    def exchanges(self, request: ExchangeRequest) -> GuideEvents:
+        """Return the events of an exchange, each only once."""
+        guide_events = GuideEvents()
         for token in (*request.accepts, *request.holding, *(finish.token for finish in request.finishes)):
             run = self._runs.get(token)
             if run is not None and run.started_at is None:
                 run.started_at = time.time()
-                page.tasks.append(self._task_event("TASK_STARTED", request.worker_id, run, status="RUNNING"))
+                guide_events.tasks.append(self._task_event("TASK_STARTED", request.worker_id, run, status="RUNNING"))
         last = ""
         for finish in request.finishes:
             ended = self._runs.pop(finish.token, None)
             if ended is not None:
-                page.tasks.append(self._end(request.worker_id, ended, finish))
+                guide_events.tasks.append(self._end(request.worker_id, ended, finish))
                 last = ended.task_id
-        self._tell_status(page, request.worker_id, last)
+        self._add_status(guide_events, request.worker_id, last)
         if request.load is not None:
-            page.beats = True
+            guide_events.beats = True
             metrics = self._metrics(request.load)
-            page.workers.append(self._event("HEARTBEAT", request.worker_id, metrics=metrics))
-            page.fields["last_seen"] = now_text()
-        return page
+            guide_events.workers.append(self._event("HEARTBEAT", request.worker_id, metrics=metrics))
+            guide_events.fields["last_seen"] = now_text()
+        return guide_events
 
     def leaves(self, worker_id: str) -> Entry:
-        """Return the event of a clean end."""
+        """Return the event of a clean shutdown."""
         power = self._power_summary()
         payload = {"cost_per_hour": self._cost, **self._spent(), "power_summary": power}
         return self._event("UNREGISTER", worker_id, payload=payload)
 
-    def _tell_status(self, page: Page, worker_id: str, last: str) -> None:
+    def _add_status(self, guide_events: GuideEvents, worker_id: str, last: str) -> None:
         running = [run.task_id for run in self._runs.values() if run.started_at is not None]
         status = "RUNNING" if running else "IDLE"
         if last:
-            page.fields["extra_last_task"] = last
+            guide_events.fields["extra_last_task"] = last
         if status == self._status:
             return
         self._status = status
         payload = {"task_id": running[-1]} if running else {"last_task": last}
-        page.workers.append(self._event("STATUS", worker_id, status=status, payload=payload))
-        page.fields |= {"status": status, "last_seen": now_text()}
-        page.fields["extra_task_id"] = running[-1] if running else ""
+        guide_events.workers.append(self._event("STATUS", worker_id, status=status, payload=payload))
+        guide_events.fields |= {"status": status, "last_seen": now_text()}
+        guide_events.fields["extra_task_id"] = running[-1] if running else ""
 
     def _end(self, worker_id: str, run: _Run, finish: Finish) -> Entry:
         kind = _ENDS.get(finish.outcome, "TASK_UPDATE")
@@ -173,11 +173,11 @@ class Diary:
         watts = {gpu.uuid: gpu.power_w for gpu in load.gpus if gpu.power_w is not None}
         self._joules, self._samples = load.gpu_energy_j, self._samples + bool(watts)
         for uuid, power_w in watts.items():
-            sum_and_count = self._drawn.setdefault(uuid, [0.0, 0.0])
+            sum_and_count = self._power_sums.setdefault(uuid, [0.0, 0.0])
             sum_and_count[0] += power_w
             sum_and_count[1] += 1
-        drawn = {"total": sum(watts.values()) if watts else None, "per_gpu": watts}
-        power = {"timestamp": now_text(), "cpu_watts": None, "gpu_watts": drawn}
+        gpu_watts = {"total": sum(watts.values()) if watts else None, "per_gpu": watts}
+        power = {"timestamp": now_text(), "cpu_watts": None, "gpu_watts": gpu_watts}
         return {
             **self._spent(),
             "loadavg": {"1m": load.load_1m, "5m": load.load_5m, "15m": load.load_15m},
@@ -187,8 +187,8 @@ class Diary:
         }
 
     def _power_summary(self) -> dict[str, Any]:
-        """Averages over the heartbeats; what a CPU draws is not known, and not said to be nothing."""
-        each = {uuid: round(total / count, 3) for uuid, (total, count) in self._drawn.items()}
+        """Averages over the heartbeats; CPU power is unknown, which is reported as `None`, not as zero."""
+        each = {uuid: round(total / count, 3) for uuid, (total, count) in self._power_sums.items()}
         return {
             "avg_cpu_watts": None,
             "avg_gpu_watts": round(sum(each.values()), 3) if each else None,

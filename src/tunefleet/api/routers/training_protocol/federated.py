@@ -1,7 +1,7 @@
-"""The upload guide's routes: workers upload adapters, poll for what was made of them, and claim chunks of data.
+"""Routes of the upload guide: workers upload adapters, poll for new versions, and claim chunks of data.
 
-A whole number and an id both name a federation. Whoever knows only a URL sends the token as HTTP Basic; links in
-answers need no key.
+A federation is identified by a number or an id. A client that can only be configured with a URL sends the token as HTTP
+Basic; links in responses need no key.
 """
 
 from __future__ import annotations
@@ -43,14 +43,16 @@ from tunefleet.schemas.federated import (
 
 router = APIRouter(prefix="/api", tags=["federations"], route_class=TrainingRoute)
 
-JobId = Annotated[str, Path(max_length=64, description="Id of a federation, or its number.")]
-Step = Annotated[int, Path(ge=0, le=2**53, description="The worker's own optimizer step.")]
-Expires = Annotated[int | None, Query(ge=0, le=2**40, description="Of a link: Unix time at which it ends.")]
-Signed = Annotated[str | None, Query(max_length=128, description="Of a link: what makes it good without a key.")]
+JobId = Annotated[str, Path(max_length=64, description="Id or number of the federation.")]
+Step = Annotated[int, Path(ge=0, le=2**53, description="Optimizer step of the worker.")]
+Expires = Annotated[int | None, Query(ge=0, le=2**40, description="Signed links only: expiry as Unix time.")]
+Signed = Annotated[
+    str | None, Query(max_length=128, description="Signed links only: the signature, which replaces an API key.")
+]
 _NEW_ROUTE: Final = "/api/training/adapters/{jobId}/{workerId}/{step}"
 _DRAINED_BYTES: Final = 64 << 20
 _AROUND_BYTES: Final = 1 << 20
-"""What a multipart body may have beside its file."""
+"""Allowance for a multipart body besides its file."""
 _FORM: Final[dict[str, Any]] = {
     "requestBody": {
         "required": True,
@@ -74,16 +76,16 @@ _FORM: Final[dict[str, Any]] = {
     }
 }
 _NOT_MODIFIED: Final[dict[int | str, dict[str, Any]]] = {
-    204: {"description": "With `after`: nothing newer within `wait_s`."},
-    304: {"description": "The version is the one that `If-None-Match` names."},
+    204: {"description": "With `after`: no newer version within `wait_s`."},
+    304: {"description": "`If-None-Match` matches the newest version."},
 }
 
 
 @router.post("/training/adapters/{job_id}/{step}/aggregate")
 async def aggregate(core: CoreDep, who: Participant, job_id: JobId, step: Step) -> Aggregated:
-    """Aggregate the open round now, and answer when its version is there; 400 if too few updates have come.
+    """Aggregate the open round now, and wait for its version. Returns 400 if there are too few updates.
 
-    Workers meet by round and not by step: `step` only stands in the path.
+    Rounds do not depend on steps: `step` is ignored.
     """
     del step
     return await upload_guide.aggregate(core, who, job_id)
@@ -93,15 +95,15 @@ async def aggregate(core: CoreDep, who: Participant, job_id: JobId, step: Step) 
 async def upload(
     request: Request, core: CoreDep, who: Participant, job_id: JobId, worker_id: str, step: Step
 ) -> AdapterTaken:
-    """Upload an adapter: a `.tar.gz` of what `save_pretrained` has saved, and `numExamples`.
+    """Upload an adapter: a `.tar.gz` of the folder that `save_pretrained` wrote, and `numExamples`.
 
-    It is checked before it counts; 422 says which tensor is wrong, and why. A `warning` in the answer says that the
-    adapter does not count, and how to mend that.
+    The adapter is validated before it counts. 422 reports the invalid tensor and the reason. A `warning` in the
+    response means that the adapter does not count, and explains the fix.
     """
     try:
         return await _take(request, core, who, job_id, worker_id, step)
     except GoneError as error:
-        # A worker whose loop dies of an error would lose what it has trained since.
+        # Not an error status: a worker that exits on one would lose what it has trained since.
         await _drain(request)
         return await upload_guide.too_late(core, who, job_id, error)
 
@@ -118,8 +120,8 @@ async def _take(request: Request, core: Core, who: Who, job_id: str, worker_id: 
         part = FilePart(kind, landing.write, field="adapter", texts=uploads.FIELDS, named=False)
         await file_transfer.drain(request.stream(), file_transfer.one_by_one(part.feed))
         part.finish()
-        said = uploads.read_fields(part.texts, ticket.spec)
-        return _taken(await uploads.take_archive(core, ticket, landing, said))
+        fields = uploads.read_fields(part.texts, ticket.spec)
+        return _taken(await uploads.take_archive(core, ticket, landing, fields))
     finally:
         await file_transfer.to_the_end(asyncio.to_thread(landing.close))
 
@@ -138,7 +140,7 @@ def _taken(accepted: Accepted) -> AdapterTaken:
 
 
 async def _drain(request: Request) -> None:
-    """Read a body that nobody wants: a client that still sends does not see an answer."""
+    """Read and drop a body: many clients ignore a response while they are still sending."""
     left = _DRAINED_BYTES
     with contextlib.suppress(RuntimeError):  # it was read already
         async for piece in request.stream():
@@ -153,10 +155,13 @@ async def poll(
     core: CoreDep,
     who: Participant,
     job_id: JobId,
-    after: Annotated[int | None, Query(ge=0, le=2**53, description="The version that the asker has.")] = None,
-    wait_s: Annotated[float, Query(ge=0, le=600, description="Wait so long for a newer one; 50 s at most.")] = 0.0,
+    after: Annotated[int | None, Query(ge=0, le=2**53, description="The version that you already have.")] = None,
+    wait_s: Annotated[
+        float,
+        Query(ge=0, le=600, description="How long to wait for a newer version, in seconds. At most 50 s are used."),
+    ] = 0.0,
 ) -> Response:
-    """Ask for the newest version: a link to it, its number and its digest; 404 if there is none yet."""
+    """Retrieve the newest version: download link, number and digest. Returns 404 if there is none yet."""
     reply = await upload_guide.poll(core, who, job_id, after=after, wait_s=wait_s, sign=_signer(request, core))
     if reply is None:
         return Response(status_code=204)
@@ -178,11 +183,11 @@ async def download(
     request: Request,
     core: CoreDep,
     job_id: JobId,
-    version: Annotated[int | None, Query(ge=1, le=2**53, description="Default: the newest.")] = None,
+    version: Annotated[int | None, Query(ge=1, le=2**53, description="Version number. Default: the newest.")] = None,
     expires: Expires = None,
     signature: Signed = None,
 ) -> Response:
-    """Download a version as a `.tar.gz` with its files at the root, by key or by link; takes `Range`."""
+    """Download a version as `.tar.gz` with its files at the root. Takes an API key or a signed link and `Range`."""
     link = None if expires is None or signature is None else Signature(expires, signature)
     who = await identify_participant(request) if link is None else None
     found, archive = await downloads.archive(core, who, job_id, version, link)
@@ -196,7 +201,7 @@ async def download(
     "/training/jobs/{job_id}/checkpoint", response_class=file_transfer.BlobResponse, responses=file_transfer.ELSEWHERE
 )
 async def weights(request: Request, core: CoreDep, who: Participant, job_id: JobId) -> Response:
-    """Download the newest version's `adapter_model.safetensors` alone."""
+    """Download only `adapter_model.safetensors` of the newest version."""
     file = await downloads.file(core, who, job_id, None, ADAPTER_FILE)
     name = f"checkpoint-job-{job_id}.safetensors"
     return await file_transfer.send(request, core.blobs, file.digest, filename=name, immutable=False)
@@ -204,46 +209,46 @@ async def weights(request: Request, core: CoreDep, who: Participant, job_id: Job
 
 @router.post("/training/jobs", status_code=201, openapi_extra=documented(JobCreate))
 async def create_job(request: Request, core: CoreDep, who: Person) -> JobCreated:
-    """Create a federation in the guide's words; the answer has the token that its workers need.
+    """Create a federation in the upload guide's format. The response contains the token for its workers.
 
     `fed_config` takes `aggregation_algorithm`, `sync_interval`, `min_workers`, `max_workers`, and every option of a
-    federation and of its strategy. It runs with its first upload, or when it is started.
+    federation and of its strategy. The federation starts with its first upload, or when you start it.
     """
     return await upload_guide.create(core, who, await request_bodies.read(request, JobCreate))
 
 
 @router.get("/training/jobs/{job_id}")
 async def get_job(core: CoreDep, who: Participant, job_id: JobId) -> JobReply:
-    """Show a federation as a job, with its workers."""
+    """Retrieve a federation as a job, with its workers."""
     return await guide_progress.job(core, who, job_id)
 
 
 @router.post("/training/jobs/{job_id}/start")
 async def start_job(core: CoreDep, who: Person, job_id: JobId) -> JobReply:
-    """Let a federation run, or go on after a pause."""
+    """Start a federation, or resume it after a pause."""
     await service.start(core, who, job_id)
     return await guide_progress.job(core, who, job_id)
 
 
 @router.post("/training/jobs/{job_id}/pause")
 async def pause_job(core: CoreDep, who: Person, job_id: JobId) -> JobReply:
-    """Pause a federation: updates are taken, and no round is closed until it goes on."""
+    """Pause a federation. Updates are still accepted, but no round is closed until you resume it."""
     await service.pause(core, who, job_id)
     return await guide_progress.job(core, who, job_id)
 
 
 @router.get("/training/jobs/{job_id}/progress")
 async def get_progress(core: CoreDep, who: Participant, job_id: JobId) -> JobProgress:
-    """Say how far a federation has come: its job, its workers, and figures."""
+    """Retrieve the progress of a federation: its job, its workers, and statistics."""
     return await guide_progress.progress(core, who, job_id)
 
 
 @router.post("/training/jobs/{job_id}/claim-chunk", openapi_extra=documented(ClaimChunk))
 async def claim_chunk(request: Request, core: CoreDep, who: Participant, job_id: JobId) -> ChunkClaimed:
-    """Claim a chunk of the federation's data, for a while: whoever has one gets the same again, renewed.
+    """Claim a chunk of the federation's data. A worker that already has one gets the same chunk with a renewed lease.
 
-    `completedChunk` says that a chunk is done, so that the next one is claimed. 404 if none is left. The chunk of a
-    worker that neither claims nor uploads goes to another one when its lease is over.
+    Set `completedChunk` to mark a chunk as done and claim the next one. Returns 404 if none is left. When the lease of
+    a worker that neither claims nor uploads expires, its chunk goes to another worker.
     """
     body = await request_bodies.read(request, ClaimChunk)
     return await data_chunks.claim(core, who, job_id, body, _signer(request, core))
@@ -263,7 +268,7 @@ async def download_chunk(
     expires: Expires = None,
     signature: Signed = None,
 ) -> Response:
-    """Download a chunk as JSON lines, by key or by link."""
+    """Download a chunk as JSON lines, with an API key or a signed link."""
     link = None if expires is None or signature is None else Signature(expires, signature)
     who = await identify_participant(request) if link is None else None
     chunk = await data_chunks.get(core, who, job_id, number, link)
@@ -278,10 +283,10 @@ async def download_chunk(
     dependencies=[Depends(identify_participant)],
 )
 async def gradients(request: Request) -> Response:
-    """Say where adapters go: gradients are not taken any more."""
+    """Removed: gradients are no longer accepted. The response names the route for adapters."""
     await _drain(request)
     raise GoneError(
-        "Gradients are not taken any more.",
+        "Gradients are no longer accepted.",
         hint=f"Upload the adapter as .tar.gz: POST {_NEW_ROUTE} (multipart: adapter, numExamples).",
     )
 

@@ -1,4 +1,4 @@
-"""The poll half of the training-agent protocol: agents behind NAT fetch their jobs, and what those are asked for."""
+"""Polling routes of the training-agent protocol: agents behind NAT fetch jobs and control requests."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ router = APIRouter(prefix=TRAINING_PREFIX, tags=["training"], route_class=Traini
 
 
 def _decoded(value: object) -> object:
-    """Return a header's text: what it is in UTF-8, where it is."""
+    """Return a header's text, decoded as UTF-8 if it is valid."""
     try:
         return value.encode("latin-1").decode() if isinstance(value, str) else value
     except UnicodeError:
@@ -32,7 +32,9 @@ _Text = Annotated[Line | None, BeforeValidator(_decoded), Header(max_length=200)
 
 
 async def _introduction(
-    x_agent_id: Annotated[Name, Header(min_length=10, max_length=128, description="Such as `agent_0123456789abcdef`.")],
+    x_agent_id: Annotated[
+        Name, Header(min_length=10, max_length=128, description="Id of the agent, such as `agent_0123456789abcdef`.")
+    ],
     x_agent_hostname: _Text = None,
     x_agent_platform: _Text = None,
     x_agent_version: _Text = None,
@@ -41,7 +43,7 @@ async def _introduction(
 
 
 Who = Annotated[Introduction, Depends(_introduction)]
-Wait = Annotated[float | None, Query(ge=0, le=600, description="Ours: how long the call may be held.")]
+Wait = Annotated[float | None, Query(ge=0, le=600, description="Extension: how long to wait for a job, in seconds.")]
 
 
 @router.get("/agent/poll")
@@ -50,41 +52,43 @@ async def poll(
     key: AgentKey,
     who: Who,
     wait_s: Wait = None,
-    x_poll_wait: Annotated[float | None, Header(ge=0, le=600, description="Ours: as `wait_s`.")] = None,
-    x_agent_want: Annotated[int, Header(ge=0, le=10_000, description="Ours: room for so many jobs.")] = 1,
+    x_poll_wait: Annotated[float | None, Header(ge=0, le=600, description="Extension: same as `wait_s`.")] = None,
+    x_agent_want: Annotated[
+        int, Header(ge=0, le=10_000, description="Extension: number of jobs that the agent can take.")
+    ] = 1,
 ) -> PollReply:
-    """Ask for a job to claim, and for what the agent's jobs are asked for; may be held open until there is something.
+    """Poll for a job to claim and for control requests to the agent's jobs. Can wait until there is something.
 
-    An agent gets jobs of its key's owner; with the fleet's own worker key, or an admin's, everybody's.
+    An agent gets jobs of its key's owner; with the fleet's worker key or an admin key, everyone's.
     """
     return await agent_calls.poll(core, key, who, wait_s=wait_s or x_poll_wait or 0.0, want=x_agent_want)
 
 
 @router.post("/agent/claim/{task_id}")
 async def claim(core: CoreDep, key: AgentKey, who: Who, task_id: str) -> ClaimReply:
-    """Take a job; of several agents one gets it, the others are answered 409 `ALREADY_CLAIMED`."""
+    """Claim a job. If several agents claim it, one gets it and the others get 409 `ALREADY_CLAIMED`."""
     return await claims.claim(core, key, who, task_id)
 
 
 @router.post("/agent/heartbeat", openapi_extra=request_bodies.documented(request_bodies.json_of(Heartbeat)))
 async def heartbeat(request: Request, core: CoreDep, key: AgentKey, who: Who) -> HeartbeatReply:
-    """Renew the lease of what the agent holds (ours; the document's agents do without)."""
+    """Renew the leases of the jobs that the agent holds. An extension that agents may omit."""
     return await agent_calls.heartbeat(core, key, who, await request_bodies.read(request, Heartbeat))
 
 
 @router.get("/agents")
 async def list_agents(core: CoreDep, who: Reader) -> AgentList:
-    """List one's own agents; everybody's for an admin or viewer."""
+    """List your agents; everyone's for admins and viewers."""
     return await agent_list.list_(core, who)
 
 
 @router.get("/agents/{agent_id}")
 async def get_agent(core: CoreDep, who: Reader, agent_id: str) -> AgentReply:
-    """Show an agent, and how many jobs it has had."""
+    """Retrieve an agent and the number of its jobs."""
     return await agent_list.get(core, who, agent_id)
 
 
 @router.delete("/agents/{agent_id}")
 async def remove_agent(core: CoreDep, who: Member, agent_id: str) -> AgentRemoved:
-    """Forget an agent; 409 if it is online and has jobs."""
+    """Delete an agent. Returns 409 if it is online and has jobs."""
     return await agent_list.remove(core, who, agent_id)

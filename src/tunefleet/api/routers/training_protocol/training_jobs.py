@@ -1,4 +1,4 @@
-"""What people do with a job in the training-agent protocol: control, resume, parameters, errors, predictions, start."""
+"""Job control of the training-agent protocol: control, resume, parameters, errors, predictions, start."""
 
 from __future__ import annotations
 
@@ -44,38 +44,38 @@ _LOOK_S = 10.0
 
 @router.post("/local/{task_id}/control", openapi_extra=documented(ControlAction))
 async def control_job(request: Request, core: CoreDep, who: Member, task_id: str) -> ControlDone:
-    """Cancel, pause or resume a job, whoever runs it; `result` says where it stands now."""
+    """Cancel, pause or resume a job. `result` contains its new state."""
     return await job_control.control(core, who, task_id, await request_bodies.read(request, ControlAction))
 
 
 @router.post("/local/{task_id}/resume", openapi_extra=documented(ResumeJob))
 async def resume_job(request: Request, core: CoreDep, who: Member, task_id: str) -> ResumedJob:
-    """Let a job that failed or was cancelled go on as a new one, with other parameters where that is wanted."""
+    """Resume a failed or cancelled job as a new job, optionally with changed parameters."""
     body = await request_bodies.read(request, ResumeJob) if await request.body() else ResumeJob()
     return await job_control.resume(core, who, task_id, body)
 
 
 @router.patch("/local/{task_id}/update-params", openapi_extra=documented(ParameterUpdate))
 async def update_params(request: Request, core: CoreDep, who: Member, task_id: str) -> ParametersUpdated:
-    """Change parameters of a running job; `fields` says for each when it takes effect."""
+    """Change parameters of a running job. `fields` reports when each change takes effect."""
     return await job_control.update_params(core, who, task_id, await request_bodies.read(request, ParameterUpdate))
 
 
 @router.get("/local/{task_id}/errors")
 async def job_errors(core: CoreDep, who: Reader, task_id: str) -> JobErrors:
-    """List the errors of a job, those alike together, with its traceback taken apart."""
+    """List the errors of a job, grouped, with its parsed traceback."""
     return await error_report.errors(core, who, task_id)
 
 
 @router.get("/local/{task_id}/analyze-failure")
 async def analyze_failure(core: CoreDep, who: Reader, task_id: str) -> FailureAnalysis:
-    """Say by rules why a job failed, and which changes of its configuration may help."""
+    """Analyze with rules why a job failed, and suggest configuration changes."""
     return await error_report.analyze(core, who, task_id)
 
 
 @router.post("/local/predictions", openapi_extra=documented(PredictionBatch))
 async def post_predictions(request: Request, core: CoreDep, who: AnyAttempt) -> Done:
-    """Report texts that the model wrote for samples, with the job's token."""
+    """Report generated texts for samples, with the job's token."""
     body = await request_bodies.read(request, PredictionBatch)
     same_job(who, body.job_id)
     return await predictions.report(core, who, body.predictions)
@@ -90,19 +90,19 @@ async def get_predictions(
     limit: Annotated[int, Query(ge=1, le=1000)] = 100,
     offset: Offset = 0,
 ) -> PredictionPage:
-    """Read predictions of a job in the order in which they were made."""
+    """List the predictions of a job in the order of their creation."""
     return await predictions.page(core, who, task_id, epoch=epoch, limit=limit, offset=offset)
 
 
 @router.get("/predictions/{task_id}/epochs")
 async def prediction_epochs(core: CoreDep, who: Reader, task_id: str) -> PredictionEpochs:
-    """Say at which epochs and steps there are predictions."""
+    """List the epochs and steps that have predictions."""
     return await predictions.epochs(core, who, task_id)
 
 
 @router.get("/predictions/{task_id}/trends")
 async def prediction_trends(core: CoreDep, who: Reader, task_id: str) -> PredictionTrends:
-    """Read the means of the predictions' measures, step by step."""
+    """List the mean scores of the predictions by step."""
     return await predictions.trends(core, who, task_id)
 
 
@@ -114,7 +114,7 @@ async def follow_predictions(
     task_id: str,
     last_event_id: Annotated[str | None, Header(pattern=r"^\d{1,9}:\d{1,15}$")] = None,
 ) -> Response:
-    """Follow a job's predictions: each is a `prediction` event, `eos` follows the last one."""
+    """Stream a job's predictions. Each one is a `prediction` event; `eos` follows the last one."""
     launch, _, seq = (last_event_id or "").partition(":")
     mark = (int(launch), int(seq)) if last_event_id else None
     job_id, _, _ = await predictions.after(core, who, task_id, (2**31, 0))
@@ -138,5 +138,5 @@ async def _follow(core: Core, who: Actor, job_id: str, mark: predictions.Mark | 
 
 @router.post("/local/start", openapi_extra=documented(StartJob))
 async def start(request: Request, core: CoreDep, who: Member) -> Started:
-    """Submit the document of an earlier workflow again, named by its id or name."""
+    """Submit an earlier workflow again, by its id or name."""
     return await job_control.start(core, who, await request_bodies.read(request, StartJob))

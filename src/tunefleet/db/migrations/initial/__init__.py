@@ -1,4 +1,4 @@
-"""The tables of the initial revision as they were then: what `db/tables` say later does not change them."""
+"""The tables of the initial revision, frozen: later changes in `db/tables` do not affect them."""
 
 from __future__ import annotations
 
@@ -10,5 +10,5 @@ SERIAL: Final = sa.BigInteger().with_variant(sa.Integer(), "sqlite")
 
 
 def only(condition: str) -> dict[str, Any]:
-    """Return the options of an index that has only the rows for which a condition is true."""
+    """Return the options of a partial index, which contains only rows that match a condition."""
     return {"sqlite_where": sa.text(condition), "postgresql_where": sa.text(condition)}

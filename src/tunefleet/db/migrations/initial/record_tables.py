@@ -1,4 +1,4 @@
-"""Metrics, logs, artifacts, notifications and what was used."""
+"""Tables of metrics, logs, artifacts, notifications and usage."""
 
 from __future__ import annotations
 
@@ -341,7 +341,7 @@ def _clusters() -> None:
 
 
 def create() -> None:
-    """Create their tables."""
+    """Create the tables."""
     _metrics()
     _logs()
     _artifacts()

@@ -1,4 +1,4 @@
-"""Keys, workflows, tasks with their attempts and commands, workers and events."""
+"""Tables of keys, workflows, tasks with attempts and commands, workers and events."""
 
 from __future__ import annotations
 
@@ -388,7 +388,7 @@ def _workers() -> None:
 
 
 def create() -> None:
-    """Create their tables."""
+    """Create the tables."""
     _access()
     _workflows()
     _tasks()

@@ -1,4 +1,4 @@
-"""Federations with their rounds, and campaigns with their cycles and models."""
+"""Tables of federations with their rounds, and of campaigns with their cycles and models."""
 
 from __future__ import annotations
 
@@ -326,7 +326,7 @@ def _models() -> None:
 
 
 def create() -> None:
-    """Create their tables."""
+    """Create the tables."""
     _federations()
     _rounds()
     _updates()

@@ -1,4 +1,4 @@
-"""All tables of the first release, and the project that every database has."""
+"""All tables of the first release, and the default project."""
 
 from __future__ import annotations
 
