@@ -5,7 +5,6 @@ The UI calls the API like any other client. Files are looked up by name in a lis
 
 from __future__ import annotations
 
-import html
 import mimetypes
 from functools import lru_cache
 from pathlib import Path
@@ -26,7 +25,13 @@ _POLICY: Final = (
 """Inline styles are allowed: the editor and the workflow graph position their elements with them."""
 _FOREVER: Final = "public, max-age=31536000, immutable"
 _ASK_AGAIN: Final = "no-cache"
-_MISSING: Final = "This installation has no web UI. In a source tree, build it with: make ui"
+_MISSING: Final = """<!doctype html><html lang="en"><meta charset="utf-8"><title>Tunefleet: no web page</title>
+<body style="font:16px/1.5 system-ui,sans-serif;max-width:34rem;margin:15vh auto;padding:0 1rem">
+<h1>The web page is not built</h1>
+<p>The server runs, but this installation has no web page. In a clone, build it and reload this address:</p>
+<pre>make ui</pre>
+<p>A wheel contains the page. Without it, use the command line (<code>tunefleet --help</code>) or the
+<a href="/docs">HTTP API</a>.</p>"""
 
 
 class _File(NamedTuple):
@@ -72,8 +77,7 @@ async def page(request: Request, path: str) -> Response:
     """Send a file of the web UI; every other path returns the index, which does its own routing."""
     files = _files()
     if _INDEX not in files:
-        text = f"<!doctype html><title>Tunefleet</title><p>{html.escape(_MISSING)}</p>"
-        return HTMLResponse(text, 404)
+        return HTMLResponse(_MISSING, 404, headers={"Content-Security-Policy": _POLICY})
     if path.startswith("assets/") and path not in files:
         # An open page of an earlier version requests a replaced asset: the index would be the wrong answer.
         return HTMLResponse("There is no such file.", 404, headers={"Cache-Control": _ASK_AGAIN})

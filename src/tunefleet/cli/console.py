@@ -8,7 +8,8 @@ from __future__ import annotations
 import json
 import re
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import cache
 from itertools import accumulate
 from typing import Annotated, Any
@@ -114,6 +115,16 @@ def say(text: RenderableType = "", *, style: str | None = None) -> None:
     with console.capture() as captured:
         console.print(text, markup=False)
     console.file.write("\n".join(row.rstrip() for row in captured.get().split("\n")))
+
+
+@contextmanager
+def progress(text: str) -> Iterator[None]:
+    """Show a spinner with a text on standard error while the block runs; nothing outside of a terminal."""
+    if not err().is_terminal:
+        yield
+        return
+    with err().status(Text(text, "dim")):
+        yield
 
 
 def show_warnings(warnings: Iterable[str]) -> None:

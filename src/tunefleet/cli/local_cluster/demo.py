@@ -173,6 +173,8 @@ def _run(
     with fleet, Client(fleet.url, fleet.key) as client:
         if not quiet:
             say(f"Server and worker ready after {time.monotonic() - started:.1f} s at {fleet.url}.", style="dim")
+            if fleet.has_page:
+                say(f"Watch it in a browser: {fleet.login_link()}")
         run = client.submit(assets.example("lora_sft"), overrides=overrides)
         if not quiet:
             say(Text.assemble("Submitted ", ("examples/lora_sft.yaml", "head"), " as ", (run.task_id, "id"), ".\n"))

@@ -26,6 +26,7 @@ import psutil
 from filelock import FileLock, Timeout
 from pydantic import SecretStr
 
+import tunefleet
 from tunefleet.certificate import Facts, opened
 from tunefleet.cli.local_cluster.process import Child
 from tunefleet.client import Client, trust
@@ -190,6 +191,11 @@ class LocalFleet:
             child.kill()
         if self._saved is not None:
             self._saved.restore()
+
+    @property
+    def has_page(self) -> bool:
+        """Whether this installation has the web page; a source tree has none until it is built."""
+        return (Path(tunefleet.__file__).parent / "api" / "ui" / "index.html").is_file()
 
     def login_link(self) -> str:
         """Return a single-use link that logs a browser in."""

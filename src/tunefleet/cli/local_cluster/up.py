@@ -14,7 +14,7 @@ from typing import Annotated, Any
 
 import typer
 
-from tunefleet.cli.console import err, print_json, say
+from tunefleet.cli.console import err, print_json, progress, say
 from tunefleet.cli.lazy_group import examples
 from tunefleet.cli.local_cluster.supervisor import LocalFleet
 
@@ -52,8 +52,10 @@ def up(
     """
     fleet = LocalFleet(data, host=host, port=port, workers=workers, adopt_files=adopt_files)
     with stop_on_signal(fleet) as stop_requested:
-        fleet.start()
-        present = fleet.await_workers(_WORKERS_S, stop_requested)
+        with progress("Starting the server …"):
+            fleet.start()
+        with progress("Waiting for the worker …"):
+            present = fleet.await_workers(_WORKERS_S, stop_requested)
         if as_json:
             print_json(_as_json(fleet))
         else:
@@ -87,7 +89,10 @@ def _print_started(fleet: LocalFleet, workers: int, present: Sequence[str]) -> N
             f"{count} {verb} registered after {_WORKERS_S:.0f} s. See the logs and `tunefleet workers`.",
             style="warn",
         )
-    say(f"  log in   {fleet.login_link()}   (single use)")
+    if fleet.has_page:
+        say(f"  log in   {fleet.login_link()}   (single use)")
+    else:
+        say("  page     not built; run `make ui` in the clone, then `tunefleet login` for a link", style="warn")
     say(f"  data     {fleet.data}")
     say(f"  logs     {fleet.logs}")
     say("  submit   tunefleet submit FILE --follow")
