@@ -21,8 +21,8 @@ TEST: Final = "test.jsonl"
 CHAT: Final = "conversations"
 PROMPT: Final = "prompt"
 INSTRUCTION: Final = ("instruction", "input", "output")
+# Another one makes rows of the same campaign anew: raised when what is done to them changes.
 _VERSION: Final = 1
-"""Another one makes rows of the same campaign anew: raised when what is done to them changes."""
 
 
 def columns(spec: CampaignSpec) -> dict[str, str]:

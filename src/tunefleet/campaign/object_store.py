@@ -32,13 +32,13 @@ if TYPE_CHECKING:
     from tunefleet.artifacts.objects import ObjectStore
 
 PREFIX: Final = "tunefleet-campaigns"
+# The role of the one file of most orders.
 DATASET: Final = "dataset"
-"""The role of the one file of most orders."""
 # The longest that a link can be good; it is signed just before the order is placed.
 LINK_S: Final = 7 * 86_400
 _TYPE: Final = "application/json"
+# Role → name in the object's key, and share of the rows; what is left is for `_REST`.
 _SHARES: Final = {"training_data": ("train_data", 0.9), "test_data": ("test_data", 0.05)}
-"""Role → name in the object's key, and share of the rows; what is left is for `_REST`."""
 _REST: Final = ("synthetic_data", "synth_data")
 
 

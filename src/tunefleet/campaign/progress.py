@@ -20,8 +20,8 @@ from tunefleet.schemas.campaign import Unit
 log = logging.getLogger(__name__)
 
 TELL_S: Final = 1.0
+# What the steps of such a task count.
 _UNITS: Final[dict[str, Unit]] = {"data": "rows", "merge": "MiB", "lora_sft": "steps"}
-"""What the steps of such a task count."""
 
 
 @dataclass(slots=True)

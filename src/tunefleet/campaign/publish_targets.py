@@ -17,8 +17,8 @@ from tunefleet.spec.documents.campaign_document import GRADIENTS, CampaignSpec
 
 NONE: Final = "none"
 _CYCLE: Final = "{cycle}"
+# What no name of the hub has.
 _STRANGE: Final = re.compile(r"[^A-Za-z0-9._-]+|--+|\.\.+")
-"""What no name of the hub has."""
 _LONGEST: Final = 80
 
 

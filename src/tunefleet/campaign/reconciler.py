@@ -29,8 +29,8 @@ log = logging.getLogger(__name__)
 # What is due is looked for when something changes; this often even if nothing does.
 LOOK_S: Final = 30.0
 FAULT_PAUSE_S: Final = 5.0
+# After a campaign that seemed to want something, and did not.
 IDLE_PAUSE_S: Final = 1.0
-"""After a campaign that seemed to want something, and did not."""
 
 
 class CampaignKeeper:

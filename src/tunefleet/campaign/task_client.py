@@ -19,8 +19,8 @@ from tunefleet.spec.documents.campaign_document import CampaignSpec
 
 FIRST_LOOK_S: Final = 0.1
 LAST_LOOK_S: Final = 2.0
+# Trying such a task again gives the same.
 _HOPELESS: Final = frozenset({TaskReason.BAD_INPUT.value, TaskReason.DIVERGED.value})
-"""Trying such a task again gives the same."""
 # It was not the task's own fault.
 _PASSING: Final = frozenset({
     TaskReason.NETWORK.value, TaskReason.DISK_FULL.value, TaskReason.KILLED.value, TaskReason.DELIVERY_FAILED.value,

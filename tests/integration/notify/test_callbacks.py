@@ -85,7 +85,7 @@ async def test_a_worker_may_move_and_may_be_left_alone(lab: Lab, receiver: Recei
     await told_at(lab, group, "w1", None)
     await publish(lab, group, 9.0)
     told = await deliver(lab)
-    assert (told[-1].state, told[-1].error) == ("failed", "The worker does not want to be told any more.")
+    assert (told[-1].state, told[-1].error) == ("failed", "The worker removed its callback URL.")
     assert len(told) == 2
 
 

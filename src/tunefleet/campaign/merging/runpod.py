@@ -18,8 +18,8 @@ from tunefleet.settings import CampaignSettings
 
 _FIRST_LOOK_S: Final = 2.0
 _OVER: Final = frozenset({wire.COMPLETED, wire.TIMED_OUT, wire.CANCELLED, "FAILED"})
+# RunPod forgets what a job has said half an hour after its end: it is looked at more often than that.
 _KEPT_S: Final = 1200.0
-"""RunPod forgets what a job has said half an hour after its end: it is looked at more often than that."""
 
 
 @dataclass(frozen=True, slots=True)

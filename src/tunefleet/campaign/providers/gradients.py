@@ -30,9 +30,9 @@ MOST_CANDIDATES: Final = 8
 _PAGE: Final = 100
 _MOST_PAGES: Final = 100
 _NAME: Final = "Gradients"
+# Keys of orders that were surely refused when they were placed last by this process: nothing was made of them. It is
+# forgotten before the order is placed again, and by a restart, after which Gradients is asked.
 _unplaced: Final[set[str]] = set()
-"""Keys of orders that were surely refused when they were placed last by this process: nothing was made of them. It is
-forgotten before the order is placed again, and by a restart, after which Gradients is asked."""
 # Statuses that were said to be unknown.
 _strange: Final[set[str]] = set()
 

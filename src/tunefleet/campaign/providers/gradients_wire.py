@@ -16,8 +16,8 @@ from tunefleet.errors import UnreachableError, printable
 CREATE: Final = "/v1/tasks/create"
 CREATE_CHAT: Final = "/v1/tasks/create_chat"
 CREATE_FIXED: Final = "/v1/tasks/create_with_fixed_datasets"
+# The files of a task with datasets of its own, as the request calls them.
 FIXED: Final = ("training_data", "synthetic_data", "test_data")
-"""The files of a task with datasets of its own, as the request calls them."""
 SUCCESS: Final = "success"
 FAILURES: Final = frozenset({"failure", "failure_finding_nodes", "prep_task_failure", "node_training_failure"})
 UNDER_WAY: Final = frozenset({

@@ -19,8 +19,8 @@ from tunefleet.spec.documents.campaign_document import LOCAL
 # Our own server may be asked often.
 LOOK_S: Final = 1.0
 _HOUR_S: Final = 3600.0
+# Among how many trainings of its name an order is looked for.
 _NEWEST: Final = 10
-"""Among how many trainings of its name an order is looked for."""
 # The server's clock is ours, and rounds.
 _SKEW_S: Final = 1.0
 

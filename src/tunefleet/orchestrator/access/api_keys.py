@@ -24,8 +24,8 @@ from tunefleet.schemas.api import KeyCreate, KeyCreated, KeyView
 log = logging.getLogger(__name__)
 LOGIN_CODE_S: Final = 600.0
 SESSION_S: Final = 30 * 86_400.0
+# Whoever sends ORCHESTRATOR_TOKEN; there is no row for it, so that it ends with the variable.
 SHARED_TOKEN: Final = Actor("shared-token", "shared-token", "admin")
-"""Whoever sends ORCHESTRATOR_TOKEN; there is no row for it, so that it ends with the variable."""
 _FIRST: Final = (("admin", "admin"), ("worker", "worker"))
 
 

@@ -46,14 +46,14 @@ __all__ = ["LEASE_S", "RENEW_S", "TOPIC", "Book", "Level"]
 log = logging.getLogger(__name__)
 T = TypeVar("T")
 Level = Literal["info", "warning", "error"]
+# How long a campaign stays with a holder that says nothing.
 LEASE_S: Final = 30.0
-"""How long a campaign stays with a holder that says nothing."""
 RENEW_S: Final = 10.0
+# A clock that goes back by less is only corrected.
 CLOCK_S: Final = 60.0
-"""A clock that goes back by less is only corrected."""
 MAX_LINE: Final = 4000
+# Of failures in a row to cancel a task the first is told to people, and then one in so many.
 _TOLD_EVERY: Final = 10
-"""Of failures in a row to cancel a task the first is told to people, and then one in so many."""
 _RUNNING: Final = CycleStatus.RUNNING.value
 _HALTED: Final = frozenset({CampaignStatus.PAUSED.value, CampaignStatus.HELD.value})
 

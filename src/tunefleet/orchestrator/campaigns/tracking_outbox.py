@@ -24,8 +24,8 @@ FIRST_PAUSE_S: Final = 60.0
 MAX_PAUSE_S: Final = 3600.0
 MAX_TEXT: Final = 1000
 _AT_ONCE: Final = 100
+# Of failures in a row the first is a line of the campaign's log, and then one in so many; all are shown with it.
 _SAID_EVERY: Final = 10
-"""Of failures in a row the first is a line of the campaign's log, and then one in so many; all are shown with it."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,13 +21,13 @@ from tunefleet.orchestrator.tasks.tasks import find
 from tunefleet.schemas.chat import ChatHeard, ChatPiece, ChatPoll, ChatRequest, ChatTurn, ChatTurns, ChatView
 
 KIND: Final = "chat"
+# Turns of a session that wait at once.
 MAX_TURNS: Final = 32
-"""Turns of a session that wait at once."""
 # Characters of an answer that nobody has read yet, before it is given up.
 MAX_UNREAD: Final = 1 << 20
 HOLD_S: Final = 25.0
+# The same while turns are open: whether the worker is there is seen from its asking.
 _OPEN_S: Final = 5.0
-"""The same while turns are open: whether the worker is there is seen from its asking."""
 # How long a worker may be silent before who waits for its answer is told.
 _SILENT_S: Final = 15.0
 # How long a turn is kept whose answer nobody has begun to read: who asked has gone before.

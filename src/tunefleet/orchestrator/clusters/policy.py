@@ -13,8 +13,8 @@ from tunefleet.integrations.clusters import Seen
 from tunefleet.lifecycle.task import TaskStatus
 
 Act = Literal["none", "waits", "runs", "leave", "cancel", "end", "fail"]
+# So long after it was asked for, a job that the cluster does not know is gone, or was never taken.
 VANISHED_S: Final = 30.0
-"""So long after it was asked for, a job that the cluster does not know is gone, or was never taken."""
 # How long the workers of a job may take to leave by themselves.
 LEAVE_S: Final = 60.0
 # So many jobs in a row of which no worker took the task, and the task fails.

@@ -14,8 +14,8 @@ from tunefleet.settings import ServerSettings
 from tunefleet.spec import BaseTaskSpec, TaskNode
 
 # Not gres: the task's own, which says how many, counts instead.
+# Options of `sbatch` by which it takes GPUs of a type, whatever Slurm calls it.
 _CHOICES: Final = ("--partition", "--constraint", "--reservation", "--gpus", "-p", "-C", "-G")
-"""Options of `sbatch` by which it takes GPUs of a type, whatever Slurm calls it."""
 _ABSENT: Final = {
     "slurm": "this server asks no Slurm for nodes: an admin sets TUNEFLEET_SLURM=true where it has sbatch",
     "ray": "this server asks no Ray for nodes: an admin sets TUNEFLEET_RAY_ADDRESS to the cluster's dashboard",

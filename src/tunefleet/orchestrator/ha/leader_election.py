@@ -25,17 +25,17 @@ from tunefleet.orchestrator.workers.presence import Fleet
 log = logging.getLogger(__name__)
 
 RENEW_S: Final = 1.0
+# A leader leads for so long after its last renewal began.
 LEASE_S: Final = 2.5
-"""A leader leads for so long after its last renewal began."""
 # A follower waits for so long for the next renewal; longer than the lease, whenever either of them looks.
 PATIENCE_S: Final = 3.0
 LOOK_S: Final = 0.5
+# After so long without a look (the process or the database stood still) patience begins anew.
 _BLIND_S: Final = 2.0
-"""After so long without a look (the process or the database stood still) patience begins anew."""
 _PRESENT_S: Final = 2.0
 _FORGET_S: Final = 3600.0
+# Notified once this server knows of another leader.
 SEEN: Final = "leader:seen"
-"""Notified once this server knows of another leader."""
 
 
 class TwinError(StoreError):

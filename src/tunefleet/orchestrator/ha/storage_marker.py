@@ -30,8 +30,8 @@ log = logging.getLogger(__name__)
 _META: Final = "files_mark"
 _BEGIN: Final = "The files of the Tunefleet database "
 _NAME: Final = "database-id"
+# Longer than two signs of life of a server are apart.
 _LISTEN_S: Final = 3.5
-"""Longer than two signs of life of a server are apart."""
 _ADOPT: Final = (
     "If this database is the one to go on with, start the server once with --adopt-files: nothing is deleted."
 )

@@ -26,11 +26,11 @@ log = logging.getLogger(__name__)
 FIRST_PAUSE_S: Final = 5.0
 MAX_PAUSE_S: Final = 900.0
 GIVE_UP_S: Final = 86_400.0
+# Even what has waited for a day, while the server was down, is tried so often.
 MIN_TRIES: Final = 5
-"""Even what has waited for a day, while the server was down, is tried so often."""
 KEEP_S: Final = 30 * 86_400.0
+# What is due is looked for when something changes; this often even if nothing does.
 LOOK_S: Final = 60.0
-"""What is due is looked for when something changes; this often even if nothing does."""
 _FORGET_EVERY_S: Final = 3600.0
 _AT_ONCE: Final = 8
 

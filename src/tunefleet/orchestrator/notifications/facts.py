@@ -40,8 +40,8 @@ _PLAIN: Final[dict[str, tuple[Occasion, ...]]] = {
     "campaign.uncancelled": ("failed",),
 }
 _MAX_ERROR: Final = 1000
+# How many points are searched for the last loss; some have other values.
 _NEWEST: Final = 20
-"""How many points are searched for the last loss; some have other values."""
 
 
 def occasions(event: Event) -> tuple[Occasion, ...]:

@@ -12,8 +12,8 @@ from tunefleet.schemas.notify import ToldTask
 from tunefleet.spec.options.notify import Occasion
 
 _AGAIN: Final = "It is tried again."
+# Up to here a wait is given in seconds alone.
 _SHORT_S: Final = 120.0
-"""Up to here a wait is given in seconds alone."""
 _REASONS: Final = {
     "bad_input": "something that its document names cannot be used",
     "bug": "its code has a fault",

@@ -24,8 +24,8 @@ from tunefleet.spec.options.notify import Occasion
 log = logging.getLogger(__name__)
 
 TOPIC: Final = "notifications"
+# Woken when other people are to be told than before.
 CHANNELS: Final = "channels"
-"""Woken when other people are to be told than before."""
 """Notified when there is something to deliver."""
 # What follows from the end of another task, which was told: channels are spared it, unless a document names them.
 _CASCADE: Final = frozenset({"upstream_failed"})

@@ -36,8 +36,8 @@ MOST_NEEDS: Final = 40
 _MOST_MATCHES: Final = 20_000
 _GIB: Final = 1 << 30
 _MOST_TAGS: Final = 80
+# The GPUs of so many workers are told by worker, too; in a larger fleet those of the others by model alone.
 MOST_WORKERS: Final = 200
-"""The GPUs of so many workers are told by worker, too; in a larger fleet those of the others by model alone."""
 
 
 @dataclass(slots=True)

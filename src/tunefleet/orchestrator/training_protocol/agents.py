@@ -27,8 +27,8 @@ from tunefleet.schemas.worker_link import Capabilities, ExecutorOffer
 
 _LEASED: Final = "leased"
 _POLLING: Final = "polling"
+# An agent without heartbeats that holds jobs is given up after so long without a poll or report.
 SILENT_AGENT_S: Final = 900.0
-"""An agent without heartbeats that holds jobs is given up after so long without a poll or report."""
 # An agent that was heard of so lately is online.
 ONLINE_S: Final = 60.0
 # Owner of the fleet's own worker key, the one made at the first start: it takes everybody's jobs.

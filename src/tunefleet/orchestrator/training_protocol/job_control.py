@@ -47,11 +47,11 @@ from tunefleet.spec import TrainingSpec
 # The one parameter of the protocol that a running training can change.
 _LIVE: Final = "learning_rate"
 _STEP: Final = re.compile(r"(?:^|/)checkpoint-(\d{1,15})/?$")
+# Parameter as agents spell it → field of `spec.training`.
 _SPELLINGS: Final = {
     "num_epochs": "num_train_epochs", "per_device_train_batch_size": "batch_size", "max_length": "max_seq_length",
     "evaluation_strategy": "eval_strategy",
 }  # fmt: skip
-"""Parameter as agents spell it → field of `spec.training`."""
 _RESUMABLE: Final = frozenset({TaskStatus.FAILED, TaskStatus.CANCELLED, TaskStatus.PAUSED})
 
 

@@ -26,12 +26,12 @@ from tunefleet.schemas.training_protocol.training import StatusPatch
 from tunefleet.schemas.worker_link import CommandOutcome, Finish
 
 REPORTABLE: Final = ("running", "paused", "completed", "failed", "cancelled")
+# How a job ends → the commands that lead there.
 _ENDS: Final[dict[str, frozenset[str]]] = {
     "paused": frozenset({ControlCommand.PAUSE}),
     "completed": frozenset({ControlCommand.GRACEFUL_STOP, ControlCommand.SAVE_AND_STOP}),
     "cancelled": frozenset({ControlCommand.ABORT}),
 }
-"""How a job ends → the commands that lead there."""
 _SAVING: Final = frozenset({ControlCommand.PAUSE, ControlCommand.SAVE_AND_STOP})
 _REASONS: Final = {
     "completed": TaskReason.FINISHED,

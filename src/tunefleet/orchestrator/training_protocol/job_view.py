@@ -28,11 +28,11 @@ WARN_AFTER_S: Final = 300.0
 _NEWEST: Final = 200
 _MAX_EVALUATIONS: Final = 10_000
 _GIB: Final = float(1 << 30)
+# Values that are shown under the name that they have in the journal.
 _SHOWN: Final = (
     "loss", "eval_loss", "learning_rate", "grad_norm", "gpu_memory_allocated_gb", "gpu_memory_reserved_gb",
     "gpu_utilization_percent", "samples_per_second", "tokens_per_second",
 )  # fmt: skip
-"""Values that are shown under the name that they have in the journal."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -35,8 +35,8 @@ from tunefleet.schemas.training_protocol.reports import (
 _OURS: Final = {"sample_index": "index", "prediction": "output", "ground_truth": "reference"}
 _NOT_KEPT: Final = frozenset({"job_id", "user_id", "type", "seq", "at"})
 _NOT_MEASURES: Final = frozenset({"step", "epoch", "sample_index"})
+# So many are read at once by who follows them.
 PIECE: Final = 200
-"""So many are read at once by who follows them."""
 # Launch number and sequence number.
 Mark = tuple[int, int]
 
