@@ -76,7 +76,7 @@ def test_a_config_or_a_tokenizer_has_a_size(tmp_path: Path, rng: np.random.Gener
     save(folder, factors(rng))
     for number in range(65):
         (folder / f"part-{number}.model").write_text("x")
-    with pytest.raises(AdapterRefused, match="more than 64 files"):
+    with pytest.raises(AdapterRefused, match="more than 64 tokenizer files"):
         find_adapter(folder)
     (folder / "adapter_config.json").write_bytes(b" " * ((1 << 20) + 1))
     with pytest.raises(AdapterRefused, match="more than 1,048,576 bytes"):
