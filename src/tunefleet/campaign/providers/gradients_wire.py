@@ -154,7 +154,7 @@ def read(kind: type[T], body: Any) -> T:
         return kind.model_validate(body)
     except ValidationError as error:
         where = ", ".join(".".join(map(str, each["loc"])) or "all of it" for each in error.errors())
-        raise UnreachableError(f"Gradients returned an invalid {kind.__name__}: {where}.") from error
+        raise UnreachableError(f"Gradients returned an unexpected {kind.__name__}: {where}.") from error
 
 
 def request_of(order: Order, repo: str) -> tuple[str, dict[str, Any]]:
