@@ -122,7 +122,7 @@ def test_what_is_refused_before_anything_is_stored(fleet: LocalFleet, shell: She
 
 
 def test_a_key_that_is_wrong_revoked_or_of_another_role(fleet: LocalFleet, shell: Shell) -> None:
-    assert "The key is wrong." in shell.refused("ls", key="tf_wrong")
+    assert "The key is not valid." in shell.refused("ls", key="tf_wrong")
     with Client(fleet.url, fleet.key) as client:
         viewer = client.keys.create("reader", role="viewer")
         assert "admin or member" in shell.refused("cancel", "task-0", key=viewer.secret)

@@ -111,7 +111,7 @@ def test_a_part_that_is_killed_before_its_first_checkpoint_counts_its_rows_once(
         until(lambda: [(each.attempt, each.step) for each in standing()] == [(2, both)], "new rows count", within_s=150)
         token = client.federations.token(made.id).token
         with FederatedClient(fleet_of_two.url, made.id, "part-1", token, attempt=1) as late:
-            with pytest.raises(GoneError, match="Attempt 1 of part-1 is over: attempt 2 takes part"):
+            with pytest.raises(GoneError, match="Attempt 1 of part-1 was replaced by attempt 2"):
                 late.join()
             digest = str(standing()[0].sha256)
             update = UpdateCreate(worker="part-1", step=STEPS, num_examples=1, sha256=digest, config={}, attempt=1)

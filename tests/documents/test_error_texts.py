@@ -21,7 +21,7 @@ _REASONS = {
     "Job {…} cannot be started: {error}.": "the error of the system, with the file's name",
     "The interpreter {python} of the GGUF converter cannot be asked: {error}": "the interpreter's own sentence follows",
     "There is no campaign {campaign_id}.": "a job of it asks, and ends",
-    "The attempt token is wrong.": "a worker asks, and drops the attempt",
+    "The attempt token is not valid.": "a worker asks, and drops the attempt",
     "{…} processes of simulated workers did not leave in time.": "nobody can act: the load has ended",
     "A process of simulated workers ended with status {code}.": "nobody can act: the log above has its traceback",
     "A process of simulated workers said something that cannot be read.": "nobody can act",

@@ -27,15 +27,17 @@ ACTS = 400
 class Holder:
     """Somebody who works on a campaign, forgets it when killed, and may come back with an old state."""
 
-    def __init__(self, book: Book, name: str, draw: random.Random, done: Counter[tuple[int, int, StepName]]) -> None:
-        self._book, self._name, self._draw, self._done = book, name, draw, done
+    def __init__(
+        self, repository: Book, name: str, draw: random.Random, done: Counter[tuple[int, int, StepName]]
+    ) -> None:
+        self._repository, self._name, self._draw, self._done = repository, name, draw, done
         self._state: CycleState | None = None
         self._old: list[CycleState] = []
 
     async def act(self, id_: str) -> None:
         state = self._state
         if state is None:
-            self._state = await self._book.take(id_, self._name)
+            self._state = await self._repository.take(id_, self._name)
             return
         self._old.append(state)
         kind = self._draw.choices(["step", "later", "fail", "die", "stale"], [40, 4, 2, 2, 6])[0]
@@ -45,10 +47,10 @@ class Holder:
             await self._finish(self._draw.choice(self._old), forget=False)
         elif kind == "later":
             self._state = None
-            await self._book.later(state, 0.0, "It waits.")
+            await self._repository.later(state, 0.0, "It waits.")
         elif kind == "fail":
             self._state = None
-            await self._book.failed(state, "It failed.", fatal=self._draw.random() < 0.3)
+            await self._repository.failed(state, "It failed.", fatal=self._draw.random() < 0.3)
         else:
             await self._finish(state, forget=True)
 
@@ -56,10 +58,10 @@ class Holder:
         if forget:
             self._state = None
         if state.intent is None:
-            state = await self._book.intend(state, {"step": state.step.value})
+            state = await self._repository.intend(state, {"step": state.step.value})
         if state.step is StepName.SUBMIT:
-            await self._book.spend(state, TASK, 1.0, state.order_key)
-        after = await self._book.done(state, {"next_at": 0.0})
+            await self._repository.spend(state, TASK, 1.0, state.order_key)
+        after = await self._repository.done(state, {"next_at": 0.0})
         self._done[state.number, state.retried, state.step] += 1
         if forget:
             self._state = after

@@ -1,10 +1,10 @@
-"""Continuous training: durable cycles whose every act goes through the client, as a user's would.
+"""Continuous training: durable cycles that act through the client, as a user would.
 
-    keeper ──▶ engine ──▶ steps ──▶ client (tasks of the fleet)
-                 │           ╰────▶ providers (who trains)
-                 ▼
-               book (what is durable; `tunefleet.orchestrator.campaigns`)
+    reconciler ──▶ engine ──▶ steps ──▶ client (tasks of the fleet)
+                     │           ╰────▶ providers (where training runs)
+                     ▼
+                   repository (durable state; `tunefleet.orchestrator.campaigns`)
 
-Each step stores what it is about to do before it acts, and what became of it after. Whoever goes on after a kill asks
-first whether it was done, so that nothing is paid for twice.
+Each step stores its intent before it acts, and its outcome afterwards. After a crash the next holder first checks
+whether the step has acted, so that nothing is paid for twice.
 """

@@ -1,4 +1,4 @@
-"""`python -m tunefleet.campaign`: the scheduler as a daemon; the same as `tunefleet campaign run`."""
+"""`python -m tunefleet.campaign`: the campaign daemon, the same as `tunefleet campaign run`."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from importlib import import_module
 
 
 def main() -> int:
-    """Run the campaigns of `config.yaml` in the working directory until a signal ends it."""
-    # The command line is above this package; it is found by its name, as the installed command is.
+    """Run the campaigns of `config.yaml` in the working directory until a signal arrives."""
+    # Imported by name: `cli` is a layer above this package.
     status: int = import_module("tunefleet.cli.main").run(["campaign", "run", *sys.argv[1:]])
     return status
 

@@ -1,4 +1,4 @@
-"""What the engine, the steps of a cycle and the providers say to each other."""
+"""Interfaces between the engine, the steps of a cycle and the providers."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ from tunefleet.orchestrator.context import Clock
 from tunefleet.settings import CampaignSettings
 from tunefleet.spec.documents.campaign_document import CampaignSpec, TaskType
 
-# JSON: what a step intends, or has done.
+# JSON object: a step's intent or outcome.
 Outcome = Mapping[str, Any]
-# Writes a line into the log of the campaign.
+# Appends a line to the campaign's log.
 Log = Callable[[str], Awaitable[None]]
 
 
 class StepFailed(TunefleetError):
-    """A step did not come to its end; another try may."""
+    """A step failed; a retry may succeed."""
 
     code = "step_failed"
 
 
 class NeedsYou(StepFailed):
-    """A step goes on only when a person acts; it is tried again all the same."""
+    """A step needs a user to act; it is still retried, in case the cause disappears."""
 
     def __init__(self, message: str, *, hint: str | None = None, verb: str = "retry") -> None:
         super().__init__(message, hint=hint)
@@ -37,26 +37,26 @@ class NeedsYou(StepFailed):
 
 
 class CycleFailed(TunefleetError):
-    """The cycle cannot be completed, however often it is tried: it becomes a dead letter."""
+    """The cycle cannot be completed by retries: it becomes a dead letter."""
 
     code = "cycle_failed"
 
 
 class OrderFailed(CycleFailed):
-    """The provider says that the task has failed: only then is it given up once it was ordered."""
+    """The provider reports that the task has failed: the only reason to give up a task once it was ordered."""
 
     code = "order_failed"
 
 
 class Misconfigured(CycleFailed):
-    """What the campaign's file asks for cannot work: the campaign is held until somebody has mended that."""
+    """The campaign's configuration cannot work: the campaign is held until a user fixes it."""
 
     code = "misconfigured"
 
 
 @dataclass(frozen=True, slots=True)
 class Later:
-    """A step waits for something; that is no failure."""
+    """A step has to wait; this is not a failure."""
 
     until: float
     why: str
@@ -64,12 +64,12 @@ class Later:
 
 @dataclass(frozen=True, slots=True)
 class Base:
-    """The model that a cycle begins with.
+    """The model that a cycle starts from.
 
     Args:
-        version: Of the promoted model in the registry; null for the campaign's own base.
-        digest: Of the artifact that stands in the place of `repo`: the promoted model, or a folder that travelled with
-            the campaign's file.
+        version: Version of the promoted model in the registry; None for the campaign's own base.
+        digest: Digest of the artifact that replaces `repo`: the promoted model, or a folder that was uploaded with the
+            campaign's file.
     """
 
     repo: str
@@ -83,7 +83,7 @@ class Base:
 
 @dataclass(frozen=True, slots=True)
 class Material:
-    """Rows that a task is trained on."""
+    """The rows that a task trains on."""
 
     task_id: str
     artifact_id: str
@@ -98,7 +98,7 @@ class Order:
     """A task at a provider.
 
     Args:
-        since: From when on it may have been placed, in Unix time; null if nobody knows.
+        since: Unix time from which it may have been placed; None if unknown.
     """
 
     key: str
@@ -114,12 +114,12 @@ class Order:
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """A model that a provider has made.
+    """A model that a provider has trained.
 
     Args:
-        form: An adapter on the order's base, or a whole model; null if the provider does not say it, then its
-            repository does.
-        fault: Why it could not be passed on, so that it is not measured; null if it can.
+        form: An adapter on the order's base, or a full model; None if the provider does not report it and the
+            repository has to be inspected.
+        fault: Why it cannot be published, so that it is not evaluated; None if it can.
     """
 
     ref: str
@@ -134,17 +134,17 @@ class Candidate:
 
     @property
     def label(self) -> str:
-        """What logs call it: its name, and where it is if the name does not say it."""
+        """Label for logs: its name, and its location if that differs."""
         return self.name if self.name == self.ref else f"{self.name} ({self.ref})"
 
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """Where a task at a provider stands.
+    """The status of a task at a provider.
 
     Args:
-        cost_s: How long it took that is paid for, in seconds; null if that is not known.
-        again_s: In how many seconds to look again; by default `CHECK_INTERVAL`.
+        cost_s: Billed duration in seconds; None if unknown.
+        again_s: Seconds until the next check; by default `CHECK_INTERVAL`.
     """
 
     state: Literal["running", "succeeded", "failed"]
@@ -156,43 +156,43 @@ class Progress:
 
 
 class Provider(Protocol):
-    """Who trains. One is made for each campaign; nothing in it may block the event loop."""
+    """A place where training runs. One instance per campaign; nothing in it may block the event loop."""
 
     name: str
     paid: bool
-    """Whether an order costs money: then the budget is asked before each."""
+    """Whether an order costs money: then the budget is checked before each."""
     fetches_from_store: bool
-    """Whether it takes rows from an object store, so that they are uploaded first."""
+    """Whether it fetches rows from an object store, so that they are uploaded first."""
 
     async def submit(self, order: Order) -> str:
-        """Place an order and return its ticket: what the provider calls it."""
+        """Place an order, and return its ticket: the provider's id for it."""
 
     async def find(self, order: Order) -> str | None:
-        """Return the ticket of an order that was placed before; null only if there surely is none.
+        """Return the ticket of an order that was placed before; None only if there certainly is none.
 
-        Asked before an order is placed again. Raises if the provider does not answer, or cannot tell.
+        Called before an order is placed again. Raises if the provider does not answer or cannot determine it.
         """
 
     async def look(self, ticket: str) -> Progress:
-        """Return where a task stands."""
+        """Return the status of a task."""
 
     async def cancel(self, ticket: str) -> None:
-        """End a task, as far as the provider can; one that is over already stays as it is."""
+        """Cancel a task, as far as the provider supports it; one that has ended stays unchanged."""
 
     async def close(self) -> None:
-        """Let go of connections."""
+        """Close connections."""
 
 
-# What an entry point of the group `tunefleet.providers` names.
+# Type of the entry points in the group `tunefleet.providers`.
 MakeProvider = Callable[[CampaignSettings, AsyncClient], Provider]
 
 
 @dataclass(frozen=True, slots=True)
 class StepContext:
-    """What a step works with."""
+    """Everything that a step works with."""
 
     state: CycleState
-    book: Book
+    repository: Book
     client: AsyncClient
     provider: Provider
     settings: CampaignSettings
@@ -201,36 +201,36 @@ class StepContext:
 
     @property
     def spec(self) -> CampaignSpec:
-        """Of the campaign."""
+        """Spec of the campaign."""
         return self.state.spec
 
     def outcome(self, step: StepName) -> Outcome:
-        """Return what a step before has done."""
+        """Return the outcome of an earlier step."""
         return self.state.outcomes[step]
 
 
 class Step(Protocol):
-    """One step of a cycle. Whatever it does twice must have the effect of once."""
+    """One step of a cycle. Its actions must be idempotent."""
 
     name: StepName
 
     async def plan(self, context: StepContext) -> Outcome:
-        """Return what the step is about to do; stored before `act`, and changes nothing outside."""
+        """Return the step's intent, which is stored before `act`; has no side effects."""
 
     async def reconcile(self, context: StepContext, intent: Outcome) -> Outcome | Later | None:
-        """Return what an earlier try has done, which may have been killed; null if it has done nothing yet."""
+        """Return the outcome of an earlier attempt that may have been killed; None if it has done nothing."""
 
     async def act(self, context: StepContext, intent: Outcome) -> Outcome | Later:
-        """Do it, and return what was done."""
+        """Carry out the intent, and return the outcome."""
 
 
 class Repeatable:
-    """A step that need not ask what an earlier try has done.
+    """A step that can simply act again after a crash.
 
-    What it submits has a key of the cycle's, what it puts somewhere is the same each time, or it changes nothing.
+    Its requests have an idempotency key of the cycle, its uploads are the same each time, or it changes nothing.
     """
 
     async def reconcile(self, context: StepContext, intent: Outcome) -> Outcome | Later | None:
-        """Return nothing: the step acts again."""
+        """Return None: the step acts again."""
         del context, intent
         return None

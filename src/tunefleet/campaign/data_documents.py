@@ -1,4 +1,4 @@
-"""From the datasets of a campaign to documents: what standardises its rows, and what cuts a chunk of them.
+"""Workflow files for a campaign's data: normalize the rows of its datasets, and cut a chunk of them.
 
 Rows of instructions have the columns `prompt` (instruction and input), `instruction`, `input` and `output`; chats have
 `conversations`, a list of `role` and `content`.
@@ -14,44 +14,44 @@ from tunefleet.campaign.position import Chunk
 from tunefleet.spec.documents.campaign_data import CampaignDatasetSpec
 from tunefleet.spec.documents.campaign_document import CampaignSpec
 
-# The task that puts all sources together.
+# The task that combines all sources.
 ROWS: Final = "rows"
 TRAIN: Final = "train.jsonl"
 TEST: Final = "test.jsonl"
 CHAT: Final = "conversations"
 PROMPT: Final = "prompt"
 INSTRUCTION: Final = ("instruction", "input", "output")
+# Part of the cache key: raise it when the processing changes, so that rows are prepared again.
 _VERSION: Final = 1
-"""Another one makes rows of the same campaign anew: raised when what is done to them changes."""
 
 
 def columns(spec: CampaignSpec) -> dict[str, str]:
-    """Return the keys of a training's or an evaluation's `data` that say how a row becomes text."""
+    """Return the `data` keys of a training or evaluation task that map a row to text."""
     if spec.chats:
         return {"messages_field": CHAT}
     return {"prompt_column": PROMPT, "response_column": "output"}
 
 
 def rows_document(spec: CampaignSpec, fetched: Mapping[int, str]) -> tuple[dict[str, Any], dict[str, dict[str, str]]]:
-    """Return the document that makes training and held-out rows, and what travelled for it.
+    """Return the workflow file that prepares training and eval rows, and its uploaded inputs.
 
-    Its name has the digest of everything that changes the result, so that it is made once.
+    Its name contains a digest of everything that affects the result, so that it runs once.
 
     Args:
-        fetched: Number of a dataset in an S3 store → digest of what was fetched from there.
+        fetched: Index of a dataset in an S3 store → digest of the downloaded file.
     """
     inputs: dict[str, dict[str, str]] = {}
     nodes: dict[str, dict[str, Any]] = {}
     for number, dataset in enumerate(spec.datasets):
         name = f"source-{number}"
-        nodes[name] = _standardised(spec, dataset)
-        travelled = fetched.get(number) or spec.inputs.get(f"datasets.{number}.path")
-        if travelled is not None:
-            inputs[name] = {"sources.0.path": travelled}
+        nodes[name] = _normalize(spec, dataset)
+        uploaded = fetched.get(number) or spec.inputs.get(f"datasets.{number}.path")
+        if uploaded is not None:
+            inputs[name] = {"sources.0.path": uploaded}
     nodes[ROWS] = {
         "taskType": "data",
-        "sources": [_made_by(number, each) for number, each in enumerate(spec.datasets)],
-        "steps": _together(spec),
+        "sources": [_source_result(number, each) for number, each in enumerate(spec.datasets)],
+        "steps": _combine_steps(spec),
         "on_bad": "drop",
     }
     what = [[each.model_dump(mode="json") for each in spec.datasets], nodes[ROWS]["steps"], spec.task_type]
@@ -59,18 +59,18 @@ def rows_document(spec: CampaignSpec, fetched: Mapping[int, str]) -> tuple[dict[
     return task_client.graph(f"campaign-rows-{digest[:24]}", nodes), inputs
 
 
-def _made_by(number: int, dataset: CampaignDatasetSpec) -> dict[str, Any]:
+def _source_result(number: int, dataset: CampaignDatasetSpec) -> dict[str, Any]:
     made: dict[str, Any] = {"jsonl": {"url": f"${{source-{number}.result.jsonl_export.url}}"}, "name": dataset.place}
     return made if dataset.weight is None else {**made, "weight": dataset.weight}
 
 
-def _standardised(spec: CampaignSpec, dataset: CampaignDatasetSpec) -> dict[str, Any]:
+def _normalize(spec: CampaignSpec, dataset: CampaignDatasetSpec) -> dict[str, Any]:
     source: dict[str, Any] = {"name": dataset.place, "split": dataset.split}
     if dataset.name is not None:
         source["dataset_name"] = dataset.name
         source |= {key: value for key in ("config_name", "revision") if (value := getattr(dataset, key)) is not None}
     else:
-        # What was fetched stands in the place of this name, whose ending says what it is.
+        # The downloaded file replaces this path; the file name's extension gives the format.
         source["path"] = dataset.path or dataset.place.rpartition("/")[2]
     steps: list[dict[str, Any]] = []
     if dataset.max_rows is not None:
@@ -111,12 +111,12 @@ def _chat_steps(dataset: CampaignDatasetSpec) -> list[dict[str, Any]]:
     ]
 
 
-def _together(spec: CampaignSpec) -> list[dict[str, Any]]:
+def _combine_steps(spec: CampaignSpec) -> list[dict[str, Any]]:
     seed = spec.random_seed
     steps: list[dict[str, Any]] = []
     if any(each.weight is not None for each in spec.datasets):
         steps.append({"mix": {"seed": seed}})
-    # Before rows are held out: of rows that are nearly the same, none is on both sides.
+    # Before the split, so that near duplicates cannot be in both the training and the eval set.
     if spec.dedupe.rows != "none":
         near = spec.dedupe.model_dump(include={"threshold", "ngram", "permutations"})
         steps.append({"dedupe": {"normalise": True, **({"near": near} if spec.dedupe.rows == "near" else {})}})
@@ -125,7 +125,7 @@ def _together(spec: CampaignSpec) -> list[dict[str, Any]]:
 
 
 def chunk_document(name: str, train_artifact: str, chunk: Chunk) -> dict[str, Any]:
-    """Return the document that cuts a chunk."""
+    """Return the workflow file that cuts a chunk."""
     body = {
         "taskType": "data",
         "sources": [{"artifact": train_artifact}],

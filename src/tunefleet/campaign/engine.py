@@ -1,4 +1,4 @@
-"""Runs one campaign, step by step, for as long as there is something to do and the lease holds."""
+"""Runs one campaign step by step, while there is work and the lease is held."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tunefleet.campaign.contract import (
     StepContext,
 )
 from tunefleet.campaign.order_cancellation import cancel, cancel_earlier
-from tunefleet.campaign.scratch_folder import said_full
+from tunefleet.campaign.scratch_folder import disk_full_error
 from tunefleet.campaign.steps import all_steps
 from tunefleet.client import AsyncClient
 from tunefleet.errors import ForbiddenError, InputError, SpecError, TunefleetError
@@ -35,27 +35,27 @@ from tunefleet.settings import CampaignSettings, TrackingSettings, load
 
 log = logging.getLogger(__name__)
 
-# What a further try of the same step would meet again.
-_HOPELESS: Final = (CycleFailed, InputError, SpecError, ForbiddenError)
-# Steps at which a cycle may be given up. Behind them there are models that were paid for: what cannot be evaluated,
-# chosen, merged or published is left to a person, and its chunk is not ordered again.
+# Errors that a retry of the same step would hit again.
+_PERMANENT: Final = (CycleFailed, InputError, SpecError, ForbiddenError)
+# Steps at which a cycle may become a dead letter. Later steps have models that were paid for: a failure there is left
+# to a user, and the chunk is not ordered again.
 _BEFORE_MODELS: Final = frozenset({StepName.DATA, StepName.UPLOAD, StepName.SUBMIT, StepName.WAIT})
 
-# Token of a campaign → a client of our own server.
+# Campaign token → client of our own server.
 MakeClient = Callable[[str], AsyncClient]
 FindProvider = Callable[[str], MakeProvider]
 
 
 class _NoProvider(TunefleetError):
-    """What trains cannot be had."""
+    """The campaign's provider is not available."""
 
 
 class Engine:
-    """Runs campaigns; each call works on one of them, and none waits for another."""
+    """Runs campaigns; each call works on one of them, independently of others."""
 
     def __init__(
         self,
-        book: Book,
+        repository: Book,
         settings: CampaignSettings,
         make_client: MakeClient,
         *,
@@ -64,18 +64,18 @@ class Engine:
         steps: Mapping[StepName, Step] | None = None,
         renew_s: float = RENEW_S,
     ) -> None:
-        self._book = book
+        self._repository = repository
         self._settings = settings
         self._make_client = make_client
         self._clock = clock or Clock()
         self._find_provider = find_provider
         self._steps = steps or all_steps()
         self._renew_s = renew_s
-        self._told: set[str] = set()
+        self._announced: set[str] = set()
 
     async def advance(self, campaign_id: str) -> bool:
-        """Take a campaign, and run its steps until one waits, fails or ends the cycle."""
-        state = await self._book.take(campaign_id, f"engine-{secrets.token_hex(8)}")
+        """Claim a campaign, and run its steps until one waits, fails or ends the cycle."""
+        state = await self._repository.take(campaign_id, f"engine-{secrets.token_hex(8)}")
         if state is None:
             return False
         try:
@@ -85,27 +85,27 @@ class Engine:
         except LeaseLost as lost:
             log.info("[%s] %s", campaign_id, lost.message)
         except _NoProvider as error:
-            assert state is not None, "no step was begun"
+            assert state is not None, "raised before the first step"
             why = str(error) if state.provider is None else needs_you(state.name, "retry", str(error))
-            await self._book.failed(state, why, fatal=False)
+            await self._repository.failed(state, why, fatal=False)
         except asyncio.CancelledError:
-            # The server stops, or somebody paused the campaign; whoever goes on need not wait for the lease.
+            # Shutdown or pause: release the campaign, so that the next holder need not wait for the lease to expire.
             if state is not None:
-                await self._book.release(state)
+                await self._repository.release(state)
             raise
         return True
 
     async def end_order(self, state: CycleState) -> bool:
-        """Cancel the task of an abandoned cycle at its provider, if one may still run, and remove its rows."""
+        """Cancel the task of an abandoned cycle at its provider if it may still be running, and remove its rows."""
         try:
             await self._end_order(state)
         except TunefleetError as error:
-            await self._book.not_cancelled(state, str(error))
+            await self._repository.not_cancelled(state, str(error))
             raise
         except Exception as error:
-            await self._book.not_cancelled(state, f"The server has a fault ({type(error).__name__}).")
+            await self._repository.not_cancelled(state, f"Internal server error ({type(error).__name__}).")
             raise
-        await self._book.cancelled(state)
+        await self._repository.cancelled(state)
         return True
 
     async def _end_order(self, state: CycleState) -> None:
@@ -121,35 +121,35 @@ class Engine:
             await object_store.clear(context, last=True)
 
     async def _step(self, state: CycleState, client: AsyncClient, provider: Provider) -> CycleState | None:
-        """Do the next step; null if the campaign was let go of."""
-        book = self._book
+        """Run the next step; None if the campaign was released."""
+        repository = self._repository
         try:
             state, outcome = await self._act(state, client, provider)
         except LeaseLost:
             raise
         except BudgetError as error:
-            await book.over_budget(state, error)
+            await repository.over_budget(state, error)
             return None
         except TunefleetError as error:
-            hopeless = OrderFailed if state.step is StepName.WAIT else _HOPELESS
-            fatal = state.step in _BEFORE_MODELS and isinstance(error, hopeless)
+            permanent = OrderFailed if state.step is StepName.WAIT else _PERMANENT
+            fatal = state.step in _BEFORE_MODELS and isinstance(error, permanent)
             if fatal and StepName.DATA in state.outcomes:
                 await object_store.clear(self._context(state, client, provider))
             why = needs_you(state.name, error.verb, str(error)) if isinstance(error, NeedsYou) else str(error)
-            await book.failed(state, why, fatal=fatal, hold=isinstance(error, Misconfigured))
+            await repository.failed(state, why, fatal=fatal, hold=isinstance(error, Misconfigured))
             return None
         except Exception as error:
-            full = said_full(error, book.folder) if isinstance(error, OSError) else None
+            full = disk_full_error(error, repository.folder) if isinstance(error, OSError) else None
             if full is not None:
-                await book.failed(state, str(full), fatal=False)
+                await repository.failed(state, str(full), fatal=False)
                 return None
-            log.exception("[%s] %s has a fault.", state.name, state.step.value)
-            await book.failed(state, f"The server has a fault ({type(error).__name__}).", fatal=False)
+            log.exception("[%s] step %s crashed.", state.name, state.step.value)
+            await repository.failed(state, f"Internal server error ({type(error).__name__}).", fatal=False)
             return None
         if isinstance(outcome, Later):
-            await book.later(state, outcome.until, outcome.why)
+            await repository.later(state, outcome.until, outcome.why)
             return None
-        return await book.done(state, outcome)
+        return await repository.done(state, outcome)
 
     async def _act(
         self, state: CycleState, client: AsyncClient, provider: Provider
@@ -158,59 +158,59 @@ class Engine:
         known = state.intent
         if known is None:
             intent = await step.plan(self._context(state, client, provider))
-            state = await self._book.intend(state, intent)
+            state = await self._repository.intend(state, intent)
             context = self._context(state, client, provider)
             return state, await step.act(context, intent)
         context = self._context(state, client, provider)
         try:
             found = await step.reconcile(context, known)
-        except _HOPELESS as error:
-            # Whoever cannot say what was done has not said that nothing was: an order may stand.
+        except _PERMANENT as error:
+            # Not fatal here: the check failed, so an earlier attempt may still have placed the order.
             raise NeedsYou(error.message, hint=error.hint) from error
         return state, await step.act(context, known) if found is None else found
 
     def _context(self, state: CycleState, client: AsyncClient, provider: Provider) -> StepContext:
-        async def say(text: str) -> None:
-            await self._say(state, "info", text)
+        async def write(text: str) -> None:
+            await self._log(state, "info", text)
 
-        return StepContext(state, self._book, client, provider, self._settings, self._clock, say)
+        return StepContext(state, self._repository, client, provider, self._settings, self._clock, write)
 
-    async def _say(self, state: CycleState, level: Level, text: str) -> None:
-        """Write a line that has the campaign's name, here and in the campaign's own log."""
+    async def _log(self, state: CycleState, level: Level, text: str) -> None:
+        """Write a line to the server log and to the campaign's own log."""
         number = logging.getLevelNamesMapping()[level.upper()]
         log.log(number, "[%s] cycle %d, %s: %s", state.name, state.number, state.step.value, text)
-        await self._book.log(state, level, text)
+        await self._repository.log(state, level, text)
 
-    async def _tell_trackers(self, state: CycleState) -> None:
+    async def _announce_trackers(self, state: CycleState) -> None:
         settings = load(TrackingSettings)
         choice = catalog.chosen(state.spec, settings)
-        await self._say(state, "info", f"it is tracked {catalog.sentence(choice)}")
+        await self._log(state, "info", f"tracked {catalog.sentence(choice)}")
         for fault in await asyncio.to_thread(catalog.faults, choice, settings):
-            # It is told again and again, until that is mended; the campaign goes on.
-            await self._say(state, "warning", str(fault))
+            # Logged only: deliveries are retried until the settings are fixed, and the campaign continues.
+            await self._log(state, "warning", str(fault))
 
     @contextlib.asynccontextmanager
     async def _equipped(self, state: CycleState) -> AsyncIterator[tuple[AsyncClient, Provider]]:
         if state.provider is None:
             name, why = providers.chosen(state.spec, self._settings)
         else:
-            # Whatever is set by now: nobody else can tell what has become of the order.
-            name, why = state.provider, "the order is there"
-        if state.campaign_id not in self._told:
-            self._told.add(state.campaign_id)
-            await self._say(state, "info", f"the provider is {name}: {why}")
-            await self._tell_trackers(state)
-        client = self._make_client(await self._book.token(state.campaign_id))
+            # The provider of the order, regardless of the current settings: only it knows the order's status.
+            name, why = state.provider, "it has the order"
+        if state.campaign_id not in self._announced:
+            self._announced.add(state.campaign_id)
+            await self._log(state, "info", f"the provider is {name}: {why}")
+            await self._announce_trackers(state)
+        client = self._make_client(await self._repository.token(state.campaign_id))
         async with client:
             try:
-                make = await asyncio.to_thread(self._find_provider, name)  # it may import a package
+                make = await asyncio.to_thread(self._find_provider, name)  # may import a package
                 provider = make(self._settings, client)
             except TunefleetError as error:
                 if state.provider is None:
                     raise _NoProvider(str(error)) from error
                 raise _NoProvider(
-                    f"The order {state.order_key} was placed at {name}, or may have been: {error.message}",
-                    hint=f"Give {name} back what it needs: nobody else is asked for that order.",
+                    f"The order {state.order_key} was, or may have been, placed at {name}: {error.message}",
+                    hint=f"Restore the configuration of {name}: no other provider is used for that order.",
                 ) from error
             try:
                 yield client, provider
@@ -219,7 +219,7 @@ class Engine:
 
     @contextlib.asynccontextmanager
     async def _renewing(self, state: CycleState) -> AsyncIterator[None]:
-        """Renew the lease while the block runs; cancel it if somebody else has the campaign, or it was paused."""
+        """Renew the lease while the block runs; cancel the block if the campaign was paused or has another holder."""
         worker = asyncio.current_task()
         assert worker is not None
         lost = False
@@ -228,10 +228,10 @@ class Engine:
             nonlocal lost
             while not lost:
                 try:
-                    lost = not await self._book.renew(state)
+                    lost = not await self._repository.renew(state)
                 except TunefleetError as error:
-                    # Whoever has it by now is told by the next renewal that comes to its end.
-                    log.warning("[%s] its lease could not be renewed: %s", state.name, error)
+                    # Retried: the next renewal that succeeds shows whether the lease is lost.
+                    log.warning("[%s] Cannot renew the lease: %s", state.name, error)
                 if not lost:
                     await asyncio.sleep(self._renew_s)
             worker.cancel()
@@ -242,7 +242,7 @@ class Engine:
         except asyncio.CancelledError:
             if lost:
                 worker.uncancel()
-                raise LeaseLost(f"{state.name} was paused or stopped, or is somebody else's.") from None
+                raise LeaseLost(f"{state.name} was paused or stopped, or has another holder.") from None
             raise
         finally:
             renewer.cancel()

@@ -1,4 +1,4 @@
-"""Whether a candidate is promoted, and which of several it is: by our own measurements alone."""
+"""Promotion gate and candidate selection, based only on our own evaluations."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from tunefleet.spec.documents.campaign_document import CampaignGateSpec
 
 @dataclass(frozen=True, slots=True)
 class Gain:
-    """By how much a candidate is better than another model.
+    """How much better a candidate is than another model.
 
     Args:
         value: In units of the metric; above 0 is better.
-        low: Lower end of its interval; null if there is none.
+        low: Lower bound of its confidence interval; None if there is none.
     """
 
     value: float
@@ -28,11 +28,11 @@ class Gain:
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class GateDecision:
     """Whether a candidate is promoted.
 
     Args:
-        against: Model that it was held against → by how much it is better.
+        against: Name of the compared model → gain over it.
     """
 
     passed: bool
@@ -40,14 +40,14 @@ class Verdict:
     against: Mapping[str, Gain]
 
     def as_json(self) -> dict[str, Any]:
-        """Return it as JSON has it."""
+        """Return a JSON-compatible dict."""
         return asdict(self)
 
 
 def decide(
     wanted: CampaignGateSpec, differences: Mapping[str, Difference | None], *, higher_is_better: bool
-) -> Verdict:
-    """Decide whether a candidate is promoted: it must be better than every model that it is held against.
+) -> GateDecision:
+    """Decide whether a candidate is promoted: it must be better than every compared model.
 
     Args:
         differences: Name of a model → the candidate's metric minus the model's, paired row by row.
@@ -55,9 +55,9 @@ def decide(
     gains = {name: _gain(wanted, each, higher_is_better=higher_is_better) for name, each in differences.items()}
     refused = [f"{gain.why} the {name}" for name, gain in gains.items() if not gain.passed]
     if refused:
-        return Verdict(False, f"The candidate is {', and '.join(refused)}.", gains)
+        return GateDecision(False, f"The candidate is {', and '.join(refused)}.", gains)
     better = ", ".join(f"{gain.value:.4g} than the {name}" for name, gain in gains.items())
-    return Verdict(True, f"The candidate's {wanted.metric} is better by {better}.", gains)
+    return GateDecision(True, f"The candidate's {wanted.metric} is better by {better}.", gains)
 
 
 def _gain(wanted: CampaignGateSpec, found: Difference | None, *, higher_is_better: bool) -> Gain:
@@ -76,7 +76,7 @@ def _gain(wanted: CampaignGateSpec, found: Difference | None, *, higher_is_bette
 
 
 def best(losses: Sequence[float | None], scores: Sequence[float | None] | None = None) -> int | None:
-    """Return which candidate is the best; null if none has a held-out loss that is finite and not negative."""
+    """Return the index of the best candidate; None if none has an eval loss that is finite and not negative."""
     usable = [
         (_cost(scores, index), loss, index)
         for index, loss in enumerate(losses)

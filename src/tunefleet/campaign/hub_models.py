@@ -1,4 +1,4 @@
-"""What the hub calls a model, for those who fetch models only from there; and what a model there is."""
+"""Hub ids of models, for services that fetch models only from the Hub, and the form of a model there."""
 
 from __future__ import annotations
 
@@ -13,28 +13,28 @@ from tunefleet.settings import PublishSettings
 HUB: Final = "hf://"
 
 
-def repo_of(base: Base, who: str) -> str:
-    """Return what the hub calls a model."""
+def repo_of(base: Base, service: str) -> str:
+    """Return the Hub id of a model."""
     if base.url is not None and base.url.startswith(HUB):
         return base.url.removeprefix(HUB)
     if base.version is None and base.digest is None and ":" not in base.repo:
         return base.repo
     raise CycleFailed(
-        f"{who} fetches models from the hub, and {base.repo} is not there.",
-        hint="Publish what is promoted to the hub (publish.to: hf://ORG/NAME), or let your own workers do it.",
+        f"{service} fetches models from the Hub, and {base.repo} is not there.",
+        hint="Publish promoted models to the Hub (publish.to: hf://ORG/NAME), or use your own workers.",
     )
 
 
-async def told_apart(candidate: Candidate, keys: PublishSettings) -> Candidate:
-    """Return a candidate with its form, which its repository tells where the provider does not."""
+async def with_form(candidate: Candidate, keys: PublishSettings) -> Candidate:
+    """Return a candidate with its form, read from its repository if the provider does not report it."""
     if candidate.form is not None:
         return candidate
     found = await asyncio.to_thread(look, candidate.ref, keys)
     if found is None:
-        # One that is not there is none: its evaluation says so.
+        # A missing repository fails at the evaluation.
         return replace(candidate, form="adapter")
-    # What is measured is what is merged and taken, whatever its owner puts there later.
+    # Pinned to the commit: what is evaluated is what is merged, even if the repository changes later.
     if found.is_adapter:
         return replace(candidate, form="adapter", revision=found.commit)
-    fault = None if found.is_safe else f"{candidate.ref} has no weights as safetensors, and no others are passed on"
+    fault = None if found.is_safe else f"{candidate.ref} has no safetensors weights; other formats are not published"
     return replace(candidate, form="model", revision=found.commit, fault=fault)

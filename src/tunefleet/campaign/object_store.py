@@ -1,9 +1,9 @@
-"""Chunks in an object store, for providers that fetch them there: upload, link, removal.
+"""Chunks in an object store, for providers that fetch them from there: upload, signed links, removal.
 
     <PREFIX>/<campaign>/<cycle>/<16 digits of the chunk's digest>_dataset.json
 
-An object has its order's name, so that the same upload again is the same object, and so that whoever sees a link to it
-knows which order it belongs to. Everything that blocks runs in threads.
+The object key contains the order's key: a repeated upload writes the same object, and a link to an object identifies
+its order. Blocking calls run in threads.
 """
 
 from __future__ import annotations
@@ -28,17 +28,17 @@ from tunefleet.settings import CampaignSettings
 from tunefleet.spec.documents.campaign_document import CampaignSpec
 
 if TYPE_CHECKING:
-    # It needs boto3, which is not everywhere, and takes a while to import.
+    # Needs boto3, which is optional and slow to import.
     from tunefleet.artifacts.objects import ObjectStore
 
 PREFIX: Final = "tunefleet-campaigns"
+# Role of the only file of most orders.
 DATASET: Final = "dataset"
-"""The role of the one file of most orders."""
-# The longest that a link can be good; it is signed just before the order is placed.
+# The longest validity of a signed link in S3; links are signed just before the order is placed.
 LINK_S: Final = 7 * 86_400
 _TYPE: Final = "application/json"
+# Role → name in the object key, and share of the rows; `_REST` gets the remainder.
 _SHARES: Final = {"training_data": ("train_data", 0.9), "test_data": ("test_data", 0.05)}
-"""Role → name in the object's key, and share of the rows; what is left is for `_REST`."""
 _REST: Final = ("synthetic_data", "synth_data")
 
 
@@ -50,7 +50,7 @@ class Uploaded:
 
     @property
     def main(self) -> str:
-        """The object that the provider names when it speaks of the order."""
+        """The object that the provider refers to in the order's status."""
         return self.objects.get(DATASET) or self.objects["training_data"]
 
 
@@ -63,20 +63,20 @@ def named(spec: CampaignSpec, order_key: str, digest: str) -> Uploaded:
     return Uploaded({role: f"{stem}_{name}.json" for role, name in roles.items()})
 
 
-class Shelf:
-    """The place of a campaign in the store."""
+class CampaignObjects:
+    """A campaign's objects in the store."""
 
     def __init__(self, store: ObjectStore, context: StepContext) -> None:
         self._store, self._context = store, context
 
     async def ensure(self, order_key: str) -> Uploaded:
-        """Upload the chunk of the cycle for an order, unless that is done."""
+        """Upload the cycle's chunk for an order, unless it is there."""
         context, chunk = self._context, self._context.outcome(StepName.DATA)["chunk"]
         wanted = named(context.spec, order_key, chunk["digest"])
-        if await asyncio.to_thread(self._there, wanted):
+        if await asyncio.to_thread(self._is_uploaded, wanted):
             return wanted
         folder = _folder(context)
-        # What a process that was killed has left is of no use.
+        # A killed process may have left partial files.
         await asyncio.to_thread(shutil.rmtree, folder, ignore_errors=True)
         try:
             async with progress.counted(context, "downloading", of=chunk["artifact_id"]) as got:
@@ -87,28 +87,28 @@ class Shelf:
                 sizes = await asyncio.to_thread(self._put, rows, folder, wanted, int(chunk["rows"]), sent)
         finally:
             await asyncio.to_thread(shutil.rmtree, folder, ignore_errors=True)
-        await context.log(f"{chunk['rows']:,} rows are uploaded: {sum(sizes):,} bytes in {len(sizes)} file(s)")
+        await context.log(f"{chunk['rows']:,} rows uploaded: {sum(sizes):,} bytes in {len(sizes)} file(s)")
         return wanted
 
     async def links(self, uploaded: Uploaded) -> dict[str, str]:
-        """Return a new link to each file, by its role."""
+        """Return a new signed link to each file, by role."""
         objects = uploaded.objects.items()
         return await asyncio.to_thread(lambda: {role: self._store.link(key, LINK_S) for role, key in objects})
 
     async def sweep(self, keep: str) -> int:
-        """Remove what orders of this campaign have left."""
+        """Remove the objects of this campaign's other orders."""
         root = f"{PREFIX}/{self._context.state.campaign_id}/"
         kept = f"{PREFIX}/{keep}/"
 
         def remove() -> int:
             old = [key for key in self._store.names(root) if not key.startswith(kept)]
-            # Whoever was killed while sending is gone, and one process at a time has the campaign.
+            # Multipart uploads of killed processes are aborted too: only one process at a time holds the campaign.
             return self._store.remove(old) + self._store.abort(root)
 
         return await asyncio.to_thread(remove)
 
     async def clear(self) -> int:
-        """Remove what orders of this cycle have left, and nothing of another's; returns how many files."""
+        """Remove the objects of this cycle's orders, and return their number."""
         state = self._context.state
         roots = [f"{PREFIX}/{state.campaign_id}/{state.number}{end}" for end in "/."]
 
@@ -117,7 +117,7 @@ class Shelf:
 
         return await asyncio.to_thread(remove)
 
-    def _there(self, wanted: Uploaded) -> bool:
+    def _is_uploaded(self, wanted: Uploaded) -> bool:
         return all(self._store.size(key) for key in wanted.objects.values())
 
     def _put(self, rows: Path, folder: Path, wanted: Uploaded, count: int, sent: progress.Counter) -> list[int]:
@@ -133,28 +133,28 @@ class Shelf:
 
 
 @contextlib.asynccontextmanager
-async def opened(context: StepContext) -> AsyncIterator[Shelf]:
-    """Open the store that the settings name.
+async def opened(context: StepContext) -> AsyncIterator[CampaignObjects]:
+    """Open the store of the settings.
 
     Raises:
-        CycleFailed: If they name none.
+        CycleFailed: If none is configured.
         MachineError: If boto3 is missing.
     """
-    who = f"The provider {context.provider.name} takes its rows from an object store"
-    store = await asyncio.to_thread(open_store, context.settings, who)
+    purpose = f"The provider {context.provider.name} fetches its rows from an object store"
+    store = await asyncio.to_thread(open_store, context.settings, purpose)
     try:
-        yield Shelf(store, context)
+        yield CampaignObjects(store, context)
     finally:
         await asyncio.to_thread(store.close)
 
 
 async def clear(context: StepContext, *, last: bool = False) -> None:
-    """Remove the files of a cycle, here and in the store, once nobody fetches them any more; a failure is only said.
+    """Remove the files of a cycle, here and in the store, once they are no longer needed; a failure is only logged.
 
-    What stays is removed by the campaign's next upload. That of a cycle that runs beside this one is left alone.
+    The campaign's next upload removes the rest. Files of other running cycles are not touched.
 
     Raises:
-        UnreachableError: If the store does not answer, and there may be no later chance.
+        UnreachableError: If the store does not answer and this is the `last` chance.
     """
     if not context.provider.fetches_from_store:
         return
@@ -165,7 +165,7 @@ async def clear(context: StepContext, *, last: bool = False) -> None:
     except TunefleetError as error:
         if last and isinstance(error, UnreachableError):
             raise
-        await context.log(f"files stay in the store for now: {error}")
+        await context.log(f"cannot remove files from the store yet: {error}")
 
 
 def _folder(context: StepContext) -> Path:
@@ -174,20 +174,20 @@ def _folder(context: StepContext) -> Path:
 
 
 def endpoint_of(text: str) -> str:
-    """Return the address of a store: http or https as it is written, and https for a bare host."""
+    """Return the URL of a store; a bare host gets https."""
     return text if "://" in text else f"https://{text}"
 
 
 def columns(spec: CampaignSpec) -> tuple[str, ...]:
-    """Return the columns that a provider gets."""
+    """Return the columns that are uploaded for a provider."""
     return (CHAT,) if spec.chats else INSTRUCTION
 
 
 def shares(roles: Sequence[str], rows: int) -> list[tuple[str, int]]:
-    """Return how many rows each file gets, in order.
+    """Return the number of rows of each file, in order.
 
     Raises:
-        CycleFailed: If a file would have none.
+        CycleFailed: If a file would be empty.
     """
     if tuple(roles) == (DATASET,):
         return [(DATASET, rows)]
@@ -201,7 +201,7 @@ def shares(roles: Sequence[str], rows: int) -> list[tuple[str, int]]:
 
 
 def write_array(lines: Iterator[bytes], path: Path, kept: Sequence[str]) -> int:
-    """Write JSON lines as one JSON array, row by row."""
+    """Write JSON Lines as one JSON array, row by row, and return its size in bytes."""
     with path.open("wb") as file:
         file.write(b"[")
         for number, line in enumerate(lines):
@@ -218,8 +218,8 @@ def _lines(path: Path) -> Iterator[Iterator[bytes]]:
         yield (line for line in file if line.strip())
 
 
-def open_store(settings: CampaignSettings, who: str, bucket: str | None = None) -> ObjectStore:
-    """Return the store that the settings name; it blocks."""
+def open_store(settings: CampaignSettings, purpose: str, bucket: str | None = None) -> ObjectStore:
+    """Return the store of the settings; blocks."""
     bucket = bucket or settings.s3_bucket
     given = {
         "S3_COMPATIBLE_ENDPOINT": settings.s3_endpoint,
@@ -227,11 +227,11 @@ def open_store(settings: CampaignSettings, who: str, bucket: str | None = None) 
         "S3_COMPATIBLE_SECRET_KEY": settings.s3_secret_key,
         "S3_BUCKET_NAME": bucket,
     }
-    lacking = [name for name, value in given.items() if not value]
+    missing = [name for name, value in given.items() if not value]
     access, secret, endpoint = settings.s3_access_key, settings.s3_secret_key, settings.s3_endpoint
     if access is None or secret is None or not endpoint or not bucket:
-        raise CycleFailed(f"{who}, and none is set up.", hint=f"Set {', '.join(lacking)}.")
-    from tunefleet.artifacts.objects import Bucket, ObjectStore  # noqa: PLC0415 -- it needs boto3
+        raise CycleFailed(f"{purpose}, and none is configured.", hint=f"Set {', '.join(missing)}.")
+    from tunefleet.artifacts.objects import Bucket, ObjectStore  # noqa: PLC0415 -- needs boto3
 
     keys = {"access_key": access.get_secret_value(), "secret_key": secret.get_secret_value()}
     return ObjectStore(Bucket(name=bucket, endpoint=endpoint_of(endpoint), **keys))

@@ -1,4 +1,4 @@
-"""Where in the data a cycle stands: a pure function of (seed, position), with nothing to remember."""
+"""The chunk of data of a cycle: a pure function of (seed, position), without stored state."""
 
 from __future__ import annotations
 
@@ -20,21 +20,21 @@ class Chunk:
 
     @property
     def rows(self) -> int:
-        """How many rows it has."""
+        """Number of rows."""
         return self.stop - self.start
 
 
 def chunk_at(position: int, *, rows: int, most: int, seed: int) -> Chunk:
     """Return the chunk of a position.
 
-    An epoch is cut into the fewest chunks that have at most `most` rows; their sizes differ by one at most. Every row
-    is in exactly one chunk of an epoch, and the order of an epoch depends on the seed and its number alone.
+    An epoch is split into the fewest chunks of at most `most` rows; their sizes differ by at most one. Every row is in
+    exactly one chunk of an epoch, and the order of an epoch depends only on the seed and its number.
 
     Raises:
-        ValueError: If there is no row.
+        ValueError: If there are no rows.
     """
     if rows < 1:
-        raise ValueError("there is no row to train on")
+        raise ValueError("there are no rows to train on")
     count = math.ceil(rows / most)
     epoch, index = divmod(position, count)
     start, stop = rows * index // count, rows * (index + 1) // count
@@ -42,8 +42,9 @@ def chunk_at(position: int, *, rows: int, most: int, seed: int) -> Chunk:
 
 
 def epoch_seed(seed: int, epoch: int) -> int:
-    """Return the seed of the order of an epoch; the first one has the campaign's own."""
+    """Return the shuffle seed of an epoch; the first epoch uses the campaign's own seed."""
     if epoch == 0:
         return seed
     digest = hashlib.blake2b(f"epoch:{seed}:{epoch}".encode(), digest_size=8).digest()
+    # 63 bits, so that the seed fits into a signed 64-bit integer.
     return int.from_bytes(digest, "big") >> 1

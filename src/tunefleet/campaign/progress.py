@@ -1,4 +1,4 @@
-"""How far a step is, told to the book about once a second; counted here, or taken over from the tasks that it runs."""
+"""Progress of a step, stored about once a second: counted here, or taken from the tasks that it runs."""
 
 from __future__ import annotations
 
@@ -19,31 +19,31 @@ from tunefleet.schemas.campaign import Unit
 
 log = logging.getLogger(__name__)
 
-TELL_S: Final = 1.0
+REPORT_S: Final = 1.0
+# Unit of a task's steps, by kind.
 _UNITS: Final[dict[str, Unit]] = {"data": "rows", "merge": "MiB", "lora_sft": "steps"}
-"""What the steps of such a task count."""
 
 
 @dataclass(slots=True)
 class Counter:
-    """Counts bytes, from any thread."""
+    """A byte counter; thread-safe."""
 
     total: int | None = None
     done: int = 0
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def expect(self, count: int) -> None:
-        """Say that there are some more."""
+        """Increase the expected total."""
         with self._lock:
             self.total = (self.total or 0) + count
 
     def add(self, count: int) -> None:
-        """Count some that are done."""
+        """Increase the number of processed bytes."""
         with self._lock:
             self.done += count
 
     def follow(self, transfer: Transfer) -> None:
-        """Take over what a transfer says of itself."""
+        """Take over the progress of a transfer."""
         with self._lock:
             self.done, self.total = transfer.done_bytes, transfer.total_bytes
 
@@ -52,29 +52,29 @@ class Counter:
 async def counted(
     context: StepContext, what: str, total: int | None = None, of: str | None = None
 ) -> AsyncIterator[Counter]:
-    """Yield a counter of bytes, and tell what it says while the block runs."""
+    """Yield a byte counter, and report it while the block runs."""
     counter = Counter(total)
 
-    async def tell() -> None:
+    async def report() -> None:
         while True:
             try:
-                await context.book.report(context.state, Activity(what, counter.done, counter.total, "bytes", of))
+                await context.repository.report(context.state, Activity(what, counter.done, counter.total, "bytes", of))
             except TunefleetError as error:
-                # It is for those who watch: what is moved does not fail for it.
-                log.warning("[%s] how far it is could not be stored: %s", context.state.name, error)
-            await asyncio.sleep(TELL_S)
+                # Progress is for display only: a transfer must not fail because of it.
+                log.warning("[%s] Cannot store progress: %s", context.state.name, error)
+            await asyncio.sleep(REPORT_S)
 
-    teller = asyncio.create_task(tell(), name=f"progress of {context.state.name}")
+    reporter = asyncio.create_task(report(), name=f"progress of {context.state.name}")
     try:
         yield counter
     finally:
-        teller.cancel()
+        reporter.cancel()
         with contextlib.suppress(asyncio.CancelledError):
-            await teller
+            await reporter
 
 
 def of_tasks(tasks: Sequence[TaskView]) -> Activity | None:
-    """Return what the first of some tasks does that runs, or which one no worker has yet; null if none has said it."""
+    """Return the activity of the first running task, or of a queued one; None if there is none."""
     running = next((task for task in tasks if task.status == "running" and task.progress is not None), None)
     if running is not None:
         return of_task(running)
@@ -83,7 +83,7 @@ def of_tasks(tasks: Sequence[TaskView]) -> Activity | None:
 
 
 def waits_in(tasks: Sequence[TaskView]) -> str | None:
-    """Return what some tasks wait for that no worker runs yet; null while one of them runs, or none is queued."""
+    """Return why some tasks are queued; None while one of them is running, or none is queued."""
     if any(task.status == "running" for task in tasks):
         return None
     queued = next((task for task in tasks if task.status == "queued"), None)
@@ -97,9 +97,9 @@ def waits_in(tasks: Sequence[TaskView]) -> str | None:
 
 
 def of_task(task: TaskView) -> Activity | None:
-    """Return what a task does; null if it has said nothing."""
-    said = task.progress
-    if said is None:
+    """Return the activity of a task; None if it has reported none."""
+    reported = task.progress
+    if reported is None:
         return None
-    unit = _UNITS.get(task.kind) if said.step or said.max_steps else None
-    return Activity(said.phase, said.step, said.max_steps or None, unit, task.id)
+    unit = _UNITS.get(task.kind) if reported.step or reported.max_steps else None
+    return Activity(reported.phase, reported.step, reported.max_steps or None, unit, task.id)

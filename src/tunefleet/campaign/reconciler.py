@@ -1,6 +1,6 @@
-"""Looks after all campaigns of a server: one asyncio task for each that has something to do.
+"""Reconciler of all campaigns of a server: one asyncio task for each campaign that is due.
 
-A campaign that fails, waits or hangs holds up no other: each has its own task, its own lease and its own client.
+A campaign that fails, waits or hangs blocks no other: each has its own task, lease and client.
 """
 
 from __future__ import annotations
@@ -20,27 +20,30 @@ from tunefleet.client import AsyncClient
 from tunefleet.errors import TunefleetError
 from tunefleet.integrations.trackers import catalog, delivery
 from tunefleet.orchestrator.campaigns.engine_repository import TOPIC, Book
-from tunefleet.orchestrator.campaigns.tracking_outbox import Outbox, Untold
+from tunefleet.orchestrator.campaigns.tracking_outbox import Outbox, PendingDelivery
 from tunefleet.orchestrator.context import Core
 from tunefleet.settings import CampaignSettings, TrackingSettings, load
 
 log = logging.getLogger(__name__)
 
-# What is due is looked for when something changes; this often even if nothing does.
+# Due campaigns are looked for whenever something changes, and this often otherwise.
 LOOK_S: Final = 30.0
 FAULT_PAUSE_S: Final = 5.0
+# Pause after a campaign that was due but could not be claimed, so that the loop does not spin.
 IDLE_PAUSE_S: Final = 1.0
-"""After a campaign that seemed to want something, and did not."""
 
 
 class CampaignKeeper:
-    """Runs what is due of the campaigns of a server."""
+    """Runs the due campaigns of a server."""
 
     def __init__(self, core: Core, url: str, trust: ssl.SSLContext | None = None) -> None:
         self._core = core
-        self._book = Book(core)
+        self._repository = Book(core)
         self._engine = Engine(
-            self._book, load(CampaignSettings), lambda token: AsyncClient(url, token, trust=trust), clock=core.clock
+            self._repository,
+            load(CampaignSettings),
+            lambda token: AsyncClient(url, token, trust=trust),
+            clock=core.clock,
         )
         self._reporter = Reporter(Outbox(core), load(TrackingSettings), core.settings.data_dir / "tracking")
         self._work: dict[str, asyncio.Task[None]] = {}
@@ -48,29 +51,29 @@ class CampaignKeeper:
         self._seen = core.clock.wall()
 
     async def run_once(self) -> None:
-        """Start what is due, then wait until something else may be."""
+        """Start due campaigns, then wait until another one may be due."""
         if not self._begun:
-            await scratch_folder.clear(self._book.folder)
-            await self._book.begin()
+            await scratch_folder.clear(self._repository.folder)
+            await self._repository.begin()
             self._begun = True
         signals = self._core.signals
         seen = signals.version(TOPIC)
         await signals.wait(TOPIC, await self.start_due(), seen)
 
     async def start_due(self) -> float:
-        """Start to work on every campaign that may want something, and that nobody here works on.
+        """Start a task for every due campaign that has none.
 
         Returns:
-            In how many seconds to look again, unless something changes before.
+            Seconds until the next campaign is due.
         """
         now = self._core.clock.wall()
-        await self._book.look_at_clock(self._seen)
+        await self._repository.look_at_clock(self._seen)
         self._seen = now
-        due = await self._book.due()
+        due = await self._repository.due()
         for campaign_id, at in due.items():
             if at <= now:
                 self._start(campaign_id, self._engine.advance(campaign_id))
-        for state in await self._book.to_cancel():
+        for state in await self._repository.to_cancel():
             self._start(f"{state.campaign_id}/{state.number}", self._engine.end_order(state))
         for untold in await self._reporter.due():
             self._start(untold.key, self._reporter.tell(untold))
@@ -79,7 +82,7 @@ class CampaignKeeper:
         return min([LOOK_S, *(at - now for at in later if at > now)])
 
     async def close(self) -> None:
-        """Stop, and let somebody else have what is not done."""
+        """Stop, and release unfinished campaigns to other servers."""
         for task in self._work.values():
             task.cancel()
         await asyncio.gather(*self._work.values(), return_exceptions=True)
@@ -88,17 +91,17 @@ class CampaignKeeper:
         if key in self._work:
             work.close()
             return
-        self._work[key] = asyncio.create_task(self._attend(key, work), name=f"campaign {key}")
+        self._work[key] = asyncio.create_task(self._run(key, work), name=f"campaign {key}")
 
-    async def _attend(self, key: str, work: Coroutine[Any, Any, bool]) -> None:
+    async def _run(self, key: str, work: Coroutine[Any, Any, bool]) -> None:
         try:
             if not await work:
                 await asyncio.sleep(IDLE_PAUSE_S)
         except TunefleetError as error:
-            log.warning("The campaign %s is left to a later look: %s", key, error)
+            log.warning("Campaign %s failed; retrying later: %s", key, error)
             await asyncio.sleep(FAULT_PAUSE_S)
         except Exception:
-            log.exception("The campaign %s is left to a later look.", key)
+            log.exception("Campaign %s failed unexpectedly; retrying later.", key)
             await asyncio.sleep(FAULT_PAUSE_S)
         finally:
             self._work.pop(key, None)
@@ -106,39 +109,40 @@ class CampaignKeeper:
 
 
 class Reporter:
-    """Tells trackers what waits in the outbox."""
+    """Delivers the outbox to experiment trackers."""
 
     def __init__(self, outbox: Outbox, settings: TrackingSettings, folder: Path) -> None:
         self._outbox = outbox
         self._settings = settings
         self._folder = folder
-        # One child a tracker: a slow one holds up no other, and many cycles that wait do not start as many processes.
-        self._turns: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
+        # One subprocess per tracker: a slow tracker blocks no other, and many pending cycles do not start many
+        # processes.
+        self._locks: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
 
-    async def due(self) -> list[Untold]:
-        """Return what is to be told now."""
+    async def due(self) -> list[PendingDelivery]:
+        """Return the deliveries that are due now."""
         return await self._outbox.due()
 
     async def next_at(self) -> float | None:
-        """Return when something is to be told that is not to be told yet, in Unix time."""
+        """Return the Unix time when the next delivery is due that is not due yet."""
         return await self._outbox.next_at()
 
-    async def tell(self, untold: Untold) -> bool:
-        """Tell a tracker of a cycle, and store what came of it."""
+    async def tell(self, untold: PendingDelivery) -> bool:
+        """Deliver a cycle to its tracker, and record the result."""
         name, spec = untold.tracker, untold.state.spec
         if name not in catalog.chosen(spec, self._settings).names:
             await self._outbox.drop(untold)
             return True
-        async with self._turns[name]:
+        async with self._locks[name]:
             try:
-                place = await delivery.post(name, run_of(untold), self._folder, self._settings)
+                location = await delivery.post(name, run_of(untold), self._folder, self._settings)
             except TunefleetError as error:
                 log.warning("[%s] cycle %d: %s", untold.state.name, untold.state.number, error)
                 await self._outbox.failed(untold, str(error))
                 return True
             except Exception as error:
-                log.exception("[%s] cycle %d cannot be told.", untold.state.name, untold.state.number)
-                await self._outbox.failed(untold, f"The server has a fault ({type(error).__name__}).")
+                log.exception("[%s] cycle %d: tracker delivery crashed.", untold.state.name, untold.state.number)
+                await self._outbox.failed(untold, f"Internal server error ({type(error).__name__}).")
                 return True
-        await self._outbox.told(untold, place)
+        await self._outbox.delivered(untold, location)
         return True

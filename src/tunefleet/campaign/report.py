@@ -1,6 +1,6 @@
-"""What a tracker is told of a cycle: a pure function of what its steps have stored.
+"""The tracker run of a cycle: a pure function of its steps' outcomes.
 
-The keys of the Gradients scheduler are kept exactly, so that its charts go on; ours stand beside them.
+The keys of the Gradients scheduler are kept exactly, so that existing charts continue; ours are added.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from typing import Any
 from tunefleet.integrations.trackers.contract import Plain, TrackedRun
 from tunefleet.lifecycle.cycle import StepName
 from tunefleet.observability.scrub import scrub
-from tunefleet.orchestrator.campaigns.tracking_outbox import Untold
+from tunefleet.orchestrator.campaigns.tracking_outbox import PendingDelivery
 
 
-def run_of(untold: Untold) -> TrackedRun:
-    """Return the run of a cycle."""
+def run_of(untold: PendingDelivery) -> TrackedRun:
+    """Return the tracker run of a cycle."""
     state, done = untold.state, untold.state.outcomes
     candidate, ticket = done[StepName.SELECT]["candidate"], str(done[StepName.SUBMIT]["ticket"])
     suffix = f"-{untold.revision}" if untold.revision else ""
@@ -37,7 +37,7 @@ def run_of(untold: Untold) -> TrackedRun:
     )
 
 
-def _config(untold: Untold, candidate: Mapping[str, Any], ticket: str) -> Mapping[str, Any]:
+def _config(untold: PendingDelivery, candidate: Mapping[str, Any], ticket: str) -> Mapping[str, Any]:
     state, done = untold.state, untold.state.outcomes
     data, order, version = done[StepName.DATA], done[StepName.SUBMIT], done[StepName.RECORD]["version"]
     at = datetime.fromtimestamp(untold.recorded_at, UTC)
@@ -70,12 +70,12 @@ def _config(untold: Untold, candidate: Mapping[str, Any], ticket: str) -> Mappin
 
 
 def _merged(done: Mapping[StepName, Mapping[str, Any]]) -> str | None:
-    """Return the repository that the model was merged into or published as; a place of another kind by its URL."""
+    """Return the Hub repository of the merged or published model; another kind of location by its URL."""
     url = done[StepName.PUBLISH].get("url") or done[StepName.MERGE].get("url")
     return None if url is None else str(url).removeprefix("hf://")
 
 
-def _metrics(untold: Untold, candidate: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+def _metrics(untold: PendingDelivery, candidate: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
     done = untold.state.outcomes
     held_out, synth = done[StepName.SELECT]["loss"], candidate.get("synth_loss")
     said = candidate.get("test_loss")
@@ -99,7 +99,7 @@ def _metrics(untold: Untold, candidate: Mapping[str, Any]) -> Iterator[tuple[str
 
 
 def _measured(evaluation: Mapping[str, Any], candidate: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
-    """Yield what was measured beside the candidate's loss: of it, of the base and of the promoted model."""
+    """Yield the other metrics of the candidate, and those of the base and of the promoted model."""
     of = {"held_out": candidate, "base": evaluation.get("base"), "promoted_model": evaluation.get("promoted")}
     for model, measured in of.items():
         for metric, found in ((measured or {}).get("metrics") or {}).items():
@@ -117,6 +117,6 @@ def _is_number(value: Any) -> bool:
 
 
 def _plain(values: Mapping[str, Any]) -> dict[str, Plain]:
-    """Return what is known, without credentials in any text: a repository may have been named by a signed link."""
+    """Drop None values and redact credentials: a repository may have been given as a signed link."""
     known = {key: value for key, value in values.items() if value is not None}
     return {key: scrub(value) if isinstance(value, str) else value for key, value in known.items()}

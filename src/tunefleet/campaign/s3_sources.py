@@ -1,6 +1,6 @@
-"""Datasets in an S3 store: fetched with the campaign's keys, and kept on our server under their digest.
+"""Datasets in an S3 store: downloaded with the campaign's keys, and stored on our server by digest.
 
-No worker gets a key or a link. What has not changed in the store is not fetched again.
+Workers get no keys or links. An unchanged object is not downloaded again.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ KIND = "dataset"
 
 
 async def fetched(context: StepContext) -> dict[int, str]:
-    """Return the digest of each dataset that is in a store, by its number in the campaign.
+    """Return the digest of each dataset in an S3 store, by its index in the campaign.
 
     Raises:
-        CycleFailed: If no store is set up.
-        NotFoundError: If an object is not there.
-        MachineError: If the store refuses.
+        CycleFailed: If no store is configured.
+        NotFoundError: If an object does not exist.
+        MachineError: If the store refuses access.
         UnreachableError: If it does not answer.
     """
     wanted = {number: each for number, each in enumerate(context.spec.datasets) if each.s3 is not None}
@@ -32,8 +32,8 @@ async def fetched(context: StepContext) -> dict[int, str]:
 
 async def _digest(context: StepContext, dataset: CampaignDatasetSpec) -> str:
     bucket, _, key = (dataset.s3 or "").removeprefix("s3://").partition("/")
-    who = f"{dataset.s3} is in an object store"
-    store = await asyncio.to_thread(object_store.open_store, context.settings, who, bucket)
+    purpose = f"{dataset.s3} is in an object store"
+    store = await asyncio.to_thread(object_store.open_store, context.settings, purpose, bucket)
     try:
         version = await asyncio.to_thread(store.version, key)
         name = f"campaign-source-{hashlib.sha256(f'{dataset.s3} {version}'.encode()).hexdigest()[:24]}"
@@ -49,13 +49,13 @@ async def _digest(context: StepContext, dataset: CampaignDatasetSpec) -> str:
             artifact = await context.client.artifacts.push(path, name=name, kind=KIND)
         finally:
             await asyncio.to_thread(shutil.rmtree, folder, ignore_errors=True)
-        await context.log(f"{dataset.s3} is fetched: {artifact.size_bytes:,} bytes")
+        await context.log(f"{dataset.s3} downloaded: {artifact.size_bytes:,} bytes")
         return artifact.digest
     finally:
         await asyncio.to_thread(store.close)
 
 
 def _empty(folder: Path) -> None:
-    # What a process that was killed has left is of no use.
+    # A killed process may have left partial files.
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)

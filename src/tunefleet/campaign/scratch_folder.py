@@ -1,4 +1,4 @@
-"""A folder for the files of a step, which goes with them."""
+"""Temporary folders for the files of a step."""
 
 from __future__ import annotations
 
@@ -14,9 +14,10 @@ from tunefleet.errors import is_disk_full
 
 
 @contextlib.asynccontextmanager
-async def room(context: StepContext, what: str) -> AsyncIterator[Path]:
-    """Yield an empty folder beside the server's data; models are large, so that it is made and removed in threads."""
-    made = await asyncio.to_thread(_made, context.book.folder, what)
+async def step_folder(context: StepContext, what: str) -> AsyncIterator[Path]:
+    """Yield an empty folder on the disk of the server's data, removed afterwards."""
+    # In a thread, as its removal below: models are large.
+    made = await asyncio.to_thread(_made, context.repository.folder, what)
     try:
         yield made
     finally:
@@ -24,18 +25,18 @@ async def room(context: StepContext, what: str) -> AsyncIterator[Path]:
 
 
 async def clear(folder: Path) -> None:
-    """Remove what a process that was killed has left."""
+    """Remove the folders that a killed process has left."""
     await asyncio.to_thread(shutil.rmtree, folder, ignore_errors=True)
 
 
-def said_full(error: OSError, folder: Path) -> StepFailed | None:
-    """Return a fault of the system as a sentence, if it says that a disk is full; null if it says something else."""
+def disk_full_error(error: OSError, folder: Path) -> StepFailed | None:
+    """Convert an OSError to a StepFailed if the disk is full; None for any other error."""
     if not is_disk_full(error):
         return None
     where = error.filename if isinstance(error.filename, str) else folder
     return StepFailed(
-        f"There is no room left on the disk of the server for {where}.",
-        hint="Make room there, or move the server's data to a larger disk (TUNEFLEET_DATA).",
+        f"The server's disk is full: {where}.",
+        hint="Free disk space, or move the server's data to a larger disk (TUNEFLEET_DATA).",
     )
 
 

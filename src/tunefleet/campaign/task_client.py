@@ -1,4 +1,4 @@
-"""What steps ask of our own server: tasks, submitted under keys of the cycle's, followed until they have ended."""
+"""Runs tasks on our own server for a step: submitted with the cycle's idempotency keys, polled until they end."""
 
 from __future__ import annotations
 
@@ -17,48 +17,48 @@ from tunefleet.orchestrator.campaigns.status import same_reason
 from tunefleet.schemas.api import ArtifactView, SubmitRequest, TaskDetail, WorkflowView
 from tunefleet.spec.documents.campaign_document import CampaignSpec
 
-FIRST_LOOK_S: Final = 0.1
-LAST_LOOK_S: Final = 2.0
-_HOPELESS: Final = frozenset({TaskReason.BAD_INPUT.value, TaskReason.DIVERGED.value})
-"""Trying such a task again gives the same."""
-# It was not the task's own fault.
-_PASSING: Final = frozenset({
+FIRST_POLL_S: Final = 0.1
+LAST_POLL_S: Final = 2.0
+# A retry of such a task would fail the same way.
+_PERMANENT: Final = frozenset({TaskReason.BAD_INPUT.value, TaskReason.DIVERGED.value})
+# Not caused by the task itself.
+_TRANSIENT: Final = frozenset({
     TaskReason.NETWORK.value, TaskReason.DISK_FULL.value, TaskReason.KILLED.value, TaskReason.DELIVERY_FAILED.value,
     TaskReason.WORKER_LOST.value, TaskReason.ABORTED.value, TaskReason.CANCELLED_BY_USER.value,
 })  # fmt: skip
-# It may have been what else the machine did.
+# Possibly caused by other load on the machine.
 _BUSY: Final = frozenset({
     TaskReason.OUT_OF_MEMORY.value, TaskReason.TIMEOUT.value, TaskReason.STALLED.value, TaskReason.CRASHED.value
 })  # fmt: skip
-_BAD: Final = frozenset({"failed", "cancelled", "skipped"})
+_UNSUCCESSFUL: Final = frozenset({"failed", "cancelled", "skipped"})
 
 
 class TaskFailed(StepFailed):
     """A task has failed."""
 
-    def __init__(self, message: str, *, hint: str, passing: bool, busy: bool = False) -> None:
+    def __init__(self, message: str, *, hint: str, transient: bool, busy: bool = False) -> None:
         super().__init__(message, hint=hint)
-        self.passing = passing
+        self.transient = transient
         self.busy = busy
 
 
 def document(name: str, body: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the document of one task."""
+    """Return the workflow file of one task."""
     return {"apiVersion": "tunefleet/v1", "metadata": {"name": name}, "spec": dict(body)}
 
 
 def graph(name: str, nodes: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
-    """Return the document of several tasks, by their names; references in them say which waits for which."""
+    """Return the workflow file of several tasks by name; references between them define the dependencies."""
     return document(name, {"graph": {"nodes": [{"name": each, "spec": dict(body)} for each, body in nodes.items()]}})
 
 
 def digest_of(*what: Any) -> str:
-    """Return a digest of JSON values, the same however their keys are ordered."""
+    """Return a digest of JSON values that does not depend on the order of keys."""
     return hashlib.sha256(orjson.dumps(what, option=orjson.OPT_SORT_KEYS)).hexdigest()
 
 
 def model_of(spec: CampaignSpec, base: Base) -> dict[str, Any]:
-    """Return the blocks of a task that say which model it works on; see `inputs_of` for what stands in its place."""
+    """Return the spec blocks of a task's model; see `inputs_of` for an artifact that replaces it."""
     source: dict[str, Any] = {"identifier": base.repo}
     revision = spec.model.revision if base.repo == spec.model_repo else base.revision
     if revision is not None:
@@ -72,16 +72,16 @@ def model_of(spec: CampaignSpec, base: Base) -> dict[str, Any]:
 
 
 def runs_code(spec: CampaignSpec, base: Base) -> bool:
-    """Return whether code that comes with a model is run: the campaign trusts its own model, and what we make of it."""
+    """Return whether a model's code is run: only for the campaign's own model and models trained from it here."""
     return spec.model.trust_remote_code and not base.foreign
 
 
 def inputs_of(name: str, base: Base) -> dict[str, dict[str, str]]:
-    """Return what stands in the place of the model that a task names."""
+    """Return the artifact that replaces a task's model, as workflow inputs."""
     return {} if base.digest is None else {name: {"model.source.identifier": base.digest}}
 
 
-class Desk:
+class CampaignTaskClient:
     """Runs tasks for a step."""
 
     def __init__(self, context: StepContext) -> None:
@@ -91,23 +91,23 @@ class Desk:
     async def run(
         self, what: str, body: Mapping[str, Any], inputs: Mapping[str, Mapping[str, str]] | None = None
     ) -> list[TaskDetail]:
-        """Run a document of this cycle's, and return its tasks once all have completed.
+        """Run a workflow file of this cycle, and return its tasks once all have completed.
 
-        Submitted again, after a kill, it is the same workflow; one that has failed is run anew by the step's next try.
+        After a crash, submitting again returns the same workflow; a failed one is run again by the step's next retry.
 
         Args:
-            inputs: Task → pointer → digest of what travelled.
+            inputs: Task → pointer → digest of the uploaded file.
 
         Raises:
             StepFailed: If a task failed or was cancelled.
-            CycleFailed: If trying it again would give the same.
+            CycleFailed: If a retry would fail the same way.
         """
         state = self._context.state
         workflow = None
         for number in range(state.tries + 1):
             key = state.key(state.step, f"{what}/{number}")
             workflow = await self._submit(body, inputs, key)
-            if workflow.status not in _BAD:
+            if workflow.status not in _UNSUCCESSFUL:
                 break
         assert workflow is not None
         return await self._ended(workflow, what)
@@ -120,10 +120,10 @@ class Desk:
         *,
         leaves: Mapping[str, tuple[str, ...]],
     ) -> list[TaskDetail]:
-        """Run a document that any cycle may have run before: the tasks of a completed one are returned as they are.
+        """Run a workflow file that any cycle may share: the tasks of a completed run are reused.
 
         Args:
-            leaves: Task → artifacts of it that are needed; if one was removed, it is run anew.
+            leaves: Task → names of the artifacts that are needed; if one was removed, the workflow runs again.
         """
         page = await self._client.workflows.list(name=body["metadata"]["name"], status="completed", limit=1)
         if page.items:
@@ -137,7 +137,7 @@ class Desk:
         return set(names) <= left
 
     async def left(self, task_id: str, name: str) -> ArtifactView:
-        """Return an artifact that a task has left, by its name or kind, the newest one first.
+        """Return the newest artifact of a task with a name or kind.
 
         Raises:
             StepFailed: If there is none: it may have been removed.
@@ -145,7 +145,7 @@ class Desk:
         async for artifact in self._client.artifacts.iterate(task_id=task_id):
             if name in {artifact.name, artifact.kind}:
                 return artifact
-        raise StepFailed(f"The task {task_id} has left no {name}.", hint="It may have been removed; retry the cycle.")
+        raise StepFailed(f"The task {task_id} has no artifact {name}.", hint="It may be removed; retry the cycle.")
 
     async def find(self, name: str) -> WorkflowView | None:
         """Return the newest workflow of a name."""
@@ -163,37 +163,37 @@ class Desk:
         await self._context.log(f"{what}: {', '.join(task.id for task in workflow.tasks)}")
         ended = await self._poll(workflow, lambda found: found.status != "running")
         tasks = [await self._client.tasks.get(task.id) for task in ended.tasks]
-        bad = next((task for task in tasks if task.status != TaskStatus.COMPLETED and _blamed(task)), None)
+        bad = next((task for task in tasks if task.status != TaskStatus.COMPLETED and _is_root_cause(task)), None)
         bad = bad or next((task for task in tasks if task.status != TaskStatus.COMPLETED), None)
         if bad is not None:
             raise failure_of(bad, what)
         return tasks
 
     async def _poll(self, workflow: WorkflowView, over: Callable[[WorkflowView], bool]) -> WorkflowView:
-        pause_s, found, said = FIRST_LOOK_S, workflow, None
+        pause_s, found, logged = FIRST_POLL_S, workflow, None
         while not over(found):
             await asyncio.sleep(pause_s)
-            # Most tasks are placed within the first looks: only what takes longer is logged as a wait.
-            long, pause_s = pause_s >= LAST_LOOK_S, min(pause_s * 1.5, LAST_LOOK_S)
+            # Most tasks are scheduled within the first polls: only longer waits are logged.
+            long, pause_s = pause_s >= LAST_POLL_S, min(pause_s * 1.5, LAST_POLL_S)
             try:
                 found = await self._client.workflows.get(workflow.id)
                 waits = progress.waits_in(found.tasks)
             except UnreachableError as error:
-                # Our own server is busy, or stops: then this is cancelled.
+                # Our own server is busy, or is shutting down, which cancels this task.
                 waits = f"for the server, which does not answer: {error.message}"
             except NotFoundError:
                 raise StepFailed(f"The workflow {workflow.id} ({workflow.name}) was removed.") from None
             else:
-                told = progress.of_tasks(found.tasks)
-                if told is not None:
-                    await self._context.book.report(self._context.state, told)
-            if long and waits is not None and not same_reason(waits, said):
-                await self._context.log(f"waiting {waits}; checked again every {LAST_LOOK_S:g} s until it changes")
-            said = waits if long else said
+                activity = progress.of_tasks(found.tasks)
+                if activity is not None:
+                    await self._context.repository.report(self._context.state, activity)
+            if long and waits is not None and not same_reason(waits, logged):
+                await self._context.log(f"waiting {waits}; checked every {LAST_POLL_S:g} s until it changes")
+            logged = waits if long else logged
         return found
 
 
-def _blamed(task: TaskDetail) -> bool:
+def _is_root_cause(task: TaskDetail) -> bool:
     return task.reason not in {
         TaskReason.UPSTREAM_FAILED,
         TaskReason.UPSTREAM_CANCELLED,
@@ -203,17 +203,17 @@ def _blamed(task: TaskDetail) -> bool:
 
 
 def failure_of(task: TaskDetail, what: str) -> TaskFailed | CycleFailed:
-    """Return the error for a task that has not completed."""
+    """Return the error for a task that did not complete."""
     why = task.error or task.reason or "no reason was given"
     message = f"{what}: the task {task.id} has {task.status}: {why}"
-    hint = f"`tunefleet show {task.id}` tells more."
-    if task.reason in _HOPELESS:
+    hint = f"See `tunefleet show {task.id}`."
+    if task.reason in _PERMANENT:
         return CycleFailed(message, hint=hint)
-    return TaskFailed(message, hint=hint, passing=task.reason in _PASSING, busy=task.reason in _BUSY)
+    return TaskFailed(message, hint=hint, transient=task.reason in _TRANSIENT, busy=task.reason in _BUSY)
 
 
 def result_of(task: TaskDetail) -> Mapping[str, Any]:
-    """Return what the program of a completed task has left in `responses.json`."""
+    """Return the content of a completed task's `responses.json`."""
     result = task.result or {}
     inner = result.get("result")
     return inner if isinstance(inner, dict) else result

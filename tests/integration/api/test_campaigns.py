@@ -34,10 +34,10 @@ class Engine:
     """Somebody who goes through the steps of campaigns, on another thread than the server's."""
 
     def __init__(self, running: Running) -> None:
-        self.book = Book(running.core)
+        self.repository = Book(running.core)
 
     def take(self, id_: str) -> CycleState:
-        state = asyncio.run(self.book.take(id_, "test"))
+        state = asyncio.run(self.repository.take(id_, "test"))
         assert state is not None
         return state
 
@@ -46,13 +46,13 @@ class Engine:
 
     async def _to(self, state: CycleState | None, step: StepName | None) -> CycleState | None:
         while state is not None and state.step != step:
-            state = await self.book.done(state, {"of": state.step.value, "next_at": 0.0})
+            state = await self.repository.done(state, {"of": state.step.value, "next_at": 0.0})
         return state
 
     def cycle(self, id_: str, stage: Stage = Stage.PROMOTED) -> None:
         state = self.to(id_, StepName.RECORD)
         assert state is not None
-        asyncio.run(self.book.register(state, NewVersion(stage, "model", {"url": "hf://org/x"})))
+        asyncio.run(self.repository.register(state, NewVersion(stage, "model", {"url": "hf://org/x"})))
         asyncio.run(self._to(state, None))
 
 
@@ -71,7 +71,7 @@ def test_the_life_of_a_campaign(admin: httpx.Client, engine: Engine) -> None:
     assert shown["spec"]["model_repo"] == "org/model"
     assert admin.post("/campaigns/story/pause").json()["status"] == "paused"
     assert admin.post("/campaigns/story/resume").json()["status"] == "active"
-    asyncio.run(engine.book.failed(state, "node_training_failure", fatal=True))
+    asyncio.run(engine.repository.failed(state, "node_training_failure", fatal=True))
     retried = admin.post("/campaigns/story/retry", json={}).json()
     assert (retried["cycle"]["status"], retried["cycle"]["step"], retried["cycle"]["retried"]) == (
         "running",
@@ -120,14 +120,14 @@ def test_the_log_can_be_read_and_followed_from_where_it_was_left(admin: httpx.Cl
     id_ = apply(admin, "talks")
     state = engine.take(id_)
     for text in ("one", "two"):
-        asyncio.run(engine.book.log(state, "info", text))
+        asyncio.run(engine.repository.log(state, "info", text))
     found = admin.get("/campaigns/talks/log").json()
     assert [line["text"] for line in found["lines"]] == ["one", "two"]
     first = found["lines"][0]
     assert (first["campaign"], first["cycle"], first["step"], first["level"]) == ("talks", 0, "data", "info")
     with stream(admin, "/campaigns/talks/log/stream", headers={"Last-Event-ID": str(first["id"])}) as lines:
         assert json.loads(next(lines)["data"])["text"] == "two"
-        asyncio.run(engine.book.log(state, "error", "three"))
+        asyncio.run(engine.repository.log(state, "error", "three"))
         line = next(lines)
         assert (line["event"], json.loads(line["data"])["text"]) == ("line", "three")
     assert admin.get("/campaigns/talks/log", params={"after": found["next_id"]}).json()["lines"][0]["text"] == "three"
@@ -152,7 +152,7 @@ def test_a_campaign_reaches_with_its_token_what_a_member_reaches(
     admin: httpx.Client, running: Running, engine: Engine
 ) -> None:
     id_ = apply(admin, "acts")
-    token = asyncio.run(engine.book.token(id_))
+    token = asyncio.run(engine.repository.token(id_))
     with running.client(token) as own:
         task = own.get(f"/tasks/{submit(own)}").json()
         assert task["owner"] == "admin"

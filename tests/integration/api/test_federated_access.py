@@ -86,7 +86,7 @@ def test_a_worker_with_a_token_of_its_own_is_one_worker_whatever_it_calls_itself
     try:
         assert mine.upload(arrays(1))["round"] == 1
         archive = tarred(mine.members(arrays(2)))
-        for worker, words in ((other, "good for the worker lab-3 only"), (nobody, "has a token of its own")):
+        for worker, words in ((other, "valid for the worker lab-3 only"), (nobody, "needs a token of its own")):
             reply = worker.send(archive)
             assert (reply.status_code, words in reply.json()["message"]) == (403, True), reply.text
             joined = worker.client.put(f"/api/v1/federations/{made['id']}/members/{worker.name}", json={})
@@ -244,7 +244,7 @@ def test_a_token_that_leaked_is_taken_back_and_the_federation_goes_on(
             httpx.get(f"{running.url}/api/v1/tasks", headers=headers_of("bearer", made["token"])),
         ):
             assert refused.status_code == 401, refused.text
-            assert "was taken back" in refused.json()["detail"]
+            assert "was revoked" in refused.json()["detail"]
     assert admin.get(f"{where}/token").json() == good
     with workers(running, {**made, "token": good["token"]}, tmp_path, "1") as (one,):
         assert one.upload(arrays(3))["round"] == 2

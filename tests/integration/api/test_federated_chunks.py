@@ -124,9 +124,9 @@ def is_idle(reply: httpx.Response) -> bool:
         ("a.jsonl", "[1, 2]\n", "Line 1 of a.jsonl is not a JSON object"),
         ("a.jsonl", "\n\n", "has no rows"),
         ("a.parquet", "PAR1", "a.parquet of "),
-        ("a.jsonl.gz", "x", "cannot be cut into chunks; .jsonl, .ndjson, .csv, .tsv can"),
-        ("a.json", '[{"a": 1}]', "no file that can be cut"),
-        ("a.csv", "q,a\n1\n", "not as many fields"),
+        ("a.jsonl.gz", "x", "cannot be split into chunks (supported: .jsonl, .ndjson, .csv, .tsv)"),
+        ("a.json", '[{"a": 1}]', "no file that can be split"),
+        ("a.csv", "q,a\n1\n", "not have as many fields"),
         ("a.csv", b"q\n\xff\n", "is not UTF-8"),
     ],
 )

@@ -297,6 +297,6 @@ def test_what_a_campaign_does_comes_too(running: Running, admin: httpx.Client) -
     with watching(admin) as messages:
         (told,) = [each for each in _first(messages, "campaigns")[2]["cycles"] if each["campaign_id"] == id_]
         assert (told["cycle"], told["step"], told["activity"]) == (0, "merge", None)
-        asyncio.run(engine.book.report(state, Activity("merging", 40, 80, "MiB", "task-1")))
+        asyncio.run(engine.repository.report(state, Activity("merging", 40, 80, "MiB", "task-1")))
         (told,) = _first(messages, "campaigns")[2]["cycles"]
         assert (told["campaign_id"], told["activity"]["done"], told["activity"]["total"]) == (id_, 40, 80)

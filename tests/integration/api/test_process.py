@@ -163,7 +163,7 @@ def test_a_second_server_on_a_database_is_refused(
             monkeypatch.setenv("TUNEFLEET_DATABASE_URL", f"sqlite:///{tmp_path / 'c' / 'tunefleet.db'}")
             assert f"process {third.pid}" in refused(tmp_path / "b", free_port())
     monkeypatch.setenv("TUNEFLEET_DATABASE_URL", f"sqlite:///{one}")
-    with pytest.raises(StoreError, match="where this server looks for them"):
+    with pytest.raises(StoreError, match="or the bucket named here"):
         open_core(load(ServerSettings, data=tmp_path / "b"))
     open_core(load(ServerSettings, data=tmp_path / "a")).close()
 

@@ -11,7 +11,7 @@ import pytest
 
 from tests.integration.api.support import Running, is_problem
 from tunefleet.api.auth import cookie_name
-from tunefleet.orchestrator.access.login_throttle import AT_ONCE
+from tunefleet.orchestrator.access.login_throttle import BURST
 from tunefleet.settings import ServerSettings, load
 
 OWN = {"Sec-Fetch-Site": "same-origin"}
@@ -132,7 +132,7 @@ def test_whoever_fails_to_log_in_too_often_must_wait(running: Running, browser: 
         return browser.post(path, headers=headers, **body)  # type: ignore[arg-type]
 
     mine = "203.0.113.7"
-    for number in range(AT_ONCE - 1):
+    for number in range(BURST - 1):
         assert attempt(mine, f"tf_wrong{number}", "/login" if number % 2 else "/api/v1/session").status_code == 401
     assert attempt(mine, running.admin_key).status_code == 201  # a good one costs nothing
     assert attempt(mine, "tf_wrong").status_code == 401

@@ -112,7 +112,7 @@ def test_status_object_tells_where_a_job_stands(
     assert found["remaining_seconds"] >= 0
     wall = running.core.clock.wall
     monkeypatch.setattr(running.core, "clock", type(running.core.clock)(lambda: wall() + 301, lambda: 0.0))
-    assert "Nothing was heard of it for 30" in person.get(f"/local/{job_id}/status").json()["warning"]
+    assert "No reports for 30" in person.get(f"/local/{job_id}/status").json()["warning"]
 
 
 def test_states_follow_the_lifecycle(job: tuple[str, httpx.Client], person: httpx.Client, admin: httpx.Client) -> None:

@@ -63,25 +63,25 @@ def live(data: Path, url: str, name: str, cycles: int, at: int | str | None) -> 
             return ticket
 
     core = opened(data)
-    book = Crashing(SimpleNamespace(core=core), crash)  # type: ignore[arg-type]
+    repository = Crashing(SimpleNamespace(core=core), crash)  # type: ignore[arg-type]
     counted: dict[Any, Any] = {each: Counted(each, []) for each in STEPS}
     engine = Engine(
-        book,
+        repository,
         CampaignSettings(),
         lambda token: AsyncClient("http://127.0.0.1:9", token),
         find_provider=lambda _: lambda _settings, _client: Provider(),
         steps={**counted, **{step.name: step for step in (SubmitStep(), WaitStep(), SleepStep())}},
     )
-    asyncio.run(_run(core, book, engine, name, cycles))
+    asyncio.run(_run(core, repository, engine, name, cycles))
 
 
-async def _run(core: Core, book: Crashing, engine: Engine, name: str, cycles: int) -> None:
+async def _run(core: Core, repository: Crashing, engine: Engine, name: str, cycles: int) -> None:
     hours = INTERVAL_S / 3600
     wanted = spec(
         run_intervals={"min_hours": hours, "max_hours": hours}, budget={"cost_per_task": 2.0, "cost_per_second": 0.5}
     )
     (campaign,) = await service.apply(core, ADA, {name: wanted}, start=False)
-    await book.begin()
+    await repository.begin()
     while True:
         worked = await engine.advance(campaign.id)
         row = await core.read(lambda connection: campaigns.by_id(connection, campaign.id))

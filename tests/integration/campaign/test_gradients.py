@@ -112,7 +112,7 @@ async def test_a_task_that_never_says_its_rows_is_not_ordered_again_even_once_it
     api.statuses, now = [status], time.time()
     wanted = order(0, "InstructTextWithFixedDatasets", since=now)
     await provider.submit(wanted)
-    with pytest.raises(StepFailed, match=f"which rows the task {api.tasks[0]['id']} is trained on"):
+    with pytest.raises(StepFailed, match=f"does not show the rows of the task {api.tasks[0]['id']}"):
         await provider.find(wanted)
     later = order(1, "InstructTextWithFixedDatasets", since=now + 7200)
     assert await provider.find(later) is None, "that task was there long before this order"
@@ -142,7 +142,7 @@ REFUSALS: list[tuple[int, Any, type[Exception], str]] = [
     (401, {"detail": "Invalid API key"}, AuthError, "GRADIENTS_API_KEY"),
     (402, {"detail": "Insufficient balance"}, StepFailed, "Insufficient balance. Add credit"),
     (422, {"detail": [{"loc": ["body", "ds_repo"], "msg": "Field required", "input": KEY}]}, CycleFailed, "ds_repo"),
-    (429, {"detail": "Slow down"}, StepFailed, "takes no more orders for now: Slow down"),
+    (429, {"detail": "Slow down"}, StepFailed, "accepts no more orders for now: Slow down"),
     (404, {"detail": "Not Found"}, StepFailed, "GRADIENTS_API_URL"),
     (200, {"success": False, "task_id": None, "message": "queue full"}, StepFailed, "queue full"),
 ]
@@ -171,7 +171,7 @@ async def test_a_question_that_is_refused_gives_no_order_up(api: Gradients, prov
     ticket = await provider.submit(order())
     for place, ask in ((f"/v1/tasks/{ticket}", provider.look(ticket)), ("/v1/tasks/account/", provider.find(order()))):
         api.faults.append(Fault(place, 422, method="GET", body={"detail": "value is not a valid uuid"}))
-        with pytest.raises(StepFailed, match="answers 422") as raised:
+        with pytest.raises(StepFailed, match="returned 422") as raised:
             await ask
         assert not isinstance(raised.value, CycleFailed)
 
@@ -213,7 +213,7 @@ async def test_nothing_is_ordered_while_a_task_hides_its_rows(api: Gradients) ->
     campaigns.tickets.append(await provider.submit(earlier))
     assert await provider.find(wanted) is None, "that one is known to be another order's"
     ticket = await provider.submit(wanted)
-    with pytest.raises(StepFailed, match=f"which rows the task {ticket} is trained on"):
+    with pytest.raises(StepFailed, match=f"does not show the rows of the task {ticket}"):
         await provider.find(wanted)
     api.statuses = ["success"]
     assert await provider.find(wanted) == ticket
@@ -276,7 +276,7 @@ async def test_a_task_that_vanished_is_not_ordered_anew(api: Gradients, provider
     assert (await provider.look(ticket)).state == "running"
     api.tasks.clear()
     for _ in range(2):
-        with pytest.raises(StepFailed, match=r"does not know the task .*Nothing is ordered in its place"):
+        with pytest.raises(StepFailed, match=r"does not know the task .*paid for again"):
             await provider.look(ticket)
 
 

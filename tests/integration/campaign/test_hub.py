@@ -72,12 +72,12 @@ class Played:
     @property
     def context(self) -> Any:
         state = SimpleNamespace(name="daily", number=3, campaign_id="camp-1", key=lambda *_: "k")
-        book = SimpleNamespace(spend=self._nothing, report=self._report, published=self._none, folder=self.folder)
+        repository = SimpleNamespace(spend=self._nothing, report=self._report, published=self._none, folder=self.folder)
         provider = SimpleNamespace(name="gradients", look=self._look, fetches_from_store=False)
         client = SimpleNamespace(artifacts=SimpleNamespace(fetch=self._fetch))
         return SimpleNamespace(
             spec=self.spec, settings=self.settings, outcome=self.outcomes.__getitem__, log=self._log, state=state,
-            book=book, provider=provider, client=client, clock=SimpleNamespace(wall=lambda: 50.0),
+            repository=repository, provider=provider, client=client, clock=SimpleNamespace(wall=lambda: 50.0),
         )  # fmt: skip
 
     async def do(self, step: Any) -> Any:
@@ -132,7 +132,7 @@ async def test_what_was_made_waits_for_a_hub_that_is_away(hub: Hub, monkeypatch:
     waits = await cycle.do(WaitStep())
     assert isinstance(waits, Later)
     assert waits.until == 55.0
-    assert "what was made cannot be looked at: The hub cannot be reached for hf://m/whole" in waits.why
+    assert "the trained models cannot be inspected: The hub cannot be reached for hf://m/whole" in waits.why
     monkeypatch.setenv("HF_ENDPOINT", there)
     assert (await cycle.do(WaitStep()))["candidates"][0]["form"] == "model"
 
@@ -144,7 +144,7 @@ async def test_a_whole_model_is_taken_as_it_is_and_a_copy_is_published(hub: Hub,
     await cycle.choose(0)
     merged = await cycle.do(MergeStep())
     assert merged["url"] == "hf://m/whole"
-    assert "m/whole is a whole model: nothing is merged, it is taken as it is" in cycle.lines
+    assert "m/whole is a full model and is used without a merge" in cycle.lines
     assert (await cycle.do(PublishStep()))["url"] == str(to)
     assert {path.name for path in to.rglob("*")} == {"config.json", "model.safetensors", "tokenizer.json", "README.md"}
     assert (to / "model.safetensors").read_bytes() == WHOLE["model.safetensors"]
@@ -182,7 +182,7 @@ async def test_what_could_not_be_passed_on_is_no_candidate(hub: Hub) -> None:
     del hub.repos["m/whole"].branches["main"]["model.safetensors"]
     cycle = Played("m/whole", "m/lora")
     found = (await cycle.do(WaitStep()))["candidates"]
-    assert "m/whole has no weights as safetensors" in found[0]["fault"]
+    assert "m/whole has no safetensors weights" in found[0]["fault"]
     assert found[1]["fault"] is None
 
 

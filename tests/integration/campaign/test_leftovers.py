@@ -80,7 +80,7 @@ async def test_a_store_that_is_away_is_said_and_asked_again_only_at_the_end(
 ) -> None:
     away = context(f"http://127.0.0.1:{free_port()}", tmp_path, "camp-b")
     await object_store.clear(away)
-    assert any("files stay in the store for now" in text for text in away.said)
+    assert any("cannot remove files from the store yet" in text for text in away.said)
     with pytest.raises(UnreachableError):
         await object_store.clear(away, last=True)
 

@@ -160,7 +160,7 @@ def test_one_task_is_billed_and_the_rows_are_gone_at_its_end(
         log = [line.text for line in client.campaigns.log("paid").lines]
         told = json.dumps([client.campaigns.get("paid").model_dump(mode="json"), log])
     assert any("the provider is gradients: GRADIENTS_API_KEY is set" in line for line in log)
-    assert any(f"was placed before: {task['id']}" in line for line in log)
+    assert any(f"was already placed: {task['id']}" in line for line in log)
     for text in (told, (fleet.folder / "server.log").read_text()):
         for secret in (KEY, SECRET_KEY, "X-Amz-Signature"):
             assert secret not in text
@@ -225,7 +225,12 @@ def test_what_cannot_go_on_is_said_before_anything_is_paid_for(fleet: Fleet, api
         client.campaigns.apply({"wrong": wrong})
         until(lambda: client.campaigns.get("wrong").status == "held", lambda: client.campaigns.get("wrong"))
         found = client.campaigns.get("wrong")
-        for text in ("publish.to is none", "hf://ORG/NAME-{cycle}", "hours_to_complete is 160", "Write 144 at most"):
+        for text in (
+            "publish.to is none",
+            "hf://ORG/NAME-{cycle}",
+            "hours_to_complete is 160",
+            "Set it to 144 or less",
+        ):
             assert text in (found.reason or "")
         assert {step.name.value for step in found.cycle_list[0].steps} == {"data"}
         client.campaigns.stop("wrong")

@@ -177,7 +177,7 @@ async def test_a_job_that_was_forgotten_is_not_sent_again_but_by_a_person(jobs: 
     await ask()
     jobs.script = [{"status": "GONE"}]
     for _ in range(3):
-        with pytest.raises(StepFailed, match="does not know the job job-1 any more, and none is sent again"):
+        with pytest.raises(StepFailed, match="no longer knows the job job-1; no other is submitted"):
             await ask()
     assert len(jobs.sent) == 1
     assert (await ask(retried=1)).job == "job-2"
@@ -277,7 +277,7 @@ async def test_a_kill_while_a_job_runs_or_is_sent_pays_for_no_other(jobs: Jobs, 
     await asyncio.to_thread(kill_once, other.settings, place, lambda: len(jobs.sent) == 2)
     jobs.answering.set()
     for _ in range(2):
-        with pytest.raises(StepFailed, match="its id was lost with the answer: none is sent again"):
+        with pytest.raises(StepFailed, match="its id was lost with the response; no other is sent"):
             await other()
     assert len(jobs.sent) == 2
     assert isinstance(await other(retried=1), Waiting), "a person who retries sends another"
@@ -294,7 +294,7 @@ async def test_what_was_surely_not_taken_is_sent_again(jobs: Jobs, tmp_path: Pat
     jobs.refusal = None
     assert await ask() == Waiting("job-1", "IN_QUEUE", 2.0)
     jobs.refusal = 502
-    with pytest.raises(UnreachableError, match="whether it has taken the job is not known"):
+    with pytest.raises(UnreachableError, match="it is unknown whether it has accepted the job"):
         await ask("other")
     jobs.refusal = None
     with pytest.raises(StepFailed, match="none is sent again"):
@@ -366,12 +366,12 @@ async def test_the_step_waits_and_leaves_the_repository(jobs: Jobs, tmp_path: Pa
         spec=spec, settings=settings(jobs, tmp_path, use_runpod=True), outcome=outcomes.__getitem__, log=say,
         state=SimpleNamespace(kept=None, retried=0, outcomes={}, order_key="camp-1/0"), client=None,
         clock=SimpleNamespace(wall=lambda: 50.0),
-        book=SimpleNamespace(report=report, keep=keep, budget=budget, spend=spend),
+        repository=SimpleNamespace(report=report, keep=keep, budget=budget, spend=spend),
     )  # fmt: skip
     step = MergeStep()
     intent = await step.plan(context)
     assert intent["on"] == "runpod"
-    with pytest.raises(BudgetError, match="a merge costs 0 and up to 3600 for its time, and max_cost is 7200"):
+    with pytest.raises(BudgetError, match="a merge costs 0 plus up to 3600 for its duration, and max_cost is 7200"):
         await step.act(context, intent)
     assert jobs.sent == []
     room = True

@@ -221,7 +221,7 @@ def test_what_was_trained_on_shuffled_answers_is_refused_and_what_is_better_prom
         assert "Slow down" in held(client)
         client.campaigns.retry(NAME)
         until(lambda: api.tasks, lambda: said(client))
-        assert "answers 500" in held(client)
+        assert "returned 500" in held(client)
         client.campaigns.retry(NAME)
         order = outcome(reached(client, 0, "submit"), "submit")
         assert order["ticket"] == api.tasks[0]["id"]
@@ -266,7 +266,7 @@ def test_what_was_trained_on_shuffled_answers_is_refused_and_what_is_better_prom
         passed = outcome(recorded, "gate")
         assert passed["against"]["promoted"]["low"] > 0
         assert outcome(recorded, "merge")["taken"] == "miner/better"
-        assert "h-better (miner/better) is a whole model: nothing is merged, it is taken as it is" in said(client)
+        assert "h-better (miner/better) is a full model and is used without a merge" in said(client)
         weights = hub.repos[f"tester/{NAME}-2"].branches["main"]["model.safetensors"]
         assert weights == hub.repos["miner/better"].branches["main"]["model.safetensors"]
         assert version(client, 2).location == {"url": f"hf://tester/{NAME}-2"}
@@ -286,9 +286,9 @@ def _check_promoted(outside: Outside, client: Client, order: Mapping[str, Any]) 
     assert rows["chunk"]["rows"] <= 40
     assert rows["test"]["rows"] > 30
     log = said(client)
-    assert f"was placed before: {task['id']}" in log
+    assert f"was already placed: {task['id']}" in log
     for name in ("gone", "broken"):
-        assert f"a candidate cannot be measured, and is left out: h-{name} (miner/{name}): " in log
+        assert f"a candidate cannot be evaluated, and is left out: h-{name} (miner/{name}): " in log
     assert "The weights of the adapter" in log
     chosen = outcome(cycle, "select")
     assert chosen["candidate"]["ref"] == "miner/good"

@@ -51,13 +51,13 @@ def test_the_story_of_a_campaign_on_the_command_line(cli: Cli, engine: Engine, c
     assert cli("models").out == "No models yet.\n"
     started = cli("campaign", "start", "--config", config)
     assert "story (created) is active." in started.out
-    assert "resting (created) is paused. Its configuration says enabled: false." in started.out
+    assert "resting (created) is paused. Its configuration has enabled: false." in started.out
     id_ = cli("campaign", "show", "story", "--json").json["id"]
 
     state = engine.to(id_, StepName.WAIT)
     assert state is not None
-    asyncio.run(engine.book.log(state, "info", "The task t-1 is placed."))
-    asyncio.run(engine.book.later(state, 4e9, "t-1 trains"))
+    asyncio.run(engine.repository.log(state, "info", "The task t-1 is placed."))
+    asyncio.run(engine.repository.later(state, 4e9, "t-1 trains"))
     listed = cli("campaign", "list").out
     assert "wait: t-1 trains; next check in" in listed
     shown = cli("campaign", "show", "story").out
@@ -103,7 +103,7 @@ def test_models_and_lineage(cli: Cli, engine: Engine, config: Path) -> None:
 def test_a_held_campaign_says_why_and_what_to_do(cli: Cli, engine: Engine, config: Path) -> None:
     cli("campaign", "start", "--config", config, "story")
     id_ = cli("campaign", "show", "story", "--json").json["id"]
-    asyncio.run(engine.book.over_budget(engine.take(id_), BudgetError("10 are spent.", hint="Raise max_cost.")))
+    asyncio.run(engine.repository.over_budget(engine.take(id_), BudgetError("10 are spent.", hint="Raise max_cost.")))
     needs = "Needs you: correct the campaign's file, then `tunefleet campaign start story`."
     assert f"{needs} 10 are spent. Raise max_cost." in cli("campaign", "list").out
     assert needs in " ".join(cli("campaign", "show", "story").out.split())
@@ -129,7 +129,7 @@ def test_a_daemon_that_starts_again_lets_nothing_go_on_that_rests(
     specs = {"story": parse_campaigns(CONFIG)["story"]}
     _follow(client, specs, config.parent, Looks(), as_json=False)
     id_ = client.campaigns.get("story").id
-    asyncio.run(engine.book.over_budget(engine.take(id_), BudgetError("10 are spent.", hint="Raise max_cost.")))
+    asyncio.run(engine.repository.over_budget(engine.take(id_), BudgetError("10 are spent.", hint="Raise max_cost.")))
     needs = "Needs you: correct the campaign's file, then `tunefleet campaign start story`. 10 are spent."
     stopped, paused = (f"`tunefleet campaign {verb} story` lets it go on." for verb in ("start", "resume"))
     for status, way in (("held", needs), ("stopped", stopped), ("paused", paused)):
@@ -182,7 +182,7 @@ def test_a_model_on_the_server_is_exported_even_after_its_task_is_gone(
     state = engine.to(id_, StepName.RECORD)
     assert state is not None
     new = NewVersion(Stage.PROMOTED, "model", {"artifact_id": pushed.id})
-    version = asyncio.run(engine.book.register(state, new))
+    version = asyncio.run(engine.repository.register(state, new))
     client.artifacts.remove(pushed.id)
     fetched = cli("models", "export", "story", version.version, "--out", tmp_path / "out", "--json").json
     assert Path(fetched["path"], "model.safetensors").read_bytes() == b"weights"
@@ -193,10 +193,10 @@ def test_the_sdk_follows_log_and_events(client: Client, engine: Engine, config: 
     specs = parse_campaigns(CONFIG)
     (made,) = client.campaigns.apply({"followed": specs["story"]})
     state = engine.take(made.id)
-    asyncio.run(engine.book.log(state, "info", "first"))
+    asyncio.run(engine.repository.log(state, "info", "first"))
     lines = client.campaigns.follow_log("followed")
     assert next(lines).text == "first"
-    threading.Timer(0.2, lambda: asyncio.run(engine.book.log(state, "info", "second"))).start()
+    threading.Timer(0.2, lambda: asyncio.run(engine.repository.log(state, "info", "second"))).start()
     assert next(lines).text == "second"
     events = client.campaigns.follow("followed", after=0)
     assert [next(events).kind for _ in range(2)] == ["campaign.created", "campaign.cycle"]
@@ -205,7 +205,7 @@ def test_the_sdk_follows_log_and_events(client: Client, engine: Engine, config: 
 def test_what_a_step_does_is_followed_as_it_goes_on(client: Client, engine: Engine, config: Path) -> None:
     (made,) = client.campaigns.apply({"watched": parse_campaigns(CONFIG)["story"]})
     state = engine.take(made.id)
-    asyncio.run(engine.book.log(state, "info", "first"))
+    asyncio.run(engine.repository.log(state, "info", "first"))
     news = client.campaigns.watch("watched")
     first = next(news)
     assert isinstance(first, CampaignLine)
@@ -215,13 +215,13 @@ def test_what_a_step_does_is_followed_as_it_goes_on(client: Client, engine: Engi
     assert start.cycle is not None
     assert start.cycle.activity is None
     for done in (1, 2):
-        asyncio.run(engine.book.report(state, Activity("shuffling", done, 2, "rows")))
+        asyncio.run(engine.repository.report(state, Activity("shuffling", done, 2, "rows")))
         now = next(news)
         assert isinstance(now, CampaignView)
         assert now.cycle is not None
         assert now.cycle.activity is not None
         assert (now.cycle.activity.what, now.cycle.activity.done) == ("shuffling", done)
-    asyncio.run(engine.book.log(state, "info", "second"))
+    asyncio.run(engine.repository.log(state, "info", "second"))
     assert isinstance(second := next(news), CampaignLine)
     assert second.text == "second"
 

@@ -85,7 +85,7 @@ async def test_a_worker_may_move_and_may_be_left_alone(lab: Lab, receiver: Recei
     await told_at(lab, group, "w1", None)
     await publish(lab, group, 9.0)
     told = await deliver(lab)
-    assert (told[-1].state, told[-1].error) == ("failed", "The worker does not want to be told any more.")
+    assert (told[-1].state, told[-1].error) == ("failed", "The worker removed its callback URL.")
     assert len(told) == 2
 
 
@@ -110,7 +110,7 @@ async def test_an_address_that_may_not_be_reached_is_not_tried_again(lab: Lab, t
 
 async def test_who_may_not_take_part_is_not_told(lab: Lab, tmp_path: Path) -> None:
     group = await party(lab, tmp_path / "files", participants=["a", "b"])
-    with pytest.raises(ForbiddenError, match="x does not take part"):
+    with pytest.raises(ForbiddenError, match="x is not a participant"):
         await told_at(lab, group, "x", "https://example.org")
     with pytest.raises(InputError, match="The callback_url must start with"):
         await told_at(lab, group, "a", "ftp://example.org")
@@ -127,5 +127,5 @@ async def test_the_secret_may_be_the_makers_own(lab: Lab, receiver: Receiver, tm
     group = await party(lab, tmp_path / "files", callback_secret=own)
     assert group.made.callback_secret == own
     assert "callback_secret" not in (await service.get(lab.core, lab.admin, group.id)).spec
-    with pytest.raises(InputError, match="callback_secret cannot be used"):
+    with pytest.raises(InputError, match="callback_secret is not valid"):
         await party(lab, tmp_path / "files", callback_secret="short")

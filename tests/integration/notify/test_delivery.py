@@ -48,7 +48,7 @@ async def test_nothing_is_lost_while_a_receiver_is_down_and_the_order_stays(data
             clock.advance(6.0)
             told = await deliver(lab)
             assert len(receiver.seen) == 1
-            assert "127.0.0.1 answers 503." in {each.error for each in told}
+            assert "127.0.0.1 returned 503." in {each.error for each in told}
     async with opened(data, clock) as lab:
         clock.advance(60.0)
         with receiving(port) as receiver:
@@ -73,7 +73,7 @@ async def test_a_receiver_that_is_gone_for_a_day_is_given_up(lab: Lab, receiver:
         (told,) = await deliver(lab)
         assert told.tries == tries
         lab.clock.advance(1000.0)
-    assert (told.state, told.error) == ("failed", "127.0.0.1 answers 429.")
+    assert (told.state, told.error) == ("failed", "127.0.0.1 returned 429.")
     await deliver(lab)
     assert len(receiver.seen) == MIN_TRIES, "it is left alone"
 
@@ -83,7 +83,7 @@ async def test_a_refusal_is_final_and_holds_up_nothing(lab: Lab, receiver: Recei
     await run(lab)
     receiver.status = 410
     (told,) = await deliver(lab)
-    assert (told.state, told.error, told.next_try_at) == ("failed", "127.0.0.1 answers 410.", None)
+    assert (told.state, told.error, told.next_try_at) == ("failed", "127.0.0.1 returned 410.", None)
 
 
 @pytest.mark.parametrize(
@@ -126,7 +126,7 @@ async def test_a_redirect_that_keeps_the_message_is_followed(lab: Lab, receiver:
         assert (await channels.test(lab.core, lab.admin, "team")).sent
         assert [seen.path for seen in second.taken] == ["/new"]
         receiver.status = 302
-        assert (await channels.test(lab.core, lab.admin, "team")).error == "127.0.0.1 answers 302."
+        assert (await channels.test(lab.core, lab.admin, "team")).error == "127.0.0.1 returned 302."
 
 
 async def test_slack_and_discord_get_their_own_words_and_nobody_is_mentioned(lab: Lab, receiver: Receiver) -> None:
@@ -157,21 +157,21 @@ async def test_mail_is_sent_again_with_the_same_id(lab: Lab, mail: FakeMailServe
     task_id = await run(lab)
     mail.refuse = ["450 later"]
     (told,) = await deliver(lab)
-    assert (told.state, told.error) == ("waiting", "The mail server 127.0.0.1 answers 450: later.")
+    assert (told.state, told.error) == ("waiting", "The mail server 127.0.0.1 returned 450: later.")
     lab.clock.advance(6.0)
     (told,) = await deliver(lab)
     assert told.state == "sent"
     (message,) = mail.messages
     assert mail.recipients == ["ada@example.org"]
     assert mail.logins == ["pass@word"] * 2
-    assert message["Subject"] == "[tunefleet] hello is done"
+    assert message["Subject"] == "[tunefleet] hello is complete"
     assert message["From"] == "Fleet <fleet@example.org>"
     assert message["Message-ID"] == f"<{told.id}@example.org>"
-    assert f"Look further: tunefleet show {task_id}" in message.get_content()
+    assert f"Details: tunefleet show {task_id}" in message.get_content()
 
     mail.refuse = ["550 no such user"]
     reply = await channels.test(lab.core, lab.admin, "me")
-    assert reply.error == "The mail server 127.0.0.1 answers 550: no such user."
+    assert reply.error == "The mail server 127.0.0.1 returned 550: no such user."
     mail.password = "changed"
     reply = await channels.test(lab.core, lab.admin, "me")
     assert reply.error is not None

@@ -42,8 +42,8 @@ async def test_a_training_that_is_done_is_told_whole_and_signed(lab: Lab, receiv
     assert not verified(seen, secret, lab.clock.wall + 301.0), "somebody sends it again"
     said = seen.json
     assert said["id"] == seen.headers["webhook-id"] == told.id
-    assert said["text"] == ("The task train is done. It ran 3 h 5 min on gpu-1. Its last loss was 0.75, at step 4.")
-    assert (said["title"], said["command"]) == ("train is done", f"tunefleet show {task_id}")
+    assert said["text"] == ("The task train is complete. It ran 3 h 5 min on gpu-1. Its last loss was 0.75, at step 4.")
+    assert (said["title"], said["command"]) == ("train is complete", f"tunefleet show {task_id}")
     assert said["url"] == f"https://fleet.example.org/api/v1/tasks/{task_id}"
     assert (said["task"]["loss"], said["task"]["step"], said["task"]["runtime_s"]) == (0.75, 4, 11100.0)
 
@@ -51,7 +51,7 @@ async def test_a_training_that_is_done_is_told_whole_and_signed(lab: Lab, receiv
 @pytest.mark.parametrize(
     ("reason", "error", "event", "text"),
     [
-        ("bad_input", "The dataset has no field text", "failed", "failed: something that its document names cannot"),
+        ("bad_input", "The dataset has no field text", "failed", "failed: an input named in its workflow file is"),
         ("disk_full", None, "failed", "failed: the disk is full. It ran 75 s on w1."),
         ("diverged", "see https://u:pw@example.org/x", "failed", "see https://****@example.org/x. It ran"),
     ],
@@ -86,12 +86,12 @@ async def test_what_is_tried_again_is_told_too_and_a_channel_hears_what_it_wants
     await deliver(lab)
     said = {(seen.path, seen.json["event"], seen.json["title"]) for seen in receiver.taken}
     assert said == {
-        ("/memory", "out_of_memory", "hello ran out of memory, and is tried again"),
+        ("/memory", "out_of_memory", "hello ran out of memory, retrying"),
         ("/memory", "out_of_memory", "hello failed: out of memory"),
         ("/failures", "failed", "hello failed: out of memory"),
     }
     texts = [seen.json["text"] for seen in receiver.taken]
-    assert any(text.endswith("CUDA out of memory. It is tried again.") for text in texts)
+    assert any(text.endswith("CUDA out of memory. It will be retried.") for text in texts)
     assert (await lab.task(task_id)).status == "failed"
 
 
@@ -106,7 +106,7 @@ async def test_a_pause_a_stall_and_a_lost_worker_are_told(lab: Lab, receiver: Re
     await deliver(lab)
     # Two things of one moment: the worker itself belongs to somebody else.
     assert receiver.events == ["stalled", "worker_lost"]
-    assert "silent for 15 min" in receiver.taken[0].json["text"]
+    assert "Its last output was 15 min ago" in receiver.taken[0].json["text"]
     assert receiver.taken[1].json["text"].startswith("The task train lost its worker: w1 does not answer. It waits")
 
     await worker.register()
@@ -143,7 +143,7 @@ async def test_all_that_one_transaction_ends_is_told(lab: Lab, receiver: Receive
     assert {each["event"] for each in by_task.values()} == {"worker_lost"}
     assert by_task[None]["worker_id"] == "box"
     assert by_task[first]["text"].startswith("The task hello was interrupted: its worker does not answer.")
-    assert by_task[first]["text"].endswith("It is tried again.")
+    assert by_task[first]["text"].endswith("It will be retried.")
     # The ids are those of the event feed: whoever reads it there finds the same.
     assert [each.event_id for each in told] == sorted(each.event_id for each in told)
 
@@ -293,7 +293,7 @@ async def test_what_cannot_be_used_is_refused_at_once(lab: Lab, data: Path) -> N
     with pytest.raises(InputError, match="not signed"):
         await channel(lab, "https://hooks.slack.com/services/x", secret=new_secret())
     await channel(lab, "https://example.org/hook", secret=new_secret())
-    with pytest.raises(ConflictError, match="a channel team already"):
+    with pytest.raises(ConflictError, match="The channel team already exists"):
         await channel(lab, "https://example.org/hook")
     assert not is_secret("whsec_short")
     lab.core.close()
@@ -355,7 +355,7 @@ async def test_a_fault_in_the_words_undoes_nothing(
     monkeypatch.setattr(facts, "cases", broken)
     task_id = await run(lab)
     assert (await lab.task(task_id)).status == "completed"
-    assert "Nobody is told" in caplog.text
+    assert "Cannot create notifications" in caplog.text
 
 
 async def test_of_a_task_that_is_spread_the_whole_is_told(lab: Lab, receiver: Receiver) -> None:

@@ -104,7 +104,7 @@ def test_a_copy_of_a_data_folder_does_not_serve_beside_it(trio: Trio) -> None:
     shutil.copy(trio.folder / "data0" / "server.id", trio.folder / "data1")
     trio.begin(1)
     assert trio.processes[1].wait(60) == 1
-    assert "Another server is called srv-" in trio.log(1)
+    assert "Another server has the id srv-" in trio.log(1)
     until(lambda: trio.leader() == 0)
     assert trio.answers(0)
 
@@ -127,7 +127,7 @@ def test_a_server_with_other_files_is_refused_while_others_serve(
         database.write(lambda connection: server_rows.be_here(connection, row)).result()
 
     monkeypatch.setattr(storage_marker.time, "sleep", lives)
-    with pytest.raises(StoreError, match="keep their files elsewhere"):
+    with pytest.raises(StoreError, match="use a file store other than"):
         open_core(settings("c"))
     # Nobody lives: the files were moved, and whoever says so has their new place marked.
     monkeypatch.setattr(storage_marker.time, "sleep", lambda _: None)

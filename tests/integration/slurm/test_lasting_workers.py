@@ -89,7 +89,7 @@ def test_workers_come_once_run_tasks_and_end(
 
 
 def test_a_server_that_asks_no_slurm_refuses_a_task_for_it(client: Client) -> None:
-    with pytest.raises(SpecError, match=r"this server asks no Slurm for nodes .*TUNEFLEET_SLURM=true"):
+    with pytest.raises(SpecError, match=r"Slurm is not enabled on this server .*TUNEFLEET_SLURM=true"):
         client.submit(document())
 
 

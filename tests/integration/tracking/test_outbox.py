@@ -80,7 +80,7 @@ async def test_what_could_not_be_told_is_told_later(lab: Lab, alone: Path, monke
     assert first.error.startswith("mlflow has not taken it")
     assert first.retry_at is not None
     assert first.retry_at.timestamp() == pytest.approx(lab.clock.wall + pause_s(1))
-    assert any("warning: mlflow is not told of the cycle" in line for line in await lines(lab, id_))
+    assert any("warning: cannot record the cycle in mlflow" in line for line in await lines(lab, id_))
     assert "mlflow: not told yet, after 1 attempt: mlflow has not taken it" in on_screen(found)
     assert await tell_all(telling) == 0, "not before its time"
 

@@ -21,7 +21,7 @@ from tunefleet.orchestrator.campaigns.cycle_state import ModelVersion
 
 
 @pytest.mark.parametrize(
-    ("reason", "kind", "passing"),
+    ("reason", "kind", "transient"),
     [
         ("bad_input", CycleFailed, None),
         ("diverged", CycleFailed, None),
@@ -32,12 +32,12 @@ from tunefleet.orchestrator.campaigns.cycle_state import ModelVersion
     ],
 )
 def test_a_paid_model_is_not_lost_because_a_worker_was(
-    reason: str, kind: type[Exception], passing: bool | None
+    reason: str, kind: type[Exception], transient: bool | None
 ) -> None:
     task: Any = SimpleNamespace(id="task-1", status="failed", reason=reason, error="torn")
     error = failure_of(task, "candidate-0")
     assert type(error) is kind
-    assert getattr(error, "passing", None) is passing
+    assert getattr(error, "transient", None) is transient
     assert "candidate-0: the task task-1 has failed: torn" in str(error)
 
 
@@ -76,15 +76,15 @@ def test_a_candidate_is_not_left_out_because_a_worker_had_too_much_to_do(
     reason: str, tries: int, left_out: bool
 ) -> None:
     task: Any = SimpleNamespace(id="task-1", status="failed", reason=reason, error="torn")
-    assert evaluate._is_none(failure_of(task, "candidate-0"), tries) is left_out
+    assert evaluate._leave_out(failure_of(task, "candidate-0"), tries) is left_out
 
 
 def _task(status: str, why: str | None = None) -> Any:
     return SimpleNamespace(id="task-1", status=status, why=why, progress=None, kind="data", reason=None)
 
 
-FULL = "waiting for a worker: task-1 is queued (worker-1 is full); checked again every 0 s until it changes"
-GONE = "waiting for the server, which does not answer: Refused.; checked again every 0 s until it changes"
+FULL = "waiting for a worker: task-1 is queued (worker-1 is full); checked every 0 s until it changes"
+GONE = "waiting for the server, which does not answer: Refused.; checked every 0 s until it changes"
 
 
 @pytest.mark.parametrize(
@@ -100,8 +100,8 @@ GONE = "waiting for the server, which does not answer: Refused.; checked again e
 async def test_a_task_that_waits_for_long_is_logged_once_for_each_reason(
     monkeypatch: pytest.MonkeyPatch, last_s: float, looks: list[Any], said: list[str]
 ) -> None:
-    monkeypatch.setattr(task_client, "FIRST_LOOK_S", 0.0)
-    monkeypatch.setattr(task_client, "LAST_LOOK_S", last_s)
+    monkeypatch.setattr(task_client, "FIRST_POLL_S", 0.0)
+    monkeypatch.setattr(task_client, "LAST_POLL_S", last_s)
     left, logged = [*looks, _task("completed")], []
 
     async def create(*given: Any) -> Any:
@@ -124,7 +124,7 @@ async def test_a_task_that_waits_for_long_is_logged_once_for_each_reason(
         client=SimpleNamespace(
             workflows=SimpleNamespace(create=create, get=get), tasks=SimpleNamespace(get=nothing)
         ),
-        book=SimpleNamespace(report=nothing), state=state, log=log,
+        repository=SimpleNamespace(report=nothing), state=state, log=log,
     )  # fmt: skip
-    await task_client.Desk(context).run("rows", {})
+    await task_client.CampaignTaskClient(context).run("rows", {})
     assert logged == ["rows: task-1", *said]

@@ -197,7 +197,7 @@ async def test_an_order_is_asked_for_where_it_was_placed_whatever_is_set_by_now(
     if stopped:
         await service.stop(lab.core, lab.admin, id_)
         (left,) = await Book(lab.core).to_cancel()
-        with pytest.raises(TunefleetError, match=r"was placed at gradients, .*needs a key"):
+        with pytest.raises(TunefleetError, match=r"placed at gradients: .*needs a key"):
             await at("local", ours).end_order(left)
         await at("gradients", theirs).end_order(left)
         assert theirs.cancelled == [f"ticket-{id_}/0"]
@@ -206,7 +206,7 @@ async def test_an_order_is_asked_for_where_it_was_placed_whatever_is_set_by_now(
         found = await seen(lab, id_)
         assert found.cycle is not None
         assert (found.cycle.status, found.cycle.step) == ("running", "wait")
-        assert "Give gradients back what it needs" in (found.cycle.error or "")
+        assert "Restore the configuration of gradients" in (found.cycle.error or "")
         assert (found.cycle.error or "").startswith("Needs you: `tunefleet campaign retry daily`. ")
     assert "local" not in asked
     assert ours.orders == ours.cancelled == []
@@ -234,7 +234,7 @@ async def test_a_step_that_needs_a_person_says_what_to_type(lab: Lab, error: Ste
     assert (found.cycle.error or "").startswith(said)
     lines = (await history.read_log(lab.core, lab.admin, id_)).lines
     assert lines[-1].text.startswith(said)
-    assert "Failure 1 of 2; tried again in " in lines[-1].text
+    assert "Failure 1 of 2; retrying in " in lines[-1].text
     lab.clock.advance(120)
     held = await run(lab, id_, Shop(), step)
     assert (held.reason or "").startswith(
@@ -252,7 +252,7 @@ async def test_an_order_whose_fate_nobody_knows_says_what_to_type(lab: Lab) -> N
     assert found.cycle is not None
     assert found.cycle.error == "Needs you: `tunefleet campaign retry daily`. It cannot be told."
     texts = [each.text for each in (await history.read_log(lab.core, lab.admin, id_)).lines]
-    assert f"waiting for played, which is asked for the order {id_}/0" in texts
+    assert f"looking up the order {id_}/0 at played" in texts
 
 
 @pytest.mark.parametrize("killed", [False, True])
@@ -264,7 +264,7 @@ async def test_the_sleep_between_two_cycles_is_said_with_its_end(lab: Lab, kille
         await Book(lab.core).release(state)
     await run(lab, id_, Shop())
     texts = [each.text for each in (await history.read_log(lab.core, lab.admin, id_)).lines]
-    said = "the cycle is complete; waiting for the next one: it opens in 5 h 0 min, until 2027-01-15 13:00 UTC"
+    said = "the cycle is complete; the next one opens in 5 h 0 min, until 2027-01-15 13:00 UTC"
     assert texts[-1] == said
 
 
@@ -306,7 +306,7 @@ async def test_a_stopped_campaign_cancels_its_task(lab: Lab) -> None:
 async def test_a_task_that_cannot_be_cancelled_is_tried_again_after_a_while_and_spoken_of(
     lab: Lab, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    id_, book = await made(lab), Book(lab.core)
+    id_, repository = await made(lab), Book(lab.core)
     shop = Shop(states={f"ticket-{id_}/0": "running"})
     await run(lab, id_, shop)
     await service.stop(lab.core, lab.admin, id_)
@@ -317,18 +317,21 @@ async def test_a_task_that_cannot_be_cancelled_is_tried_again_after_a_while_and_
     with monkeypatch.context() as patched:
         patched.setattr(Played, "cancel", away)
         for pause_s in (60, 120):
-            (left,) = await book.to_cancel()
+            (left,) = await repository.to_cancel()
             with pytest.raises(UnreachableError):
                 await engine(lab, shop, Points()).end_order(left)
-            assert await book.to_cancel() == []
+            assert await repository.to_cancel() == []
             lab.clock.advance(pause_s * 0.8)
-            assert await book.to_cancel() == []
+            assert await repository.to_cancel() == []
             lab.clock.advance(pause_s * 0.4)
     lines = (await history.read_log(lab.core, lab.admin, id_)).lines
-    assert "could not be cancelled, and may go on at its provider: The provider does not answer." in lines[-1].text
-    (left,) = await book.to_cancel()
+    assert (
+        "could not be cancelled, and may still be running at its provider: The provider does not answer."
+        in lines[-1].text
+    )
+    (left,) = await repository.to_cancel()
     await engine(lab, shop, Points()).end_order(left)
-    assert (shop.cancelled, await book.to_cancel()) == ([f"ticket-{id_}/0"], [])
+    assert (shop.cancelled, await repository.to_cancel()) == ([f"ticket-{id_}/0"], [])
 
 
 async def test_a_task_in_whose_place_another_is_ordered_is_cancelled_first_and_its_time_is_paid(lab: Lab) -> None:
@@ -351,7 +354,7 @@ async def test_a_task_is_cancelled_whose_cycle_is_stopped_before_another_is_orde
     await retries.retry(lab.core, lab.admin, id_, CampaignRetry(step=StepName.UPLOAD))
     await service.stop(lab.core, lab.admin, id_)
     (left,) = await Book(lab.core).to_cancel()
-    with pytest.raises(ConflictError, match="yet to be cancelled"):
+    with pytest.raises(ConflictError, match="not cancelled at its provider yet"):
         await retries.retry(lab.core, lab.admin, (await made(lab, start=True)), CampaignRetry(cycle=0))
     await engine(lab, shop, Points()).end_order(left)
     assert (shop.orders, shop.cancelled) == ([f"{id_}/0"], [f"ticket-{id_}/0"])

@@ -108,5 +108,5 @@ async def test_the_candidate_is_chosen_by_what_the_gate_measures() -> None:
 
     assert (await chosen("loss"), await chosen("accuracy")) == ("low", "right")
     assert lines == [
-        "low is chosen: held-out loss 0.3000", "right is chosen: held-out loss 0.4000, accuracy 0.7500"
+        "low is selected: eval loss 0.3000", "right is selected: eval loss 0.4000, accuracy 0.7500"
     ]  # fmt: skip

@@ -55,7 +55,7 @@ class Sending(Counted):
 async def test_what_is_counted_in_threads_is_told_while_it_goes_on(
     lab: Lab, monkeypatch: pytest.MonkeyPatch, failing: bool
 ) -> None:
-    monkeypatch.setattr(progress, "TELL_S", 0.01)
+    monkeypatch.setattr(progress, "REPORT_S", 0.01)
     step, id_ = Sending(lab, failing), await made(lab)
     await engine(lab, Shop(), Points(), real=[step]).advance(id_)
     told = [(each.what, each.done, each.total, each.unit, each.of) for each in step.seen]
@@ -122,7 +122,7 @@ async def test_a_wait_for_a_worker_says_for_which_task_and_why(status: str, why:
 
 
 async def test_what_cannot_be_told_fails_nothing(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(progress, "TELL_S", 0.01)
+    monkeypatch.setattr(progress, "REPORT_S", 0.01)
     told, report = 0, Book.report
 
     async def failing(self: Book, *given: Any) -> None:

@@ -11,7 +11,7 @@ from tests.unit.orchestrator.lab import Lab
 from tunefleet.campaign.report import run_of
 from tunefleet.integrations.trackers.contract import TrackedRun
 from tunefleet.orchestrator.campaigns import retries
-from tunefleet.orchestrator.campaigns.tracking_outbox import Outbox, Untold
+from tunefleet.orchestrator.campaigns.tracking_outbox import Outbox, PendingDelivery
 
 DOCUMENT_CONFIG = {
     "merged_model_repo", "model_repo", "previously_finetuned_model_repo", "original_model_repo", "timestamp", "task_id",
@@ -20,7 +20,7 @@ DOCUMENT_CONFIG = {
 DOCUMENT_METRICS = {"test_loss", "synth_loss", "weighted_loss", "score"}
 
 
-async def told(lab: Lab, **said: object) -> tuple[Untold, TrackedRun]:
+async def told(lab: Lab, **said: object) -> tuple[PendingDelivery, TrackedRun]:
     id_ = await made(lab, wandb_project="charts", random_seed=45)
     await recorded(lab, id_, trackers=("wandb",), **said)
     (untold,) = await Outbox(lab.core).due()
@@ -82,7 +82,7 @@ async def test_no_credential_is_told(lab: Lab) -> None:
 async def test_a_cycle_whose_model_is_merged_again_is_another_run(lab: Lab) -> None:
     untold, first = await told(lab)
     outbox = Outbox(lab.core)
-    await outbox.told(untold, "here")
+    await outbox.delivered(untold, "here")
     assert await outbox.due() == []
     await retries.remerge(lab.core, ADA, untold.state.campaign_id)
     assert await outbox.due() == []
@@ -90,5 +90,5 @@ async def test_a_cycle_whose_model_is_merged_again_is_another_run(lab: Lab) -> N
     (anew,) = await outbox.due()
     second = run_of(anew)
     assert (second.id, second.name) == (f"{first.id}-1", f"{first.name}_remerged")
-    await outbox.told(untold, "late")
+    await outbox.delivered(untold, "late")
     assert len(await outbox.due()) == 1, "what was told of the earlier one is not told of this one"

@@ -15,7 +15,7 @@ from tests.unit.campaign.played import Counted, Points, Shop, engine
 from tests.unit.orchestrator.campaigns.desk import made
 from tests.unit.orchestrator.lab import Lab
 from tunefleet.campaign.contract import Later, Outcome, StepContext
-from tunefleet.campaign.scratch_folder import clear, room, said_full
+from tunefleet.campaign.scratch_folder import clear, disk_full_error, step_folder
 from tunefleet.lifecycle.cycle import StepName
 from tunefleet.orchestrator.campaigns import service
 from tunefleet.orchestrator.campaigns.engine_repository import Book
@@ -32,14 +32,14 @@ async def test_it_is_removed_apart_from_the_loop_and_what_a_kill_has_left_with_t
         remove(path, **how)
 
     monkeypatch.setattr(shutil, "rmtree", seen)
-    context: Any = SimpleNamespace(book=Book(lab.core))
-    async with room(context, "publish") as folder:
+    context: Any = SimpleNamespace(repository=Book(lab.core))
+    async with step_folder(context, "publish") as folder:
         assert folder.is_relative_to(lab.core.settings.data_dir)
         (folder / "model.safetensors").write_bytes(b"all of it")
     assert not folder.exists()
     left = folder.parent / "publish-of-a-dead-one"
     left.mkdir()
-    await clear(context.book.folder)
+    await clear(context.repository.folder)
     assert not left.exists()
     assert threading.main_thread() not in removed_in
     assert len(removed_in) == 2
@@ -49,7 +49,7 @@ class Fetching(Counted):
     """Meets what a model meets that is larger than the disk."""
 
     async def act(self, context: StepContext, intent: Outcome) -> Outcome | Later:
-        async with room(context, "publish") as folder:
+        async with step_folder(context, "publish") as folder:
             raise OSError(errno.ENOSPC, "No space left on device", str(folder / "model.safetensors"))
 
 
@@ -58,7 +58,7 @@ async def test_a_full_disk_is_said_to_be_full_and_another_fault_is_not(lab: Lab)
     await engine(lab, Shop(), Points(), real=[Fetching(StepName.PUBLISH, [])]).advance(id_)
     shown = (await service.get(lab.core, lab.admin, id_)).cycle_list[0]
     assert shown.error is not None
-    assert shown.error.startswith(f"There is no room left on the disk of the server for {Book(lab.core).folder}")
-    assert "model.safetensors. Make room there" in shown.error
+    assert shown.error.startswith(f"The server's disk is full: {Book(lab.core).folder}")
+    assert "model.safetensors. Free disk space" in shown.error
     assert list(Book(lab.core).folder.iterdir()) == []
-    assert said_full(PermissionError(errno.EACCES, "no"), Path("x")) is None
+    assert disk_full_error(PermissionError(errno.EACCES, "no"), Path("x")) is None

@@ -31,7 +31,7 @@ def context(given: CampaignSpec, *published: int, provider: str = "gradients", c
         spec=given,
         settings=KEYED,
         provider=SimpleNamespace(name=provider),
-        book=SimpleNamespace(published=versions),
+        repository=SimpleNamespace(published=versions),
         state=SimpleNamespace(name="daily runs!", number=cycle),
     )
 
@@ -49,8 +49,8 @@ def test_the_documents_file_and_account_are_enough() -> None:
     [
         ({}, CampaignSettings(), "HF_USERNAME and HF_TOKEN"),
         ({"publish": {"to": "./models"}}, KEYED, "publish.to is ./models"),
-        ({"model_repo": "builtin:gsm8k-llama-2m"}, KEYED, "Name a model of the hub"),
-        ({"hours_to_complete": 145}, KEYED, "Write 144 at most"),
+        ({"model_repo": "builtin:gsm8k-llama-2m"}, KEYED, "Set model_repo to a model from the Hub"),
+        ({"hours_to_complete": 145}, KEYED, "Set it to 144 or less"),
     ],
 )
 def test_what_gradients_could_not_go_on_with_is_a_fault(
@@ -84,10 +84,10 @@ async def test_a_base_that_another_version_has_written_over_is_not_ordered(monke
     monkeypatch.setattr(paid_training_checks, "is_public", lambda repo, _: repo == "me/open")
     mine = Base("daily-v2", version=2, digest="d", url="hf://me/open")
     await paid_training_checks.check_base(context(spec(), 1, 2), mine)
-    with pytest.raises(StepFailed, match="holds version 3 by now, and version 2 is promoted"):
+    with pytest.raises(StepFailed, match="now has version 3, but version 2 is promoted"):
         await paid_training_checks.check_base(context(spec(), 2, 3), mine)
     await paid_training_checks.check_base(context(spec(), 2, 3, provider="local"), mine)
-    with pytest.raises(StepFailed, match="public repositories only, and hf://me/closed is none"):
+    with pytest.raises(StepFailed, match="public repositories only, and hf://me/closed is not public"):
         await paid_training_checks.check_base(context(spec(), 2), Base("daily-v2", version=2, url="hf://me/closed"))
     with pytest.raises(CycleFailed, match=r"publish\.to"):
         await paid_training_checks.check_base(context(spec()), Base("daily-v2", version=2, digest="d"))

@@ -42,7 +42,7 @@ class Asked:
 
 
 async def ask(monkeypatch: pytest.MonkeyPatch, wanted: CampaignSpec, desk: Asked, **settings: Any) -> Any:
-    monkeypatch.setattr(base_model_check, "Desk", lambda context: desk)
+    monkeypatch.setattr(base_model_check, "CampaignTaskClient", lambda context: desk)
     provider = SimpleNamespace(fetches_from_store=False, name="local")
     context: Any = SimpleNamespace(spec=wanted, settings=CampaignSettings(**settings), provider=provider)
     return await base_model_check.verified(context)
@@ -87,7 +87,7 @@ async def test_a_model_with_another_tokenizer_takes_the_place_of_the_base(monkey
 
 
 async def test_only_what_trying_again_does_not_mend_is_the_files_fault(monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(Misconfigured, match=r"org/base cannot be trained, and nothing was ordered\. why"):
+    with pytest.raises(Misconfigured, match=r"org/base cannot be trained; nothing was ordered\. why"):
         await ask(monkeypatch, spec(), Asked(CycleFailed("why")))
     with pytest.raises(StepFailed, match="the worker was lost"):
         await ask(monkeypatch, spec(), Asked(StepFailed("the worker was lost")))

@@ -31,7 +31,7 @@ def context(found: Progress, **submitted: Any) -> Any:
 
 
 async def test_a_task_that_names_no_model_is_asked_again_and_never_ordered_again() -> None:
-    with pytest.raises(StepFailed, match="names no model") as raised:
+    with pytest.raises(StepFailed, match="lists no model") as raised:
         await WaitStep().act(context(Progress("succeeded", "success")), {"ticket": "t"})
     assert not isinstance(raised.value, CycleFailed), "the next cycle would order it anew"
     with pytest.raises(CycleFailed, match="has failed: failure"):
@@ -42,7 +42,7 @@ async def test_a_task_that_names_no_model_is_asked_again_and_never_ordered_again
 async def test_it_is_said_when_the_links_of_a_task_have_ended(until: float | None, late: bool) -> None:
     found = await WaitStep().act(context(Progress("running", "pending"), links_until=until), {"ticket": "t"})
     assert isinstance(found, Later)
-    assert ("the links to its rows have ended" in found.why) is late
+    assert ("the links to its rows have expired" in found.why) is late
     assert ("`tunefleet campaign stop daily` ends it" in found.why) is late
 
 
@@ -52,6 +52,6 @@ async def test_a_task_that_does_not_end_is_left_to_a_person(hours_ago: float, wa
     if waits:
         assert isinstance(await WaitStep().act(asked, {"ticket": "t"}), Later)
         return
-    with pytest.raises(StepFailed, match=r"not over more than a day after them: a_status_of_tomorrow\.") as raised:
+    with pytest.raises(StepFailed, match=r"more than a day overdue: a_status_of_tomorrow\.") as raised:
         await WaitStep().act(asked, {"ticket": "t"})
     assert not isinstance(raised.value, CycleFailed), "nothing is ordered in its place"

@@ -36,7 +36,7 @@ def outcomes(*, trackers: tuple[str, ...], **said: Any) -> dict[str, dict[str, A
 
 async def recorded(lab: Lab, id_: str, *, trackers: tuple[str, ...], **said: Any) -> None:
     """Let a campaign go through its next cycle, to its end."""
-    book = Book(lab.core)
-    state = await taken(book, id_)
-    await book.spend(state, "task", 2.5, f"{id_}/{state.number}")
-    assert await go(book, state, to=None, **outcomes(trackers=trackers, **said)) is None
+    repository = Book(lab.core)
+    state = await taken(repository, id_)
+    await repository.spend(state, "task", 2.5, f"{id_}/{state.number}")
+    assert await go(repository, state, to=None, **outcomes(trackers=trackers, **said)) is None

@@ -26,7 +26,7 @@ from tunefleet.orchestrator.context import Core
 from tunefleet.orchestrator.federation import service, versions
 from tunefleet.orchestrator.federation.round_scheduler import RoundKeeper
 from tunefleet.orchestrator.federation.updates import acceptance
-from tunefleet.orchestrator.federation.updates.acceptance import Accepted, Arrived
+from tunefleet.orchestrator.federation.updates.acceptance import Accepted, ValidatedUpdate
 from tunefleet.orchestrator.federation.version_archives import with_archive
 from tunefleet.schemas.api import FileEntry
 from tunefleet.schemas.federated import FederationCreated, VersionDetail
@@ -92,7 +92,7 @@ class Party:
         with AdapterFile(path) as file:
             contract = contract_of(config, file)
             checked = check(contract, config, file)
-        arrived = Arrived(
+        arrived = ValidatedUpdate(
             worker=worker,
             step=self.steps[worker],
             num_examples=num_examples,

@@ -67,7 +67,7 @@ async def test_a_restart_gives_out_again_what_nobody_has_begun(lab: Lab) -> None
     # The worker knows of neither any more.
     (again,) = (await sessions.poll(lab.core, attempt, READY)).turns
     assert again.id == untouched.id
-    with pytest.raises(ConflictError, match="restarted in the middle"):
+    with pytest.raises(ConflictError, match="restarted during the answer"):
         await heard(lab, begun)
 
 
@@ -86,14 +86,14 @@ async def test_who_leaves_and_who_does_not_read_are_told_to_the_worker(lab: Lab)
     await sessions.poll(lab.core, attempt, READY)
     for _ in range(3):
         await sessions.told(lab.core, attempt, unread.id, ChatPiece(text="z" * (sessions.MAX_UNREAD // 2)))
-    with pytest.raises(ConflictError, match="Nobody reads"):
+    with pytest.raises(ConflictError, match="is not being read"):
         await heard(lab, unread)
 
 
 async def test_turns_are_bounded_and_end_with_the_task_the_silence_and_the_server(lab: Lab) -> None:
     task_id, worker, _attempt, token = await running(lab)
     turns = [await sessions.begin(lab.core, lab.admin, task_id, HELLO) for _ in range(sessions.MAX_TURNS)]
-    with pytest.raises(ConflictError, match="wait already"):
+    with pytest.raises(ConflictError, match="are already open"):
         await sessions.begin(lab.core, lab.admin, task_id, HELLO)
     other = await lab.actor("other", "member")
     with pytest.raises(ForbiddenError):
@@ -134,7 +134,7 @@ async def test_who_waits_is_told_that_the_worker_is_silent_and_that_it_is_back(l
     await sessions.poll(lab.core, attempt, ChatPoll())
     turn = await sessions.begin(lab.core, lab.admin, task_id, HELLO)
     pieces = sessions.pieces(lab.core, lab.admin, turn)
-    assert (await anext(pieces)).waiting == "The worker loads the model."
+    assert (await anext(pieces)).waiting == "The worker is loading the model."
     lab.clock.advance(16)
     assert (await anext(pieces)).waiting == "The worker does not answer."
     (given,) = (await sessions.poll(lab.core, attempt, READY)).turns
@@ -171,6 +171,6 @@ async def test_a_turn_whose_answer_nobody_begins_to_read_is_dropped(lab: Lab) ->
     assert found.gone == (given.id,), "the worker has it, and is told"
     assert [turn.id for turn in found.turns] == [heard_by_somebody.id]
     assert (await sessions.view(lab.core, lab.admin, task_id)).waiting == 1
-    with pytest.raises(UnreachableError, match="began to read"):
+    with pytest.raises(UnreachableError, match="not read in time"):
         await heard(lab, given)
     reading.cancel()

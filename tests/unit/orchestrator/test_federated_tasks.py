@@ -345,7 +345,7 @@ async def test_a_fleet_that_cannot_run_all_parts_at_a_time_is_told_of(lab: Lab) 
     document = {"apiVersion": "tunefleet/v1", "metadata": {"name": "train"}, "spec": training(workers=3)}
     request = SubmitRequest(document=orjson.dumps(document).decode())
     made = await workflows.submit(lab.core, lab.admin, request)
-    told = "a federation of 3 parts, of which this fleet runs 1 at a time: a round needs 2, and each waits"
+    told = "a federation of 3 parts, of which this fleet runs 1 at a time: a round needs 2, so no round can"
     assert [each.startswith(f"The task train is {told}") for each in made.warnings] == [True]
     with pytest.raises(SpecError, match="a round needs 2"):
         await workflows.submit(lab.core, lab.admin, request.model_copy(update={"strict": True}))

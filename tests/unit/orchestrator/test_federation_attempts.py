@@ -17,7 +17,7 @@ from tunefleet.db.repositories import events
 from tunefleet.errors import GoneError
 from tunefleet.lifecycle.round import RoundReason
 from tunefleet.orchestrator.federation import members, service
-from tunefleet.orchestrator.federation import rounds as verbs
+from tunefleet.orchestrator.federation import rounds as round_operations
 from tunefleet.orchestrator.federation.updates.acceptance import Accepted
 from tunefleet.schemas.federated import MemberChange
 
@@ -39,9 +39,9 @@ async def test_what_an_older_attempt_sends_is_refused_once_a_newer_one_takes_par
     else:
         await group.upload("w1", 2.0, attempt=2)
     before = await group.updates(1)
-    with pytest.raises(GoneError, match=f"Attempt 1 of w1 is over: attempt 2 takes part in {group.id} now"):
+    with pytest.raises(GoneError, match=f"Attempt 1 of w1 was replaced by attempt 2 in {group.id}"):
         await group.upload("w1", 3.0, attempt=1)
-    with pytest.raises(GoneError, match="Attempt 1 of w1 is over"):
+    with pytest.raises(GoneError, match="Attempt 1 of w1 was replaced"):
         await join(group, 1)
     assert await group.updates(1) == before, "nothing of it has come in, and nothing has made way for it"
     await group.upload("w1", 4.0, attempt=2)
@@ -66,7 +66,7 @@ async def test_what_was_overtaken_on_its_way_does_not_take_the_place_of_what_cam
     newer = await group.upload("w1", 2.0, step=8, rows_before=8, **said)
     late = await group.upload("w1", 1.0, step=4, rows_before=0, **said)
     assert (late.counted, late.replaces) == (False, None)
-    assert "has come before it" in (late.warning or "")
+    assert "arrived first" in (late.warning or "")
     states = {each.seq: each.state for each in await group.updates(1)}
     assert states == {newer.update.seq: "counted", late.update.seq: "discarded"}
 
@@ -127,7 +127,7 @@ async def test_rows_that_a_version_has_are_not_counted_again_by_an_attempt_that_
     again = await group.upload("w1", 3.0, num_examples=num_examples, rows_before=rows_before, **said)
     if weighs is None:
         assert (again.counted, again.update.state) == (False, "discarded")
-        assert "count already" in (again.warning or "")
+        assert "has already sent these rows" in (again.warning or "")
     else:
         assert (again.counted, again.update.num_examples, again.warning) == (True, weighs, None)
     (member, _) = (await service.get(lab.core, lab.admin, group.id)).member_list
@@ -146,7 +146,9 @@ async def fail_for(group: Party, blamed: Accepted) -> None:
         taken = rounds.claim(connection, current, holder="h", now=now, until=now + 60)
         assert taken is not None
         why = RoundReason.UPDATE_REFUSED
-        return verbs.fail(connection, row, taken, why, "It is broken.", now, holder="h", blamed=blamed.update)
+        return round_operations.fail(
+            connection, row, taken, why, "It is broken.", now, holder="h", blamed=blamed.update
+        )
 
     assert await group.lab.core.write(operation)
 
@@ -226,7 +228,7 @@ async def test_a_number_of_rows_is_corrected_while_its_round_is_open_and_refused
     await group.upload("w1", 1.0, step=10, num_examples=8)
     again = await group.upload("w1", 1.0, step=10, num_examples=80)
     assert (again.counted, again.update.num_examples) == (True, 80)
-    assert again.warning == "Its number of rows is 80 now; it was 8."
+    assert again.warning == "Its number of rows was changed from 8 to 80."
     (member,) = (await service.get(lab.core, lab.admin, group.id)).member_list
     assert member.num_examples == 80
     (event,) = await corrections(group)
@@ -238,7 +240,8 @@ async def test_a_number_of_rows_is_corrected_while_its_round_is_open_and_refused
     await keep(lab.core)
     assert (await group.version()).num_examples == 100
     late = await group.upload("w1", 1.0, step=10, num_examples=8)
-    assert late.warning == "It counts in round 1 with 80 rows; that is averaged, and cannot become 8 now."
+    assert late.warning is not None
+    assert late.warning.startswith("It counts in round 1 with 80 rows; the round is closed, and the number cannot be")
     assert (await group.upload("w1", 1.0, step=10, num_examples=80)).warning is None, "the same again is answered again"
     assert len(await corrections(group)) == 1, "what is not corrected is no event"
 

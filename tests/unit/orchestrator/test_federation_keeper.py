@@ -37,9 +37,9 @@ from tunefleet.orchestrator.federation import (
     versions,
 )
 from tunefleet.orchestrator.federation import round_scheduler as keeping
-from tunefleet.orchestrator.federation.aggregation import Work
+from tunefleet.orchestrator.federation.aggregation import AggregationInput
 from tunefleet.orchestrator.federation.guide import downloads
-from tunefleet.orchestrator.federation.round_scheduler import LEASE_S, MAX_FAULTS, RoundKeeper, pause_s
+from tunefleet.orchestrator.federation.round_scheduler import LEASE_S, MAX_CRASHES, RoundKeeper, pause_s
 from tunefleet.orchestrator.federation.updates import acceptance
 from tunefleet.orchestrator.pubsub import Signals
 from tunefleet.schemas.federated import ADAPTER_FILE, MemberChange
@@ -80,8 +80,8 @@ async def claimed(lab: Lab, group: Party, holder: str = "the killed one") -> Rou
     return taken
 
 
-async def looked_at(lab: Lab, taken: RoundRow) -> Work:
-    work = await lab.core.read(partial(aggregation.look, current=taken))
+async def looked_at(lab: Lab, taken: RoundRow) -> AggregationInput:
+    work = await lab.core.read(partial(aggregation.load_input, current=taken))
     assert work is not None
     return work
 
@@ -268,7 +268,7 @@ async def test_a_full_disk_is_waited_for(lab: Lab, tmp_path: Path, monkeypatch: 
             assert waiting.lease_until == lab.clock.wall + pause_s(tries)
             lab.clock.advance(pause_s(tries))
         detail = await service.get(lab.core, lab.admin, group.id)
-        assert detail.why == "It is tried again: [Errno 28] No space left on device"
+        assert detail.why == "Retrying: [Errno 28] No space left on device"
     await keep(lab.core)
     assert (await group.version()).contributors == ("w1", "w2")
 
@@ -283,12 +283,12 @@ async def test_a_fault_of_the_server_ends_the_round_and_says_so(
 
     with monkeypatch.context() as patched:
         patched.setattr(strategy, "aggregate", faulty)
-        for tries in range(1, MAX_FAULTS + 1):
+        for tries in range(1, MAX_CRASHES + 1):
             await keep(lab.core)
             lab.clock.advance(pause_s(tries))
     failed = await group.round(1)
     assert (failed.status, failed.reason) == ("failed", "server_fault")
-    assert failed.error == "The server has a fault (ZeroDivisionError); its log says more."
+    assert failed.error == "Internal server error (ZeroDivisionError); see the server log."
     assert [(each.state, each.reason) for each in await group.updates(1)] == [
         ("discarded", f"Round 1 failed: {failed.error}")
     ] * 2
@@ -307,7 +307,7 @@ async def test_a_round_that_fails_when_it_is_published_lets_go_of_what_it_made(
     await members.change(lab.core, participants.FederationActor(group.id), group.id, "w1", worker)
     moved = await aggregated(lab, group, await claimed(lab, group))
     assert moved.result is not None
-    made = [each.digest for each in aggregation.Made.load(moved.result).files]
+    made = [each.digest for each in aggregation.AggregationResult.load(moved.result).files]
     lab.clock.advance(LEASE_S)
 
     def lost(*_: object) -> None:
@@ -377,19 +377,19 @@ async def test_a_federation_that_cannot_be_read_holds_up_no_other(
     await broken.upload("a", 1.0)
     await broken.upload("b", 1.0)
     lab.clock.advance(21)
-    tick, seq = keeping.verbs.tick, (await broken.row()).seq
+    tick, seq = keeping.round_operations.tick, (await broken.row()).seq
 
     def fails(connection: Connection, **known: Any) -> None:
         if known["seq"] == seq:
             raise ValueError("a spec of another version")
         tick(connection, **known)
 
-    monkeypatch.setattr(keeping.verbs, "tick", fails)
+    monkeypatch.setattr(keeping.round_operations, "tick", fails)
     keeper = RoundKeeper(lab.core)
     assert await keeper.start_due() <= keeping.LOOK_S
     await keeper.drain()
     assert await versions_of(lab, group) == [1]
-    assert f"Federation {seq} is left to a later look." in caplog.text
+    assert f"Checking federation {seq} failed; retrying later." in caplog.text
 
 
 async def _upload_unchecked(group: Party, worker: str, values: dict[str, Array]) -> None:
@@ -404,7 +404,7 @@ async def _upload_unchecked(group: Party, worker: str, values: dict[str, Array])
     text += b" " * (-len(text) % 8)
     entry = await group.lab.upload(group.lab.admin, len(text).to_bytes(8, "little") + text + body)
     row = await group.row()
-    arrived = acceptance.Arrived(
+    arrived = acceptance.ValidatedUpdate(
         worker=worker, step=1, num_examples=1, model_digest=entry.digest, size_bytes=entry.size_bytes,
         values_digest="v", config=json.dumps(CONFIG), checked_against=row.contract, contract=row.contract or "",
     )  # fmt: skip

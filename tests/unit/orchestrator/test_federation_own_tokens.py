@@ -15,7 +15,7 @@ from tunefleet.orchestrator.access.permissions import Actor
 from tunefleet.orchestrator.context import Core
 from tunefleet.orchestrator.federation import event_feed, members, service, versions
 from tunefleet.orchestrator.federation.guide import data_chunks, downloads, guide_progress, upload_guide
-from tunefleet.orchestrator.federation.guide.chunk_files import Piece
+from tunefleet.orchestrator.federation.guide.chunk_files import ChunkFile
 from tunefleet.orchestrator.federation.guide.signed_links import Signer
 from tunefleet.orchestrator.federation.participants import FederationActor, Who
 from tunefleet.orchestrator.federation.updates import uploads
@@ -55,7 +55,7 @@ async def started(lab: Lab, folder: Path, *, own_tokens: bool) -> Party:
     """A federation with an update of w1 and w2 each, whose chunks 0 and 1 they have."""
     group = await party(lab, folder, min_workers=3, own_tokens=own_tokens)
     row = await group.row()
-    pieces = [Piece(f"{number}" * 64, 10, 1) for number in range(3)]
+    pieces = [ChunkFile(f"{number}" * 64, 10, 1) for number in range(3)]
     await lab.core.write(lambda connection: data_chunks.add(connection, row, pieces))
     for worker, value in (("w1", 1.0), ("w2", 2.0)):
         await data_chunks.claim(lab.core, lab.admin, group.id, ClaimChunk(worker_id=worker), SIGN)

@@ -182,7 +182,7 @@ async def test_going_back_makes_a_version_that_names_the_one_it_equals(lab: Lab,
     abandoned = await group.round(4)
     assert (abandoned.status, abandoned.reason) == ("abandoned", "rolled_back")
     (put_aside,) = await group.updates(4)
-    assert (put_aside.state, put_aside.reason) == ("discarded", "The federation went back to version 1.")
+    assert (put_aside.state, put_aside.reason) == ("discarded", "The federation was rolled back to version 1.")
     await one_more(lab, group, 60.0)
     made = await group.version(5)
     assert (made.round, made.equals, made.contributors) == (5, None, ("w1", "w2"))
@@ -206,7 +206,7 @@ async def test_going_back_restores_the_outer_optimizers_state(lab: Lab, tmp_path
 
 async def test_only_a_version_that_is_there_and_not_the_newest_can_be_gone_back_to(lab: Lab, tmp_path: Path) -> None:
     group = await published(lab, tmp_path / "files")
-    with pytest.raises(ConflictError, match="Version 1 is the newest one"):
+    with pytest.raises(ConflictError, match="Version 1 is already the newest one"):
         await versions.rollback(lab.core, lab.admin, group.id, 1)
     with pytest.raises(NotFoundError, match="has no version 7; its newest is 1"):
         await versions.rollback(lab.core, lab.admin, group.id, 7)
@@ -240,7 +240,7 @@ async def test_a_crowd_that_waits_for_a_version_looks_together_and_each_for_hims
     await asyncio.sleep(0)
     assert len(lab.core.looks) == 1
     waiting[0].cancel()
-    with pytest.raises(ForbiddenError, match="good for fed-000000000000 only"):
+    with pytest.raises(ForbiddenError, match="valid for fed-000000000000 only"):
         await refused
     await one_more(lab, group, 0.0)
     found = await asyncio.wait_for(asyncio.gather(*waiting[1:]), 60)

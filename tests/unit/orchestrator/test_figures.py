@@ -55,11 +55,11 @@ async def test_how_long_a_round_was_open_is_counted(lab: Lab, tmp_path: Path) ->
 
 
 async def test_how_long_a_cycle_took_is_counted(lab: Lab) -> None:
-    book = Book(lab.core)
+    repository = Book(lab.core)
     id_ = await made(lab)
-    state = await reached(book, id_, StepName.SLEEP)
+    state = await reached(repository, id_, StepName.SLEEP)
     lab.clock.advance(HOUR)
-    await go(book, state, to=None)
+    await go(repository, state, to=None)
     assert figure(lab, "tunefleet_campaign_cycle_seconds_count", outcome="completed") == 1
     assert figure(lab, "tunefleet_campaign_cycle_seconds_sum", outcome="completed") == HOUR
 

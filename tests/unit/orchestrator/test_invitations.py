@@ -13,7 +13,7 @@ from tunefleet.db import Connection
 from tunefleet.db.tables.operations import invitations as table
 from tunefleet.errors import AuthError, ConflictError, ForbiddenError, NotFoundError, TooManyError
 from tunefleet.orchestrator.access import api_keys, projects
-from tunefleet.orchestrator.access.login_throttle import AT_ONCE
+from tunefleet.orchestrator.access.login_throttle import BURST
 from tunefleet.orchestrator.workers import enrollment, workers
 from tunefleet.schemas.enrollment import InvitationCreate, InvitationCreated, JoinReply, JoinRequest
 from tunefleet.schemas.projects import ProjectChange
@@ -129,7 +129,7 @@ async def test_tokens_are_stored_as_hashes_and_guessing_is_slowed_down(lab: Lab)
         return str(connection.execute(table.select()).all())
 
     assert made.token not in await lab.core.read(stored)
-    for _ in range(AT_ONCE):
+    for _ in range(BURST):
         with pytest.raises(AuthError):
             await _join(lab, "tfj_guess", address="10.9.9.9")
     with pytest.raises(TooManyError):

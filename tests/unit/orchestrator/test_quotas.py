@@ -58,7 +58,7 @@ async def test_no_more_tasks_run_than_a_project_may_have(lab: Lab) -> None:
     offers = await worker.offers()
     assert [offer.task_id for offer in offers] == ids[:2]
     assert await _why(lab, red, ids[2]) == (
-        "waiting: 2 tasks of the project red run, and its quota is 2; it goes on when one ends "
+        "waiting: 2 tasks of the project red are running, its quota is 2; it starts when one ends "
         "(an admin can raise it: tunefleet projects set red --max-running N)."
     )
     await worker.accept(*(offer.token for offer in offers))
@@ -106,7 +106,7 @@ async def test_files_over_the_quota_are_refused_and_what_a_job_brings_is_kept(la
     await projects.change(lab.core, lab.admin, "red", ProjectChange(storage_bytes=used + 10))
     await lab.upload(red, b"12345678")
     await lab.upload(red, b"12345678")  # what is there costs nothing
-    with pytest.raises(QuotaError, match=f"keeps {used + 8} of the {used + 10} bytes of .* quota; 3 more") as refused:
+    with pytest.raises(QuotaError, match=f"uses {used + 8} of the {used + 10} bytes of .* quota; 3 more") as refused:
         await lab.upload(red, b"abc")
     assert "tunefleet projects set red --storage" in str(refused.value)
     query = BlobQuery(blobs=(FileEntry(path="x", digest="0" * 64, size_bytes=3),))
@@ -128,7 +128,7 @@ async def test_documents_count_with_what_their_tasks_have_of_them_until_they_are
     one = await used()
     assert one > 2 * 8_000, "the document, and its task's spec"
     await submit(lab, red, long)
-    with pytest.raises(QuotaError, match=f"keeps {2 * one:,} of the 40,000 bytes"):
+    with pytest.raises(QuotaError, match=f"uses {2 * one:,} of the 40,000 bytes"):
         await submit(lab, red, long)
     assert await used() == 2 * one, "what is refused counts nothing"
     again = await workflows.submit(lab.core, red, SubmitRequest(document=long), idempotency_key="k")
@@ -223,7 +223,7 @@ async def test_only_who_looks_after_all_makes_and_changes_projects(lab: Lab) -> 
         await projects.get(lab.core, boss, "default")
     with pytest.raises(NotFoundError):
         await api_keys.create(lab.core, boss, KeyCreate(name="x", project="default"))
-    with pytest.raises(ConflictError, match="There is a project red already"):
+    with pytest.raises(ConflictError, match="The project red already exists"):
         await projects.create(lab.core, lab.admin, ProjectCreate(name="red"))
 
 

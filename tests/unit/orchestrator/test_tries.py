@@ -6,10 +6,10 @@ import pytest
 
 from tunefleet.errors import TooManyError
 from tunefleet.orchestrator.access import login_throttle
-from tunefleet.orchestrator.access.login_throttle import AT_ONCE, EVERY_S, Tries
+from tunefleet.orchestrator.access.login_throttle import BURST, FORGIVE_EVERY_S, Tries
 
 
-def _fail(known: Tries, address: str, now: float, times: int = AT_ONCE) -> None:
+def _fail(known: Tries, address: str, now: float, times: int = BURST) -> None:
     for _ in range(times):
         known.begin(address, now)
 
@@ -19,17 +19,17 @@ def test_so_many_at_once_and_then_one_now_and_then() -> None:
     _fail(known, "192.0.2.1", 0.0)
     with pytest.raises(TooManyError) as refused:
         known.begin("192.0.2.1", 1.0)
-    assert refused.value.retry_after_s == EVERY_S - 1
+    assert refused.value.retry_after_s == FORGIVE_EVERY_S - 1
     known.begin("192.0.2.2", 1.0)
-    known.begin("192.0.2.1", EVERY_S)
+    known.begin("192.0.2.1", FORGIVE_EVERY_S)
     with pytest.raises(TooManyError):
-        known.begin("192.0.2.1", EVERY_S)
-    _fail(known, "192.0.2.1", EVERY_S * (AT_ONCE + 2))
+        known.begin("192.0.2.1", FORGIVE_EVERY_S)
+    _fail(known, "192.0.2.1", FORGIVE_EVERY_S * (BURST + 2))
 
 
 def test_who_gets_in_has_lost_no_try() -> None:
     known = Tries()
-    for _ in range(5 * AT_ONCE):
+    for _ in range(5 * BURST):
         known.begin("192.0.2.1", 0.0)
         known.succeeded("192.0.2.1", 0.0)
     assert not known._failures

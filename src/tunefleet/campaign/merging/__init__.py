@@ -1,1 +1,1 @@
-"""Who merges an adapter into its base, where that is no task of the fleet."""
+"""Services outside the fleet that merge an adapter into its base."""

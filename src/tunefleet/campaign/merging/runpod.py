@@ -1,6 +1,6 @@
-"""Merge on RunPod serverless: a job there reads adapter and base from the hub, and puts the merged model there.
+"""Merge on RunPod serverless: a job reads adapter and base from the Hub, and uploads the merged model there.
 
-Which job is whose is stored with the step as soon as it is known, so that what runs is waited for, not sent again.
+The job's id is stored with the step as soon as it is known, so that a running job is not submitted again.
 """
 
 from __future__ import annotations
@@ -16,19 +16,21 @@ from tunefleet.client.external.third_party_api import NotArrivedError, Patience,
 from tunefleet.errors import AuthError, TunefleetError, UnreachableError
 from tunefleet.settings import CampaignSettings
 
-_FIRST_LOOK_S: Final = 2.0
-_OVER: Final = frozenset({wire.COMPLETED, wire.TIMED_OUT, wire.CANCELLED, "FAILED"})
-_KEPT_S: Final = 1200.0
-"""RunPod forgets what a job has said half an hour after its end: it is looked at more often than that."""
+_FIRST_POLL_S: Final = 2.0
+_FINAL: Final = frozenset({wire.COMPLETED, wire.TIMED_OUT, wire.CANCELLED, "FAILED"})
+# RunPod drops a job's result half an hour after its end, so it is polled more often than that.
+_RESULT_KEPT_S: Final = 1200.0
 
 
 @dataclass(frozen=True, slots=True)
 class Merging:
-    """Where a merge stands; stored with the step.
+    """The state of a merge, stored with the step.
 
     Args:
-        job: RunPod's id of the job that may run; null if none does.
-        revision: Commit of the adapter; null for its newest.
+        job: RunPod id of the job that may be running; None if there is none.
+        sending: Whether a job was submitted whose id is not known yet.
+        lost: Whether RunPod no longer knows the job.
+        revision: Commit of the adapter; None for its newest.
     """
 
     job: str | None = None
@@ -43,20 +45,20 @@ class Merging:
     revision: str | None = None
 
     def of(self, lora: str, base: str, retried: int, revision: str | None = None) -> Merging:
-        """Return where a merge stands that may be another, or that a person has let try again since."""
-        anew = Merging(lora=lora, base=base, retried=retried, revision=revision)
+        """Return the state for these inputs: reset if they differ, or if a user has requested a retry since."""
+        fresh = Merging(lora=lora, base=base, retried=retried, revision=revision)
         if (self.lora, self.base, self.revision) != (lora, base, revision):
-            return anew
+            return fresh
         if self.retried == retried:
             return self
-        # A job that runs is waited for still; what failed, and what is lost, is no longer counted.
-        goes_on = self.job is not None and not self.lost
-        return replace(anew, job=self.job, begun_at=self.begun_at) if goes_on else anew
+        # After a retry a running job is still waited for; failures and a lost job no longer count.
+        still_running = self.job is not None and not self.lost
+        return replace(fresh, job=self.job, begun_at=self.begun_at) if still_running else fresh
 
 
 @dataclass(frozen=True, slots=True)
 class Waiting:
-    """A job goes on."""
+    """A job is still running."""
 
     job: str
     status: str
@@ -65,10 +67,10 @@ class Waiting:
 
 @dataclass(frozen=True, slots=True)
 class Merged:
-    """A job has ended well.
+    """A job has succeeded.
 
     Args:
-        verified: Whether a forward pass has proved it; null if the job does not say.
+        verified: Whether a forward pass has verified the model; None if the job does not report it.
     """
 
     job: str
@@ -76,22 +78,22 @@ class Merged:
     verified: bool | None = None
 
 
-# Stores where a merge stands, before anything is done that depends on it.
+# Stores the state of a merge, before anything is done that depends on it.
 Keep = Callable[[Merging], Awaitable[None]]
 
 
-class Purse(Protocol):
-    """Who pays for the time of jobs."""
+class JobBudget(Protocol):
+    """The budget that pays for jobs."""
 
     async def check(self, seconds: float) -> None:
-        """Refuse a job that may take so long, if there is no room for it; raises `BudgetError`."""
+        """Raise `BudgetError` if the budget does not allow a job of this duration."""
 
     async def pay(self, job: str, seconds: float) -> None:
-        """Enter what a job has taken; entered again, it counts once."""
+        """Record a job's duration; recorded again, it counts once."""
 
 
 class RunPod:
-    """One endpoint."""
+    """A RunPod serverless endpoint."""
 
     def __init__(
         self, settings: CampaignSettings, *, now: Callable[[], float] = time.time, patience: Patience | None = None
@@ -105,41 +107,48 @@ class RunPod:
                 "HF_TOKEN": token,
                 "HF_USERNAME": username,
             }
-            lacking = ", ".join(name for name, value in given.items() if value is None)
+            missing = ", ".join(name for name, value in given.items() if value is None)
             raise CycleFailed(
-                f"A merge on RunPod needs {lacking}.", hint="Set them, or write merge.on: fleet and retry."
+                f"A merge on RunPod needs {missing}.", hint="Set them, or set `merge.on: fleet` and retry."
             )
         self._key, self._token, self._username = key, token, username
         self._settings, self._now = settings, now
         self._service = Service("RunPod", f"{settings.runpod_url.rstrip('/')}/{endpoint}", key, patience=patience)
 
     async def merge(
-        self, known: Merging, keep: Keep, purse: Purse, *, private: bool = True, code: bool = False, anew: bool = False
+        self,
+        known: Merging,
+        keep: Keep,
+        budget: JobBudget,
+        *,
+        private: bool = True,
+        code: bool = False,
+        anew: bool = False,
     ) -> Waiting | Merged:
-        """Send a job unless one runs, and say where it stands.
+        """Submit a job unless one is running, and return its state.
 
         Raises:
-            BudgetError: If there is no room for a job in what may be spent.
-            StepFailed: If the job has failed, or too many have; the next call sends another, if it may. Or if one may
-                have been sent whose id was lost: RunPod cannot be asked for it, and two would be paid for.
-            AuthError: If RunPod refuses the key.
-            UnreachableError: If it does not answer.
+            BudgetError: If the budget does not allow a job.
+            StepFailed: If the job has failed, or too many have; the next call submits another if allowed. Also if a job
+                may have been submitted whose id was lost: RunPod cannot be queried for it, and two would be paid for.
+            AuthError: If RunPod rejects the key.
+            UnreachableError: If RunPod does not answer.
         """
         if known.job is not None:
-            return await self._look(known, keep, purse, known.job)
+            return await self._poll(known, keep, budget, known.job)
         if known.sending:
             raise NeedsYou(
-                "A job may have been sent to RunPod, and its id was lost with the answer: none is sent again.",
-                hint="Look at the endpoint's requests first. The command sends another job, which the image of "
-                "Tunefleet ends immediately where the model is there already.",
+                "A job may have been submitted to RunPod, and its id was lost with the response; no other is sent.",
+                hint="Check the endpoint's requests first. The command submits another job, which the image of "
+                "Tunefleet ends immediately if the model already exists.",
             )
         if known.failures > self._settings.runpod_max_retries:
             raise NeedsYou(
-                f"{known.failures} merges on RunPod have failed, the last one so: {known.why}",
-                hint="The command starts again with the first.",
+                f"{known.failures} merges on RunPod have failed. Last error: {known.why}",
+                hint="The command resets the count and tries again.",
             )
         seconds = self._settings.runpod_timeout_s
-        await purse.check(seconds)
+        await budget.check(seconds)
         token = self._token.get_secret_value() if self._settings.runpod_send_token else None
         account = self._username
         body = wire.request(
@@ -153,12 +162,12 @@ class RunPod:
             revision=known.revision,
             anew=anew,
         )
-        job = await self._send(known, keep, body)
+        job = await self._submit(known, keep, body)
         await keep(replace(known, job=job, begun_at=self._now()))
-        return Waiting(job, wire.QUEUED, _FIRST_LOOK_S)
+        return Waiting(job, wire.QUEUED, _FIRST_POLL_S)
 
-    async def _send(self, known: Merging, keep: Keep, body: dict[str, Any]) -> str:
-        """Send a job, having kept that one is sent; what surely was not taken is sent again by the next call."""
+    async def _submit(self, known: Merging, keep: Keep, body: dict[str, Any]) -> str:
+        """Record that a job is being submitted, and submit it; undo the record if it certainly was not accepted."""
         await keep(replace(known, sending=True))
         try:
             reply = await self._service.post("/run", body)
@@ -166,62 +175,58 @@ class RunPod:
             await keep(known)
             raise
         if reply.uncertain:
-            raise UnreachableError(f"RunPod answers {reply.status}; whether it has taken the job is not known.")
+            raise UnreachableError(f"RunPod returned {reply.status}; it is unknown whether it has accepted the job.")
         if not reply.good:
             await keep(known)
-        said = _checked(reply).body
-        job = said.get("id") if isinstance(said, dict) else None
+        payload = _checked(reply).body
+        job = payload.get("id") if isinstance(payload, dict) else None
         if not job:
-            raise StepFailed("RunPod has taken a job, and does not say its id.")
+            raise StepFailed("RunPod has accepted a job without returning its id.")
         return str(job)
 
     async def close(self) -> None:
-        """Let go of the connections."""
+        """Close connections."""
         await self._service.close()
 
-    async def _look(self, known: Merging, keep: Keep, purse: Purse, job: str) -> Waiting | Merged:
-        longest = min(self._settings.runpod_poll_s, _KEPT_S)
+    async def _poll(self, known: Merging, keep: Keep, budget: JobBudget, job: str) -> Waiting | Merged:
+        longest = min(self._settings.runpod_poll_s, _RESULT_KEPT_S)
         try:
             reply = await self._service.get(f"/status/{job}")
         except UnreachableError as error:
-            # The job goes on without us: a lost look is no failure.
-            return Waiting(job, f"out of sight: {error.message}", longest)
+            # The job continues without us: a failed poll is not a failure of the step.
+            return Waiting(job, f"not reachable: {error.message}", longest)
         if reply.status == 404:
-            # It may have come to its end while nobody looked: another one is paid for, too.
-            await purse.pay(job, self._longest_s(known))
+            # It may have succeeded between two polls, and another job would be paid for too: a user decides.
+            await budget.pay(job, self._longest_s(known))
             await keep(replace(known, lost=True))
             raise NeedsYou(
-                f"RunPod does not know the job {job} any more, and none is sent again.",
-                hint="Look at the account on the hub first. The command sends another job, which the image of "
-                "Tunefleet ends immediately where the model is there already.",
+                f"RunPod no longer knows the job {job}; no other is submitted.",
+                hint="Check the account on the Hub first. The command submits another job, which the image of "
+                "Tunefleet ends immediately if the model already exists.",
             )
         body = _checked(reply).body
-        said = body if isinstance(body, dict) else {}
-        status = str(said.get("status", "no status"))
+        payload = body if isinstance(body, dict) else {}
+        status = str(payload.get("status", "no status"))
         secrets = (self._token.get_secret_value(), self._key.get_secret_value())
-        if status in _OVER:
-            took_s = wire.took_s(said)
-            await purse.pay(job, self._longest_s(known) if took_s is None else took_s)
+        if status in _FINAL:
+            took_s = wire.took_s(payload)
+            await budget.pay(job, self._longest_s(known) if took_s is None else took_s)
         if status == wire.COMPLETED:
             try:
-                output = said.get("output")
+                output = payload.get("output")
                 return Merged(job, wire.merged(output, secrets), wire.verified(output))
             except StepFailed as error:
                 raise await self._failed(known, keep, error) from None
-        if status in _OVER:
-            why = (
-                said.get("error")
-                or said.get("output")
-                or ("somebody has cancelled it" if status == "CANCELLED" else "")
-            )
+        if status in _FINAL:
+            why = payload.get("error") or payload.get("output") or ("it was cancelled" if status == "CANCELLED" else "")
             failed = wire.failure(str(why), timed_out=status == wire.TIMED_OUT, secrets=secrets)
             raise await self._failed(known, keep, failed)
-        # Any other status, also one that is new there, is one of a job that goes on.
+        # Any other status, including unknown ones, means that the job is still running.
         waited = max(0.0, self._now() - known.begun_at)
-        return Waiting(job, status, min(max(waited / 5, _FIRST_LOOK_S), longest))
+        return Waiting(job, status, min(max(waited / 5, _FIRST_POLL_S), longest))
 
     def _longest_s(self, known: Merging) -> float:
-        """Return how long a job may have run of which RunPod does not say it."""
+        """Return the longest duration of a job whose duration RunPod does not report."""
         return min(max(0.0, self._now() - known.begun_at), self._settings.runpod_timeout_s)
 
     async def _failed(self, known: Merging, keep: Keep, error: StepFailed) -> StepFailed:
@@ -237,9 +242,9 @@ def _checked(reply: Reply) -> Reply:
 
 def _refusal(reply: Reply) -> TunefleetError:
     if reply.status in {401, 403}:
-        return AuthError("RunPod refuses the key.", hint="Check RUNPOD_API_KEY and RUNPOD_ENDPOINT_ID.")
+        return AuthError("RunPod rejects the key.", hint="Check RUNPOD_API_KEY and RUNPOD_ENDPOINT_ID.")
     if reply.status == 404:
         return StepFailed("RunPod has no such endpoint.", hint="Check RUNPOD_ENDPOINT_ID.")
     if reply.status == 402:
-        return NeedsYou("RunPod wants to be paid first.", hint="Add credit to the account first.")
-    return StepFailed(f"RunPod answers {reply.status}.")
+        return NeedsYou("RunPod requires payment.", hint="Add credit to the account.")
+    return StepFailed(f"RunPod returned {reply.status}.")

@@ -1,4 +1,4 @@
-"""What RunPod serverless is told, and what it and the job there say."""
+"""Requests to RunPod serverless, and its responses and those of the merge job."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _AUTH: Final = re.compile(
     re.IGNORECASE,
 )
 _TIME: Final = re.compile(r"execution ?timeout|timed? ?out", re.IGNORECASE)
-_MOST_SAID: Final = 300
+_MAX_REASON: Final = 300
 
 
 def request(  # noqa: PLR0913 -- the fields of a job
@@ -39,43 +39,43 @@ def request(  # noqa: PLR0913 -- the fields of a job
     """Return the body of a job.
 
     Args:
-        token: Reads both, and writes the result; null if the endpoint has one.
-        revision: Commit of the adapter's repository; null for its newest.
+        token: Hub token with read access to both and write access to the result; None if the endpoint has one.
+        revision: Commit of the adapter's repository; None for its newest.
     """
-    # A random name ("anonimize", as the document spells it) could not be found again after a kill.
-    said: dict[str, Any] = {"lora_model_id": lora, "base_model_id": base, "anonimize": False, "hf_username": username}
+    # "anonimize" (the API's spelling) would give the repository a random name, which could not be found after a crash.
+    job: dict[str, Any] = {"lora_model_id": lora, "base_model_id": base, "anonimize": False, "hf_username": username}
     if token is not None:
-        said["hf_token"] = token
+        job["hf_token"] = token
     if not private:
-        said["private"] = False
+        job["private"] = False
     if revision is not None:
-        said["lora_revision"] = revision
+        job["lora_revision"] = revision
     if anew:
-        said["merge_anew"] = True
+        job["merge_anew"] = True
     if code:
-        said["trust_remote_code"] = True
-    return {"input": said, "policy": {"executionTimeout": int(seconds * 1000)}}
+        job["trust_remote_code"] = True
+    return {"input": job, "policy": {"executionTimeout": int(seconds * 1000)}}
 
 
 def verified(output: Any) -> bool | None:
-    """Return whether a forward pass has proved a merge; null if the job does not say."""
-    said = output.get("verified") if isinstance(output, Mapping) else None
-    return said if isinstance(said, bool) else None
+    """Return whether a forward pass has verified a merge; None if the job does not report it."""
+    value = output.get("verified") if isinstance(output, Mapping) else None
+    return value if isinstance(value, bool) else None
 
 
-def took_s(said: Mapping[str, Any]) -> float | None:
-    """Return how long a job that has ended has run, in seconds; null if RunPod does not say."""
-    took_ms = said.get("executionTime")
+def took_s(payload: Mapping[str, Any]) -> float | None:
+    """Return the duration of a finished job in seconds; None if RunPod does not report it."""
+    took_ms = payload.get("executionTime")
     if isinstance(took_ms, bool) or not isinstance(took_ms, int | float) or not 0 <= took_ms < math.inf:
         return None
     return took_ms / 1000.0
 
 
 def merged(output: Any, secrets: Sequence[str] = ()) -> str:
-    """Return the repository that a completed job has made.
+    """Return the repository that a completed job has created.
 
     Raises:
-        StepFailed: If it says that it has failed, or says nothing.
+        StepFailed: If the job reports an error or no result.
     """
     if isinstance(output, Mapping):
         repo = output.get("model_repo_id")
@@ -83,25 +83,25 @@ def merged(output: Any, secrets: Sequence[str] = ()) -> str:
             return repo
         if output.get("error"):
             raise failure(str(output["error"]), secrets=secrets)
-    raise StepFailed("The merge at RunPod has ended without a result.", hint="Look at the endpoint's log.")
+    raise StepFailed("The merge at RunPod ended without a result.", hint="Check the endpoint's log.")
 
 
-def failure(said: str, *, timed_out: bool = False, secrets: Sequence[str] = ()) -> StepFailed:
+def failure(reason: str, *, timed_out: bool = False, secrets: Sequence[str] = ()) -> StepFailed:
     """Return the error for a job that failed."""
     for secret in filter(None, secrets):
-        said = said.replace(secret, "***")
-    text = scrub(printable(said, keep="\n")).strip().rstrip(".")[:_MOST_SAID] or "no reason was given"
-    if timed_out or _TIME.search(said):
-        return StepFailed("The merge at RunPod took longer than it may.", hint="Raise RUNPOD_TIMEOUT.", detail=text)
-    if _MEMORY.search(said):
+        reason = reason.replace(secret, "***")
+    text = scrub(printable(reason, keep="\n")).strip().rstrip(".")[:_MAX_REASON] or "no reason was given"
+    if timed_out or _TIME.search(reason):
+        return StepFailed("The merge at RunPod exceeded its time limit.", hint="Raise RUNPOD_TIMEOUT.", detail=text)
+    if _MEMORY.search(reason):
         return StepFailed(
             "The merge at RunPod ran out of memory.",
-            hint="Give the endpoint more or larger GPUs: model and adapter must fit into them together.",
+            hint="Give the endpoint more or larger GPUs: model and adapter must fit into their memory together.",
             detail=text,
         )
-    if _AUTH.search(said):
+    if _AUTH.search(reason):
         return StepFailed(
-            f"The merge at RunPod may not read or write a repository: {text}.",
+            f"The merge at RunPod has no access to a repository: {text}.",
             hint="Check HF_TOKEN: it must read both models and write for HF_USERNAME.",
         )
-    return StepFailed(f"The merge at RunPod has failed: {text}.", hint="Look at the endpoint's log.")
+    return StepFailed(f"The merge at RunPod failed: {text}.", hint="Check the endpoint's log.")

@@ -1,7 +1,7 @@
-"""`provider: gradients`: an order is a task of api.gradients.io, which costs money and knows no idempotency key.
+"""`provider: gradients`: an order is a paid task of api.gradients.io, which supports no idempotency keys.
 
-Our key is in the path of the link to the rows. So a task that an earlier try has made is found by the link that
-Gradients says it has; where that cannot be read, nothing is ordered again.
+Our key is in the path of the link to the rows, so that a task of an earlier attempt can be found by the link that
+Gradients returns for it. If the link cannot be read, nothing is ordered again.
 """
 
 from __future__ import annotations
@@ -25,20 +25,20 @@ from tunefleet.spec.documents.campaign_document import GRADIENTS
 
 log = logging.getLogger(__name__)
 
-# Each is measured on our fleet, which takes its time.
+# Each candidate is evaluated on our fleet, which takes time.
 MOST_CANDIDATES: Final = 8
 _PAGE: Final = 100
 _MOST_PAGES: Final = 100
 _NAME: Final = "Gradients"
+# Keys of orders whose last submission by this process was certainly refused, so that no task exists. Cleared before the
+# order is placed again, and by a restart, after which Gradients is queried.
 _unplaced: Final[set[str]] = set()
-"""Keys of orders that were surely refused when they were placed last by this process: nothing was made of them. It is
-forgotten before the order is placed again, and by a restart, after which Gradients is asked."""
-# Statuses that were said to be unknown.
-_strange: Final[set[str]] = set()
+# Unknown statuses that were already logged.
+_unknown_statuses: Final[set[str]] = set()
 
 
 class GradientsProvider:
-    """Trains at Gradients; a ticket is a task's id there."""
+    """Trains at Gradients; a ticket is the id of a task there."""
 
     name = GRADIENTS
     paid = True
@@ -52,49 +52,50 @@ class GradientsProvider:
         """Place an order, once.
 
         Raises:
-            CycleFailed: If Gradients will never take it.
-            StepFailed: If it does not take it now.
-            AuthError: If the key is wrong.
-            UnreachableError: If there is no answer; then it may have been placed.
+            CycleFailed: If Gradients rejects the order permanently.
+            StepFailed: If Gradients does not accept it now.
+            AuthError: If the key is not valid.
+            UnreachableError: If there is no response; the order may have been placed.
         """
-        path, said = wire.request_of(order, repo_of(order.base, _NAME))
+        path, body = wire.request_of(order, repo_of(order.base, _NAME))
         _unplaced.discard(order.key)
         try:
-            reply = await self._service.post(path, said)
+            reply = await self._service.post(path, body)
         except NotArrivedError:
             _unplaced.add(order.key)
             raise
         if reply.uncertain:
-            raise UnreachableError(f"{_NAME} answers {reply.status}; whether it has made the task is not known.")
+            raise UnreachableError(f"{_NAME} returned {reply.status}; it is unknown whether the task was created.")
         made = wire.read(wire.NewTask, reply.body) if reply.good else None
         if made is not None and made.success is not False and made.task_id is not None:
             return made.task_id
         if made is not None and made.success is not False:
-            raise UnreachableError(f"{_NAME} answers without an id; whether it has made the task is not known.")
+            raise UnreachableError(f"{_NAME} returned no id; it is unknown whether the task was created.")
         _unplaced.add(order.key)
         if reply.status == 422:
             raise CycleFailed(
-                f"{_NAME} does not understand the order: {wire.words_of(reply.body)}.",
+                f"{_NAME} rejects the order: {wire.reason_in(reply.body)}.",
                 hint="Check the campaign's file.",
             )
         if made is not None:
-            raise StepFailed(f"{_NAME} does not take the order: {wire.words_of(reply.body)}.")
+            raise StepFailed(f"{_NAME} does not accept the order: {wire.reason_in(reply.body)}.")
         raise _refusal(reply)
 
     async def find(self, order: Order) -> str | None:
-        """Return the task that an earlier try has made; null only if there surely is none.
+        """Return the task that an earlier attempt has created; None only if there certainly is none.
 
         Raises:
-            StepFailed: If that cannot be told.
+            StepFailed: If this cannot be determined.
             UnreachableError: If Gradients does not answer.
         """
         if order.key in _unplaced:
             return None
         tickets = await self._tickets(order)
         account = await self._account_of(order, tickets)
+        # Twice: a task that was just created may appear in the list with a delay.
         for pause_s in (0.0, self._settle_s):
             if pause_s:
-                log.info("%s has no order %s; it is asked again in %g s.", _NAME, order.key, pause_s)
+                log.info("%s has no order %s; checking again in %g s.", _NAME, order.key, pause_s)
             await asyncio.sleep(pause_s)
             found = await self._listed(account, order, set(tickets))
             if found is not None:
@@ -102,24 +103,24 @@ class GradientsProvider:
         return None
 
     async def look(self, ticket: str) -> Progress:
-        """Return where a task stands; a status that is not known counts as one that goes on."""
+        """Return the status of a task; an unknown status counts as running."""
         reply = await self._service.get(f"/v1/tasks/{ticket}")
         if reply.status == 404:
-            raise await self._vanished(ticket)
+            raise await self._missing_task(ticket)
         found = wire.read(TaskState, _checked(reply).body)
         if found.status in wire.FAILURES:
             return Progress("failed", found.status, cost_s=found.took_s)
         if found.status != wire.SUCCESS:
-            if found.status not in wire.UNDER_WAY and found.status not in _strange:
-                _strange.add(found.status)
-                log.warning("Gradients calls a task %r, which is not known; it is taken to go on.", found.status)
+            if found.status not in wire.UNDER_WAY and found.status not in _unknown_statuses:
+                _unknown_statuses.add(found.status)
+                log.warning("Gradients returned the unknown task status %r; treating it as running.", found.status)
             return Progress("running", found.status or "no status")
-        made, count = await self._made(ticket, found)
-        detail = f"success; {count} submissions" + (f", {len(made)} are measured" if count > len(made) else "")
+        made, count = await self._candidates(ticket, found)
+        detail = f"success; {count} submissions" + (f", {len(made)} of them evaluated" if count > len(made) else "")
         return Progress("succeeded", detail, made, cost_s=found.took_s)
 
     async def cancel(self, ticket: str) -> None:
-        """Delete a task that goes on."""
+        """Delete a task that has not ended."""
         reply = await self._service.get(f"/v1/tasks/{ticket}")
         if _says_unknown(reply) or wire.read(TaskState, _checked(reply).body).over:
             return
@@ -128,22 +129,22 @@ class GradientsProvider:
             _checked(reply)
 
     async def close(self) -> None:
-        """Let go of the connections."""
+        """Close connections."""
         await self._service.close()
 
-    async def _vanished(self, ticket: str) -> TunefleetError:
-        """Return why a task is not shown: a wrong address, another account's key, a fault there; or it is gone."""
+    async def _missing_task(self, ticket: str) -> TunefleetError:
+        """Return the error for a task that is not found: wrong URL, other account's key, Gradients' error, or gone."""
         reply = await self._service.get(f"/auditing/tasks/{ticket}")
         if reply.status != 404:
-            return UnreachableError(f"One part of {_NAME} does not know the task {ticket}, and another does.")
+            return UnreachableError(f"One API of {_NAME} does not know the task {ticket}, and another one does.")
         return NeedsYou(
             f"{_NAME} does not know the task {ticket} (any more).",
-            hint="Check first GRADIENTS_API_URL, and that GRADIENTS_API_KEY is of the account that ordered it. Nothing "
-            "is ordered in its place until you type that: it orders again, and is paid for again.",
+            hint="First check GRADIENTS_API_URL, and that GRADIENTS_API_KEY is of the account that ordered it. The "
+            "command orders the task again, which is paid for again.",
             verb="retry --from upload",
         )
 
-    async def _made(self, ticket: str, task: TaskState) -> tuple[tuple[Candidate, ...], int]:
+    async def _candidates(self, ticket: str, task: TaskState) -> tuple[tuple[Candidate, ...], int]:
         reply = await self._service.get(f"/auditing/tasks/{ticket}")
         given = () if reply.status == 404 else wire.read(wire.Hotkeys, _checked(reply).body).hotkey_details or ()
         numbers = await self._numbers(ticket) if any(each.test_loss is None for each in given) else {}
@@ -163,7 +164,7 @@ class GradientsProvider:
         if task.trained_model_repository and task.trained_model_repository not in found:
             repo = task.trained_model_repository
             found[repo] = Candidate(ref=repo, form=None, name=repo)
-        ranked = sorted(found.values(), key=_promise)
+        ranked = sorted(found.values(), key=_by_reported_loss)
         return tuple(ranked[:MOST_CANDIDATES]), len(ranked)
 
     async def _numbers(self, ticket: str) -> dict[str, wire.Submission]:
@@ -182,13 +183,13 @@ class GradientsProvider:
                     break
         if self._account is None:
             raise NeedsYou(
-                f"It is not known whether the order {order.key} was placed at {_NAME} before.",
-                hint="Set GRADIENTS_ACCOUNT_ID first: then its tasks are looked through.",
+                f"It is unknown whether the order {order.key} was already placed at {_NAME}.",
+                hint="Set GRADIENTS_ACCOUNT_ID, so that the account's tasks can be searched.",
             )
         return self._account
 
     async def _tickets(self, order: Order) -> list[str]:
-        """Return the tasks that campaigns of the same owner are known to have, this campaign's first."""
+        """Return the known tasks of the same owner's campaigns, this campaign's first."""
         mine, _, _ = order.key.partition("/")
         page = await self._client.campaigns.list()
         ids = sorted((each.id for each in page.items), key=lambda each: each != mine)
@@ -211,16 +212,15 @@ class GradientsProvider:
                 continue
             if leads_to(task.rows, order.data.object_key):
                 return task.id
-            # One that has ended may be the order, too: it was paid for.
+            # A finished task counts too: it may be the order, and was paid for.
             unknown = task.rows is None and task.id not in known and task.base_model_repository in {repo, None}
             if unknown and task.may_be_since(order.since):
                 hidden = task.id
         if hidden is not None:
             raise NeedsYou(
-                f"{_NAME} does not say which rows the task {hidden} is trained on, which may be the order {order.key}.",
-                hint="It may say so once that task has ended: type that then; nothing is ordered until it says so. If "
-                "the task is another's, `tunefleet campaign stop` and `start` give this cycle up, and the next one "
-                "orders its chunk.",
+                f"{_NAME} does not show the rows of the task {hidden}, which may be the order {order.key}.",
+                hint="It may show them once that task has ended: run the command then. If the task is not this order, "
+                "`tunefleet campaign stop` and `start` abandon this cycle, and the next one orders its chunk.",
             )
         return None
 
@@ -232,17 +232,17 @@ class GradientsProvider:
                 return
             body: Any = _checked(reply).body
             if not isinstance(body, list):
-                raise UnreachableError(f"{_NAME} answers with what is no list of tasks.")
+                raise UnreachableError(f"{_NAME} returned something other than a list of tasks.")
             page = [wire.read(TaskState, each) for each in body]
             ids = [each.id for each in page]
             if ids == before:
-                return  # it knows no pages, and has said all
+                return  # the API ignores `page` and has returned all tasks
             for each in page:
                 yield each
             if len(page) < _PAGE:
                 return
             before = ids
-        raise StepFailed(f"The account at {_NAME} has more than {_PAGE * _MOST_PAGES} tasks, too many to look through.")
+        raise StepFailed(f"The account at {_NAME} has more than {_PAGE * _MOST_PAGES} tasks, too many to search.")
 
 
 def make(settings: CampaignSettings, client: AsyncClient) -> GradientsProvider:
@@ -252,16 +252,14 @@ def make(settings: CampaignSettings, client: AsyncClient) -> GradientsProvider:
         MachineError: If there is no key.
     """
     if settings.gradients_key is None:
-        raise MachineError(
-            "The provider gradients needs a key.", hint="Set GRADIENTS_API_KEY, or write provider: local."
-        )
+        raise MachineError("The provider gradients needs a key.", hint="Set GRADIENTS_API_KEY, or `provider: local`.")
     patience = Patience(tries=4, longest_s=30.0)
     service = Service(_NAME, settings.gradients_url, settings.gradients_key, timeout_s=120.0, patience=patience)
     return GradientsProvider(service, client, account=settings.gradients_account, settle_s=settings.gradients_settle_s)
 
 
 def leads_to(link: str | None, object_key: str | None) -> bool:
-    """Return whether a link is one to an object of our store, however it was signed."""
+    """Return whether a link points to an object of our store, regardless of its signature."""
     if not link or not object_key:
         return False
     path = unquote(urlsplit(link).path)
@@ -269,8 +267,8 @@ def leads_to(link: str | None, object_key: str | None) -> bool:
 
 
 def _says_unknown(reply: Reply) -> bool:
-    """Return whether it says that it knows no such task; a wrong address says 404, too."""
-    return reply.status == 404 and "task not found" in wire.words_of(reply.body).lower()
+    """Return whether the response means an unknown task; a wrong URL returns 404 too."""
+    return reply.status == 404 and "task not found" in wire.reason_in(reply.body).lower()
 
 
 def _checked(reply: Reply) -> Reply:
@@ -280,24 +278,26 @@ def _checked(reply: Reply) -> Reply:
 
 
 def _refusal(reply: Reply) -> TunefleetError:
-    said = wire.words_of(reply.body)
+    reason = wire.reason_in(reply.body)
     match reply.status:
         case 401 | 403:
-            return AuthError(f"{_NAME} refuses the key: {said}.", hint="Check GRADIENTS_API_KEY and GRADIENTS_API_URL.")
+            return AuthError(
+                f"{_NAME} rejects the key: {reason}.", hint="Check GRADIENTS_API_KEY and GRADIENTS_API_URL."
+            )
         case 402:
-            return NeedsYou(f"{_NAME} wants to be paid first: {said}.", hint="Add credit to the account first.")
+            return NeedsYou(f"{_NAME} requires payment: {reason}.", hint="Add credit to the account.")
         case 429:
-            return StepFailed(f"{_NAME} takes no more orders for now: {said}.")
+            return StepFailed(f"{_NAME} accepts no more orders for now: {reason}.")
         case status:
-            return StepFailed(f"{_NAME} answers {status}: {said}.", hint="Check GRADIENTS_API_URL.")
+            return StepFailed(f"{_NAME} returned {status}: {reason}.", hint="Check GRADIENTS_API_URL.")
 
 
 def _first(*values: float | None) -> float | None:
     return next((each for each in values if each is not None), None)
 
 
-def _promise(candidate: Candidate) -> tuple[bool, float]:
-    """What is measured first, if not all are: by the provider's numbers, which decide nothing else."""
+def _by_reported_loss(candidate: Candidate) -> tuple[bool, float]:
+    """Sort key for which candidates to evaluate if there are too many: by the provider's losses, used only here."""
     loss = candidate.test_loss
     usable = loss is not None and loss > 0
     return not usable, loss if loss is not None and usable else 0.0

@@ -1,4 +1,4 @@
-"""What Gradients is told, and what it says; what it adds to its answers one day is let pass."""
+"""Requests to Gradients and its responses; unknown response fields are ignored."""
 
 from __future__ import annotations
 
@@ -16,21 +16,21 @@ from tunefleet.errors import UnreachableError, printable
 CREATE: Final = "/v1/tasks/create"
 CREATE_CHAT: Final = "/v1/tasks/create_chat"
 CREATE_FIXED: Final = "/v1/tasks/create_with_fixed_datasets"
+# Request fields for the files of a task with fixed datasets.
 FIXED: Final = ("training_data", "synthetic_data", "test_data")
-"""The files of a task with datasets of its own, as the request calls them."""
 SUCCESS: Final = "success"
 FAILURES: Final = frozenset({"failure", "failure_finding_nodes", "prep_task_failure", "node_training_failure"})
 UNDER_WAY: Final = frozenset({
     "pending", "preparing_data", "idle", "ready", "looking_for_nodes", "delayed", "evaluating", "preevaluation",
     "training",
 })  # fmt: skip
-_MOST_SAID: Final = 300
+_MAX_REASON: Final = 300
 _SKEW_S: Final = 3600.0
 _QUERY: Final = re.compile(r"\?\S+")
 
 
 def _number(value: Any) -> float | None:
-    """Return a number that can be compared; what is none, such as NaN, counts as not said."""
+    """Return a finite number; anything else, such as NaN, counts as missing."""
     if isinstance(value, bool) or not isinstance(value, int | float | str):
         return None
     try:
@@ -56,17 +56,17 @@ Moment = Annotated[datetime | None, BeforeValidator(_moment)]
 TextOrNone = Annotated[str | None, BeforeValidator(_text)]
 
 
-class Answer(BaseModel):
-    """What Gradients says; only what is read of it is named."""
+class Response(BaseModel):
+    """A response of Gradients, with the fields that are used."""
 
     model_config = ConfigDict(extra="ignore", frozen=True)
 
 
-T = TypeVar("T", bound=Answer)
+T = TypeVar("T", bound=Response)
 
 
-class NewTask(Answer):
-    """Of a task that was asked for."""
+class NewTask(Response):
+    """Response to a new task."""
 
     success: bool | None = None
     task_id: TextOrNone = None
@@ -75,8 +75,8 @@ class NewTask(Answer):
     detail: Any = None
 
 
-class TaskState(Answer):
-    """Of a task, alone or in the list of an account's."""
+class TaskState(Response):
+    """A task, alone or in the list of an account."""
 
     id: TextOrNone = None
     account_id: TextOrNone = None
@@ -92,17 +92,17 @@ class TaskState(Answer):
 
     @property
     def over(self) -> bool:
-        """Whether it has ended."""
+        """Whether the task has ended."""
         return self.status == SUCCESS or self.status in FAILURES
 
     @property
     def rows(self) -> str | None:
-        """The link to its rows; null if it does not say where they are, as of one with datasets of its own."""
+        """The link to its rows; None if it has none, for example with fixed datasets."""
         links = (each for each in (self.ds_repo, self.training_data) if each is not None and "/" in each)
         return next(links, None)
 
     def may_be_since(self, at: float | None) -> bool:
-        """Return whether it may have been made since a moment, in Unix time; clocks may differ by an hour."""
+        """Return whether it may have been created after a Unix time; clocks may differ by an hour."""
         if at is None or self.created_at is None:
             return True
         made = self.created_at if self.created_at.tzinfo is not None else self.created_at.replace(tzinfo=UTC)
@@ -110,17 +110,18 @@ class TaskState(Answer):
 
     @property
     def took_s(self) -> float | None:
-        """How long it took, in seconds; null if that is not said."""
+        """Duration in seconds; None if not reported."""
         begun = self.started_at or self.created_at
         if begun is None or self.finished_at is None:
             return None
+        # Naive and aware times cannot be subtracted.
         if (begun.tzinfo is None) != (self.finished_at.tzinfo is None):
             return None
         return max(0.0, (self.finished_at - begun).total_seconds())
 
 
-class Submission(Answer):
-    """What one of the trainers there has made."""
+class Submission(Response):
+    """A model submitted by one of the trainers."""
 
     hotkey: TextOrNone = None
     quality_score: Number = None
@@ -131,50 +132,50 @@ class Submission(Answer):
     score_reason: TextOrNone = None
 
 
-class Hotkeys(Answer):
-    """All that were made for a task."""
+class Hotkeys(Response):
+    """All submissions for a task."""
 
     hotkey_details: tuple[Submission, ...] | None = None
 
 
-class Breakdown(Answer):
-    """The numbers alone, from another place."""
+class Breakdown(Response):
+    """The scores of the submissions, from another endpoint."""
 
     miner_results: tuple[Submission, ...] | None = None
 
 
 def read(kind: type[T], body: Any) -> T:
-    """Return an answer as what it must be.
+    """Parse a response.
 
     Raises:
-        UnreachableError: If it is something else: what is between us and Gradients may have answered.
+        UnreachableError: If it does not match: a proxy between us and Gradients may have answered.
     """
     try:
         return kind.model_validate(body)
     except ValidationError as error:
         where = ", ".join(".".join(map(str, each["loc"])) or "all of it" for each in error.errors())
-        raise UnreachableError(f"Gradients answers with what is no {kind.__name__}: {where}.") from error
+        raise UnreachableError(f"Gradients returned an unexpected {kind.__name__}: {where}.") from error
 
 
 def request_of(order: Order, repo: str) -> tuple[str, dict[str, Any]]:
-    """Return where an order goes, and what it says.
+    """Return the path and body of an order.
 
     Raises:
-        CycleFailed: If it has no link to its rows.
+        CycleFailed: If the order has no link to its rows.
     """
-    said: dict[str, Any] = {"model_repo": repo, "hours_to_complete": _hours(order.hours), "file_format": "s3"}
+    body: dict[str, Any] = {"model_repo": repo, "hours_to_complete": _hours(order.hours), "file_format": "s3"}
     if order.task_type == "InstructTextWithFixedDatasets":
-        lacking = [role for role in FIXED if role not in order.uploads]
-        if lacking:
-            raise CycleFailed(f"The order {order.key} has no link to its {' and '.join(lacking)}.")
+        missing = [role for role in FIXED if role not in order.uploads]
+        if missing:
+            raise CycleFailed(f"The order {order.key} has no link to its {' and '.join(missing)}.")
         files = {role: order.uploads[role] for role in FIXED}
-        return CREATE_FIXED, {**said, **_FIELDS, **files, "ds_repo": None}
+        return CREATE_FIXED, {**body, **_FIELDS, **files, "ds_repo": None}
     if order.data.url is None:
         raise CycleFailed(f"The order {order.key} has no link to its rows.")
-    said["ds_repo"] = order.data.url
+    body["ds_repo"] = order.data.url
     if order.task_type == "Chat":
-        return CREATE_CHAT, {**said, **_CHAT, "chat_template": order.spec.chat_template}
-    return CREATE, {**said, **_FIELDS}
+        return CREATE_CHAT, {**body, **_CHAT, "chat_template": order.spec.chat_template}
+    return CREATE, {**body, **_FIELDS}
 
 
 _FIELDS: Final = {"field_instruction": "instruction", "field_input": "input", "field_output": "output"}
@@ -188,23 +189,23 @@ _CHAT: Final = {
 
 
 def _hours(hours: float) -> int | float:
-    """A whole number where it is one: older servers take no other."""
+    """Return an int where possible: older servers accept only integers."""
     return int(hours) if float(hours).is_integer() else hours
 
 
-def words_of(body: Any) -> str:
-    """Return what an answer that refuses says, fit for a message; links in it lose what makes them work."""
-    said = body
+def reason_in(body: Any) -> str:
+    """Return the reason in an error response for display, with the query strings of links removed."""
+    reason = body
     if isinstance(body, Mapping):
-        said = next((body[key] for key in ("detail", "message", "error") if body.get(key)), None)
-    if isinstance(said, list):
-        said = "; ".join(_faults(said))
-    text = printable(str(said)) if said else "no reason was given"
-    return _QUERY.sub("?…", text)[:_MOST_SAID]
+        reason = next((body[key] for key in ("detail", "message", "error") if body.get(key)), None)
+    if isinstance(reason, list):
+        reason = "; ".join(_faults(reason))
+    text = printable(str(reason)) if reason else "no reason was given"
+    return _QUERY.sub("?…", text)[:_MAX_REASON]
 
 
 def _faults(faults: list[Any]) -> Iterator[str]:
-    # Such a list quotes what was sent, too.
+    # Only place and message: FastAPI's error list also quotes the input.
     for each in faults:
         if isinstance(each, Mapping):
             yield f"{'.'.join(map(str, each.get('loc', ())))}: {each.get('msg', 'wrong')}"

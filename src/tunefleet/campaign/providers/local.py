@@ -1,4 +1,4 @@
-"""`provider: local`: an order is a LoRA training on our own workers."""
+"""`provider: local`: an order is a LoRA training task on our own workers."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ from tunefleet.schemas.api import SubmitRequest, TaskDetail
 from tunefleet.settings import CampaignSettings
 from tunefleet.spec.documents.campaign_document import LOCAL
 
-# Our own server may be asked often.
+# Our own server may be polled often.
 LOOK_S: Final = 1.0
 _HOUR_S: Final = 3600.0
+# Number of newest workflows of the order's name that are searched.
 _NEWEST: Final = 10
-"""Among how many trainings of its name an order is looked for."""
-# The server's clock is ours, and rounds.
+# Same clock as the server, but `created_at` is rounded.
 _SKEW_S: Final = 1.0
 
 
 class LocalProvider:
-    """Trains by tasks of our server; a ticket is a task's id."""
+    """Trains with tasks of our server; a ticket is a task id."""
 
     name = LOCAL
     paid = False
@@ -36,7 +36,7 @@ class LocalProvider:
         self._client = client
 
     async def submit(self, order: Order) -> str:
-        """Submit the training; the same order is the same task."""
+        """Submit the training task; the same order is the same task."""
         request = SubmitRequest(
             document=orjson.dumps(training(order)).decode(), inputs=inputs_of(order.name, order.base)
         )
@@ -44,10 +44,8 @@ class LocalProvider:
         return workflow.tasks[0].id
 
     async def find(self, order: Order) -> str | None:
-        """Return the training that an earlier try has submitted: whoever stops the campaign cancels it.
-
-        Submitted again under its key it would be the same one; one that cannot be told apart is left to that.
-        """
+        """Return the task that an earlier attempt has submitted, so that stopping the campaign can cancel it."""
+        # None is safe here: submitting again under the same key returns the same task.
         if order.since is None:
             return None
         wanted = orjson.dumps(training(order)).decode()
@@ -59,7 +57,7 @@ class LocalProvider:
         return None
 
     async def look(self, ticket: str) -> Progress:
-        """Return where the training stands."""
+        """Return the status of the training task."""
         task = await self._client.tasks.get(ticket)
         match TaskStatus(task.status):
             case TaskStatus.COMPLETED:
@@ -73,26 +71,26 @@ class LocalProvider:
                 return Progress("running", detail, again_s=LOOK_S, activity=progress.of_task(task))
 
     async def cancel(self, ticket: str) -> None:
-        """Cancel the training."""
+        """Cancel the training task."""
         try:
             await self._client.tasks.cancel(ticket)
         except ConflictError:
-            return  # it is over
+            return  # it has already ended
 
     async def close(self) -> None:
-        """Nothing is held: the client is the engine's."""
+        """Nothing to close: the client belongs to the engine."""
 
 
 def make(settings: CampaignSettings, client: AsyncClient) -> LocalProvider:
     """Return the provider; see `contract.MakeProvider`."""
-    del settings  # it needs no account
+    del settings  # no account is needed
     return LocalProvider(client)
 
 
 def training(order: Order) -> dict[str, Any]:
-    """Return the document of an order."""
+    """Return the workflow file of an order."""
     spec = order.spec
-    said: dict[str, Any] = {
+    options: dict[str, Any] = {
         key: block.model_dump(mode="json", by_alias=True, exclude_unset=True)
         for key in ("training", "lora", "quantization", "resources")
         if (block := getattr(spec, key)) is not None and key in spec.model_fields_set
@@ -106,7 +104,7 @@ def training(order: Order) -> dict[str, Any]:
         **blocks,
         "data": {"artifact": order.data.artifact_id, **data_documents.columns(spec)},
         "limits": {"max_runtime_s": order.hours * _HOUR_S},
-        **said,
+        **options,
     }
     return document(order.name, body)
 

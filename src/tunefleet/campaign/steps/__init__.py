@@ -1,13 +1,13 @@
-"""The steps of a cycle, and what each leaves for those behind it.
+"""The steps of a cycle, and the outcome that each stores for later steps.
 
 data        rows_task, train, test, chunk (task_id, artifact_id, digest, rows), epoch, index, chunks, start, stop, to,
             model (task_id, and digest with another tokenizer)
-upload      objects: role → name of the file, where the provider fetches the chunk from a store; else nothing
+upload      objects: role → object key, if the provider fetches the chunk from a store; else nothing
 submit      ticket, key, provider, base (repo, task_id, version, …)
 wait        candidates, detail, cost_s
 evaluate    metric, base, promoted, candidates: each with task_id and metrics
 select      candidate, evaluation, loss
-merge       form; task_id, artifact_id and digest, or url where it is on the hub: merged there, or taken as it is
+merge       form; task_id, artifact_id and digest, or url if it is on the Hub: merged there, or used unchanged
 gate        passed, reason, against
 publish     url, or nothing
 record      version, stage
@@ -33,7 +33,7 @@ from tunefleet.lifecycle.cycle import StepName
 
 
 def all_steps() -> Mapping[StepName, Step]:
-    """Return the eleven steps, by their names."""
+    """Return the eleven steps by name."""
     made: tuple[Step, ...] = (
         DataStep(),
         UploadStep(),

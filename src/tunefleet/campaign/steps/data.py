@@ -1,4 +1,4 @@
-"""`data`: the base model, verified; training and held-out rows, made once, and the chunk of this cycle."""
+"""`data`: verify the base model, prepare training and eval rows once, and cut the chunk of this cycle."""
 
 from __future__ import annotations
 
@@ -14,18 +14,19 @@ from tunefleet.campaign import (
 )
 from tunefleet.campaign.contract import Later, Outcome, Repeatable, StepContext
 from tunefleet.campaign.position import chunk_at
-from tunefleet.campaign.task_client import Desk, result_of
+from tunefleet.campaign.task_client import CampaignTaskClient, result_of
 from tunefleet.lifecycle.cycle import StepName
 from tunefleet.schemas.api import ArtifactView, TaskDetail
 
 
 class DataStep(Repeatable):
-    """Verifies the model and makes the rows unless that was done before, and cuts the chunk."""
+    """Verifies the model and prepares the rows unless an earlier cycle did, and cuts the chunk."""
 
     name = StepName.DATA
 
     async def plan(self, context: StepContext) -> Outcome:
-        """Say which chunk is to be cut, and where a model of it goes; what is wrong with that is said first."""
+        """Plan the chunk and the publish target, after checking that the target is usable."""
+        # Checked before anything is paid for: a model that cannot be published would be lost money.
         paid_training_checks.check(context)
         to = publish_targets.place_of(context)
         if to is not None:
@@ -33,31 +34,31 @@ class DataStep(Repeatable):
         return {"position": context.state.position, "seed": context.spec.random_seed, "to": to}
 
     async def act(self, context: StepContext, intent: Outcome) -> Outcome | Later:
-        """Verify the model, make the rows, and cut the chunk."""
-        spec, desk = context.spec, Desk(context)
+        """Verify the model, prepare the rows, and cut the chunk."""
+        spec, runner = context.spec, CampaignTaskClient(context)
         for text in paid_training_checks.doubts(context.state.name, spec, context.settings, context.provider.name):
             await context.log(text)
         model = await base_model_check.verified(context)
         body, inputs = data_documents.rows_document(spec, await s3_sources.fetched(context))
         leaves = {data_documents.ROWS: (data_documents.TRAIN, data_documents.TEST)}
-        tasks = await desk.shared("rows", body, inputs, leaves=leaves)
+        tasks = await runner.shared("rows", body, inputs, leaves=leaves)
         made = next(task for task in tasks if task.name == data_documents.ROWS)
-        train = _file(made, await desk.left(made.id, data_documents.TRAIN))
-        test = _file(made, await desk.left(made.id, data_documents.TEST))
+        train = _file(made, await runner.left(made.id, data_documents.TRAIN))
+        test = _file(made, await runner.left(made.id, data_documents.TEST))
         chunk = chunk_at(
             int(intent["position"]), rows=train["rows"], most=spec.samples_per_training, seed=int(intent["seed"])
         )
         name = f"{context.state.name}-{context.state.number}-chunk"
-        (cut,) = await desk.run("chunk", data_documents.chunk_document(name, train["artifact_id"], chunk))
+        (cut,) = await runner.run("chunk", data_documents.chunk_document(name, train["artifact_id"], chunk))
         await context.log(
             f"chunk {chunk.index + 1} of {chunk.count} in epoch {chunk.epoch}: "
-            f"rows {chunk.start:,} to {chunk.stop:,} of {train['rows']:,}; {test['rows']:,} rows are held out"
+            f"rows {chunk.start:,} to {chunk.stop:,} of {train['rows']:,}; {test['rows']:,} eval rows"
         )
         return {
             "rows_task": made.id,
             "train": train,
             "test": test,
-            "chunk": _file(cut, await desk.left(cut.id, data_documents.TRAIN)),
+            "chunk": _file(cut, await runner.left(cut.id, data_documents.TRAIN)),
             "epoch": chunk.epoch,
             "index": chunk.index,
             "chunks": chunk.count,
@@ -79,12 +80,12 @@ def _file(task: TaskDetail, artifact: ArtifactView) -> dict[str, Any]:
 
 
 class UploadStep(Repeatable):
-    """Puts the chunk into an object store, under the name of the order, and removes what earlier orders have left."""
+    """Uploads the chunk to an object store under the order's key, and removes the files of earlier orders."""
 
     name = StepName.UPLOAD
 
     async def plan(self, context: StepContext) -> Outcome:
-        """Say whether anything is uploaded."""
+        """Plan whether anything is uploaded."""
         return {"needed": context.provider.fetches_from_store}
 
     async def act(self, context: StepContext, intent: Outcome) -> Outcome | Later:
@@ -95,5 +96,5 @@ class UploadStep(Repeatable):
         async with object_store.opened(context) as shelf:
             removed = await shelf.sweep(keep=key)
             if removed:
-                await context.log(f"{removed} file(s) of earlier orders are removed from the store")
+                await context.log(f"removed {removed} file(s) of earlier orders from the store")
             return {"objects": dict((await shelf.ensure(key)).objects)}

@@ -1,4 +1,4 @@
-"""`evaluate`: base, promoted model and every candidate, measured alike on the held-out rows."""
+"""`evaluate`: evaluate base, promoted model and every candidate on the same eval rows."""
 
 from __future__ import annotations
 
@@ -10,22 +10,30 @@ from typing import Any, Final
 from tunefleet.campaign import data_documents, gate
 from tunefleet.campaign.contract import Base, Candidate, CycleFailed, Later, NeedsYou, Outcome, Repeatable, StepContext
 from tunefleet.campaign.steps.submit import chosen_base, original
-from tunefleet.campaign.task_client import Desk, TaskFailed, digest_of, document, inputs_of, model_of, result_of
+from tunefleet.campaign.task_client import (
+    CampaignTaskClient,
+    TaskFailed,
+    digest_of,
+    document,
+    inputs_of,
+    model_of,
+    result_of,
+)
 from tunefleet.lifecycle.cycle import StepName
 from tunefleet.spec.documents.campaign_document import CampaignSpec
 from tunefleet.spec.tasks.evaluate_task import ITEMS_FOLDER
 
-# After so many further tries what a machine had no room or time for is taken for the candidate's own fault.
+# After this many retries, an out-of-memory or a timeout is attributed to the candidate, not to the machine.
 _TRIES: Final = 2
 
 
 class EvaluateStep(Repeatable):
-    """Measures by `evaluate` tasks; what was measured for an earlier cycle is taken from there."""
+    """Runs `evaluate` tasks, and reuses evaluations of earlier cycles."""
 
     name = StepName.EVALUATE
 
     async def plan(self, context: StepContext) -> Outcome:
-        """Say what is measured."""
+        """Plan which models are evaluated."""
         base = chosen_base(context)
         return {
             "test": context.outcome(StepName.DATA)["test"],
@@ -36,8 +44,8 @@ class EvaluateStep(Repeatable):
         }
 
     async def act(self, context: StepContext, intent: Outcome) -> Outcome | Later:
-        """Measure all of them, side by side."""
-        desk, spec, test = Desk(context), context.spec, intent["test"]
+        """Evaluate all of them concurrently."""
+        runner, spec, test = CampaignTaskClient(context), context.spec, intent["test"]
         began_with = Base(**intent["began_with"])
         wanted: dict[str, tuple[dict[str, Any], Base]] = {"base": _of_model(spec, Base(**intent["base"]))}
         if intent["promoted"] is not None:
@@ -48,13 +56,13 @@ class EvaluateStep(Repeatable):
                 continue
             wanted[f"candidate-{number}"] = of_candidate(spec, began_with, candidate)
         found = await asyncio.gather(
-            *(_measured(desk, spec, test, what, *model) for what, model in wanted.items()), return_exceptions=True
+            *(_measured(runner, spec, test, what, *model) for what, model in wanted.items()), return_exceptions=True
         )
         by_name = dict(zip(wanted, found, strict=True))
         for name, outcome in by_name.items():
-            # A candidate that cannot be measured is none; without the models that it is held against nothing is known.
+            # A candidate that cannot be evaluated is left out; the models that it is compared with are required.
             is_candidate = name.startswith("candidate")
-            if isinstance(outcome, BaseException) and not (is_candidate and _is_none(outcome, context.state.tries)):
+            if isinstance(outcome, BaseException) and not (is_candidate and _leave_out(outcome, context.state.tries)):
                 raise outcome
         measured = {name: each for name, each in by_name.items() if not isinstance(each, BaseException)}
         of_candidates = [measured.get(f"candidate-{number}") for number in range(len(candidates))]
@@ -64,7 +72,7 @@ class EvaluateStep(Repeatable):
             if of_candidates[number] is None
         ]
         for text in left_out:
-            await context.log(f"a candidate cannot be measured, and is left out: {text}")
+            await context.log(f"a candidate cannot be evaluated, and is left out: {text}")
         _check_some(of_candidates, left_out)
         return {
             "metric": spec.gate.metric,
@@ -74,26 +82,26 @@ class EvaluateStep(Repeatable):
         }
 
 
-def _is_none(error: BaseException, tries: int) -> bool:
-    """Whether a candidate is left out: it is paid for, and not lost because a worker was, or had too much to do."""
+def _leave_out(error: BaseException, tries: int) -> bool:
+    """Whether to leave out a candidate: not because of a lost or busy worker, since it was paid for."""
     if isinstance(error, TaskFailed):
-        return not error.passing and (tries >= _TRIES or not error.busy)
+        return not error.transient and (tries >= _TRIES or not error.busy)
     return isinstance(error, CycleFailed)
 
 
 def _check_some(measured: list[dict[str, Any] | None], left_out: list[str]) -> None:
-    """Fail where there is nothing to choose from: the models are paid for, and wait for a person."""
+    """Raise if there is no candidate to select: the models are paid for, so a user has to decide."""
     if gate.best([None if each is None else float(each["loss"]) for each in measured]) is not None:
         return
-    why = " ".join(left_out) or "No held-out loss is a number that is not negative."
+    why = " ".join(left_out) or "No eval loss is a finite, non-negative number."
     raise NeedsYou(
-        f"None of the {len(measured)} candidates can be measured. {why}",
-        hint="Fix that first. With `--from upload` at its end the command orders again, and is paid for again.",
+        f"None of the {len(measured)} candidates can be evaluated. {why}",
+        hint="Fix the cause first. With `--from upload` the command orders again, which is paid for again.",
     )
 
 
 def of_candidate(spec: CampaignSpec, base: Base, candidate: Candidate) -> tuple[dict[str, Any], Base]:
-    """Return the blocks that say which model a candidate is, and the base that they stand on."""
+    """Return the spec blocks of a candidate's model, and its base."""
     if candidate.form == "model":
         if candidate.on_fleet:
             return _of_model(spec, Base(repo=spec.model_repo, task_id=candidate.ref, foreign=base.foreign))
@@ -111,7 +119,12 @@ def _of_model(spec: CampaignSpec, base: Base) -> tuple[dict[str, Any], Base]:
 
 
 async def _measured(
-    desk: Desk, spec: CampaignSpec, test: Mapping[str, Any], what: str, blocks: Mapping[str, Any], base: Base
+    runner: CampaignTaskClient,
+    spec: CampaignSpec,
+    test: Mapping[str, Any],
+    what: str,
+    blocks: Mapping[str, Any],
+    base: Base,
 ) -> dict[str, Any]:
     body = {
         "taskType": "evaluate",
@@ -126,7 +139,7 @@ async def _measured(
     }
     name = f"campaign-evaluation-{digest_of(body, base.digest)[:24]}"
     leaves = {name: (ITEMS_FOLDER,)}
-    (task,) = await desk.shared(what, document(name, body), inputs_of(name, base), leaves=leaves)
+    (task,) = await runner.shared(what, document(name, body), inputs_of(name, base), leaves=leaves)
     metrics = result_of(task)["metrics"]
     return {"task_id": task.id, "metrics": metrics, "loss": metrics["loss"]["value"]}
 
@@ -149,5 +162,5 @@ def _evaluations(spec: CampaignSpec, test: Mapping[str, Any]) -> list[dict[str, 
 
 
 def _resources(spec: CampaignSpec) -> dict[str, Any]:
-    said = spec.resources.model_dump(mode="json", by_alias=True, exclude_unset=True)
-    return {"resources": said} if said else {}
+    resources = spec.resources.model_dump(mode="json", by_alias=True, exclude_unset=True)
+    return {"resources": resources} if resources else {}

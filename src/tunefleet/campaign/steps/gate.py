@@ -1,4 +1,4 @@
-"""`gate`: whether the candidate is promoted, by a comparison row by row with the base and with the promoted model."""
+"""`gate`: decide on promotion by a row-by-row comparison with the base and with the promoted model."""
 
 from __future__ import annotations
 
@@ -10,23 +10,23 @@ from typing import Any, Final
 from tunefleet.analysis.evaluation.comparison import Difference, compare
 from tunefleet.campaign import gate
 from tunefleet.campaign.contract import Later, Outcome, Repeatable, StepContext
-from tunefleet.campaign.scratch_folder import room
+from tunefleet.campaign.scratch_folder import step_folder
 from tunefleet.campaign.task_client import result_of
 from tunefleet.errors import NotFoundError
 from tunefleet.lifecycle.cycle import StepName
 from tunefleet.spec.tasks.evaluate_task import ITEMS_FOLDER
 
-# Of a candidate that is the very model it is held against.
+# For a candidate that is the same model as the one that it is compared with.
 _SAME: Final = Difference(0.0, 0.0, 0.0, "the same evaluation", None, "none")
 
 
 class GateStep(Repeatable):
-    """Decides; promoting is done by `record`."""
+    """Decides on promotion; `record` promotes."""
 
     name = StepName.GATE
 
     async def plan(self, context: StepContext) -> Outcome:
-        """Say which evaluations are compared."""
+        """Plan which evaluations are compared."""
         measured = context.outcome(StepName.EVALUATE)
         against = {name: measured[name]["task_id"] for name in ("base", "promoted") if measured[name] is not None}
         return {
@@ -39,19 +39,19 @@ class GateStep(Repeatable):
         """Compare, and decide."""
         named = [intent["candidate"], *intent["against"].values()]
         results = {task: result_of(await context.client.tasks.get(task)) for task in dict.fromkeys(named)}
-        async with room(context, "gate") as folder:
+        async with step_folder(context, "gate") as folder:
             items = {task: await _items(context, task, folder / task) for task in results}
             differences, higher = await asyncio.to_thread(_differences, intent, results, items)
-        verdict = gate.decide(context.spec.gate, differences, higher_is_better=higher)
-        await context.log(verdict.reason)
-        return verdict.as_json()
+        decision = gate.decide(context.spec.gate, differences, higher_is_better=higher)
+        await context.log(decision.reason)
+        return decision.as_json()
 
 
 async def _items(context: StepContext, task_id: str, folder: Path) -> Path | None:
     try:
         return await context.client.tasks.fetch_output(task_id, ITEMS_FOLDER, folder)
     except NotFoundError:
-        return None  # they were removed: the verdict says that nothing can be compared
+        return None  # they were removed: the decision says that the models cannot be compared
 
 
 def _differences(

@@ -1,4 +1,4 @@
-"""`publish`: the promoted model to where the campaign says; nothing for one that the gate has refused."""
+"""`publish`: publish the promoted model to the campaign's target; nothing if the gate refused it."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 from tunefleet.campaign import publish_targets
 from tunefleet.campaign.contract import Candidate, Later, Outcome, Repeatable, StepContext
 from tunefleet.campaign.hub_models import HUB
-from tunefleet.campaign.scratch_folder import room
+from tunefleet.campaign.scratch_folder import step_folder
 from tunefleet.integrations.publishing import hub
 from tunefleet.integrations.publishing.campaign_card import Story, write_card
 from tunefleet.lifecycle.cycle import StepName
@@ -17,31 +17,31 @@ from tunefleet.orchestrator.campaigns.step_progress import Activity
 
 
 class PublishStep(Repeatable):
-    """Publishes a folder whole; published again, it is the same."""
+    """Publishes a complete folder; publishing it again has the same result."""
 
     name = StepName.PUBLISH
 
     async def plan(self, context: StepContext) -> Outcome:
-        """Say where it goes."""
+        """Plan the target."""
         merged = context.outcome(StepName.MERGE)
         there = "artifact_id" not in merged and "taken" not in merged
         to = publish_targets.place_of(context, there=there) if bool(context.outcome(StepName.GATE)["passed"]) else None
         if to is None or _stays(merged, to):
             return {"to": to}
-        # It was looked at when the cycle began, unless the campaign names another place by now.
+        # Checked when the cycle started, unless the campaign's target has changed since.
         if context.outcome(StepName.DATA).get("to") != to:
             await publish_targets.check(context, to)
         return {"to": to}
 
     async def act(self, context: StepContext, intent: Outcome) -> Outcome | Later:
-        """Fetch the model, and put it there with its card."""
+        """Download the model, and publish it with its model card."""
         merged, to = context.outcome(StepName.MERGE), intent["to"]
         if to is None:
             return {"url": merged.get("url")}
         if _stays(merged, to):
-            await context.log(f"{to} gets nothing: the model is at {merged['url']} already, and not on this server")
+            await context.log(f"not published to {to}: the model is already at {merged['url']}, and not on this server")
             return {"url": merged["url"]}
-        async with room(context, "publish") as folder:
+        async with step_folder(context, "publish") as folder:
             await _fetch(context, merged, folder)
             await asyncio.to_thread(write_card, folder, _story(context))
             where = await publish_targets.put(context, to, folder)
@@ -50,7 +50,7 @@ class PublishStep(Repeatable):
 
 
 def _stays(merged: Outcome, to: str) -> bool:
-    """Whether a model is where it belongs: merged into the very place, or taken from it."""
+    """Whether a model is already at its target: merged into it, or taken from it."""
     return "artifact_id" not in merged and merged["url"] == to
 
 
@@ -58,8 +58,8 @@ async def _fetch(context: StepContext, merged: Outcome, folder: Path) -> None:
     if "artifact_id" in merged:
         await publish_targets.fetch(context, merged["artifact_id"], folder)
         return
-    # One that somebody else may change or remove: what was measured is what is published.
-    await context.book.report(context.state, Activity("downloading", of=merged["url"]))
+    # Downloaded at the evaluated commit: its owner may have changed the repository since.
+    await context.repository.report(context.state, Activity("downloading", of=merged["url"]))
     keys = publish_targets.keys(context.settings)
     await asyncio.to_thread(hub.fetch, merged["url"].removeprefix(HUB), merged.get("revision"), folder, keys)
 
@@ -78,14 +78,14 @@ def _story(context: StepContext) -> Story:
         "candidate": f"`{Candidate(**chosen['candidate']).label}`",
         "held-out rows": f"{data['test']['rows']:,} rows, sha256 `{data['test']['digest']}`",
         "evaluation": f"task `{chosen['evaluation']['task_id']}`",
-        "model": _said(context.outcome(StepName.MERGE)),
+        "model": _model_line(context.outcome(StepName.MERGE)),
     }
     models = {"base": measured["base"], "promoted before": measured["promoted"], "this model": chosen["evaluation"]}
     figures = {name: each["metrics"] for name, each in models.items() if each is not None}
     return Story(context.state.name, context.spec.model_repo, lineage, figures, context.outcome(StepName.GATE))
 
 
-def _said(merged: Outcome) -> str:
+def _model_line(merged: Outcome) -> str:
     if "digest" in merged:
         return f"sha256 `{merged['digest']}`"
     if "taken" not in merged:

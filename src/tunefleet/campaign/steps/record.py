@@ -1,4 +1,4 @@
-"""`record`: the model goes into the registry, promoted or archived, with all that it was made of."""
+"""`record`: register the model with its lineage, promoted or archived."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from tunefleet.lifecycle.model_version import Stage
 from tunefleet.orchestrator.campaigns.cycle_state import NewVersion
 from tunefleet.settings import TrackingSettings, load
 
-# What of a merge says where its model is.
-_WHERE: Final = ("task_id", "artifact_id", "digest", "url", "revision")
+# Fields of a merge's outcome that locate the model.
+_LOCATION_KEYS: Final = ("task_id", "artifact_id", "digest", "url", "revision")
 
 
 class RecordStep(Repeatable):
@@ -22,33 +22,33 @@ class RecordStep(Repeatable):
     name = StepName.RECORD
 
     async def plan(self, context: StepContext) -> Outcome:
-        """Say what becomes of it, and which trackers are told."""
+        """Plan the stage of the model, and the trackers to notify."""
         passed = bool(context.outcome(StepName.GATE)["passed"])
         trackers = catalog.chosen(context.spec, load(TrackingSettings)).names
         return {"stage": (Stage.PROMOTED if passed else Stage.ARCHIVED).value, "trackers": list(trackers)}
 
     async def act(self, context: StepContext, intent: Outcome) -> Outcome | Later:
-        """Register it."""
-        merged, verdict = context.outcome(StepName.MERGE), context.outcome(StepName.GATE)
-        location = {key: merged[key] for key in _WHERE if merged.get(key) is not None}
+        """Register the model."""
+        merged, decision = context.outcome(StepName.MERGE), context.outcome(StepName.GATE)
+        location = {key: merged[key] for key in _LOCATION_KEYS if merged.get(key) is not None}
         published = context.outcome(StepName.PUBLISH).get("url")
         if published is not None and str(location.get("url", "")).startswith(HUB) and not published.startswith(HUB):
-            # Whoever trains it further fetches it from the hub.
+            # Keep the Hub URL as the main location: providers fetch the base of the next cycle from there.
             location = {**location, "published": published}
         elif published is not None and published != location.get("url"):
             location = {**location, "url": published}
-            location.pop("revision", None)  # of what was published a copy of
+            location.pop("revision", None)  # a commit of the source, not of the published copy
         made = NewVersion(
             stage=Stage(intent["stage"]),
             form=merged["form"],
             location=location,
             lineage=_lineage(context),
-            evaluation={**context.outcome(StepName.EVALUATE), "gate": verdict},
-            reason=verdict["reason"],
+            evaluation={**context.outcome(StepName.EVALUATE), "gate": decision},
+            reason=decision["reason"],
         )
-        version = await context.book.register(context.state, made)
+        version = await context.repository.register(context.state, made)
         await context.log(f"version {version.version} is {version.stage.value}")
-        # With this outcome it is stored that they are to be told: what they are told is derived from it.
+        # The outbox is filled in the transaction that stores this outcome, so that no tracker is missed after a crash.
         trackers = intent.get("trackers", [])
         return {"version": version.version, "stage": version.stage.value, "trackers": trackers}
 

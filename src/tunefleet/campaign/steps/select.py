@@ -1,4 +1,4 @@
-"""`select`: the candidate that is best by the gate's metric on the held-out rows, as we have measured it."""
+"""`select`: select the best candidate by the gate's metric, from our own evaluation."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from tunefleet.lifecycle.cycle import StepName
 
 
 class SelectStep(Repeatable):
-    """Chooses; what a provider says of its models plays no part."""
+    """Selects a candidate; the provider's own scores are not used."""
 
     name = StepName.SELECT
 
     async def plan(self, context: StepContext) -> Outcome:
-        """Choose among what was measured."""
+        """Plan the selection from the evaluations."""
         evaluated = context.outcome(StepName.EVALUATE)
         measured, metric = evaluated["candidates"], evaluated.get("metric", "loss")
         losses = [None if each is None else float(each["loss"]) for each in measured]
@@ -26,20 +26,20 @@ class SelectStep(Repeatable):
         return {"losses": losses, "metric": metric, "scores": scores, "chosen": gate.best(losses, scores)}
 
     async def act(self, context: StepContext, intent: Outcome) -> Outcome | Later:
-        """Return the chosen one."""
+        """Return the selected candidate."""
         chosen = intent["chosen"]
         if chosen is None:
-            # `evaluate` has looked for that; the campaign waits for a person, and orders nothing.
-            raise StepFailed("No candidate has a held-out loss that is a number and not negative.")
+            # `evaluate` has already checked this; fail without ordering again.
+            raise StepFailed("No candidate has an eval loss that is a finite, non-negative number.")
         candidate = context.outcome(StepName.WAIT)["candidates"][chosen]
         loss = intent["losses"][chosen]
         evaluation = context.outcome(StepName.EVALUATE)["candidates"][chosen]
         metric = intent.get("metric")
         other = "" if metric is None else f", {metric} {evaluation['metrics'][metric]['value']:.4f}"
-        await context.log(f"{candidate['name']} is chosen: held-out loss {loss:.4f}{other}")
+        await context.log(f"{candidate['name']} is selected: eval loss {loss:.4f}{other}")
         return {"candidate": candidate, "evaluation": evaluation, "loss": loss}
 
 
 def _score(metric: Mapping[str, Any]) -> float:
-    """Return a metric so that more of it is better."""
+    """Return a metric's value, negated if lower is better."""
     return float(metric["value"]) * (1.0 if metric["higher_is_better"] else -1.0)

@@ -1,4 +1,4 @@
-"""`sleep`: when the next cycle may open; drawn once, counted from the end of this one, and stored."""
+"""`sleep`: when the next cycle may open; sampled once, from the end of this one, and stored."""
 
 from __future__ import annotations
 
@@ -13,23 +13,23 @@ from tunefleet.spec.documents.campaign_document import CampaignSpec, RunInterval
 
 
 class SleepStep:
-    """Says when it goes on; the book opens the next cycle then."""
+    """Sets the start time; the repository opens the next cycle then."""
 
     name = StepName.SLEEP
 
     async def plan(self, context: StepContext) -> Outcome:
-        """Draw how long, from now."""
+        """Sample the duration, from now."""
         slept_s = draw_s(interval_of(context.spec, context.settings), context.state.order_key)
         return {"next_at": context.clock.wall() + slept_s, "slept_s": slept_s}
 
     async def reconcile(self, context: StepContext, intent: Outcome) -> Outcome | Later | None:
-        """Return what was drawn: it stays drawn."""
+        """Return the stored time: it is not sampled again."""
         return await self.act(context, intent)
 
     async def act(self, context: StepContext, intent: Outcome) -> Outcome | Later:
-        """Return what was drawn."""
+        """Return the stored time."""
         left = spell_until(float(intent["next_at"]), context.clock.wall())
-        await context.log(f"the cycle is complete; waiting for the next one: it opens in {left}")
+        await context.log(f"the cycle is complete; the next one opens in {left}")
         return intent
 
 
@@ -38,7 +38,7 @@ _DAY_S: Final = 86_400.0
 
 
 def interval_of(spec: CampaignSpec, settings: CampaignSettings) -> RunIntervalsSpec:
-    """Return the interval of a campaign: its own, else that of the environment."""
+    """Return the interval of a campaign: its own, else the one from the environment."""
     return spec.run_intervals or RunIntervalsSpec(
         min_days=settings.min_days,
         max_days=settings.max_days,
@@ -48,8 +48,9 @@ def interval_of(spec: CampaignSpec, settings: CampaignSettings) -> RunIntervalsS
 
 
 def draw_s(interval: RunIntervalsSpec, key: str) -> float:
-    """Return how many seconds to sleep: a draw of days and a draw of hours, added."""
-    drawn = random.Random(f"interval:{key}")
-    days = drawn.uniform(interval.min_days, interval.max_days)
-    hours = drawn.uniform(interval.min_hours, interval.max_hours)
+    """Return the seconds to sleep: a random number of days plus a random number of hours."""
+    # Seeded with the order's key: a crash before the plan is stored cannot change the result.
+    generator = random.Random(f"interval:{key}")
+    days = generator.uniform(interval.min_days, interval.max_days)
+    hours = generator.uniform(interval.min_hours, interval.max_hours)
     return days * _DAY_S + hours * _HOUR_S

@@ -1,4 +1,4 @@
-"""`submit`: the order at the provider, the one step that is paid for."""
+"""`submit`: place the order at the provider, the step that costs money."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from tunefleet.orchestrator.campaigns.cycle_state import ModelVersion
 
 
 class SubmitStep:
-    """Places the order under a key of ours; an order that may have been placed is asked for first."""
+    """Places the order under our own key, after checking whether it was already placed."""
 
     name = StepName.SUBMIT
 
     async def plan(self, context: StepContext) -> Outcome:
-        """Say what is trained: the promoted model, or the campaign's base."""
-        base = base_of(context, await context.book.promoted(context.state))
+        """Plan which model is trained: the promoted one, or the campaign's base."""
+        base = base_of(context, await context.repository.promoted(context.state))
         await paid_training_checks.check_base(context, base)
         return {
             "key": context.state.order_key,
@@ -29,18 +29,18 @@ class SubmitStep:
         }
 
     async def reconcile(self, context: StepContext, intent: Outcome) -> Outcome | Later | None:
-        """Ask the provider for the order; null if it surely has none."""
-        await context.log(f"waiting for {context.provider.name}, which is asked for the order {intent['key']}")
+        """Look up the order at the provider; None if it certainly has none."""
+        await context.log(f"looking up the order {intent['key']} at {context.provider.name}")
         ticket = await context.provider.find(order_of(context, intent))
         if ticket is None:
             return None
-        await context.log(f"the order {intent['key']} was placed before: {ticket}")
+        await context.log(f"the order {intent['key']} was already placed: {ticket}")
         return await self._placed(context, intent, ticket)
 
     async def act(self, context: StepContext, intent: Outcome) -> Outcome | Later:
-        """Place the order, if there is room for it in the budget; one in whose place it comes is cancelled first."""
+        """Place the order if the budget allows it, after cancelling the one that it replaces."""
         await cancel_earlier(context)
-        (await context.book.budget(context.state)).check(context.spec)
+        (await context.repository.budget(context.state)).check(context.spec)
         signed = context.clock.wall()
         ticket = await context.provider.submit(await _with_links(context, order_of(context, intent)))
         await context.log(f"the order {intent['key']} is placed at {context.provider.name}: {ticket}")
@@ -52,12 +52,12 @@ class SubmitStep:
     @staticmethod
     async def _placed(context: StepContext, intent: Outcome, ticket: str) -> Outcome:
         entry = cost_of_task(context.spec.budget, intent["key"])
-        await context.book.spend(context.state, entry.what, entry.amount, entry.key)
+        await context.repository.spend(context.state, entry.what, entry.amount, entry.key)
         return {**intent, "ticket": ticket, "placed_at": context.clock.wall()}
 
 
 def base_of(context: StepContext, promoted: ModelVersion | None) -> Base:
-    """Return the model that a cycle begins with."""
+    """Return the model that a cycle starts from."""
     if promoted is None:
         return original(context)
     where = promoted.location
@@ -65,7 +65,7 @@ def base_of(context: StepContext, promoted: ModelVersion | None) -> Base:
     hub = url.removeprefix("hf://") if isinstance(url, str) and url.startswith("hf://") else None
     revision = where.get("revision")
     repo = f"{promoted.name}-v{promoted.version}" if digest is not None or hub is None else hub
-    came_of = promoted.lineage
+    lineage = promoted.lineage
     return Base(
         repo=repo,
         task_id=where.get("task_id"),
@@ -73,23 +73,23 @@ def base_of(context: StepContext, promoted: ModelVersion | None) -> Base:
         digest=digest,
         url=url,
         revision=revision,
-        foreign="taken" in came_of.get("merge", {}) or bool(came_of.get("base", {}).get("foreign")),
+        foreign="taken" in lineage.get("merge", {}) or bool(lineage.get("base", {}).get("foreign")),
     )
 
 
 def original(context: StepContext) -> Base:
-    """Return the campaign's own base, as a step behind `data` finds it."""
+    """Return the campaign's own base, for steps after `data`."""
     return base_model_check.base_in(context.spec, context.outcome(StepName.DATA))
 
 
 def chosen_base(context: StepContext) -> Base:
-    """Return the model that the order of this cycle began with."""
-    said: dict[str, Any] = dict(context.outcome(StepName.SUBMIT)["base"])
-    return Base(**said)
+    """Return the base model of this cycle's order."""
+    fields: dict[str, Any] = dict(context.outcome(StepName.SUBMIT)["base"])
+    return Base(**fields)
 
 
 def order_of(context: StepContext, intent: Outcome) -> Order:
-    """Return the order that an intent stands for, without links: those are signed when it is placed."""
+    """Return the order of an intent, without links: they are signed when it is placed."""
     state, spec = context.state, context.spec
     chunk: dict[str, Any] = dict(context.outcome(StepName.DATA)["chunk"])
     stored = context.provider.fetches_from_store
@@ -107,8 +107,8 @@ def order_of(context: StepContext, intent: Outcome) -> Order:
 
 
 async def _with_links(context: StepContext, order: Order) -> Order:
-    # They are no part of what is stored, and a cycle may wait at its budget for longer than they are good. An order in
-    # the place of another has files of its own.
+    # Links are not part of the stored intent: a cycle may wait for its budget for longer than they are valid. An order
+    # that replaces another has its own files.
     if not context.provider.fetches_from_store:
         return order
     async with object_store.opened(context) as shelf:

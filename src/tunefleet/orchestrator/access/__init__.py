@@ -1,1 +1,1 @@
-"""Who may do what: keys, projects and their quotas, the audit log, what was used."""
+"""Access control and accounting: API keys, permissions, projects, quotas, audit log and usage."""

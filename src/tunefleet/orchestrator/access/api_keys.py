@@ -1,4 +1,4 @@
-"""API keys, login codes, browser sessions and attempt tokens: from a secret to who asks."""
+"""Authentication by API key, login code, browser session or attempt token."""
 
 from __future__ import annotations
 
@@ -24,20 +24,21 @@ from tunefleet.schemas.api import KeyCreate, KeyCreated, KeyView
 log = logging.getLogger(__name__)
 LOGIN_CODE_S: Final = 600.0
 SESSION_S: Final = 30 * 86_400.0
+# The actor for ORCHESTRATOR_TOKEN. It has no row, so that its access ends when the variable is removed.
 SHARED_TOKEN: Final = Actor("shared-token", "shared-token", "admin")
-"""Whoever sends ORCHESTRATOR_TOKEN; there is no row for it, so that it ends with the variable."""
 _FIRST: Final = (("admin", "admin"), ("worker", "worker"))
 
 
 async def authenticate(core: Core, secret: str) -> Actor:
-    """Return whose API key this is.
+    """Authenticate an API key.
 
     Raises:
-        AuthError: If it is wrong or revoked.
+        AuthError: If the key is not valid or was revoked.
     """
     digest, known = hashed(secret), core.keys.actors
     actor = known.get(digest)
     token = core.settings.shared_token
+    # Hashes are compared in constant time, so that response times reveal nothing about the token.
     if token is not None and hmac.compare_digest(digest, hashed(token.get_secret_value())):
         return SHARED_TOKEN
     if actor is None:
@@ -47,27 +48,28 @@ async def authenticate(core: Core, secret: str) -> Actor:
 
 
 async def authenticate_attempt(core: Core, token: str) -> AttemptActor:
-    """Return for which attempt this token speaks.
+    """Authenticate an attempt token.
 
     Raises:
-        AuthError: If the server never made it, or the attempt is void.
+        AuthError: If the token is not valid, or the attempt was revoked.
     """
     attempt_id = attempt_of(core.secret, token)
     found = None
     if attempt_id is not None:
         found = await core.read(lambda connection: _attempt(connection, attempt_id))
     if found is None:
-        raise AuthError("The attempt token is wrong.")
+        raise AuthError("The attempt token is not valid.")
     row, project = found
     if row.state == "void":
         raise AuthError(
-            f"The attempt {row.number} of {row.task_id} is void ({row.reason}).", hint="End its job; nothing is taken."
+            f"Attempt {row.number} of {row.task_id} was revoked ({row.reason}).",
+            hint="Stop its job; reports are refused.",
         )
     return AttemptActor(row.id, row.task_id, row.worker_id, project)
 
 
 async def create(core: Core, actor: Actor, body: KeyCreate) -> KeyCreated:
-    """Make an API key; its secret is shown this once.
+    """Create an API key; its secret is returned only here.
 
     Raises:
         ForbiddenError: If the actor is not an admin.
@@ -98,7 +100,7 @@ def insert(
     now: float,
     project: str = DEFAULT_PROJECT,
 ) -> KeyRow:
-    """Store a new key, of which the hash is known; returns its row."""
+    """Store a new key by the hash of its secret, and return its row."""
     id_ = new_id("key")
     keys.insert_one(
         connection,
@@ -113,7 +115,7 @@ def insert(
 
 
 async def list_(core: Core, actor: Actor) -> list[KeyView]:
-    """Return the keys of the actor's project, without their secrets; all, for who looks after all projects.
+    """Return the keys of the actor's project without secrets; those of all projects for an operator.
 
     Raises:
         ForbiddenError: If the actor is not an admin.
@@ -125,7 +127,7 @@ async def list_(core: Core, actor: Actor) -> list[KeyView]:
 
 
 async def revoke(core: Core, actor: Actor, key_id: str) -> KeyView:
-    """Make a key worthless, at once.
+    """Revoke a key, effective immediately.
 
     Raises:
         ForbiddenError: If the actor is not an admin.
@@ -147,60 +149,63 @@ async def revoke(core: Core, actor: Actor, key_id: str) -> KeyView:
 
 
 async def ensure_first(core: Core) -> None:
-    """At the first start, make an admin and a worker key and write each to a file that only this user can read."""
+    """At the first start, create an admin and a worker key, each in a file that only this user can read."""
     if await core.read(lambda connection: keys.all_rows(connection, project=DEFAULT_PROJECT)):
         return
     folder = core.settings.data_dir / "keys"
-    # The files come first, and one that is there holds on: it may be the only copy of a key of a lost database.
-    there = {name: _secret_in(folder / f"{name}.key") for name, _ in _FIRST}
-    made = {name: (role, there[name] or new_secret()) for name, role in _FIRST}
-    for name, (_, secret) in made.items():
-        if there[name] is None:
+    # Files are written before rows, and existing files are reused: one may be the only copy of a key of a lost
+    # database.
+    existing = {name: _secret_in(folder / f"{name}.key") for name, _ in _FIRST}
+    wanted = {name: (role, existing[name] or new_secret()) for name, role in _FIRST}
+    for name, (_, secret) in wanted.items():
+        if existing[name] is None:
             write_private(folder / f"{name}.key", secret + "\n")
 
     def operation(connection: Connection) -> bool:
         if keys.all_rows(connection, project=DEFAULT_PROJECT):
             return False
-        for name, (role, secret) in made.items():
+        for name, (role, secret) in wanted.items():
             insert(connection, name=name, role=role, owner=name, secret_hash=hashed(secret), now=core.clock.wall())
         return True
 
     if not await core.write(operation):
-        # Another server on the database was faster: the keys lie in its folder.
-        for name in made:
-            if there[name] is None:
+        # Another server on the database was faster: the keys are in its data folder.
+        for name in wanted:
+            if existing[name] is None:
                 (folder / f"{name}.key").unlink()
         return
-    log.info("Made the first keys; they lie in %s.", folder)
+    log.info("Created the first keys in %s.", folder)
 
 
 async def create_login_code(core: Core, actor: Actor) -> str:
-    """Return a code that opens one browser session within ten minutes.
+    """Create a single-use login code for a browser session, valid for ten minutes.
 
     Raises:
-        AuthError: If the actor came with ORCHESTRATOR_TOKEN, which ends with the variable: no session stands for it.
-        ForbiddenError: If the actor came without a key of its own, as a campaign does: the code would open nothing.
+        AuthError: If the actor uses ORCHESTRATOR_TOKEN: a session would outlive the variable.
+        ForbiddenError: If the actor has no key of its own, such as a campaign.
     """
     if actor is SHARED_TOKEN:
         raise AuthError(
-            "ORCHESTRATOR_TOKEN opens no browser session.", hint="Log in with a key; `tunefleet keys create` makes one."
+            "ORCHESTRATOR_TOKEN cannot open a browser session.", hint="Log in with a key from `tunefleet keys create`."
         )
     if await core.read(lambda connection: keys.by_id(connection, actor.key_id)) is None:
         raise ForbiddenError(
-            "Only a key opens a browser session.", hint="Log in with one; `tunefleet keys create` makes it."
+            "A browser session needs an API key.", hint="Log in with a key from `tunefleet keys create`."
         )
     return await _open(core, "login", actor.key_id, LOGIN_CODE_S)
 
 
 async def redeem_login_code(core: Core, code: str) -> str:
-    """Use up a login code and return the token of a browser session."""
+    """Redeem a login code, and return the token of a browser session."""
     token, digest = secrets.token_urlsafe(30), hashed(code)
 
     def operation(connection: Connection) -> None:
         now = core.clock.wall()
         row = keys.session_key(connection, token_hash=digest, kind="login", now=now)
         if row is None:
-            raise AuthError("The login code is wrong, used or too old.", hint="Get a new one with `tunefleet login`.")
+            raise AuthError(
+                "The login code is not valid, was used or has expired.", hint="Get a new one with `tunefleet login`."
+            )
         keys.drop_session(connection, digest)
         keys.drop_expired_sessions(connection, now)
         keys.add_session(
@@ -214,11 +219,11 @@ async def redeem_login_code(core: Core, code: str) -> str:
 async def open_session(
     core: Core, address: str, *, key: str | None = None, code: str | None = None
 ) -> tuple[str, Actor]:
-    """Open a browser session by a key, or by a login code, which it uses up.
+    """Open a browser session with a key or a login code.
 
     Raises:
-        AuthError: If key or code is wrong, used, revoked or too old.
-        TooManyError: If that address has failed too often.
+        AuthError: If key or code is not valid, used, revoked or expired.
+        TooManyError: If the address has had too many failed logins.
     """
     core.tries.begin(address, core.clock.monotonic())
     if key is not None:
@@ -229,16 +234,16 @@ async def open_session(
 
 
 async def close_session(core: Core, token: str) -> None:
-    """End a browser session; one that has ended stays so."""
+    """End a browser session; does nothing if it has ended."""
     digest = hashed(token)
     await core.write(lambda connection: keys.drop_session(connection, digest))
 
 
 async def authenticate_session(core: Core, token: str) -> Actor:
-    """Return whose browser session this is.
+    """Authenticate a browser session.
 
     Raises:
-        AuthError: If it has ended.
+        AuthError: If the session has ended.
     """
     digest, now = hashed(token), core.clock.wall()
 
@@ -263,7 +268,7 @@ async def _open(core: Core, kind: str, key_id: str, lasts_s: float) -> str:
 
 
 def _attempt(connection: Connection, attempt_id: str) -> tuple[AttemptRow, str] | None:
-    """Return an attempt, and the project of its task; null if there is none."""
+    """Return an attempt and the project of its task; None if there is none."""
     row = attempts.by_ids(connection, [attempt_id]).get(attempt_id)
     if row is None:
         return None
@@ -272,30 +277,31 @@ def _attempt(connection: Connection, attempt_id: str) -> tuple[AttemptRow, str] 
 
 
 def refuse_archived(connection: Connection, project: str) -> None:
-    """Refuse who belongs to a project that rests."""
+    """Raise if a project is archived."""
     found = project_rows.get(connection, project)
     if found is not None and found.archived_at is not None:
         raise AuthError(
-            f"The project {project} is archived.", hint=f"An admin opens it: tunefleet projects restore {project}."
+            f"The project {project} is archived.",
+            hint=f"Ask an admin to restore it: tunefleet projects restore {project}.",
         )
 
 
 def _actor(connection: Connection, row: KeyRow | None) -> Actor:
     if row is None:
-        raise AuthError("The key is wrong.", hint="Check TUNEFLEET_KEY, or make a key with `tunefleet keys create`.")
+        raise AuthError("The key is not valid.", hint="Check TUNEFLEET_KEY, or run `tunefleet keys create`.")
     if row.revoked_at is not None:
         raise AuthError(f"The key {row.name} was revoked.", hint="Ask an admin for another one.")
-    if row.role != "worker":  # what runs there goes on to its end
+    if row.role != "worker":  # running tasks of an archived project are finished
         refuse_archived(connection, row.project)
     return Actor(row.id, row.owner, row.role, row.project)
 
 
 def _secret_in(path: Path) -> str | None:
-    """Return the key in a file; null if there is no file."""
+    """Return the key in a file; None if there is no file."""
     try:
         secret = path.read_text(encoding="utf-8").strip()
     except FileNotFoundError:
         return None
     if not is_secret(secret):
-        raise StoreError(f"{path} holds no key, and is not replaced.", hint="Move it away; another one is made then.")
+        raise StoreError(f"{path} contains no valid key.", hint="Move it away, so that a new one is created.")
     return secret

@@ -1,4 +1,4 @@
-"""The audit log: who asked for what, whence, and how it was answered. Written before the answer goes out."""
+"""The audit log: actor, request, address and status. Written before the response is sent."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from tunefleet.orchestrator.views import before, bounded, moment, split
 from tunefleet.schemas.api import Page
 from tunefleet.schemas.projects import AuditEntry
 
-Anybody = Actor | AttemptActor | FederationActor | None
+AnyCaller = Actor | AttemptActor | FederationActor | None
 
 
-async def write(core: Core, who: Anybody, request: AuditRow) -> None:
-    """Store that a request was answered, unless a job or a trainer made it: their reports are rows of their own.
+async def write(core: Core, who: AnyCaller, request: AuditRow) -> None:
+    """Record a request, except those of attempts and federation workers, whose reports are rows of their own.
 
     Args:
-        who: Who asked; null if nobody was recognized.
+        who: The authenticated caller; None if there is none.
     """
     if isinstance(who, AttemptActor | FederationActor):
         return
@@ -38,7 +38,7 @@ async def list_(
     route: str | None = None,
     since: float | None = None,
 ) -> Page[AuditEntry]:
-    """Return what was asked for, newest first: by keys of the actor's project or, for who looks after all, by all.
+    """Return entries, newest first: those of the actor's project, or of all projects for an operator.
 
     Raises:
         ForbiddenError: If the actor is not an admin.

@@ -1,8 +1,8 @@
-"""What attempts use: measured when they end, in the same operation, and for a look while they run.
+"""Usage of attempts: measured when they end, in the same transaction, and on request while they run.
 
-An attempt counts from its accept to its end. Its cost is its part of the worker's `cost_per_hour`: its GPUs of the
-worker's GPUs or, on a worker without any, one of the slots of its class. What another attempt's run computes costs
-nothing of its own.
+An attempt counts from its accept to its end. Its cost is its share of the worker's `cost_per_hour`: its GPUs out of the
+worker's GPUs or, on a worker without GPUs, one of the slots of its class. A task that is computed by another attempt's
+run costs nothing.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from tunefleet.orchestrator.workers.presence import AGENT_SESSION
 from tunefleet.placement import BARE_SHARE
 from tunefleet.schemas.worker_link import Capabilities, Load
 
-# A GPU that tells no power for longer adds nothing for that while: what is not known is not made up.
-LONGEST_GAP_S: Final = 600.0
+# Longer gaps between power samples add no energy: unknown consumption is not estimated.
+MAX_GAP_S: Final = 600.0
 _HOUR_S: Final = 3600.0
 
 
 def ended(connection: Connection, rows: Sequence[AttemptRow], tasks: Mapping[str, TaskRow]) -> None:
-    """Store what attempts have used that have just ended."""
+    """Store the usage of attempts that have just ended."""
     ran = [row for row in rows if row.accepted_at is not None and row.finished_at is not None]
     if not ran:
         return
@@ -37,15 +37,15 @@ def ended(connection: Connection, rows: Sequence[AttemptRow], tasks: Mapping[str
 
 
 def measured(connection: Connection, whose: Sequence[tuple[AttemptRow, str, str]]) -> list[UsageRow]:
-    """Return what attempts have used until they ended."""
-    there = {id_: worker_rows.get(connection, id_) for id_ in {row.worker_id for row, _, _ in whose}}
+    """Return the usage of attempts until their end."""
+    rows_of = {id_: worker_rows.get(connection, id_) for id_ in {row.worker_id for row, _, _ in whose}}
     known = {
-        id_: None if found is None else worker_state.capabilities(found.capabilities) for id_, found in there.items()
+        id_: None if found is None else worker_state.capabilities(found.capabilities) for id_, found in rows_of.items()
     }
     needs = cluster_state.needs(connection, {row.requirement_key for row, _, _ in whose})
     energies = usage.energies(connection, [row.id for row, _, _ in whose if row.gpus])
-    # Only what an agent holds is opened again under the same token, or a registered job, which has no worker.
-    held = {id_ for id_, found in there.items() if found is None or found.session == AGENT_SESSION}
+    # Only attempts of agents and registered jobs (which have no worker) can be reopened under the same token.
+    held = {id_ for id_, found in rows_of.items() if found is None or found.session == AGENT_SESSION}
     again = {row.id: row.accepted_at or 0.0 for row, _, _ in whose if row.worker_id in held}
     since = usage.ended_at(connection, again) if again else {}
     found = []
@@ -67,23 +67,23 @@ def measured(connection: Connection, whose: Sequence[tuple[AttemptRow, str, str]
     return found
 
 
-def note_power(connection: Connection, told: Mapping[str, tuple[float, Load]]) -> None:
-    """Add what the GPUs of open attempts have drawn since the last look.
+def note_power(connection: Connection, reports: Mapping[str, tuple[float, Load]]) -> None:
+    """Add the energy that the GPUs of open attempts have consumed since the last sample.
 
     Args:
-        told: Worker → when it told its load, and what.
+        reports: Worker → time and content of its load report.
     """
-    drawn = {id_: (at, watts) for id_, (at, load) in told.items() if (watts := _watts(load))}
-    if not drawn:
+    power = {id_: (at, watts) for id_, (at, load) in reports.items() if (watts := _watts(load))}
+    if not power:
         return
-    running = usage.on_gpus(connection, drawn)
+    running = usage.on_gpus(connection, power)
     known = usage.energies(connection, [id_ for id_, _, _, _ in running])
     rows = []
     for id_, worker_id, gpus, accepted_at in running:
-        at, watts = drawn[worker_id]
+        at, watts = power[worker_id]
         mine = [watts[uuid] for uuid in gpus.split(",") if uuid in watts]
         if mine and at >= (accepted_at or at):
-            # What it drew before its first sample was told is taken to be that, back to its start.
+            # Before its first sample an attempt is assumed to have power the same power since its start.
             before = known.get(id_) or EnergyRow(id_, 0.0, sum(mine), accepted_at or at)
             rows.append(EnergyRow(id_, _joules(before, at, sum(mine)), sum(mine), at))
     usage.put_energies(connection, rows, known)
@@ -95,7 +95,7 @@ def _watts(load: Load) -> dict[str, float]:
 
 def _joules(before: EnergyRow, at: float, power_w: float) -> float:
     gap_s = at - before.at
-    return before.joules + ((before.power_w + power_w) / 2 * gap_s if 0 < gap_s <= LONGEST_GAP_S else 0.0)
+    return before.joules + ((before.power_w + power_w) / 2 * gap_s if 0 < gap_s <= MAX_GAP_S else 0.0)
 
 
 def _energy_wh(row: EnergyRow | None, end: float) -> float | None:
@@ -105,7 +105,7 @@ def _energy_wh(row: EnergyRow | None, end: float) -> float | None:
 def _gpus(row: AttemptRow, has: Capabilities | None, asked: int) -> int:
     if row.gpus:
         return row.gpus.count(",") + 1
-    # Whoever runs it has chosen by itself: it is taken to use what was asked for.
+    # The runner has chosen the GPUs itself: assume that it uses as many as the task requested.
     chooses = row.merged_into is None and row.slot_class == "job" and has is not None
     return min(asked, len(has.gpus)) if chooses and has is not None else 0
 
@@ -127,8 +127,8 @@ def _cost(row: AttemptRow, has: Capabilities | None, gpus: int, wall_s: float) -
     if row.merged_into is not None:
         return 0.0
     if has.gpus:
-        part = gpus / len(has.gpus)
+        share = gpus / len(has.gpus)
     else:
         slots = {str(name): count for name, count in has.slots.items()}
-        part = 1 / max(1, slots.get(row.slot_class, 1))
-    return has.cost_per_hour * part * wall_s / _HOUR_S
+        share = 1 / max(1, slots.get(row.slot_class, 1))
+    return has.cost_per_hour * share * wall_s / _HOUR_S

@@ -1,6 +1,6 @@
-"""How often somebody may try to log in: some at once, then one now and then, until a try succeeds.
+"""Rate limit for failed logins by address: a burst, then one attempt per interval (a leaky bucket).
 
-Kept in memory: a restart forgives everybody, and a key cannot be guessed in the few tries that this gives away.
+In memory only: a restart resets it, which gives away too few attempts to guess a key.
 """
 
 from __future__ import annotations
@@ -12,34 +12,34 @@ from typing import Final
 
 from tunefleet.errors import TooManyError
 
-# Failures that an address may have in a row.
-AT_ONCE: Final = 10
-# After so many seconds one failure is forgiven.
-EVERY_S: Final = 10.0
-# So many addresses are remembered; of more, those that tried longest ago are forgotten.
+# Failures that an address may have in a burst.
+BURST: Final = 10
+# One failure is forgiven per interval.
+FORGIVE_EVERY_S: Final = 10.0
+# Number of addresses that are remembered, to bound memory; the least recent ones are dropped.
 _ADDRESSES: Final = 10_000
-# One customer has a whole IPv6 network of this length: its addresses count as one.
+# Prefix length of an IPv6 network that one customer typically has: its addresses count as one.
 _NETWORK: Final = 64
 
 
 class Tries:
-    """Failed log-ins by address, each with when it was last looked at."""
+    """Failed logins by address, each with the time of its last update."""
 
     def __init__(self) -> None:
         self._failures: OrderedDict[str, tuple[float, float]] = OrderedDict()
 
     def begin(self, address: str, now: float) -> None:
-        """Count a try as failed, before it is looked at: what is tried at once counts at once.
+        """Count an attempt as failed before it is checked, so that concurrent attempts count.
 
         Raises:
-            TooManyError: If that address has failed too often; the try does not count.
+            TooManyError: If the address has had too many failures; the attempt does not count.
         """
-        name = _whose(address)
+        name = _bucket_name(address)
         left = self._left(name, now)
-        if left + 1 > AT_ONCE:
-            wait_s = math.ceil(round((left + 1 - AT_ONCE) * EVERY_S, 3))
+        if left + 1 > BURST:
+            wait_s = math.ceil(round((left + 1 - BURST) * FORGIVE_EVERY_S, 3))
             raise TooManyError(
-                "There were too many log-ins with a wrong key or code from this address.",
+                "Too many failed logins from this address.",
                 hint=f"Try again in {wait_s} seconds.",
                 retry_after_s=wait_s,
             )
@@ -47,12 +47,12 @@ class Tries:
 
     def succeeded(self, address: str, now: float) -> None:
         """Take back the failure that `begin` counted."""
-        name = _whose(address)
+        name = _bucket_name(address)
         self._keep(name, self._left(name, now) - 1, now)
 
     def _left(self, name: str, now: float) -> float:
         failures, at = self._failures.get(name, (0.0, now))
-        return max(0.0, failures - (now - at) / EVERY_S)
+        return max(0.0, failures - (now - at) / FORGIVE_EVERY_S)
 
     def _keep(self, name: str, failures: float, now: float) -> None:
         self._failures.pop(name, None)
@@ -62,7 +62,7 @@ class Tries:
                 self._failures.popitem(last=False)
 
 
-def _whose(address: str) -> str:
+def _bucket_name(address: str) -> str:
     try:
         known = ipaddress.ip_address(address.partition("%")[0])
     except ValueError:

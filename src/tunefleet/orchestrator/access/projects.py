@@ -1,4 +1,4 @@
-"""Projects as people see and change them. The default project is always there, and its admins look after all."""
+"""Projects: list, create, change. The default project always exists, and its admins manage all projects."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _HINT = "`tunefleet projects ls` lists them."
 
 
 async def list_(core: Core, actor: Actor) -> list[ProjectView]:
-    """Return the projects that an actor sees: its own, or all for an admin of the default project."""
+    """Return the actor's project, or all projects for an operator."""
     may_read(actor)
     now = core.clock.wall()
 
@@ -37,11 +37,11 @@ async def get(core: Core, actor: Actor, name: str) -> ProjectView:
 
 
 async def create(core: Core, actor: Actor, body: ProjectCreate) -> ProjectView:
-    """Make a project.
+    """Create a project.
 
     Raises:
         ForbiddenError: If the actor is not an admin of the default project.
-        ConflictError: If there is one of that name.
+        ConflictError: If the name is taken.
     """
     may_operate(actor)
     now = core.clock.wall()
@@ -49,7 +49,7 @@ async def create(core: Core, actor: Actor, body: ProjectCreate) -> ProjectView:
 
     def operation(connection: Connection) -> ProjectView:
         if project_rows.get(connection, row.name) is not None:
-            raise ConflictError(f"There is a project {row.name} already.", hint=_HINT)
+            raise ConflictError(f"The project {row.name} already exists.", hint=_HINT)
         project_rows.insert_one(connection, row)
         return _views(connection, [row], now)[0]
 
@@ -61,20 +61,20 @@ async def change(core: Core, actor: Actor, name: str, body: ProjectChange) -> Pr
 
     Raises:
         ForbiddenError: If the actor is not an admin of the default project.
-        InputError: If it takes the weight away.
-        ConflictError: If the default project is to be archived.
+        InputError: If the weight is set to null.
+        ConflictError: If the default project would be archived.
     """
     may_operate(actor)
     now = core.clock.wall()
     values: dict[str, Any] = body.model_dump(exclude_unset=True)
     archived = values.pop("archived", None)
     if "weight" in values and values["weight"] is None:
-        raise InputError("A project has a weight.", hint="Use 1 for an equal part.")
+        raise InputError("A project needs a weight.", hint="Use 1 for an equal share.")
 
     def operation(connection: Connection) -> ProjectView:
         row = _found(connection, actor, name, lock=True)
         if archived and name == DEFAULT_PROJECT:
-            raise ConflictError("The default project cannot be archived.", hint="Its admins look after all others.")
+            raise ConflictError("The default project cannot be archived.", hint="Its admins manage all other projects.")
         if archived is not None and archived != (row.archived_at is not None):
             values["archived_at"] = now if archived else None
             after_commit(connection, core.keys.forget)
@@ -87,14 +87,16 @@ async def change(core: Core, actor: Actor, name: str, body: ProjectChange) -> Pr
 
 
 def known(connection: Connection, actor: Actor, name: str) -> ProjectRow:
-    """Return a project that an actor may make things in.
+    """Return a project that the actor may create things in.
 
     Raises:
-        ConflictError: If it is archived.
+        ConflictError: If the project is archived.
     """
     row = _found(connection, actor, name)
     if row.archived_at is not None:
-        raise ConflictError(f"The project {name} is archived.", hint=f"`tunefleet projects restore {name}` opens it.")
+        raise ConflictError(
+            f"The project {name} is archived.", hint=f"Restore it with `tunefleet projects restore {name}`."
+        )
     return row
 
 

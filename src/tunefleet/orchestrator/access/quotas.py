@@ -1,7 +1,7 @@
-"""What a project may still use: tasks that run at once, GPU hours a month, bytes of files and documents.
+"""Quotas of projects: concurrent tasks, GPU hours per calendar month (UTC), stored bytes.
 
-A month is the calendar's, in UTC. Looked at in the operation that would use it, with the project's row locked where two
-servers could count at once.
+A quota is checked in the transaction that would use it. The project's row is locked where two servers could count
+concurrently.
 """
 
 from __future__ import annotations
@@ -24,65 +24,65 @@ _HOUR_S = 3600.0
 
 
 def month_start(now: float) -> float:
-    """Return when the calendar month of a time began, in UTC."""
+    """Return the start of a time's calendar month in UTC, as Unix time."""
     at = datetime.fromtimestamp(now, UTC)
     return datetime(at.year, at.month, 1, tzinfo=UTC).timestamp()
 
 
 def gpu_hours(connection: Connection, project: str, running: RunningRow | None, now: float) -> float:
-    """Return how many GPU hours a project has used in this calendar month, with what runs now."""
+    """Return the GPU hours of a project in this calendar month, including running tasks."""
     start = month_start(now)
     live_s = running.gpu_s if running is not None else 0.0
     if running is not None and running.gpus:
-        # Of what runs since before the month began, that part was the last month's.
+        # The part of a running task before this month counts for the last month.
         live_s = min(live_s, running.gpus * (now - start))
     return (usage.gpu_seconds(connection, project, start) + live_s) / _HOUR_S
 
 
 def why(connection: Connection, row: ProjectRow, need: Requirement, now: float) -> str | None:
-    """Say which quota a waiting task waits for, in one sentence with the way out; null if for none."""
+    """Return which quota holds a task back, as a sentence with a fix; None if none does."""
     raised = f"an admin can raise it: tunefleet projects set {row.name}"
     if row.archived_at is not None:
-        return f"waiting: the project {row.name} is archived (tunefleet projects restore {row.name} opens it)."
+        return f"waiting: the project {row.name} is archived (restore it: tunefleet projects restore {row.name})."
     running = project_rows.running(connection, now, [row.name]).get(row.name)
     count = running.tasks if running is not None else 0
     if row.max_running is not None and count >= row.max_running:
         return (
-            f"waiting: {count} tasks of the project {row.name} run, and its quota is {row.max_running}; "
-            f"it goes on when one ends ({raised} --max-running N)."
+            f"waiting: {count} tasks of the project {row.name} are running, its quota is {row.max_running}; "
+            f"it starts when one ends ({raised} --max-running N)."
         )
     if row.gpu_hours is not None and need.gpu_count:
         spent = gpu_hours(connection, row.name, running, now)
         if spent >= row.gpu_hours:
             return (
                 f"waiting: the project {row.name} has used {spent:.1f} of its {row.gpu_hours:g} GPU hours this month; "
-                f"it goes on when the next month begins, UTC ({raised} --gpu-hours N)."
+                f"it starts when the next month begins, UTC ({raised} --gpu-hours N)."
             )
     return None
 
 
 class Holding:
-    """Which quotas hold waiting tasks back; what was found out for one task is not looked up for the next."""
+    """Quota checks of a scheduling cycle, with results cached between tasks."""
 
     def __init__(self, connection: Connection, now: float) -> None:
         self._connection = connection
         self._now = now
         self._rows: dict[str, ProjectRow] | None = None
-        self._told: dict[tuple[str, bool], str | None] = {}
-        self._places: dict[str, int | None] = {}
+        self._reasons: dict[tuple[str, bool], str | None] = {}
+        self._remaining: dict[str, int | None] = {}
 
     def why(self, project: str, need: Requirement) -> str | None:
-        """Say which quota a task of a project waits for; null if for none."""
+        """Return which quota holds a task of a project back; None if none does."""
         row = self._limited(project)
         if row is None:
             return None
         key = project, need.gpu_count > 0
-        if key not in self._told:
-            self._told[key] = why(self._connection, row, need, self._now)
-        return self._told[key]
+        if key not in self._reasons:
+            self._reasons[key] = why(self._connection, row, need, self._now)
+        return self._reasons[key]
 
     def room(self, project: str) -> int | None:
-        """Return how many more tasks of a project may run at once; null for any number."""
+        """Return how many more tasks of a project may run concurrently; None if unlimited."""
         row = self._limited(project)
         if row is None or row.max_running is None:
             return None
@@ -90,20 +90,20 @@ class Holding:
         return max(0, row.max_running - (0 if running is None else running.tasks))
 
     def within(self, project: str, need: Requirement, count: int) -> int:
-        """Return how many of so many waiting tasks the quotas let run; what is let run takes its place."""
+        """Return how many of the queued tasks the quotas allow to run, and reserve that number."""
         if count == 0 or self.why(project, need) is not None:
             return 0
-        if project not in self._places:
-            self._places[project] = self.room(project)
-        places = self._places[project]
-        if places is None:
+        if project not in self._remaining:
+            self._remaining[project] = self.room(project)
+        remaining = self._remaining[project]
+        if remaining is None:
             return count
-        taken = min(count, places)
-        self._places[project] = places - taken
-        return taken
+        allowed = min(count, remaining)
+        self._remaining[project] = remaining - allowed
+        return allowed
 
     def _limited(self, project: str) -> ProjectRow | None:
-        """Return the row of a project that has a quota, or is archived; null if nothing limits it."""
+        """Return the row of a project that has a quota or is archived; None if it is unlimited."""
         if self._rows is None:
             self._rows = {row.name: row for row in project_rows.all_rows(self._connection)}
         row = self._rows.get(project)
@@ -111,7 +111,7 @@ class Holding:
 
 
 def limits_storage(connection: Connection, project: str) -> bool:
-    """Whether a project has a quota of storage."""
+    """Whether a project has a storage quota."""
     row = project_rows.get(connection, project)
     return row is not None and row.storage_bytes is not None
 
@@ -119,7 +119,7 @@ def limits_storage(connection: Connection, project: str) -> bool:
 def refuse_storing(
     connection: Connection, project: str, size_bytes: int, *, reserved_bytes: int = 0, lock: bool = True
 ) -> None:
-    """Refuse a file or document that would take a project over its quota of storage."""
+    """Raise if a file or workflow file would exceed a project's storage quota."""
     row = project_rows.get(connection, project, lock=lock) if size_bytes else None
     if row is None or row.storage_bytes is None:
         return
@@ -127,21 +127,21 @@ def refuse_storing(
     if kept + reserved_bytes + size_bytes > row.storage_bytes:
         reserved = f", {reserved_bytes:,} more are reserved by unfinished uploads" if reserved_bytes else ""
         raise QuotaError(
-            f"The project {project} keeps {kept:,} of the {row.storage_bytes:,} bytes of its storage quota{reserved}; "
-            f"{size_bytes:,} more are over it.",
-            hint=f"Remove artifacts or workflows, or let an admin raise it: "
+            f"The project {project} uses {kept:,} of the {row.storage_bytes:,} bytes of its storage quota{reserved}; "
+            f"{size_bytes:,} more would exceed it.",
+            hint=f"Remove artifacts or workflows, or ask an admin to raise it: "
             f"tunefleet projects set {project} --storage N.",
         )
 
 
 def store_document(connection: Connection, project: str, grown_bytes: int) -> None:
-    """Count a document, or its change, for a project; less is never refused."""
+    """Count a workflow file, or a change of its size, for a project; a decrease is never refused."""
     refuse_storing(connection, project, max(0, grown_bytes))
     workflows.count_documents(connection, project, grown_bytes)
 
 
 def room_for(connection: Connection, project: str) -> int | None:
-    """Return how many bytes a project may store beside those that it keeps; null if it has no quota of storage."""
+    """Return how many more bytes a project may store; None if it has no storage quota."""
     row = project_rows.get(connection, project)
     if row is None or row.storage_bytes is None:
         return None
@@ -149,7 +149,7 @@ def room_for(connection: Connection, project: str) -> int | None:
 
 
 def refuse_update(connection: Connection, federation: FederationRow, sizes: Mapping[str, int]) -> None:
-    """Refuse files that somebody uploads to a federation, as `refuse_storing` does; not what a task's parts bring."""
+    """Raise if files uploaded to a federation exceed its quota; updates of a task's shards are not limited."""
     if federation.task_seq is None and sizes:
         known = artifacts.known(connection, federation.project, list(sizes))
         new = sum(size_bytes for digest, size_bytes in sizes.items() if digest not in known)

@@ -1,4 +1,4 @@
-"""What was used: of ended attempts as it is stored, of running ones up to now; and what is kept how long."""
+"""Usage reports, from stored usage and running attempts, and retention of usage and audit rows."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ _FORGET_EVERY_S: Final = 3600.0
 async def report(
     core: Core, actor: Actor, *, project: str | None, since: float | None, by: wire.UsageBy
 ) -> wire.UsageView:
-    """Return what was used since a time.
+    """Return the usage since a time.
 
     Args:
-        project: Of which project; null: the actor's own or, for who looks after all, all.
-        since: Unix time; null: the beginning of this calendar month, UTC.
+        project: Project to report; None: the actor's own, or all projects for an operator.
+        since: Unix time; None: the start of this calendar month, UTC.
 
     Raises:
         NotFoundError: If the project is not the actor's.
@@ -52,7 +52,7 @@ async def report(
 
 
 async def forget(core: Core) -> None:
-    """Forget, now and then, what is older than it is to be kept: use, and the audit log."""
+    """Delete usage and audit rows past their retention, at most once per hour."""
     now = core.clock.wall()
     if now - core.sweep.forgot_usage_at < _FORGET_EVERY_S:
         return
@@ -76,14 +76,14 @@ def _running(connection: Connection, project: str | None, now: float) -> list[Us
 
 
 def _as_sum(row: UsageRow, by: wire.UsageBy, since: float) -> SumRow:
-    part = 1.0 if row.started_at >= since or row.wall_s <= 0 else max(0.0, row.ended_at - since) / row.wall_s
+    share = 1.0 if row.started_at >= since or row.wall_s <= 0 else max(0.0, row.ended_at - since) / row.wall_s
     heading = {
         "project": row.project, "worker": row.worker_id, "kind": row.kind, "day": row.day, "gpu": row.gpu_model or "",
     }  # fmt: skip
-    energy_wh = None if row.energy_wh is None else row.energy_wh * part
-    cost = None if row.cost is None else row.cost * part
+    energy_wh = None if row.energy_wh is None else row.energy_wh * share
+    cost = None if row.cost is None else row.cost * share
     return SumRow(
-        heading[by], row.gpu_model or "", 1, row.wall_s * part, row.cpu_s * part, row.gpu_s * part, energy_wh, cost
+        heading[by], row.gpu_model or "", 1, row.wall_s * share, row.cpu_s * share, row.gpu_s * share, energy_wh, cost
     )
 
 

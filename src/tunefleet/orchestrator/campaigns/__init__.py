@@ -1,11 +1,11 @@
-"""Campaigns: training that goes on by itself, cycle by cycle, and the models that come of it.
+"""Campaigns: continuous training in cycles, and the registry of the models that they make.
 
-    jobs ─────▶ book ◀───── the engine (`tunefleet.campaign`)
-    (people)    (what is durable: cycles, steps, spend, log)
+    service ───▶ repository ◀───── the engine (`tunefleet.campaign`)
+    (users)      (durable state: cycles, steps, spend, log)
                   │
                   ▼
-                registry (versions of models, and which one is promoted)
+                model registry (versions, and which one is promoted)
 
-What is here stores, decides nothing about data, providers or models, and calls nobody: the engine acts, and tells the
-book what it is about to do, and what became of it.
+This package only stores: it makes no decisions about data, providers or models, and no outgoing calls. The engine acts,
+and records each intent and outcome in the repository.
 """

@@ -1,4 +1,4 @@
-"""Cycles that are given up, tried again or go back to an earlier step; all in the caller's transaction."""
+"""Abandon or retry cycles, or move them back to an earlier step; all in the caller's transaction."""
 
 from __future__ import annotations
 
@@ -16,22 +16,20 @@ from tunefleet.orchestrator.campaigns.cycle_state import CycleState
 from tunefleet.orchestrator.campaigns.cycles import changed, kept_of, lasted, state_of, steps_of
 from tunefleet.orchestrator.campaigns.status import tell
 
-# Where a retry begins if it is not at the step that failed: a task that failed is ordered anew, with its data sent
-# anew; models among which none could be chosen are measured anew.
+# Steps whose retry starts at an earlier step: a failed task is ordered again with its data uploaded again, and models
+# of which none could be selected are evaluated again.
 RETRIED_FROM: Final = {StepName.WAIT: StepName.UPLOAD, StepName.SELECT: StepName.EVALUATE}
 
 
 def is_held(row: CampaignRow, now: float) -> bool:
-    """Whether somebody works on a campaign right now, as far as the lease tells."""
+    """Whether a campaign has a holder with a valid lease."""
     return row.holder is not None and row.lease_until > now
 
 
 def forget_failures(connection: Connection, row: CampaignRow, now: float) -> None:
-    """Let the running cycles of a campaign try at once what failed, with the campaign's newest spec.
-
-    What failed is asked for under keys of its own, for under the old ones it has failed for good. A step that somebody
-    is trying right now is left to them.
-    """
+    """Retry the failed steps of running cycles immediately, with the campaign's newest spec."""
+    # `retried` changes the idempotency keys: under the old keys the server would return the recorded failure. A step
+    # with an active holder is left alone.
     for cycle in cycles.running(connection, row.seq):
         if cycle.tries and not is_held(row, now):
             again = {"tries": 0, "not_before": 0.0, "retried": cycle.retried + 1}
@@ -39,10 +37,9 @@ def forget_failures(connection: Connection, row: CampaignRow, now: float) -> Non
 
 
 def abandon(connection: Connection, row: CampaignRow, now: float) -> None:
-    """Give up every cycle of a campaign that runs; its task is to be cancelled, and what was uploaded for it removed.
-
-    Not while somebody may still be placing the order, who learns of it only when they renew their lease.
-    """
+    """Abandon the running cycles of a campaign; mark their tasks for cancellation and their uploads for removal."""
+    # Cancellation waits for the holder's lease to end: the holder may still be placing the order, and notices the stop
+    # only when it renews the lease.
     free_at = row.lease_until if is_held(row, now) else now
     for cycle in cycles.running(connection, row.seq):
         begun = {each.step: each.status for each in steps_of(connection, cycle)}
@@ -62,10 +59,10 @@ def go_back(
     *,
     keep: Collection[StepName] = (),
 ) -> CycleRow:
-    """Let a cycle go through its steps again from one on, with the campaign's newest spec.
+    """Move a cycle back to a step, with the campaign's newest spec.
 
-    When it slept already, it does not sleep again: what was drawn stays. A step `SUBMIT` that has no outcome keeps its
-    intent, for it may have acted. What a step has kept of something that runs elsewhere stays, too.
+    A finished `SLEEP` is not repeated. A `SUBMIT` without outcome keeps its intent, because it may have acted. State of
+    external jobs that a step has kept is preserved.
     """
     known = {StepName(each.step): each for each in steps_of(connection, cycle)}
     submit = known.get(StepName.SUBMIT)
@@ -82,7 +79,7 @@ def go_back(
     waited = known.get(StepName.WAIT)
     over = cycle.status != CycleStatus.RUNNING or (waited is not None and waited.status == StepStatus.DONE)
     if again and submit is not None and not over:
-        # It runs still, and is cancelled before another is placed.
+        # The earlier task is still running, and is cancelled before another one is ordered.
         earlier = orjson.dumps({"earlier": orjson.loads(submit.outcome or "{}")}).decode()
         intended = StepStatus.INTENDED.value
         cycles.put_step(connection, submit._replace(status=intended, intent=None, outcome=earlier, finished_at=None))
@@ -104,7 +101,7 @@ def go_back(
 
 
 def ended_task(connection: Connection, row: CampaignRow, cycle: CycleRow) -> CycleState:
-    """Return an abandoned cycle at the step whose task may still run, with that step's intent, or else at `UPLOAD`."""
+    """Return an abandoned cycle at the step whose task may still be running, or else at `UPLOAD`."""
     ordered = {each.step: each for each in steps_of(connection, cycle)}.get(StepName.SUBMIT)
     if ordered is None or (ordered.intent is None and kept_of(ordered) is None):
         step = StepName.UPLOAD

@@ -1,4 +1,4 @@
-"""What the engine and the book say to each other about a cycle."""
+"""Data that the engine and the repository exchange about a cycle."""
 
 from __future__ import annotations
 
@@ -11,28 +11,28 @@ from tunefleet.lifecycle.cycle import StepName
 from tunefleet.lifecycle.model_version import Stage
 from tunefleet.spec.documents.campaign_document import CampaignBudgetSpec, CampaignSpec
 
-# What is spent on a task at the provider; one row of it a task.
+# Spending on a provider's task; one row per task.
 TASK: Final = "task"
-# What is spent on the time that a task took.
+# Spending on the duration of a task.
 SECONDS: Final = "seconds"
-# What is spent on the time of a merge on RunPod.
+# Spending on the duration of a merge on RunPod.
 MERGE: Final = "merge"
 DAY_S: Final = 86_400.0
 
 
 class LeaseLost(ConflictError):
-    """Somebody else works on the campaign now, or it was stopped: whoever worked on it drops what they have."""
+    """The campaign has another holder now, or was stopped: the former holder must discard its work."""
 
 
 class Unreadable(InputError):
-    """What is stored of a campaign's file is refused by this version."""
+    """The stored spec of a campaign is not valid in this version."""
 
 
 class BudgetError(ConflictError):
-    """The next paid call would go over the budget.
+    """The next paid call would exceed the budget.
 
     Args:
-        until: When the call may be made after all, in Unix time; null if only a person can say so.
+        until: Unix time when the call is allowed again; None if a user has to act.
     """
 
     def __init__(
@@ -45,10 +45,10 @@ class BudgetError(ConflictError):
 
 @dataclass(frozen=True, slots=True)
 class Budget:
-    """Where a campaign stands with what it may spend.
+    """A campaign's spending so far.
 
     Args:
-        tasks_at: When each task of the last 24 hours was paid for, oldest first, in Unix time.
+        tasks_at: Unix times when the tasks of the last 24 hours were paid for, oldest first.
     """
 
     spent: float
@@ -56,27 +56,27 @@ class Budget:
     failures: int
 
     def check(self, spec: CampaignSpec) -> None:
-        """Refuse a further task that the budget has no room for; asked before each paid call.
+        """Raise if the budget does not allow another task; called before each paid call.
 
         Raises:
             BudgetError: If a limit is reached.
         """
         limits = spec.budget
         self._check_failures(limits)
-        # What is spent by the second is known only afterwards: there must be room for all the time that it may take.
+        # The cost of time is known only afterwards, so the budget must cover the longest possible duration.
         self._check_cost(limits, "a task", limits.cost_per_task, limits.cost_per_second * spec.hours_to_complete * 3600)
         if limits.max_tasks_per_day is not None and len(self.tasks_at) >= limits.max_tasks_per_day:
-            # The oldest of the newest so many has to be a day old.
+            # A task is allowed once the oldest of the newest `max_tasks_per_day` is a day old.
             until = self.tasks_at[-limits.max_tasks_per_day] + DAY_S
             raise BudgetError(
                 f"{len(self.tasks_at)} tasks were paid for within 24 hours; max_tasks_per_day is "
                 f"{limits.max_tasks_per_day}.",
-                hint="It goes on by itself; raise max_tasks_per_day to go on earlier.",
+                hint="It continues automatically; raise max_tasks_per_day to continue earlier.",
                 until=until,
             )
 
     def check_merge(self, spec: CampaignSpec, seconds: float) -> None:
-        """Refuse a merge on RunPod that the budget has no room for; asked before each job is sent.
+        """Raise if the budget does not allow a merge on RunPod; called before each job is submitted.
 
         Raises:
             BudgetError: If a limit is reached.
@@ -89,8 +89,8 @@ class Budget:
     def _check_failures(self, limits: CampaignBudgetSpec) -> None:
         if self.failures >= limits.max_failures:
             raise BudgetError(
-                f"{self.failures} cycles have failed in a row; max_failures is {limits.max_failures}.",
-                hint="Look at the reason first.",
+                f"{self.failures} cycles in a row have failed; max_failures is {limits.max_failures}.",
+                hint="Fix the cause first.",
                 verb="retry",
             )
 
@@ -98,23 +98,23 @@ class Budget:
         if limits.max_cost is None:
             return
         if self.spent + price + time > limits.max_cost or self.spent >= limits.max_cost:
-            longest = f" and up to {time:g} for its time" if time else ""
+            longest = f" plus up to {time:g} for its duration" if time else ""
             raise BudgetError(
-                f"{self.spent:g} are spent, {what} costs {price:g}{longest}, and max_cost is {limits.max_cost:g}.",
+                f"{self.spent:g} was spent, {what} costs {price:g}{longest}, and max_cost is {limits.max_cost:g}.",
                 hint="Raise max_cost.",
             )
 
 
 @dataclass(frozen=True, slots=True)
 class CycleState:
-    """A cycle as whoever holds its campaign sees it.
+    """A cycle as seen by the campaign's holder.
 
     Args:
-        position: Which chunk it trains on, counted from 0 over all epochs: a cycle that ended without a model leaves
-            its position to the next one, so that no chunk is skipped, and none is paid for twice.
-        intent: What the step is about to do; null if it has not begun.
-        kept: What the step has kept of something that runs elsewhere, under way or over; null if it has kept nothing.
-        provider: Where its task was ordered, or may have been; null before that.
+        position: Index of the chunk that it trains on, counted from 0 over all epochs. A cycle that ended without a
+            model leaves its position to the next one, so that no chunk is skipped and none is paid for twice.
+        intent: What the step is about to do; None if it has not started.
+        kept: State of an external job that the step has kept; None if it has none.
+        provider: Provider where its task was, or may have been, ordered; None before that.
     """
 
     campaign_id: str
@@ -137,18 +137,18 @@ class CycleState:
 
     @property
     def order_key(self) -> str:
-        """What the task at the provider is known by: the same however often it is asked for, until it is given up."""
+        """Idempotency key of the provider's task: stable until the order is given up."""
         return f"{self.campaign_id}/{self.number}" + (f".{self.orders}" if self.orders else "")
 
     def key(self, step: StepName, what: str | None = None) -> str:
-        """Return the idempotency key of something that a step asks of the server."""
+        """Return the idempotency key of a step's request to the server."""
         cycle = f"{self.number}.{self.retried}" if self.retried else str(self.number)
         return "/".join(part for part in (self.campaign_id, cycle, step.value, what) if part)
 
 
 @dataclass(frozen=True, slots=True)
 class NewVersion:
-    """A model that a cycle has made."""
+    """A model made by a cycle."""
 
     stage: Stage
     form: str
@@ -163,7 +163,7 @@ class ModelVersion:
     """A version of a model in the registry; see `NewVersion`.
 
     Args:
-        promoted_at: When it was promoted last, in Unix time; null if it never was.
+        promoted_at: Unix time of its last promotion; None if it was never promoted.
     """
 
     name: str

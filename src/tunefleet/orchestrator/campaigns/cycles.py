@@ -1,4 +1,4 @@
-"""Cycles: opened, moved from step to step, and failed; all in the caller's transaction. What goes back: `backwards`."""
+"""Open, advance and fail cycles, all in the caller's transaction; `backwards` handles retries."""
 
 from __future__ import annotations
 
@@ -19,20 +19,20 @@ from tunefleet.orchestrator.notifications.messages import spell_until
 
 FIRST_PAUSE_S: Final = 60.0
 MAX_PAUSE_S: Final = 3600.0
-_SPREAD: Final = 0.1
+_JITTER: Final = 0.1
 
 
 def backoff_s(tries: int, draw: float) -> float:
-    """Return how long to wait after so many failures in a row.
+    """Return the exponential backoff after consecutive failures, in seconds.
 
     Args:
-        draw: From -1 to 1: a tenth less or more, so that campaigns that failed together do not return together.
+        draw: Random number from -1 to 1: jitter of 10 %, so that campaigns that failed together do not retry together.
     """
-    return min(FIRST_PAUSE_S * 2.0 ** min(tries - 1, 16), MAX_PAUSE_S) * (1 + _SPREAD * draw)
+    return min(FIRST_PAUSE_S * 2.0 ** min(tries - 1, 16), MAX_PAUSE_S) * (1 + _JITTER * draw)
 
 
 def next_to_do(connection: Connection, row: CampaignRow, now: float) -> CycleRow | None:
-    """Return the cycle that a campaign is to work on now; the next one is opened if it is due."""
+    """Return the cycle to work on now, opening the next one if it is due; None if there is none."""
     found = cycles.running(connection, row.seq)
     due = next((each for each in found if each.not_before <= now), None)
     newest_runs = any(each.number == row.cycles - 1 for each in found)
@@ -55,10 +55,10 @@ def _open(connection: Connection, row: CampaignRow, now: float) -> CycleRow:
 
 
 def _trained(connection: Connection, cycle: CycleRow) -> bool:
-    """Whether a cycle has used up its chunk: there is a model of it that was paid for, whatever became of that.
+    """Whether a cycle has used up its chunk: a model was trained on it and paid for.
 
-    A cycle in which no model could be chosen leaves its chunk to the next one; one that somebody has stopped does not,
-    once it has trained.
+    A cycle in which no model could be selected leaves its chunk to the next one; one that was stopped after training
+    does not.
     """
     done = {each.step for each in steps_of(connection, cycle) if each.status == StepStatus.DONE}
     given_up = cycle.status == CycleStatus.ABANDONED and StepName.WAIT in done
@@ -66,7 +66,7 @@ def _trained(connection: Connection, cycle: CycleRow) -> bool:
 
 
 def state_of(connection: Connection, row: CampaignRow, cycle: CycleRow) -> CycleState:
-    """Return a cycle as the engine sees it."""
+    """Return the engine's view of a cycle."""
     steps = {each.step: each for each in cycles.steps(connection, row.seq, [cycle.number])}
     current = steps.get(cycle.step)
     outcomes = {
@@ -74,7 +74,7 @@ def state_of(connection: Connection, row: CampaignRow, cycle: CycleRow) -> Cycle
         for each in steps.values()
         if each.status == StepStatus.DONE
     }
-    # What it may spend is what is allowed now, not what was when it opened.
+    # The budget applies as it is now; the rest of the spec as it was when the cycle opened.
     newest = parsed(row.spec)
     spec = (readable(cycle.spec) or newest).model_copy(update={"budget": newest.budget})
     return CycleState(
@@ -108,7 +108,7 @@ def _provider_in(submit: StepRow | None) -> str | None:
 
 
 def kept_of(step: StepRow) -> str | None:
-    """Return what a step that is not done has kept of something that runs elsewhere, as JSON."""
+    """Return the external state that an unfinished step has kept, as JSON."""
     return None if step.status == StepStatus.DONE else step.outcome
 
 
@@ -116,14 +116,14 @@ def intend(connection: Connection, row: CampaignRow, cycle: CycleRow, intent: Ma
     """Store what the current step of a cycle is about to do.
 
     Raises:
-        ConflictError: If it is about to do something else already.
+        ConflictError: If a different intent is already stored.
     """
     known = _step(connection, cycle)
     text = orjson.dumps(dict(intent), option=orjson.OPT_SORT_KEYS).decode()
     if known is not None and known.intent is not None and known.intent != text:
         raise ConflictError(
-            f"The step {cycle.step} of cycle {cycle.number} of {row.name} intends something else already.",
-            hint="It goes on with what is stored.",
+            f"The step {cycle.step} of cycle {cycle.number} of {row.name} already has a different intent.",
+            hint="It continues with the stored one.",
         )
     begun_at = now if known is None else known.begun_at
     kept = None if known is None else kept_of(known)
@@ -134,19 +134,16 @@ def intend(connection: Connection, row: CampaignRow, cycle: CycleRow, intent: Ma
 
 
 def keep(connection: Connection, cycle: CycleRow, kept: Mapping[str, Any]) -> None:
-    """Store what the current step, which is intended, has to know of something that runs elsewhere.
-
-    It outlives failures and retries of the step, until the step is done.
-    """
+    """Store the current step's state of an external job; it survives failures and retries until the step is done."""
     known = _step(connection, cycle)
-    assert known is not None, "nothing is begun before it is intended"
+    assert known is not None, "a step acts only after its intent is stored"
     cycles.put_step(connection, known._replace(outcome=orjson.dumps(dict(kept)).decode()))
 
 
 def advance(
     connection: Connection, row: CampaignRow, cycle: CycleRow, outcome: Mapping[str, Any], now: float
 ) -> CycleRow | None:
-    """Store what the current step has done, and go to the next one; null after the last."""
+    """Store the outcome of the current step and move to the next one; None after the last."""
     known = _step(connection, cycle)
     begun_at, intent = (now, None) if known is None else (known.begun_at, known.intent)
     text = orjson.dumps(dict(outcome)).decode()
@@ -157,28 +154,28 @@ def advance(
     for tracker in outcome.get("trackers", ()):
         tracking_outbox.enter(connection, row.seq, cycle.number, tracker, now)
     done = {each.step for each in steps_of(connection, cycle) if each.status == StepStatus.DONE}
-    # A cycle that went back keeps what it does not do again.
+    # A cycle that was moved back skips the later steps whose outcome it has kept.
     step = next((each for each in StepName(cycle.step).and_later if each.value not in done), None)
     changes: dict[str, Any] = {"tries": 0, "not_before": 0.0, "waiting": None, "error": None, "activity": None}
     if step is not None:
         return changed(connection, cycle, {**changes, "step": step.value})
     status = move_cycle(CycleStatus(cycle.status), CycleStatus.COMPLETED)
     changed(connection, cycle, {**changes, "status": status.value, "finished_at": now})
-    rest: dict[str, Any] = {"failures": 0}
+    campaign_changes: dict[str, Any] = {"failures": 0}
     if cycle.step == StepName.SLEEP:
-        rest |= {"next_at": float(outcome["next_at"])}
-    campaigns.change(connection, row, rest)
+        campaign_changes |= {"next_at": float(outcome["next_at"])}
+    campaigns.change(connection, row, campaign_changes)
     tell(connection, row, "campaign.cycle_completed", now, cycle=cycle.number, took_s=lasted(cycle, now))
     return None
 
 
 def lasted(row: CycleRow, now: float) -> float:
-    """Return for how many seconds a cycle has been open; none, should the clock have been set back."""
+    """Return how long a cycle has been open, in seconds; 0 if the clock was set back."""
     return round(max(0.0, now - row.opened_at), 3)
 
 
 def wait(connection: Connection, cycle: CycleRow, *, until: float, why: str) -> None:
-    """Let the current step of a cycle wait, which ends its failures in a row."""
+    """Let the current step of a cycle wait; this resets its count of consecutive failures."""
     changed(connection, cycle, {"not_before": until, "waiting": why, "tries": 0, "error": None})
 
 
@@ -193,39 +190,39 @@ def fail(
     draw: float,
     hold: bool = False,
 ) -> str:
-    """Count a failure of the current step: try it again later, give the cycle up, or hold the campaign.
+    """Count a failure of the current step: retry later, fail the cycle, or hold the campaign.
 
     Returns:
-        The line of the log: the error, and what comes next and when.
+        The log line: the error, what happens next and when.
     """
-    _note(connection, cycle, error, now)
+    _record_failure(connection, cycle, error, now)
     most = parsed(row.spec).budget.max_failures
     where = f"The step {cycle.step} of cycle {cycle.number}"
     if fatal:
         failures = row.failures + 1
         status = move_cycle(CycleStatus(cycle.status), CycleStatus.FAILED).value
-        # An earlier try may have placed the order after all.
+        # An earlier attempt may have placed the order although its response was lost.
         left = cycle.step == StepName.SUBMIT and cycle.tries > 0
         shown = {"status": status, "error": error, "waiting": None, "to_cancel": int(left)}
         changed(connection, cycle, {**shown, "tries": cycle.tries + 1, "finished_at": now})
-        # Who holds it goes on when a person says so, and then at once.
+        # A held campaign continues when a user resumes it, and then without a backoff.
         next_at = row.next_at if hold else max(row.next_at, now + backoff_s(failures, draw))
         values = {"failures": failures, "next_at": next_at}
         row = campaigns.change(connection, row, values)
         held = hold or failures >= most
         where_to = {"cycle": cycle.number, "step": cycle.step}
         tell(connection, row, "campaign.failed", now, **where_to, error=error, held=held or None)
-        why = error if hold else _in_a_row(f"{failures} cycles failed in a row. {where} failed", error)
+        why = error if hold else _with_count(f"{failures} cycles failed in a row. {where} failed", error)
         then = f"The next cycle opens in {spell_until(next_at, now)}."
     else:
         tries = cycle.tries + 1
         again_at = now + backoff_s(tries, draw)
-        said = {"tries": tries, "error": error, "waiting": None, "activity": None}
-        changed(connection, cycle, {**said, "not_before": again_at})
+        retry = {"tries": tries, "error": error, "waiting": None, "activity": None}
+        changed(connection, cycle, {**retry, "not_before": again_at})
         tell(connection, row, "campaign.retrying", now, cycle=cycle.number, step=cycle.step, tries=tries, error=error)
         held = tries >= most
-        why = _in_a_row(f"{where} failed {tries} times in a row", error)
-        then = f"Failure {tries} of {most}; tried again in {spell_until(again_at, now)}."
+        why = _with_count(f"{where} failed {tries} times in a row", error)
+        then = f"Failure {tries} of {most}; retrying in {spell_until(again_at, now)}."
     if row.status != CampaignStatus.ACTIVE:
         return f"{error} The campaign is {row.status}."
     if held:
@@ -234,12 +231,12 @@ def fail(
     return f"{error} {then}"
 
 
-def _in_a_row(counted: str, error: str) -> str:
-    """Join a count of failures and the last error; one that says what a person has to type stays in front."""
+def _with_count(counted: str, error: str) -> str:
+    """Join a count of failures and the last error; an error with a command for the user comes first."""
     return f"{error} {counted}." if error.startswith(NEEDS_YOU) else f"{counted}: {error}"
 
 
-def _note(connection: Connection, cycle: CycleRow, error: str, now: float) -> None:
+def _record_failure(connection: Connection, cycle: CycleRow, error: str, now: float) -> None:
     known = _step(connection, cycle)
     begun_at, intent = (now, None) if known is None else (known.begun_at, known.intent)
     failed, kept = StepStatus.FAILED.value, None if known is None else kept_of(known)
@@ -248,7 +245,7 @@ def _note(connection: Connection, cycle: CycleRow, error: str, now: float) -> No
 
 
 def steps_of(connection: Connection, cycle: CycleRow) -> list[StepRow]:
-    """Return the steps of a cycle that have begun."""
+    """Return the steps of a cycle that have started."""
     return cycles.steps(connection, cycle.campaign_seq, [cycle.number])
 
 
@@ -257,7 +254,7 @@ def _step(connection: Connection, cycle: CycleRow) -> StepRow | None:
 
 
 def changed(connection: Connection, cycle: CycleRow, values: Mapping[str, Any]) -> CycleRow:
-    """Change columns of a cycle whose campaign is locked, and return it."""
+    """Update a cycle whose campaign is locked, and return it."""
     changed = cycles.change(connection, cycle, values)
     assert changed is not None, "the campaign is locked"
     return changed

@@ -1,8 +1,8 @@
-"""What is durable of campaigns, for the engine that runs them: each method is one transaction.
+"""The engine's repository of campaigns: each method is one transaction.
 
-A step is *intended* before it acts and *done* after. Whoever takes a campaign whose step is intended does not know
-whether it acted, asks (`intent` is there), and only then acts. Who holds a campaign is said by a lease; what somebody
-says who does not hold it any more is refused with `LeaseLost`, so that two holders never both move a cycle.
+A step is *intended* before it acts and *done* afterwards. A new holder that finds an intent does not know whether the
+step acted, and checks that first. A lease names the holder of a campaign; calls of a former holder are refused with
+`LeaseLost`, so that two holders never both move a cycle.
 """
 
 from __future__ import annotations
@@ -46,21 +46,21 @@ __all__ = ["LEASE_S", "RENEW_S", "TOPIC", "Book", "Level"]
 log = logging.getLogger(__name__)
 T = TypeVar("T")
 Level = Literal["info", "warning", "error"]
+# How long a campaign stays with a holder that does not renew its lease.
 LEASE_S: Final = 30.0
-"""How long a campaign stays with a holder that says nothing."""
 RENEW_S: Final = 10.0
+# Clock steps back by less than this are ordinary corrections (NTP).
 CLOCK_S: Final = 60.0
-"""A clock that goes back by less is only corrected."""
 MAX_LINE: Final = 4000
-_TOLD_EVERY: Final = 10
-"""Of failures in a row to cancel a task the first is told to people, and then one in so many."""
+# Of consecutive failures to cancel a task, the first and then every n-th is reported to users.
+_REPORT_EVERY: Final = 10
 _RUNNING: Final = CycleStatus.RUNNING.value
 _HALTED: Final = frozenset({CampaignStatus.PAUSED.value, CampaignStatus.HELD.value})
 
 
 @dataclass(frozen=True, slots=True)
-class _Place:
-    """Where a holder changes something: the locked campaign and its cycle, in one transaction."""
+class _LockedCycle:
+    """A locked campaign and its cycle within the transaction of a change."""
 
     connection: Connection
     row: CampaignRow
@@ -69,7 +69,7 @@ class _Place:
 
 
 class Book:
-    """The campaigns of a server."""
+    """Durable state of a server's campaigns."""
 
     def __init__(self, core: Core, *, jitter: random.Random | None = None) -> None:
         self._core = core
@@ -77,25 +77,23 @@ class Book:
 
     @property
     def folder(self) -> Path:
-        """Where steps keep files while they run: models, which may be too large for the system's own folder."""
+        """Folder for temporary files of steps: models may be too large for the system's own temporary folder."""
         return self._core.settings.data_dir / "steps"
 
     async def begin(self) -> None:
-        """Let go of what an earlier process held: one server at a time has the store, and this one is it.
-
-        Without it a campaign whose server was killed would wait for the rest of a lease.
-        """
+        """Release all leases of an earlier process, and check the clock."""
+        # One server at a time leads, and this one does: campaigns of a killed server need not wait for their leases.
         await self._core.write(campaigns.release_all)
         newest = await self._core.read(campaigns.newest_at)
         if newest is not None:
             await self.look_at_clock(newest)
 
     async def look_at_clock(self, seen: float) -> None:
-        """Let what waits do so for less long if the clock was set back: it may have been years ahead."""
+        """Shorten all waiting times if the clock was set back: it may have been years ahead."""
         now = self._core.clock.wall()
         if now >= seen - CLOCK_S:
             return
-        text = f"the clock was set back by {seen - now:,.0f} s: what waits does so for that much less"
+        text = f"the clock was set back by {seen - now:,.0f} s: waiting times are shortened by as much"
 
         def operation(connection: Connection) -> None:
             campaigns.set_back(connection, now, seen - now)
@@ -108,17 +106,17 @@ class Book:
         log.warning("%s", text)
 
     async def due(self) -> dict[str, float]:
-        """Return from when on each active campaign may want something, in Unix time, by its id.
+        """Return the Unix time when each active campaign is due, by id.
 
-        While somebody holds it that is when their lease ends. What is changed meanwhile is told under `TOPIC`.
+        A held campaign is due when its lease ends. Later changes are published under `TOPIC`.
         """
         return await self._core.read(campaigns.due)
 
     async def take(self, campaign_id: str, holder: str) -> CycleState | None:
-        """Take a campaign for `LEASE_S`, and open its next cycle if that is due.
+        """Claim a campaign for `LEASE_S`, and open its next cycle if it is due.
 
         Returns:
-            The cycle to work on; null if nothing is to be done now, or somebody else works on it.
+            The cycle to work on; None if nothing is due, or another holder has the campaign.
         """
         now = self._core.clock.wall()
 
@@ -140,12 +138,12 @@ class Book:
         return await self._core.write(operation)
 
     async def renew(self, state: CycleState) -> bool:
-        """Keep a campaign for longer, even a paused one; false if it was stopped, or is somebody else's by now."""
+        """Renew the lease of a campaign, even a paused one; False if it was stopped or has another holder."""
         until = self._core.clock.wall() + LEASE_S
         return await self._core.write(partial(campaigns.renew, id_=state.campaign_id, holder=state.holder, until=until))
 
     async def release(self, state: CycleState) -> None:
-        """Let somebody else have the campaign, now; nothing happens if it is somebody else's."""
+        """Release the campaign; does nothing if it has another holder."""
 
         def operation(connection: Connection) -> None:
             if campaigns.release(connection, state.campaign_id, holder=state.holder):
@@ -154,23 +152,23 @@ class Book:
         await self._core.write(operation)
 
     async def intend(self, state: CycleState, intent: Mapping[str, Any]) -> CycleState:
-        """Store what a step is about to do, before it does it; once it is stored, another intent is refused.
+        """Store a step's intent before it acts; once stored, a different intent is refused.
 
         Raises:
-            LeaseLost: If somebody else has the campaign, it was paused or stopped, or the cycle has moved on.
-            ConflictError: If the step has another intent already.
+            LeaseLost: If the campaign has another holder, was paused or stopped, or the cycle has moved on.
+            ConflictError: If the step already has a different intent.
         """
 
-        def verb(at: _Place) -> CycleState:
+        def change(at: _LockedCycle) -> CycleState:
             if at.row.status != ACTIVE:
                 raise LeaseLost(f"The campaign {at.row.name} is {at.row.status}.")
             cycles.intend(at.connection, at.row, at.cycle, intent, at.now)
             return cycles.state_of(at.connection, at.row, at.cycle)
 
-        return await self._change(state, verb)
+        return await self._change(state, change)
 
     async def keep(self, state: CycleState, kept: Mapping[str, Any]) -> None:
-        """Store what a step has to know of something that runs elsewhere: `CycleState.kept`, until the step is done.
+        """Store a step's state of an external job as `CycleState.kept`, until the step is done.
 
         Raises:
             LeaseLost: As in `done`.
@@ -178,100 +176,101 @@ class Book:
         await self._change(state, lambda at: cycles.keep(at.connection, at.cycle, kept))
 
     async def done(self, state: CycleState, outcome: Mapping[str, Any]) -> CycleState | None:
-        """Store what a step has done, and go to the next one. A pause does not undo what is done: it is stored.
+        """Store a step's outcome and move to the next one; an outcome is stored even if the campaign was paused.
 
         Returns:
-            The cycle at its next step; null after the last one, or while the campaign is paused.
+            The cycle at its next step; None after the last one, or while the campaign is paused.
 
         Raises:
-            LeaseLost: If somebody else has the campaign, it was stopped, or the cycle has moved on.
+            LeaseLost: If the campaign has another holder, was stopped, or the cycle has moved on.
         """
 
-        def verb(at: _Place) -> CycleState | None:
+        def change(at: _LockedCycle) -> CycleState | None:
             moved = cycles.advance(at.connection, at.row, at.cycle, outcome, at.now)
             if moved is None or at.row.status in _HALTED:
                 campaigns.release(at.connection, at.row.id, holder=state.holder)
                 return None
             return cycles.state_of(at.connection, at.row, moved)
 
-        return await self._change(state, verb)
+        return await self._change(state, change)
 
     async def later(self, state: CycleState, until: float, why: str) -> None:
-        """Let go of a step that waits for something, which is no failure; the log says so once for each reason.
+        """Release a step that has to wait, which is not a failure; each reason is logged once.
 
         Raises:
             LeaseLost: As in `done`.
         """
 
-        def verb(at: _Place) -> str | None:
-            told = at.cycle.waiting
+        def change(at: _LockedCycle) -> str | None:
+            previous = at.cycle.waiting
             cycles.wait(at.connection, at.cycle, until=until, why=why)
             campaigns.release(at.connection, at.row.id, holder=state.holder)
             wake(at.connection, TOPIC, topic(at.row.id))
-            if same_reason(told, why):
+            if same_reason(previous, why):
                 return None
             line = scrub(f"waiting: {why}; next check in {spell_until(until, at.now)}")[:MAX_LINE]
             _line(at.connection, at.row, state.number, state.step, "info", line, at.now)
             return line
 
-        line = await self._change(state, verb)
+        line = await self._change(state, change)
         if line is not None:
             log.info("[%s] cycle %d, %s: %s", state.name, state.number, state.step.value, line)
 
     async def failed(self, state: CycleState, error: str, *, fatal: bool, hold: bool = False) -> None:
-        """Let go of a step that failed.
+        """Release a step that failed.
 
-        It is tried again after `backoff_s`; after `budget.max_failures` tries in a row the campaign is held. With
-        `fatal` the cycle is a dead letter at once, its position is left to the next cycle unless there is a model, and
-        the campaign is held after so many of them in a row; with `hold` at once, since only a person can mend it.
+        It is retried after `backoff_s`; after `budget.max_failures` consecutive failures the campaign is held. With
+        `fatal` the cycle becomes a dead letter immediately, its position is left to the next cycle unless there is a
+        model, and the campaign is held after `budget.max_failures` of them in a row; with `hold`, immediately, because
+        only a user can fix the cause.
 
         Raises:
             LeaseLost: As in `done`.
         """
         draw, text = self._jitter.uniform(-1, 1), scrub(error)[:MAX_LINE]
 
-        def verb(at: _Place) -> str:
+        def change(at: _LockedCycle) -> str:
             line = cycles.fail(at.connection, at.row, at.cycle, text, at.now, fatal=fatal, hold=hold, draw=draw)
             campaigns.release(at.connection, at.row.id, holder=state.holder)
             _line(at.connection, at.row, state.number, state.step, "error", line[:MAX_LINE], at.now)
             return line
 
-        line = await self._change(state, verb)
+        line = await self._change(state, change)
         log.error("[%s] cycle %d, %s: %s", state.name, state.number, state.step.value, line)
 
     async def over_budget(self, state: CycleState, error: BudgetError) -> None:
-        """Let go of a step that the budget has no room for: until there is room, or until a person says so.
+        """Release a step that exceeds the budget, until the budget allows it or a user acts.
 
         Raises:
             LeaseLost: As in `done`.
         """
 
-        def verb(at: _Place) -> str:
-            said, line = error.message, str(error)
+        def change(at: _LockedCycle) -> str:
+            reason, line = error.message, str(error)
             if error.until is not None:
                 cycles.wait(at.connection, at.cycle, until=error.until, why=error.message)
                 line = f"{line} Next check in {spell_until(error.until, at.now)}."
             elif at.row.status == ACTIVE:
                 held = await_person(at.connection, at.row, at.now, str(error), verb=error.verb, cause="budget")
-                said = held.reason or said
-                line = f"The campaign is held. {said}"
+                reason = held.reason or reason
+                line = f"The campaign is held. {reason}"
             campaigns.release(at.connection, at.row.id, holder=state.holder)
-            tell(at.connection, at.row, "campaign.budget", at.now, cycle=at.cycle.number, error=said)
+            tell(at.connection, at.row, "campaign.budget", at.now, cycle=at.cycle.number, error=reason)
             _line(at.connection, at.row, state.number, state.step, "warning", line, at.now)
             return line
 
-        line = await self._change(state, verb)
+        line = await self._change(state, change)
         log.warning("[%s] cycle %d, %s: %s", state.name, state.number, state.step.value, line)
 
     async def spend(self, state: CycleState, what: str, amount: float, key: str) -> None:
-        """Enter something that was paid for; entered again under the same key, it counts once.
+        """Record a payment; recorded again under the same key, it counts once.
 
         Args:
-            key: Of what was paid for, such as the order's.
+            key: Idempotency key of the payment, such as the order's.
         """
 
         def operation(connection: Connection) -> None:
-            # Whoever holds the campaign by now: what was paid for was paid for.
+            # Without a lease check: money was spent even if the campaign has another holder by now.
             row = _known(connection, state.campaign_id)
             now = self._core.clock.wall()
             spend.enter(connection, SpendRow(row.seq, state.number, what, key, amount, now))
@@ -279,11 +278,11 @@ class Book:
         await self._core.write(operation)
 
     async def budget(self, state: CycleState, *, ordered: bool = False) -> Budget:
-        """Return where a campaign stands with what it may spend; `Budget.check(state.spec)` refuses what is too much.
+        """Return a campaign's spending; `Budget.check(state.spec)` raises if a limit is reached.
 
         Args:
-            ordered: Whether the cycle's own order counts. Before that is placed it does not: a call that is repeated
-                is not refused for its own price.
+            ordered: Whether the cycle's own order counts. It does not count before it is placed, so that a repeated
+                call is not refused because of its own price.
         """
         after = self._core.clock.wall() - DAY_S
 
@@ -298,7 +297,7 @@ class Book:
         return await self._core.read(operation)
 
     async def log(self, state: CycleState, level: Level, text: str) -> None:
-        """Add a line to the log of a campaign; the oldest ones give way."""
+        """Append a line to the log of a campaign; the oldest lines are dropped."""
 
         def operation(connection: Connection) -> None:
             row = _known(connection, state.campaign_id)
@@ -307,10 +306,10 @@ class Book:
 
         await self._core.write(operation)
 
-    async def report(self, state: CycleState, found: Activity) -> None:
-        """Store how far a step is, for whoever watches; dropped if somebody else has the campaign by now."""
+    async def report(self, state: CycleState, activity: Activity) -> None:
+        """Store a step's progress for display; dropped if the campaign has another holder."""
         now = self._core.clock.wall()
-        await self._core.write(partial(step_progress.put, state=state, activity=found, now=now))
+        await self._core.write(partial(step_progress.put, state=state, activity=activity, now=now))
 
     async def promoted(self, state: CycleState) -> ModelVersion | None:
         """Return the promoted version of the campaign's model."""
@@ -318,33 +317,32 @@ class Book:
         return None if row is None else model_registry.version_of(row)
 
     async def published(self, state: CycleState, url: str) -> list[int]:
-        """Return which versions of the campaign's model were put to a place, oldest first; the last one lies there."""
-        everyone = await self._core.read(
+        """Return the versions of the campaign's model that were published to a URL, oldest first; it holds the last."""
+        all_versions = await self._core.read(
             partial(models.of_name, project=state.project, owner=state.owner, name=state.name)
         )
-        places = ((each.version, each.location) for each in map(model_registry.version_of, everyone))
-        return [version for version, where in places if url in {where.get("url"), where.get("published")}]
+        locations = ((each.version, each.location) for each in map(model_registry.version_of, all_versions))
+        return [version for version, where in locations if url in {where.get("url"), where.get("published")}]
 
     async def register(self, state: CycleState, version: NewVersion) -> ModelVersion:
-        """Enter a model; entered again by the same try of the cycle, it is the same version, changed.
+        """Register a model; registered again by the same attempt of the cycle, the version is updated.
 
-        A version that becomes promoted archives the one that was.
+        Promoting a version archives the one that was promoted.
 
         Raises:
             LeaseLost: As in `done`.
         """
 
-        def verb(at: _Place) -> ModelVersion:
+        def change(at: _LockedCycle) -> ModelVersion:
             return model_registry.version_of(model_registry.enter(at.connection, state, version, at.now))
 
-        return await self._change(state, verb)
+        return await self._change(state, change)
 
     async def to_cancel(self) -> list[CycleState]:
-        """Return the abandoned cycles of which something may be left at the provider or in the store.
+        """Return the abandoned cycles that may have left a task at the provider or an upload in the store.
 
-        Their `step` is `UPLOAD`, `SUBMIT` or `WAIT`.
-
-        Not those whose order somebody may still be placing: they come once that one's lease has ended.
+        Their `step` is `UPLOAD`, `SUBMIT` or `WAIT`. Cycles whose order may still be in progress follow once the
+        holder's lease has ended.
         """
         now = self._core.clock.wall()
 
@@ -364,11 +362,11 @@ class Book:
 
         found = await self._core.read(operation)
         for row, cycle, why in unreadable:
-            await self._put_off(row.id, cycle.number, why)
+            await self._retry_later(row.id, cycle.number, why)
         return found
 
     async def cancelled(self, state: CycleState) -> None:
-        """Store that the task of an abandoned cycle is cancelled, or that there is none."""
+        """Record that the task of an abandoned cycle was cancelled, or that there is none."""
 
         def operation(connection: Connection) -> None:
             row = _known(connection, state.campaign_id)
@@ -379,13 +377,13 @@ class Book:
         await self._core.write(operation)
 
     async def not_cancelled(self, state: CycleState, error: str) -> None:
-        """Store that the task of an abandoned cycle could not be cancelled yet: that is tried again after `backoff_s`.
+        """Record that the task of an abandoned cycle could not be cancelled; it is retried after `backoff_s`.
 
-        Whoever is told of the campaign's failures is told of that, too: the task may go on, and cost something.
+        Subscribers to the campaign's failures are notified: the task may still be running and cost money.
         """
-        await self._put_off(state.campaign_id, state.number, error)
+        await self._retry_later(state.campaign_id, state.number, error)
 
-    async def _put_off(self, campaign_id: str, number: int, error: str) -> None:
+    async def _retry_later(self, campaign_id: str, number: int, error: str) -> None:
         draw, text = self._jitter.uniform(-1, 1), scrub(error)[:MAX_LINE]
 
         def operation(connection: Connection) -> None:
@@ -394,23 +392,23 @@ class Book:
             if cycle is None or not cycle.to_cancel:
                 return
             tries = cycle.tries + 1
-            said = f"its task could not be cancelled, and may go on at its provider: {text}"[:MAX_LINE]
+            reason = f"its task could not be cancelled, and may still be running at its provider: {text}"[:MAX_LINE]
             again_at = now + cycles.backoff_s(tries, draw)
-            cycle_rows.change(connection, cycle, {"tries": tries, "not_before": again_at, "waiting": said})
-            line = f"{said} Tried again in {spell_until(again_at, now)}."
+            cycle_rows.change(connection, cycle, {"tries": tries, "not_before": again_at, "waiting": reason})
+            line = f"{reason} Retrying in {spell_until(again_at, now)}."
             _line(connection, row, cycle.number, cycle.step, "error", line, now)
-            if cycle.waiting is None or tries % _TOLD_EVERY == 0:
+            if cycle.waiting is None or tries % _REPORT_EVERY == 0:
                 tell(connection, row, "campaign.uncancelled", now, cycle=cycle.number, error=text)
 
         await self._core.write(operation)
 
     async def token(self, campaign_id: str) -> str:
-        """Return the token that a campaign speaks with to its server; raises `NotFoundError` if there is none."""
+        """Return the token that a campaign authenticates with; raises `NotFoundError` if there is no such campaign."""
         row = await self._core.read(partial(_known, campaign_id=campaign_id))
         return engine_token.token_of(self._core.secret, row.id)
 
-    async def _change(self, state: CycleState, verb: Callable[[_Place], T]) -> T:
-        """Change a cycle for whoever holds it and knows where it stands."""
+    async def _change(self, state: CycleState, change: Callable[[_LockedCycle], T]) -> T:
+        """Change a cycle, if the caller still holds it and has its current state."""
 
         def operation(connection: Connection) -> T:
             row = campaigns.by_id(connection, state.campaign_id, lock=True)
@@ -418,8 +416,9 @@ class Book:
                 raise LeaseLost(f"The campaign {state.name} is not held by {state.holder} any more.")
             cycle = cycle_rows.get(connection, row.seq, state.number)
             if cycle is None or not _same(cycle, state):
+                # Same holder, but a user has retried or moved the cycle since `state` was read.
                 raise LeaseLost(f"Cycle {state.number} of {state.name} has moved on from its step {state.step}.")
-            return verb(_Place(connection, row, cycle, self._core.clock.wall()))
+            return change(_LockedCycle(connection, row, cycle, self._core.clock.wall()))
 
         return await self._core.write(operation)
 

@@ -1,7 +1,6 @@
-"""The token of a campaign: its engine reaches with it what the campaign's owner reaches as a member, and no more.
+"""The token of a campaign: grants its engine the access that the campaign's owner has as a member.
 
-It names its campaign and proves that this server named it; nothing of it is stored. It is good while the owner has a
-key that may submit.
+It contains the campaign's id and a MAC, and is not stored. It is valid while the owner has a key that may submit.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ _SUBMITTING: Final = frozenset({"admin", "member"})
 
 
 def token_of(server_secret: bytes, campaign_id: str) -> str:
-    """Return the token that names a campaign and proves that the server named it."""
+    """Return the token of a campaign, signed with the server's secret."""
     return f"{campaign_id}.{_mac(server_secret, campaign_id)}"
 
 
@@ -34,14 +33,14 @@ def is_token(secret: str) -> bool:
 
 
 async def authenticate(core: Core, token: str) -> Actor:
-    """Return as whom a campaign acts.
+    """Authenticate a campaign's token.
 
     Raises:
-        AuthError: If this server never made the token, the campaign is gone, or its owner has no key any more.
+        AuthError: If the token is not valid, the campaign does not exist, or its owner has no key left.
     """
     campaign_id, _, mac = token.partition(".")
     if not hmac.compare_digest(mac.encode(), _mac(core.secret, campaign_id).encode()):
-        raise AuthError("The token of the campaign is wrong.", hint="Only this server's own engine has one.")
+        raise AuthError("The campaign token is not valid.", hint="Only this server's campaign engine has one.")
     shared = core.settings.shared_token is not None
     return await core.read(lambda connection: _actor(connection, campaign_id, shared=shared))
 
@@ -51,12 +50,12 @@ def _actor(connection: Connection, campaign_id: str, *, shared: bool) -> Actor:
     if row is None:
         raise AuthError(f"There is no campaign {campaign_id}.")
     refuse_archived(connection, row.project)
-    known = shared and row.owner == SHARED_TOKEN.owner
+    uses_shared_token = shared and row.owner == SHARED_TOKEN.owner
     mine = [key for key in keys.all_rows(connection, project=row.project) if key.owner == row.owner]
-    if not known and not any(key.revoked_at is None and key.role in _SUBMITTING for key in mine):
+    if not uses_shared_token and not any(key.revoked_at is None and key.role in _SUBMITTING for key in mine):
         raise AuthError(
-            f"{row.owner}, who owns the campaign {row.name}, has no key any more that may submit.",
-            hint=f"Make one with `tunefleet keys create --owner {row.owner}`, or stop the campaign.",
+            f"{row.owner}, who owns the campaign {row.name}, no longer has a key that may submit.",
+            hint=f"Create one with `tunefleet keys create --owner {row.owner}`, or stop the campaign.",
         )
     return Actor(row.id, row.owner, "member", row.project)
 

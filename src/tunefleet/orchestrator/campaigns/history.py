@@ -1,4 +1,4 @@
-"""What a campaign has said and done: its log, its events, its cycles, and how its models came about."""
+"""History of a campaign: log, events, cycles and lineage."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ async def read_log(
     """Return lines of the log of a campaign, oldest first.
 
     Raises:
-        ConflictError: If several people have one of that name.
+        ConflictError: If several users have a campaign of that name.
     """
 
     def operation(connection: Connection) -> CampaignLog:
@@ -56,7 +56,7 @@ async def list_cycles(
 async def lineage(
     core: Core, actor: Actor, reference: str, *, limit: int = 50, cursor: str | None = None
 ) -> Page[LineageView]:
-    """Return how cycles came to their models, newest first; raises what `read_log` raises."""
+    """Return the lineage of each cycle's model, newest first; raises what `read_log` raises."""
 
     def operation(connection: Connection) -> Page[LineageView]:
         row, found, next_cursor = _cycles(connection, actor, reference, limit, cursor)
@@ -66,7 +66,7 @@ async def lineage(
 
 
 async def events_after(core: Core, actor: Actor, reference: str, event_id: int) -> list[EventView]:
-    """Return a page of the events of a campaign behind one, oldest first; raises what `read_log` raises."""
+    """Return a page of a campaign's events after the given one, oldest first; raises what `read_log` raises."""
 
     def operation(connection: Connection) -> list[EventView]:
         row = find(connection, actor, reference)
@@ -76,10 +76,10 @@ async def events_after(core: Core, actor: Actor, reference: str, event_id: int) 
 
 
 async def follow_from(core: Core, actor: Actor, reference: str, event_id: int | None) -> tuple[str, int]:
-    """Return a campaign's id, and behind which event a reader goes on: by default behind the newest.
+    """Return a campaign's id and the event to resume after; by default the newest one.
 
     Raises:
-        ConflictError: If several people have one of that name.
+        ConflictError: If several users have a campaign of that name.
     """
 
     def operation(connection: Connection) -> tuple[str, int]:
@@ -90,7 +90,7 @@ async def follow_from(core: Core, actor: Actor, reference: str, event_id: int | 
 
 
 async def topic_of(core: Core, actor: Actor, reference: str) -> str:
-    """Return what is notified when a campaign's log grows; raises what `read_log` raises."""
+    """Return the topic that a campaign's log publishes to; raises what `read_log` raises."""
     row = await core.read(partial(find, actor=actor, reference=reference))
     return topic(row.id)
 

@@ -1,4 +1,4 @@
-"""The registry of models: versions are entered by cycles, promoted by them or by people, and never forgotten."""
+"""The model registry: versions are registered by cycles, promoted by cycles or users, and never deleted."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from tunefleet.orchestrator.campaigns.status import tell
 from tunefleet.orchestrator.ids import new_id
 
 _LIST: Final = "`tunefleet models ls` lists them."
-_OWN: Final = ("artifact_id", "kept_from")
+_REGISTRY_KEYS: Final = ("artifact_id", "kept_from")
 
 
 def version_of(row: ModelRow) -> ModelVersion:
-    """Return a version as the engine sees it."""
+    """Return the engine's view of a version."""
     return ModelVersion(
         name=row.name,
         version=row.version,
@@ -42,20 +42,20 @@ def version_of(row: ModelRow) -> ModelVersion:
 
 
 def enter(connection: Connection, state: CycleState, new: NewVersion, now: float) -> ModelRow:
-    """Enter what a try of a cycle has made; entered again, it is the same version."""
+    """Register the model of a cycle's attempt; registered again, the version is updated."""
     key = f"{state.campaign_id}/{state.number}.{state.retried}"
     row = models.by_key(connection, key)
-    # What was decided once, here or by a person, is not decided again.
+    # A stage that the gate or a user has decided is not decided again.
     decided = row is not None and row.stage != Stage.CANDIDATE
     stage = Stage(row.stage) if row is not None and decided else _stage(connection, state, new)
     reason = row.reason if row is not None and decided else new.reason
     if not decided and stage is Stage.PROMOTED and (other := _other_promoted(connection, state)) is not None:
-        stage, reason = Stage.ARCHIVED, f"{other}, so that it takes nobody's place. {new.reason or ''}".rstrip()
+        stage, reason = Stage.ARCHIVED, f"{other}, so it does not replace it. {new.reason or ''}".rstrip()
     task_id = new.location.get("task_id")
     texts = {name: orjson.dumps(dict(getattr(new, name))).decode() for name in ("lineage", "evaluation")}
     if row is None:
         number = models.newest(connection, state.project, state.owner, state.name) + 1
-        location = _kept(connection, state, number, new.location, now)
+        location = _stored_location(connection, state, number, new.location, now)
         row = models.insert_one(
             connection,
             ModelRow(
@@ -65,18 +65,18 @@ def enter(connection: Connection, state: CycleState, new: NewVersion, now: float
         )  # fmt: skip
     else:
         known = orjson.loads(row.location)
-        # What was kept for it before is found under its own id.
+        # The registry already has its own copy of this artifact: keep its id.
         if known.get("kept_from") is not None and known["kept_from"] == new.location.get("artifact_id"):
-            location = orjson.dumps({**new.location, **{name: known[name] for name in _OWN}}).decode()
+            location = orjson.dumps({**new.location, **{name: known[name] for name in _REGISTRY_KEYS}}).decode()
         else:
-            location = _kept(connection, state, row.version, new.location, now)
+            location = _stored_location(connection, state, row.version, new.location, now)
         changes = {"form": new.form, "task_id": task_id, "location": location, "reason": reason, **texts}
         row = models.change(connection, row, changes)
     return row if row.stage == stage else settle(connection, row, stage, now, reason=reason)
 
 
 def _other_promoted(connection: Connection, state: CycleState) -> str | None:
-    """Say whether another version was promoted than the one that a cycle goes on from, or that it has made itself."""
+    """Return a reason if a version other than the cycle's base or its own was promoted meanwhile; else None."""
     base = state.outcomes.get(StepName.SUBMIT, {}).get("base")
     if base is None:
         return None
@@ -86,11 +86,11 @@ def _other_promoted(connection: Connection, state: CycleState) -> str | None:
     if version in {base.get("version"), *own}:
         return None
     was = "no version" if base.get("version") is None else f"version {base['version']}"
-    return f"It goes on from {was}, and version {version} was promoted meanwhile" if version else None
+    return f"It was trained from {was}, and version {version} was promoted meanwhile" if version else None
 
 
 def _stage(connection: Connection, state: CycleState, new: NewVersion) -> Stage:
-    """Return what becomes of a new version: a model that is only merged again takes the place of what it was before."""
+    """Return the stage of a new version; a repeated merge does not promote a model that was not promoted."""
     made = models.of_campaign(connection, state.campaign_id, [state.number])
     before = [each for each in made if each.stage != Stage.CANDIDATE]
     if new.stage is Stage.PROMOTED and before and before[-1].stage != Stage.PROMOTED:
@@ -99,10 +99,10 @@ def _stage(connection: Connection, state: CycleState, new: NewVersion) -> Stage:
 
 
 def settle(connection: Connection, row: ModelRow, stage: Stage, now: float, *, reason: str | None) -> ModelRow:
-    """Give a version another stage; one that is promoted archives the one that was.
+    """Change the stage of a version; promoting one archives the one that was promoted.
 
     Raises:
-        IllegalTransition: If the lifecycle has no such change.
+        IllegalTransition: If the lifecycle does not allow the change.
     """
     move(Stage(row.stage), stage)
     changes: dict[str, Any] = {"stage": stage.value, "reason": reason}
@@ -124,10 +124,10 @@ def settle(connection: Connection, row: ModelRow, stage: Stage, now: float, *, r
 def find(
     connection: Connection, actor: Actor, name: str, version: int | None = None, *, owner: str | None = None
 ) -> ModelRow:
-    """Return a version that somebody may see; by default the promoted one, or the newest if none is.
+    """Return a version that the actor may see; by default the promoted one, or the newest if none is.
 
     Raises:
-        ConflictError: If several people have a model of that name.
+        ConflictError: If several users have a model of that name.
         ForbiddenError: If the actor may not read.
     """
     may_read(actor)
@@ -146,11 +146,11 @@ def find(
 def mine(
     connection: Connection, actor: Actor, name: str, version: int | None = None, *, owner: str | None = None
 ) -> ModelRow:
-    """Return a version that somebody may change.
+    """Return a version that the actor may change.
 
     Raises:
-        ConflictError: If several people have a model of that name.
-        ForbiddenError: If it belongs to somebody else.
+        ConflictError: If several users have a model of that name.
+        ForbiddenError: If it belongs to another user.
     """
     row = find(connection, actor, name, version, owner=owner)
     may_change(actor, row.owner, f"The model {row.name}")
@@ -158,17 +158,17 @@ def mine(
 
 
 def roll_back(connection: Connection, row: ModelRow, now: float) -> ModelRow:
-    """Promote the version that was promoted before the one that is.
+    """Promote the previously promoted version.
 
     Raises:
-        ConflictError: If none is promoted, or none was before.
+        ConflictError: If no version is promoted, or none was before it.
     """
     current = models.promoted(connection, row.project, row.owner, row.name)
     if current is None:
         raise ConflictError(f"No version of {row.name} is promoted.", hint=_LIST)
     before = models.promoted_before(connection, current)
     if before is None:
-        raise ConflictError(f"Version {current.version} of {row.name} is the first that was promoted.", hint=_LIST)
+        raise ConflictError(f"No version of {row.name} was promoted before version {current.version}.", hint=_LIST)
     return settle(connection, before, Stage.PROMOTED, now, reason=f"Rolled back from version {current.version}.")
 
 
@@ -180,16 +180,16 @@ def _owner(connection: Connection, actor: Actor, name: str) -> str:
         raise NotFoundError(f"There is no model {name}.", hint=_LIST)
     if len(owners) > 1:
         raise ConflictError(
-            f"There are models {name} of {', '.join(owners)}.", hint=f"Say whose, such as {owners[0]}/{name}."
+            f"Several users have a model {name}: {', '.join(owners)}.", hint=f"Name the owner: {owners[0]}/{name}."
         )
     return owners[0]
 
 
-def _kept(connection: Connection, state: CycleState, number: int, location: Mapping[str, Any], now: float) -> str:
-    """Return where a version is; what is on this server is kept as an artifact of the registry's own.
-
-    The one of the task that made it is removed with that task.
-    """
+def _stored_location(
+    connection: Connection, state: CycleState, number: int, location: Mapping[str, Any], now: float
+) -> str:
+    """Return the location of a version as JSON; a model on this server becomes an artifact of the registry's own."""
+    # The task's own artifact is removed with the task.
     id_ = location.get("artifact_id")
     made = artifacts.by_ids(connection, [id_]).get(id_) if isinstance(id_, str) else None
     if made is None or made.project != state.project:

@@ -1,4 +1,4 @@
-"""Models as people handle them: list and show versions, promote one, go back."""
+"""Model operations for users: list and show versions, promote, roll back."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ async def get(
     """Return a version of a model; by default the promoted one, or the newest if none is.
 
     Raises:
-        ConflictError: If several people have a model of that name.
+        ConflictError: If several users have a model of that name.
     """
     return await core.read(
         lambda connection: views.model_view(model_registry.find(connection, actor, name, version, owner=owner))
@@ -54,17 +54,17 @@ async def get(
 
 
 async def promote(core: Core, actor: Actor, name: str, version: int, *, owner: str | None = None) -> ModelVersionView:
-    """Promote a version, whatever the gate said; the one that was promoted is archived.
+    """Promote a version regardless of the gate; the one that was promoted is archived.
 
     Raises:
-        ForbiddenError: If it belongs to somebody else.
-        ConflictError: If it is promoted already.
+        ForbiddenError: If it belongs to another user.
+        ConflictError: If it is already promoted.
     """
 
     def operation(connection: Connection) -> ModelVersionView:
         row = model_registry.mine(connection, actor, name, version, owner=owner)
         if row.stage == Stage.PROMOTED:
-            raise ConflictError(f"Version {version} of {row.name} is promoted already.")
+            raise ConflictError(f"Version {version} of {row.name} is already promoted.")
         reason, now = f"{actor.owner} promoted it.", core.clock.wall()
         return views.model_view(model_registry.settle(connection, row, Stage.PROMOTED, now, reason=reason))
 
@@ -72,11 +72,11 @@ async def promote(core: Core, actor: Actor, name: str, version: int, *, owner: s
 
 
 async def rollback(core: Core, actor: Actor, name: str, *, owner: str | None = None) -> ModelVersionView:
-    """Promote the version that was promoted before the one that is.
+    """Promote the previously promoted version.
 
     Raises:
-        ForbiddenError: If it belongs to somebody else.
-        ConflictError: If none is promoted, or none was before.
+        ForbiddenError: If it belongs to another user.
+        ConflictError: If no version is promoted, or none was before it.
     """
 
     def operation(connection: Connection) -> ModelVersionView:

@@ -1,4 +1,4 @@
-"""Let a campaign do something again: what failed, a merge; and go back to an earlier model."""
+"""Retry a campaign's failed step, repeat a merge, or roll back to an earlier model."""
 
 from __future__ import annotations
 
@@ -18,36 +18,36 @@ from tunefleet.orchestrator.campaigns.status import mine, tell
 from tunefleet.orchestrator.context import Core
 from tunefleet.schemas.campaign import CampaignDetail, CampaignRetry, ModelVersionView
 
-# In how many of the newest cycles a merge is looked for.
-_LOOK = 50
+# Number of newest cycles that are searched.
+_SEARCHED_CYCLES = 50
 
 
 async def retry(core: Core, actor: Actor, reference: str, wanted: CampaignRetry) -> CampaignDetail:
-    """Let a held campaign go on, or a failed cycle go back to the step that failed; with the campaign's newest spec.
+    """Resume a held campaign, or move a failed cycle back to its failed step, with the campaign's newest spec.
 
     Raises:
-        ForbiddenError: If it belongs to somebody else.
-        ConflictError: If nothing has failed, or the chunk was trained on since.
+        ForbiddenError: If it belongs to another user.
+        ConflictError: If nothing has failed, or a later cycle has taken over the chunk.
     """
     return await service.change(core, actor, reference, partial(_retry, wanted=wanted))
 
 
 async def remerge(core: Core, actor: Actor, reference: str, cycle: int | None = None) -> CampaignDetail:
-    """Merge the model of a cycle once more, and publish and record it; what was decided about it stays.
+    """Repeat a cycle's merge, publish and record steps; the gate's decision is kept.
 
     Raises:
-        ForbiddenError: If it belongs to somebody else.
-        ConflictError: If it merged nothing, or runs.
+        ForbiddenError: If it belongs to another user.
+        ConflictError: If the cycle has merged nothing, or is running.
     """
     return await service.change(core, actor, reference, partial(_remerge, wanted=cycle))
 
 
 async def rollback(core: Core, actor: Actor, reference: str, version: int | None = None) -> ModelVersionView:
-    """Promote an earlier version of a campaign's model: the next cycle starts from it, and is compared with it.
+    """Promote an earlier version of a campaign's model; the next cycle starts from it and is compared with it.
 
     Raises:
-        ForbiddenError: If it belongs to somebody else.
-        ConflictError: If there is nothing to go back to, or it is promoted already.
+        ForbiddenError: If it belongs to another user.
+        ConflictError: If there is no earlier version, or it is already promoted.
     """
 
     def operation(connection: Connection) -> ModelVersionView:
@@ -63,8 +63,8 @@ async def rollback(core: Core, actor: Actor, reference: str, version: int | None
             hint = "`tunefleet models ls` lists them."
             raise NotFoundError(f"The model {row.name} has no version {version}.", hint=hint)
         if found.stage == Stage.PROMOTED:
-            raise ConflictError(f"Version {version} of {row.name} is promoted already.")
-        reason = f"{actor.owner} went back to it."
+            raise ConflictError(f"Version {version} of {row.name} is already promoted.")
+        reason = f"{actor.owner} rolled back to it."
         return views.model_view(model_registry.settle(connection, found, Stage.PROMOTED, now, reason=reason))
 
     return await core.write(operation)
@@ -73,7 +73,7 @@ async def rollback(core: Core, actor: Actor, reference: str, version: int | None
 def _retry(connection: Connection, row: CampaignRow, now: float, *, wanted: CampaignRetry) -> CampaignRow:
     if row.status == CampaignStatus.STOPPED:
         raise ConflictError(
-            f"The campaign {row.name} is stopped.", hint=f"`tunefleet campaign start {row.name}` lets it go on."
+            f"The campaign {row.name} is stopped.", hint=f"Resume it with `tunefleet campaign start {row.name}`."
         )
     cycle = _to_retry(connection, row, wanted)
     if cycle is None and row.status != CampaignStatus.HELD:
@@ -83,8 +83,8 @@ def _retry(connection: Connection, row: CampaignRow, now: float, *, wanted: Camp
         _check_step(row, cycle, step)
         if cycle.status == CycleStatus.RUNNING and backwards.is_held(row, now):
             raise ConflictError(
-                f"The step {cycle.step} of cycle {cycle.number} of {row.name} acts right now.",
-                hint=f"`tunefleet campaign pause {row.name}` lets it come to its end; then retry.",
+                f"The step {cycle.step} of cycle {cycle.number} of {row.name} is running.",
+                hint=f"Pause with `tunefleet campaign pause {row.name}`, wait until the step ends, then retry.",
             )
         backwards.go_back(connection, row, cycle, step)
         tell(connection, row, "campaign.retried", now, cycle=cycle.number, step=step.value)
@@ -102,8 +102,8 @@ def _to_retry(connection: Connection, row: CampaignRow, wanted: CampaignRetry) -
             raise ConflictError(f"Cycle {cycle.number} of {row.name} is {cycle.status}.")
         if cycle.status == CycleStatus.ABANDONED and cycle.to_cancel:
             raise ConflictError(
-                f"The task of cycle {cycle.number} of {row.name} is yet to be cancelled at its provider.",
-                hint=f"`tunefleet campaign logs {row.name}` says when it is; then retry.",
+                f"The task of cycle {cycle.number} of {row.name} is not cancelled at its provider yet.",
+                hint=f"Retry when `tunefleet campaign logs {row.name}` shows that it is cancelled.",
             )
     else:
         cycles_ = cycle_rows.running(connection, row.seq) or cycle_rows.page(connection, row.seq, limit=1)
@@ -111,12 +111,14 @@ def _to_retry(connection: Connection, row: CampaignRow, wanted: CampaignRetry) -
         if found is None or found.status not in {CycleStatus.RUNNING, CycleStatus.FAILED}:
             return None
         cycle = found
-    later = [each for each in cycle_rows.page(connection, row.seq, limit=_LOOK) if each.number > cycle.number]
+    later = [
+        each for each in cycle_rows.page(connection, row.seq, limit=_SEARCHED_CYCLES) if each.number > cycle.number
+    ]
     again = next((each for each in later if each.position == cycle.position), None)
     if again is not None:
         raise ConflictError(
             f"Cycle {again.number} of {row.name} took over the chunk of cycle {cycle.number}.",
-            hint=f"Retry cycle {again.number}, if that failed, too.",
+            hint=f"Retry cycle {again.number} if it failed too.",
         )
     return cycle
 
@@ -124,28 +126,28 @@ def _to_retry(connection: Connection, row: CampaignRow, wanted: CampaignRetry) -
 def _check_step(row: CampaignRow, cycle: CycleRow, step: StepName) -> None:
     if cycle.step not in step.and_later:
         raise ConflictError(
-            f"Cycle {cycle.number} of {row.name} has come as far as its step {cycle.step}, not to {step.value}.",
-            hint=f"Leave the step out, or name one up to {cycle.step}.",
+            f"Cycle {cycle.number} of {row.name} is at step {cycle.step} and has not reached {step.value}.",
+            hint=f"Omit the step, or name {cycle.step} or an earlier one.",
         )
 
 
 def _remerge(connection: Connection, row: CampaignRow, now: float, *, wanted: int | None) -> CampaignRow:
     if wanted is None:
-        newest = cycle_rows.page(connection, row.seq, limit=_LOOK)
+        newest = cycle_rows.page(connection, row.seq, limit=_SEARCHED_CYCLES)
         cycle = next((each for each in newest if _merged(connection, each)), None)
         if cycle is None:
-            raise ConflictError(f"No cycle of {row.name} has merged a model and ended.")
+            raise ConflictError(f"No cycle of {row.name} has merged a model and finished.")
     else:
         cycle = _cycle(connection, row, wanted)
         if not _merged(connection, cycle):
-            raise ConflictError(f"Cycle {wanted} of {row.name} is {cycle.status}, and has no merged model to redo.")
+            raise ConflictError(f"Cycle {wanted} of {row.name} is {cycle.status}, and has no merged model.")
     backwards.go_back(connection, row, cycle, StepName.MERGE, keep={StepName.GATE})
     tell(connection, row, "campaign.retried", now, cycle=cycle.number, step=StepName.MERGE.value)
     return row
 
 
 def _merged(connection: Connection, cycle: CycleRow) -> bool:
-    """Whether a cycle has ended, and both merged a model and decided about it."""
+    """Whether a cycle has ended, and has both a merged model and a gate decision."""
     if cycle.status not in {CycleStatus.COMPLETED, CycleStatus.FAILED}:
         return False
     steps = cycle_rows.steps(connection, cycle.campaign_seq, [cycle.number])
@@ -156,5 +158,5 @@ def _merged(connection: Connection, cycle: CycleRow) -> bool:
 def _cycle(connection: Connection, row: CampaignRow, number: int) -> CycleRow:
     cycle = cycle_rows.get(connection, row.seq, number)
     if cycle is None:
-        raise NotFoundError(f"The campaign {row.name} has no cycle {number}; it has had {row.cycles}.")
+        raise NotFoundError(f"The campaign {row.name} has no cycle {number} (cycles so far: {row.cycles}).")
     return cycle

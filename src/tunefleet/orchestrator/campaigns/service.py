@@ -1,4 +1,4 @@
-"""Campaigns as people handle them: make or change by name, show, pause, resume and stop."""
+"""Campaign operations for users: apply by name, show, pause, resume and stop."""
 
 from __future__ import annotations
 
@@ -25,23 +25,23 @@ from tunefleet.schemas.campaign import CampaignApplied, CampaignDetail, Campaign
 from tunefleet.spec.documents.campaign_document import CampaignSpec
 from tunefleet.spec.options.notify import format_of, is_address
 
-NOT_ENABLED: Final = "Its configuration says enabled: false."
-_RESTING: Final = frozenset({CampaignStatus.PAUSED.value, CampaignStatus.HELD.value, CampaignStatus.STOPPED.value})
+NOT_ENABLED: Final = "Its configuration has enabled: false."
+_INACTIVE: Final = frozenset({CampaignStatus.PAUSED.value, CampaignStatus.HELD.value, CampaignStatus.STOPPED.value})
 _Change = Literal["created", "changed", "unchanged"]
 
 
 async def apply(
     core: Core, actor: Actor, specs: Mapping[str, CampaignSpec], *, start: bool = False
 ) -> tuple[CampaignApplied, ...]:
-    """Make or change the actor's campaigns by name, all or none; those that are not named stay as they are.
+    """Create or change the actor's campaigns by name, all or none; campaigns that are not named stay unchanged.
 
-    What is changed holds from the next cycle on; the limits of a budget at once. A campaign that is not `enabled` is
-    paused, and goes on when it is enabled again.
+    Changes take effect in the next cycle; budget limits immediately. A campaign that is not `enabled` is paused, and
+    resumes when it is enabled again.
 
     Raises:
-        InputError: If one names a channel that its owner does not have.
-        ForbiddenError: If the actor may not make rows.
-        QuotaError: If the project would keep more than it may.
+        InputError: If one names a notification channel that its owner does not have.
+        ForbiddenError: If the actor may not create campaigns.
+        QuotaError: If the project would exceed its storage quota.
     """
     may_submit(actor)
 
@@ -81,70 +81,70 @@ async def get(core: Core, actor: Actor, reference: str) -> CampaignDetail:
     """Return a campaign by its id or name.
 
     Raises:
-        ConflictError: If several people have one of that name.
+        ConflictError: If several users have a campaign of that name.
         ForbiddenError: If the actor may not read.
     """
     return await core.read(lambda connection: views.campaign_detail(connection, find(connection, actor, reference)))
 
 
 async def glance(core: Core, actor: Actor, reference: str) -> CampaignView:
-    """Return a campaign as a list shows it; raises what `get` raises."""
+    """Return a campaign's list view; raises what `get` raises."""
     return await core.read(lambda connection: views.campaign_view(connection, find(connection, actor, reference)))
 
 
 async def start(core: Core, actor: Actor, reference: str) -> CampaignDetail:
-    """Let a campaign go on, whatever it rests for; one that is active stays so.
+    """Resume a campaign, whether paused, held or stopped; an active one stays unchanged.
 
     Raises:
-        ForbiddenError: If it belongs to somebody else.
+        ForbiddenError: If it belongs to another user.
     """
     return await change(core, actor, reference, _start)
 
 
 async def pause(core: Core, actor: Actor, reference: str) -> CampaignDetail:
-    """Begin no further step of a campaign; what a provider trains goes on there. One that is paused stays so.
+    """Start no further steps of a campaign; a task at a provider continues. A paused one stays unchanged.
 
     Raises:
-        ForbiddenError: If it belongs to somebody else.
+        ForbiddenError: If it belongs to another user.
         IllegalTransition: If it is stopped.
     """
     return await change(core, actor, reference, partial(_pause, actor=actor))
 
 
 async def resume(core: Core, actor: Actor, reference: str) -> CampaignDetail:
-    """Let a paused campaign go on; one that is active stays so.
+    """Resume a paused campaign; an active one stays unchanged.
 
     Raises:
-        ForbiddenError: If it belongs to somebody else.
+        ForbiddenError: If it belongs to another user.
         ConflictError: If it is held or stopped.
     """
     return await change(core, actor, reference, _resume)
 
 
 async def stop(core: Core, actor: Actor, reference: str) -> CampaignDetail:
-    """End a campaign: its open cycle is given up, and that cycle's task is cancelled. One that is stopped stays so.
+    """Stop a campaign: abandon its open cycle and cancel that cycle's task. A stopped one stays unchanged.
 
     Raises:
-        ForbiddenError: If it belongs to somebody else.
+        ForbiddenError: If it belongs to another user.
     """
     return await change(core, actor, reference, partial(_stop, actor=actor))
 
 
-Verb = Callable[[Connection, CampaignRow, float], CampaignRow]
+Operation = Callable[[Connection, CampaignRow, float], CampaignRow]
 
 
-async def change(core: Core, actor: Actor, reference: str, verb: Verb) -> CampaignDetail:
-    """Let a verb change a campaign that the actor may change, and show what came of it; raises what `mine` raises."""
+async def change(core: Core, actor: Actor, reference: str, operation: Operation) -> CampaignDetail:
+    """Apply an operation to a campaign that the actor may change; raises what `mine` raises."""
 
-    def operation(connection: Connection) -> CampaignDetail:
-        row = verb(connection, mine(connection, actor, reference), core.clock.wall())
+    def transaction(connection: Connection) -> CampaignDetail:
+        row = operation(connection, mine(connection, actor, reference), core.clock.wall())
         return views.campaign_detail(connection, row)
 
-    return await core.write(operation)
+    return await core.write(transaction)
 
 
 def begin(connection: Connection, row: CampaignRow, now: float) -> CampaignRow:
-    """Let a campaign go on, whatever it rests for; its failures are forgotten."""
+    """Resume a campaign, whether paused, held or stopped, and reset its failure counts."""
     row = move(connection, row, CampaignStatus.ACTIVE, now, reason=None, failures=0)
     backwards.forget_failures(connection, row, now)
     return row
@@ -156,7 +156,7 @@ def _start(connection: Connection, row: CampaignRow, now: float) -> CampaignRow:
 
 def _pause(connection: Connection, row: CampaignRow, now: float, *, actor: Actor) -> CampaignRow:
     if row.status == CampaignStatus.PAUSED:
-        # Whoever asks wants it to stay so, whatever its configuration says later.
+        # An explicit pause outlasts a later `enabled: true` in the configuration.
         return campaigns.change(connection, row, {"by_config": 0})
     return move(connection, row, CampaignStatus.PAUSED, now, reason=f"{actor.owner} paused it.")
 
@@ -166,21 +166,22 @@ def _resume(connection: Connection, row: CampaignRow, now: float) -> CampaignRow
         return row
     if row.status == CampaignStatus.PAUSED:
         return move(connection, row, CampaignStatus.ACTIVE, now, reason=None)
-    verb = "retry" if row.status == CampaignStatus.HELD else "start"
+    command = "retry" if row.status == CampaignStatus.HELD else "start"
     reason = row.reason or ""
     raise ConflictError(
         f"The campaign {row.name} is {row.status}. {reason}".rstrip(),
-        hint=None if reason.startswith(NEEDS_YOU) else f"`tunefleet campaign {verb} {row.name}` lets it go on.",
+        hint=None if reason.startswith(NEEDS_YOU) else f"Resume it with `tunefleet campaign {command} {row.name}`.",
     )
 
 
 def _stop(connection: Connection, row: CampaignRow, now: float, *, actor: Actor) -> CampaignRow:
     if row.status == CampaignStatus.STOPPED:
         return row
-    # Nobody holds it any more: what is on its way is refused, and cancelled by who looks after what was given up.
-    free: dict[str, Any] = {"holder": None, "lease_until": 0.0, "next_at": 0.0}
+    # Clearing the holder makes its pending calls fail with LeaseLost; the reconciler cancels the abandoned cycle's
+    # task.
+    released: dict[str, Any] = {"holder": None, "lease_until": 0.0, "next_at": 0.0}
     backwards.abandon(connection, row, now)
-    return move(connection, row, CampaignStatus.STOPPED, now, reason=f"{actor.owner} stopped it.", **free)
+    return move(connection, row, CampaignStatus.STOPPED, now, reason=f"{actor.owner} stopped it.", **released)
 
 
 def _apply(
@@ -198,7 +199,7 @@ def _apply(
             row = campaigns.change(connection, row, {"spec": stored(spec), "changed_at": now})
             tell(connection, row, "campaign.changed", now)
         row = _as_configured(connection, row, spec, now, start_=start)
-    _wish(connection, row, spec)
+    _subscribe(connection, row, spec)
     return CampaignApplied(id=row.id, name=name, change=change, status=CampaignStatus(row.status), reason=row.reason)
 
 
@@ -224,35 +225,39 @@ def _as_configured(
             return row
         row = move(connection, row, CampaignStatus.PAUSED, now, reason=NOT_ENABLED)
         return campaigns.change(connection, row, {"by_config": 1})
-    if (start_ and row.status in _RESTING) or (row.status == CampaignStatus.PAUSED and row.by_config):
+    if (start_ and row.status in _INACTIVE) or (row.status == CampaignStatus.PAUSED and row.by_config):
         return begin(connection, row, now)
     return row
 
 
 def _check_channels(connection: Connection, actor: Actor, specs: Mapping[str, CampaignSpec]) -> None:
     missing = [
-        f"{name}: {wish.to}"
+        f"{name}: {subscription.to}"
         for name, spec in specs.items()
-        for wish in spec.notify
-        if not is_address(wish.to)
-        and notifications.by_name(connection, wish.to, project=actor.project, owner=actor.owner) is None
+        for subscription in spec.notify
+        if not is_address(subscription.to)
+        and notifications.by_name(connection, subscription.to, project=actor.project, owner=actor.owner) is None
     ]
     if missing:
         raise InputError(
-            f"You have no such channels to notify ({'; '.join(missing)}).", hint="See `tunefleet notify ls`."
+            f"Unknown notification channels ({'; '.join(missing)}).", hint="`tunefleet notify ls` lists your channels."
         )
 
 
-def _wish(connection: Connection, row: CampaignRow, spec: CampaignSpec) -> None:
-    """Store who is told of a campaign, as its document wants."""
+def _subscribe(connection: Connection, row: CampaignRow, spec: CampaignSpec) -> None:
+    """Store a campaign's notification subscriptions from its spec."""
     notifications.delete_of_tasks(connection, [row.id])
-    wishes = []
-    for number, wish in enumerate(spec.notify):
-        events = ",".join(dict.fromkeys(wish.on))
-        if is_address(wish.to):
-            wishes.append(WishRow(row.id, number, None, wish.format or format_of(wish.to), wish.to, events))
+    subscriptions = []
+    for number, subscription in enumerate(spec.notify):
+        events = ",".join(dict.fromkeys(subscription.on))
+        if is_address(subscription.to):
+            subscriptions.append(
+                WishRow(
+                    row.id, number, None, subscription.format or format_of(subscription.to), subscription.to, events
+                )
+            )
             continue
-        channel = notifications.by_name(connection, wish.to, project=row.project, owner=row.owner)
+        channel = notifications.by_name(connection, subscription.to, project=row.project, owner=row.owner)
         if channel is not None:
-            wishes.append(WishRow(row.id, number, channel.id, channel.format, channel.target, events))
-    notifications.add_wishes(connection, wishes)
+            subscriptions.append(WishRow(row.id, number, channel.id, channel.format, channel.target, events))
+    notifications.add_wishes(connection, subscriptions)

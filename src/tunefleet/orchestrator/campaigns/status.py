@@ -1,4 +1,4 @@
-"""Where a campaign stands: find it, read what was asked of it, move it, and tell of it."""
+"""Lookup, spec, status changes and events of campaigns."""
 
 from __future__ import annotations
 
@@ -21,19 +21,19 @@ from tunefleet.orchestrator.campaigns.cycle_state import Unreadable
 from tunefleet.spec.documents.campaign_document import CampaignSpec
 from tunefleet.spec.documents.campaign_file import dump_campaign_spec, load_campaign_spec
 
-# Notified when a campaign may want something of the engine.
+# Published when a campaign may be due.
 TOPIC: Final = "campaigns"
 ACTIVE: Final = CampaignStatus.ACTIVE.value
 _NUMBER: Final = re.compile(r"\b\d+(?:[.,]\d+)*")
 
 
 def topic(campaign_id: str) -> str:
-    """Return what is notified when anything about a campaign changes, its step goes on, or its log grows."""
+    """Return the topic of a campaign's changes, step progress and log lines."""
     return f"campaign:{campaign_id}"
 
 
 def stored(spec: CampaignSpec) -> str:
-    """Return a spec as it is stored: what its author wrote, so that what he left out stays a default."""
+    """Serialize a spec with only the fields that the author set, so that other defaults may change later."""
     return orjson.dumps(dump_campaign_spec(spec)).decode()
 
 
@@ -42,7 +42,7 @@ def parsed(text: str) -> CampaignSpec:
     """Read a stored spec.
 
     Raises:
-        Unreadable: If this version refuses what an earlier one has stored.
+        Unreadable: If a spec stored by an earlier version is not valid in this one.
     """
     try:
         return load_campaign_spec(orjson.loads(text))
@@ -50,19 +50,18 @@ def parsed(text: str) -> CampaignSpec:
         first = error.errors(include_url=False)[0]
         where = ".".join(map(str, first["loc"])) or "its content"
         raise Unreadable(
-            f"What an earlier version has stored of the campaign's file is refused by this one: {where}: "
-            f"{first['msg']}.",
-            hint="Correct the file and apply it again.",
+            f"The campaign's stored spec, from an earlier version, is not valid: {where}: {first['msg']}.",
+            hint="Fix the file and apply it again.",
         ) from error
 
 
 def same_reason(one: str | None, other: str | None) -> bool:
-    """Whether two texts give the same reason for a wait: only numbers in them differ, such as seconds that are left."""
+    """Whether two wait reasons are the same apart from numbers, such as the seconds left."""
     return one is not None and other is not None and _NUMBER.sub("", one) == _NUMBER.sub("", other)
 
 
 def readable(text: str) -> CampaignSpec | None:
-    """Read a stored spec; null if this version refuses it."""
+    """Read a stored spec; None if it is not valid in this version."""
     try:
         return parsed(text)
     except Unreadable:
@@ -70,10 +69,10 @@ def readable(text: str) -> CampaignSpec | None:
 
 
 def find(connection: Connection, actor: Actor, reference: str) -> CampaignRow:
-    """Return a campaign that somebody may see.
+    """Return a campaign that the actor may see.
 
     Raises:
-        ConflictError: If several people have one of that name.
+        ConflictError: If several users have a campaign of that name.
         ForbiddenError: If the actor may not read.
     """
     may_read(actor)
@@ -86,18 +85,18 @@ def find(connection: Connection, actor: Actor, reference: str) -> CampaignRow:
         raise NotFoundError(f"There is no campaign {reference}.", hint="`tunefleet campaign list` lists them.")
     if len(own) > 1:
         raise ConflictError(
-            f"There are campaigns {reference} of {', '.join(each.owner for each in own)}.",
+            f"Several users have a campaign {reference}: {', '.join(each.owner for each in own)}.",
             hint=f"Use the id: {', '.join(each.id for each in own)}.",
         )
     return own[0]
 
 
 def mine(connection: Connection, actor: Actor, reference: str) -> CampaignRow:
-    """Return a campaign that somebody may change, and keep others from changing it before this transaction ends.
+    """Return a campaign that the actor may change, locked until the transaction ends.
 
     Raises:
-        ConflictError: If several people have one of that name.
-        ForbiddenError: If it belongs to somebody else.
+        ConflictError: If several users have a campaign of that name.
+        ForbiddenError: If it belongs to another user.
     """
     may_submit(actor)
     row = find(connection, actor, reference)
@@ -117,10 +116,10 @@ def move(
     cause: str | None = None,
     **more: Any,
 ) -> CampaignRow:
-    """Change the status of a campaign, and tell of it.
+    """Change the status of a campaign, and publish an event.
 
     Raises:
-        IllegalTransition: If the lifecycle has no such change.
+        IllegalTransition: If the lifecycle does not allow the change.
     """
     move_campaign(CampaignStatus(row.status), target)
     changes: dict[str, Any] = {"status": target.value, "reason": reason, "by_config": 0, "changed_at": now, **more}
@@ -132,16 +131,16 @@ def move(
 def await_person(
     connection: Connection, row: CampaignRow, now: float, why: str, *, verb: str, cause: str | None = None
 ) -> CampaignRow:
-    """Hold a campaign until a person acts; its reason begins with the command to type."""
+    """Hold a campaign until a user acts; the reason starts with the command to run."""
     reason = why if why.startswith(NEEDS_YOU) else needs_you(row.name, verb, why)
     return move(connection, row, CampaignStatus.HELD, now, reason=reason, cause=cause)
 
 
 def tell(connection: Connection, row: CampaignRow, kind: str, now: float, **data: Any) -> None:
-    """Append an event of a campaign, and wake who waits for news of it.
+    """Append an event of a campaign, and notify its subscribers.
 
     Args:
-        kind: What happened, such as `campaign.promoted`.
+        kind: Event name, such as `campaign.promoted`.
     """
     about = {"campaign": row.id, "name": row.name, **{key: value for key, value in data.items() if value is not None}}
     events.append(connection, [Event(kind, now, data=about, project=row.project, campaign_seq=row.seq)])

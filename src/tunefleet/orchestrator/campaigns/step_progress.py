@@ -1,4 +1,4 @@
-"""How far the current step of a cycle is: kept beside the cycle for whoever watches; nothing is decided by it."""
+"""Progress of a cycle's current step: for display only, no decision depends on it."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tunefleet.schemas.live import CampaignActivity
 
 @dataclass(frozen=True, slots=True)
 class Activity:
-    """What a step does now.
+    """What a step is doing now.
 
     Args:
         what: In one word, such as `downloading`, `shuffling`, `uploading` or `merging`.
@@ -36,7 +36,7 @@ class Activity:
 
 
 def put(connection: Connection, state: CycleState, activity: Activity, now: float) -> None:
-    """Store how far a step is; dropped if somebody else has the campaign by now, or the cycle has moved on."""
+    """Store a step's progress; dropped if the campaign has another holder or the cycle has moved on."""
     row = campaigns.by_id(connection, state.campaign_id)
     cycle = None if row is None or row.holder != state.holder else cycles.get(connection, row.seq, state.number)
     if cycle is not None and cycle.step == state.step:
@@ -46,9 +46,9 @@ def put(connection: Connection, state: CycleState, activity: Activity, now: floa
 
 
 async def going_on(
-    core: Core, actor: Actor, told: Mapping[tuple[str, int], CampaignActivity]
+    core: Core, actor: Actor, known: Mapping[tuple[str, int], CampaignActivity]
 ) -> dict[tuple[str, int], CampaignActivity]:
-    """Return what the running cycles of all campaigns do, by campaign and cycle."""
+    """Return the activity of all running cycles, by campaign and cycle; unchanged entries keep their identity."""
     may_read(actor)
 
     def operation(connection: Connection) -> dict[tuple[str, int], CampaignActivity]:
@@ -58,7 +58,7 @@ async def going_on(
                 campaign_id=id_, name=name, cycle=row.number, step=StepName(row.step), waiting=row.waiting,
                 activity=shown(row), line=line,
             )  # fmt: skip
-            before = told.get((id_, row.number))
+            before = known.get((id_, row.number))
             found[id_, row.number] = before if before == now else now
         return found
 
@@ -66,8 +66,8 @@ async def going_on(
 
 
 def shown(cycle: CycleRow) -> ActivityView | None:
-    """Show how far the current step of a cycle is; null if it has said nothing."""
+    """Show the progress of a cycle's current step; None if it has reported none."""
     if cycle.activity is None:
         return None
-    said = orjson.loads(cycle.activity)
-    return ActivityView(**{**said, "at": moment(said["at"])})
+    activity = orjson.loads(cycle.activity)
+    return ActivityView(**{**activity, "at": moment(activity["at"])})

@@ -1,4 +1,4 @@
-"""Rows of campaigns and models as the API shows them."""
+"""API views of campaigns, cycles, log lines and models."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def campaign_view(connection: Connection, row: CampaignRow) -> CampaignView:
 
 
 def campaign_detail(connection: Connection, row: CampaignRow) -> CampaignDetail:
-    """Show all that is known of a campaign."""
+    """Show a campaign with its spec and newest cycles."""
     newest = cycles.page(connection, row.seq, limit=NEWEST_CYCLES)
     spec = readable(row.spec)
     return CampaignDetail(
@@ -61,24 +61,24 @@ def campaign_detail(connection: Connection, row: CampaignRow) -> CampaignDetail:
 
 
 def _fields(connection: Connection, row: CampaignRow) -> dict[str, Any]:
-    # Also where this version refuses it: then it is shown as it is stored.
-    said: dict[str, Any] = orjson.loads(row.spec)
+    # Read as plain JSON: a spec that is not valid in this version is still shown.
+    spec: dict[str, Any] = orjson.loads(row.spec)
     newest = cycles.page(connection, row.seq, limit=1)
     running = cycles.running(connection, row.seq)
     shown = running[:1] or newest
     promoted = models.promoted(connection, row.project, row.owner, row.name)
-    resting = row.status == CampaignStatus.ACTIVE and not running
+    idle = row.status == CampaignStatus.ACTIVE and not running
     return {
         "id": row.id,
         "name": row.name,
         "owner": row.owner,
         "status": row.status,
         "reason": row.reason,
-        "provider": said.get("provider"),
-        "base_model": said.get("model_repo", ""),
+        "provider": spec.get("provider"),
+        "base_model": spec.get("model_repo", ""),
         "cycles": row.cycles,
         "cycle": cycle_views(connection, row, shown, steps=False)[0] if shown else None,
-        "next_at": moment(row.next_at) if resting and row.next_at else None,
+        "next_at": moment(row.next_at) if idle and row.next_at else None,
         "failures": row.failures,
         "spent": spend.total(connection, row.seq),
         "promoted": None if promoted is None else promoted.version,
@@ -127,7 +127,7 @@ def _cycle(
         version=version,
         opened_at=moment(row.opened_at),
         finished_at=maybe_moment(row.finished_at),
-        # What a step behind has kept of an earlier try is no step that has begun.
+        # A row that only keeps external state of an earlier attempt is not a started step.
         steps=tuple(_step(each) for each in steps if each.intent is not None or kept_of(each) is None),
         tracking=tuple(_tracking(each) for each in tracked),
     )
@@ -158,7 +158,7 @@ def _step(row: StepRow) -> StepView:
 
 
 def _shown(text: str) -> dict[str, Any]:
-    """Read stored JSON for people: signatures of links, and other credentials in it, are starred out."""
+    """Parse stored JSON for display, with signatures and other credentials redacted."""
     found: dict[str, Any] = orjson.loads(scrub(text))
     return found
 
@@ -181,7 +181,7 @@ def line_view(row: CampaignRow, line: LineRow) -> CampaignLine:
 
 
 def lineage_views(connection: Connection, row: CampaignRow, found: Sequence[CycleRow]) -> list[LineageView]:
-    """Show how cycles of a campaign came to their models."""
+    """Show the lineage of a campaign's models by cycle."""
     numbers = [each.number for each in found]
     outcomes = {
         (step.cycle, step.step): _shown(step.outcome)

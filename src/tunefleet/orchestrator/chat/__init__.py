@@ -1,1 +1,1 @@
-"""Chats with a model that a task holds ready: their sessions, and the turns between people and workers."""
+"""Chats with a model that a task serves: sessions, and turns between users and workers."""

@@ -1,4 +1,4 @@
-"""What is known of chats, in memory: sessions, their turns, and what nobody has read yet. Touches nothing else."""
+"""In-memory state of chats: sessions, their turns and unread pieces. No I/O."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _FORGET_S: Final = 3600.0
 
 @dataclass(slots=True)
 class Turn:
-    """A message that is to be answered."""
+    """A message, and the answer to it as it arrives."""
 
     id: str
     task_id: str
@@ -28,18 +28,18 @@ class Turn:
     _pieces: list[ChatPiece] = field(default_factory=list)
 
     def put(self, piece: ChatPiece, now: float) -> None:
-        """Take the next piece; after the last one nothing is taken."""
+        """Append the next piece; pieces after the last one are ignored."""
         if self.whole:
             return
         self.told_at = now
-        # What only says why nothing comes is no beginning.
+        # A piece that only gives a reason for waiting is not a start.
         self.begun = self.begun or piece.waiting is None
         self.whole = piece.finish is not None or piece.error is not None
         self.unread += len(piece.text)
         self._pieces.append(piece)
 
     def take(self) -> list[ChatPiece]:
-        """Return what has come since the last call."""
+        """Return the pieces since the last call."""
         found, self._pieces, self.unread = self._pieces, [], 0
         return found
 
@@ -63,11 +63,11 @@ class Talks:
     _sessions: dict[str, Session] = field(default_factory=dict)
 
     def known(self, task_id: str) -> Session | None:
-        """Return a session, if anything is known of it."""
+        """Return a session; None if there is none."""
         return self._sessions.get(task_id)
 
     def session(self, task_id: str, now: float) -> Session:
-        """Return a session; it is made if need be, and those that nobody has heard of for long are forgotten."""
+        """Return a session, created if necessary; sessions without contact for an hour are dropped."""
         found = self._sessions.get(task_id)
         if found is None:
             old = [

@@ -1,7 +1,7 @@
-"""Chats: turns wait here until the worker of their session fetches them, and pieces of answers until they are read.
+"""Chats: turns wait here until their session's worker polls for them, and pieces of answers until they are read.
 
-In memory only, and bounded: a restart of the server ends the turns, and the sessions go on. Workers ask for turns, so
-that one behind a NAT will do. All of it happens on the event loop.
+In memory only, and bounded: a server restart ends open turns, but not sessions. Workers poll, so that they may be
+behind a NAT. All of it runs on the event loop.
 """
 
 from __future__ import annotations
@@ -21,50 +21,50 @@ from tunefleet.orchestrator.tasks.tasks import find
 from tunefleet.schemas.chat import ChatHeard, ChatPiece, ChatPoll, ChatRequest, ChatTurn, ChatTurns, ChatView
 
 KIND: Final = "chat"
+# Maximum number of open turns of a session.
 MAX_TURNS: Final = 32
-"""Turns of a session that wait at once."""
-# Characters of an answer that nobody has read yet, before it is given up.
+# Unread characters after which an answer is given up, to bound memory.
 MAX_UNREAD: Final = 1 << 20
 HOLD_S: Final = 25.0
+# Poll duration while turns are open: the worker's polls show that it is alive.
 _OPEN_S: Final = 5.0
-"""The same while turns are open: whether the worker is there is seen from its asking."""
-# How long a worker may be silent before who waits for its answer is told.
+# Silence of a worker after which waiting users are notified.
 _SILENT_S: Final = 15.0
-# How long a turn is kept whose answer nobody has begun to read: who asked has gone before.
-_UNHEARD_S: Final = 10.0
-# How long a session counts as ready after its worker was heard of last.
+# How long a turn is kept whose answer is not being read: its client has disconnected.
+_UNREAD_S: Final = 10.0
+# How long a session counts as ready after its worker's last poll.
 _AWAY_S: Final = 60.0
-# How long a turn waits until its answer begins: the session may still be loading its model.
+# Timeout for the first piece of an answer: the session may still be loading its model.
 _FIRST_S: Final = 900.0
-# How long the next piece of an answer is waited for.
+# Timeout for each further piece.
 _NEXT_S: Final = 180.0
 _LOOK_S: Final = 2.0
 
 
 async def view(core: Core, actor: Actor, task_id: str) -> ChatView:
-    """Return where a chat stands."""
+    """Return the status of a chat."""
     may_read(actor)
     row = await core.read(lambda connection: _chat(connection, actor, task_id))
     return _view(core, row)
 
 
 async def begin(core: Core, actor: Actor, task_id: str, request: ChatRequest) -> Turn:
-    """Take a turn; `pieces` gives its answer.
+    """Start a turn; `pieces` yields its answer.
 
     Raises:
         InputError: If the session has no model of that name.
-        ForbiddenError: If the chat belongs to somebody else.
+        ForbiddenError: If the chat belongs to another user.
     """
     row = await core.read(lambda connection: _chat(connection, actor, task_id))
     may_change(actor, row.owner, row.id)
     _refuse_ended(row)
     now = core.clock.monotonic()
     session = core.talks.session(row.id, now)
-    _drop_unheard(session, now)
+    _drop_unread(session, now)
     if session.models and request.model is not None and request.model not in session.models:
         raise InputError(f"The chat has no model {request.model!r}.", hint=f"It has: {', '.join(session.models)}.")
     if len(session.turns) >= MAX_TURNS:
-        raise ConflictError(f"{len(session.turns)} turns of {row.id} wait already.", hint="Let them end first.")
+        raise ConflictError(f"{len(session.turns)} turns of {row.id} are already open.", hint="Wait until they end.")
     turn = Turn(new_id("turn"), row.id, request, asked_at=now, told_at=now)
     session.turns[turn.id] = turn
     core.signals.notify(_inbox(row.id))
@@ -72,31 +72,33 @@ async def begin(core: Core, actor: Actor, task_id: str, request: ChatRequest) ->
 
 
 async def pieces(core: Core, actor: Actor, turn: Turn) -> AsyncGenerator[ChatPiece, None]:
-    """Yield the pieces of an answer as they come; the last one says how it ended.
+    """Yield the pieces of an answer as they arrive; the last one has `finish`.
 
-    Between them one says why nothing comes, if that is known, and an empty one that this is over.
+    A piece with `waiting` gives the reason for a delay, if known; an empty `waiting` ends it.
 
     Raises:
-        TunefleetError: If there is no answer; the message says why.
+        TunefleetError: If there is no answer; the message gives the reason.
     """
     if turn.gone:
-        raise UnreachableError("Nobody began to read the answer in time.", hint="Ask again.")
-    turn.read, told = True, ""
+        raise UnreachableError("The answer was not read in time.", hint="Send the message again.")
+    turn.read, last_reason = True, ""
     try:
         while True:
             seen = core.signals.version(_topic(turn.id))
             for piece in turn.take():
                 if piece.error is not None:
                     raise ConflictError(piece.error, hint=piece.hint)
-                told = ""
+                last_reason = ""
                 yield piece
                 if piece.finish is not None:
                     return
             if core.signals.closed:
-                raise UnreachableError("The server stops.", hint="Ask again when it is back; the chat goes on.")
+                raise UnreachableError(
+                    "The server is shutting down.", hint="Send the message again after its restart; the chat continues."
+                )
             row = await _check(core, actor, turn)
-            if (waiting := _waiting(core, row, turn)) != told:
-                told = waiting
+            if (waiting := _waiting(core, row, turn)) != last_reason:
+                last_reason = waiting
                 yield ChatPiece(waiting=waiting)
             await core.signals.wait(_topic(turn.id), _LOOK_S, seen)
     finally:
@@ -108,33 +110,33 @@ async def pieces(core: Core, actor: Actor, turn: Turn) -> AsyncGenerator[ChatPie
 
 
 async def end(core: Core, actor: Actor, task_id: str) -> ChatView:
-    """Let a chat end, as completed, when the turns that it answers are done.
+    """End a chat as completed once its open turns are done.
 
     Raises:
-        ForbiddenError: If it belongs to somebody else.
+        ForbiddenError: If it belongs to another user.
     """
     row = await core.read(lambda connection: _chat(connection, actor, task_id))
     may_change(actor, row.owner, row.id)
     if TaskStatus(row.status).final:
         return _view(core, row)
     if row.status != TaskStatus.RUNNING:
-        raise ConflictError(f"The chat {row.id} is {row.status}.", hint=f"`tunefleet cancel {row.id}` ends it.")
+        raise ConflictError(f"The chat {row.id} is {row.status}.", hint=f"Cancel it with `tunefleet cancel {row.id}`.")
     core.talks.session(row.id, core.clock.monotonic()).ending = True
     core.signals.notify(_inbox(row.id))
     return _view(core, row)
 
 
 async def poll(core: Core, attempt: AttemptActor, asked: ChatPoll) -> ChatTurns:
-    """Give a session's worker what is to be done; holds the answer until there is something, or `wait_s` are over."""
+    """Return new turns to a session's worker; a long poll of up to `wait_s` seconds."""
     now = core.clock.monotonic()
     session = core.talks.session(attempt.task_id, now)
     session.heard_at, session.ready, session.models = now, asked.ready, asked.models
     if session.attempt_id != attempt.attempt_id:
-        # Whoever still asks for the attempt before must not be given what is for this one.
+        # A poll of the previous attempt that is still held must not receive turns of this one.
         session.attempt_id = attempt.attempt_id
         core.signals.notify(_inbox(attempt.task_id))
     _drop_lost(core, session, frozenset(asked.held))
-    _drop_unheard(session, now)
+    _drop_unread(session, now)
     deadline = now + min(asked.wait_s, _OPEN_S if session.turns else HOLD_S)
     while True:
         if session.attempt_id != attempt.attempt_id:
@@ -148,7 +150,7 @@ async def poll(core: Core, attempt: AttemptActor, asked: ChatPoll) -> ChatTurns:
 
 
 async def told(core: Core, attempt: AttemptActor, turn_id: str, piece: ChatPiece) -> ChatHeard:
-    """Take a piece of an answer from the session's worker."""
+    """Store a piece of an answer from the session's worker."""
     session = core.talks.session(attempt.task_id, core.clock.monotonic())
     session.heard_at = core.clock.monotonic()
     turn = session.turns.get(turn_id)
@@ -157,7 +159,9 @@ async def told(core: Core, attempt: AttemptActor, turn_id: str, piece: ChatPiece
         return ChatHeard(gone=True)
     turn.put(piece, core.clock.monotonic())
     if turn.unread > MAX_UNREAD:
-        turn.put(ChatPiece(error="Nobody reads the answer.", hint="Ask again."), core.clock.monotonic())
+        turn.put(
+            ChatPiece(error="The answer is not being read.", hint="Send the message again."), core.clock.monotonic()
+        )
     if turn.whole:
         session.turns.pop(turn_id, None)
     core.signals.notify(_topic(turn_id))
@@ -176,28 +180,28 @@ def _work(session: Session) -> ChatTurns:
 
 
 def _drop_lost(core: Core, session: Session, held: frozenset[str]) -> None:
-    """End the turns that a worker was given and does not know: it, or its job, was restarted in the middle of them."""
+    """End the turns that a worker has received but no longer knows, after a restart of its job."""
     for turn in [each for each in session.turns.values() if each.taken and each.id not in held]:
         if not turn.begun:
-            # Nobody has read a word of it: it is given out again.
+            # Nothing of the answer was sent yet: hand out the turn again.
             turn.taken = False
             continue
-        lost = "The chat was restarted in the middle of the answer."
-        turn.put(ChatPiece(error=lost, hint="Ask again."), core.clock.monotonic())
+        lost = "The chat was restarted during the answer."
+        turn.put(ChatPiece(error=lost, hint="Send the message again."), core.clock.monotonic())
         session.turns.pop(turn.id, None)
         core.signals.notify(_topic(turn.id))
 
 
-def _drop_unheard(session: Session, now: float) -> None:
-    for turn in [each for each in session.turns.values() if not each.read and now - each.asked_at > _UNHEARD_S]:
-        # What the worker has is taken away when it has been told.
+def _drop_unread(session: Session, now: float) -> None:
+    for turn in [each for each in session.turns.values() if not each.read and now - each.asked_at > _UNREAD_S]:
+        # A turn that the worker has is removed with the next poll, which reports it as gone.
         turn.gone = True
         if not turn.taken:
             session.turns.pop(turn.id, None)
 
 
 def _waiting(core: Core, row: TaskRow, turn: Turn) -> str:
-    """Say why nothing of an answer comes; nothing if that is not known."""
+    """Return the reason for a delay; empty if unknown."""
     if row.status != TaskStatus.RUNNING:
         return f"The chat {row.id} is {row.status}."
     session = core.talks.known(row.id)
@@ -205,7 +209,7 @@ def _waiting(core: Core, row: TaskRow, turn: Turn) -> str:
         return ""
     if core.clock.monotonic() - max(session.heard_at, turn.told_at) > _SILENT_S:
         return "The worker does not answer."
-    return "" if session.ready or session.attempt_id is None else "The worker loads the model."
+    return "" if session.ready or session.attempt_id is None else "The worker is loading the model."
 
 
 async def _check(core: Core, actor: Actor, turn: Turn) -> TaskRow:
@@ -220,14 +224,14 @@ async def _check(core: Core, actor: Actor, turn: Turn) -> TaskRow:
 def _refuse_ended(row: TaskRow) -> None:
     if TaskStatus(row.status).final:
         why = f": {row.error}" if row.error else ""
-        raise ConflictError(f"The chat {row.id} has ended ({row.status}{why}).", hint="Begin another.")
+        raise ConflictError(f"The chat {row.id} has ended ({row.status}{why}).", hint="Start another one.")
 
 
 def _chat(connection: Connection, actor: Actor, task_id: str) -> TaskRow:
     row = find(connection, actor, task_id)
     if row.kind != KIND:
         raise ConflictError(
-            f"The task {row.id} is no chat but of kind {row.kind}.", hint=f"`tunefleet chat {row.id}` begins one."
+            f"The task {row.id} is of kind {row.kind}, not a chat.", hint=f"Start one with `tunefleet chat {row.id}`."
         )
     return row
 
@@ -237,11 +241,11 @@ def _view(core: Core, row: TaskRow) -> ChatView:
     error = row.error if row.status == TaskStatus.FAILED else None
     if session is None or row.status != TaskStatus.RUNNING:
         return ChatView(task_id=row.id, status=row.status, error=error)
-    here = core.clock.monotonic() - session.heard_at < _AWAY_S
+    online = core.clock.monotonic() - session.heard_at < _AWAY_S
     return ChatView(
         task_id=row.id,
         status=row.status,
-        ready=session.ready and here,
+        ready=session.ready and online,
         models=session.models,
         waiting=len(session.turns),
         error=error,

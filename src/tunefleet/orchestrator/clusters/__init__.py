@@ -1,5 +1,5 @@
-"""Nodes for tasks that name an engine: asked for when their turn comes, given back when they need them no more.
+"""Cluster nodes for tasks that name an engine: requested when their turn comes, released when they are done.
 
-A cluster's job is only the room: on its nodes run workers that are good for one task, and all that is true of a task
-on other workers is true there.
+A cluster job only allocates nodes. On them run workers that accept a single task; everything else is the same as on
+other workers.
 """

@@ -1,4 +1,4 @@
-"""What is stored of a cluster's jobs: begun, moved on, ended with everything that belongs to them."""
+"""State of cluster jobs: create, update and end them with everything that belongs to them."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from tunefleet.placement import Requirement
 
 @dataclass(frozen=True, slots=True)
 class Order:
-    """A job that is stored and not asked for yet."""
+    """A job that is stored, but not submitted to the cluster yet."""
 
     row: ClusterJobRow
     need: Requirement
@@ -36,7 +36,7 @@ class Order:
     secret: str
 
     def ask(self, environment: Mapping[str, str], command: tuple[str, ...], patience_s: float) -> Ask:
-        """Return what is asked of the cluster."""
+        """Return the request to the cluster."""
         need = self.need
         gpus = 0 if need.gpu_optional else need.gpu_count
         return Ask(
@@ -47,9 +47,9 @@ class Order:
 
 
 def order(connection: Connection, task_id: str, engine: str, now: float) -> Order | None:
-    """Store a job that is asked for next; null if the task needs none any more, or was failed here.
+    """Store the next job of a task; None if the task no longer needs one, or has failed here.
 
-    Three jobs in a row of which nobody took the task are enough: then it fails.
+    The task fails after `BARREN` jobs in a row of which no worker took it.
     """
     task = tasks.by_ids(connection, [task_id], lock=True).get(task_id)
     if task is None or task.status != TaskStatus.QUEUED:
@@ -70,42 +70,42 @@ def order(connection: Connection, task_id: str, engine: str, now: float) -> Orde
     name, secret = f"tunefleet-{task.id}-{number}", new_secret()
     key = api_keys.insert(
         connection, project=task.project, name=name, role="worker", owner=name, secret_hash=hashed(secret), now=now
-    )  # the task's owner has further jobs, which an agent with a key of theirs could take
+    )  # an owner of its own: with the task owner's key the worker could take the owner's other jobs
     row = ClusterJobRow(name, task.seq, task.id, engine, number, need.nodes, "submitting", key.id, now)
     clusters.insert_one(connection, row)
     return Order(row, need, {} if engine_spec is None else engine_spec.options, secret)
 
 
 def submitted(connection: Connection, job: ClusterJobRow, job_id: str, now: float) -> None:
-    """Write down that the cluster has taken a job."""
-    clusters.change(connection, job.name, state="waiting", job_id=job_id, told="just asked for")
-    _tell(connection, job, f"{job.engine} was asked for {_nodes(job)}: job {job_id}.", now)
+    """Record that the cluster has accepted a job."""
+    clusters.change(connection, job.name, state="waiting", job_id=job_id, told="just submitted")
+    _publish_message(connection, job, f"Requested {_nodes(job)} from {job.engine}: job {job_id}.", now)
 
 
 def stands(connection: Connection, job: ClusterJobRow, seen: Seen, told: str | None, now: float) -> None:
-    """Write down that a job waits, or runs."""
+    """Record that a job is waiting or running."""
     if seen.stage == "running":
         clusters.change(
             connection, job.name, state="running", job_id=seen.job_id, told=None, running_at=now, used=job.used
         )
-        _tell(connection, job, f"Job {seen.job_id} of {job.engine} has its {_nodes(job)}.", now)
+        _publish_message(connection, job, f"Job {seen.job_id} of {job.engine} has its {_nodes(job)}.", now)
     elif (job.state, job.told) != ("waiting", told):
         clusters.change(connection, job.name, state="waiting", job_id=seen.job_id, told=told, running_at=None)
 
 
 def note_used(connection: Connection, names: Iterable[str]) -> None:
-    """Write down of which jobs a worker has taken the task."""
+    """Record the jobs of which a worker has taken the task."""
     for name in names:
         clusters.change(connection, name, used=1)
 
 
 def unsure(connection: Connection, job: ClusterJobRow, error: TunefleetError) -> None:
-    """Write down why it is not known whether the cluster has taken a job: the next looks tell."""
+    """Record why it is unknown whether the cluster has accepted a job; the next polls find out."""
     clusters.change(connection, job.name, told=str(error))
 
 
 def leaves(connection: Connection, job: ClusterJobRow, step: Step, now: float) -> None:
-    """Send the workers of a job away: they finish what they have and end, and with them the job."""
+    """Drain the workers of a job: they finish their work and exit, and the job ends with them."""
     clusters.change(
         connection, job.name, state="leaving", leaving_at=job.leaving_at or now, told=step.told or job.told,
         barren=max(int(step.barren), job.barren),
@@ -117,7 +117,7 @@ def leaves(connection: Connection, job: ClusterJobRow, step: Step, now: float) -
 
 
 def ended(connection: Connection, job: ClusterJobRow, told: str | None, now: float) -> list[str]:
-    """Write down that a job is over: its key and its workers are gone, and what they held is placed anew."""
+    """Record that a job has ended: delete its key and workers, and reschedule what they held."""
     task = tasks.by_ids(connection, [job.task_id]).get(job.task_id)
     begun = job.state in {"waiting", "running"}
     waited = begun and task is not None and needs_nodes(task.status)
@@ -129,7 +129,11 @@ def ended(connection: Connection, job: ClusterJobRow, told: str | None, now: flo
     gone = clusters.crews(connection, [job.key_id]).get(job.key_id, [])
     for worker_id in gone:
         lost = [
-            (each, TaskReason.WORKER_LOST if each.state == "accepted" else TaskReason.NOT_ACCEPTED, _gone(job, told))
+            (
+                each,
+                TaskReason.WORKER_LOST if each.state == "accepted" else TaskReason.NOT_ACCEPTED,
+                _end_message(job, told),
+            )
             for each in attempts.open_of(connection, worker_id).values()
         ]
         unreported_ends.end(connection, lost, now)
@@ -137,7 +141,7 @@ def ended(connection: Connection, job: ClusterJobRow, told: str | None, now: flo
         commands.delete_of_worker(connection, worker_id)
         controls.forget(connection, worker_id)
     if task is not None:
-        _tell(connection, job, _gone(job, told), now)
+        _publish_message(connection, job, _end_message(job, told), now)
     else:
         clusters.delete_one(connection, job.name)
     wake(connection, KEYS, "placement", clusters.TOPIC)
@@ -145,28 +149,28 @@ def ended(connection: Connection, job: ClusterJobRow, told: str | None, now: flo
 
 
 def fail(connection: Connection, task: TaskRow, engine: str, told: str, now: float) -> None:
-    """Fail a queued task that gets no nodes."""
+    """Fail a queued task that cannot get nodes."""
     error = f"{engine} has no nodes for it: {told.rstrip('.')}."
     switch(connection, [Move(task, TaskReason.NO_NODES, changes={"error": error})], now)
 
 
 def refused(connection: Connection, job: ClusterJobRow, error: TunefleetError, now: float) -> None:
-    """Fail the task of a job that the cluster does not want."""
+    """Fail the task of a job that the cluster rejects."""
     ended(connection, job, str(error), now)
     task = tasks.by_ids(connection, [job.task_id], lock=True).get(job.task_id)
     if task is not None and task.status == TaskStatus.QUEUED:
         fail(connection, task, job.engine, str(error), now)
 
 
-def _gone(job: ClusterJobRow, told: str | None) -> str:
-    return f"Job {job.job_id or job.name} of {job.engine} is over: {(told or 'ended').rstrip('.')}."
+def _end_message(job: ClusterJobRow, told: str | None) -> str:
+    return f"Job {job.job_id or job.name} of {job.engine} has ended: {(told or 'ended').rstrip('.')}."
 
 
 def _nodes(job: ClusterJobRow) -> str:
     return "one node" if job.nodes == 1 else f"{job.nodes} nodes"
 
 
-def _tell(connection: Connection, job: ClusterJobRow, message: str, now: float) -> None:
+def _publish_message(connection: Connection, job: ClusterJobRow, message: str, now: float) -> None:
     task = tasks.by_ids(connection, [job.task_id]).get(job.task_id)
     if task is not None:
         events.append(connection, [events.of_task(task, "task.message", now, {"message": message})])

@@ -1,4 +1,4 @@
-"""What to do next about one job of a cluster. Pure: knows rows and what was seen, neither store nor clock.
+"""Decides the next action for a cluster job. Pure: a function of rows and the cluster's report.
 
 submitting ─▶ waiting ⇄ running ─▶ leaving ─▶ ended
 """
@@ -13,11 +13,11 @@ from tunefleet.integrations.clusters import Seen
 from tunefleet.lifecycle.task import TaskStatus
 
 Act = Literal["none", "waits", "runs", "leave", "cancel", "end", "fail"]
+# A job that the cluster does not know this long after its submission is gone, or was never accepted.
 VANISHED_S: Final = 30.0
-"""So long after it was asked for, a job that the cluster does not know is gone, or was never taken."""
-# How long the workers of a job may take to leave by themselves.
+# How long drained workers may take to exit before the job is cancelled.
 LEAVE_S: Final = 60.0
-# So many jobs in a row of which no worker took the task, and the task fails.
+# The task fails after this many jobs in a row of which no worker took it.
 BARREN: Final = 3
 _WANTED: Final = frozenset({TaskStatus.QUEUED, TaskStatus.DISPATCHED, TaskStatus.RUNNING})
 
@@ -27,9 +27,9 @@ class Crew:
     """The workers of a job.
 
     Args:
-        hindrance: Why the task cannot run on them, ever, as a sentence without its full stop; null if it can.
-        held: Why the task gets no workers now, whoever is there; null if it gets them.
-        over_at: When the last try of the task on them was over; null if none was.
+        hindrance: Why the task can never run on them, without a full stop; None if it can.
+        held: Why the task is not scheduled now, regardless of workers; None if it is.
+        over_at: When the last attempt of the task on them ended; None if there was none.
     """
 
     ids: tuple[str, ...] = ()
@@ -42,11 +42,11 @@ class Crew:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """What to do about a job.
+    """The next action for a job.
 
     Args:
-        act: `waits` and `runs` only write down where it stands; `leave` sends its workers away, `cancel` ends it in the
-            cluster, `end` writes down that it is over, `fail` ends it and the task with it.
+        act: `waits` and `runs` only record its status; `leave` drains its workers, `cancel` cancels it in the cluster,
+            `end` records its end, `fail` ends it and fails the task.
     """
 
     act: Act
@@ -55,7 +55,7 @@ class Step:
 
 
 def needs_nodes(status: str) -> bool:
-    """Whether a task in a status needs its nodes."""
+    """Whether a task with this status needs its nodes."""
     return status in _WANTED
 
 
@@ -69,10 +69,10 @@ def next_step(
     patience_s: float,
     lost_after_s: float,
 ) -> Step:
-    """Decide about a job.
+    """Return the next action for a job.
 
     Args:
-        seen: What the cluster says; null if it does not know it.
+        seen: The cluster's report; None if it does not know the job.
     """
     wanted = status is not None and needs_nodes(status)
     if seen is None:
@@ -86,9 +86,9 @@ def next_step(
     if not wanted:
         return Step("leave" if crew.ids and seen.stage == "running" else "cancel")
     if seen.stage == "waiting":
-        return Step("fail" if seen.hopeless else "waits", seen.told or "no reason told")
+        return Step("fail" if seen.hopeless else "waits", seen.told or "no reason given")
     if seen.ending:
-        return Step("none")  # it ends by itself, or is requeued, which a cancel would undo
+        return Step("none")  # it ends on its own, or is requeued, which a cancel would prevent
     if status == TaskStatus.QUEUED and job.used and job.running_at is not None:
         return _short(job, crew, now - job.running_at, now=now, patience_s=patience_s, lost_after_s=lost_after_s)
     return _running(job, status, crew, now=now, patience_s=patience_s)
@@ -99,7 +99,7 @@ def _ended(job: ClusterJobRow, wanted: bool, seen: Seen) -> Step:
     if job.barren and job.told:
         over = f"{job.told} ({over})"
     if wanted and job.state != "leaving" and (seen.withdrawn or seen.hopeless):
-        return Step("fail", f"somebody has ended its job there ({over})" if seen.withdrawn else over)
+        return Step("fail", f"its job was cancelled in the cluster ({over})" if seen.withdrawn else over)
     return Step("end", over)
 
 
@@ -113,25 +113,25 @@ def _running(job: ClusterJobRow, status: str | None, crew: Crew, *, now: float, 
     if now - job.running_at <= patience_s:
         return Step("none")
     if crew.hindrance is None and crew.held is not None:
-        return Step("cancel", f"{patience_s:g} s after the nodes came the task could not start: {crew.held}")
+        return Step("cancel", f"{patience_s:g} s after its nodes were allocated the task could not start: {crew.held}")
     return Step("cancel", crew.hindrance or _idle(job, crew, patience_s), barren=True)
 
 
 def _short(
     job: ClusterJobRow, crew: Crew, runs_s: float, *, now: float, patience_s: float, lost_after_s: float
 ) -> Step:
-    """Decide about a job that has served its task, which waits: a worker that died comes not again by itself."""
+    """Return the action for a job whose task is queued again: a dead worker does not come back on its own."""
     if crew.standing >= job.nodes or crew.over_at is None:
         return Step("none")
     waits_s = now - crew.over_at
-    requeued = waits_s >= runs_s  # since its last try: its workers start anew, which takes its time
+    requeued = waits_s >= runs_s  # requeued since the last attempt: its workers need time to start again
     if (runs_s <= patience_s) if requeued else (waits_s <= lost_after_s):
         return Step("none")
     return Step("leave" if crew.ids else "cancel", f"workers of {crew.standing} of its {job.nodes} nodes are left")
 
 
 def _idle(job: ClusterJobRow, crew: Crew, patience_s: float) -> str:
-    """Say what became of nodes on which the task did not start in time."""
+    """Return why the task did not start on its nodes in time."""
     if len(crew.ids) < job.nodes:
-        return f"workers of {len(crew.ids)} of its {job.nodes} nodes came within {patience_s:g} s"
+        return f"workers of {len(crew.ids)} of its {job.nodes} nodes connected within {patience_s:g} s"
     return f"none of its workers took the task within {patience_s:g} s"

@@ -1,7 +1,7 @@
-"""Keeps the jobs of clusters as tasks need them: asks, looks, ends. The leader's alone; nothing of it is in memory.
+"""Reconciles cluster jobs with the tasks that need them: submit, poll, end. Runs on the leader only, without state.
 
-What a job needs is stored before the cluster is asked, under a name that makes asking twice the same as once: a server
-that was killed in between finds it, there or not.
+A job is stored before it is submitted, under a unique name that makes the submission idempotent: after a crash the
+server looks it up by name.
 """
 
 from __future__ import annotations
@@ -22,48 +22,48 @@ from tunefleet.integrations.clusters import Cluster, Seen
 from tunefleet.lifecycle.task import TaskStatus
 from tunefleet.orchestrator.clusters import cluster_jobs, snapshot
 from tunefleet.orchestrator.clusters.policy import Crew, Step, next_step
-from tunefleet.orchestrator.clusters.snapshot import Picture
+from tunefleet.orchestrator.clusters.snapshot import ClusterSnapshot
 from tunefleet.orchestrator.context import Core
 from tunefleet.orchestrator.scheduling import cluster_state
 
 log = logging.getLogger(__name__)
-_HERE: Final = frozenset({"127.0.0.1", "localhost", "::1"})
-_NOBODY_S: Final = 600.0
-_UNKNOWN: Final = "the server has no settings for this engine any more"
+_LOOPBACK: Final = frozenset({"127.0.0.1", "localhost", "::1"})
+_NO_ENGINE_S: Final = 600.0
+_UNKNOWN: Final = "the server has no settings for this engine"
 
 
 class ClusterKeeper:
-    """Brings jobs and tasks together."""
+    """Submits, polls and ends the cluster jobs of a server."""
 
     def __init__(self, core: Core, url: str | None) -> None:
         self._core = core
         self._settings = core.settings
         self._url = core.settings.nodes_url or core.settings.public_base_url or url or ""
-        if core.engines.clusters and urlsplit(self._url).hostname in _HERE:
+        if core.engines.clusters and urlsplit(self._url).hostname in _LOOPBACK:
             log.warning(
-                "Nodes of %s are told to find this server at %s, which only this machine does: set TUNEFLEET_NODES_URL "
-                "to its address in their network.", " and ".join(core.engines.clusters), self._url,
+                "Nodes of %s cannot reach this server at %s, a loopback address: set TUNEFLEET_NODES_URL to one "
+                "in their network.", " and ".join(core.engines.clusters), self._url,
             )  # fmt: skip
 
     async def run_for_a_while(self) -> None:
-        """Look, and wait until it is time to look again, or a task asks for nodes; raises what `run_once` does."""
+        """Run once, then wait for the next poll or until a task needs nodes; raises what `run_once` does."""
         signals = self._core.signals
         seen = signals.version(clusters.TOPIC)
         await self.run_once()
-        # Where no engine is asked, jobs that were asked for before end all the same.
-        pause_s = self._settings.nodes_look_s if self._core.engines.clusters else _NOBODY_S
+        # Without engines, jobs of engines that were enabled before still have to be ended.
+        pause_s = self._settings.nodes_look_s if self._core.engines.clusters else _NO_ENGINE_S
         await signals.wait(clusters.TOPIC, pause_s, seen)
 
     async def run_once(self) -> None:
-        """Look at every job once, and ask for those that are missing.
+        """Poll every job once, and submit those that are missing.
 
         Raises:
-            UnreachableError: If a cluster does not answer; what the others told is done all the same.
-            ConflictError: If one answers what cannot be understood; likewise.
+            UnreachableError: If a cluster does not answer; the others are processed first.
+            ConflictError: If one returns an invalid response; likewise.
         """
-        here, engines = cluster_state.presences(self._core), self._core.engines.clusters
+        fleet, engines = cluster_state.presences(self._core), self._core.engines.clusters
         now = await self._core.read(
-            partial(snapshot.take, here=here, engines=tuple(engines), most=self._settings.nodes_jobs)
+            partial(snapshot.take, fleet=fleet, engines=tuple(engines), most=self._settings.nodes_jobs)
         )
         if now.fresh:
             await self._core.write(partial(cluster_jobs.note_used, names=now.fresh))
@@ -82,7 +82,7 @@ class ClusterKeeper:
     def _wall(self) -> float:
         return self._core.clock.wall()
 
-    async def _keep(self, engine: str, cluster: Cluster, now: Picture) -> None:
+    async def _keep(self, engine: str, cluster: Cluster, now: ClusterSnapshot) -> None:
         jobs = [job for job in now.jobs if job.engine == engine]
         seen = await asyncio.to_thread(cluster.look, [job.name for job in jobs]) if jobs else {}
         for job in jobs:
@@ -106,7 +106,7 @@ class ClusterKeeper:
             try:
                 await asyncio.to_thread(cluster.cancel, job.name)
             except ConflictError as error:
-                log.warning("%s does not end the job %s: %s", job.engine, job.name, error)
+                log.warning("%s cannot cancel the job %s: %s", job.engine, job.name, error)
         if step.act in {"end", "fail"}:
             await self._end(job, step)
 
@@ -140,10 +140,10 @@ class ClusterKeeper:
             await self._core.write(lambda connection: cluster_jobs.refused(connection, order.row, refusal, self._wall))
             return
         except UnreachableError as error:
-            # Perhaps it was taken: the next look tells, by its name.
+            # The job may have been accepted: the next poll finds it by name.
             away: TunefleetError = error
             await self._core.write(lambda connection: cluster_jobs.unsure(connection, order.row, away))
-            log.warning("%s was not told of %s for sure: %s", engine, order.row.name, error)
+            log.warning("It is unknown whether %s has accepted %s: %s", engine, order.row.name, error)
             raise
-        log.info("Asked %s for %s: job %s.", engine, order.row.name, job_id)
+        log.info("Submitted %s to %s: job %s.", order.row.name, engine, job_id)
         await self._core.write(lambda connection: cluster_jobs.submitted(connection, order.row, job_id, self._wall))

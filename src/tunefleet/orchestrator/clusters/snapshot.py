@@ -1,4 +1,4 @@
-"""How things stand between tasks that name an engine, their jobs, and the workers on the jobs' nodes."""
+"""Snapshot of tasks that name an engine, their cluster jobs, and the workers on the jobs' nodes."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ from tunefleet.placement.gangs import largest
 
 
 @dataclass(frozen=True, slots=True)
-class Picture:
-    """How things stand."""
+class ClusterSnapshot:
+    """Cluster jobs with their tasks and workers, and the tasks that need a job."""
 
     jobs: tuple[ClusterJobRow, ...]
     statuses: Mapping[str, str]
@@ -31,52 +31,52 @@ class Picture:
     fresh: frozenset[str]
 
 
-def take(connection: Connection, here: Presences, *, engines: Collection[str], most: int) -> Picture:
-    """Look at all jobs, their tasks and workers, and at who waits for some engines; at most so many jobs at a time."""
+def take(connection: Connection, fleet: Presences, *, engines: Collection[str], most: int) -> ClusterSnapshot:
+    """Load all jobs with tasks and workers, and the tasks that need a job, up to `most` jobs in total."""
     jobs = clusters.live(connection)
     rows = tasks.by_ids(connection, [job.task_id for job in jobs])
-    held = quotas.Holding(connection, here.now)
-    waiting = _next(connection, here, held, engines, [rows.get(job.task_id) for job in jobs], most)
+    held = quotas.Holding(connection, fleet.now)
+    waiting = _next(connection, fleet, held, engines, [rows.get(job.task_id) for job in jobs], most)
     if not jobs:
-        return Picture((), {}, {}, waiting, frozenset())
+        return ClusterSnapshot((), {}, {}, waiting, frozenset())
     by_key = clusters.crews(connection, [job.key_id for job in jobs])
     ids = {job.name: by_key.get(job.key_id, []) for job in jobs}
-    everybody = [id_ for each in ids.values() for id_ in each]
-    took, standing = clusters.served(connection, everybody), clusters.standing(connection, everybody)
+    all_ids = [id_ for each in ids.values() for id_ in each]
+    took, standing = clusters.served(connection, all_ids), clusters.standing(connection, all_ids)
     fresh = frozenset(job.name for job in jobs if not job.used and took.keys() & set(ids[job.name]))
-    fleet = {state.id: state for state in cluster_state.states(connection, here)} if by_key else {}
+    states = {state.id: state for state in cluster_state.states(connection, fleet)} if by_key else {}
     needs = cluster_state.needs(connection, [row.requirement_key for row in rows.values()])
     crews = {}
     for job in jobs:
-        present = [fleet[id_] for id_ in ids[job.name] if id_ in fleet and fleet[id_].present]
-        crew = _crew(rows.get(job.task_id), present, needs, held, here.now)
+        present = [states[id_] for id_ in ids[job.name] if id_ in states and states[id_].present]
+        crew = _crew(rows.get(job.task_id), present, needs, held, fleet.now)
         ends = [ended for id_ in ids[job.name] if (ended := took.get(id_)) is not None]
         crews[job.name] = replace(crew, standing=len(standing & set(ids[job.name])), over_at=max(ends, default=None))
     found = tuple(job._replace(used=1) if job.name in fresh else job for job in jobs)
-    return Picture(found, {row.id: row.status for row in rows.values()}, crews, waiting, fresh)
+    return ClusterSnapshot(found, {row.id: row.status for row in rows.values()}, crews, waiting, fresh)
 
 
 def _next(
     connection: Connection,
-    here: Presences,
+    fleet: Presences,
     held: quotas.Holding,
     engines: Collection[str],
     served: Sequence[TaskRow | None],
     most: int,
 ) -> tuple[tuple[TaskRow, str], ...]:
-    """Choose for which tasks jobs are asked for: in their order, and no more of a project than its quota lets run."""
-    room = most - len(served)
-    if room <= 0:
+    """Choose the tasks that get a job next: in queue order, and no more of a project than its quota allows."""
+    capacity = most - len(served)
+    if capacity <= 0:
         return ()
-    # Those that wait for the nodes that were asked for run next: until then no quota counts them.
+    # Tasks whose nodes are already requested will run next, but quotas do not count them before they run.
     asked = Counter(row.project for row in served if row is not None and row.status == TaskStatus.QUEUED)
-    rooms: dict[str, int | None] = {}
+    capacitys: dict[str, int | None] = {}
     chosen: list[tuple[TaskRow, str]] = []
-    for row, engine in clusters.waiting(connection, engines, now=here.now):
+    for row, engine in clusters.waiting(connection, engines, now=fleet.now):
         project = row.project
-        if project not in rooms:
-            rooms[project] = held.room(project)
-        may = rooms[project]
+        if project not in capacitys:
+            capacitys[project] = held.room(project)
+        may = capacitys[project]
         full = may is not None and asked[project] >= may
         if (
             full
@@ -86,7 +86,7 @@ def _next(
             continue
         asked[project] += 1
         chosen.append((row, engine))
-        if len(chosen) == room:
+        if len(chosen) == capacity:
             break
     return tuple(chosen)
 
@@ -102,24 +102,24 @@ def _crew(
         ids,
         _hindrance(need, present),
         complete=len(present) >= need.nodes_max,
-        held="it was to wait for another try" if task.ready_at > now else held.why(task.project, need),
+        held="it waits for its retry" if task.ready_at > now else held.why(task.project, need),
     )
 
 
 def _hindrance(need: Requirement, crew: Sequence[WorkerState]) -> str | None:
-    """Say why a task cannot run on the nodes of a job, ever, without a full stop; null if it can, or some are to come.
+    """Return why a task can never run on the nodes of a job; None if it can, or if nodes are still missing.
 
-    It needs `need.nodes` of them: what the others lack is no hindrance.
+    Only `need.nodes` of them have to fit.
     """
     if len(crew) < need.nodes:
         return None
-    lacking = {state.id: told for state in crew if (told := lacks(need, state)) is not None}
-    able = [state for state in crew if state.id not in lacking]
+    missing = {state.id: told for state in crew if (told := lacks(need, state)) is not None}
+    able = [state for state in crew if state.id not in missing]
     if len(able) < need.nodes:
-        return "; ".join(f"the node {_name(state)} {lacking[state.id]}" for state in crew if state.id in lacking)
+        return "; ".join(f"the node {_name(state)} {missing[state.id]}" for state in crew if state.id in missing)
     if need.nodes_max > 1 and largest(need, able) < need.nodes:
         releases = "; ".join(f"{_name(state)}: {state.release or 'no torch'}" for state in able)
-        return f"the nodes run different releases ({releases}), and those of one training need the same"
+        return f"the nodes run different releases ({releases}), but one training run needs the same on all"
     return None
 
 

@@ -1,4 +1,4 @@
-"""Why tasks wait that get their nodes from an engine, in words."""
+"""Pending reasons of tasks that get their nodes from an engine."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tunefleet.db.rows import TaskRow
 
 
 def nodes(connection: Connection, rows: Sequence[TaskRow], absent: Mapping[str, str], most: int) -> dict[str, str]:
-    """Return why queued tasks wait for an engine, by task id; those that have none are left out."""
+    """Return why queued tasks wait for an engine, by task id; tasks without an engine are left out."""
     jobs = [row for row in rows if row.slot_class == "job"]
     engines = clusters.engines_of(connection, [row.seq for row in jobs])
     if not engines:
@@ -22,11 +22,11 @@ def nodes(connection: Connection, rows: Sequence[TaskRow], absent: Mapping[str, 
 
 
 def _when(out: int, most: int) -> str:
-    """Say when a task without a job has one asked for."""
+    """Return when nodes will be requested for a task without a job."""
     if out < most:
-        return "in a moment"
-    jobs = "the job that is out" if out == 1 else f"one of the {out} jobs that are out"
-    return f"when {jobs} has ended: TUNEFLEET_NODES_JOBS is {most}"
+        return "soon"
+    jobs = "the open job" if out == 1 else f"one of the {out} open jobs"
+    return f"when {jobs} has ended (TUNEFLEET_NODES_JOBS is {most})"
 
 
 def _why(engine: str, job: ClusterJobRow | None, absent: Mapping[str, str], when: str) -> str:
@@ -35,13 +35,13 @@ def _why(engine: str, job: ClusterJobRow | None, absent: Mapping[str, str], when
     told = (job.told or "").rstrip(".") if job is not None else ""
     if job is None or job.state == "ended":
         last = f" The last job ended: {told}." if told else ""
-        return f"waiting: {engine} is asked for nodes {when}.{last}"
+        return f"waiting: nodes of {engine} are requested {when}.{last}"
     number = job.job_id or job.name
     match job.state:
         case "submitting":
-            return f"waiting: {engine} is being asked for nodes{f' ({told})' if told else ''}."
+            return f"waiting: requesting nodes of {engine}{f' ({told})' if told else ''}."
         case "waiting":
             return f"waiting: job {number} of {engine} has no nodes yet ({told})."
         case "leaving":
-            return f"waiting: job {number} of {engine} ends, then nodes are asked for anew."
-    return f"waiting: job {number} of {engine} has its nodes; their workers start."
+            return f"waiting: job {number} of {engine} is ending, then nodes are requested again."
+    return f"waiting: job {number} of {engine} has its nodes; their workers are starting."

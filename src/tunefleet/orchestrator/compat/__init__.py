@@ -1,1 +1,1 @@
-"""Routes of the documents that others' clients speak: the worker guide, results, the first task API."""
+"""Compatibility APIs for existing clients: the worker guide, results, and the v1 task API."""

@@ -1,4 +1,4 @@
-"""Results of tasks as the Worker Guide's routes show them: views of envelopes and artifacts, which are stored once."""
+"""Results of tasks for the worker guide's routes: views of stored envelopes and artifacts."""
 
 from __future__ import annotations
 
@@ -35,16 +35,16 @@ from tunefleet.schemas.compat.task_results import (
     ResultStored,
 )
 
-# Where a task stands while somebody may bring a result for it.
+# Task statuses in which a result may be posted.
 _TAKES: Final = frozenset({"dispatched", "running", "paused"})
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class TaskFile:
     """A file of a task.
 
     Args:
-        body: Its bytes, if it is made of what the database has.
+        body: Its content, if it is generated from the database.
     """
 
     name: str
@@ -56,13 +56,13 @@ class Found:
 
 
 def signer(core: Core, base: str) -> Signer:
-    """Return what makes links for an asker who reached the server at `base`."""
+    """Return a signer for a caller that reached the server at `base`."""
     expires = int(core.clock.wall() + core.settings.links_last_s)
     return Signer(core.secret, (core.settings.public_base_url or base).rstrip("/"), expires)
 
 
 async def envelope(core: Core, who: Who, task_id: str, sign: Signer) -> dict[str, Any]:
-    """Return the stored envelope of a task, its links to files made fresh."""
+    """Return the stored envelope of a task with fresh links to its files."""
 
     def operation(connection: Connection) -> dict[str, Any]:
         task = _visible(connection, who, task_id)
@@ -82,11 +82,11 @@ async def envelope(core: Core, who: Who, task_id: str, sign: Signer) -> dict[str
 
 
 async def post(core: Core, who: Who, body: ResultEnvelope) -> ResultStored:
-    """Store a result before its attempt has ended; the end, if it brings one of its own, replaces it.
+    """Store a result before its attempt has ended; a result in the attempt's final report replaces it.
 
     Raises:
-        ConflictError: If nobody runs the task, and this is not the result that it has.
-        QuotaError: If the project would keep more than it may.
+        ConflictError: If the task is not running, and the result differs from the stored one.
+        QuotaError: If the project would exceed its storage quota.
     """
 
     def operation(connection: Connection) -> None:
@@ -96,7 +96,7 @@ async def post(core: Core, who: Who, body: ResultEnvelope) -> ResultStored:
         if before is not None and before.get("result") == body.result:
             return
         if task.status not in _TAKES:
-            raise ConflictError(f"The task {task.id} is {task.status}; its result stays as it is.")
+            raise ConflictError(f"The task {task.id} is {task.status}; its result cannot be changed.")
         at = body.received_at or moment(core.clock.wall())
         worker_id = who.worker_id if isinstance(who, AttemptActor) else body.worker_id or task.worker_id
         made = body.model_copy(update={"worker_id": worker_id, "received_at": at}).model_dump_json()
@@ -111,11 +111,11 @@ async def post(core: Core, who: Who, body: ResultEnvelope) -> ResultStored:
 
 
 async def may_store(core: Core, who: Who, task_id: str) -> None:
-    """Refuse, before a file is read, who may not give a task files.
+    """Raise if the caller may not upload files for a task; called before a file is read.
 
     Raises:
-        ForbiddenError: If it belongs to somebody else.
-        ConflictError: If the asker's attempt has ended.
+        ForbiddenError: If the task belongs to another user.
+        ConflictError: If the caller's attempt has ended.
     """
     await core.read(lambda connection: _changeable(connection, who, task_id))
 
@@ -123,7 +123,7 @@ async def may_store(core: Core, who: Who, task_id: str) -> None:
 async def store(
     core: Core, who: Who, task_id: str, entry: FileEntry, sign: Signer, *, of_job: bool = False
 ) -> ResultStored:
-    """Give a task a file that has just been put into the store; a file of that name is replaced."""
+    """Publish a file that was just stored as a file of a task; replaces a file of that name."""
     await artifact_service.stored(core, who, entry.digest, entry.size_bytes, of_job=of_job)
     body = ArtifactCreate(
         name=entry.path, kind=FILE_KIND, files=(entry,), digest=manifest_digest([entry]), metadata={SINGLE_FILE: True}
@@ -141,7 +141,7 @@ async def store(
 async def files(core: Core, who: Who, task_id: str, sign: Signer) -> ResultFiles:
     """List the files of a task, each with a link."""
 
-    def operation(connection: Connection) -> list[Found]:
+    def operation(connection: Connection) -> list[TaskFile]:
         return _all_files(connection, _visible(connection, who, task_id), core.clock.wall())
 
     return ResultFiles(
@@ -160,14 +160,14 @@ async def files(core: Core, who: Who, task_id: str, sign: Signer) -> ResultFiles
     )
 
 
-async def find(core: Core, who: Who | None, task_id: str, name: str, signature: Signature | None) -> Found:
-    """Find one file of a task, for who may read it or has a good link.
+async def find(core: Core, who: Who | None, task_id: str, name: str, signature: Signature | None) -> TaskFile:
+    """Find a file of a task, for a caller with read access or a valid link.
 
     Raises:
-        ForbiddenError: If the link is not good, and who asks may not read it.
+        ForbiddenError: If the link is not valid and the caller has no read access.
     """
 
-    def operation(connection: Connection) -> Found:
+    def operation(connection: Connection) -> TaskFile:
         task, known = _reached(connection, who, task_id, signature)
         found = {file.name: file for file in _all_files(connection, task, core.clock.wall())}
         file = found.get(name) or found.get(name.removeprefix("artifacts/"))
@@ -183,15 +183,15 @@ async def find(core: Core, who: Who | None, task_id: str, name: str, signature: 
     return await core.read(operation)
 
 
-def _all_files(connection: Connection, task: TaskRow, now: float) -> list[Found]:
-    """Return what was published, the result under its two names, and the manifest."""
+def _all_files(connection: Connection, task: TaskRow, now: float) -> list[TaskFile]:
+    """Return the published files, the result under both of its names, and the manifest."""
     rows = _rows(connection, task)
     published = _files_of(connection, task, rows)
     stored = tasks.document(connection, task).result
-    made: dict[str, Found] = {file.name: file for file in published}
+    made: dict[str, TaskFile] = {file.name: file for file in published}
     if stored is not None:
         body = stored.encode()
-        result = Found("", hashlib.sha256(body).hexdigest(), len(body), "result", task.finished_at or now, body)
+        result = TaskFile("", hashlib.sha256(body).hexdigest(), len(body), "result", task.finished_at or now, body)
         made |= {name: replace(result, name=name) for name in RESULT_NAMES}
     if MANIFEST_NAME not in made:
         spec = orjson.loads(tasks.document(connection, task).as_run)
@@ -200,7 +200,7 @@ def _all_files(connection: Connection, task: TaskRow, now: float) -> list[Found]
         listed = manifest(task.id, spec, rows, digests, has_result=stored is not None, at=at)
         body = listed.model_dump_json(indent=1).encode()
         digest = hashlib.sha256(body).hexdigest()
-        made[MANIFEST_NAME] = Found(MANIFEST_NAME, digest, len(body), "manifest", at, body)
+        made[MANIFEST_NAME] = TaskFile(MANIFEST_NAME, digest, len(body), "manifest", at, body)
     return [made[name] for name in sorted(made)]
 
 
@@ -208,14 +208,14 @@ def _rows(connection: Connection, task: TaskRow) -> list[ArtifactRow]:
     return artifacts.find(connection, project=task.project, column="task_id", value=task.id)
 
 
-def _files_of(connection: Connection, task: TaskRow, rows: Sequence[ArtifactRow]) -> list[Found]:
-    found: dict[str, Found] = {}
+def _files_of(connection: Connection, task: TaskRow, rows: Sequence[ArtifactRow]) -> list[TaskFile]:
+    found: dict[str, TaskFile] = {}
     theirs = artifacts.files_of_task(connection, task.id)
     for row in rows:
         single = bool(orjson.loads(row.metadata).get(SINGLE_FILE))
         for path, digest, size_bytes in theirs.get(row.id, ()):
             name = row.name if single else f"{row.name}/{path}"
-            found.setdefault(name, Found(name, digest, size_bytes, row.kind, row.created_at))
+            found.setdefault(name, TaskFile(name, digest, size_bytes, row.kind, row.created_at))
     return list(found.values())
 
 
@@ -229,32 +229,32 @@ def _task(connection: Connection, task_id: str) -> TaskRow:
 def _reached(
     connection: Connection, who: Who | None, task_id: str, signature: Signature | None
 ) -> tuple[TaskRow, bool]:
-    """Return a task, and whether who asks may read it without a link."""
+    """Return a task, and whether the caller may read it without a link."""
     if who is None:
         return _task(connection, task_id), False
     try:
         return _visible(connection, who, task_id), True
     except (ForbiddenError, NotFoundError):
-        # A good link is good for whoever has it: also for somebody who is logged in to another project.
+        # A valid link works for any caller, also for one that is logged in to another project.
         if signature is None:
             raise
         return _task(connection, task_id), False
 
 
 def _visible(connection: Connection, who: Who, task_id: str) -> TaskRow:
-    """Return a task whose results somebody may read: all of the project's, for an attempt those that its task needs."""
+    """Return a task whose results the caller may read: any of the project, or for an attempt those it depends on."""
     task = _task(connection, task_id)
     if task.project != who.project:
         raise NotFoundError(f"There is no task {task_id}.")
     if isinstance(who, Actor):
         may_read(who)
     elif not concerns(connection, who, [task_id]):
-        raise ForbiddenError(f"This token is good for {who.task_id} and what that task reads.")
+        raise ForbiddenError(f"This token is valid for {who.task_id} and its inputs only.")
     return task
 
 
 def concerns(connection: Connection, attempt: AttemptActor, task_ids: Sequence[str]) -> bool:
-    """Whether an attempt may read the results of one of these tasks: its own, one before it, or one that it names."""
+    """Whether an attempt may read results of one of these tasks: its own, an upstream one, or one in its spec."""
     if attempt.task_id in task_ids:
         return True
     mine = tasks.by_ids(connection, [attempt.task_id]).get(attempt.task_id)
@@ -264,14 +264,14 @@ def concerns(connection: Connection, attempt: AttemptActor, task_ids: Sequence[s
     if before & set(task_ids):
         return True
     document = tasks.document(connection, mine)
-    said = getattr(document, "resolved", None) or document.spec
-    return any(f'"{task_id}"' in said or f"/{task_id}/" in said for task_id in task_ids)
+    spec_text = getattr(document, "resolved", None) or document.spec
+    return any(f'"{task_id}"' in spec_text or f"/{task_id}/" in spec_text for task_id in task_ids)
 
 
 def _changeable(connection: Connection, who: Who, task_id: str) -> TaskRow:
     if isinstance(who, AttemptActor):
         if who.task_id != task_id:
-            raise ForbiddenError(f"This token is for {who.task_id} only.")
+            raise ForbiddenError(f"This token is valid for {who.task_id} only.")
         refuse_ended(connection, who)
     task = _task(connection, task_id)
     if task.project != who.project:

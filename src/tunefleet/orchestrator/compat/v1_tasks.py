@@ -1,4 +1,4 @@
-"""Tasks as v1's clients expect them: the answer to a submit, the bare list, and a task under both sets of names."""
+"""Tasks for v1 clients: the response to a submission, the plain list, and a task with both sets of field names."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ from tunefleet.orchestrator.workflows.fan_out import MANY_WORKERS
 from tunefleet.schemas.api import WorkflowDetail
 from tunefleet.schemas.compat.v1 import RecordFields, RecordStatus, Submitted, SubmittedTask, TaskAnswer, TaskRecord
 
-# How many tasks the bare list has at most.
+# Maximum number of tasks in the plain list.
 NEWEST: Final = 1000
-# After so many characters of documents and specs the bare list ends: each record repeats the whole document, and a
-# large one would be sent as often as it has stages.
+# Characters of workflow files and specs after which the plain list ends: each record repeats the complete workflow
+# file, so that a large one would be sent once per stage.
 LISTED_CHARACTERS: Final = 16_000_000
-# So many records are made at a time, so that no more is read than is sent.
+# Records built at a time, so that little more is read than is sent.
 _PIECE: Final = 50
 _TRAININGS: Final = frozenset({"sft", "lora_sft", "dpo", "ppo"})
 _WORDS: Final[Mapping[str, RecordStatus]] = {
@@ -47,17 +47,17 @@ _WORDS: Final[Mapping[str, RecordStatus]] = {
 
 
 def word(status: str) -> RecordStatus:
-    """Return v1's word for a status."""
+    """Return v1's name of a status."""
     return _WORDS[status]
 
 
 async def submitted(core: Core, workflow: WorkflowDetail) -> Submitted:
-    """Return what a submit is answered: the tasks as they were stored."""
+    """Return the response to a submission: the stored tasks."""
     ids = [task.id for task in workflow.tasks]
 
     def operation(connection: Connection) -> Submitted:
         rows = task_rows.by_ids(connection, ids)
-        about = _About.of(connection, [rows[id_] for id_ in ids if id_ in rows])
+        about = _RecordData.of(connection, [rows[id_] for id_ in ids if id_ in rows])
         wholes = [row for row in about.rows if row.seq not in about.related.wholes]
         made = [_submitted(about, row, core.settings.topic) for row in wholes]
         return Submitted(count=len(made), tasks=tuple(made))
@@ -66,7 +66,7 @@ async def submitted(core: Core, workflow: WorkflowDetail) -> Submitted:
 
 
 async def newest(core: Core, actor: Actor) -> tuple[list[TaskRecord], int | None]:
-    """Return the newest tasks as records, and the `seq` from which the older ones are listed, if there are any."""
+    """Return the newest tasks as records, and the `seq` to list older ones from; None if there are none."""
     may_read(actor)
 
     def operation(connection: Connection) -> tuple[list[TaskRecord], int | None]:
@@ -75,7 +75,7 @@ async def newest(core: Core, actor: Actor) -> tuple[list[TaskRecord], int | None
         made: list[TaskRecord] = []
         characters = 0
         for start in range(0, min(len(rows), NEWEST), _PIECE):
-            about = _About.of(connection, rows[start : min(start + _PIECE, NEWEST)])
+            about = _RecordData.of(connection, rows[start : min(start + _PIECE, NEWEST)])
             for row in about.rows:
                 characters += len(about.texts[row.workflow_seq]) + len(about.specs[row.seq].spec)
                 if made and characters > LISTED_CHARACTERS:
@@ -87,16 +87,16 @@ async def newest(core: Core, actor: Actor) -> tuple[list[TaskRecord], int | None
 
 
 async def get(core: Core, actor: Actor, task_id: str, *, v1: bool = False) -> TaskAnswer:
-    """Return a task under our names and v1's.
+    """Return a task with our field names and v1's.
 
     Raises:
-        ConflictError: If several ids begin so.
+        ConflictError: If the id is an ambiguous prefix.
     """
     detail = await tasks.get(core, actor, task_id)
 
     def operation(connection: Connection) -> TaskAnswer:
         row = tasks.find(connection, actor, detail.id)
-        about = _About.of(connection, [row])
+        about = _RecordData.of(connection, [row])
         failed = next((each.worker_id for each in reversed(detail.attempt_list) if each.reason in _FAILURES), None)
         words = word(detail.status), detail.status
         ours = dict(detail)
@@ -122,8 +122,8 @@ _FAILURES: Final = frozenset(
 
 
 @dataclass(frozen=True, slots=True)
-class _About:
-    """What records are made of, read at once for all of them."""
+class _RecordData:
+    """The data of several records, read together."""
 
     rows: Sequence[TaskRow]
     related: Related
@@ -134,8 +134,8 @@ class _About:
     open_upstreams: Mapping[int, tuple[str, ...]]
 
     @classmethod
-    def of(cls, connection: Connection, rows: Sequence[TaskRow]) -> _About:
-        """Read it."""
+    def of(cls, connection: Connection, rows: Sequence[TaskRow]) -> _RecordData:
+        """Load the data."""
         flows = list({row.workflow_seq for row in rows})
         above = dependencies.upstreams(connection, [row.seq for row in rows if row.status == TaskStatus.PENDING])
         return cls(
@@ -152,7 +152,7 @@ class _About:
         )
 
 
-def _submitted(about: _About, row: TaskRow, topic: str) -> SubmittedTask:
+def _submitted(about: _RecordData, row: TaskRow, topic: str) -> SubmittedTask:
     return SubmittedTask(
         task_id=row.id,
         status=word(row.status),
@@ -166,7 +166,7 @@ def _submitted(about: _About, row: TaskRow, topic: str) -> SubmittedTask:
     )
 
 
-def _record(about: _About, row: TaskRow, topic: str) -> TaskRecord:
+def _record(about: _RecordData, row: TaskRow, topic: str) -> TaskRecord:
     whole = about.related.wholes.get(row.seq)
     return TaskRecord(
         **dict(_fields(about, row, topic)),
@@ -177,7 +177,7 @@ def _record(about: _About, row: TaskRow, topic: str) -> TaskRecord:
     )
 
 
-def _fields(about: _About, row: TaskRow, topic: str) -> RecordFields:
+def _fields(about: _RecordData, row: TaskRow, topic: str) -> RecordFields:
     spec = redaction.tree(orjson.loads(about.specs[row.seq].spec))
     whole = about.related.wholes.get(row.seq)
     attempt = about.held.get(row.attempt_id or "")

@@ -1,4 +1,4 @@
-"""Workers and figures as the Worker Guide's clients expect them; nothing is stored for it."""
+"""Workers and metrics for the worker guide's clients; stores nothing."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tunefleet.schemas.compat.worker_guide import EndedTask, GuideWorker, Snapsh
 from tunefleet.schemas.fleet import WorkerView
 from tunefleet.transport.redis.worker_guide_events import hardware
 
-# How many tasks that have ended the snapshot names.
+# Number of ended tasks in the snapshot.
 NEWEST: Final = 100
 _MOST: Final = 1000
 _JOULES_PER_KWH: Final = 3.6e6
@@ -35,9 +35,9 @@ async def get_worker(core: Core, actor: Actor, worker_id: str) -> GuideWorker:
 
 
 async def snapshot(core: Core, actor: Actor) -> Snapshot:
-    """Return the figures of this moment."""
+    """Return the current metrics."""
     may_read(actor)
-    here = await _all(core, actor)
+    registered = await _all(core, actor)
 
     def operation(connection: Connection) -> tuple[list[KindRow], list[TaskRow]]:
         return statistics.by_kind(connection, actor.project), statistics.newest_ended(
@@ -46,8 +46,8 @@ async def snapshot(core: Core, actor: Actor) -> Snapshot:
 
     kinds, ended = await core.read(operation)
     now = core.clock.wall()
-    present = [view for view in here if view.status == "online"]
-    resting = tuple(view.id for view in here if view.elastic_disabled)
+    present = [view for view in registered if view.status == "online"]
+    standby = tuple(view.id for view in registered if view.elastic_disabled)
     heartbeats = sum(presence.renewals for presence in core.fleet.presences.values())
     each = {view.id: _spent(view, now) for view in present}
     return Snapshot(
@@ -57,14 +57,14 @@ async def snapshot(core: Core, actor: Actor) -> Snapshot:
             "tasks_succeeded": sum(row.how_many for row in kinds if row.status == "completed"),
             "tasks_failed": sum(row.how_many for row in kinds if row.status == "failed"),
             "tasks_requeued": sum(row.again for row in kinds),
-            "workers_registered": len(here),
-            "workers_unregistered": sum(view.status == "offline" for view in here),
+            "workers_registered": len(registered),
+            "workers_unregistered": sum(view.status == "offline" for view in registered),
             "worker_heartbeats": heartbeats,
         },
         task_timings=_timings(kinds),
         workers={"totals": _totals(present, each.values()), "workers": each},
-        active_workers_count=sum(view.id not in resting for view in present),
-        elastic_disabled_workers=resting,
+        active_workers_count=sum(view.id not in standby for view in present),
+        elastic_disabled_workers=standby,
         completed_tasks=tuple(_ended(row) for row in ended),
     )
 
@@ -115,11 +115,11 @@ def _spent(view: WorkerView, now: float) -> dict[str, Any]:
 
 def _energy(view: WorkerView) -> dict[str, float | None]:
     joules = view.load.gpu_energy_j if view.load is not None else None
-    return _told(None if joules is None else joules / _JOULES_PER_KWH)
+    return _energy_fields(None if joules is None else joules / _JOULES_PER_KWH)
 
 
-def _told(gpu_kwh: float | None) -> dict[str, float | None]:
-    """Return the contract's names for energy: all that is known is what GPUs use; null where nobody tells any."""
+def _energy_fields(gpu_kwh: float | None) -> dict[str, float | None]:
+    """Return energy under the contract's names: only GPU energy is measured; None if no worker reports it."""
     return {"estimated_energy_kwh": gpu_kwh, "cpu_energy_kwh": None, "gpu_energy_kwh": gpu_kwh}
 
 
@@ -129,7 +129,7 @@ def _totals(present: Sequence[WorkerView], each: Iterable[dict[str, Any]]) -> di
     return {
         "accrued_cost_usd": sum(one["accrued_cost_usd"] or 0.0 for one in figures_of),
         "uptime_sec": sum(one["uptime_sec"] or 0.0 for one in figures_of),
-        **_told(sum(known) if known else None),
+        **_energy_fields(sum(known) if known else None),
         "workers_with_energy": len(known),
         "gpu_memory_total_bytes": sum(gpu.memory_total_bytes for view in present for gpu in view.capabilities.gpus),
     }

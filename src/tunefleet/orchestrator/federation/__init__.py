@@ -1,9 +1,8 @@
-"""Federations: many workers train one adapter; their updates meet in rounds, and each round makes a version.
+"""Federations: many workers train one adapter in rounds; each round aggregates their updates into a version.
 
-    accepting ──▶ rounds ──▶ keeper ──▶ aggregate ──▶ publish ──▶ callbacks
-    (an update)   (open,     (who works  (files, in    (version, artifact, event)
-                   closed)    on which)   a thread)
+    acceptance ──▶ rounds ──▶ scheduler ──▶ aggregation ──▶ publisher ──▶ webhooks
+    (an update)    (open,     (claims,       (files, in a    (version, artifact, event)
+                    closed)    leases)        thread)
 
-The state of a round lies in the store and says how far it has come; whoever finds it, this server or another, goes on
-from there. The arithmetic is `tunefleet.federation`'s.
+The state of a round is in the database, so that any server can resume it. The arithmetic is in `tunefleet.federation`.
 """

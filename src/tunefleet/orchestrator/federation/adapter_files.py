@@ -1,6 +1,6 @@
-"""Files of updates and versions: out of the store to a local path, from there into the store, and away.
+"""Files of updates and versions: fetch them from the blob store, store them, delete them.
 
-All of it may block, but for what is done with rows.
+Functions without a `connection` block on I/O: call them in a thread.
 """
 
 from __future__ import annotations
@@ -24,27 +24,27 @@ _FOLDER: Final = "federation"
 
 
 def root(core: Core) -> Path:
-    """Return the folder of all who work."""
+    """Return the parent of all work folders."""
     return core.settings.data_dir / _FOLDER
 
 
 def work_folder(core: Core, holder: str) -> Path:
-    """Return where whoever holds a round keeps what it works with; nobody else uses it, and it is removed after."""
+    """Return the work folder of a round's lease holder; only that holder uses it, and removes it afterwards."""
     return root(core) / holder
 
 
 def leftovers(core: Core, holders: set[str]) -> list[Path]:
-    """Return the folders of those who were killed at work."""
+    """Return the work folders of holders that no longer have a lease: their servers were killed."""
     folders = root(core).iterdir() if root(core).is_dir() else ()
     return [folder for folder in folders if folder.name not in holders]
 
 
 def local(blobs: BlobStore, digest: str, folder: Path) -> Path:
-    """Return a path at which a file of the store can be read; it must not be changed.
+    """Return a local path of a stored file; the file must not be changed.
 
     Raises:
-        NotFoundError: If the store does not have it.
-        MachineError: If what the store has under the digest is something else.
+        NotFoundError: If the store does not have the file.
+        MachineError: If the stored content does not match the digest.
         UnreachableError: If the store does not answer.
     """
     source = blobs.source(digest, digest)
@@ -53,32 +53,32 @@ def local(blobs: BlobStore, digest: str, folder: Path) -> Path:
     path = folder / digest
     if not path.exists():
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        found = hashlib.sha256()
+        # A file from a remote bucket is verified as it is downloaded: averaging a damaged one would spoil the version.
+        content_hash = hashlib.sha256()
         with replacing(path) as part:
             with part.open("wb") as file:
                 for piece in blobs.pieces(digest):
-                    found.update(piece)
+                    content_hash.update(piece)
                     file.write(piece)
-            if found.hexdigest() != digest:
+            if content_hash.hexdigest() != digest:
                 raise MachineError(
-                    f"The artifact store has something else under {digest[:12]}…: it was damaged or replaced there.",
+                    f"The file {digest[:12]}… in the artifact store does not match its digest (damaged or replaced).",
                     hint="Restore the object from a backup of the bucket, or remove what it belongs to.",
                 )
     return path
 
 
 def keep(blobs: BlobStore, path: Path, name: str) -> FileEntry:
-    """Move a file into the store; it is synced before, and gone from its path afterwards.
-
-    One that is there already, as the config of most versions is, is not written again.
+    """Move a file into the store; it is fsynced first, and no longer at its path afterwards.
 
     Raises:
         UnreachableError: If the store does not answer.
     """
     with path.open("rb") as file:
-        begin_writing(file.fileno())  # the disk works while the processor hashes
+        begin_writing(file.fileno())  # write-back to disk overlaps with hashing
         digest, size_bytes = hash_file(path)
         entry = FileEntry(path=name, digest=digest, size_bytes=size_bytes)
+        # Most versions share their config, which is stored once.
         if blobs.has(digest):
             path.unlink()
             return entry
@@ -88,11 +88,9 @@ def keep(blobs: BlobStore, path: Path, name: str) -> FileEntry:
 
 
 def drop(connection: Connection, blobs: BlobStore, digests: Sequence[str], now: float) -> None:
-    """Remove those files that nothing refers to and nobody holds, once the operation is committed.
-
-    A round with many workers leaves gigabytes behind: they do not wait for the collection of garbage.
-    """
-    free = artifacts.unreferenced(connection, sorted(set(digests)), now=now)
-    capacity.free(connection, blobs, free)
-    artifacts.delete_blobs(connection, free, now=now)
-    delete_files(connection, blobs, free)
+    """Delete those of the files that are neither referenced nor pinned, once the transaction is committed."""
+    # A round with many workers leaves gigabytes of updates, too much to keep until the next garbage collection.
+    unreferenced = artifacts.unreferenced(connection, sorted(set(digests)), now=now)
+    capacity.free(connection, blobs, unreferenced)
+    artifacts.delete_blobs(connection, unreferenced, now=now)
+    delete_files(connection, blobs, unreferenced)

@@ -1,7 +1,7 @@
-"""Make one adapter of the updates of a closed round: files in, files out, in a thread.
+"""Aggregate the updates of a closed round into one adapter: files in, files out, in a thread.
 
-Nothing here changes a row but the round's own. Who does it twice, on two servers or after a kill, makes the same files;
-only one of them is let go on.
+Only the round's own row changes. Aggregation is deterministic: two servers, or one that was restarted, make the same
+files, and the compare-and-swap on the round lets only one of them publish.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from tunefleet.lifecycle.round import RoundReason
 from tunefleet.orchestrator.context import Core
 from tunefleet.orchestrator.federation import adapter_files as files
 from tunefleet.orchestrator.federation.rounds import result_holder
-from tunefleet.orchestrator.federation.status import FOREVER, spec_of, tell
+from tunefleet.orchestrator.federation.status import FOREVER, publish_event, spec_of
 from tunefleet.orchestrator.storage import capacity
 from tunefleet.schemas.api import FileEntry
 from tunefleet.schemas.federated import ADAPTER_FILE, CONFIG_FILE
@@ -40,8 +40,8 @@ if TYPE_CHECKING:
 _STATE: Final = "state.safetensors"
 
 
-class Blamed(Exception):
-    """One update cannot be averaged with the others."""
+class UpdateAggregationError(Exception):
+    """One update cannot be averaged with the others; names it."""
 
     def __init__(self, update: UpdateRow, error: TunefleetError) -> None:
         super().__init__(error.message)
@@ -50,11 +50,11 @@ class Blamed(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Work:
-    """A closed round and what it is made of.
+class AggregationInput:
+    """A closed round with its inputs.
 
     Args:
-        previous: The newest version; null before the first.
+        previous: The newest version; None before the first.
     """
 
     federation: FederationRow
@@ -64,46 +64,46 @@ class Work:
 
 
 @dataclass(frozen=True, slots=True)
-class Made:
-    """What a round has made, as it is kept until it is published."""
+class AggregationResult:
+    """The result of a round, as stored in its row until it is published."""
 
     files: tuple[FileEntry, ...]
     state: FileEntry | None
     report: dict[str, Any]
 
     def dump(self) -> str:
-        """Return it as JSON."""
+        """Serialize to JSON."""
         state = None if self.state is None else self.state.model_dump()
         return orjson.dumps(
             {"files": [each.model_dump() for each in self.files], "state": state, "report": self.report}
         ).decode()
 
     @classmethod
-    def load(cls, text: str) -> Made:
-        """Read what `dump` wrote."""
+    def load(cls, text: str) -> AggregationResult:
+        """Deserialize the output of `dump`."""
         body = orjson.loads(text)
         entries = tuple(FileEntry.model_validate(each) for each in body["files"])
         state = None if body["state"] is None else FileEntry.model_validate(body["state"])
         return cls(entries, state, body["report"])
 
 
-def look(connection: Connection, current: RoundRow) -> Work | None:
-    """Return what is known of a closed round; null if its federation was removed."""
+def load_input(connection: Connection, current: RoundRow) -> AggregationInput | None:
+    """Load the inputs of a closed round; None if its federation was removed."""
     row = federations.by_seq(connection, current.federation_seq)
     if row is None:
         return None
     counted = federation_updates.of_round(connection, row.seq, current.number, [COUNTED])
     newest = federation_versions.get(connection, row.seq, row.version) if row.version else None
-    return Work(row, current, tuple(sorted(counted, key=lambda each: each.worker)), newest)
+    return AggregationInput(row, current, tuple(sorted(counted, key=lambda each: each.worker)), newest)
 
 
-async def run(core: Core, work: Work, folder: Path, holder: str) -> RoundRow | None:
-    """Average the updates of a round and store what comes of it.
+async def run(core: Core, work: AggregationInput, folder: Path, holder: str) -> RoundRow | None:
+    """Average the updates of a round and store the result.
 
     Raises:
         Blamed: If one of the updates cannot be averaged with the others.
-        AdapterRefused: If they cannot be, and no one of them is to blame.
-        TunefleetError: If the store does not answer, or has no room.
+        AdapterRefused: If aggregation fails for a reason that no single update explains.
+        TunefleetError: If the store does not answer or is full.
     """
     made = await make(core, work, folder)
     return await core.write(
@@ -111,13 +111,13 @@ async def run(core: Core, work: Work, folder: Path, holder: str) -> RoundRow | N
     )
 
 
-async def make(core: Core, work: Work, folder: Path) -> Made:
+async def make(core: Core, work: AggregationInput, folder: Path) -> AggregationResult:
     """Average the updates of a round; raises as `run` does."""
     return await asyncio.to_thread(_make, core.blobs, work, folder)
 
 
-def _make(blobs: BlobStore, work: Work, folder: Path) -> Made:
-    # NumPy: most servers average nothing.
+def _make(blobs: BlobStore, work: AggregationInput, folder: Path) -> AggregationResult:
+    # Imported on use: most servers never aggregate, and NumPy is slow to load.
     from tunefleet.federation.aggregation.fidelity import with_error  # noqa: PLC0415
     from tunefleet.federation.aggregation.strategy import aggregate  # noqa: PLC0415
 
@@ -132,6 +132,8 @@ def _make(blobs: BlobStore, work: Work, folder: Path) -> Made:
         report = aggregate(updates, strategy, into=into, previous=previous, state=state, new_state=new_state)
         report = with_error(report, strategy, updates, into)
     except AdapterRefused as error:
+        # Updates were checked when they were accepted; they are checked again only to find the one that broke the
+        # average.
         blamed = _to_blame(blobs, work, folder)
         if blamed is not None:
             raise blamed from error
@@ -140,23 +142,23 @@ def _make(blobs: BlobStore, work: Work, folder: Path) -> Made:
     made = [files.keep(blobs, path, path.relative_to(into).as_posix()) for path in found]
     after = files.keep(blobs, new_state, _STATE) if new_state.exists() else None
     carried = [entry for entry in _tokenizer(blobs, work) if entry.path not in {each.path for each in made}]
-    return Made(tuple(sorted([*made, *carried], key=lambda each: each.path)), after, report.to_json())
+    return AggregationResult(tuple(sorted([*made, *carried], key=lambda each: each.path)), after, report.to_json())
 
 
 def _update(blobs: BlobStore, row: UpdateRow, folder: Path) -> Update:
     from tunefleet.federation import Update, read_config  # noqa: PLC0415
 
-    assert row.model_digest is not None, "an update that counts has files"
-    assert row.config is not None, "an update that counts has files"
+    assert row.model_digest is not None, "a counted update has files"
+    assert row.config is not None, "a counted update has a config"
     try:
         path = files.local(blobs, row.model_digest, folder)
     except NotFoundError as error:
-        raise Blamed(row, error) from error
+        raise UpdateAggregationError(row, error) from error
     return Update(row.worker, path, read_config(row.config.encode()), row.num_examples)
 
 
 def _before(blobs: BlobStore, version: VersionRow | None, folder: Path) -> tuple[Update | None, Path | None]:
-    """Return the global adapter as it was, and the outer optimizer's state that belongs to it."""
+    """Return the previous global adapter and its outer optimizer state."""
     from tunefleet.federation import Update, read_config  # noqa: PLC0415
 
     if version is None:
@@ -168,8 +170,8 @@ def _before(blobs: BlobStore, version: VersionRow | None, folder: Path) -> tuple
     return update, state
 
 
-def _tokenizer(blobs: BlobStore, work: Work) -> list[FileEntry]:
-    """Return the files that go with the adapter: those of the newest update that has any, else the last version's."""
+def _tokenizer(blobs: BlobStore, work: AggregationInput) -> list[FileEntry]:
+    """Return the tokenizer files: those of the newest update that has any, else those of the previous version."""
     for row in sorted(work.updates, key=lambda each: each.seq, reverse=True):
         carried: Mapping[str, str] = orjson.loads(row.tokenizer)
         if carried:
@@ -181,12 +183,12 @@ def _tokenizer(blobs: BlobStore, work: Work) -> list[FileEntry]:
 
 
 def _is_adapters(path: str) -> bool:
-    """Whether a file of a version is made anew by each round; the others are carried along."""
+    """Whether each round writes this file; other files are carried over from the previous version."""
     return path.endswith((".safetensors", CONFIG_FILE))
 
 
-def _to_blame(blobs: BlobStore, work: Work, folder: Path) -> Blamed | None:
-    """Return the first update that is not what the federation's contract says, if there is one."""
+def _to_blame(blobs: BlobStore, work: AggregationInput, folder: Path) -> UpdateAggregationError | None:
+    """Return the first update that violates the federation's contract, if any."""
     from tunefleet.federation import AdapterFile  # noqa: PLC0415
     from tunefleet.federation.contract import Contract, check  # noqa: PLC0415
 
@@ -200,17 +202,23 @@ def _to_blame(blobs: BlobStore, work: Work, folder: Path) -> Blamed | None:
             with AdapterFile(update.path) as file:
                 check(contract, update.config, file, mixed_ranks=mixed)
         except AdapterRefused as error:
-            return Blamed(row, error)
+            return UpdateAggregationError(row, error)
     return None
 
 
 def store(
-    connection: Connection, *, blobs: BlobStore, work: Work, made: Made, holder: str, now: float
+    connection: Connection,
+    *,
+    blobs: BlobStore,
+    work: AggregationInput,
+    made: AggregationResult,
+    holder: str,
+    now: float,
 ) -> RoundRow | None:
-    """Record what a round has made, and return the round; null if somebody else has it by now.
+    """Record the result of a round, and return the round; None if another holder has taken it over.
 
     Raises:
-        StoreError: If a file of it is gone again.
+        StoreError: If one of the files was deleted in the meantime.
     """
     row = federations.by_seq(connection, work.federation.seq, lock=True)
     if row is None:
@@ -221,13 +229,16 @@ def store(
         return None
     entries = [*made.files, *([] if made.state is None else [made.state])]
     for entry in entries:
-        # Files are deleted in this thread only, so that one cannot go between this look and the commit.
+        # Files are deleted in the writer thread only, which runs this: none can vanish between this check and the
+        # commit.
         if not blobs.has(entry.digest):
-            raise StoreError(f"The file {entry.digest[:12]}… of round {moved.number} was collected; it is made again.")
-        # Counted, and never refused: a round that is done is not lost.
+            raise StoreError(
+                f"The file {entry.digest[:12]}… of round {moved.number} was garbage collected; the round is retried."
+            )
+        # Counted but never refused: a finished round must not fail on a quota.
         capacity.add(connection, blobs, entry.digest, entry.size_bytes)
         artifacts.add_blob(connection, project=row.project, digest=entry.digest, size_bytes=entry.size_bytes, at=now)
     digests = [entry.digest for entry in entries]
     artifacts.pin(connection, digests, holder=result_holder(row.id, moved.number), until=FOREVER)
-    tell(connection, row, "federation.round_aggregated", now, round=moved.number)
+    publish_event(connection, row, "federation.round_aggregated", now, round=moved.number)
     return moved

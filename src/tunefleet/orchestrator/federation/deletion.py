@@ -1,4 +1,4 @@
-"""Forget federations that have ended, and let go of the files of their updates and versions."""
+"""Delete federations that have ended, and unpin the files of their updates and versions."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from tunefleet.db.repositories import artifacts, events, notifications
 from tunefleet.orchestrator.access import quotas
 from tunefleet.orchestrator.federation import webhooks
 
-_AT_ONCE: Final = 500
+_UNPIN_BATCH: Final = 500  # bounds the parameters of one statement
 
 
 def forget(connection: Connection, row: FederationRow) -> None:
-    """Forget a federation with its versions; files that nothing else needs are collected later."""
+    """Delete a federation with its versions; files that nothing else needs are garbage collected later."""
     members = federations.members(connection, row.seq)
     holders = [
         row.id,
@@ -30,8 +30,8 @@ def forget(connection: Connection, row: FederationRow) -> None:
         *federation_updates.holders_of(connection, row.seq),
         *federation_versions.holders_of(connection, row.seq, row.id),
     ]
-    for start in range(0, len(holders), _AT_ONCE):
-        artifacts.unpin(connection, holders[start : start + _AT_ONCE])
+    for start in range(0, len(holders), _UNPIN_BATCH):
+        artifacts.unpin(connection, holders[start : start + _UNPIN_BATCH])
     artifacts.delete_rows(connection, federation_versions.of_artifacts(connection, row.seq))
     for member in members:
         lane = webhooks.lane(row.id, member.worker)

@@ -1,4 +1,4 @@
-"""Workers of a federation: who there is, and where each wants to hear of new versions."""
+"""Workers of a federation and their webhook addresses."""
 
 from __future__ import annotations
 
@@ -19,34 +19,34 @@ from tunefleet.schemas.federated import MemberChange, MemberView
 from tunefleet.spec.options.notify import address_fault
 
 
-async def list_(core: Core, who: Who, reference: str) -> tuple[MemberView, ...]:
-    """Return the workers that a federation has heard of, by name."""
+async def list_(core: Core, caller: Who, reference: str) -> tuple[MemberView, ...]:
+    """Return the workers that have joined a federation, by name."""
 
     def operation(connection: Connection) -> tuple[MemberView, ...]:
-        row = find(connection, who, reference)
-        return views.member_views(connection, row, who)
+        row = find(connection, caller, reference)
+        return views.member_views(connection, row, caller)
 
     return await core.read(operation)
 
 
-async def change(core: Core, who: Who, reference: str, worker: str, body: MemberChange) -> MemberView:
-    """Let a worker join, or change where it is told of new versions; what waits goes to its new address.
+async def change(core: Core, caller: Who, reference: str, worker: str, body: MemberChange) -> MemberView:
+    """Let a worker join, or change its webhook; pending deliveries go to the new address.
 
     Raises:
-        ForbiddenError: If it is none of the asker's business, or the worker may not take part.
+        ForbiddenError: If the caller has no access, or the worker may not take part.
         GoneError: If the federation has ended, or a later attempt of the worker takes part.
         InputError: If the address cannot be used.
     """
     fault = None if body.callback_url is None else address_fault(body.callback_url, "webhook")
     if fault is not None:
         raise InputError(f"The callback_url {fault}.")
-    return await core.write(partial(_change, core=core, who=who, reference=reference, worker=worker, body=body))
+    return await core.write(partial(_change, core=core, caller=caller, reference=reference, worker=worker, body=body))
 
 
 def _change(
-    connection: Connection, *, core: Core, who: Who, reference: str, worker: str, body: MemberChange
+    connection: Connection, *, core: Core, caller: Who, reference: str, worker: str, body: MemberChange
 ) -> MemberView:
-    row, now = find_to_take_part(connection, who, reference, worker, lock=True), core.clock.wall()
+    row, now = find_to_take_part(connection, caller, reference, worker, lock=True), core.clock.wall()
     acceptance.refuse_upload(connection, row, worker, body.attempt)
     member = federations.member(connection, row.seq, worker)
     if member is None:
@@ -56,7 +56,7 @@ def _change(
         member = member._replace(callback_url=body.callback_url)
         lane = webhooks.lane(row.id, worker)
         if body.callback_url is None:
-            notifications.give_up_channel(connection, lane, "The worker does not want to be told any more.")
+            notifications.give_up_channel(connection, lane, "The worker removed its callback URL.")
         else:
             notifications.readdress(connection, lane, target=body.callback_url, format_="webhook", now=now)
         wake(connection, TOPIC)

@@ -1,8 +1,7 @@
-"""Who takes part in a federation: people with a key, workers with theirs, and whoever has the federation's own token.
+"""Access to a federation: user keys, worker keys, and the federation's own token.
 
-The token names its federation and proves that this server named it. It reaches that one federation: uploads, versions
-and chunks of it, and nothing else of the server. Of a federation whose token was replaced it also says which one it is;
-`access` knows which is good.
+A token contains the federation's id and a MAC. It grants access to the uploads, versions and chunks of that federation
+and to nothing else. Once a token was replaced, it also contains a serial number; `token_access` knows the valid one.
 """
 
 from __future__ import annotations
@@ -28,10 +27,10 @@ _NAME: Final[TypeAdapter[str]] = TypeAdapter(WorkerName)
 
 @dataclass(frozen=True, slots=True)
 class FederationActor:
-    """Whoever has the token of a federation.
+    """A caller that authenticated with a federation's token.
 
     Args:
-        worker: The only name that it is good for; null for the token that all workers may have.
+        worker: The only worker name that the token is valid for; None for the token that all workers share.
     """
 
     federation_id: str
@@ -42,24 +41,24 @@ class FederationActor:
 Who: TypeAlias = Actor | FederationActor
 
 
-class Owned(Protocol):
-    """A federation, as far as it says who may do what with it."""
+class FederationAccess(Protocol):
+    """The fields of a federation that access checks need."""
 
     @property
     def id(self) -> str:
-        """Its id."""
+        """Federation id."""
 
     @property
     def project(self) -> str:
-        """Where it is."""
+        """Project that the federation belongs to."""
 
     @property
     def owner(self) -> str:
-        """Whose it is."""
+        """Owner of the federation."""
 
 
 def token_of(server_secret: bytes, federation_id: str, serial: int = 0, worker: str | None = None) -> str:
-    """Return the token that names a federation and proves that the server named it."""
+    """Return the token of a federation, signed with the server's secret."""
     named = f"{federation_id}.{serial}" if serial or worker is not None else federation_id
     if worker is not None:
         named += f".{base64.urlsafe_b64encode(worker.encode()).decode().rstrip('=')}"
@@ -72,86 +71,86 @@ def is_token(secret: str) -> bool:
 
 
 def proven(server_secret: bytes, token: str) -> tuple[str, int, str | None]:
-    """Return the federation, the serial and the worker that a token names; if it is good still is not known yet."""
+    """Verify a token's MAC, and return its federation, serial and worker; the token may have been revoked."""
     named, _, mac = token.rpartition(".")
+    # Constant time: a plain comparison would leak how many leading characters match.
     if not hmac.compare_digest(mac.encode(), _mac(server_secret, named).encode()):
-        raise AuthError(
-            "The token of the federation is wrong.", hint="`tunefleet federation token FEDERATION` prints it."
-        )
+        raise AuthError("The federation token is not valid.", hint="`tunefleet federation token FEDERATION` prints it.")
     federation_id, serial, worker, *_ = [*named.split("."), "", ""]
     name = base64.urlsafe_b64decode(worker + "=" * (-len(worker) % 4)).decode() if worker else None
     return federation_id, int(serial or 0), name
 
 
 def worker_name(given: str | int) -> str:
-    """Return how a worker is known: a whole number by its digits."""
+    """Validate the name of a worker; an integer becomes its digits."""
     try:
         return _NAME.validate_python(str(given))
     except ValidationError:
         raise InputError(
-            f"{str(given)[:130]!r} is not the name of a worker.",
-            hint="Use letters, digits, dots, dashes and underlines; at most 128 of them.",
+            f"{str(given)[:130]!r} is not a valid worker name.",
+            hint="Use at most 128 letters, digits, dots, dashes and underscores.",
         ) from None
 
 
-def may_look(who: Who, federation: Owned) -> None:
-    """Refuse who may not see a federation."""
-    _same_project(who, federation)
-    if isinstance(who, FederationActor):
-        _same_federation(who, federation)
-    elif who.role != "worker":
-        may_read(who)
+def may_view(caller: Who, federation: FederationAccess) -> None:
+    """Raise if the caller may not see a federation."""
+    _same_project(caller, federation)
+    if isinstance(caller, FederationActor):
+        _same_federation(caller, federation)
+    elif caller.role != "worker":
+        may_read(caller)
 
 
-def may_take_part(who: Who, federation: Owned, worker: str | None = None) -> None:
-    """Refuse who may not upload to a federation, or take its chunks: it takes its token, a worker's key, or its owner.
+def may_take_part(caller: Who, federation: FederationAccess, worker: str | None = None) -> None:
+    """Raise unless the caller may upload and claim chunks: with a token, a worker key, or as the owner.
 
     Args:
-        worker: Under which name; null if it is done under none.
+        worker: Worker name that the request is made under; None if it names none.
     """
-    _same_project(who, federation)
-    if isinstance(who, FederationActor):
-        _same_federation(who, federation)
-        if who.worker is not None and worker not in (None, who.worker):
+    _same_project(caller, federation)
+    if isinstance(caller, FederationActor):
+        _same_federation(caller, federation)
+        if caller.worker is not None and worker not in (None, caller.worker):
             raise ForbiddenError(
-                f"This token is good for the worker {who.worker} only, and not for {worker}.",
-                hint=f"`tunefleet federation token {federation.id} --for NAME` makes another, for its owner.",
+                f"This token is valid for the worker {caller.worker} only, not for {worker}.",
+                hint=f"`tunefleet federation token {federation.id} --for NAME` creates another one for its owner.",
             )
-    elif who.role in _PEOPLE:
-        may_change(who, federation.owner, federation.id)
-    elif who.role != "worker":
+    elif caller.role in _PEOPLE:
+        may_change(caller, federation.owner, federation.id)
+    elif caller.role != "worker":
         raise ForbiddenError(
-            f"A {who.role} key cannot take part in a federation.",
+            f"A {caller.role} key cannot take part in a federation.",
             hint=f"`tunefleet federation token {federation.id}` prints the token to its owner.",
         )
 
 
-def only_worker(who: Who) -> str | None:
-    """Return the name of the worker whose own token this is; null for anyone else."""
-    return who.worker if isinstance(who, FederationActor) else None
+def only_worker(caller: Who) -> str | None:
+    """Return the worker that the caller's token is restricted to; None for any other caller."""
+    return caller.worker if isinstance(caller, FederationActor) else None
 
 
-def may_steer(who: Who, federation: Owned) -> None:
-    """Refuse who may not start, pause, roll back or cancel a federation: it takes its owner or an admin."""
-    _same_project(who, federation)
-    if isinstance(who, FederationActor):
+def may_manage(caller: Who, federation: FederationAccess) -> None:
+    """Raise unless the caller may start, pause, roll back or cancel a federation: its owner or an admin."""
+    _same_project(caller, federation)
+    if isinstance(caller, FederationActor):
         raise ForbiddenError(
-            "The token of a federation is good for its uploads, versions and chunks only.",
+            "A federation token is valid for uploads, versions and chunks only.",
             hint=f"Use a key of {federation.owner}, who owns {federation.id}, or of an admin.",
         )
-    may_submit(who)
-    may_change(who, federation.owner, federation.id)
+    may_submit(caller)
+    may_change(caller, federation.owner, federation.id)
 
 
-def _same_project(who: Who, federation: Owned) -> None:
-    if who.project != federation.project:
+def _same_project(caller: Who, federation: FederationAccess) -> None:
+    if caller.project != federation.project:
+        # 404, not 403: a caller must not learn what exists in other projects.
         raise NotFoundError(f"There is no federation {federation.id}.", hint="`tunefleet federation ls` lists them.")
 
 
-def _same_federation(who: FederationActor, federation: Owned) -> None:
-    if who.federation_id != federation.id:
+def _same_federation(caller: FederationActor, federation: FederationAccess) -> None:
+    if caller.federation_id != federation.id:
         raise ForbiddenError(
-            f"This token is good for {who.federation_id} only.",
+            f"This token is valid for {caller.federation_id} only.",
             hint=f"`tunefleet federation token {federation.id}` prints the token of {federation.id} to its owner.",
         )
 

@@ -1,7 +1,7 @@
-"""Rounds: opened, closed when enough has come, failed or given up; all in the caller's transaction.
+"""Round operations: open, close, fail and abandon a round, all in the caller's transaction.
 
-A federation has one round at a time that is not final. Its row is locked by whoever changes any of it, so that an
-update cannot slip into a round that is being closed.
+A federation has at most one round that is not final. Every change locks the federation's row first, so that no update
+can enter a round that is being closed.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from tunefleet.errors import ConflictError
 from tunefleet.lifecycle.federation import FederationStatus
 from tunefleet.lifecycle.round import RoundReason, RoundStatus
 from tunefleet.orchestrator.federation import task_parts
-from tunefleet.orchestrator.federation.status import RUNNING, how_to_start, move, spec_of, tell
+from tunefleet.orchestrator.federation.status import RUNNING, how_to_start, move, publish_event, spec_of
 from tunefleet.orchestrator.federation.updates.weights import rows_of_both
 from tunefleet.spec.options.federation_options import FederationSpec
 
@@ -31,7 +31,7 @@ _SAMPLING: Final = RoundStatus.SAMPLING.value
 
 
 def tick(connection: Connection, seq: int, now: float) -> None:
-    """Do what a federation's newest round has been waiting for: draw who takes part, or close it."""
+    """Advance a federation's newest round: open it, sample its participants, or close it."""
     row = federations.by_seq(connection, seq, lock=True)
     if row is None or row.status != RUNNING:
         return
@@ -39,17 +39,20 @@ def tick(connection: Connection, seq: int, now: float) -> None:
     if current is None or RoundStatus(current.status).final:
         open_next(connection, row, now)
     elif current.status == _SAMPLING:
-        draw(connection, row, current, now)
+        sample(connection, row, current, now)
     elif current.status == _COLLECTING and not close_if_complete(connection, row, current, now):
         _end_if_deserted(connection, row, current, now)
 
 
 def open_next(connection: Connection, row: FederationRow, now: float) -> FederationRow:
-    """Open the next round of a federation, or complete it if it has had all its rounds."""
+    """Open the next round, or complete the federation if it has published all its rounds."""
     spec = spec_of(row)
     if spec.rounds is not None and rounds.count(connection, row.seq, RoundStatus.PUBLISHED) >= spec.rounds:
         _discard(
-            connection, federation_updates.waiting(connection, row.seq), "The federation has had all its rounds.", now
+            connection,
+            federation_updates.waiting(connection, row.seq),
+            "The federation has completed all its rounds.",
+            now,
         )
         return move(connection, row, FederationStatus.COMPLETED, now)
     number = row.round + 1
@@ -60,16 +63,16 @@ def open_next(connection: Connection, row: FederationRow, now: float) -> Federat
     federations.change(connection, row.seq, {"round": number})
     row = row._replace(round=number)
     if row.status == RUNNING:
-        draw(connection, row, opened, now)
+        sample(connection, row, opened, now)
     return row
 
 
-def draw(connection: Connection, row: FederationRow, current: RoundRow, now: float) -> None:
-    """Draw who takes part in a round, take in what waits for one, and close it if that is enough."""
+def sample(connection: Connection, row: FederationRow, current: RoundRow, now: float) -> None:
+    """Sample the participants of a round, count the updates that wait for it, and close it if they suffice."""
     spec = spec_of(row)
-    drawn = _drawn(row, spec, current.number, task_parts.may_come(connection, row))
-    named = None if drawn is None else orjson.dumps(drawn).decode()
-    collecting = rounds.move(connection, current, RoundReason.SAMPLED, now, values={"participants": named})
+    sampled = _sampled(row, spec, current.number, task_parts.expected_workers(connection, row))
+    names = None if sampled is None else orjson.dumps(sampled).decode()
+    collecting = rounds.move(connection, current, RoundReason.SAMPLED, now, values={"participants": names})
     assert collecting is not None, "the federation is locked"
     taken = [each for each in federation_updates.waiting(connection, row.seq) if takes(collecting, each.worker)]
     if taken:
@@ -80,18 +83,18 @@ def draw(connection: Connection, row: FederationRow, current: RoundRow, now: flo
         _end_if_deserted(connection, row, collecting, now)
 
 
-def _drawn(row: FederationRow, spec: FederationSpec, number: int, left: list[str] | None) -> list[str] | None:
+def _sampled(row: FederationRow, spec: FederationSpec, number: int, left: list[str] | None) -> list[str] | None:
     if spec.participants is None:
         return None
     names = sorted(spec.participants) if left is None else left
     if spec.max_workers is None or len(names) <= spec.max_workers:
         return names
-    # The same draw at each look, whoever looks.
+    # Seeded with the round: any server samples the same participants, also after a restart.
     return sorted(random.Random(f"{row.id}/{number}").sample(names, spec.max_workers))
 
 
 def takes(current: RoundRow, worker: str) -> bool:
-    """Whether a round takes a worker's update now."""
+    """Whether a round accepts a worker's update now."""
     if current.status != _COLLECTING:
         return False
     names = participants(current)
@@ -99,12 +102,12 @@ def takes(current: RoundRow, worker: str) -> bool:
 
 
 def participants(current: RoundRow) -> tuple[str, ...] | None:
-    """Return who takes part in a round; null if whoever comes does, or nobody is drawn yet."""
+    """Return the participants of a round; None if any worker may take part, or none are sampled yet."""
     return None if current.participants is None else tuple(orjson.loads(current.participants))
 
 
 def close_if_complete(connection: Connection, row: FederationRow, current: RoundRow, now: float) -> bool:
-    """Close a round that has all that it waited for, or enough of it at its deadline."""
+    """Close a round that has all expected updates, or the minimum at its deadline."""
     reason = _why_closed(connection, row, current, now)
     if reason is None:
         return False
@@ -113,7 +116,7 @@ def close_if_complete(connection: Connection, row: FederationRow, current: Round
 
 
 def has_all_it_awaits(connection: Connection, seq: int) -> bool:
-    """Whether the round of a training's parts has all that it waits for: one that it waited for may be queued again."""
+    """Whether a training run's round has all updates that it waits for: a missing shard may have been requeued."""
     row = federations.by_seq(connection, seq)
     current = None if row is None else rounds.get(connection, seq, row.round)
     if row is None or current is None or current.status != _COLLECTING:
@@ -122,22 +125,22 @@ def has_all_it_awaits(connection: Connection, seq: int) -> bool:
 
 
 def _why_closed(connection: Connection, row: FederationRow, current: RoundRow, now: float) -> RoundReason | None:
-    """Return why a round is to be closed now; null if it waits."""
+    """Return the reason to close a round now; None if it has to wait."""
     if row.status != RUNNING:
         return None
-    here = federation_updates.counted_workers(connection, row.seq, current.number)
-    if len(here) < spec_of(row).min_workers:
+    uploaded = federation_updates.counted_workers(connection, row.seq, current.number)
+    if len(uploaded) < spec_of(row).min_workers:
         return None
     names = participants(current)
-    if names is None or here.issuperset(task_parts.awaited(connection, row, names)):
+    if names is None or uploaded.issuperset(task_parts.awaited(connection, row, names)):
         return RoundReason.ALL_HERE
     return RoundReason.DEADLINE if current.deadline_at is not None and current.deadline_at <= now else None
 
 
 def _end_if_deserted(connection: Connection, row: FederationRow, current: RoundRow, now: float) -> None:
-    """Complete a federation of whose parts too few are left for another round."""
+    """Complete a federation that has too few unfinished shards left for another round."""
     spec = spec_of(row)
-    if row.status == RUNNING and task_parts.is_deserted(connection, row, current.number, spec.min_workers):
+    if row.status == RUNNING and task_parts.has_too_few_left(connection, row, current.number, spec.min_workers):
         left = any(not status.final for status in (task_parts.statuses(connection, row) or {}).values())
         why = f"Fewer than {spec.min_workers} parts were left." if left else "All parts have ended."
         abandon(connection, row, RoundReason.FEDERATION_ENDED, why, now)
@@ -145,20 +148,20 @@ def _end_if_deserted(connection: Connection, row: FederationRow, current: RoundR
 
 
 def close_now(connection: Connection, row: FederationRow, now: float) -> RoundRow:
-    """Close the open round of a federation because somebody wants its version now."""
+    """Close the open round of a federation at a caller's request."""
     if row.status != RUNNING:
         raise ConflictError(f"The federation {row.id} is {row.status}.", hint=how_to_start(row))
     current = rounds.get(connection, row.seq, row.round)
-    assert current is not None, "a federation that runs has a round"
+    assert current is not None, "a running federation has a round"
     if current.status != _COLLECTING:
         return current
     spec = spec_of(row)
-    here = federation_updates.counted_workers(connection, row.seq, current.number)
+    uploaded = federation_updates.counted_workers(connection, row.seq, current.number)
     needed = max(spec.strategy.min_updates, min(2, spec.min_workers))
-    if len(here) < needed:
+    if len(uploaded) < needed:
         raise ConflictError(
-            f"Round {current.number} of {row.id} has {len(here)} updates; it takes {needed} to aggregate them.",
-            hint=f"Wait for more workers to upload; `tunefleet federation show {row.id}` lists who has.",
+            f"Round {current.number} of {row.id} has {len(uploaded)} updates; aggregation needs at least {needed}.",
+            hint=f"Wait for more workers to upload; `tunefleet federation show {row.id}` lists who has uploaded.",
         )
     return _close(connection, row, current, RoundReason.ASKED_FOR, now)
 
@@ -166,7 +169,7 @@ def close_now(connection: Connection, row: FederationRow, now: float) -> RoundRo
 def _close(connection: Connection, row: FederationRow, current: RoundRow, reason: RoundReason, now: float) -> RoundRow:
     closed = rounds.move(connection, current, reason, now)
     assert closed is not None, "the federation is locked"
-    tell(connection, row, "federation.round_closed", now, round=closed.number, reason=reason.value)
+    publish_event(connection, row, "federation.round_closed", now, round=closed.number, reason=reason.value)
     return closed
 
 
@@ -183,11 +186,11 @@ def fail(
 ) -> bool:
     """End a round that cannot be aggregated, and open the next.
 
-    If one update is to blame, it is rejected and the others count in the next round. Else nobody knows whose fault it
-    was, and all of them are put aside: the same ones would fail again.
+    If one update is to blame, it is rejected and the others count in the next round. Otherwise all are discarded: the
+    same ones would fail again.
 
     Returns:
-        False if the round is somebody else's by now: nothing was changed.
+        False if another holder has taken over the round: nothing was changed.
     """
     failed = rounds.move(connection, current, reason, now, holder=holder, error=error)
     if failed is None:
@@ -195,7 +198,7 @@ def fail(
     counted = federation_updates.of_round(connection, row.seq, current.number, [COUNTED])
     if blamed is None:
         _discard(connection, counted, f"Round {current.number} failed: {error}", now)
-        # The same weights may come again at another step, should the fault lie elsewhere.
+        # Allows workers to send the same weights again at another step: the cause may be elsewhere.
         federations.forget_values(connection, row.seq, [each.worker for each in counted])
     else:
         settled = {"state": REJECTED, "reason": error, "settled_at": now}
@@ -204,42 +207,42 @@ def fail(
         _carry_over(connection, row, [each for each in counted if each.seq != blamed.seq], now)
     artifacts.unpin(connection, [result_holder(row.id, current.number)])
     about: dict[str, Any] = {"round": current.number, "reason": reason.value, "error": error}
-    tell(connection, row, "federation.round_failed", now, **about, took_s=lasted(current, now))
+    publish_event(connection, row, "federation.round_failed", now, **about, took_s=lasted(current, now))
     open_next(connection, row, now)
     return True
 
 
 def lasted(row: RoundRow, now: float) -> float:
-    """Return for how many seconds a round has been open; none, should the clock have been set back."""
+    """Return how long a round has been open, in seconds; 0 if the clock was set back."""
     return round(max(0.0, now - row.opened_at), 3)
 
 
 def _carry_over(connection: Connection, row: FederationRow, carried: Sequence[UpdateRow], now: float) -> None:
-    """Let updates wait for the next round, but for those whose workers have sent a newer one meanwhile."""
+    """Move updates to the next round, except for those that a newer one of the same worker replaces."""
     newer = {each.worker: each for each in federation_updates.waiting(connection, row.seq)}
     left = [each for each in carried if each.worker not in newer]
     for each in carried:
         if each.worker in newer:
-            _give_way(connection, row, each, newer[each.worker], now)
+            _supersede_with(connection, row, each, newer[each.worker], now)
     federation_updates.change(connection, [each.seq for each in left], {"state": WAITING, "round": None})
 
 
-def _give_way(connection: Connection, row: FederationRow, older: UpdateRow, newer: UpdateRow, now: float) -> None:
-    # The newer one was to count after it, and does not weigh its rows yet.
+def _supersede_with(connection: Connection, row: FederationRow, older: UpdateRow, newer: UpdateRow, now: float) -> None:
+    # The newer update was meant for the next round, so its weight does not include the older one's rows yet.
     rows = rows_of_both(connection, row, older, newer)
     federation_updates.change(connection, [newer.seq], {"num_examples": rows})
     supersede(connection, older, newer.seq, now)
 
 
 def supersede(connection: Connection, older: UpdateRow, by: int, now: float) -> None:
-    """Note that a newer update of its worker has taken the place of an older one."""
+    """Mark an update as superseded by a newer one of the same worker."""
     changes = {"state": SUPERSEDED, "reason": federation_updates.replacement(by), "settled_at": now}
     federation_updates.change(connection, [older.seq], changes)
     artifacts.unpin(connection, [older.holder])
 
 
 def abandon(connection: Connection, row: FederationRow, reason: RoundReason, why: str, now: float) -> None:
-    """Give up the open round of a federation, and all that has come for it or for the next one."""
+    """Abandon the open round of a federation, and discard the updates for it and for the next one."""
     current = rounds.get(connection, row.seq, row.round)
     if current is not None and not RoundStatus(current.status).final:
         rounds.move(connection, current, reason, now, error=why)
@@ -249,11 +252,11 @@ def abandon(connection: Connection, row: FederationRow, reason: RoundReason, why
 
 
 def result_holder(federation_id: str, number: int) -> str:
-    """Return who pins the files that a round has made and not published yet."""
+    """Return the pin holder of a round's result until it is published."""
     return f"{federation_id}-round-{number}"
 
 
-def _discard(connection: Connection, given_up: Sequence[UpdateRow], why: str, now: float) -> None:
+def _discard(connection: Connection, discarded: Sequence[UpdateRow], why: str, now: float) -> None:
     changes = {"state": DISCARDED, "reason": why, "settled_at": now}
-    federation_updates.change(connection, [each.seq for each in given_up], changes)
-    artifacts.unpin(connection, [each.holder for each in given_up])
+    federation_updates.change(connection, [each.seq for each in discarded], changes)
+    artifacts.unpin(connection, [each.holder for each in discarded])

@@ -1,4 +1,4 @@
-"""Federations as people handle them: make, show, start, pause, cancel and remove."""
+"""Federation operations for users: create, show, start, pause, cancel and remove."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from tunefleet.orchestrator.access import quotas
 from tunefleet.orchestrator.access.permissions import Actor, may_read, may_submit
 from tunefleet.orchestrator.context import Core
 from tunefleet.orchestrator.federation import deletion, participants, rounds, views
-from tunefleet.orchestrator.federation.participants import Who, may_steer, only_worker
-from tunefleet.orchestrator.federation.status import find, move, sees, tell
+from tunefleet.orchestrator.federation.participants import Who, may_manage, only_worker
+from tunefleet.orchestrator.federation.status import find, may_read_updates, move, publish_event
 from tunefleet.orchestrator.federation.updates import acceptance
 from tunefleet.orchestrator.ids import new_id
 from tunefleet.orchestrator.notifications import formats
@@ -38,17 +38,17 @@ async def create(
     start: bool = True,
     then: Callable[[Connection, FederationRow], object] | None = None,
 ) -> FederationCreated:
-    """Make a federation.
+    """Create a federation.
 
     Raises:
-        InputError: If the secret for callbacks cannot be used.
-        ForbiddenError: If the actor may not make rows.
-        QuotaError: If the project would keep more than it may.
+        InputError: If the callback secret is not valid.
+        ForbiddenError: If the actor may not create federations.
+        QuotaError: If the project would exceed its storage quota.
     """
     may_submit(actor)
     now = core.clock.wall()
     if spec.callback_secret is not None and not formats.is_secret(spec.callback_secret):
-        raise InputError("The callback_secret cannot be used.", hint="Write whsec_ and base64 of 24 bytes or more.")
+        raise InputError("The callback_secret is not valid.", hint="Use `whsec_` and 24 or more bytes in base64.")
 
     def operation(connection: Connection) -> tuple[FederationRow, FederationDetail]:
         row = make(connection, spec, now, project=actor.project, owner=actor.owner)
@@ -87,23 +87,23 @@ async def list_(
     return await core.read(operation)
 
 
-async def get(core: Core, who: Who, reference: str) -> FederationDetail:
+async def get(core: Core, caller: Who, reference: str) -> FederationDetail:
     """Return a federation."""
     return await core.read(
-        lambda connection: views.federation_detail(connection, find(connection, who, reference), who)
+        lambda connection: views.federation_detail(connection, find(connection, caller, reference), caller)
     )
 
 
 async def list_rounds(
-    core: Core, who: Who, reference: str, *, limit: int = 50, cursor: str | None = None
+    core: Core, caller: Who, reference: str, *, limit: int = 50, cursor: str | None = None
 ) -> Page[RoundView]:
     """Return rounds of a federation, newest first; raises what `get` raises."""
     start, count = before(cursor), bounded(limit)
 
     def operation(connection: Connection) -> Page[RoundView]:
-        row = find(connection, who, reference)
+        row = find(connection, caller, reference)
         found = round_rows.newest(connection, row.seq, limit=count + 1, before=start)
-        shown = views.round_views(connection, row, found[:count], who)
+        shown = views.round_views(connection, row, found[:count], caller)
         next_cursor = str(shown[-1].number) if len(found) > count else None
         return Page[RoundView](items=tuple(shown), next_cursor=next_cursor)
 
@@ -112,7 +112,7 @@ async def list_rounds(
 
 async def list_updates(
     core: Core,
-    who: Who,
+    caller: Who,
     reference: str,
     *,
     limit: int = 50,
@@ -123,13 +123,13 @@ async def list_updates(
 ) -> Page[UpdateView]:
     """Return updates of a federation, newest first; for a worker's own token, those of that worker.
 
-    Where each worker has its own token, the token and the keys that several may have list none.
+    With `own_tokens`, the shared token and worker keys list none.
 
     Raises:
-        ForbiddenError: If it is none of the asker's business, or `worker` is one whose updates it may not read.
+        ForbiddenError: If the caller may not read the updates, or not those of `worker`.
     """
     start, count = before(cursor), bounded(limit)
-    mine = only_worker(who)
+    mine = only_worker(caller)
     wanted = worker or mine
     filters = {
         "round": None if round_ is None else [round_],
@@ -138,8 +138,8 @@ async def list_updates(
     }
 
     def operation(connection: Connection) -> Page[UpdateView]:
-        row = find(connection, who, reference)
-        if not sees(who, row, wanted or ""):
+        row = find(connection, caller, reference)
+        if not may_read_updates(caller, row, wanted or ""):
             whose = "no updates" if mine is None else f"the updates of the worker {mine} only"
             raise ForbiddenError(
                 f"This token shows {whose} of {row.id}.",
@@ -152,72 +152,72 @@ async def list_updates(
     return await core.read(operation)
 
 
-async def start(core: Core, who: Who, reference: str) -> FederationDetail:
-    """Let a federation run, or go on after a pause; one that runs is left as it is.
+async def start(core: Core, caller: Who, reference: str) -> FederationDetail:
+    """Start a federation, or resume it after a pause; a running one stays unchanged.
 
     Raises:
-        ForbiddenError: If it belongs to somebody else.
+        ForbiddenError: If the federation belongs to another user.
         IllegalTransition: If it has ended.
     """
-    return await _change(core, who, reference, _start)
+    return await _change(core, caller, reference, _start)
 
 
-async def pause(core: Core, who: Who, reference: str) -> FederationDetail:
-    """Keep a federation from closing rounds; updates are taken. One that is paused is left as it is.
+async def pause(core: Core, caller: Who, reference: str) -> FederationDetail:
+    """Pause a federation: it accepts updates, but closes no rounds. A paused one stays unchanged.
 
     Raises:
-        ForbiddenError: If it belongs to somebody else.
-        IllegalTransition: If it does not run.
+        ForbiddenError: If the federation belongs to another user.
+        IllegalTransition: If it is not running.
     """
-    return await _change(core, who, reference, _pause)
+    return await _change(core, caller, reference, _pause)
 
 
-async def cancel(core: Core, who: Who, reference: str) -> FederationDetail:
-    """End a federation; its versions stay.
+async def cancel(core: Core, caller: Who, reference: str) -> FederationDetail:
+    """Cancel a federation; its versions are kept.
 
     Raises:
-        ForbiddenError: If it belongs to somebody else.
+        ForbiddenError: If the federation belongs to another user.
         IllegalTransition: If it has ended.
     """
-    return await _change(core, who, reference, _cancel)
+    return await _change(core, caller, reference, _cancel)
 
 
-async def remove(core: Core, who: Who, reference: str) -> None:
-    """Forget a federation that has ended, with its versions; files that nothing else needs are collected.
+async def remove(core: Core, caller: Who, reference: str) -> None:
+    """Remove a federation that has ended, with its versions; unreferenced files are garbage collected.
 
     Raises:
-        ForbiddenError: If it belongs to somebody else.
-        ConflictError: If it has not ended, its training has not, or a task reads one of its versions.
+        ForbiddenError: If the federation belongs to another user.
+        ConflictError: If the federation or its training task has not ended, or a task reads one of its versions.
     """
 
     def operation(connection: Connection) -> None:
-        row = find(connection, who, reference, lock=True)
-        may_steer(who, row)
+        row = find(connection, caller, reference, lock=True)
+        may_manage(caller, row)
         if not FederationStatus(row.status).final:
             raise ConflictError(
                 f"The federation {row.id} is {row.status}.",
-                hint=f"`tunefleet federation cancel {row.id}` ends it for good.",
+                hint=f"Cancel it first with `tunefleet federation cancel {row.id}`.",
             )
-        _refuse_wanted(connection, row)
+        _refuse_needed(connection, row)
         reader = next(iter(federations.readers(connection, [row.seq]).items()), None)
         if reader is not None:
             raise ConflictError(
-                f"A version of {row.id} is read by {reader[1]}.",
-                hint=f"Wait for it, or `tunefleet cancel {reader[1]}`.",
+                f"The task {reader[1]} uses a version of {row.id}.",
+                hint=f"Wait until it ends, or run `tunefleet cancel {reader[1]}`.",
             )
         deletion.forget(connection, row)
 
     await core.write(operation)
 
 
-_Verb = Callable[[Connection, FederationRow, float], FederationRow]
+_Operation = Callable[[Connection, FederationRow, float], FederationRow]
 
 
-async def _change(core: Core, who: Who, reference: str, verb: _Verb) -> FederationDetail:
+async def _change(core: Core, caller: Who, reference: str, change: _Operation) -> FederationDetail:
     def operation(connection: Connection) -> FederationDetail:
-        row = find(connection, who, reference, lock=True)
-        may_steer(who, row)
-        return views.federation_detail(connection, verb(connection, row, core.clock.wall()), who)
+        row = find(connection, caller, reference, lock=True)
+        may_manage(caller, row)
+        return views.federation_detail(connection, change(connection, row, core.clock.wall()), caller)
 
     return await core.write(operation)
 
@@ -237,24 +237,24 @@ def _cancel(connection: Connection, row: FederationRow, now: float) -> Federatio
     return ended
 
 
-def _refuse_wanted(connection: Connection, row: FederationRow) -> None:
-    """Refuse to forget a federation whose newest version is to become a training's adapter."""
-    wholes = [] if row.task_seq is None else tasks.by_seqs(connection, [row.task_seq])
-    for whole in wholes:
-        if not TaskStatus(whole.status).final:
+def _refuse_needed(connection: Connection, row: FederationRow) -> None:
+    """Raise if the federation's newest version will become the adapter of a running training task."""
+    parents = [] if row.task_seq is None else tasks.by_seqs(connection, [row.task_seq])
+    for task in parents:
+        if not TaskStatus(task.status).final:
             raise ConflictError(
-                f"The training {whole.id} takes its adapter from {row.id}, and is {whole.status}.",
-                hint=f"Wait for it, or `tunefleet cancel {whole.id}`.",
+                f"The training task {task.id} takes its adapter from {row.id}, and is {task.status}.",
+                hint=f"Wait until it ends, or run `tunefleet cancel {task.id}`.",
             )
 
 
 def make(
     connection: Connection, spec: FederationSpec, now: float, *, project: str, owner: str, task: TaskRow | None = None
 ) -> FederationRow:
-    """Store a federation that is not started yet, and tell of it.
+    """Store a federation that is not started yet, and publish its event.
 
     Raises:
-        QuotaError: If the project would keep more than it may.
+        QuotaError: If the project would exceed its storage quota.
     """
     id_ = new_id("fed")
     values: dict[str, Any] = {
@@ -266,5 +266,5 @@ def make(
     quotas.store_document(connection, project, len(values["spec"].encode()))
     row = federations.insert_one(connection, values)
     about: dict[str, Any] = {} if task is None else {"task": task.id}
-    tell(connection, row, "federation.created", now, name=row.name, **about)
+    publish_event(connection, row, "federation.created", now, name=row.name, **about)
     return row

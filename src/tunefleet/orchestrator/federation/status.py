@@ -1,4 +1,4 @@
-"""Where a federation stands: find it, read what was asked of it, move it, and tell of it."""
+"""Lookup, spec, status changes and events of federations."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from tunefleet.db.repositories.events import Event
 from tunefleet.errors import ForbiddenError, NotFoundError
 from tunefleet.lifecycle import federation as lifecycle
 from tunefleet.lifecycle.federation import FederationStatus
-from tunefleet.orchestrator.federation.participants import FederationActor, Who, may_look, may_take_part, only_worker
+from tunefleet.orchestrator.federation.participants import FederationActor, Who, may_take_part, may_view, only_worker
 from tunefleet.spec.options.federation_options import FederationSpec
 
-# Notified when a round of any federation may want something of the server.
+# Published when a round of any federation may be due.
 TOPIC: Final = "federations"
-# Notified when a training task may end because of its federation, or a federation because of its task's parts.
+# Published when a training task may end because of its federation, or a federation because of its task's shards.
 SETTLING: Final = "settling"
-# Until when what a federation needs is pinned: it is let go of by name.
+# Expiry of pins that have none: files of a federation are unpinned by holder.
 FOREVER: Final = 1e11
 RUNNING: Final = FederationStatus.RUNNING.value
 PAUSED: Final = FederationStatus.PAUSED.value
@@ -28,7 +28,7 @@ QUEUED: Final = FederationStatus.QUEUED.value
 
 
 def topic(federation_id: str) -> str:
-    """Return what is notified when anything about a federation changes; long polls wait for it."""
+    """Return the topic of all changes to a federation; long polls wait for it."""
     return f"federation:{federation_id}"
 
 
@@ -38,70 +38,69 @@ def _parsed(spec: str) -> FederationSpec:
 
 
 def spec_of(row: FederationRow) -> FederationSpec:
-    """Return what was asked of a federation."""
+    """Return the parsed spec of a federation."""
     return _parsed(row.spec)
 
 
-def find(connection: Connection, who: Who, reference: str, *, lock: bool = False) -> FederationRow:
-    """Return a federation that somebody may see."""
-    row = existing(connection, who.project, reference, lock=lock)
-    may_look(who, row)
+def find(connection: Connection, caller: Who, reference: str, *, lock: bool = False) -> FederationRow:
+    """Return a federation that the caller may see."""
+    row = existing(connection, caller.project, reference, lock=lock)
+    may_view(caller, row)
     return row
 
 
 def find_to_take_part(
-    connection: Connection, who: Who, reference: str, worker: str | None = None, *, lock: bool = False
+    connection: Connection, caller: Who, reference: str, worker: str | None = None, *, lock: bool = False
 ) -> FederationRow:
-    """Return a federation that somebody may take part in.
+    """Return a federation that the caller may take part in.
 
     Args:
-        worker: Under which name; null for what is done under none.
+        worker: Worker name that the request is made under; None if it names none.
     """
-    row = find(connection, who, reference, lock=lock)
-    may_take_part(who, row, worker)
-    if spec_of(row).own_tokens and _is_shared(who):
+    row = find(connection, caller, reference, lock=lock)
+    may_take_part(caller, row, worker)
+    if spec_of(row).own_tokens and _is_shared(caller):
         raise ForbiddenError(
-            f"Each worker of {row.id} has a token of its own, and this is not one of them.",
-            hint=f"`tunefleet federation token {row.id} --for NAME` makes it, for the federation's owner.",
+            f"Each worker of {row.id} needs a token of its own, and this is not one of them.",
+            hint=f"`tunefleet federation token {row.id} --for NAME` creates one for the federation's owner.",
         )
     return row
 
 
-def find_to_close(connection: Connection, who: Who, reference: str) -> FederationRow:
+def find_to_close(connection: Connection, caller: Who, reference: str) -> FederationRow:
     """Return a federation, locked, for a caller that may close its rounds."""
-    row = find(connection, who, reference, lock=True)
-    may_take_part(who, row)
-    if only_worker(who) is not None or (spec_of(row).own_tokens and _is_shared(who)):
+    row = find(connection, caller, reference, lock=True)
+    may_take_part(caller, row)
+    if only_worker(caller) is not None or (spec_of(row).own_tokens and _is_shared(caller)):
         raise ForbiddenError(
-            f"This token does not close rounds of {row.id}: a round has the updates of all workers.",
-            hint=f"Use a key of {row.owner}, who owns {row.id}, or wait: a round closes when its updates are there, or "
-            "at its deadline.",
+            f"This token cannot close rounds of {row.id}: a round has the updates of all workers.",
+            hint=f"Use a key of {row.owner}, who owns {row.id}, or wait: a round closes when all updates have arrived, "
+            "or at its deadline.",
         )
     return row
 
 
-def sees(who: Who, row: FederationRow, worker: str) -> bool:
-    """Whether somebody may read what a worker has sent, and what became of it.
+def may_read_updates(caller: Who, row: FederationRow, worker: str) -> bool:
+    """Whether the caller may read a worker's updates.
 
-    A worker's own token reads that worker's. Where each worker has one, the token and the keys that several workers may
-    have read nobody's.
+    A worker's own token reads those of that worker. With `own_tokens`, the shared token and worker keys read none.
     """
-    mine = only_worker(who)
-    return mine == worker if mine is not None else not (spec_of(row).own_tokens and _is_shared(who))
+    mine = only_worker(caller)
+    return mine == worker if mine is not None else not (spec_of(row).own_tokens and _is_shared(caller))
 
 
-def sees_all(who: Who, row: FederationRow) -> bool:
-    """Whether somebody may read what each worker has sent."""
-    return only_worker(who) is None and sees(who, row, "")
+def may_read_all_updates(caller: Who, row: FederationRow) -> bool:
+    """Whether the caller may read the updates of all workers."""
+    return only_worker(caller) is None and may_read_updates(caller, row, "")
 
 
-def _is_shared(who: Who) -> bool:
-    """Whether several workers may have the same key or token."""
-    return who.worker is None if isinstance(who, FederationActor) else who.role == "worker"
+def _is_shared(caller: Who) -> bool:
+    """Whether several workers may share the caller's key or token."""
+    return caller.worker is None if isinstance(caller, FederationActor) else caller.role == "worker"
 
 
 def existing(connection: Connection, project: str, reference: str, *, lock: bool = False) -> FederationRow:
-    """Return a federation, whoever asks; `find` says whether they may see it."""
+    """Return a federation without an access check; `find` adds one."""
     row = federations.find(connection, project, reference, lock=lock)
     if row is None:
         raise NotFoundError(f"There is no federation {reference}.", hint="`tunefleet federation ls` lists them.")
@@ -109,14 +108,14 @@ def existing(connection: Connection, project: str, reference: str, *, lock: bool
 
 
 def how_to_start(row: FederationRow) -> str | None:
-    """Return the hint for a federation that does not run; null if it has ended, since it never runs again."""
+    """Return the hint for a federation that is not running; None if it has ended, because it cannot be restarted."""
     if FederationStatus(row.status).final:
         return None
-    return f"`tunefleet federation start {row.id}` lets it run."
+    return f"Start it with `tunefleet federation start {row.id}`."
 
 
 def locked(connection: Connection, row: FederationRow) -> FederationRow:
-    """Return a federation as it is now, and keep others from changing it before the end of this transaction."""
+    """Reload a federation's row and lock it until the end of the transaction."""
     found = federations.by_seq(connection, row.seq, lock=True)
     if found is None:
         raise NotFoundError(f"The federation {row.id} was removed.")
@@ -124,10 +123,10 @@ def locked(connection: Connection, row: FederationRow) -> FederationRow:
 
 
 def move(connection: Connection, row: FederationRow, target: FederationStatus, now: float) -> FederationRow:
-    """Change the status of a federation, and tell of it.
+    """Change the status of a federation, and publish an event.
 
     Raises:
-        IllegalTransition: If the lifecycle has no such change.
+        IllegalTransition: If the lifecycle does not allow the change.
     """
     lifecycle.move(FederationStatus(row.status), target)
     changes: dict[str, Any] = {"status": target.value}
@@ -137,17 +136,17 @@ def move(connection: Connection, row: FederationRow, target: FederationStatus, n
         changes["finished_at"] = now
     federations.change(connection, row.seq, changes)
     moved = row._replace(**changes)
-    tell(connection, moved, f"federation.{target.value}", now)
+    publish_event(connection, moved, f"federation.{target.value}", now)
     return moved
 
 
-def tell(
+def publish_event(
     connection: Connection, row: FederationRow, kind: str, now: float, *, is_due: bool = True, **data: Any
 ) -> None:
-    """Append an event of a federation, and wake who waits for news of it.
+    """Append an event of a federation, and notify its subscribers.
 
     Args:
-        kind: What happened, such as `federation.version`.
+        kind: Event name, such as `federation.version`.
     """
     about = {"federation": row.id, "number": row.seq, **data}
     events.append(connection, [Event(kind, now, data=about, project=row.project, federation_seq=row.seq)])

@@ -1,4 +1,4 @@
-"""Federations that training tasks make: begun with the parts of a task, ended with the task."""
+"""Federations of training tasks: started with the shards of a task, ended with the task."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ from tunefleet.schemas.worker_link import FederatedPart
 from tunefleet.spec.options.federation_options import FederationSpec
 from tunefleet.spec.tasks.federated_training import FederatedTrainingSpec
 
-_MARK: Final = '"federation"'
+_FEDERATION_KEY: Final = '"federation"'
 
 
 def make(connection: Connection, task: TaskRow, spec: Mapping[str, Any], now: float) -> FederationRow:
-    """Make and start the federation of a task whose parts were just stored."""
+    """Create and start the federation of a task whose shards were just stored."""
     wanted = FederatedTrainingSpec.model_validate(dict(spec))
     made = FederationSpec(
         name=task.name,
@@ -44,17 +44,17 @@ def make(connection: Connection, task: TaskRow, spec: Mapping[str, Any], now: fl
 
 
 def part_ended(connection: Connection, row: FederationRow, parts: Sequence[TaskRow], now: float) -> TaskRow | None:
-    """Go on without parts that are over."""
+    """Continue without failed shards; return the one that ends the task if too few are left."""
     if not FederationStatus(row.status).final:
-        bad = [part for part in parts if part.status in {TaskStatus.FAILED, TaskStatus.CANCELLED}]
-        if len(parts) - len(bad) < spec_of(row).min_workers:
-            return next((part for part in bad if part.status == TaskStatus.FAILED), bad[0])
+        lost = [part for part in parts if part.status in {TaskStatus.FAILED, TaskStatus.CANCELLED}]
+        if len(parts) - len(lost) < spec_of(row).min_workers:
+            return next((part for part in lost if part.status == TaskStatus.FAILED), lost[0])
         rounds.tick(connection, row.seq, now)
     return None
 
 
 def end_with(connection: Connection, ended: Sequence[TaskRow], now: float) -> None:
-    """Cancel the federations of tasks that have ended and whose federations have not."""
+    """Cancel the unfinished federations of tasks that have ended."""
     for row in federations.of_tasks(connection, [task.seq for task in ended], lock=True).values():
         if not FederationStatus(row.status).final:
             cancelled = move(connection, row, FederationStatus.CANCELLED, now)
@@ -62,25 +62,26 @@ def end_with(connection: Connection, ended: Sequence[TaskRow], now: float) -> No
 
 
 def read_by(connection: Connection, rows: Sequence[TaskRow]) -> dict[int, str]:
-    """Return which of these tasks have a federation with a version that a task reads which has not ended."""
+    """Return the tasks with a federation version that an unfinished task reads, with that task's id."""
     made = federations.of_tasks(connection, [row.seq for row in rows])
     found = federations.readers(connection, [each.seq for each in made.values()])
     return {seq: found[each.seq] for seq, each in made.items() if each.seq in found}
 
 
 def remove_with(connection: Connection, removed: Sequence[TaskRow], now: float) -> None:
-    """Forget the federations of tasks that are removed; one that still runs is cancelled first."""
+    """Delete the federations of removed tasks; a running one is cancelled first."""
     end_with(connection, removed, now)
     for row in federations.of_tasks(connection, [task.seq for task in removed], lock=True).values():
         deletion.forget(connection, row)
 
 
 def for_offers(connection: Connection, offers: Sequence[OfferRow], secret: bytes) -> dict[str, FederatedPart]:
-    """Return what the parts among some offers need to take part, by task."""
+    """Return the participant settings for the federated shards among some offers, by task id."""
     attempts = {
         offer.task_id: offer.number
         for offer in offers
-        if _MARK in offer.spec and orjson.loads(offer.spec).get("federation")
+        # The substring test avoids parsing the specs of all other tasks.
+        if _FEDERATION_KEY in offer.spec and orjson.loads(offer.spec).get("federation")
     }
     if not attempts:
         return {}

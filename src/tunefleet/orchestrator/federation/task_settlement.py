@@ -1,7 +1,6 @@
-"""End training tasks whose federation is over: the newest version becomes the task's adapter.
+"""Finish training tasks whose federation has ended: the newest version becomes the task's adapter.
 
-What is to be done is read from the tasks and federations themselves, so that a server that was killed meanwhile begins
-again.
+Pending work is derived from the tasks and federations, so that a restarted server resumes it.
 """
 
 from __future__ import annotations
@@ -35,18 +34,21 @@ from tunefleet.orchestrator.workflows import fan_out, part_results
 from tunefleet.schemas.api import FileEntry
 from tunefleet.schemas.compat.task_results import ARCHIVE_KIND, SINGLE_FILE
 
-# Time between two looks, if nothing says that there is something to do.
+# Interval between scans without a notification.
 SWEEP_S: Final = 60.0
 PRODUCT: Final = "final_lora"
 ARCHIVE: Final = f"{PRODUCT}.tar.gz"
-_LOST: Final = tuple(f"{PRODUCT}_{key}" for key in ("path", "archive", "archive_path", "archive_url", "archive_bytes"))
-"""What a part says of its own adapter."""
+# Result keys that describe a shard's own adapter.
+_SHARD_ONLY_KEYS: Final = tuple(
+    f"{PRODUCT}_{key}" for key in ("path", "archive", "archive_path", "archive_url", "archive_bytes")
+)
 
 
 async def run_once(core: Core) -> None:
-    """End every task whose federation is over, or was cancelled."""
+    """Finish every task whose federation has ended or was cancelled."""
     for seq in await core.read(federations.unsettled):
         version = await core.read(partial(_newest_version, seq=seq))
+        # Packing takes long: outside the transaction, which only records the archive.
         if version is not None:
             await with_archive(core, version)
         await core.write(partial(_settle, core=core, seq=seq, now=core.clock.wall()))
@@ -73,7 +75,7 @@ def _settle(connection: Connection, *, core: Core, seq: int, now: float) -> None
 def _ended(
     connection: Connection, core: Core, row: TaskRow, federation: FederationRow, parts: Sequence[TaskRow], now: float
 ) -> Move | None:
-    """Return how a task ends; null if its version has no archive any more: it was rolled back since one was made."""
+    """Return a task's final transition; None if its newest version has no archive yet, after a rollback."""
     version = federation_versions.get(connection, federation.seq, federation.version)
     if version is None:
         least = spec_of(federation).min_workers
@@ -81,6 +83,7 @@ def _ended(
         return Move(row, TaskReason.CRASHED, changes={"error": error})
     results = fan_out.results_of(connection, parts)
     packed, base = archive_of(version), _base(results, parts)
+    # A rollback since the archive was made: the next run makes the archive of the new version first.
     if base is not None and packed is None:
         return None
     found = _result(row, federation, version, parts, results)
@@ -102,7 +105,7 @@ def _ended(
 
 
 def _base(results: Sequence[Mapping[str, Any]], parts: Sequence[TaskRow]) -> str | None:
-    """Return the address of the server as a worker knows it that was to pack its part's adapter; null if none was."""
+    """Return the server's base URL as seen by a worker that packed its adapter; None if no shard had to."""
     found = (
         signed_urls.base_of(result.get(f"{PRODUCT}_archive_url"), part.id)
         for result, part in zip(results, parts, strict=True)
@@ -119,15 +122,15 @@ def _publish(
     about: Mapping[str, Any],
     now: float,
 ) -> None:
-    """Give a task files that are stored."""
+    """Publish stored files as an artifact of a task."""
     values = {
         "id": new_id("art"), "project": row.project, "name": name, "kind": kind, "digest": manifest_digest(files),
         "size_bytes": sum(each.size_bytes for each in files), "file_count": len(files), "task_id": row.id,
         "attempt_id": None, "owner": row.owner, "created_at": now, "metadata": orjson.dumps(about).decode(),
     }  # fmt: skip
     artifacts.insert_one(connection, values, [(each.path, each.digest, each.size_bytes) for each in files])
-    told = {key: values[key] for key in ("id", "name", "kind", "digest", "size_bytes")}
-    events.append(connection, [events.of_task(row, "artifact.published", now, told)])
+    data = {key: values[key] for key in ("id", "name", "kind", "digest", "size_bytes")}
+    events.append(connection, [events.of_task(row, "artifact.published", now, data)])
 
 
 def _result(
@@ -137,9 +140,9 @@ def _result(
     parts: Sequence[TaskRow],
     results: Sequence[Mapping[str, Any]],
 ) -> dict[str, Any]:
-    """Return what a federated training has found: what its parts agree on, and of each what it did."""
+    """Return the result of a federated training run: the values that all shards share, and a summary of each."""
     done = [result for part, result in zip(parts, results, strict=True) if part.status == TaskStatus.COMPLETED]
-    agreed = {key: value for key, value in part_results.merge(done).items() if key not in _LOST}
+    agreed = {key: value for key, value in part_results.merge(done).items() if key not in _SHARD_ONLY_KEYS}
     rows = [result.get("dataset_size") for result in done]
     summary: dict[str, Any] = orjson.loads(version.summary)
     return {
@@ -148,7 +151,7 @@ def _result(
         "training_successful": True,
         "error_message": None,
         "dataset_size": sum(rows) if rows and all(isinstance(each, int) for each in rows) else None,
-        **dict.fromkeys(_LOST),
+        **dict.fromkeys(_SHARD_ONLY_KEYS),
         f"{PRODUCT}_archive_uploaded": False,
         "federation": {
             "id": federation.id,

@@ -1,4 +1,4 @@
-"""The `.tar.gz` of a version: made when somebody wants it, once; most workers fetch the weights alone."""
+"""The `.tar.gz` of a version: built once, on first request; most workers download only the weights."""
 
 from __future__ import annotations
 
@@ -26,20 +26,18 @@ from tunefleet.schemas.api import FileEntry
 
 ARCHIVE: Final = "adapter.tar.gz"
 _BLOCK: Final = 1 << 20
-_STORED: Final = 0
-"""Weights hardly shrink: squeezing them would take longer than averaging them."""
+# gzip level 0: weights hardly compress, and compressing them would take longer than averaging them.
+_NO_COMPRESSION: Final = 0
 
 
 async def with_archive(core: Core, row: VersionRow) -> tuple[VersionRow, FileEntry]:
-    """Return a version with its archive, which is made first if nobody has asked for it before.
-
-    Who asks meanwhile waits for the one who makes it. Two servers may make it both, and it is the same.
-    """
+    """Return a version with its archive, which is built on the first request."""
+    # Concurrent requests on this server wait for one build. Two servers may both build it: the result is identical.
     found = archive_of(row)
     if found is not None:
         return row, found
     async with core.archiving.setdefault((row.federation_seq, row.version), asyncio.Lock()):
-        row = await core.read(partial(_again, row=row))
+        row = await core.read(partial(_reload, row=row))
         if (found := archive_of(row)) is None:
             entries = [FileEntry(path=path, digest=d, size_bytes=size) for path, d, size in orjson.loads(row.files)]
             made = await asyncio.to_thread(archived, core.blobs, entries)
@@ -48,13 +46,13 @@ async def with_archive(core: Core, row: VersionRow) -> tuple[VersionRow, FileEnt
 
 
 def archive_of(row: VersionRow) -> FileEntry | None:
-    """Return the archive of a version; null if it was not made yet."""
+    """Return the archive of a version; None if it was not built yet."""
     if row.archive_digest is None or row.archive_size_bytes is None:
         return None
     return FileEntry(path=ARCHIVE, digest=row.archive_digest, size_bytes=row.archive_size_bytes)
 
 
-def _again(connection: Connection, row: VersionRow) -> VersionRow:
+def _reload(connection: Connection, row: VersionRow) -> VersionRow:
     found = federation_versions.get(connection, row.federation_seq, row.version)
     if found is None:
         raise NotFoundError(f"Version {row.version} was removed.")
@@ -63,7 +61,7 @@ def _again(connection: Connection, row: VersionRow) -> VersionRow:
 
 def _record(connection: Connection, *, core: Core, row: VersionRow, made: FileEntry) -> tuple[VersionRow, FileEntry]:
     federation = federations.by_seq(connection, row.federation_seq, lock=True)
-    row = _again(connection, row)
+    row = _reload(connection, row)
     found = archive_of(row)
     if federation is None or found is not None:
         return row, found or made
@@ -75,20 +73,20 @@ def _record(connection: Connection, *, core: Core, row: VersionRow, made: FileEn
 def keep_archive(
     connection: Connection, blobs: BlobStore, federation: FederationRow, made: FileEntry, now: float
 ) -> None:
-    """Record the file of an archive; whoever calls pins it."""
-    # Files are deleted in this thread only, so that it cannot go between this look and the commit.
+    """Record the file of an archive; the caller pins it."""
+    # Files are deleted in the writer thread only, which runs this: none can vanish between this check and the commit.
     if not blobs.has(made.digest):
-        raise StoreError(f"An archive of {federation.id} was collected; it is made again.", hint="Ask again.")
+        raise StoreError(f"An archive of {federation.id} was garbage collected; it will be built again.", hint="Retry.")
     size_bytes = made.size_bytes
     capacity.add(connection, blobs, made.digest, size_bytes)
     artifacts.add_blob(connection, project=federation.project, digest=made.digest, size_bytes=size_bytes, at=now)
 
 
 def archived(blobs: BlobStore, entries: Sequence[FileEntry]) -> FileEntry:
-    """Put files of the store into one `.tar.gz`, at its root; the same files make the same archive."""
+    """Pack stored files into one `.tar.gz`, at its root; the output is deterministic."""
     with Intake(blobs) as intake:
         with (
-            gzip.GzipFile("", "wb", _STORED, cast("IO[bytes]", intake), mtime=0) as packed,
+            gzip.GzipFile("", "wb", _NO_COMPRESSION, cast("IO[bytes]", intake), mtime=0) as packed,
             tarfile.TarFile(fileobj=packed, mode="w", copybufsize=_BLOCK, format=tarfile.PAX_FORMAT) as tar,
         ):
             for file in sorted(entries, key=lambda each: each.path):
@@ -100,7 +98,7 @@ def archived(blobs: BlobStore, entries: Sequence[FileEntry]) -> FileEntry:
 
 
 class _Pieces(io.RawIOBase):
-    """A file that comes in pieces."""
+    """A readable file over an iterator of bytes."""
 
     def __init__(self, pieces: Iterator[bytes]) -> None:
         self._pieces = pieces

@@ -1,7 +1,7 @@
-"""Publish what a round has made: artifact, version, event and callbacks, all or nothing, and once.
+"""Publish the result of a round: artifact, version, event and callbacks, exactly once.
 
-It is one transaction that only whoever holds the round can commit. The archive is made when somebody asks for it; only
-callbacks, which say its digest, want it before.
+One transaction, which only the round's lease holder can commit. The archive is built on first request, or here if there
+are callbacks: they contain its digest.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ from tunefleet.db.repositories import artifacts
 from tunefleet.lifecycle.round import RoundReason
 from tunefleet.orchestrator.context import Core
 from tunefleet.orchestrator.federation import adapter_files, aggregation, rounds, webhooks
-from tunefleet.orchestrator.federation.aggregation import Made, Work
-from tunefleet.orchestrator.federation.status import FOREVER, spec_of, tell
+from tunefleet.orchestrator.federation.aggregation import AggregationInput, AggregationResult
+from tunefleet.orchestrator.federation.status import FOREVER, publish_event, spec_of
 from tunefleet.orchestrator.federation.version_archives import archived, keep_archive
 from tunefleet.orchestrator.ids import new_id
 from tunefleet.schemas.api import FileEntry
@@ -37,46 +37,54 @@ from tunefleet.schemas.notify import ToldVersion
 KIND: Final = "adapter"
 
 
-async def run(core: Core, work: Work, holder: str) -> VersionRow | None:
-    """Publish what a round has made.
+async def run(core: Core, work: AggregationInput, holder: str) -> VersionRow | None:
+    """Publish the stored result of a round.
 
     Raises:
-        TunefleetError: If the store does not answer, or has no room.
+        TunefleetError: If the store does not answer or is full.
     """
-    assert work.round.result is not None, "a round that is published has a result"
-    made = Made.load(work.round.result)
-    archive = await _told_archive(core, work, made)
+    assert work.round.result is not None, "an aggregated round has a result"
+    made = AggregationResult.load(work.round.result)
+    archive = await _archive_for_callbacks(core, work, made)
     return await core.write(partial(_publish, core=core, work=work, made=made, archive=archive, holder=holder))
 
 
-async def at_once(core: Core, work: Work, made: Made, holder: str) -> VersionRow | None:
-    """Store what a round has made, and publish it in the same transaction; returns and raises as `run` does."""
-    archive = await _told_archive(core, work, made)
+async def store_and_publish(
+    core: Core, work: AggregationInput, made: AggregationResult, holder: str
+) -> VersionRow | None:
+    """Store the result of a round and publish it in the same transaction; returns and raises what `run` does."""
+    archive = await _archive_for_callbacks(core, work, made)
 
     def operation(connection: Connection) -> VersionRow | None:
         now = core.clock.wall()
         moved = aggregation.store(connection, blobs=core.blobs, work=work, made=made, holder=holder, now=now)
         if moved is None:
             return None
-        there = replace(work, round=moved)
-        return _publish(connection, core=core, work=there, made=made, archive=archive, holder=holder)
+        aggregated = replace(work, round=moved)
+        return _publish(connection, core=core, work=aggregated, made=made, archive=archive, holder=holder)
 
     return await core.write(operation)
 
 
-async def _told_archive(core: Core, work: Work, made: Made) -> FileEntry | None:
-    """Return the archive if callbacks will tell of it: then it is made before."""
-    told = await core.read(partial(webhooks.are_wanted, row=work.federation))
-    return await asyncio.to_thread(archived, core.blobs, made.files) if told else None
+async def _archive_for_callbacks(core: Core, work: AggregationInput, made: AggregationResult) -> FileEntry | None:
+    """Build the archive if there are callbacks, which contain its digest."""
+    has_callbacks = await core.read(partial(webhooks.are_wanted, row=work.federation))
+    return await asyncio.to_thread(archived, core.blobs, made.files) if has_callbacks else None
 
 
 def topic(federation_id: str) -> str:
-    """Return what is notified when a federation has a new version: whoever waits for one need not hear of the rest."""
+    """Return the topic of a federation's new versions, separate so that other changes do not wake its pollers."""
     return f"federation-versions:{federation_id}"
 
 
 def _publish(
-    connection: Connection, *, core: Core, work: Work, made: Made, archive: FileEntry | None, holder: str
+    connection: Connection,
+    *,
+    core: Core,
+    work: AggregationInput,
+    made: AggregationResult,
+    archive: FileEntry | None,
+    holder: str,
 ) -> VersionRow | None:
     now = core.clock.wall()
     row = federations.by_seq(connection, work.federation.seq, lock=True)
@@ -113,29 +121,29 @@ def announced(
     *,
     took_s: float | None = None,
 ) -> None:
-    """Tell of a version that was just stored: by an event, and by callbacks.
+    """Announce a version that was just stored, by an event and by callbacks.
 
     Args:
-        took_s: How long its round was open; null if no round has made it.
+        took_s: How long its round was open, in seconds; None if it is not from a round.
     """
     model = next(digest for path, digest, _ in orjson.loads(version.files) if path == ADAPTER_FILE)
-    news = {
+    version_data = {
         "version": version.version, "round": version.round, "equals": version.equals, "sha256": model,
         "archive_sha256": version.archive_digest, "contributors": orjson.loads(version.summary)["contributors"],
     }  # fmt: skip
     of_round: dict[str, Any] = {} if took_s is None else {"took_s": took_s}
-    tell(connection, row, "federation.version", now, **news, **of_round)
+    publish_event(connection, row, "federation.version", now, **version_data, **of_round)
     wake(connection, topic(row.id))
-    told = ToldVersion(id=row.id, number=row.seq, name=row.name, **news)
-    webhooks.announce(connection, row, told, now, base_url=core.settings.public_base_url)
+    payload = ToldVersion(id=row.id, number=row.seq, name=row.name, **version_data)
+    webhooks.announce(connection, row, payload, now, base_url=core.settings.public_base_url)
 
 
 def _version(
     connection: Connection,
     row: FederationRow,
     number: int,
-    work: Work,
-    made: Made,
+    work: AggregationInput,
+    made: AggregationResult,
     archive: FileEntry | None,
     now: float,
 ) -> VersionRow:
@@ -161,7 +169,7 @@ def _version(
 def _contributions(
     connection: Connection, updates: Sequence[UpdateRow], report: dict[str, Any], now: float
 ) -> list[Contribution]:
-    """Settle the updates of a round, and return what each gave."""
+    """Settle the updates of a round, and return each contribution."""
     weights, excluded, norms = report["weights"], report["excluded"], report["norms"]
     outcomes = [(each.seq, float(weights.get(each.worker, 0.0)), excluded.get(each.worker)) for each in updates]
     federation_updates.settle(connection, outcomes, state=AGGREGATED, now=now)
@@ -176,8 +184,10 @@ def _contributions(
     ]  # fmt: skip
 
 
-def _refused(connection: Connection, row: FederationRow, work: Work, report: dict[str, Any]) -> list[Refusal]:
-    """Return who wanted to give something, and why it was not taken."""
+def _refused(
+    connection: Connection, row: FederationRow, work: AggregationInput, report: dict[str, Any]
+) -> list[Refusal]:
+    """Return the updates that did not count, with the reasons."""
     seqs = {each.worker: each.seq for each in work.updates}
     left_out = [
         Refusal(worker=worker, update=seqs.get(worker), reason=reason) for worker, reason in report["excluded"].items()
@@ -198,7 +208,7 @@ def _summary(contributions: Sequence[Contribution]) -> dict[str, Any]:
 
 
 def _mean(weighted: Iterable[tuple[float, float | None]]) -> float | None:
-    """Return the weighted mean of those losses that are known."""
+    """Return the weighted mean of the known losses; None if none is known."""
     known = [(weight, loss) for weight, loss in weighted if loss is not None]
     total = sum(weight for weight, _ in known)
     return sum(weight * loss for weight, loss in known) / total if total > 0 else None

@@ -1,4 +1,4 @@
-"""Versions of a federation's adapter: list them, wait for the next one, go back to an earlier one."""
+"""Versions of a federation's adapter: list, wait for the next one, roll back."""
 
 from __future__ import annotations
 
@@ -18,25 +18,25 @@ from tunefleet.lifecycle.federation import FederationStatus
 from tunefleet.lifecycle.round import RoundReason
 from tunefleet.orchestrator.context import Core
 from tunefleet.orchestrator.federation import rounds, version_publisher, views, webhooks
-from tunefleet.orchestrator.federation.participants import FederationActor, Who, may_look, may_steer
+from tunefleet.orchestrator.federation.participants import FederationActor, Who, may_manage, may_view
 from tunefleet.orchestrator.federation.status import FOREVER, existing, find
 from tunefleet.orchestrator.federation.version_archives import with_archive
 from tunefleet.orchestrator.views import before, bounded
 from tunefleet.schemas.api import Page
 from tunefleet.schemas.federated import VersionDetail, VersionView
 
-# Who waits for a version looks this often, even if nothing says that there is one: another server may make it.
+# Waiting requests check this often even without a notification: another server may publish the version.
 LOOK_S: Final = 5.0
 
 
 async def list_(
-    core: Core, who: Who, reference: str, *, limit: int = 50, cursor: str | None = None
+    core: Core, caller: Who, reference: str, *, limit: int = 50, cursor: str | None = None
 ) -> Page[VersionView]:
     """Return versions, newest first."""
     start, count = before(cursor), bounded(limit)
 
     def operation(connection: Connection) -> Page[VersionView]:
-        row = find(connection, who, reference)
+        row = find(connection, caller, reference)
         found = federation_versions.page(connection, row.seq, limit=count + 1, before=start)
         shown = tuple(views.version_view(each) for each in found[:count])
         next_cursor = str(shown[-1].version) if len(found) > count else None
@@ -45,23 +45,23 @@ async def list_(
     return await core.read(operation)
 
 
-async def get(core: Core, who: Who, reference: str, version: int) -> VersionDetail:
-    """Return a version with how it came about."""
+async def get(core: Core, caller: Who, reference: str, version: int) -> VersionDetail:
+    """Return a version with its report."""
 
     def operation(connection: Connection) -> VersionDetail:
-        row = find(connection, who, reference)
-        return views.version_detail(version_of(connection, row, version), row, who)
+        row = find(connection, caller, reference)
+        return views.version_detail(version_of(connection, row, version), row, caller)
 
     return await core.read(operation)
 
 
 def version_of(connection: Connection, row: FederationRow, version: int | None = None) -> VersionRow:
-    """Return a version of a federation, by default the newest."""
+    """Return a version of a federation; by default the newest."""
     found = federation_versions.get(connection, row.seq, row.version if version is None else version)
     if found is None and version is None:
         raise NotFoundError(
             f"The federation {row.id} has no version yet.",
-            hint=f"Its first round makes one; `tunefleet federation show {row.id}` says what it waits for.",
+            hint=f"Its first round publishes one; `tunefleet federation show {row.id}` shows what it waits for.",
         )
     if found is None:
         raise NotFoundError(
@@ -71,23 +71,23 @@ def version_of(connection: Connection, row: FederationRow, version: int | None =
     return found
 
 
-async def newest(core: Core, who: Who, reference: str, *, after: int = 0, wait_s: float = 0.0) -> VersionRow | None:
-    """Return the newest version, once it is newer than one that the asker has.
+async def newest(core: Core, caller: Who, reference: str, *, after: int = 0, wait_s: float = 0.0) -> VersionRow | None:
+    """Return the newest version once it is newer than `after`; None if none is published in time.
 
     Args:
-        after: The version that the asker has; 0 for none.
+        after: The version that the caller has; 0 for none.
     """
-    # A token names its federation, and is refused with any other; a key may know this one by its number.
-    if isinstance(who, FederationActor):
-        id_ = who.federation_id
+    # A token contains its federation's id, which saves a read for each poll; a key may refer to it by its number.
+    if isinstance(caller, FederationActor):
+        id_ = caller.federation_id
     else:
-        id_ = (await core.read(partial(find, who=who, reference=reference))).id
+        id_ = (await core.read(partial(find, caller=caller, reference=reference))).id
     end = core.clock.monotonic() + wait_s
     while True:
-        # The version first: what is published during the look ends the wait.
+        # Read the topic's version first, so that a publication during the read ends the wait below.
         seen = core.signals.version(version_publisher.topic(id_))
-        row, found = await _look(core, who.project, reference, seen)
-        may_look(who, row)
+        row, found = await _look(core, caller.project, reference, seen)
+        may_view(caller, row)
         left = end - core.clock.monotonic()
         if row.version > after and found is not None:
             return found
@@ -97,14 +97,14 @@ async def newest(core: Core, who: Who, reference: str, *, after: int = 0, wait_s
 
 
 async def _look(core: Core, project: str, reference: str, seen: int) -> tuple[FederationRow, VersionRow | None]:
-    """Return a federation and its newest version; a crowd that heard of it at the same time looks once."""
+    """Return a federation and its newest version; concurrent pollers share one read."""
     key = project, reference, seen
     look = core.looks.get(key)
     if look is None:
         look = asyncio.ensure_future(core.read(partial(_newest, project=project, reference=reference)))
         core.looks[key] = look
         look.add_done_callback(lambda _: core.looks.pop(key))
-    # Whoever gives up does so for himself alone.
+    # Shielded: a client that disconnects must not cancel the read of the others.
     return await asyncio.shield(look)
 
 
@@ -113,36 +113,36 @@ def _newest(connection: Connection, *, project: str, reference: str) -> tuple[Fe
     return row, federation_versions.get(connection, row.seq, row.version) if row.version else None
 
 
-async def rollback(core: Core, who: Who, reference: str, version: int) -> VersionView:
-    """Make an earlier version the newest one again, as a version of its own: workers look for greater numbers.
+async def rollback(core: Core, caller: Who, reference: str, version: int) -> VersionView:
+    """Publish an earlier version again under a new number: workers look for greater numbers.
 
-    What has come for the open round was trained on what is undone, and is put aside.
+    Updates for the open round are discarded: they were trained on the version that is undone.
 
     Raises:
-        ForbiddenError: If it belongs to somebody else.
-        ConflictError: If it is the newest one already.
+        ForbiddenError: If the federation belongs to another user.
+        ConflictError: If the version is already the newest one.
     """
-    target, told = await core.read(partial(_target, who=who, reference=reference, version=version))
-    if told:
+    target, has_callbacks = await core.read(partial(_target, caller=caller, reference=reference, version=version))
+    if has_callbacks:
         await with_archive(core, target)
-    made = await core.write(partial(_roll_back, core=core, who=who, reference=reference, version=version))
+    made = await core.write(partial(_roll_back, core=core, caller=caller, reference=reference, version=version))
     return views.version_view(made)
 
 
-def _target(connection: Connection, *, who: Who, reference: str, version: int) -> tuple[VersionRow, bool]:
-    row = find(connection, who, reference)
-    may_steer(who, row)
+def _target(connection: Connection, *, caller: Who, reference: str, version: int) -> tuple[VersionRow, bool]:
+    row = find(connection, caller, reference)
+    may_manage(caller, row)
     return version_of(connection, row, version), webhooks.are_wanted(connection, row)
 
 
-def _roll_back(connection: Connection, *, core: Core, who: Who, reference: str, version: int) -> VersionRow:
-    row, now = find(connection, who, reference, lock=True), core.clock.wall()
-    may_steer(who, row)
+def _roll_back(connection: Connection, *, core: Core, caller: Who, reference: str, version: int) -> VersionRow:
+    row, now = find(connection, caller, reference, lock=True), core.clock.wall()
+    may_manage(caller, row)
     target = version_of(connection, row, version)
     if target.version == row.version:
-        raise ConflictError(f"Version {version} is the newest one of {row.id}.")
+        raise ConflictError(f"Version {version} is already the newest one of {row.id}.")
     rounds.abandon(
-        connection, row, RoundReason.ROLLED_BACK, f"The federation went back to version {target.version}.", now
+        connection, row, RoundReason.ROLLED_BACK, f"The federation was rolled back to version {target.version}.", now
     )
     made = target._replace(version=row.version + 1, round=None, equals=target.version, created_at=now)
     federation_versions.insert_one(connection, made)

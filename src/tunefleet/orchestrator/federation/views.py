@@ -1,4 +1,4 @@
-"""Rows of federations as the API shows them."""
+"""API views of federations, rounds, members, updates and versions."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tunefleet.db.repositories import tasks
 from tunefleet.lifecycle.round import RoundStatus
 from tunefleet.orchestrator.federation.participants import Who
 from tunefleet.orchestrator.federation.rounds import participants
-from tunefleet.orchestrator.federation.status import sees, sees_all, spec_of
+from tunefleet.orchestrator.federation.status import may_read_all_updates, may_read_updates, spec_of
 from tunefleet.orchestrator.federation.updates.acceptance import HARMLESS
 from tunefleet.orchestrator.notifications.channels import shown
 from tunefleet.orchestrator.views import maybe_moment, moment
@@ -39,24 +39,24 @@ from tunefleet.schemas.federated import (
 NEWEST_ROUNDS = 10
 
 
-def federation_view(connection: Connection, row: FederationRow, who: Who) -> FederationView:
+def federation_view(connection: Connection, row: FederationRow, caller: Who) -> FederationView:
     """Show a federation in a list."""
-    return FederationView(**_fields(connection, row, who))
+    return FederationView(**_fields(connection, row, caller))
 
 
-def federation_detail(connection: Connection, row: FederationRow, who: Who) -> FederationDetail:
-    """Show all that somebody may know of a federation."""
+def federation_detail(connection: Connection, row: FederationRow, caller: Who) -> FederationDetail:
+    """Show everything about a federation that the caller may see."""
     newest = rounds.newest(connection, row.seq, limit=NEWEST_ROUNDS)
     return FederationDetail(
-        **_fields(connection, row, who),
+        **_fields(connection, row, caller),
         spec=spec_of(row).model_dump(mode="json", exclude_none=True),
         contract=None if row.contract is None else orjson.loads(row.contract),
-        member_list=member_views(connection, row, who),
-        rounds=tuple(round_views(connection, row, newest, who)),
+        member_list=member_views(connection, row, caller),
+        rounds=tuple(round_views(connection, row, newest, caller)),
     )
 
 
-def _fields(connection: Connection, row: FederationRow, who: Who) -> dict[str, Any]:
+def _fields(connection: Connection, row: FederationRow, caller: Who) -> dict[str, Any]:
     spec = spec_of(row)
     current = rounds.get(connection, row.seq, row.round)
     contract = {} if row.contract is None else orjson.loads(row.contract)
@@ -66,7 +66,7 @@ def _fields(connection: Connection, row: FederationRow, who: Who) -> dict[str, A
         "name": row.name,
         "owner": row.owner,
         "status": row.status,
-        "why": None if current is None else round_views(connection, row, [current], who)[0].why,
+        "why": None if current is None else round_views(connection, row, [current], caller)[0].why,
         "base_model": spec.base_model or contract.get("base_model"),
         "strategy": spec.strategy.name,
         "task_id": _task_id(connection, row),
@@ -84,18 +84,18 @@ def _task_id(connection: Connection, row: FederationRow) -> str | None:
     return found[0].id if found else None
 
 
-def round_views(connection: Connection, row: FederationRow, found: Sequence[RoundRow], who: Who) -> list[RoundView]:
-    """Show rounds of a federation; of what was wrong with others' updates, nothing to who may not see them."""
-    tells = sees_all(who, row)
+def round_views(connection: Connection, row: FederationRow, found: Sequence[RoundRow], caller: Who) -> list[RoundView]:
+    """Show rounds of a federation, without the errors of updates that the caller may not see."""
+    shows_errors = may_read_all_updates(caller, row)
     workers = federation_updates.workers_of_rounds(connection, row.seq, [each.number for each in found])
-    return [_round(row, each, workers.get(each.number, []), tells=tells) for each in found]
+    return [_round(row, each, workers.get(each.number, []), shows_errors=shows_errors) for each in found]
 
 
-def _round(row: FederationRow, found: RoundRow, workers: Sequence[str], *, tells: bool) -> RoundView:
+def _round(row: FederationRow, found: RoundRow, workers: Sequence[str], *, shows_errors: bool) -> RoundView:
     return RoundView(
         number=found.number,
         status=cast(Any, found.status),
-        why=_why(row, found, workers, tells=tells),
+        why=_why(row, found, workers, shows_errors=shows_errors),
         participants=participants(found),
         uploaded=tuple(workers),
         version=found.version,
@@ -106,25 +106,25 @@ def _round(row: FederationRow, found: RoundRow, workers: Sequence[str], *, tells
     )
 
 
-def _why(row: FederationRow, found: RoundRow, workers: Sequence[str], *, tells: bool) -> str | None:
+def _why(row: FederationRow, found: RoundRow, workers: Sequence[str], *, shows_errors: bool) -> str | None:
     status = RoundStatus(found.status)
     if status is RoundStatus.SAMPLING:
         return f"The federation is {row.status}."
     if status is not RoundStatus.COLLECTING:
-        again = "It is tried again: " if found.error and not status.final else ""
-        error = found.error if tells or not found.error else "The updates could not be aggregated."
+        again = "Retrying: " if found.error and not status.final else ""
+        error = found.error if shows_errors or not found.error else "The updates could not be aggregated."
         return f"{again}{error}" if error else None
     names, spec = participants(found), spec_of(row)
     wanted = spec.min_workers if names is None else len(names)
-    text = f"{len(workers)} of {wanted} updates are there."
+    text = f"{len(workers)} of {wanted} updates received."
     missing = sorted(set(names or ()) - set(workers))
     if missing and workers:
-        text += f" {', '.join(missing[:5])}{' and others' if len(missing) > 5 else ''} did not upload yet."
+        text += f" Waiting for {', '.join(missing[:5])}{' and others' if len(missing) > 5 else ''}."
     return text if row.status == "running" else f"{text} The federation is {row.status}."
 
 
-def member_views(connection: Connection, row: FederationRow, who: Who) -> tuple[MemberView, ...]:
-    """Show the workers of a federation; of those whose updates the asker may not see, that they are there."""
+def member_views(connection: Connection, row: FederationRow, caller: Who) -> tuple[MemberView, ...]:
+    """Show the workers of a federation; only names and times of those whose updates the caller may not see."""
     refused = {
         worker: why
         for worker, why in federation_updates.refused_last(connection, row.seq).items()
@@ -132,7 +132,7 @@ def member_views(connection: Connection, row: FederationRow, who: Who) -> tuple[
     }
     return tuple(
         member_view(each).model_copy(update={"refused": refused.get(each.worker)})
-        if sees(who, row, each.worker)
+        if may_read_updates(caller, row, each.worker)
         else MemberView(worker=each.worker, joined_at=moment(each.joined_at), seen_at=moment(each.seen_at))
         for each in federations.members(connection, row.seq)
     )
@@ -182,8 +182,8 @@ def version_view(row: VersionRow) -> VersionView:
     return VersionView(**_version(row))
 
 
-def version_detail(row: VersionRow, federation: FederationRow, who: Who) -> VersionDetail:
-    """Show a version with how it came about; of updates that the asker may not see, nothing, nor what compares them."""
+def version_detail(row: VersionRow, federation: FederationRow, caller: Who) -> VersionDetail:
+    """Show a version with its report, without updates that the caller may not see and comparisons with them."""
     files = [VersionFile(path=path, sha256=digest, size_bytes=size) for path, digest, size in orjson.loads(row.files)]
     made = VersionDetail.model_validate(
         {
@@ -193,12 +193,14 @@ def version_detail(row: VersionRow, federation: FederationRow, who: Who) -> Vers
             "files": files,
         }
     )
-    if sees(who, federation, ""):
+    if may_read_updates(caller, federation, ""):
         return made
     return made.model_copy(
         update={
-            "contributions": tuple(each for each in made.contributions if sees(who, federation, each.worker)),
-            "refused": tuple(each for each in made.refused if sees(who, federation, each.worker)),
+            "contributions": tuple(
+                each for each in made.contributions if may_read_updates(caller, federation, each.worker)
+            ),
+            "refused": tuple(each for each in made.refused if may_read_updates(caller, federation, each.worker)),
             "report": {},
         }
     )
@@ -227,7 +229,7 @@ def _version(row: VersionRow) -> dict[str, Any]:
 
 
 def checkpoint_mark(row: VersionRow) -> CheckpointMark:
-    """Show where a version stands, in the upload guide's words."""
+    """Show a version in the upload guide's schema."""
     summary = orjson.loads(row.summary)
     return CheckpointMark(
         step=summary["step"],

@@ -1,1 +1,1 @@
-"""Several servers on one database: who leads, who is there, and which files belong to which database."""
+"""Several servers on one database: leader election, peers, and the pairing of database and file store."""

@@ -1,8 +1,8 @@
-"""Which of several servers on one database leads: election, renewal, and the fence around what a leader writes.
+"""Leader election among servers on one database, with fencing of the leader's writes.
 
-A leader renews its row every second. Whoever sees no renewal for a while on its *own* monotonic clock takes over, with
-the next epoch; a leader that could not renew stops before that. Clocks need not agree, and if two ever take themselves
-for the leader, the fence lets one of them write (decision 031). A server that has its database to itself leads always.
+The leader renews its row every second. A follower that sees no renewal for a while on its *own* monotonic clock takes
+over with the next epoch; a leader that cannot renew steps down before that. Clocks need not agree: if two servers ever
+consider themselves the leader, fencing lets only one of them write (decision 031). A single server always leads.
 """
 
 from __future__ import annotations
@@ -25,28 +25,28 @@ from tunefleet.orchestrator.workers.presence import Fleet
 log = logging.getLogger(__name__)
 
 RENEW_S: Final = 1.0
+# How long a leader leads after the start of its last renewal.
 LEASE_S: Final = 2.5
-"""A leader leads for so long after its last renewal began."""
-# A follower waits for so long for the next renewal; longer than the lease, whenever either of them looks.
+# How long a follower waits for the next renewal: longer than the lease, regardless of when either one polls.
 PATIENCE_S: Final = 3.0
 LOOK_S: Final = 0.5
+# After a gap this long between polls (a suspended process or database) the waiting time starts again.
 _BLIND_S: Final = 2.0
-"""After so long without a look (the process or the database stood still) patience begins anew."""
-_PRESENT_S: Final = 2.0
+_HEARTBEAT_S: Final = 2.0
 _FORGET_S: Final = 3600.0
+# Published when this server has seen a change of leader.
 SEEN: Final = "leader:seen"
-"""Notified once this server knows of another leader."""
 
 
 class TwinError(StoreError):
-    """Another server on the database has this one's name, and was there first."""
+    """Another server on the database has the same id and was there first."""
 
 
 class Election:
-    """One server's part in who leads.
+    """One server's participation in the election.
 
     Args:
-        url: Under which other servers reach it; null if that is not known.
+        url: URL at which other servers reach it; None if not known.
     """
 
     def __init__(self, core: Core, server_id: str, url: str | None) -> None:
@@ -57,36 +57,36 @@ class Election:
             server_id, secrets.token_hex(8), socket.gethostname(), url, tunefleet.__version__, now, renewals=0
         )
         self._since = self._looked_at = self._clock()
-        self._present_at: float | None = None
+        self._heartbeat_at: float | None = None
         self._first = True
         self._replaced: str | None = None
         core.leading.shared, core.leading.server_id = True, server_id
 
     async def run_once(self) -> None:
-        """Renew or look, once; call it again and again."""
+        """Renew the lease or check the leader once; call it in a loop."""
         if self._core.leading.epoch is not None:
             await self._renew()
         else:
             await self._watch()
-        await self._be_present()
+        await self._heartbeat()
 
     @property
     def pause_s(self) -> float:
-        """In how long to look again."""
+        """Seconds until the next call of `run_once`."""
         return LOOK_S if self._core.leading.epoch is None else RENEW_S
 
     async def close(self) -> None:
-        """Give back what this server has, so that another one leads at once."""
+        """Release leadership, so that another server can take over immediately."""
         epoch = self._core.leading.epoch
         if epoch is not None:
-            self.step_down("it stops")
+            self.step_down("shutting down")
             await self._core.write(partial(servers.give_back, epoch=epoch))
         await self._core.write(partial(servers.leave, processes=[self._me.process]))
 
     def step_down(self, why: str) -> None:
-        """Lead no more: what waits here for the leader's word is let go."""
+        """Stop leading, and release everything that waits for the leader here."""
         core = self._core
-        log.warning("This server leads no more: %s (epoch %s).", why, core.leading.epoch)
+        log.warning("This server is no longer the leader: %s (epoch %s).", why, core.leading.epoch)
         core.leading.epoch = None
         self._since = self._clock()
         core.fleet, core.joins = Fleet(), {}
@@ -95,14 +95,14 @@ class Election:
     async def _renew(self) -> None:
         leading, began = self._core.leading, self._clock()
         if began >= leading.until:
-            self.step_down("it could not say in time that it is alive")
+            self.step_down("it could not renew its lease in time")
             return
         assert leading.epoch is not None
         mine = await asyncio.wrap_future(self._core.db.pulse(partial(servers.renew, epoch=leading.epoch)))
         if not mine:
-            self.step_down("another one has taken over")
+            self.step_down("another server has taken over")
         elif self._clock() >= leading.until:
-            self.step_down("it could not say in time that it is alive")
+            self.step_down("it could not renew its lease in time")
         else:
             leading.until = began + LEASE_S
 
@@ -117,7 +117,7 @@ class Election:
                 self._core.signals.notify(SEEN)
         self._looked_at = now
         first, self._first = self._first, False
-        # The folder's lock says that the process of before is gone: nobody has to wait for it.
+        # The lock on the data folder proves that the previous process is gone, so its lease need not expire.
         mine = row.process == self._me.process or (first and row.server_id == self._me.id)
         if row.server_id is None or mine or now - self._since >= PATIENCE_S:
             await self._take(row)
@@ -130,23 +130,23 @@ class Election:
         if taken is None:
             self._since = self._clock()
             return
-        log.info("This server leads now, in epoch %d.", taken.epoch)
+        log.info("This server is the leader now (epoch %d).", taken.epoch)
         core.leading.row, core.leading.epoch, core.leading.until = taken, taken.epoch, began + LEASE_S
-        # Silence is measured anew, by who watches now.
+        # Silence of workers is measured from now: this server has not seen their earlier polls.
         core.fleet = Fleet()
         core.signals.notify_all()
 
-    async def _be_present(self) -> None:
-        """Say that this server is there, and look who else is."""
+    async def _heartbeat(self) -> None:
+        """Update this server's heartbeat, and read those of its peers."""
         now, seen = self._clock(), self._core.leading.seen
-        if self._present_at is not None and now - self._present_at < _PRESENT_S:
+        if self._heartbeat_at is not None and now - self._heartbeat_at < _HEARTBEAT_S:
             return
-        self._present_at = now
+        self._heartbeat_at = now
         replaced = await asyncio.wrap_future(self._core.db.pulse(partial(servers.be_here, row=self._me)))
         if replaced is not None and replaced == self._replaced:
-            # It was there before this one, and has come back: it lives.
+            # The process that this one has replaced wrote again: it is alive.
             raise TwinError(
-                f"Another server is called {self._me.id}, too: one of the two data folders is a copy.",
+                f"Another server has the id {self._me.id} too: one of the two data folders is a copy.",
                 hint="Remove server.id from the folder of this one, and start it again.",
             )
         self._replaced = self._replaced or replaced or self._me.process
@@ -162,7 +162,7 @@ class Election:
 
 
 async def keep_place(election: Election, core: Core, give_up: Callable[[TwinError], None]) -> None:
-    """Take part in the election until the server stops; a database that is away is waited for."""
+    """Participate in the election until the server stops; retries while the database is unreachable."""
     failed = False
     while not core.signals.closed:
         topic = core.signals.version(servers.TOPIC)
@@ -173,6 +173,6 @@ async def keep_place(election: Election, core: Core, give_up: Callable[[TwinErro
             give_up(error)
             return
         except TunefleetError as error:
-            log.log(logging.DEBUG if failed else logging.WARNING, "Who leads is not known: %s", error)
+            log.log(logging.DEBUG if failed else logging.WARNING, "The leader is unknown: %s", error)
             failed = True
         await core.signals.wait(servers.TOPIC, election.pause_s, topic)

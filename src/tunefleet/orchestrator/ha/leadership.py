@@ -1,4 +1,4 @@
-"""What a server knows of who leads, and the fence around what a leader writes; `leading` elects one."""
+"""A server's view of the leader, and fencing of the leader's writes; `leader_election` elects one."""
 
 from __future__ import annotations
 
@@ -9,17 +9,18 @@ from dataclasses import dataclass, field
 
 from tunefleet.db.fleet.servers import LeaderRow
 
+# A context variable, so that asyncio tasks started by a leader's loop inherit the epoch.
 _fence: ContextVar[int | None] = ContextVar("tunefleet_epoch", default=None)
 
 
 def fence() -> int | None:
-    """Return the epoch under which the current task writes; null if it writes as any server may."""
+    """Return the epoch that the current asyncio task writes under; None if its writes are not fenced."""
     return _fence.get()
 
 
 @contextmanager
 def fenced(epoch: int | None) -> Iterator[None]:
-    """Let what this block writes, and every task that begins in it, be written only while the epoch lasts."""
+    """Fence the writes of this block, and of tasks started in it: they fail once the epoch has ended."""
     token = _fence.set(epoch)
     try:
         yield
@@ -29,10 +30,10 @@ def fenced(epoch: int | None) -> Iterator[None]:
 
 @dataclass(slots=True)
 class Leading:
-    """What a server knows of who leads.
+    """A server's view of the leader.
 
     Args:
-        epoch: The epoch that this server leads in; null while it follows.
+        epoch: The epoch that this server leads in; None while it follows.
     """
 
     shared: bool = False

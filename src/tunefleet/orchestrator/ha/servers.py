@@ -1,4 +1,4 @@
-"""Who else serves: the servers on this one's database, as this one sees them."""
+"""The servers on this server's database, as seen by this server."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tunefleet.schemas.server_info import PeersView, PeerView
 
 
 async def show(core: Core, actor: Actor) -> PeersView:
-    """Return the servers on the database; one on SQLite is alone, and shows none."""
+    """Return the servers on the database; none on SQLite, which only one server can use."""
     may_read(actor)
     leader, rows = await core.read(_look)
     now = core.clock.monotonic()

@@ -1,12 +1,12 @@
-"""Database, file store and data folder belong together: each has the same mark, from the first start on.
+"""Pairing of database, file store and data folder: each gets the same marker at the first start.
 
     database            meta `files_mark`: a random name
-    file store          a small file that says the name
+    file store          a small file that contains the name
     <data>/database-id  the name
 
-A server with the wrong database, or one that lost its rows, is refused unless a person says that they belong together
-(`--adopt-files`). A mark tells nothing of age: a database that was put back as it was last week knows none of this
-week's files. So what the store has at a start and no row knows stays, until a person deletes it.
+A server with the wrong database, or one that lost its rows, does not start unless the operator confirms the pairing
+(`--adopt-files`). A marker does not show age: a database restored from last week knows none of this week's files. So
+files in the store that no row refers to at a start are kept until a user deletes them.
 """
 
 from __future__ import annotations
@@ -30,24 +30,22 @@ log = logging.getLogger(__name__)
 _META: Final = "files_mark"
 _BEGIN: Final = "The files of the Tunefleet database "
 _NAME: Final = "database-id"
+# Longer than the interval between two heartbeats of a server.
 _LISTEN_S: Final = 3.5
-"""Longer than two signs of life of a server are apart."""
-_ADOPT: Final = (
-    "If this database is the one to go on with, start the server once with --adopt-files: nothing is deleted."
-)
+_ADOPT: Final = "If this is the right database, start the server once with --adopt-files; nothing is deleted."
 
 
 def digest_of(connection: Connection) -> str | None:
-    """Return the digest of the mark; null if there is none."""
+    """Return the digest of the marker; None if there is none."""
     mark = keys.get_meta(connection, _META)
     return None if mark is None else _named(mark)[0]
 
 
 def check(database: Database, name: str, blobs: BlobStore, folder: Path, *, now: float, adopt: bool = False) -> None:
-    """Refuse a database whose files or data folder are another's; blocks.
+    """Check that database, file store and data folder belong together, and pair new ones; blocks.
 
     Raises:
-        StoreError: If they do not belong together, or others serve with files somewhere else.
+        StoreError: If they do not belong together, or other servers use a different file store.
     """
     known = database.read(lambda connection: keys.get_meta(connection, _META)).result()
     noted = _noted(folder)
@@ -65,7 +63,7 @@ def check(database: Database, name: str, blobs: BlobStore, folder: Path, *, now:
 
 
 def require(connection: Connection, name: str, blobs: BlobStore, folder: Path) -> None:
-    """Refuse to look after files that were not paired with a database by a start of a server; changes nothing.
+    """Check that the file store was paired with the database by a server's start; changes nothing.
 
     Raises:
         StoreError: If they do not belong together.
@@ -73,22 +71,22 @@ def require(connection: Connection, name: str, blobs: BlobStore, folder: Path) -
     known, noted = keys.get_meta(connection, _META), _noted(folder)
     if known is None or (noted is not None and noted != known) or not blobs.has(_named(known)[0]):
         raise StoreError(
-            f"The files in {blobs.root} or the bucket named here are not those of {name}: nothing was looked at.",
+            f"The files in {blobs.root} or the bucket named here do not belong to {name}; nothing was done.",
             hint="Check TUNEFLEET_DATABASE_URL, TUNEFLEET_ARTIFACTS and --data; a server pairs them when it starts.",
         )
 
 
 def _pair(database: Database, name: str, blobs: BlobStore, known: str | None, *, adopt: bool) -> str:
-    """Mark the file store as the database's, if it may be; returns the mark."""
+    """Pair the file store with the database if allowed, and return the marker."""
     if known is not None and database.shared and _others_serve(database):
         raise StoreError(
-            f"Other servers on this database keep their files elsewhere than in {blobs.root} or the bucket named here.",
+            f"Other servers on this database use a file store other than {blobs.root} or the bucket named here.",
             hint="Give every server the same bucket in TUNEFLEET_ARTIFACTS, or the same shared folder as `artifacts` "
             "in its data folder.",
         )
     if not adopt and known is not None:
         raise StoreError(
-            f"The files of {name} are not in {blobs.root} or the bucket named here, where this server looks for them.",
+            f"The files of {name} are not in {blobs.root} or the bucket named here.",
             hint=f"Check TUNEFLEET_ARTIFACTS and --data. {_ADOPT}",
         )
     if not adopt and _foreign(database, blobs):
@@ -98,24 +96,24 @@ def _pair(database: Database, name: str, blobs: BlobStore, known: str | None, *,
             hint=f"Check TUNEFLEET_DATABASE_URL, TUNEFLEET_ARTIFACTS and --data. {_ADOPT}",
         )
     made = known or secrets.token_hex(16)
-    # The file comes first: what the database names has been there.
+    # The file is written first, so that a marker in the database always has its file.
     digest, body = _named(made)
     with blobs.append(digest, 0, len(body)) as upload:
         upload.write(body)
         upload.finish()
     if adopt:
-        log.warning("%s and the files in %s belong together from now on.", name, blobs.root)
+        log.warning("Paired %s with the files in %s.", name, blobs.root)
     return database.write(lambda connection: _store(connection, made)).result()
 
 
 def _foreign(database: Database, blobs: BlobStore) -> bool:
-    """Whether there are files, and rows know none of them."""
+    """Whether the store has files, none of which any row refers to."""
     found = [digest for digest, size in blobs.kept_before(float("inf")).items() if not _is_mark(blobs, digest, size)]
     return bool(found) and not database.read(lambda connection: artifacts.known_anywhere(connection, found)).result()
 
 
 def _is_mark(blobs: BlobStore, digest: str, size_bytes: int) -> bool:
-    """Whether a file is a mark: of a database that was marked at this moment, or of one that is gone."""
+    """Whether a file is a marker, of a concurrently started server or of a lost database."""
     return size_bytes == len(_named("0" * 32)[1]) and blobs.read(digest).startswith(_BEGIN.encode())
 
 
@@ -132,7 +130,7 @@ def _noted(folder: Path) -> str | None:
 
 
 def _store(connection: Connection, made: str) -> str:
-    """Store the mark unless another server was faster; returns the one that holds."""
+    """Store the marker unless another server was faster; returns the stored one."""
     known = keys.get_meta(connection, _META)
     if known is None:
         keys.put_meta(connection, _META, made)

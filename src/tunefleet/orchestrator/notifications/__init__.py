@@ -1,5 +1,5 @@
-"""Tell people what happened: channels, the notifications that a transaction owes them, and their delivery.
+"""Notifications to users: channels, subscriptions, messages and their delivery.
 
-What is to be said is written in the transaction that it tells of (`watch`), and sent after it (`courier`), at least
-once and in order. Knows no routes.
+A notification is stored in the transaction of its event (`triggers`) and sent afterwards (`delivery`), at least once,
+and in order.
 """

@@ -1,4 +1,4 @@
-"""The channels of users: make, list, change, test and remove them, and see what was told."""
+"""Notification channels of users: create, list, change, test and remove."""
 
 from __future__ import annotations
 
@@ -21,18 +21,18 @@ from tunefleet.orchestrator.views import moment
 from tunefleet.schemas.notify import ChannelChange, ChannelCreate, ChannelCreated, ChannelTestReply, ChannelView, Told
 from tunefleet.spec.options.notify import MAILTO, OCCASIONS, Format, Occasion, address_fault, format_of
 
-# Of one owner.
+# Per owner.
 MAX_CHANNELS: Final = 50
 _LIST: Final = "`tunefleet notify ls` lists them."
 
 
 async def create(core: Core, actor: Actor, body: ChannelCreate) -> ChannelCreated:
-    """Make a channel; the secret that signs is shown this once.
+    """Create a channel; its signing secret is returned only here.
 
     Raises:
-        InputError: If the address or the secret cannot be used.
-        ConflictError: If there is one with that name, or too many.
-        ForbiddenError: If it is for everyone's tasks, and the actor is no admin.
+        InputError: If the address or the secret is not valid.
+        ConflictError: If the name is taken, or the owner has too many channels.
+        ForbiddenError: If it is for everyone's tasks and the actor is not an admin.
     """
     may_submit(actor)
     if body.everyone:
@@ -57,17 +57,17 @@ async def list_(core: Core, actor: Actor) -> list[ChannelView]:
 
 
 async def get(core: Core, actor: Actor, channel: str) -> ChannelView:
-    """Return a channel by its id, or by its name if it is the actor's."""
+    """Return a channel by id, or by name if it belongs to the actor."""
     may_read(actor)
     return channel_view(await core.read(partial(find, actor=actor, channel=channel)))
 
 
 async def change(core: Core, actor: Actor, channel: str, body: ChannelChange) -> ChannelView:
-    """Change a channel; what waits for it goes to its new address.
+    """Change a channel; pending notifications go to its new address.
 
     Raises:
-        InputError: If the address cannot be used.
-        ForbiddenError: If it is to be for everyone's tasks, and the actor is no admin.
+        InputError: If the address is not valid.
+        ForbiddenError: If it becomes a channel for everyone's tasks and the actor is not an admin.
     """
     may_submit(actor)
     if body.everyone:
@@ -76,7 +76,7 @@ async def change(core: Core, actor: Actor, channel: str, body: ChannelChange) ->
 
 
 async def remove(core: Core, actor: Actor, channel: str) -> None:
-    """Forget a channel; what waits for it is given up."""
+    """Remove a channel, and give up its pending notifications."""
     may_submit(actor)
 
     def operation(connection: Connection) -> None:
@@ -88,23 +88,23 @@ async def remove(core: Core, actor: Actor, channel: str) -> None:
 
 
 async def test(core: Core, actor: Actor, channel: str) -> ChannelTestReply:
-    """Send a message that says that it is a test, now and once, and say how it went."""
+    """Send a test message once, without retries, and return the result."""
     may_submit(actor)
     row = await core.read(partial(_mine, actor=actor, channel=channel))
     now = core.clock.wall()
     wanted = _split(row.events)
-    text = f"This is a test of the channel {row.name}. It is told of: {', '.join(wanted).replace('_', ' ')}."
-    told = Told(
+    text = f"This is a test of the channel {row.name}. Its events: {', '.join(wanted).replace('_', ' ')}."
+    message = Told(
         id=new_id("ntf"),
         event=wanted[0],
         at=moment(now),
         title="This is a test",
         text=text,
-        command="tunefleet notify ls",  # a test is in no log,
+        command="tunefleet notify ls",  # a test has no task to show
     )
     sender = Sender(core.settings)
     try:
-        outcome = await sender.send(told, cast(Format, row.format), row.target, row.secret, now)
+        outcome = await sender.send(message, cast(Format, row.format), row.target, row.secret, now)
     finally:
         sender.close()
     return ChannelTestReply(sent=outcome.error is None, error=outcome.error)
@@ -129,9 +129,9 @@ def channel_view(row: ChannelRow) -> ChannelView:
 def _insert(connection: Connection, *, values: Mapping[str, Any]) -> ChannelRow:
     name, owner, project = values["name"], values["owner"], values["project"]
     if notifications.by_name(connection, name, project=project, owner=owner) is not None:
-        raise ConflictError(f"There is a channel {name} already.", hint=f"Choose another name; {_LIST}")
+        raise ConflictError(f"The channel {name} already exists.", hint=f"Choose another name; {_LIST}")
     if len([row for row in notifications.all_rows(connection) if row.owner == owner]) >= MAX_CHANNELS:
-        raise ConflictError(f"{owner} has {MAX_CHANNELS} channels, and may not have more.", hint="Remove one.")
+        raise ConflictError(f"{owner} has {MAX_CHANNELS} channels, the maximum.", hint="Remove one.")
     return notifications.insert_one(connection, values)
 
 
@@ -146,17 +146,17 @@ def _change(connection: Connection, *, core: Core, actor: Actor, channel: str, b
     values |= {name: int(value) for name in ("everyone", "enabled") if (value := getattr(body, name)) is not None}
     notifications.change(connection, row.id, values)
     if body.enabled is False:
-        notifications.give_up_channel(connection, row.id, "The channel was switched off.")
+        notifications.give_up_channel(connection, row.id, "The channel was disabled.")
     elif (target, format_) != (row.target, row.format):
         notifications.readdress(connection, row.id, target=target, format_=format_, now=core.clock.wall())
         wake(connection, TOPIC)
     changed = notifications.by_id(connection, row.id)
-    assert changed is not None, "it was just there"
+    assert changed is not None, "read in the same transaction"
     return changed
 
 
 def shown(target: str) -> str:
-    """Return an address without what may be a secret in it: of Slack's and Discord's, all but the host is."""
+    """Return an address for display, without secrets: of a webhook URL only scheme and host."""
     if target.lower().startswith(MAILTO):
         return target
     parts = urlsplit(target)
@@ -183,9 +183,9 @@ def _visible(actor: Actor, row: ChannelRow) -> bool:
 
 
 def _check(core: Core, target: str, format_: Format) -> None:
-    fault = address_fault(target, format_)
-    if fault is not None:
-        raise InputError(f"The address {fault}.")
+    problem = address_fault(target, format_)
+    if problem is not None:
+        raise InputError(f"The address {problem}.")
     if format_ == "email":
         try:
             mail_server(core.settings)
@@ -195,9 +195,9 @@ def _check(core: Core, target: str, format_: Format) -> None:
 
 def _secret(given: str | None, format_: Format) -> str | None:
     if given is not None and format_ != "webhook":
-        raise InputError(f"What goes out in the format {format_} is not signed.", hint="Leave the secret out.")
+        raise InputError(f"Messages in the format {format_} are not signed.", hint="Omit the secret.")
     if given is not None and not formats.is_secret(given):
-        raise InputError("The secret cannot be used.", hint="Write whsec_ and base64 of 24 bytes or more.")
+        raise InputError("The secret is not valid.", hint="Use `whsec_` and 24 or more bytes in base64.")
     return (given or formats.new_secret()) if format_ == "webhook" else None
 
 

@@ -1,7 +1,7 @@
-"""Deliver what waits: in order for each place, again and again until it is taken or a day has passed.
+"""Deliver pending notifications: in order per target, with retries for a day.
 
-What waits lies in the store, so that a restart forgets nothing. A try whose outcome could not be stored is repeated:
-everything is delivered at least once, under the same id.
+Pending notifications are in the database and survive a restart. An attempt whose outcome could not be stored is
+repeated: delivery is at least once, under the same id.
 """
 
 from __future__ import annotations
@@ -26,42 +26,42 @@ log = logging.getLogger(__name__)
 FIRST_PAUSE_S: Final = 5.0
 MAX_PAUSE_S: Final = 900.0
 GIVE_UP_S: Final = 86_400.0
+# Minimum number of attempts, also for a notification that has waited for a day because the server was down.
 MIN_TRIES: Final = 5
-"""Even what has waited for a day, while the server was down, is tried so often."""
 KEEP_S: Final = 30 * 86_400.0
+# Due notifications are looked for whenever something changes, and this often otherwise.
 LOOK_S: Final = 60.0
-"""What is due is looked for when something changes; this often even if nothing does."""
-_FORGET_EVERY_S: Final = 3600.0
-_AT_ONCE: Final = 8
+_DELETE_EVERY_S: Final = 3600.0
+_MAX_CONCURRENT: Final = 8
 
 
 def pause_s(tries: int) -> float:
-    """Return how long to wait after so many tries."""
+    """Return the exponential backoff after a number of attempts, in seconds."""
     return min(FIRST_PAUSE_S * 2.0 ** (tries - 1), MAX_PAUSE_S)
 
 
 class Courier:
-    """Delivers the notifications of a server."""
+    """Delivers the pending notifications of a server."""
 
     def __init__(self, core: Core) -> None:
         self._core = core
         self._sender = Sender(core.settings)
         self._lanes: dict[str, asyncio.Task[None]] = {}
-        self._turns = asyncio.Semaphore(_AT_ONCE)
-        self._forgot_at: float | None = None
+        self._slots = asyncio.Semaphore(_MAX_CONCURRENT)
+        self._deleted_at: float | None = None
 
     async def run_once(self) -> None:
-        """Start to deliver what is due, then wait until something else may be."""
+        """Start due deliveries, then wait until another one may be due."""
         signals = self._core.signals
         seen = signals.version(TOPIC)
-        await self._forget()
+        await self._delete_old()
         await signals.wait(TOPIC, await self.start_due(), seen)
 
     async def start_due(self) -> float:
-        """Start to deliver what is due.
+        """Start due deliveries.
 
         Returns:
-            In how many seconds to look again, unless something changes before.
+            Seconds until the next delivery is due.
         """
         lanes = await self._core.read(notifications.lanes)
         now = self._core.clock.wall()
@@ -72,11 +72,11 @@ class Courier:
         return min([LOOK_S, *(next_at - now for next_at in waiting.values() if next_at > now)])
 
     async def drain(self) -> None:
-        """Wait until nothing is being delivered any more."""
+        """Wait until all started deliveries are finished."""
         await asyncio.gather(*self._lanes.values())
 
     async def close(self) -> None:
-        """Stop; what was not taken is delivered after the next start."""
+        """Stop; undelivered notifications are sent after the next start."""
         for task in self._lanes.values():
             task.cancel()
         await asyncio.gather(*self._lanes.values(), return_exceptions=True)
@@ -89,30 +89,28 @@ class Courier:
                 row, secret = await core.read(lambda connection: _next(connection, lane))
                 if row is None or row.next_at > core.clock.wall():
                     return
-                async with self._turns:
-                    told, format_ = Told.model_validate_json(row.body), cast(Format, row.format)
-                    outcome = await self._sender.send(told, format_, row.target, secret, core.clock.wall())
+                async with self._slots:
+                    message, format_ = Told.model_validate_json(row.body), cast(Format, row.format)
+                    outcome = await self._sender.send(message, format_, row.target, secret, core.clock.wall())
                 if outcome.error is not None:
-                    log.warning("The notification %s was not taken: %s", row.id, outcome.error)
+                    log.warning("Notification %s was not delivered: %s", row.id, outcome.error)
                 now = core.clock.wall()
                 await core.write(partial(_settle, row=row, lane=lane, outcome=outcome, now=now))
                 if core.meters is not None:
-                    word = "sent" if outcome.error is None else "failed" if outcome.lasting else "later"
-                    core.meters.notices.labels(format_, word).inc()
+                    label = "sent" if outcome.error is None else "failed" if outcome.permanent else "later"
+                    core.meters.notices.labels(format_, label).inc()
         except Exception:
-            # An address is not for the log.
-            log.exception(
-                "Notifications to %s cannot be delivered now.", lane if lane.startswith("chn-") else "somebody"
-            )
+            # Only channel ids are logged: other lanes are addresses, which may contain secrets.
+            log.exception("Delivery to %s failed unexpectedly.", lane if lane.startswith("chn-") else "an address")
             await asyncio.sleep(FIRST_PAUSE_S)
         finally:
             self._lanes.pop(lane, None)
             core.signals.notify(TOPIC)
 
-    async def _forget(self) -> None:
+    async def _delete_old(self) -> None:
         now = self._core.clock.monotonic()
-        if self._forgot_at is None or now - self._forgot_at >= _FORGET_EVERY_S:
-            self._forgot_at = now
+        if self._deleted_at is None or now - self._deleted_at >= _DELETE_EVERY_S:
+            self._deleted_at = now
             before = self._core.clock.wall() - KEEP_S
             await self._core.write(lambda connection: notifications.delete_before(connection, before))
 
@@ -134,9 +132,9 @@ def _settle(connection: Connection, *, row: NoticeRow, lane: str, outcome: Outco
     next_at = now + max(pause_s(tries), outcome.later_s or 0.0)
     too_late = next_at - row.created_at > GIVE_UP_S and tries >= MIN_TRIES
     failed: dict[str, object] = {"tries": tries, "error": outcome.error, "next_at": next_at}
-    if outcome.lasting or too_late:
+    if outcome.permanent or too_late:
         failed["state"] = "failed"
     notifications.settle(connection, row.seq, failed)
-    if too_late and not outcome.lasting:
-        # Who could not be reached for a day is not tried with each of many by itself.
+    if too_late and not outcome.permanent:
+        # A target that was unreachable for a day is not retried with each of its other old notifications.
         notifications.give_up_lane(connection, lane, now - GIVE_UP_S, outcome.error)

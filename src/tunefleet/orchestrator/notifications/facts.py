@@ -1,4 +1,4 @@
-"""What an event that is told means, and what the store knows of its task, worker or campaign."""
+"""Maps events to notification occasions, and loads their task, worker or campaign."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tunefleet.orchestrator.views import moment
 from tunefleet.schemas.notify import Told, ToldCampaign, ToldTask, ToldWorkflow
 from tunefleet.spec.options.notify import Occasion
 
-# Reasons that are told under their own name.
+# Task reasons that are occasions of their own.
 _OWN_NAME: Final[dict[str, Occasion]] = {
     "out_of_memory": "out_of_memory",
     "stalled": "stalled",
@@ -40,13 +40,13 @@ _PLAIN: Final[dict[str, tuple[Occasion, ...]]] = {
     "campaign.uncancelled": ("failed",),
 }
 _MAX_ERROR: Final = 1000
+# Number of newest points searched for the last loss; some have other values only.
 _NEWEST: Final = 20
-"""How many points are searched for the last loss; some have other values."""
 
 
 def occasions(event: Event) -> tuple[Occasion, ...]:
-    """Return what an event counts as, the most telling first; nothing if nobody is told of such events."""
-    if event.kind.startswith("campaign.") and _told_elsewhere(event):
+    """Return the occasions of an event, the most specific first; empty if it causes no notification."""
+    if event.kind.startswith("campaign.") and _is_duplicate(event):
         return ()
     if event.kind not in {"task.failed", "task.retrying"}:
         return _PLAIN.get(event.kind, ())
@@ -55,18 +55,18 @@ def occasions(event: Event) -> tuple[Occasion, ...]:
     return (*named, "failed") if event.kind == "task.failed" else named
 
 
-def _told_elsewhere(event: Event) -> bool:
-    """Whether another event of a campaign, in the same transaction, says the same and more."""
+def _is_duplicate(event: Event) -> bool:
+    """Whether another event of the campaign, in the same transaction, carries the same information."""
     held = event.kind == "campaign.held"
     return event.data.get("cause") == "budget" if held else bool(event.data.get("held"))
 
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """An event, and the task, the worker or the campaign that it is told of.
+    """An event with its task, worker or campaign.
 
     Args:
-        task: The task; null where it is about a worker or a campaign.
+        task: The task; None if the event is about a worker or a campaign.
     """
 
     event_id: int
@@ -79,12 +79,12 @@ class Case:
 
     @property
     def subject(self) -> str | None:
-        """The id of what may have a document that says who is told of it."""
+        """The id of the task or campaign that may have subscriptions."""
         about = self.task or self.campaign
         return None if about is None else about.id
 
     def told(self, id_: str, occasion: Occasion, base_url: str | None) -> Told:
-        """Return what is said."""
+        """Return the message."""
         event, row = self.event, self.task
         shared: dict[str, Any] = {"id": id_, "event": occasion, "at": moment(event.at)}
         if self.campaign is not None:
@@ -140,17 +140,14 @@ class Case:
 
 
 def cases(connection: Connection, told: Sequence[tuple[int, Event]]) -> list[Case]:
-    """Return what events are to be told of, in their order.
-
-    Parts of a task that was spread are left out: the whole is told.
-    """
+    """Return the cases of events, in order; shards are left out, because their parent task is reported."""
     rows = tasks.by_ids(connection, [event.task_id for _, event in told if event.task_id is not None])
     found = [case for event_id, event in told for case in _of_event(connection, event_id, event, rows)]
     seqs = [case.task.seq for case in found if case.task is not None]
     parts = shards.of_tasks(connection, seqs)
     named = workflows.by_ids(connection, [case.task.workflow_id for case in found if case.task is not None])
     return [
-        case if case.task is None else _whole(connection, case, case.task, named[case.task.workflow_id].name)
+        case if case.task is None else _with_details(connection, case, case.task, named[case.task.workflow_id].name)
         for case in found
         if case.task is None or case.task.seq not in parts
     ]
@@ -172,13 +169,13 @@ def _of_event(connection: Connection, event_id: int, event: Event, rows: dict[st
         yield Case(event_id, event, "")
     else:
         yield Case(event_id, replace(event, project=worker.project), worker.owner)
-    # What is placed anew has an event of its own; what is still open waits for the worker.
+    # Attempts that are still open wait for the worker to return; rescheduled tasks have events of their own.
     waiting = [row.task_id for row in attempts.open_of(connection, event.worker_id or "").values()]
     for row in tasks.by_ids(connection, waiting).values():
         yield Case(event_id, replace(event, project=row.project), row.owner, row)
 
 
-def _whole(connection: Connection, case: Case, row: TaskRow, workflow: str) -> Case:
+def _with_details(connection: Connection, case: Case, row: TaskRow, workflow: str) -> Case:
     trained = row.slot_class == "job" and case.event.data.get("status") != TaskStatus.PENDING
     loss = _loss(connection, row.id) if trained else None
     return Case(case.event_id, case.event, case.owner, row, workflow, loss)

@@ -1,6 +1,6 @@
-"""A notification as each kind of receiver takes it, and its signature; pure.
+"""Payloads of notifications for each kind of receiver, and their signatures. Pure.
 
-A webhook is signed as https://www.standardwebhooks.com describes it, so that its libraries verify it.
+Webhooks are signed as specified by https://www.standardwebhooks.com, so that its libraries can verify them.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ _SUBJECT_MAX: Final = 150
 
 
 def new_secret() -> str:
-    """Return a secret that signs."""
+    """Return a new signing secret."""
     return PREFIX + base64.b64encode(secrets.token_bytes(32)).decode()
 
 
 def is_secret(text: str) -> bool:
-    """Whether a text can be used as a secret that signs."""
+    """Whether a text is a valid signing secret."""
     try:
         return text.startswith(PREFIX) and len(base64.b64decode(text.removeprefix(PREFIX), validate=True)) >= 24
     except (binascii.Error, ValueError):
@@ -45,7 +45,7 @@ def payload(told: Told, format_: Format, secret: str | None, sent_at: float) -> 
     if format_ == "slack":
         return orjson.dumps({"text": slack_text(told)}), headers
     if format_ == "discord":
-        # Names are what users wrote: nobody is mentioned by them.
+        # Task names are user input: they must not mention (ping) Discord users.
         return orjson.dumps({"content": discord_text(told), "allowed_mentions": {"parse": []}}), headers
     body = told.model_dump_json().encode()
     headers |= {"Webhook-Id": told.id, "Webhook-Timestamp": str(int(sent_at)), "Tunefleet-Event": told.event}
@@ -55,7 +55,7 @@ def payload(told: Told, format_: Format, secret: str | None, sent_at: float) -> 
 
 
 def signature(secret: str, id_: str, timestamp: int, body: bytes) -> str:
-    """Return what proves that who knows the secret has sent a body, and when."""
+    """Return the signature of a body and its timestamp."""
     key = base64.b64decode(secret.removeprefix(PREFIX))
     mac = hmac.new(key, f"{id_}.{timestamp}.".encode() + body, hashlib.sha256)
     return "v1," + base64.b64encode(mac.digest()).decode()
@@ -71,9 +71,9 @@ def discord_text(told: Told) -> str:
     """Return a notification in Discord's markup."""
     more = f"`{told.command}`" + (f" · <{told.url}>" if told.url else "")
     head = f"**{_discord(told.title)}**\n"
-    room = _DISCORD_MAX - len(head) - len(more) - 2
+    available = _DISCORD_MAX - len(head) - len(more) - 2
     text = _discord(told.text)
-    return f"{head}{text if len(text) <= room else text[: room - 1] + '…'}\n{more}"
+    return f"{head}{text if len(text) <= available else text[: available - 1] + '…'}\n{more}"
 
 
 def mail(told: Told, target: str, sender: str) -> EmailMessage:
@@ -83,10 +83,10 @@ def mail(told: Told, target: str, sender: str) -> EmailMessage:
     message["From"] = sender
     message["To"] = target[len(MAILTO) :]
     message["Date"] = format_datetime(told.at)
-    # The same at each try: a mailbox that gets it twice can tell.
+    # The same at each attempt, so that a mailbox can detect a duplicate.
     message["Message-ID"] = f"<{told.id}@{sender.rpartition('@')[2].strip('> ') or 'tunefleet'}>"
     message["Auto-Submitted"] = "auto-generated"
-    lines = [told.text, "", f"Look further: {told.command}"]
+    lines = [told.text, "", f"Details: {told.command}"]
     message.set_content("\n".join(lines + ([told.url] if told.url else [])) + "\n")
     return message
 

@@ -1,4 +1,4 @@
-"""What users were told and are to be told, and what became of it."""
+"""Delivered and pending notifications of users."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ async def list_(
     channel: str | None = None,
     states: Sequence[str] | None = None,
 ) -> Page[NotificationView]:
-    """Return what the actor was told or is to be told, newest first; an admin sees it of all owners."""
+    """Return the actor's notifications, newest first; an admin sees those of all owners."""
     may_read(actor)
     start, count = before(cursor), bounded(limit)
 

@@ -1,4 +1,4 @@
-"""What is said of an event, in plain English; pure."""
+"""The texts of notifications. Pure."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from tunefleet.lifecycle.cycle import NEEDS_YOU
 from tunefleet.schemas.notify import ToldTask
 from tunefleet.spec.options.notify import Occasion
 
-_AGAIN: Final = "It is tried again."
+_AGAIN: Final = "It will be retried."
+# Waits below this are given in seconds only.
 _SHORT_S: Final = 120.0
-"""Up to here a wait is given in seconds alone."""
 _REASONS: Final = {
-    "bad_input": "something that its document names cannot be used",
-    "bug": "its code has a fault",
+    "bad_input": "an input named in its workflow file is not valid",
+    "bug": "its code raised an error",
     "crashed": "it crashed",
     "delivery_failed": "its result could not be delivered",
     "disk_full": "the disk is full",
-    "diverged": "its loss is no number any more",
-    "killed": "somebody killed it",
+    "diverged": "its loss diverged",
+    "killed": "it was killed",
     "network": "the network failed",
     "out_of_memory": "it ran out of memory",
     "stalled": "it wrote nothing for too long",
@@ -36,7 +36,7 @@ class Happening:
     """What happened to a task.
 
     Args:
-        silent_s: For how long a stalled job has written nothing, in seconds.
+        silent_s: How long a stalled job has written nothing, in seconds.
     """
 
     occasion: Occasion
@@ -47,14 +47,14 @@ class Happening:
 
     @property
     def title(self) -> str:
-        """It in a few words."""
+        """Title of the notification."""
         task = self.task
         label = task.name if task.name == self.workflow else f"{self.workflow}: {task.name}"
         return f"{label} {_short(self)}"
 
     @property
     def text(self) -> str:
-        """It in sentences."""
+        """Text of the notification, in sentences."""
         task = self.task
         of = "" if task.name == self.workflow else f" of the workflow {self.workflow}"
         sentences = [f"The task {task.name}{of} {_long(self)}"]
@@ -71,20 +71,18 @@ class Happening:
 
     @property
     def command(self) -> str:
-        """How to look further."""
+        """Command that shows details."""
         return f"tunefleet {'logs' if self.kind == 'task.failed' else 'show'} {self.task.id}"
 
 
 def worker_text(worker_id: str) -> tuple[str, str, str]:
     """Return title, text and command for a worker that is lost."""
-    text = (
-        f"The worker {worker_id} does not answer any more. Its tasks are placed anew, unless they are to wait for it."
-    )
+    text = f"The worker {worker_id} no longer answers. Tasks that need not wait for it are rescheduled."
     return f"worker {worker_id} is lost", text, "tunefleet workers ls"
 
 
 def campaign_text(kind: str, name: str, data: Mapping[str, Any]) -> tuple[str, str, str]:
-    """Return title, text and command for what happened to a campaign."""
+    """Return title, text and command for an event of a campaign."""
     show = f"tunefleet campaign show {name}"
     match kind:
         case "campaign.promoted":
@@ -93,35 +91,35 @@ def campaign_text(kind: str, name: str, data: Mapping[str, Any]) -> tuple[str, s
             text = _sentence(f"Version {version} of the model {name} is promoted{why}")
             return f"{name}: version {version} is promoted", text, f"tunefleet models show {name} {version}"
         case "campaign.budget":
-            text = f"What the campaign {name} does next does not fit into its budget. {_sentence(str(data['error']))}"
+            text = f"The next step of the campaign {name} exceeds its budget. {_sentence(str(data['error']))}"
             return f"{name} has reached its budget", text, _command(str(data["error"])) or show
         case "campaign.held":
             text = f"The campaign {name} is held. {_sentence(str(data['reason']))}"
             return f"{name} is held", text, _command(str(data["reason"])) or f"tunefleet campaign retry {name}"
         case "campaign.uncancelled":
             task = f"The task of cycle {data['cycle']} of the campaign {name}"
-            text = f"{task} could not be cancelled, and may go on, and cost something: {_sentence(str(data['error']))}"
-            text = f"{text} That is tried again; end it at its provider if it stays so."
+            text = f"{task} could not be cancelled, and may still cost money: {_sentence(str(data['error']))}"
+            text = f"{text} This is retried; if it keeps failing, cancel the task at its provider."
             return f"{name}: a task could not be cancelled", text, f"tunefleet campaign logs {name}"
-    where = f"Cycle {data.get('cycle')} of the campaign {name} failed at its step {data.get('step')}"
-    text = f"{where}: {_sentence(str(data.get('error')))} The campaign goes on with its next cycle."
+    where = f"Cycle {data.get('cycle')} of the campaign {name} failed in its step {data.get('step')}"
+    text = f"{where}: {_sentence(str(data.get('error')))} The campaign continues with its next cycle."
     return f"{name}: cycle {data.get('cycle')} failed", text, show
 
 
 def _command(text: str) -> str | None:
-    """Return the command in a text that says what a person has to type; null if it is another text."""
+    """Return the command in a text that asks the user to run one; None for another text."""
     return text.split("`", 2)[1] if text.startswith(NEEDS_YOU) else None
 
 
 def spell_until(until: float, now: float) -> str:
-    """Return how long a wait is, and for a longer one until when: `42 s`, or `12 min, until 2026-01-02 03:04 UTC`."""
+    """Return a wait as text, with the end time if it is long: `42 s`, or `12 min, until 2026-01-02 03:04 UTC`."""
     left = until - now
     at = "" if left < _SHORT_S else f", until {datetime.fromtimestamp(until, UTC):%Y-%m-%d %H:%M} UTC"
     return f"{spell(left)}{at}"
 
 
 def spell(seconds: float) -> str:
-    """Return a duration, such as `42 s`, `12 min` or `3 h 5 min`."""
+    """Return a duration as text, such as `42 s`, `12 min` or `3 h 5 min`."""
     whole = max(0, round(seconds))
     if whole < _SHORT_S:
         return f"{whole} s"
@@ -133,17 +131,17 @@ def _short(happening: Happening) -> str:
     task = happening.task
     match happening.kind:
         case "task.completed":
-            return "is done"
+            return "is complete"
         case "task.failed":
             return "failed: out of memory" if task.reason == "out_of_memory" else "failed"
         case "task.paused":
             return "is paused"
         case "task.retrying" if task.reason == "out_of_memory":
-            return "ran out of memory, and is tried again"
+            return "ran out of memory, retrying"
         case "task.retrying" if task.reason == "stalled":
-            return "stalled, and is tried again"
+            return "stalled, retrying"
         case "task.stalled":
-            return "stalls"
+            return "is stalled"
     return "lost its worker"
 
 
@@ -152,16 +150,18 @@ def _long(happening: Happening) -> str:
     why = _REASONS.get(task.reason or "", (task.reason or "").replace("_", " "))
     match happening.kind:
         case "task.completed":
-            return "was stopped early, and is done." if task.reason == "stopped_early" else "is done."
+            return "was stopped early, and is complete." if task.reason == "stopped_early" else "is complete."
         case "task.failed":
             return f"failed: {why}." if why else "failed."
         case "task.paused":
             return "is paused."
         case "task.stalled":
-            for_ = "" if happening.silent_s is None else f" It has been silent for {spell(happening.silent_s)}."
-            return f"writes nothing any more.{for_}"
+            for_ = "" if happening.silent_s is None else f" Its last output was {spell(happening.silent_s)} ago."
+            return f"no longer writes anything.{for_}"
         case "worker.lost":
-            return f"lost its worker: {task.worker_id} does not answer. It waits for it, as its document wants."
+            return (
+                f"lost its worker: {task.worker_id} does not answer. It waits for it, as its workflow file specifies."
+            )
     return f"was interrupted: {why}."
 
 

@@ -1,4 +1,4 @@
-"""Send a notification to where it goes: a web address or, by the server's SMTP, a mailbox. Nothing blocks the loop."""
+"""Send notifications to a URL or, by SMTP, to a mailbox, without blocking the event loop."""
 
 from __future__ import annotations
 
@@ -27,15 +27,16 @@ _THREADS: Final = 4
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """How a try went.
+    """The result of an attempt.
 
     Args:
-        error: Why it failed, in one sentence; null if it was taken.
-        later_s: In how many seconds the receiver wants to be asked again, if it said so.
+        error: Why it failed, in one sentence; None if it was delivered.
+        permanent: Whether a retry would fail the same way.
+        later_s: Seconds after which the receiver asks for a retry (`Retry-After`), if it did.
     """
 
     error: str | None = None
-    lasting: bool = False
+    permanent: bool = False
     later_s: float | None = None
 
 
@@ -46,16 +47,16 @@ class Sender:
         self._settings = settings
         self._reach = Reach(settings.url_allow, who="server")
         self._names = ThreadPoolExecutor(_THREADS, thread_name_prefix="tunefleet-names")
-        # One at a time: a mail server that hangs holds up mail, and nothing else.
+        # A thread of its own: a mail server that hangs blocks only mail.
         self._mails = ThreadPoolExecutor(1, thread_name_prefix="tunefleet-mail")
 
     def close(self) -> None:
-        """Let go of the threads; what they are doing ends by itself."""
+        """Shut down the threads; running work finishes in the background."""
         self._names.shutdown(wait=False, cancel_futures=True)
         self._mails.shutdown(wait=False, cancel_futures=True)
 
     async def send(self, told: Told, format_: Format, target: str, secret: str | None, now: float) -> Outcome:
-        """Try once."""
+        """Send once, without retries."""
         try:
             if format_ == "email":
                 await self._mail(told, target)
@@ -63,12 +64,12 @@ class Sender:
             body, headers = formats.payload(told, format_, secret, now)
             answer = await post(target, body, headers, reach=self._reach, executor=self._names)
         except (ForbiddenError, InputError) as error:
-            return Outcome(scrub(str(error)), lasting=True)
+            return Outcome(scrub(str(error)), permanent=True)
         except TunefleetError as error:
             return Outcome(scrub(str(error)))
         if answer.taken:
             return Outcome()
-        return Outcome(f"{answer.host} answers {answer.status}.", answer.lasting, answer.later_s)
+        return Outcome(f"{answer.host} returned {answer.status}.", answer.lasting, answer.later_s)
 
     async def _mail(self, told: Told, target: str) -> None:
         url = mail_server(self._settings)
@@ -77,12 +78,12 @@ class Sender:
 
 
 def mail_server(settings: ServerSettings) -> SplitResult:
-    """Return the address of the mail server."""
+    """Return the URL of the mail server."""
     if settings.smtp_url is None:
-        raise MachineError("This server sends no mail.", hint="Its operator sets TUNEFLEET_SMTP_URL.")
+        raise MachineError("This server sends no mail.", hint="Ask its operator to set TUNEFLEET_SMTP_URL.")
     url = urlsplit(settings.smtp_url.get_secret_value())
     if url.scheme not in _PORTS or not url.hostname:
-        raise MachineError("TUNEFLEET_SMTP_URL is no address of a mail server.", hint="Write smtp://HOST:587.")
+        raise MachineError("TUNEFLEET_SMTP_URL is not a mail server URL.", hint="Set it to smtp://HOST:587.")
     return url
 
 
@@ -92,12 +93,12 @@ def _deliver(url: SplitResult, message: EmailMessage) -> None:
         with _connected(url, host) as server:
             server.send_message(message)
     except smtplib.SMTPRecipientsRefused as error:
-        code, said = next(iter(error.recipients.values()), (0, b""))
-        raise _refused(host, code, said) from error
+        code, reply = next(iter(error.recipients.values()), (0, b""))
+        raise _refused(host, code, reply) from error
     except smtplib.SMTPResponseException as error:
         raise _refused(host, error.smtp_code, error.smtp_error) from error
     except smtplib.SMTPNotSupportedError as error:
-        raise InputError(f"The mail server {host} cannot do what is needed: {error}.") from error
+        raise InputError(f"The mail server {host} does not support what is needed: {error}.") from error
     except (smtplib.SMTPException, OSError) as error:
         raise UnreachableError(f"The mail server {host} cannot be reached: {error}.") from error
 
@@ -111,6 +112,7 @@ def _connected(url: SplitResult, host: str) -> smtplib.SMTP:
         server = smtplib.SMTP(host, port, timeout=_SMTP_S)
     try:
         server.ehlo()
+        # Without TLS a password is sent only over loopback.
         safe = url.scheme == "smtps" or all(address.is_loopback for address in addresses_of(host, port))
         if url.scheme == "smtp" and server.has_extn("starttls"):
             server.starttls(context=context)
@@ -119,7 +121,7 @@ def _connected(url: SplitResult, host: str) -> smtplib.SMTP:
         if url.username:
             if not safe:
                 raise InputError(
-                    f"The mail server {host} offers no encryption, and gets no password.", hint="Use smtps://."
+                    f"The mail server {host} offers no encryption, so no password is sent.", hint="Use smtps://."
                 )
             server.login(unquote(url.username), unquote(url.password or ""))
     except BaseException:
@@ -128,7 +130,8 @@ def _connected(url: SplitResult, host: str) -> smtplib.SMTP:
     return server
 
 
-def _refused(host: str, code: int, said: bytes | str) -> TunefleetError:
-    text = said.decode(errors="replace") if isinstance(said, bytes) else said
-    sentence = f"The mail server {host} answers {code}: {' '.join(text.split())[:200]}."
+def _refused(host: str, code: int, reply: bytes | str) -> TunefleetError:
+    text = reply.decode(errors="replace") if isinstance(reply, bytes) else reply
+    sentence = f"The mail server {host} returned {code}: {' '.join(text.split())[:200]}."
+    # 5xx is permanent in SMTP; 4xx is worth a retry.
     return InputError(sentence) if code >= 500 else UnreachableError(sentence)

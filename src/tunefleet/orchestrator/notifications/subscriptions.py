@@ -1,4 +1,4 @@
-"""What the documents of tasks want to be told to whom: checked and stored at the submit."""
+"""Notification subscriptions of tasks: validated and stored at submission."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tunefleet.spec.options.notify import MAILTO, NotifySpec, format_of, is_addr
 
 @dataclass(frozen=True, slots=True)
 class Who:
-    """Who submits a document."""
+    """The submitter of a workflow file."""
 
     project: str
     owner: str
@@ -24,9 +24,9 @@ class Who:
 
 
 def faults(connection: Connection, who: Who, told: Iterable[tuple[TaskNode, Sequence[NotifySpec]]]) -> list[Fault]:
-    """Find whom a document names and nobody can tell, each where it stands."""
+    """Return errors for targets that cannot be notified, with their place in the workflow file."""
     found = [fault for node, notify in told for fault in _faults(connection, who, node, notify)]
-    # What all stages share is written once.
+    # Stages that share a `notify` block would repeat the same error.
     return sorted(dict.fromkeys(found), key=lambda fault: (fault.line, fault.column))
 
 
@@ -35,13 +35,13 @@ def _faults(connection: Connection, who: Who, node: TaskNode, notify: Sequence[N
         at = f"notify.{number}.to"
         if is_address(wish.to):
             if wish.to.lower().startswith(MAILTO) and not who.mails:
-                yield node.fault(at, "this server sends no mail", "its operator sets TUNEFLEET_SMTP_URL")
+                yield node.fault(at, "this server sends no mail", "ask its operator to set TUNEFLEET_SMTP_URL")
         elif notifications.by_name(connection, wish.to, project=who.project, owner=who.owner) is None:
-            yield node.fault(at, f"you have no channel {wish.to}", "see `tunefleet notify ls`")
+            yield node.fault(at, f"you have no channel {wish.to}", "`tunefleet notify ls` lists your channels")
 
 
 def store(connection: Connection, told: Iterable[tuple[TaskRow, Sequence[NotifySpec]]]) -> None:
-    """Store what the documents of tasks want."""
+    """Store the subscriptions of tasks."""
     notifications.add_wishes(connection, [wish for row, notify in told for wish in _wishes(connection, row, notify)])
 
 

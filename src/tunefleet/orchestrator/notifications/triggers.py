@@ -1,7 +1,6 @@
-"""Look at the events of each transaction before it is committed, and store whom they are to be told to.
+"""Create notifications from the events of each transaction, before it is committed.
 
-The one place: whatever appends an event, by whichever way, comes by here. While nobody wants to be told anything it
-costs a look at a variable.
+Every appended event passes through here. Without channels and subscriptions the cost is one check of a variable.
 """
 
 from __future__ import annotations
@@ -24,28 +23,28 @@ from tunefleet.spec.options.notify import Occasion
 log = logging.getLogger(__name__)
 
 TOPIC: Final = "notifications"
+# Woken when other people are to be told than before.
 CHANNELS: Final = "channels"
-"""Woken when other people are to be told than before."""
 """Notified when there is something to deliver."""
-# What follows from the end of another task, which was told: channels are spared it, unless a document names them.
+# Consequences of another task's failure, which was already reported: not sent to channels, only to subscriptions.
 _CASCADE: Final = frozenset({"upstream_failed"})
 
 
 @dataclass(frozen=True, slots=True)
 class _Known:
-    """Who wants to be told."""
+    """Enabled channels, and whether there are any subscriptions."""
 
     channels: tuple[ChannelRow, ...]
     wishes: bool
 
     @property
-    def nobody(self) -> bool:
+    def is_empty(self) -> bool:
         return not self.channels and not self.wishes
 
 
 @dataclass(frozen=True, slots=True)
-class _Place:
-    """Where something goes, and under which name."""
+class _Target:
+    """A delivery target, and the occasion of the notification."""
 
     channel_id: str | None
     format: str
@@ -55,10 +54,10 @@ class _Place:
 
 
 class Watch:
-    """Writes notifications for the events of a transaction; used by the writer thread alone.
+    """Writes notifications for the events of a transaction; used only by the writer thread.
 
     Args:
-        base_url: Under which people reach the server; null if that is not known.
+        base_url: Public URL of the server; None if not known.
     """
 
     def __init__(self, base_url: str | None, *, shared_admin: bool = False) -> None:
@@ -68,39 +67,39 @@ class Watch:
         self._forgotten = 0
 
     def forget(self) -> None:
-        """Look for channels anew: another server may have changed them; safe in any thread."""
+        """Invalidate the cache of channels, which another server may have changed; thread-safe."""
         self._forgotten += 1
         self._known = None
 
     def __call__(self, connection: Connection, noted: Sequence[object]) -> None:
-        """Store what the events of a transaction are to be told to whom."""
+        """Store the notifications for the events of a transaction."""
         if any(thing is CHANGED for thing in noted):
             self._known = None
             wake(connection, CHANNELS)
-        known = self._known or self._look(connection)
-        if known.nobody:
+        known = self._known or self._load(connection)
+        if known.is_empty:
             return
         try:
             new = self._notices(connection, known, [thing for thing in noted if isinstance(thing, Event)])
         except Exception:
-            # A fault in what is said must not undo what happened.
-            log.exception("Nobody is told of %d events.", len(noted))
+            # An error here must not roll back the transaction.
+            log.exception("Cannot create notifications for %d events.", len(noted))
             return
         if new:
             notifications.insert_all(connection, new)
             wake(connection, TOPIC)
 
-    def _look(self, connection: Connection) -> _Known:
+    def _load(self, connection: Connection) -> _Known:
         forgotten = self._forgotten
         rows = [row for row in notifications.all_rows(connection) if row.enabled]
         admins = self._admins(connection, {row.project for row in rows if row.everyone})
         usable = tuple(row for row in rows if not row.everyone or (row.project, row.owner) in admins)
         known = _Known(usable, notifications.any_wish(connection))
-        # What was read may be undone with this transaction.
-        after_commit(connection, lambda: self._keep(known, forgotten))
+        # Cached after the commit: a rollback would undo what was read.
+        after_commit(connection, lambda: self._cache(known, forgotten))
         return known
 
-    def _keep(self, known: _Known, forgotten: int) -> None:
+    def _cache(self, known: _Known, forgotten: int) -> None:
         if self._forgotten == forgotten:
             self._known = known
 
@@ -123,43 +122,43 @@ class Watch:
         subjects = [case.subject for case in cases if case.subject is not None]
         wishes = notifications.wishes_of(connection, subjects) if known.wishes else {}
         return [
-            self._notice(case, place)
+            self._notice(case, target)
             for case in cases
-            for place in _places(known, case, wishes.get(case.subject or "", []))
+            for target in _targets(known, case, wishes.get(case.subject or "", []))
         ]
 
-    def _notice(self, case: Case, place: _Place) -> NoticeRow:
+    def _notice(self, case: Case, target: _Target) -> NoticeRow:
         id_ = new_id("ntf")
-        told = case.told(id_, place.occasion, self._base_url)
+        told = case.told(id_, target.occasion, self._base_url)
         task_id = None if case.task is None else case.task.id
         return NoticeRow(
-            id_, case.event.project, place.owner, place.channel_id, place.format, place.target, place.occasion,
+            id_, case.event.project, target.owner, target.channel_id, target.format, target.target, target.occasion,
             case.event_id, task_id, told.model_dump_json(), WAITING, 0, 0.0, case.event.at,
         )  # fmt: skip
 
 
-def _places(known: _Known, case: Case, wishes: Sequence[WishRow]) -> Iterator[_Place]:
-    """Yield where a case is told, each place once."""
-    places: dict[str, _Place] = {}
-    spared = case.event.data.get("reason") in _CASCADE
-    for row in () if spared else known.channels:
+def _targets(known: _Known, case: Case, wishes: Sequence[WishRow]) -> Iterator[_Target]:
+    """Yield the targets of a case, each once."""
+    targets: dict[str, _Target] = {}
+    is_consequence = case.event.data.get("reason") in _CASCADE
+    for row in () if is_consequence else known.channels:
         if row.project == case.event.project and (row.everyone or row.owner == case.owner):
-            _add(places, row.events, case, channel_id=row.id, format=row.format, target=row.target, owner=row.owner)
+            _add(targets, row.events, case, channel_id=row.id, format=row.format, target=row.target, owner=row.owner)
     own = {row.id: row for row in known.channels if row.owner == case.owner and row.project == case.event.project}
     for wish in wishes:
         if wish.channel_id is None:
-            _add(places, wish.events, case, channel_id=None, format=wish.format, target=wish.target, owner=case.owner)
+            _add(targets, wish.events, case, channel_id=None, format=wish.format, target=wish.target, owner=case.owner)
         elif (found := own.get(wish.channel_id)) is not None:
             _add(
-                places, wish.events, case,
+                targets, wish.events, case,
                 channel_id=found.id, format=found.format, target=found.target, owner=found.owner,
             )  # fmt: skip
-    yield from places.values()
+    yield from targets.values()
 
 
-def _add(places: dict[str, _Place], wanted: str, case: Case, **where: Any) -> None:
+def _add(targets: dict[str, _Target], wanted: str, case: Case, **where: Any) -> None:
     names = wanted.split(",")
     occasion = next((each for each in facts.occasions(case.event) if each in names), None)
     lane = where["channel_id"] or where["target"]
-    if occasion is not None and lane not in places:
-        places[lane] = _Place(**where, occasion=occasion)
+    if occasion is not None and lane not in targets:
+        targets[lane] = _Target(**where, occasion=occasion)

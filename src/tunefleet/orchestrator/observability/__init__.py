@@ -1,5 +1,5 @@
-"""What a server says of itself: figures for Prometheus, and the spans of tasks.
+"""Observability of a server: Prometheus metrics, and OpenTelemetry spans of tasks.
 
-Counts what passes by (commits, requests, exchanges), and looks at the store only through indexes and only when somebody
-asks. Decides nothing; a server that is not asked and sends nothing works the same without it.
+Counts commits, requests and exchanges as they happen, and queries the database through indexes only when metrics are
+scraped. Has no influence on the server's behaviour.
 """

@@ -1,6 +1,6 @@
-"""Counts what a transaction has changed, once it is committed; used by the writer thread alone.
+"""Counts what a transaction has changed, after its commit; used only by the writer thread.
 
-The rows and events come by as notes of the transaction, so that nothing is read for it. What was undone is not counted.
+The transaction passes its changed rows and events, so that nothing is read. Rolled-back changes are not counted.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from tunefleet.db.rows import AttemptRow, TaskRow
 from tunefleet.orchestrator.observability.counters import Meters
 from tunefleet.orchestrator.observability.task_spans import TaskSpans
 
-# Of so many waiting tasks the time of becoming ready is remembered; older ones are placed uncounted.
+# Number of queued tasks whose ready time is remembered, to bound memory; the oldest ones are dropped.
 _MOST_WAITING: Final = 200_000
 _CYCLES: Final = {
     "campaign.cycle": "begun",
@@ -31,10 +31,10 @@ _TROUBLE: Final = {"campaign.retrying": "retrying", "campaign.failed": "failed",
 
 
 class Commits:
-    """Looks at the notes of each transaction.
+    """Hook that observes the changes of each transaction.
 
     Args:
-        spans: Where the spans of tasks go; null if nowhere.
+        spans: Receiver of task spans; None if tracing is off.
     """
 
     def __init__(self, meters: Meters | None, spans: TaskSpans | None, then: BeforeCommit) -> None:
@@ -44,7 +44,7 @@ class Commits:
         self._ready_at: dict[str, float] = {}
 
     def __call__(self, connection: Connection, noted: Sequence[object]) -> None:
-        """Let `then` look, and count once the transaction is committed."""
+        """Call `then`, and count after the transaction is committed."""
         self._then(connection, noted)
         if self._spans is not None:
             self._spans.note(connection, noted)
@@ -69,7 +69,7 @@ class Commits:
     def _wait(self, row: TaskRow) -> None:
         if len(self._ready_at) >= _MOST_WAITING:
             self._ready_at.pop(next(iter(self._ready_at)))
-        # A first wait began when the row says so; a later one (a retry) begins now, or when its backoff ends.
+        # The first wait started at `queued_at`; a retry starts waiting now, or when its backoff ends.
         began = row.queued_at if row.attempts == 0 else None
         self._ready_at[row.id] = max(began or self._now(), row.ready_at)
 
@@ -78,7 +78,7 @@ class Commits:
 
     def _attempt(self, meters: Meters, row: AttemptRow, task: TaskRow | None) -> None:
         kind = meters.kind(row.kind)
-        # An agent that polls claims: offer and accept are one act.
+        # A claim of a polling agent is offer and accept in one.
         claimed = row.state == "accepted" and row.accepted_at == row.offered_at
         if row.state == "offered" or claimed:
             ready_at = self._ready_at.pop(row.task_id, None) or _ready_elsewhere(row, task)
@@ -96,12 +96,12 @@ class Commits:
 
 
 def _ready_elsewhere(row: AttemptRow, task: TaskRow | None) -> float | None:
-    """Return when a task became ready that another server has stored, or this one before it was started again."""
+    """Return the ready time of a task that another server, or this one before a restart, has queued."""
     if task is None or task.queued_at is None:
         return None
     if row.number == 1:
         return max(task.queued_at, task.ready_at)
-    return task.ready_at or None  # when a retry without a pause became ready, its row does not say
+    return task.ready_at or None  # the row does not tell when a retry without backoff became ready
 
 
 def _event(meters: Meters, event: Event) -> None:
@@ -119,7 +119,7 @@ def _event(meters: Meters, event: Event) -> None:
 
 
 def _took(family: Histogram, outcome: str, event: Event) -> None:
-    """Count how long something took, if its event says it."""
+    """Observe the duration in an event, if it has one."""
     took_s = event.data.get("took_s")
     if took_s is not None:
         family.labels(outcome).observe(max(0.0, took_s))

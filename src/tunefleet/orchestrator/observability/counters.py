@@ -1,7 +1,7 @@
-"""The families of figures that a server counts as it goes; one registry a server.
+"""The counters and histograms of a server; one registry per server.
 
-No label holds an id of a task, a user's name or a path as it was asked for: what a label may hold is a list that the
-code knows, or is cut off at `MOST`.
+No label contains a task id, a user name or a raw request path: label values are a fixed set, or limited to `MOST`, to
+bound the number of time series.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ from prometheus_client import (
 import tunefleet
 from tunefleet.spec.options.notify import Format
 
-# How many values a label has at most that people can choose; further ones are counted as `other`.
+# Maximum number of values of a label that users can choose; further ones are counted as `other`.
 MOST: Final = 64
 OTHER: Final = "other"
 _QUICK: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 _WAITS: Final = (0.01, 0.05, 0.1, 0.5, 1, 5, 15, 60, 300, 900, 3600, 4 * 3600, 24 * 3600)
-# When each series began is a third of the text, and nobody's question.
+# The `_created` series would be a third of the output, and are rarely used.
 disable_created_metrics()  # type: ignore[no-untyped-call]
 _WORK: Final = (0.1, 0.5, 1, 2.5, 5, 10, 30, 60, 300, 900, 3600)
 _LONG: Final = (1, 5, 15, 60, 300, 900, 3600, 4 * 3600, 24 * 3600, 3 * 24 * 3600, 7 * 24 * 3600)
@@ -38,14 +38,14 @@ _BATCHES: Final = (1, 5, 10, 50, 100, 500, 1000, 2000)
 
 
 class Bounded:
-    """Lets through the first `MOST` values of a label, and calls the others `other`."""
+    """Keeps the first `MOST` values of a label, and maps all others to `other`."""
 
     def __init__(self, most: int = MOST) -> None:
         self._most = most
         self._known: set[str] = set()
 
     def __call__(self, value: str) -> str:
-        """Return what the label holds for a value."""
+        """Return the label for a value."""
         if value in self._known:
             return value
         if len(self._known) < self._most:
@@ -70,10 +70,10 @@ class Meters:
         self._traffic(registry)
         self._storing(registry)
         self._learning(registry)
-        self._begin_at_zero()
+        self._initialize_series()
 
-    def _begin_at_zero(self) -> None:
-        """Tell what has not happened as 0: Prometheus sees no growth in a series that begins with its first event."""
+    def _initialize_series(self) -> None:
+        """Create all series with 0: Prometheus cannot see the first increase of a series that starts at 1."""
         for family, label_values in (
             (self.aggregations, ("made", "later", "failed")),
             (self.cycles, ("begun", "completed", "abandoned")),

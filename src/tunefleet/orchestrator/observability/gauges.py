@@ -1,6 +1,7 @@
-"""The figures that are looked up when somebody asks: what waits, what runs, who is there and how busy.
+"""Gauges that are queried on a scrape: queued and running tasks, workers, devices and storage.
 
-The look is made in a reader thread, through indexes, and is good for some seconds: many who ask cost as much as one.
+The query runs in a reader thread, through indexes, and is cached for some seconds, so that many scrapers cost as much
+as one.
 """
 
 from __future__ import annotations
@@ -28,16 +29,16 @@ from tunefleet.orchestrator.scheduling.cluster_state import Presences
 from tunefleet.placement import Requirement, WorkerState, explain
 from tunefleet.schemas.worker_link import GpuLoad
 
-# So long a look is good.
+# How long a query result is cached.
 FRESH_S: Final = 5.0
-# The needs that most tasks have are told by themselves, the others together.
+# The most frequent needs are reported individually, the others together.
 MOST_NEEDS: Final = 40
-# So many pairs of need and worker are looked at; whether the rest is served is not told.
+# Maximum number of (need, worker) pairs that are matched; the rest is reported with served="unknown".
 _MOST_MATCHES: Final = 20_000
 _GIB: Final = 1 << 30
 _MOST_TAGS: Final = 80
+# Number of workers whose GPUs are also reported per worker; in a larger fleet, the others only per model.
 MOST_WORKERS: Final = 200
-"""The GPUs of so many workers are told by worker, too; in a larger fleet those of the others by model alone."""
 
 
 @dataclass(slots=True)
@@ -51,7 +52,7 @@ class _Device:
     power_w: float = 0.0
 
     def add(self, gpu: Mapping[str, Any], now: GpuLoad | None) -> None:
-        """Take one: what it is, and what its worker said of it last."""
+        """Add a GPU with its worker's last report."""
         self.count += 1
         self.total_bytes += gpu.get("memory_total_bytes") or 0
         if now is None:
@@ -64,7 +65,7 @@ class _Device:
 
 
 @dataclass(slots=True)
-class _Look:
+class _QueryResult:
     tasks: Counter[tuple[str, str]] = field(default_factory=Counter)
     demand: Counter[tuple[str, ...]] = field(default_factory=Counter)
     leases: Counter[str] = field(default_factory=Counter)
@@ -77,40 +78,40 @@ class _Look:
 
 
 class Gauges(Collector):
-    """Holds the newest look; `refresh` makes a new one if it is too old."""
+    """Collector of the cached query result; `refresh` renews it when it has expired."""
 
     def __init__(self, kind: Bounded) -> None:
         self._kind = kind
         self._model = Bounded()
-        # Apart: names that tasks ask for must not use up those that devices have.
+        # Separate, so that names requested by tasks do not use up the limit for names of devices.
         self._wanted = Bounded()
-        self._look = _Look()
+        self._result = _QueryResult()
         self._at: float | None = None
-        self._told = True
-        self._looking = asyncio.Lock()
+        self._reports = True
+        self._resulting = asyncio.Lock()
 
     async def refresh(self, core: Core) -> None:
-        """Look, unless that was done a moment ago."""
-        async with self._looking:
+        """Query the database, unless the cached result is fresh."""
+        async with self._resulting:
             now = core.clock.monotonic()
             if self._at is not None and now - self._at < FRESH_S:
                 return
             here, answering = cluster_state.presences(core), _answering(core)
-            # What all servers share is told by the leader: a sum over them counts it once.
-            self._told = not core.db.shared or core.leading.leads(now)
-            if not self._told:
+            # Shared state is reported by the leader only, so that a sum over servers counts it once.
+            self._reports = not core.db.shared or core.leading.leads(now)
+            if not self._reports:
                 return
             look = await core.read(lambda connection: self._read(connection, here, answering))
             if core.blobs.limit_bytes is not None:
                 look.storage = core.blobs.used_bytes, core.blobs.limit_bytes
-            self._look = look
+            self._result = look
             self._at = core.clock.monotonic()
 
     def collect(self) -> Iterator[Metric]:
-        """Yield the families, as of the last look; none where another server leads."""
-        if not self._told:
+        """Yield the families of the last query; none if another server leads."""
+        if not self._reports:
             return
-        look = self._look
+        look = self._result
         depth = _gauge("tunefleet_tasks", "Tasks that have not ended, by status and kind.", ["status", "kind"])
         for (status, kind), count in sorted(look.tasks.items()):
             depth.add_metric([status, kind], count)
@@ -139,7 +140,7 @@ class Gauges(Collector):
         yield from self._of_workers(look)
         yield from self._of_storage(look)
 
-    def _of_devices(self, look: _Look) -> Iterator[Metric]:
+    def _of_devices(self, look: _QueryResult) -> Iterator[Metric]:
         by_model = ["model"]
         count = _gauge("tunefleet_gpus", "GPUs of the workers that answer, by model.", by_model)
         busy = _gauge("tunefleet_gpu_utilisation_ratio", "Mean utilisation of the GPUs that tell it, 0 to 1.", by_model)
@@ -155,7 +156,7 @@ class Gauges(Collector):
                 busy.add_metric([model], sum(device.busy) / len(device.busy))
         yield from (count, busy, total, free, power)
 
-    def _of_workers(self, look: _Look) -> Iterator[Metric]:
+    def _of_workers(self, look: _QueryResult) -> Iterator[Metric]:
         names = ["worker", "model"]
         busy = _gauge(
             "tunefleet_worker_gpu_utilisation_ratio",
@@ -169,7 +170,7 @@ class Gauges(Collector):
                 busy.add_metric(labels, sum(device.busy) / len(device.busy))
         yield from (busy, free)
 
-    def _of_storage(self, look: _Look) -> Iterator[Metric]:
+    def _of_storage(self, look: _QueryResult) -> Iterator[Metric]:
         where = "where TUNEFLEET_STORAGE_LIMIT_BYTES is set."
         used = _gauge("tunefleet_storage_used_bytes", f"What the server's files take together, {where}", [])
         limit = _gauge("tunefleet_storage_limit_bytes", f"What they may take, {where}", [])
@@ -177,8 +178,8 @@ class Gauges(Collector):
             family.add_metric([], size_bytes)
         yield from (used, limit)
 
-    def _read(self, connection: Connection, here: Presences, answering: frozenset[str]) -> _Look:
-        look = _Look(workers=statistics.workers_by_status(connection), answering=len(answering))
+    def _read(self, connection: Connection, here: Presences, answering: frozenset[str]) -> _QueryResult:
+        look = _QueryResult(workers=statistics.workers_by_status(connection), answering=len(answering))
         for status, kind, count in statistics.set_aside(connection):
             look.tasks[status, self._kind(kind)] += count
         for state, kind, count in statistics.held(connection):
@@ -200,12 +201,12 @@ class Gauges(Collector):
         self, waiting: Sequence[tuple[Requirement, int]], fleet: Sequence[WorkerState]
     ) -> Counter[tuple[str, ...]]:
         found: Counter[tuple[str, ...]] = Counter()
-        told = min(MOST_NEEDS, max(1, _MOST_MATCHES // max(1, len(fleet))))
-        for need, count in waiting[:told]:
+        listed = min(MOST_NEEDS, max(1, _MOST_MATCHES // max(1, len(fleet))))
+        for need, count in waiting[:listed]:
             why = explain(need, fleet)
             served = "no" if why is not None and why.startswith("unschedulable") else "yes"
             found[*self._labels(need), served] += count
-        for need, count in waiting[told:]:
+        for need, count in waiting[listed:]:
             found[self._kind(need.kind), OTHER, OTHER, OTHER, OTHER, "unknown"] += count
         return found
 
@@ -216,7 +217,7 @@ class Gauges(Collector):
         tags = ",".join(sorted(need.tags))[:_MOST_TAGS]
         return self._kind(need.kind), gpu, str(need.gpu_count), vram_gib, tags
 
-    def _devices(self, connection: Connection, here: Presences, answering: frozenset[str], look: _Look) -> None:
+    def _devices(self, connection: Connection, here: Presences, answering: frozenset[str], look: _QueryResult) -> None:
         for worker_id, _, _, text, _ in workers.standing(connection):
             if worker_id not in answering:
                 continue
@@ -240,16 +241,17 @@ def _gauge(name: str, help_: str, labels: list[str]) -> GaugeMetricFamily:
 
 
 async def written(core: Core, accept: str) -> tuple[bytes, str]:
-    """Return the figures of this moment, and their content type.
+    """Return the current metrics and their content type.
 
     Raises:
-        NotFoundError: If nothing is counted here.
+        NotFoundError: If metrics are disabled.
     """
     if core.meters is None:
         raise NotFoundError(
-            "This server counts nothing.", hint="Its operator has set TUNEFLEET_METRICS=off; leave that variable out."
+            "Metrics are disabled on this server.",
+            hint="Its operator has set TUNEFLEET_METRICS=off; unset the variable.",
         )
     await core.state(Gauges).refresh(core)
     encode, kind = choose_encoder(accept)
-    # A thousand series are some milliseconds of pure Python.
+    # In a thread: encoding a thousand series takes some milliseconds of pure Python.
     return await asyncio.to_thread(encode, core.meters.registry), kind

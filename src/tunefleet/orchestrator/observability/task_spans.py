@@ -1,7 +1,7 @@
-"""The server's spans of a task's trace: the task, its submit, each placement, offer and attempt.
+"""The server's spans in a task's trace: task, submission, and each scheduling, offer and attempt.
 
-Told after the commit that ended them, from the rows that it has written. A task belongs to a trace if its submit came
-with one, or this server sends spans; which one is in the store, for whoever offers it and whoever ends it.
+Spans are sent after the commit that ended them, from the rows that it has written. A task belongs to a trace if its
+submission had one or this server sends spans; the trace is stored, so that any server can offer or end the task.
 """
 
 from __future__ import annotations
@@ -24,25 +24,25 @@ _FINAL: Final = frozenset(status.value for status in FINAL)
 
 
 def attempt_place(task: Place, attempt_id: str) -> Place:
-    """Return the span of an attempt: what a worker tells lies below it."""
+    """Return the span of an attempt, the parent of the worker's spans."""
     return task.span(f"attempt {attempt_id}")
 
 
 def attempt_traceparent(task: str | None, attempt_id: str) -> str | None:
-    """Return what a worker is told of an attempt's span; null if its task belongs to no trace."""
+    """Return the `traceparent` of an attempt for its worker; None if its task belongs to no trace."""
     place = traceparent.read(task)
     return None if place is None else attempt_place(place, attempt_id).traceparent
 
 
 class TaskSpans:
-    """Looks at the notes of each transaction."""
+    """Derives spans from the changes of each transaction."""
 
     def __init__(self, spans: Spans, wall: Callable[[], float]) -> None:
         self._spans = spans
         self._wall = wall
 
     def note(self, connection: Connection, noted: Sequence[object]) -> None:
-        """Give new tasks a trace, and tell what has ended once it is committed."""
+        """Add new tasks to a trace, and send the ended spans after the commit."""
         rows = [thing for thing in noted if isinstance(thing, TaskRow)]
         tries = [thing for thing in noted if isinstance(thing, AttemptRow)]
         if not rows and not tries:
@@ -74,7 +74,7 @@ class TaskSpans:
                 parent = traceparent.read(known[row.id].parent)
                 error = row.error or row.reason if row.status == "failed" else None
                 older = _place(known, row.parent_task_id or "")
-                # What a caller's own trace has of a task that it repeats.
+                # A repetition in another trace links to the task that it repeats.
                 links = [older] if older is not None and older.trace_id != place.trace_id else []
                 self._say("task", place, parent, (row.created_at, row.finished_at), _of_task(row), error, links)
         for each in tries:
@@ -113,9 +113,9 @@ class TaskSpans:
 
 
 def _begun(fresh: Sequence[str], known: Mapping[str, TraceRow], origins: Mapping[str, str]) -> dict[str, TraceRow]:
-    """Return where new tasks stand: below what they come from, if that has a trace by now, or at the head of one."""
+    """Return the trace of new tasks: below the task that they come from if that has a trace, else a new one."""
     new: dict[str, TraceRow] = {}
-    # Who comes from another one that is new is stored after it.
+    # In order: a task's origin may be an earlier task of the same list.
     for id_ in fresh:
         origin = origins.get(id_, "")
         place = _place(new, origin) or _place(known, origin)
@@ -124,7 +124,7 @@ def _begun(fresh: Sequence[str], known: Mapping[str, TraceRow], origins: Mapping
 
 
 def _heads(connection: Connection, tries: Sequence[AttemptRow]) -> dict[str, AttemptRow]:
-    """Return the attempts that others of these go along with, by id: what is done for both is told of them."""
+    """Return the attempts that others of these were coalesced into, by id: spans of shared work belong to them."""
     wanted = {row.merged_into for row in tries if row.merged_into is not None}
     here = {row.id: row for row in tries if row.id in wanted}
     return here | attempts.by_ids(connection, sorted(wanted - here.keys()))

@@ -1,4 +1,4 @@
-"""Into which trace a task goes that comes from another one: one that repeats it, or a part of it."""
+"""The trace of a task that comes from another one: a repetition or a shard of it."""
 
 from __future__ import annotations
 
@@ -15,22 +15,22 @@ from tunefleet.observability.traceparent import Place
 
 @dataclass(frozen=True, slots=True)
 class Descends:
-    """Noted of a task whose origin belongs to no trace so far: it may be given one with this very transaction."""
+    """Passed to the commit hook for a task whose origin has no trace yet; the same transaction may give it one."""
 
     task_id: str
     origin: str
 
 
 def below(task_id: str, parent: Place) -> TraceRow:
-    """Return where a task stands that is done for a span."""
+    """Return the trace of a task below a parent span."""
     return TraceRow(task_id, traceparent.of_task(task_id, parent).traceparent, parent.traceparent)
 
 
 def inherit(connection: Connection, origins: Mapping[str, str]) -> None:
-    """Put new tasks into the traces of those that they come from, below their spans.
+    """Add new tasks to the traces of their origins, below the origins' spans.
 
     Args:
-        origins: New task → the task that it repeats or is a part of; where that belongs to no trace, it is noted.
+        origins: New task → the task that it repeats or is a shard of.
     """
     if not origins:
         return

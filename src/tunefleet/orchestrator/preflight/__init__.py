@@ -1,1 +1,1 @@
-"""What is looked at before a training is submitted: its dataset, its model, the memory that it will take."""
+"""Checks before a training task is submitted: dataset, model configuration and memory estimate."""

@@ -1,7 +1,7 @@
-"""Datasets as somebody looks at them who is about to train: what is in a file, and what is wrong with it.
+"""Dataset preview before training: the content of a file, and problems in it.
 
-A bounded part of a file is read for a bounded time, in one of two threads that do nothing else: however many look at
-once, everybody else gets their turns. No tokens are made here, for that takes a tokenizer.
+A bounded part of a file is read for a bounded time, in a pool of two threads, so that many previews do not slow down
+other requests. Rows are not tokenized, because the server loads no tokenizers.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ from tunefleet.schemas.datasets import DatasetLook
 
 
 async def look_at(core: Core, actor: Actor, reference: str, *, path: str | None, rows: int) -> DatasetLook:
-    """Look through a file of an artifact.
+    """Preview a file of an artifact.
 
     Raises:
-        DataError: If it has no file of rows.
+        DataError: If it has no data file.
     """
     found = await artifacts.get(core, actor, reference)
     entry = _file(found, path)
@@ -36,10 +36,10 @@ async def look_at(core: Core, actor: Actor, reference: str, *, path: str | None,
 async def look_at_beginning(
     core: Core, actor: Actor, name: str, size_bytes: int, beginning: bytes, *, rows: int
 ) -> DatasetLook:
-    """Look through the first bytes of a file that is not uploaded yet.
+    """Preview the first bytes of a file that is not uploaded yet.
 
     Raises:
-        ForbiddenError: If who asks may not upload.
+        ForbiddenError: If the actor may not upload.
     """
     may_submit(actor)
     return await _look(core, partial(look, name, [beginning], size_bytes, rows=rows, most_bytes=len(beginning)))
@@ -58,6 +58,6 @@ def _file(artifact: ArtifactDetail, path: str | None) -> FileEntry:
     data = [file for file in artifact.files if PurePosixPath(file.path).suffix.lower() in SUFFIXES]
     if not data:
         raise DataError(
-            f"{artifact.name} has no file of rows.", hint=f"Files of rows end in {', '.join(sorted(SUFFIXES))}."
+            f"{artifact.name} has no data file.", hint=f"Supported file types: {', '.join(sorted(SUFFIXES))}."
         )
     return next((file for file in data if PurePosixPath(file.path).stem.startswith("train")), data[0])

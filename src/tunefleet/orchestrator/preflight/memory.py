@@ -1,4 +1,4 @@
-"""How much memory the trainings of a document would take, as they are written and trained otherwise."""
+"""Memory estimates of the training tasks in a workflow file, as written and in other variants."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tunefleet.spec import BaseTaskSpec, LoraSpec, ModelTrainingSpec
 from tunefleet.spec.options.adapter import QuantizationSpec
 from tunefleet.spec.options.training_options import CommonTrainingSpec
 
-# Kinds that do nothing with a row but learn it; others hold a second model beside the first, or draw answers.
+# Kinds whose memory is that of supervised training; others load a second model or generate answers.
 _PLAIN: Final = frozenset({"sft", "lora_sft"})
 _POSITIONS: Final = "max_position_embeddings"
 
@@ -45,22 +45,22 @@ def forecast(
     settings: ServerSettings,
     now: float,
 ) -> MemoryForecast | None:
-    """Say what a training would take; null for a task that trains no model. May block for some seconds.
+    """Estimate the memory of a training task; None for a task that trains no model. May block for some seconds.
 
     Args:
-        spec: Of the task; null if it has references to others.
+        spec: Spec of the task; None if it has references to other tasks.
     """
     if not isinstance(spec, ModelTrainingSpec):
         return None
     if spec.task_type not in _PLAIN:
-        return MemoryForecast(unknown="A task of this kind says what it needs when it begins.")
+        return MemoryForecast(unknown="A task of this kind reports its memory when it starts.")
     source = spec.model.source
     found = known.of(source.identifier, source.revision, settings, now)
     worker = _worker(told, {each.id: each for each in fleet})
     try:
         return _forecast(spec, found, worker)
     except UnknownShape as why:
-        return MemoryForecast(unknown=f"Not known: {why}. The task says it when it begins.")
+        return MemoryForecast(unknown=f"Unknown: {why}. The task reports its memory when it starts.")
 
 
 def _forecast(spec: ModelTrainingSpec, found: Found, worker: WorkerState | None) -> MemoryForecast:

@@ -1,4 +1,4 @@
-"""The configuration of a model that a document names: of one that ships, from the hub's cache here, or from the hub."""
+"""Model configurations: of built-in models, from the server's Hub cache, or from the Hub."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ Found = Mapping[str, Any] | str
 
 @dataclass
 class Configurations:
-    """Configurations that were looked up; one that was not found is looked up again after a while."""
+    """A cache of configurations and of failed lookups, with an expiry."""
 
     _known: dict[tuple[str, str], tuple[float, Found]] = field(default_factory=dict)
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def of(self, name: str, revision: str | None, settings: ServerSettings, now: float) -> Found:
-        """Return a model's configuration, or why there is none; may block for some seconds."""
+        """Return a model's configuration, or the reason why there is none; may block for some seconds."""
         if name.startswith(BUILTIN_PREFIX):
             return _shipped(name.removeprefix(BUILTIN_PREFIX))
         key = (name, revision or "main")
@@ -43,7 +43,7 @@ class Configurations:
             known = self._known.get(key)
         if known is not None and now - known[0] < _KEPT_S:
             return known[1]
-        found = _looked_up(*key, settings)
+        found = _look_up(*key, settings)
         with self._lock:
             if len(self._known) >= _MOST:
                 self._known.clear()
@@ -57,14 +57,14 @@ def _shipped(name: str) -> Found:
     return found
 
 
-def _looked_up(name: str, revision: str, settings: ServerSettings) -> Found:
+def _look_up(name: str, revision: str, settings: ServerSettings) -> Found:
     if not _NAME.fullmatch(name) or not _REVISION.fullmatch(revision):
-        return "the model is a folder that is not on the server"
+        return "the model is a local folder, which is not on the server"
     cached = _cached(name, revision, settings)
     if cached is not None:
         return cached
     if settings.hub_offline:
-        return "its configuration is not in the server's cache, and the server asks no hub (HF_HUB_OFFLINE)"
+        return "its configuration is not in the server's cache, and the server is offline (HF_HUB_OFFLINE)"
     url = f"{settings.hub_endpoint.rstrip('/')}/{name}/resolve/{revision}/config.json"
     try:
         return hub_config.fetch(url, settings.url_allow)

@@ -1,5 +1,5 @@
-"""The backend of training agents: their reports, their polls, and what people ask of jobs in that protocol.
+"""The training-agent protocol: reports and polls of agents, and users' operations on jobs.
 
-A job is a task. One that was registered rather than submitted is held by a worker that is none (`external:<owner>`): it
-is never placed, never lost, and what it reports lies in the same tables as every other task's. Knows no HTTP.
+A job is a task. A job that was registered instead of submitted is held by a pseudo worker (`external:<owner>`): it is
+never scheduled and never lost, and its reports are stored like those of every other task.
 """

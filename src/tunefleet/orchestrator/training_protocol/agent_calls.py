@@ -1,4 +1,4 @@
-"""Poll, claim and heartbeat: the calls of agents, over the same offers, tokens and wishes as the link's."""
+"""Poll and heartbeat of agents, over the same offers, tokens and desired states as a worker's exchange."""
 
 from __future__ import annotations
 
@@ -35,25 +35,25 @@ _MAX_HEARD: Final = 1000
 
 
 @dataclass(frozen=True, slots=True)
-class _News:
-    """What there is for an agent."""
+class _AgentUpdate:
+    """A job and commands for an agent."""
 
     job: PolledJob | None
     commands: tuple[AgentCommand, ...]
     drop: tuple[str, ...]
     mine: dict[str, str]
-    """Attempts that are the agent's → their tasks."""
+    """The agent's accepted attempts → their tasks."""
 
     @property
     def keys(self) -> set[str]:
-        """Its parts by name."""
+        """One key for each job, command and drop, to detect repetitions."""
         job = {f"job:{self.job.id}:{self.job.attempt}"} if self.job else set()
         return job | {f"command:{each.command_id}" for each in self.commands} | {f"drop:{id_}" for id_ in self.drop}
 
 
 @dataclass(frozen=True, slots=True)
-class _Asker:
-    """Who asks for news; a copy, since it is read in the store's threads."""
+class _PollingAgent:
+    """The polling agent; a copy, because it is read in database threads."""
 
     agent_id: str
     owner: str | None
@@ -63,36 +63,38 @@ class _Asker:
     heard: frozenset[str]
 
 
-def _asker(core: Core, who: Introduction, owner: str | None, *, wants: bool) -> _Asker:
+def _polling_agent(core: Core, who: Introduction, owner: str | None, *, wants: bool) -> _PollingAgent:
     known = core.fleet.agents[who.agent_id]
-    return _Asker(who.agent_id, owner, wants, known.leased, frozenset(known.holding), frozenset(known.heard))
+    return _PollingAgent(who.agent_id, owner, wants, known.leased, frozenset(known.holding), frozenset(known.heard))
 
 
 async def poll(core: Core, actor: Actor, who: Introduction, *, wait_s: float = 0.0, want: int = 1) -> PollReply:
-    """Return a job that an agent may claim, and what its jobs are asked for; hold the call until there is something.
+    """Return a job that an agent may claim, and commands for its jobs; a long poll.
 
     Args:
-        want: How many jobs it has room for; 0 asks for commands only.
+        want: Number of jobs that the agent can take; 0 for commands only.
 
     Raises:
-        InputError: If the agent id is none.
-        ForbiddenError: If it is somebody else's.
+        InputError: If the agent id is not valid.
+        ForbiddenError: If it belongs to another user.
     """
     presence = await agents.present(core, actor, who)
     presence.polls += 1
     number, topic = presence.polls, exchange_transaction.topic(who.agent_id)
     if number > 1:
+        # Ends an older poll of the same agent that is still held: it may have lost its connection.
         core.signals.notify(topic)
     began = core.clock.monotonic()
     held_s = min(max(wait_s, 0.0), exchange.hold_s(core))
     topics = (topic, "placement") if want > 0 else (topic,)
     while True:
         seen = {each: core.signals.version(each) for each in topics}
-        asker = _asker(core, who, agents.served_owner(actor), wants=want > 0)
-        news = await core.read(partial(_look, asker=asker, secret=core.secret, now=core.clock.wall()))
+        asker = _polling_agent(core, who, agents.served_owner(actor), wants=want > 0)
+        news = await core.read(partial(_load_update, asker=asker, secret=core.secret, now=core.clock.wall()))
         now = core.clock.monotonic()
         left_s = held_s - (now - began)
-        # What was said a moment ago and is not acted on yet is no reason to answer a held call again.
+        # Entries that were just sent and are not acted on yet do not end a held call: the agent would poll in a busy
+        # loop.
         if left_s <= 0 or presence.worth_saying(news.keys, now) or core.signals.closed:
             break
         await core.signals.wait_any(seen, left_s)
@@ -103,21 +105,21 @@ async def poll(core: Core, actor: Actor, who: Introduction, *, wait_s: float = 0
     return PollReply(
         job=news.job,
         poll_interval_seconds=POLL_INTERVAL_S,
-        message=None if news.job else "No job waits for this agent.",
+        message=None if news.job else "No jobs for this agent.",
         wait_s=held_s or None,
         commands=news.commands,
         drop=news.drop,
     )
 
 
-def _look(connection: Connection, *, asker: _Asker, secret: bytes, now: float) -> _News:
+def _load_update(connection: Connection, *, asker: _PollingAgent, secret: bytes, now: float) -> _AgentUpdate:
     row = worker_rows.get(connection, asker.agent_id)
     task = None
     if row is not None and asker.wants:
         task = offers.first(connection, row, owner=asker.owner, leased=asker.leased, now=now)
     mine = attempts.open_of(connection, asker.agent_id)
     commands = _commands(connection, asker.agent_id, mine, secret)
-    return _News(
+    return _AgentUpdate(
         job=offers.polled(connection, task) if task is not None else None,
         commands=tuple(each for each in commands if each.command_id not in asker.heard),
         drop=_drop(connection, asker.agent_id, asker.holding),
@@ -136,22 +138,22 @@ def _commands(
     for attempt_id, action, generation in attempts.desired(connection, agent_id):
         attempt = mine[attempt_id]
         if action in {"pause", "cancel"}:
-            id_ = _wish_id(action, attempt.task_id, attempt.number, generation)
+            id_ = _desired_state_id(action, attempt.task_id, attempt.number, generation)
             yield AgentCommand(command_id=id_, command=action, job_id=attempt.task_id)
     for row in training_protocol.paused_at(connection, agent_id):
         if row.desired == "run" and row.generation > row.reached:
-            id_ = _wish_id("resume", row.id, row.attempts, row.generation)
+            id_ = _desired_state_id("resume", row.id, row.attempts, row.generation)
             yield AgentCommand(command_id=id_, command="resume", job_id=row.id)
 
 
-def _wish_id(action: str, task_id: str, attempt: int, generation: int) -> str:
+def _desired_state_id(action: str, task_id: str, attempt: int, generation: int) -> str:
     if action == "pause":
         return pause_id(task_id, attempt, generation)
     return f"{action}-{task_id}-{attempt}-{generation}"
 
 
 def _drop(connection: Connection, agent_id: str, holding: Iterable[str]) -> tuple[str, ...]:
-    """Return which jobs an agent must end: those of theirs that are void, or that were paused and went elsewhere."""
+    """Return the jobs that an agent must stop: revoked ones, and paused ones that were moved elsewhere."""
     held = sorted(holding)
     rows = tasks.by_ids(connection, held)
     return tuple(id_ for id_ in held if id_ not in rows or _gone(connection, agent_id, rows[id_]))
@@ -160,7 +162,7 @@ def _drop(connection: Connection, agent_id: str, holding: Iterable[str]) -> tupl
 def _gone(connection: Connection, agent_id: str, row: TaskRow) -> bool:
     mine = [attempt for attempt in attempts.of_task(connection, row) if attempt.worker_id == agent_id]
     if not mine:
-        # It may report for a job that was registered for it; that one has no lease.
+        # It may report for a registered job, which has no lease.
         return not (row.worker_id or "").startswith(EXTERNAL)
     last = mine[-1]
     if last.state == "void":
@@ -170,11 +172,11 @@ def _gone(connection: Connection, agent_id: str, row: TaskRow) -> bool:
 
 
 async def heartbeat(core: Core, actor: Actor, who: Introduction, beat: Heartbeat) -> HeartbeatReply:
-    """Renew the lease of what an agent holds, take its outcomes, and say what its jobs are asked for.
+    """Renew the leases of an agent's jobs, store its outcomes, and return commands for its jobs.
 
     Raises:
-        InputError: If the agent id is none.
-        ForbiddenError: If it is somebody else's.
+        InputError: If the agent id is not valid.
+        ForbiddenError: If it belongs to another user.
     """
     presence = await agents.present(core, actor, who, beat.capabilities, leased=True)
     known = core.fleet.agents[who.agent_id]
@@ -183,8 +185,8 @@ async def heartbeat(core: Core, actor: Actor, who: Introduction, beat: Heartbeat
     known.heard = (known.heard if len(known.heard) < _MAX_HEARD else set()) | resumes
     if beat.outcomes:
         await core.write(partial(_take_outcomes, agent_id=who.agent_id, outcomes=beat.outcomes, now=core.clock.wall()))
-    asker = _asker(core, who, None, wants=False)
-    news = await core.read(partial(_look, asker=asker, secret=core.secret, now=core.clock.wall()))
+    asker = _polling_agent(core, who, None, wants=False)
+    news = await core.read(partial(_load_update, asker=asker, secret=core.secret, now=core.clock.wall()))
     await _lose_unheld(core, who.agent_id, news.mine)
     presence.note(news.keys | {key for key in presence.said if key.startswith("job:")}, core.clock.monotonic())
     return HeartbeatReply(
@@ -196,14 +198,14 @@ async def heartbeat(core: Core, actor: Actor, who: Introduction, beat: Heartbeat
 
 
 async def _lose_unheld(core: Core, agent_id: str, mine: Mapping[str, str]) -> None:
-    """Give up attempts that an agent has not named for a while: it never heard that its claim was taken."""
+    """Give up attempts that an agent has not reported for a while: the response to its claim was lost."""
     known, now = core.fleet.agents[agent_id], core.clock.monotonic()
     known.missed = {
         attempt_id: known.missed.get(attempt_id, now)
         for attempt_id, task_id in mine.items()
         if task_id not in known.holding
     }
-    # A claim may be answered while a heartbeat is under way that does not know of it yet.
+    # Not immediately: a heartbeat that was sent before the claim's response does not include the job yet.
     over = [id_ for id_, since in known.missed.items() if now - since > core.settings.accept_within_s]
     if over:
         await core.write(partial(_lose, agent_id=agent_id, attempt_ids=over, now=core.clock.wall()))
@@ -226,33 +228,33 @@ def _take_outcomes(connection: Connection, *, agent_id: str, outcomes: tuple[Age
     wake(connection, exchange_transaction.topic(agent_id))
 
 
-def _reach(connection: Connection, agent_id: str, said: set[str], mine: dict[str, AttemptRow]) -> None:
-    """Note which wishes an agent has heard; a resume is reached when the job runs."""
+def _reach(connection: Connection, agent_id: str, acknowledged: set[str], mine: dict[str, AttemptRow]) -> None:
+    """Record which desired states an agent has acknowledged; a resume is reached when the job runs."""
     tasks.set_reached(
         connection,
         [
             (mine[attempt_id].task_id, generation)
             for attempt_id, action, generation in attempts.desired(connection, agent_id)
-            if _wish_id(action, mine[attempt_id].task_id, mine[attempt_id].number, generation) in said
+            if _desired_state_id(action, mine[attempt_id].task_id, mine[attempt_id].number, generation) in acknowledged
         ],
     )
 
 
 def _refused_resumes(connection: Connection, agent_id: str, outcomes: tuple[AgentOutcome, ...], now: float) -> None:
-    """Put a job that its agent cannot go on with back into the queue, if that can be; it stays paused otherwise."""
+    """Requeue a paused job that its agent cannot resume, if possible; otherwise it stays paused."""
     failed = {outcome.command_id for outcome in outcomes if outcome.state == "failed"}
     for row in training_protocol.paused_at(connection, agent_id):
-        wish = _wish_id("resume", row.id, row.attempts, row.generation)
-        if row.desired == "run" and row.generation > row.reached and wish in failed:
+        command_id = _desired_state_id("resume", row.id, row.attempts, row.generation)
+        if row.desired == "run" and row.generation > row.reached and command_id in failed:
             resume.go_on(connection, row, now)
 
 
-def _outcome(said: AgentOutcome) -> CommandOutcome:
+def _outcome(reported: AgentOutcome) -> CommandOutcome:
     return CommandOutcome(
-        command_id=said.command_id,
-        state=said.state,
-        step=said.step,
-        message=said.message,
-        checkpoint=said.checkpoint,
-        result=said.data or None,
+        command_id=reported.command_id,
+        state=reported.state,
+        step=reported.step,
+        message=reported.message,
+        checkpoint=reported.checkpoint,
+        result=reported.data or None,
     )

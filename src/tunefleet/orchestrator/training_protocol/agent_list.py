@@ -1,4 +1,4 @@
-"""Agents as people see them: lists, one of them with its counts, forgetting one."""
+"""Agent operations for users: list, show, remove."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tunefleet.schemas.training_protocol.agents import AgentList, AgentRemoved, 
 
 
 async def list_(core: Core, actor: Actor) -> AgentList:
-    """Return one's own agents; everybody's for an admin or viewer."""
+    """Return the actor's agents; those of all owners for an admin or viewer."""
     may_read(actor)
     rows = await core.read(worker_rows.all_rows)
     mine = [
@@ -33,7 +33,7 @@ async def list_(core: Core, actor: Actor) -> AgentList:
 
 
 async def get(core: Core, actor: Actor, agent_id: str) -> AgentReply:
-    """Return an agent, and how many jobs it has had."""
+    """Return an agent with its job counts."""
     may_read(actor)
 
     def operation(connection: Connection) -> tuple[WorkerRow, tuple[int, int, int]]:
@@ -45,10 +45,10 @@ async def get(core: Core, actor: Actor, agent_id: str) -> AgentReply:
 
 
 async def remove(core: Core, actor: Actor, agent_id: str) -> AgentRemoved:
-    """Forget an agent; what it held is placed anew.
+    """Remove an agent; its jobs are rescheduled.
 
     Raises:
-        ConflictError: If it is online and holds jobs.
+        ConflictError: If it is online and has jobs.
     """
 
     def operation(connection: Connection) -> None:
@@ -66,7 +66,7 @@ async def remove(core: Core, actor: Actor, agent_id: str) -> AgentRemoved:
 
     await core.write(operation)
     core.fleet.forget(agent_id)
-    return AgentRemoved(message=f"The agent {agent_id} is forgotten.")
+    return AgentRemoved(message=f"The agent {agent_id} was removed.")
 
 
 def _find(connection: Connection, actor: Actor, agent_id: str) -> WorkerRow:

@@ -1,7 +1,7 @@
-"""Agents: workers that poll for themselves. Who they are, whether they are there, and forgetting them.
+"""Agents: workers that only poll. Registration, liveness and removal.
 
-Nothing is pushed to an agent. One that sends heartbeats has a lease like any worker; of one that knows the document's
-calls only, polls and reports are the signs of life, so that it is given up much later.
+Nothing is pushed to an agent. One that sends heartbeats has a lease like any worker. For one that supports only the
+protocol's basic calls, polls and reports count as signs of life, so that it is considered lost much later.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ from tunefleet.schemas.worker_link import Capabilities, ExecutorOffer
 
 _LEASED: Final = "leased"
 _POLLING: Final = "polling"
+# An agent without heartbeats that has jobs is considered lost after this time without a poll or report.
 SILENT_AGENT_S: Final = 900.0
-"""An agent without heartbeats that holds jobs is given up after so long without a poll or report."""
-# An agent that was heard of so lately is online.
+# An agent with a call within this time is online.
 ONLINE_S: Final = 60.0
-# Owner of the fleet's own worker key, the one made at the first start: it takes everybody's jobs.
+# Owner of the fleet's own worker key, created at the first start: its agents take jobs of all owners.
 SHARED_OWNER: Final = "worker"
 _MIN_ID: Final = 10
 _SLOTS: Final = 64
@@ -39,7 +39,7 @@ _SLOTS: Final = 64
 
 @dataclass(frozen=True, slots=True)
 class Introduction:
-    """What an agent's headers say of it."""
+    """An agent's self-description, from its headers."""
 
     agent_id: str
     hostname: str | None = None
@@ -48,12 +48,12 @@ class Introduction:
 
     @property
     def about(self) -> tuple[str, ...]:
-        """What may change from call to call."""
+        """The fields that may change between calls."""
         return (self.hostname or "", self.platform or "", self.version or "")
 
 
 def served_owner(actor: Actor) -> str | None:
-    """Return whose jobs an agent with this key may have; null for everybody's."""
+    """Return the owner whose jobs an agent with this key may take; None for all owners."""
     shared = actor.role == "admin" or (actor.role == "worker" and actor.owner == SHARED_OWNER)
     return None if shared else actor.owner
 
@@ -61,18 +61,18 @@ def served_owner(actor: Actor) -> str | None:
 async def present(
     core: Core, actor: Actor, who: Introduction, capabilities: Capabilities | None = None, *, leased: bool = False
 ) -> Presence:
-    """Count a sign of life of an agent; who is not known, or says something new of itself, is stored.
+    """Record a sign of life of an agent; a new or changed agent is stored.
 
     Raises:
-        InputError: If the id is none.
-        ForbiddenError: If it is somebody else's, or a worker's.
+        InputError: If the id is not valid.
+        ForbiddenError: If it belongs to another user or to a worker.
     """
     _check(who.agent_id)
     known, presence = core.fleet.agents.get(who.agent_id), core.fleet.presences.get(who.agent_id)
-    news = known is None or presence is None or presence.lost or known.owner != actor.owner
-    news = news or known is None or known.about != who.about or (leased and not known.leased)
-    if news or capabilities is not None:
-        operation = partial(_enrol, actor=actor, who=who, has=capabilities, leased=leased, now=core.clock.wall())
+    changed = known is None or presence is None or presence.lost or known.owner != actor.owner
+    changed = changed or known is None or known.about != who.about or (leased and not known.leased)
+    if changed or capabilities is not None:
+        operation = partial(_register, actor=actor, who=who, has=capabilities, leased=leased, now=core.clock.wall())
         with core.fleet.working_off(who.agent_id):
             row = await core.write(operation)
         known = remember(core, row, who.about)
@@ -81,7 +81,7 @@ async def present(
     assert presence is not None
     assert known is not None
     if known.leased and not presence.limits:
-        # It answers, so that a cancel is asked of it; and no slot is free for what would be pushed.
+        # Present, so that a cancel is sent to it; without free slots, so that nothing is pushed to it.
         presence.limits = {"job": 0}
     core.fleet.renew(who.agent_id, presence, core.clock.wall())
     return presence
@@ -89,13 +89,13 @@ async def present(
 
 def _check(agent_id: str) -> None:
     if len(agent_id) < _MIN_ID or len(agent_id) > 128 or not agent_id.isprintable() or "/" in agent_id:
-        raise InputError("X-Agent-ID is missing or no agent id.", hint=f"It has {_MIN_ID} to 128 characters.")
+        raise InputError("X-Agent-ID is missing or not valid.", hint=f"Use {_MIN_ID} to 128 characters.")
     if agent_id.startswith(EXTERNAL):
-        raise InputError(f"An agent id does not begin with {EXTERNAL}.")
+        raise InputError(f"An agent id must not start with {EXTERNAL}.")
 
 
 def remember(core: Core, row: WorkerRow, about: tuple[str, ...] | None = None) -> Agent:
-    """Take an agent's row into memory, after a start or a change."""
+    """Load an agent's row into memory, after a start or a change."""
     has = worker_state.capabilities(row.capabilities)
     known = core.fleet.agents.get(row.id) or Agent(row.owner)
     known.owner, known.leased = row.owner, row.state_id == _LEASED
@@ -107,7 +107,7 @@ def remember(core: Core, row: WorkerRow, about: tuple[str, ...] | None = None) -
     return known
 
 
-def _enrol(
+def _register(
     connection: Connection, *, actor: Actor, who: Introduction, has: Capabilities | None, leased: bool, now: float
 ) -> WorkerRow:
     before = worker_rows.get(connection, who.agent_id)
@@ -131,15 +131,15 @@ def _enrol(
 
 
 def refuse_stranger(actor: Actor, row: WorkerRow) -> None:
-    """Refuse a key that is not of an agent's owner."""
+    """Raise if a key does not belong to the agent's owner."""
     if row.session != AGENT_SESSION:
         raise ForbiddenError(f"{row.id} is the id of a worker.", hint="Give the agent an id of its own (AGENT_ID).")
     if row.owner != actor.owner or row.project != actor.project:
-        raise ForbiddenError(f"The agent id {row.id} belongs to somebody else.", hint="Use another AGENT_ID.")
+        raise ForbiddenError(f"The agent id {row.id} belongs to another user.", hint="Use another AGENT_ID.")
 
 
 def _plain(who: Introduction) -> Capabilities:
-    """Return what is known of a machine that says nothing of itself: it has nothing that a task could ask for."""
+    """Return the capabilities of an agent that reports none: no resources that a task could request."""
     return Capabilities(
         version=who.version or "",
         hostname=who.hostname or who.agent_id,
@@ -154,7 +154,7 @@ def _plain(who: Introduction) -> Capabilities:
 
 
 async def touch(core: Core, who: AttemptActor) -> None:
-    """Count the report of a job as a sign of life of the agent that runs it."""
+    """Record the report of a job as a sign of life of its agent."""
     if who.worker_id.startswith(EXTERNAL):
         return
     if who.worker_id not in core.fleet.agents:
@@ -166,50 +166,52 @@ async def touch(core: Core, who: AttemptActor) -> None:
 
 
 def patience_s(session: str, state_id: str, lost_after_s: float) -> float:
-    """Return after how long a silence a worker is given up."""
+    """Return the silence in seconds after which a worker is considered lost."""
     return max(SILENT_AGENT_S, lost_after_s) if session == AGENT_SESSION and state_id == _POLLING else lost_after_s
 
 
 def deaf(connection: Connection, row: TaskRow) -> str | None:
-    """Say why nothing can be asked of who runs a task; null if it can."""
+    """Return why the runner of a task cannot receive commands; None if it can."""
     if row.worker_id is None:
         return None
     if row.worker_id.startswith(EXTERNAL):
-        return "it was registered by whom it reports for, and nobody carries commands there"
+        return "it is a registered job, whose machine receives no commands"
     worker = worker_rows.get(connection, row.worker_id)
     if worker is None or worker.session != AGENT_SESSION or worker.state_id == _LEASED:
         return None
-    return f"the agent {row.worker_id} sends no heartbeats, and takes no commands"
+    return f"the agent {row.worker_id} sends no heartbeats, and receives no commands"
 
 
 def refuse_deaf(connection: Connection, row: TaskRow) -> None:
-    """Refuse to ask something of a job whose machine would never hear it."""
+    """Raise if a job's machine cannot receive commands."""
     why = deaf(connection, row)
     if why is not None:
-        raise ConflictError(f"The job {row.id} cannot be asked from here: {why}.", hint="Do it where the job runs.")
+        raise ConflictError(
+            f"The job {row.id} cannot be controlled from here: {why}.", hint="Do it where the job runs."
+        )
 
 
-def ask_to_go_on(connection: Connection, row: TaskRow, here: Presences) -> bool:
-    """Ask the agent that keeps a paused job to go on with it."""
+def ask_to_go_on(connection: Connection, row: TaskRow, fleet: Presences) -> bool:
+    """Request the agent of a paused job to resume it; False if it is not an agent's job."""
     if row.worker_id is not None and row.worker_id.startswith(EXTERNAL):
         refuse_deaf(connection, row)
     agent = worker_rows.get(connection, row.worker_id) if row.worker_id is not None else None
-    if agent is None or agent.session != AGENT_SESSION or agent.id not in here.limits:
+    if agent is None or agent.session != AGENT_SESSION or agent.id not in fleet.limits:
         return False
     if row.desired != "run" or row.generation <= row.reached:
         tasks.desire(connection, row.id, "run")
-        events.append(connection, [events.of_task(row, "task.resuming", here.now, {})])
+        events.append(connection, [events.of_task(row, "task.resuming", fleet.now, {})])
     wake(connection, f"worker:{agent.id}", f"task:{row.id}")
     return True
 
 
 def give_up(connection: Connection, worker_id: str, now: float) -> None:
-    """Put paused jobs that a lost agent was to go on with back into the queue."""
+    """Requeue paused jobs that a lost agent was asked to resume."""
     for row in training_protocol.paused_at(connection, worker_id):
         if row.desired == "run" and row.generation > row.reached:
             resume.go_on(connection, row, now)
 
 
 def leased(row: WorkerRow) -> bool:
-    """Whether an agent renews what it holds by heartbeats."""
+    """Whether an agent renews its leases by heartbeats."""
     return row.state_id == _LEASED

@@ -1,4 +1,4 @@
-"""Claim a job: offer and accept in one operation, so that of several agents one gets it."""
+"""Claim a job: offer and accept in one transaction, so that only one of several agents gets it."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ from tunefleet.schemas.training_protocol.training import ClaimReply, PolledJob
 
 
 class JobNotFound(NotFoundError):
-    """There is no such job to claim."""
+    """The job does not exist."""
 
     protocol_code: ClassVar[str] = "JOB_NOT_FOUND"
 
 
 class AccessDenied(ForbiddenError):
-    """The job is somebody else's."""
+    """The job belongs to another user."""
 
     protocol_code: ClassVar[str] = "ACCESS_DENIED"
 
@@ -42,20 +42,18 @@ class AlreadyClaimed(ConflictError):
 
 
 class InvalidStatus(ConflictError):
-    """The job does not wait, or not for this agent."""
+    """The job is not queued, or this agent cannot run it."""
 
     protocol_code: ClassVar[str] = "INVALID_STATUS"
 
 
 async def claim(core: Core, actor: Actor, who: Introduction, job_id: str) -> ClaimReply:
-    """Take a job: it is offered and accepted in one operation, so that one of two agents gets it.
-
-    A repeated claim of the agent that has it returns the same token.
+    """Claim a job; a repeated claim of the agent that has it returns the same token.
 
     Raises:
-        AccessDenied: If it is somebody else's.
+        AccessDenied: If it belongs to another user.
         AlreadyClaimed: If another agent or worker has it.
-        InvalidStatus: If it does not wait, or this agent cannot run it.
+        InvalidStatus: If it is not queued, or this agent cannot run it.
     """
     await agents.present(core, actor, who)
     known = core.fleet.agents[who.agent_id]
@@ -75,7 +73,7 @@ def _claim(
         raise JobNotFound(f"There is no job {job_id}.")
     owner = agents.served_owner(actor)
     if owner is not None and row.owner != owner:
-        raise AccessDenied(f"The job {job_id} belongs to somebody else.")
+        raise AccessDenied(f"The job {job_id} belongs to another user.")
     if row.worker_id == agent_id and row.attempt_id and row.status in {TaskStatus.RUNNING, TaskStatus.DISPATCHED}:
         held = offers.polled(connection, row, attempt=row.attempts)
         return row.attempt_id, _traced(connection, held, row.attempt_id)
@@ -93,14 +91,14 @@ def _traced(connection: Connection, job: PolledJob, attempt_id: str) -> PolledJo
 
 def _refuse(connection: Connection, agent: WorkerRow, row: TaskRow, *, leased: bool, now: float) -> None:
     if row.status in {TaskStatus.DISPATCHED, TaskStatus.RUNNING, TaskStatus.PAUSED}:
-        raise AlreadyClaimed(f"The job {row.id} is {row.status} at {row.worker_id}.")
+        raise AlreadyClaimed(f"The job {row.id} is {row.status} on {row.worker_id}.")
     if row.status != TaskStatus.QUEUED:
         raise InvalidStatus(f"The job {row.id} is {row.status}.")
     if row.ready_at > now:
-        raise InvalidStatus(f"The job {row.id} waits {row.ready_at - now:.0f} s more before it is tried again.")
+        raise InvalidStatus(f"The job {row.id} is retried in {row.ready_at - now:.0f} s.")
     why = offers.suits(connection, agent, row, leased=leased, now=now)
     if why is not None:
-        raise InvalidStatus(f"The job {row.id} is not for this agent: {why}")
+        raise InvalidStatus(f"This agent cannot run the job {row.id}: {why}")
 
 
 def _take(connection: Connection, agent: WorkerRow, row: TaskRow, now: float) -> AttemptRow:
@@ -114,9 +112,9 @@ def _take(connection: Connection, agent: WorkerRow, row: TaskRow, now: float) ->
         "attempt_id": attempt.id, "attempts": number, "worker_id": agent.id, "desired": "run", "generation": 0,
         "reached": 0, "ready_at": 0.0,
     }  # fmt: skip
-    told = {"attempt": number}
-    row = switch(connection, [Move(row, TaskReason.OFFERED, changes=offered, data=told)], now)[0]
+    data = {"attempt": number}
+    row = switch(connection, [Move(row, TaskReason.OFFERED, changes=offered, data=data)], now)[0]
     started = {"started_at": now, "queue_deadline": None, "error": None}
-    switch(connection, [Move(row, TaskReason.STARTED, changes=started, data=told)], now)
+    switch(connection, [Move(row, TaskReason.STARTED, changes=started, data=data)], now)
     resume.taken(connection, [attempt])
     return attempt

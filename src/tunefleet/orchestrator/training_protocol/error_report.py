@@ -1,4 +1,4 @@
-"""What went wrong in a job, put together of its task, its traceback and its journal."""
+"""Error report of a job, from its task, traceback and journal."""
 
 from __future__ import annotations
 
@@ -21,23 +21,23 @@ from tunefleet.orchestrator.training_protocol.job_status import settings_of, sta
 from tunefleet.orchestrator.views import maybe_moment
 from tunefleet.schemas.training_protocol.failures import ErrorItem, FailureAnalysis, JobErrors
 
-_TOLD = frozenset({"warning", "error"})
-_Found = tuple[TaskRow, DocumentRow, list[AttemptRow], list[str], JobRow | None]
+_REPORTED_LEVELS = frozenset({"warning", "error"})
+_JobRows = tuple[TaskRow, DocumentRow, list[AttemptRow], list[str], JobRow | None]
 
 
 async def errors(core: Core, actor: Actor, task_id: str) -> JobErrors:
-    """Return the errors of a job, those alike together."""
-    task, document, tries, told, _ = await _found(core, actor, task_id)
+    """Return the errors of a job, with identical ones grouped."""
+    task, document, tries, records, _ = await _load(core, actor, task_id)
     raw: list[tuple[float | None, str, str]] = [
         (row.finished_at, "error", row.error) for row in tries if row.error is not None
     ]
     if task.error is not None and all(task.error != message for _, _, message in raw):
         raw.append((task.finished_at, "error", task.error))
-    for text in told:
+    for text in records:
         record: dict[str, Any] = orjson.loads(text)
-        if record.get("level") in _TOLD:
+        if record.get("level") in _REPORTED_LEVELS:
             raw.append((record.get("at"), str(record["level"]), str(record.get("message", ""))))
-    items = _together(raw)
+    items = _grouped(raw)
     return JobErrors(
         job_id=task.id,
         error_summary=task.error,
@@ -48,7 +48,7 @@ async def errors(core: Core, actor: Actor, task_id: str) -> JobErrors:
     )
 
 
-def _together(raw: list[tuple[float | None, str, str]]) -> list[ErrorItem]:
+def _grouped(raw: list[tuple[float | None, str, str]]) -> list[ErrorItem]:
     found: dict[str, ErrorItem] = {}
     for at, level, message in raw:
         key = hashlib.sha256(f"{level}:{message}".encode()).hexdigest()[:16]
@@ -63,12 +63,12 @@ def _together(raw: list[tuple[float | None, str, str]]) -> list[ErrorItem]:
 
 
 async def analyze(core: Core, actor: Actor, task_id: str) -> FailureAnalysis:
-    """Say why a job failed, and which changes may help.
+    """Analyze why a job failed, and suggest changes.
 
     Raises:
-        InputError: If it neither failed nor was cancelled.
+        InputError: If the job has neither failed nor been cancelled.
     """
-    task, document, _, _, job = await _found(core, actor, task_id)
+    task, document, _, _, job = await _load(core, actor, task_id)
     if task.status not in {TaskStatus.FAILED, TaskStatus.CANCELLED}:
         raise InputError(f"The job {task.id} is {state_of(task.status)}; it did not fail.")
     config = _config(orjson.loads(document.as_run), orjson.loads(job.body) if job else {})
@@ -81,10 +81,10 @@ def _config(spec: dict[str, Any], body: dict[str, Any]) -> dict[str, Any]:
     return {**(spec.get("training") or {}), **settings_of(body), "max_runtime_s": limits.get("max_runtime_s")}
 
 
-async def _found(core: Core, actor: Actor, task_id: str) -> _Found:
+async def _load(core: Core, actor: Actor, task_id: str) -> _JobRows:
     may_read(actor)
 
-    def operation(connection: Connection) -> _Found:
+    def operation(connection: Connection) -> _JobRows:
         row = find(connection, actor, task_id)
         return (
             row,

@@ -1,4 +1,4 @@
-"""Why a job failed, as far as its last words tell, and what may help. Pure: rules over text and configuration."""
+"""Failure analysis: rules that map a job's error text and configuration to a cause and suggestions. Pure."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _LAST: Final = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class _Rule:
-    """What a pattern in the last words means."""
+    """A pattern in error texts and its meaning."""
 
     pattern: re.Pattern[str]
     error_type: str
@@ -33,25 +33,27 @@ def _suggest(field: str, now: Any, then: Any, reason: str, impact: str) -> Sugge
 
 
 def _less_memory(config: Mapping[str, Any]) -> list[Suggestion]:
-    batch, steps = _whole(config.get("batch_size")), _whole(config.get("gradient_accumulation_steps"))
+    batch, steps = _positive_int(config.get("batch_size")), _positive_int(config.get("gradient_accumulation_steps"))
     found = []
     if batch > 1:
-        found.append(_suggest("batch_size", batch, batch // 2, "fewer rows at once need less memory", "high"))
+        found.append(_suggest("batch_size", batch, batch // 2, "a smaller batch needs less memory", "high"))
         found.append(
-            _suggest("gradient_accumulation_steps", steps, steps * 2, "the effective batch stays as it is", "low")
+            _suggest("gradient_accumulation_steps", steps, steps * 2, "the effective batch size stays the same", "low")
         )
     length = config.get("max_seq_length")
     if isinstance(length, int) and length > 256:
-        found.append(_suggest("max_seq_length", length, length // 2, "activations grow with the length", "high"))
+        found.append(
+            _suggest("max_seq_length", length, length // 2, "activations grow with the sequence length", "high")
+        )
     if config.get("gradient_checkpointing") is not True:
         found.append(
             _suggest("gradient_checkpointing", config.get("gradient_checkpointing"), True,
-                     "activations are worked out again instead of kept", "high")
+                     "activations are recomputed instead of stored", "high")
         )  # fmt: skip
     return found
 
 
-def _whole(value: Any) -> int:
+def _positive_int(value: Any) -> int:
     return value if isinstance(value, int) and value > 0 else 1
 
 
@@ -59,14 +61,14 @@ def _smaller_rate(config: Mapping[str, Any]) -> list[Suggestion]:
     rate = config.get("learning_rate")
     if not isinstance(rate, int | float) or rate <= 0:
         return []
-    return [_suggest("learning_rate", rate, rate / 2, "large steps make a loss diverge", "high")]
+    return [_suggest("learning_rate", rate, rate / 2, "a high learning rate makes the loss diverge", "high")]
 
 
 def _more_time(config: Mapping[str, Any]) -> list[Suggestion]:
     limit = config.get("max_runtime_s")
     if not isinstance(limit, int | float):
         return []
-    return [_suggest("max_runtime_s", limit, limit * 2, "the run was ended at its limit", "high")]
+    return [_suggest("max_runtime_s", limit, limit * 2, "the run was stopped at its time limit", "high")]
 
 
 def _nothing(_: Mapping[str, Any]) -> list[Suggestion]:
@@ -79,21 +81,22 @@ def _rule(pattern: str, error_type: str, reason: TaskReason, description: str, h
 
 _RULES: Final = (
     _rule(r"out of memory|OutOfMemoryError|CUBLAS_STATUS_ALLOC_FAILED|DefaultCPUAllocator: can't allocate|MemoryError",
-          "oom_training", TaskReason.OUT_OF_MEMORY, "The memory was not enough.", _less_memory),
+          "oom_training", TaskReason.OUT_OF_MEMORY, "Out of memory.", _less_memory),
     _rule(r"no space left on device|disk quota exceeded|ENOSPC", "disk_full", TaskReason.DISK_FULL,
           "The disk is full."),
     _rule(r"loss (?:is|was|became) (?:nan|inf)|(?:nan|inf) loss|diverged", "diverged", TaskReason.DIVERGED,
           "The loss is no longer a number.", _smaller_rate),
-    _rule(r"timed? ?out|max_runtime_s|TimeoutError", "timeout", TaskReason.TIMEOUT, "It took too long.", _more_time),
+    _rule(r"timed? ?out|max_runtime_s|TimeoutError", "timeout", TaskReason.TIMEOUT,
+          "The job reached its time limit.", _more_time),
     _rule(r"ConnectionError|Connection (?:refused|reset|aborted)|Max retries exceeded|Name or service not known|"
           r"Temporary failure in name resolution|HTTPError: 5\d\d", "network", TaskReason.NETWORK,
-          "Something on the network did not answer."),
+          "A network request failed."),
     _rule(r"KeyError|column .* (?:not|missing)|dataset.*(?:not found|empty|does not exist)|FileNotFoundError",
-          "data", TaskReason.BAD_INPUT, "The data is not there, or not as the configuration says."),
+          "data", TaskReason.BAD_INPUT, "The data is missing, or does not match the configuration."),
     _rule(r"is not a local folder and is not a valid model|Repository Not Found|RepositoryNotFoundError|gated repo",
           "model", TaskReason.BAD_INPUT, "The model cannot be loaded."),
     _rule(r"CUDA error|NCCL|device-side assert", "device", TaskReason.CRASHED, "The GPU or its driver failed."),
-    _rule(r"SIGKILL|exit code -?9|was killed", "killed", TaskReason.KILLED, "Something killed the process."),
+    _rule(r"SIGKILL|exit code -?9|was killed", "killed", TaskReason.KILLED, "The process was killed."),
 )  # fmt: skip
 _PHASES: Final = (
     ("evaluation", re.compile(r"in evaluate\b|evaluation_loop|prediction_step|eval(?:uat)", re.IGNORECASE)),
@@ -103,8 +106,8 @@ _PHASES: Final = (
 )
 
 
-def told(error: str | None) -> tuple[str | None, str | None]:
-    """Split what a job says of its failure into one sentence and the rest."""
+def split_error(error: str | None) -> tuple[str | None, str | None]:
+    """Split a job's error text into one sentence and the details."""
     if not error or not error.strip():
         return None, None
     lines = [line.strip() for line in error.strip().splitlines() if line.strip()]
@@ -113,20 +116,20 @@ def told(error: str | None) -> tuple[str | None, str | None]:
 
 
 def reason_of(error: str | None) -> TaskReason:
-    """Return the reason that a job's last words amount to; a crash if they tell nothing."""
+    """Return the reason for a job's error text; `CRASHED` if no rule matches."""
     rule = _first(error or "")
     return TaskReason.CRASHED if rule is None else rule.reason
 
 
 def analyze(*, reason: str | None, error: str | None, detail: str | None, config: Mapping[str, Any]) -> Analysis:
-    """Say why a job failed and what may help."""
+    """Return the cause of a job's failure with suggestions."""
     text = "\n".join(part for part in (error, detail) if part)
     rule = _first(text)
     phase = phase_of(detail or error or "")
     if rule is None:
         known = next((each for each in _RULES if each.reason.value == reason), None)
         if known is None:
-            description = text.splitlines()[0][:_MAX_SENTENCE] if text else "It left no error message."
+            description = text.splitlines()[0][:_MAX_SENTENCE] if text else "No error message."
             return _analysis("unknown" if text or reason else "no_error", phase, description, "low", [])
         return _analysis(known.error_type, phase, known.description, "medium", known.help(config))
     kind = rule.error_type
@@ -137,7 +140,7 @@ def analyze(*, reason: str | None, error: str | None, detail: str | None, config
 
 
 def traceback_of(detail: str | None) -> TracebackView | None:
-    """Take a Python traceback apart; null if the text is none."""
+    """Parse a Python traceback; None if the text contains none."""
     if not detail or "Traceback (most recent call last)" not in detail:
         return None
     raw = detail[detail.rindex("Traceback (most recent call last)") :]
@@ -171,5 +174,5 @@ def _first(text: str) -> _Rule | None:
 
 
 def phase_of(text: str) -> str | None:
-    """Say in which part of a training a text was written; null if it does not tell."""
+    """Return the phase of training that an error text is from; None if unknown."""
     return next((name for name, pattern in _PHASES if pattern.search(text)), None)

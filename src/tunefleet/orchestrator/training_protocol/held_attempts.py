@@ -1,4 +1,4 @@
-"""An attempt that reports in the training-agent protocol: what it holds, its first sign of life, its launch."""
+"""Attempts that report in the training-agent protocol: lookup with lock, start, reopen, launch."""
 
 from __future__ import annotations
 
@@ -19,35 +19,35 @@ TRAININGS: Final = ("sft", "lora_sft")
 
 @dataclass(slots=True)
 class Held:
-    """An attempt and its task, locked for the operation."""
+    """An attempt and its task, locked for the transaction."""
 
     attempt: AttemptRow
     task: TaskRow
 
     @property
     def current(self) -> bool:
-        """Whether the task is still this attempt's."""
+        """Whether this is the task's current attempt."""
         return self.task.attempt_id == self.attempt.id
 
 
 def of_attempt(connection: Connection, who: AttemptActor) -> Held:
-    """Read and lock what a token speaks for."""
+    """Load and lock the attempt of a token."""
     task = tasks.by_ids(connection, [who.task_id], lock=True).get(who.task_id)
     attempt = attempts.by_ids(connection, [who.attempt_id]).get(who.attempt_id)
     if task is None or attempt is None or attempt.state == "void":
-        raise ConflictError(f"The job {who.task_id} is no longer held with this token.", hint="End it.")
+        raise ConflictError(f"The job {who.task_id} is no longer held with this token.", hint="Stop it.")
     return Held(attempt, task)
 
 
 def of_reporter(connection: Connection, who: AttemptActor, now: float) -> Held:
-    """Read and lock what a token speaks for, and note that it runs: only a job that runs has something to report."""
+    """Load and lock the attempt of a token, and mark it as running, which a report implies."""
     held = of_attempt(connection, who)
     start(connection, held, now)
     return held
 
 
 def start(connection: Connection, held: Held, now: float) -> None:
-    """Note that a registered job runs, unless that is known."""
+    """Mark a registered job as running, unless it already is."""
     if held.attempt.state != "offered":
         return
     held.attempt = held.attempt._replace(state="accepted", accepted_at=now)
@@ -59,10 +59,10 @@ def start(connection: Connection, held: Held, now: float) -> None:
 
 
 def reopen(connection: Connection, held: Held, now: float) -> None:
-    """Let a paused job go on where it is, with the token that it has."""
+    """Resume a paused job on its machine, under the same token."""
     held.attempt = held.attempt._replace(state="accepted", reason=None, error=None, finished_at=None)
     attempts.store(connection, [held.attempt])
-    # The generation goes on: the ids of wishes are made of it.
+    # The generation is kept: command ids contain it and must stay unique.
     same = {"attempt_id": held.attempt.id, "worker_id": held.attempt.worker_id, "reached": held.task.generation}
     task = switch(connection, [Move(held.task, TaskReason.RESUMED)], now)[0]
     task = switch(connection, [Move(task, TaskReason.OFFERED, changes=same)], now)[0]
@@ -73,7 +73,7 @@ def reopen(connection: Connection, held: Held, now: float) -> None:
 
 
 def launch_of(connection: Connection, held: Held, now: float) -> LaunchRow:
-    """Return the one launch that an attempt's reports are stored under."""
+    """Return the launch that an attempt's reports are stored under."""
     name = f"report-{held.attempt.id}"
     known = journal.launch(connection, held.task.id, name)
     return known or journal.add_launch(
@@ -82,5 +82,5 @@ def launch_of(connection: Connection, held: Held, now: float) -> LaunchRow:
 
 
 def reread(connection: Connection, task_id: str) -> TaskRow:
-    """Return a task as it is after a change in the same operation."""
+    """Reload a task after a change in the same transaction."""
     return tasks.by_ids(connection, [task_id])[task_id]

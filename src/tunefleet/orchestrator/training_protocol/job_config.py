@@ -1,4 +1,4 @@
-"""From a task's spec to a job's configuration, in every spelling that agents read (contracts B2 and B9). Pure."""
+"""Converts a task's spec to a job's configuration, in all spellings that agents read (contracts B2 and B9). Pure."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from tunefleet.spec import LoraSftSpec, TrainingTaskSpec
 
 
 def config_of(spec: TrainingTaskSpec) -> dict[str, Any]:
-    """Return the configuration of a job for an agent that does not know our specs.
+    """Return the configuration of a job for an agent that does not read our specs.
 
-    What has two spellings is given in both. What the protocol has no word for is left out; `spec` beside it is whole.
+    Fields with two spellings are given in both. Fields that the protocol lacks are omitted; `spec` has them all.
     """
     config: dict[str, Any] = {
         "provider": "local",
@@ -32,7 +32,7 @@ def config_of(spec: TrainingTaskSpec) -> dict[str, Any]:
 
 
 def dataset_path(spec: TrainingTaskSpec) -> str:
-    """Return where an agent finds the rows: a hub id, or a path; empty for rows that stand in the spec."""
+    """Return the location of the rows: a Hub id or a path; empty for rows inside the spec."""
     source = spec.data.source
     hub = source.kind == "hub" and not source.value.startswith((".", "/", "hf://"))
     return f"hf://{source.value}" if hub else source.value
@@ -98,7 +98,7 @@ def _training(spec: TrainingTaskSpec) -> dict[str, Any]:
 
 
 def _data(spec: TrainingTaskSpec) -> dict[str, Any]:
-    shape, held_out = spec.data.shape, spec.data.eval
+    shape, eval_data = spec.data.shape, spec.data.eval
     named = {
         "text": {"text_field": shape.text},
         "pair": {"prompt_column": shape.prompt, "response_column": shape.response},
@@ -111,7 +111,7 @@ def _data(spec: TrainingTaskSpec) -> dict[str, Any]:
         "max_seq_length": spec.training.max_seq_length,
         "max_samples": spec.data.max_samples,
         "split": spec.data.split,
-        "eval_split": None if held_out is None else held_out.fraction,
+        "eval_split": None if eval_data is None else eval_data.fraction,
     }
 
 

@@ -1,4 +1,4 @@
-"""What people ask of a job in the protocol: control, resume, other parameters, and starting one from a document."""
+"""Job operations for users of the protocol: control, parameter updates, resume, start."""
 
 from __future__ import annotations
 
@@ -44,24 +44,24 @@ from tunefleet.schemas.training_protocol.jobs import (
 )
 from tunefleet.spec import TrainingSpec
 
-# The one parameter of the protocol that a running training can change.
+# The only parameter of the protocol that can be changed in a running job.
 _LIVE: Final = "learning_rate"
 _STEP: Final = re.compile(r"(?:^|/)checkpoint-(\d{1,15})/?$")
+# Parameter name of agents → field of `spec.training`.
 _SPELLINGS: Final = {
     "num_epochs": "num_train_epochs", "per_device_train_batch_size": "batch_size", "max_length": "max_seq_length",
     "evaluation_strategy": "eval_strategy",
 }  # fmt: skip
-"""Parameter as agents spell it → field of `spec.training`."""
 _RESUMABLE: Final = frozenset({TaskStatus.FAILED, TaskStatus.CANCELLED, TaskStatus.PAUSED})
 
 
 async def control(core: Core, actor: Actor, task_id: str, body: ControlAction) -> ControlDone:
-    """Cancel, pause or resume a job; it is on its way when this returns.
+    """Request to cancel, pause or resume a job; returns before it is carried out.
 
     Raises:
-        ConflictError: If it is in a state that forbids it, or nobody carries commands to who runs it.
-        ForbiddenError: If it belongs to somebody else.
-        InputError: If the checkpoint is none.
+        ConflictError: If its status does not allow it, or its machine receives no commands.
+        ForbiddenError: If it belongs to another user.
+        InputError: If the checkpoint is not valid.
     """
     row = await _row(core, actor, task_id)
     if body.action == "cancel":
@@ -75,22 +75,24 @@ async def control(core: Core, actor: Actor, task_id: str, body: ControlAction) -
 
 
 async def update_params(core: Core, actor: Actor, task_id: str, body: ParameterUpdate) -> ParametersUpdated:
-    """Change parameters of a running job: the learning rate now, the others when it is resumed as a new job.
+    """Change parameters of a running job: the learning rate immediately, others when it is resumed as a new job.
 
     Raises:
-        InputError: If there is nothing to change, or something that cannot be.
-        ConflictError: If it does not run.
-        ForbiddenError: If it belongs to somebody else.
+        InputError: If there is nothing to change, or a parameter cannot be changed.
+        ConflictError: If it is not running.
+        ForbiddenError: If it belongs to another user.
     """
     row = await _row(core, actor, task_id)
     if body.model_extra:
         unknown = sorted(body.model_extra)[0]
-        raise InputError(f"{unknown!r} cannot be changed.", hint=f"What can: {', '.join(type(body).model_fields)}.")
+        raise InputError(
+            f"{unknown!r} cannot be changed.", hint=f"Parameters that can: {', '.join(type(body).model_fields)}."
+        )
     given = body.model_dump(exclude_none=True)
     if not given:
         raise InputError("There is nothing to change.", hint=f"Give one of {', '.join(type(body).model_fields)}.")
     if row.status != TaskStatus.RUNNING:
-        raise ConflictError(f"The job {row.id} is {state_of(row.status)}; only a running one takes parameters.")
+        raise ConflictError(f"The job {row.id} is {state_of(row.status)}; only a running job accepts parameters.")
     later = "when the job is resumed as a new one (POST …/resume)"
     fields = dict.fromkeys(given, later)
     command_id = None
@@ -103,8 +105,10 @@ async def update_params(core: Core, actor: Actor, task_id: str, body: ParameterU
         "requested_at": moment(now).isoformat(), "requested_by": actor.owner, "updates": given, "effective": fields,
     }  # fmt: skip
     await core.write(partial(_note, task_id=row.id, noted=noted))
-    taken = "; ".join(f"{name}: {when}" for name, when in fields.items())
-    return ParametersUpdated(updates=given, applied_at=moment(now), message=taken, fields=fields, command_id=command_id)
+    summary = "; ".join(f"{name}: {when}" for name, when in fields.items())
+    return ParametersUpdated(
+        updates=given, applied_at=moment(now), message=summary, fields=fields, command_id=command_id
+    )
 
 
 def _note(connection: Connection, *, task_id: str, noted: dict[str, Any]) -> None:
@@ -114,22 +118,22 @@ def _note(connection: Connection, *, task_id: str, noted: dict[str, Any]) -> Non
 
 
 async def resume(core: Core, actor: Actor, task_id: str, body: ResumeJob) -> ResumedJob:
-    """Let a job that failed or was cancelled go on as a new one, with other parameters where that is wanted.
+    """Resume a failed or cancelled job as a new one, optionally with other parameters.
 
-    A registered job becomes another registered one; its reporter starts it. A paused job without adjustments just goes
-    on.
+    A registered job becomes another registered one, which its reporter starts. A paused job without adjustments is
+    simply resumed.
 
     Raises:
-        InputError: If it is in no state to be resumed, or an adjustment or the checkpoint is unknown.
-        ConflictError: If there is no checkpoint to go on from.
-        ForbiddenError: If it belongs to somebody else.
+        InputError: If its status does not allow it, or an adjustment or the checkpoint is unknown.
+        ConflictError: If there is no checkpoint to resume from.
+        ForbiddenError: If it belongs to another user.
     """
     row = await _row(core, actor, task_id)
     before = await core.read(partial(training_protocol.job, task_id=row.id))
     external = (row.worker_id or "").startswith(EXTERNAL)
     if row.status not in _RESUMABLE and not (external and row.status == TaskStatus.DISPATCHED):
         raise InputError(
-            f"The job {row.id} is {state_of(row.status)}; only one that failed, was cancelled or paused is resumed."
+            f"The job {row.id} is {state_of(row.status)}; only a failed, cancelled or paused job can be resumed."
         )
     adjustments = {**_deferred(before), **body.config_adjustments}
     if external:
@@ -137,8 +141,8 @@ async def resume(core: Core, actor: Actor, task_id: str, body: ResumeJob) -> Res
     step: FromStep = "best" if body.resume_from_best else step_of(body.checkpoint_path)
     if row.status == TaskStatus.PAUSED and adjustments:
         raise ConflictError(
-            f"The job {row.id} is paused, and goes on as it is.",
-            hint=f"`tunefleet cancel {row.id}` first: a new job goes on from its checkpoint with other parameters.",
+            f"The job {row.id} is paused, and can only be resumed unchanged.",
+            hint=f"Run `tunefleet cancel {row.id}`, then resume it as a new job with other parameters.",
         )
     made = await task_control.resume(core, actor, row.id, step, _overrides(adjustments))
     if made.id != row.id:
@@ -171,13 +175,13 @@ async def _register_again(
         job_id=job_id,
         resumed_from=row.id,
         checkpoint_path=path,
-        message="The job is registered; who runs it starts it from the checkpoint.",
+        message="The job is registered; start it from the checkpoint where it runs.",
         job_token=attempt_token(core.secret, held.attempt.id),
     )
 
 
 def _deferred(before: JobRow | None) -> dict[str, Any]:
-    """Return the parameters that were changed while the job ran."""
+    """Return the parameter updates that were requested while the job was running."""
     found: dict[str, Any] = {}
     for each in orjson.loads(before.updates) if before else ():
         found |= each["updates"]
@@ -190,13 +194,13 @@ def _overrides(adjustments: Mapping[str, Any]) -> dict[str, Any]:
     for name, value in adjustments.items():
         field = _SPELLINGS.get(name, name)
         if field not in known:
-            raise InputError(f"A training has no parameter {name!r}.", hint=f"It has: {', '.join(sorted(known))}.")
+            raise InputError(f"Unknown training parameter {name!r}.", hint=f"Available: {', '.join(sorted(known))}.")
         found[f"training.{field}"] = value
     return found
 
 
 def step_of(path: str | None) -> int | None:
-    """Return the step of a checkpoint's path or name; null for none.
+    """Return the step in a checkpoint's path or name; None for None.
 
     Raises:
         InputError: If it does not end with `checkpoint-<step>`.
@@ -205,15 +209,15 @@ def step_of(path: str | None) -> int | None:
         return None
     found = _STEP.search(path)
     if found is None:
-        raise InputError(f"{path!r} names no checkpoint.", hint="A checkpoint is called checkpoint-<step>.")
+        raise InputError(f"{path!r} is not a checkpoint name.", hint="Use checkpoint-<step>.")
     return int(found[1])
 
 
 async def start(core: Core, actor: Actor, body: StartJob) -> Started:
-    """Submit the document of an earlier workflow again.
+    """Submit the workflow file of an earlier workflow again.
 
     Raises:
-        SpecError: If the changed document is wrong.
+        SpecError: If the changed workflow file is not valid.
         ForbiddenError: If the actor may not submit.
     """
     may_submit(actor)
@@ -239,7 +243,7 @@ def _configured(connection: Connection, *, actor: Actor, config_id: str) -> Task
         found = named[0] if named else None
     if found is None or found.project != actor.project:
         raise NotFoundError(
-            f"There is no workflow {config_id}.", hint="config_id is the id or name of a workflow that was submitted."
+            f"There is no workflow {config_id}.", hint="config_id is the id or name of a submitted workflow."
         )
     return tasks.of_workflows(connection, [found.seq])[found.seq][0]
 

@@ -1,4 +1,4 @@
-"""Log lines that a job reports, and lines read back."""
+"""Log lines of jobs: report and read."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ _PIECE_BYTES: Final = 1 << 20
 
 
 async def report(core: Core, who: AttemptActor, body: LogLines) -> LogsStored:
-    """Store lines of a job's log; lines that are known by their number are passed over.
+    """Store lines of a job's log; lines that are stored already, by number, are skipped.
 
-    They are taken of a job that has ended, too: agents exist that send them only then.
+    Lines of an ended job are accepted too: some agents send them only then.
 
     Raises:
-        OffsetConflict: If lines before them are missing; it carries the number to go on from.
+        OffsetConflict: If earlier lines are missing; it contains the number to continue from.
         ConflictError: If the job is no longer held with this token.
     """
     await agents.touch(core, who)
@@ -39,10 +39,10 @@ def _store(connection: Connection, *, who: AttemptActor, body: LogLines, now: fl
     count = training_protocol.lines(connection, who.attempt_id)
     offset = count if body.offset is None else body.offset
     if offset > count:
-        raise OffsetConflict(f"The log goes on at line {count}, not at {offset}.", cursor=count)
+        raise OffsetConflict(f"The log continues at line {count}, not at {offset}.", cursor=count)
     new = body.logs[count - offset :]
     if new:
-        # A line stays one line, so that the numbers stay what they are.
+        # Line breaks within a line are replaced: offsets count lines.
         text = "".join(f"{line.rstrip().replace(chr(10), ' ')}\n" for line in new)
         data = scrub_bytes(text.encode(errors="replace"))
         stream = logs.stream(connection, who.attempt_id) or log_service.open_stream(connection, who)
@@ -83,7 +83,7 @@ def _lines(connection: Connection, task_id: str, size: int, first: int, limit: i
         piece = logs.read(connection, task_id, offset=at, limit=_PIECE_BYTES)
         breaks = piece.count(b"\n")
         if passed + breaks < first:
-            # The piece ends within a line that is not wanted, or at the beginning of one that may be.
+            # The piece ends in a line before `first`, or at the start of the first wanted one.
             passed += breaks
             rest = piece[piece.rfind(b"\n") + 1 :] if breaks else rest + piece
             continue

@@ -1,4 +1,4 @@
-"""Points that a job reports, and the same read back."""
+"""Metric points of jobs: report and read."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ from tunefleet.orchestrator.training_protocol import held_attempts as holding
 from tunefleet.orchestrator.training_protocol import points as translate
 from tunefleet.schemas.training_protocol.reports import Done, MetricPage, MetricRow, MetricRows, ReportedPoint
 
-# The most points that one answer holds.
+# Maximum number of points in a response.
 MAX_READ: Final = 100_000
 
 
 async def report(core: Core, who: AttemptActor, reported: Sequence[ReportedPoint]) -> Done:
-    """Store points of a job; the first one says that it runs.
+    """Store metric points of a job; the first one marks it as running.
 
-    A point that is there already, with the same values, is not stored again; one with other values counts instead.
+    A point that is already stored with the same values is skipped; one with other values replaces it.
 
     Raises:
         ConflictError: If the job is no longer held with this token.
@@ -50,21 +50,22 @@ def _store(
          journal.curve_of("train", values), orjson.dumps(values).decode())
         for seq, (point, values) in enumerate(new, launch.cursor)
     ]  # fmt: skip
-    room = JournalUsage.of(connection, held.task.id)
-    kept = [(launch.task_id, launch.number, *row) for row in room.take_points(rows, keep)]
+    usage = JournalUsage.of(connection, held.task.id)
+    kept = [(launch.task_id, launch.number, *row) for row in usage.take_points(rows, keep)]
     journal.add_records(connection, kept, [])
     if launch.cursor == 0 and launch.number > 1 and new:
-        # Reports do not say where they begin; what an earlier attempt had reported beyond that is done again.
+        # Reports do not contain the start step; steps that an earlier attempt reported beyond it are repeated by this
+        # one.
         journal.resume_from(connection, launch, from_step=_begins_after(new), checkpoint=None)
     cursor = launch.cursor + len(rows)
     journal.advance(connection, launch, cursor=cursor, progress=_progress(launch, reported, now))
-    room.give_back(point_retention.thin(connection, launch, cursor, keep, now))
-    room.store(connection, keep, now)
+    usage.give_back(point_retention.thin(connection, launch, cursor, keep, now))
+    usage.store(connection, keep, now)
     wake(connection, f"task:{held.task.id}")
 
 
 def _begins_after(new: Sequence[tuple[ReportedPoint, dict[str, Any]]]) -> int:
-    """Return the step at which a launch has begun, by its first points: an evaluation trains no step."""
+    """Return the start step of a launch, from its first points; an evaluation does not train a step."""
     return max(0, min(point.step - ("loss" in values) for point, values in new))
 
 
@@ -77,7 +78,7 @@ def _new(
     first = min(point.step for point, _ in wanted)
     known: set[tuple[int, str]] = set()
     for row in training_protocol.newest_points(connection, launch):
-        # Points come in the order of their steps, but for a second evaluation or a repetition.
+        # Points are ordered by step, except for a second evaluation or a repetition.
         if row.step < first:
             break
         known.add((row.step, row.values_json))
@@ -106,7 +107,7 @@ def _progress(launch: LaunchRow, reported: Sequence[ReportedPoint], now: float) 
 
 
 async def read(core: Core, actor: Actor, task_id: str) -> MetricRows:
-    """Return the points of a job in step order, the newest 100,000 at most."""
+    """Return the points of a job in step order, at most the newest 100,000."""
     job_id, rows = await _read(core, actor, task_id)
     return MetricRows(job_id=job_id, metrics=rows[-MAX_READ:])
 
@@ -129,7 +130,7 @@ async def _read(core: Core, actor: Actor, task_id: str) -> tuple[str, list[Metri
 
 
 def merged(task_id: str, found: Sequence[PointRow]) -> list[MetricRow]:
-    """Return one point a step; by name, the newest value counts."""
+    """Merge points into one per step; for each name the newest value counts."""
     values: dict[int, dict[str, Any]] = {}
     last: dict[int, PointRow] = {}
     for point in found:

@@ -1,4 +1,4 @@
-"""What a job says of its own state: the one way in which a reporter moves a task."""
+"""Status reports of jobs: the only way in which a reporter changes a task's status."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ from tunefleet.schemas.training_protocol.training import StatusPatch
 from tunefleet.schemas.worker_link import CommandOutcome, Finish
 
 REPORTABLE: Final = ("running", "paused", "completed", "failed", "cancelled")
+# Final status of a job → commands that cause it.
 _ENDS: Final[dict[str, frozenset[str]]] = {
     "paused": frozenset({ControlCommand.PAUSE}),
     "completed": frozenset({ControlCommand.GRACEFUL_STOP, ControlCommand.SAVE_AND_STOP}),
     "cancelled": frozenset({ControlCommand.ABORT}),
 }
-"""How a job ends → the commands that lead there."""
 _SAVING: Final = frozenset({ControlCommand.PAUSE, ControlCommand.SAVE_AND_STOP})
 _REASONS: Final = {
     "completed": TaskReason.FINISHED,
@@ -41,10 +41,10 @@ _REASONS: Final = {
 
 
 async def report(core: Core, who: AttemptActor, patch: StatusPatch) -> StatusStored:
-    """Store the state that a job reports; saying it again changes nothing.
+    """Store the status that a job reports; idempotent.
 
     Raises:
-        ConflictError: If the job cannot come to that state from the one it is in; both are named.
+        ConflictError: If the lifecycle does not allow the change; the message names both statuses.
     """
     await agents.touch(core, who)
     now = core.clock.wall()
@@ -57,14 +57,14 @@ def _store(connection: Connection, *, who: AttemptActor, patch: StatusPatch, cor
 
 
 def apply(connection: Connection, held: Held, patch: StatusPatch, *, core: Core, now: float) -> str:
-    """Bring a held task to the state that its reporter says, and return the state it is in then.
+    """Apply a reported status to a held task, and return the task's status afterwards.
 
-    A failure that its task's policy retries leads back to the queue.
+    A failure that the task's policy retries puts it back into the queue.
     """
     wanted = patch.status
     if wanted not in REPORTABLE:
-        raise InputError(f"{wanted!r} is not a status of a job.", hint=f"It is one of {', '.join(REPORTABLE)}.")
-    if _said_before(held, wanted):
+        raise InputError(f"{wanted!r} is not a job status.", hint=f"Use one of {', '.join(REPORTABLE)}.")
+    if _is_repetition(held, wanted):
         return held.task.status
     if not held.current:
         raise ConflictError(
@@ -79,7 +79,7 @@ def apply(connection: Connection, held: Held, patch: StatusPatch, *, core: Core,
     return held.task.status
 
 
-def _said_before(held: Held, wanted: str) -> bool:
+def _is_repetition(held: Held, wanted: str) -> bool:
     if held.current and held.task.status == wanted:
         return True
     if held.attempt.state != "finished" or held.attempt.reason is None:
@@ -105,7 +105,7 @@ def _end(connection: Connection, held: Held, patch: StatusPatch, core: Core, now
     done = _carried_out(connection, held, patch)
     if done and patch.status == "completed":
         reason = TaskReason.STOPPED_EARLY
-    sentence, detail = failure_analysis.told(patch.error)
+    sentence, detail = failure_analysis.split_error(patch.error)
     finish = Finish.model_validate(
         {
             "token": attempt_token(core.secret, held.attempt.id),
@@ -120,7 +120,7 @@ def _end(connection: Connection, held: Held, patch: StatusPatch, core: Core, now
         data = {"name": patch.checkpoint, "step": patch.step, "message": f"The job is {patch.status}."}
         events.append(connection, [events.of_task(held.task, "task.message", now, data)])
     mine, rows = {held.attempt.id: held.attempt}, {held.task.id: held.task}
-    # The end says what became of the command that brought it about; its own outcome may come later, or never.
+    # The final status implies the outcome of the command that caused it; the command's own outcome may never arrive.
     task_commands.take_outcomes(connection, done, held.attempt.worker_id, mine, rows, now)
     exchange_transaction.finish(connection, {held.attempt.id: finish}, mine, rows, now, core.blobs)
     held.task = holding.reread(connection, held.task.id)
@@ -145,33 +145,33 @@ def _refusal(held: Held, wanted: str) -> ConflictError:
 
 
 def _result(connection: Connection, held: Held) -> dict[str, Any]:
-    """Return what is known of how a job ended well: where it stood last."""
+    """Return the result of a completed job: its last progress."""
     launch = journal.launch(connection, held.task.id, f"report-{held.attempt.id}")
     progress: dict[str, Any] = orjson.loads(launch.progress) if launch is not None and launch.progress else {}
     return {"step": progress.get("step"), "max_steps": progress.get("max_steps")}
 
 
 def settings_of(body: dict[str, Any]) -> dict[str, Any]:
-    """Return the training parameters of a registration; whatever was sent in their place is none."""
+    """Return the training parameters of a registration; empty if they are not a mapping."""
     config = body.get("config")
     found = config.get("training") if isinstance(config, dict) else None
     return found if isinstance(found, dict) else {}
 
 
 def state_of(status: str) -> str:
-    """Return a task's status in the words of the protocol."""
+    """Return the protocol's name of a task's status."""
     return {"dispatched": "pending", "pending": "queued", "skipped": "completed"}.get(status, status)
 
 
 def model_of(spec: dict[str, Any]) -> str | None:
-    """Return which model a spec names."""
+    """Return the model in a spec."""
     source = (spec.get("model") or {}).get("source") or {}
     name = source.get("identifier")
     return name if isinstance(name, str) else None
 
 
 def dataset_of(spec: dict[str, Any]) -> str | None:
-    """Return which data a spec names."""
+    """Return the dataset in a spec."""
     data = spec.get("data") or {}
     jsonl = data.get("jsonl") or {}
     found = (

@@ -1,4 +1,4 @@
-"""Where a job stands, in one object: put together of its task, its points and what was registered of it."""
+"""The status of a job, from its task, its metric points and its registration."""
 
 from __future__ import annotations
 
@@ -23,21 +23,21 @@ from tunefleet.orchestrator.views import maybe_moment, moment, progress_view
 from tunefleet.schemas.api import ProgressView
 from tunefleet.schemas.training_protocol.jobs import JobStatus
 
-# A running job that says nothing for so long gets a warning.
+# A running job without reports for this long gets a warning.
 WARN_AFTER_S: Final = 300.0
 _NEWEST: Final = 200
 _MAX_EVALUATIONS: Final = 10_000
 _GIB: Final = float(1 << 30)
+# Values that are shown under their journal name.
 _SHOWN: Final = (
     "loss", "eval_loss", "learning_rate", "grad_norm", "gpu_memory_allocated_gb", "gpu_memory_reserved_gb",
     "gpu_utilization_percent", "samples_per_second", "tokens_per_second",
 )  # fmt: skip
-"""Values that are shown under the name that they have in the journal."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Known:
-    """What the store has of a job."""
+    """The stored data of a job."""
 
     task: TaskRow
     spec: dict[str, Any]
@@ -51,7 +51,7 @@ class _Known:
 
 
 async def get(core: Core, actor: Actor, task_id: str) -> JobStatus:
-    """Return where a job stands."""
+    """Return the status of a job."""
     may_read(actor)
     known = await core.read(lambda connection: _known(connection, find(connection, actor, task_id)))
     return _status(known, core.clock.wall())
@@ -74,7 +74,7 @@ def _known(connection: Connection, row: TaskRow) -> _Known:
 
 
 def _saved(connection: Connection, task_id: str) -> list[dict[str, Any]]:
-    """Return the journal's records of checkpoints that became whole."""
+    """Return the journal records of complete checkpoints."""
     return [orjson.loads(text) for text in training_protocol.records(connection, task_id, "checkpoint")]
 
 
@@ -125,11 +125,11 @@ def _status(known: _Known, now: float) -> JobStatus:
 
 
 def _derived(values: dict[str, float], known: _Known) -> dict[str, float | None]:
-    held_out = values.get("eval_perplexity") or perplexity_of(values.get("eval_loss"))
+    eval_perplexity = values.get("eval_perplexity") or perplexity_of(values.get("eval_loss"))
     derived = {
         "train_perplexity": values.get("train_perplexity") or perplexity_of(values.get("loss")),
-        "eval_perplexity": held_out,
-        "perplexity": held_out,
+        "eval_perplexity": eval_perplexity,
+        "perplexity": eval_perplexity,
     }
     progress = known.progress
     if progress is not None and "tokens_per_second" not in values and progress.tokens_per_s is not None:
@@ -170,10 +170,10 @@ def _warning(task: TaskRow, updated_at: float | None, now: float) -> str | None:
     if task.stalled_since is not None:
         return f"It has written nothing since {moment(task.stalled_since).isoformat(timespec='seconds')}."
     silent_s = now - updated_at
-    return f"Nothing was heard of it for {silent_s:.0f} s." if silent_s > WARN_AFTER_S else None
+    return f"No reports for {silent_s:.0f} s." if silent_s > WARN_AFTER_S else None
 
 
-# How many losses the trend looks at.
+# Number of losses in the trend.
 TREND_POINTS: Final = 10
 _TREND_SHARE: Final = 0.05
 Trend = Literal["improving", "stable", "degrading"]
@@ -181,7 +181,7 @@ Trend = Literal["improving", "stable", "degrading"]
 
 @dataclass(frozen=True, slots=True)
 class Best:
-    """The best evaluation."""
+    """The evaluation with the lowest loss."""
 
     eval_loss: float
     step: int
@@ -190,12 +190,12 @@ class Best:
 
 
 def number(value: Any) -> float | None:
-    """Return a finite number, or null."""
+    """Return a finite number as float; None for anything else."""
     return float(value) if isinstance(value, int | float) and math.isfinite(value) else None
 
 
 def newest_values(points: Sequence[PointRow]) -> dict[str, float]:
-    """Return the newest finite value of each name; points come oldest first."""
+    """Return the newest finite value of each name; points are ordered oldest first."""
     found: dict[str, float] = {}
     for point in points:
         for name, raw in orjson.loads(point.values_json).items():
@@ -212,7 +212,7 @@ def losses(points: Sequence[PointRow]) -> list[float]:
 
 
 def trend(last: Sequence[float]) -> Trend | None:
-    """Compare the later half of the last losses with the earlier one; 5 % are a difference."""
+    """Compare the later half of the last losses with the earlier half; a change of 5 % counts."""
     half = len(last) // 2
     if half == 0:
         return None
@@ -227,7 +227,7 @@ def trend(last: Sequence[float]) -> Trend | None:
 
 
 def best(points: Sequence[PointRow]) -> Best | None:
-    """Return the best of the points that have an `eval_loss`; null if none has one."""
+    """Return the point with the lowest `eval_loss`; None if there is none."""
     found: Best | None = None
     for point in points:
         value = number(orjson.loads(point.values_json).get("eval_loss"))

@@ -1,4 +1,4 @@
-"""Which job an agent is offered: the first of the queue that it may have and can run. Functions on a connection."""
+"""Job selection for agents: the first job in the queue that an agent may take and can run."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ from tunefleet.placement import Fit, WorkerState, match
 from tunefleet.schemas.training_protocol.training import PolledJob
 from tunefleet.spec import TrainingTaskSpec, load_task_spec
 
-# How many tasks of one need are looked at: those behind them wait for another poll.
-_LOOK: Final = 32
+# Number of queued tasks per need that one poll examines.
+_EXAMINED: Final = 32
 
 
 def first(connection: Connection, agent: WorkerRow, *, owner: str | None, leased: bool, now: float) -> TaskRow | None:
-    """Return the task whose turn it is, of those that an agent may have and can run.
+    """Return the first queued task that an agent may take and can run.
 
     Args:
-        owner: Only this owner's tasks; null for everybody's.
+        owner: Only tasks of this owner; None for all owners.
     """
     state, held = _state(connection, agent, now), Holding(connection, now)
     found: list[TaskRow] = []
@@ -39,19 +39,19 @@ def first(connection: Connection, agent: WorkerRow, *, owner: str | None, leased
             continue
         if held.why(agent.project, need) is not None:
             continue
-        rows = training_protocol.waiting(connection, key, project=agent.project, owner=owner, now=now, limit=_LOOK)
+        rows = training_protocol.waiting(connection, key, project=agent.project, owner=owner, now=now, limit=_EXAMINED)
         allowed = (row for row in rows if refusal(connection, agent, row, leased=leased) is None)
         found += [row for _, row in zip(range(1), allowed, strict=False)]
     return min(found, key=lambda row: row.rank) if found else None
 
 
 def suits(connection: Connection, agent: WorkerRow, row: TaskRow, *, leased: bool, now: float) -> str | None:
-    """Say why an agent cannot run a task; null if it can."""
+    """Return why an agent cannot run a task; None if it can."""
     state = _state(connection, agent, now)
     need = cluster_state.needs(connection, [row.requirement_key])[row.requirement_key]
-    verdict = match(need, state)
-    if not isinstance(verdict, Fit):
-        return f"This agent {verdict.reason}."
+    result = match(need, state)
+    if not isinstance(result, Fit):
+        return f"This agent {result.reason}."
     project_rows.lock(connection, [row.project])
     over = Holding(connection, now).why(row.project, need)
     if over is not None:
@@ -60,25 +60,25 @@ def suits(connection: Connection, agent: WorkerRow, row: TaskRow, *, leased: boo
 
 
 def refusal(connection: Connection, agent: WorkerRow, row: TaskRow, *, leased: bool) -> str | None:
-    """Say why a task is not for an agent, whatever its machine has; null if it is."""
+    """Return why a task is not for an agent regardless of resources; None if it is."""
     where = resumes.of_tasks(connection, [row.id]).get(row.id)
     if where is not None and where.bound and where.worker_id != agent.id:
-        return f"It goes on from a checkpoint that only {where.worker_id} has."
+        return f"It resumes from a checkpoint that only {where.worker_id} has."
     if shards.of_tasks(connection, [row.seq]):
-        return "It is a part of a federation, and agents are not told how to take part."
+        return "It is a shard of a federated run, which agents do not support."
     if leased:
         return None
     if tasks.document(connection, row).inputs != "{}":
-        return "It needs files that were uploaded; this agent does not say that it can fetch them."
+        return "It needs uploaded files, which an agent without heartbeats cannot fetch."
     return None
 
 
 def polled(connection: Connection, row: TaskRow, *, attempt: int | None = None) -> PolledJob:
-    """Return a task as an agent is told of it."""
+    """Return a task as a job for an agent."""
     document = tasks.document(connection, row)
     raw = orjson.loads(document.as_run)
     spec = load_task_spec(raw)
-    assert isinstance(spec, TrainingTaskSpec), "only trainings are offered"
+    assert isinstance(spec, TrainingTaskSpec), "only training tasks are offered"
     number = attempt or row.attempts + 1
     offer = OfferRow("", number, row.slot_class, row.id, row.workflow_id, row.kind, row.name, "", "")
     return PolledJob(
@@ -99,7 +99,7 @@ def polled(connection: Connection, row: TaskRow, *, attempt: int | None = None) 
 
 
 def _state(connection: Connection, agent: WorkerRow, now: float) -> WorkerState:
-    # Whoever polls wants a job: only its slots bound how many it gets.
+    # A polling agent is present by definition; only its slots limit how many jobs it gets.
     slots = worker_state.capabilities(agent.capabilities).slots
     here = Presences(now, {agent.id: {str(name): count for name, count in slots.items()}})
     return cluster_state.state_of(connection, here, agent)

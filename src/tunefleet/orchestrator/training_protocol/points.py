@@ -1,4 +1,4 @@
-"""Between the names of the protocol and those of the journal, for points. Pure."""
+"""Maps metric points between the protocol's names and the journal's. Pure."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ _NAMES: Final = {
     "train_perplexity": "train_perplexity",
     "eval_perplexity": "eval_perplexity",
 }
-# Above it, its exponential is no float.
+# Above this, exp(loss) overflows a float.
 _MAX_LOSS: Final = 700.0
 
 
 def values_of(point: ReportedPoint) -> dict[str, float | str]:
-    """Return a reported point's values as the journal names them; what was not reported is left out."""
+    """Return a reported point's values under their journal names, without missing ones."""
     found = {ours: getattr(point, theirs) for theirs, ours in _NAMES.items()}
     if found["eval_perplexity"] is None:
         found["eval_perplexity"] = point.perplexity
@@ -38,7 +38,7 @@ def values_of(point: ReportedPoint) -> dict[str, float | str]:
 
 
 def plain(value: float) -> float | str:
-    """Return a number as JSON can hold it."""
+    """Return a JSON-compatible number; NaN and infinities become strings."""
     if math.isnan(value):
         return "NaN"
     if math.isinf(value):
@@ -47,7 +47,7 @@ def plain(value: float) -> float | str:
 
 
 def time_of(point: ReportedPoint, now: float) -> float:
-    """Return when a point was measured, in unix seconds; a time without a zone is UTC, none at all is now."""
+    """Return the Unix time of a point; a time without a zone is UTC, a missing one is `now`."""
     if not point.timestamp:
         return now
     try:
@@ -59,7 +59,7 @@ def time_of(point: ReportedPoint, now: float) -> float:
 
 
 def row_of(task_id: str, point: PointRow, values: Mapping[str, Any]) -> MetricRow:
-    """Return a stored point in the names of the protocol."""
+    """Return a stored point under the protocol's names."""
     known = {theirs: values[ours] for theirs, ours in _NAMES.items() if ours in values}
     for perplexity, loss in (("train_perplexity", "train_loss"), ("eval_perplexity", "eval_loss")):
         if perplexity not in known and loss in known:
@@ -71,7 +71,7 @@ def row_of(task_id: str, point: PointRow, values: Mapping[str, Any]) -> MetricRo
 
 
 def perplexity_of(loss: float | str | None) -> float | None:
-    """Return the exponential of a loss, if that is a number."""
+    """Return the exponential of a loss; None if it is not finite."""
     if not isinstance(loss, int | float) or math.isnan(loss) or loss > _MAX_LOSS:
         return None
     return math.exp(loss)

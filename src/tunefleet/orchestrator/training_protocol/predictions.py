@@ -1,4 +1,4 @@
-"""Texts that a model writes for samples while it trains: reported, or out of the journal, and read back."""
+"""Predictions of a model on samples during training: report, read, trends."""
 
 from __future__ import annotations
 
@@ -33,22 +33,22 @@ from tunefleet.schemas.training_protocol.reports import (
 
 # Field of a reported prediction → field of a journal record.
 _OURS: Final = {"sample_index": "index", "prediction": "output", "ground_truth": "reference"}
-_NOT_KEPT: Final = frozenset({"job_id", "user_id", "type", "seq", "at"})
-_NOT_MEASURES: Final = frozenset({"step", "epoch", "sample_index"})
+_EXCLUDED: Final = frozenset({"job_id", "user_id", "type", "seq", "at"})
+_NOT_METRICS: Final = frozenset({"step", "epoch", "sample_index"})
+# Number of predictions per read of a follower.
 PIECE: Final = 200
-"""So many are read at once by who follows them."""
 # Launch number and sequence number.
 Mark = tuple[int, int]
 
 
 async def report(core: Core, who: AttemptActor, reported: Sequence[PredictionItem]) -> Done:
-    """Store predictions of a job; those that are there already are passed over.
+    """Store predictions of a job; those that are stored already are skipped.
 
     Raises:
         ConflictError: If the job is no longer held with this token.
     """
     await agents.touch(core, who)
-    # In a thread: texts may be long, and the writer is everybody's.
+    # In a thread: texts may be long, and the writer thread is shared.
     given = await asyncio.to_thread(_given, reported)
     keep = core.settings.series_points
     await core.write(partial(_store, who=who, given=given, now=core.clock.wall(), keep=keep))
@@ -56,11 +56,11 @@ async def report(core: Core, who: AttemptActor, reported: Sequence[PredictionIte
 
 
 def _given(reported: Sequence[PredictionItem]) -> dict[str, dict[str, Any]]:
-    """Return the records of predictions by the digest of what makes each one; a repetition is left out."""
+    """Return the records of predictions by the digest of their identity, without repetitions."""
     found: dict[str, dict[str, Any]] = {}
     for item in reported:
-        said: dict[str, Any] = orjson.loads(item.model_dump_json(exclude_none=True, exclude=set(_NOT_KEPT)))
-        record = {_OURS.get(name, name): value for name, value in said.items()}
+        fields: dict[str, Any] = orjson.loads(item.model_dump_json(exclude_none=True, exclude=set(_EXCLUDED)))
+        record = {_OURS.get(name, name): value for name, value in fields.items()}
         identity = orjson.dumps([record.get(name) for name in ("step", "index", "prompt", "output")])
         found.setdefault(blake2b(identity, digest_size=16).hexdigest(), record)
     return found
@@ -77,19 +77,19 @@ def _store(
         (seq, "prediction", orjson.dumps({**given[digest], "type": "prediction", "seq": seq, "at": now}).decode())
         for seq, digest in enumerate(fresh, launch.cursor)
     ]
-    room = JournalUsage.of(connection, held.task.id)
-    kept = room.take_records(rows)
+    usage = JournalUsage.of(connection, held.task.id)
+    kept = usage.take_records(rows)
     journal.add_records(connection, [], [(launch.task_id, launch.number, *row) for row in kept])
     training_protocol.add_reported_predictions(connection, launch, fresh[: len(kept)])
     journal.advance(connection, launch, cursor=launch.cursor + len(kept), progress=None)
-    room.store(connection, keep, now)
+    usage.store(connection, keep, now)
     wake(connection, f"task:{held.task.id}")
 
 
 async def page(
     core: Core, actor: Actor, task_id: str, *, epoch: float | None, limit: int, offset: int
 ) -> PredictionPage:
-    """Return predictions of a job in the order in which they were made."""
+    """Return predictions of a job, oldest first."""
     may_read(actor)
 
     def operation(connection: Connection) -> PredictionPage:
@@ -109,7 +109,7 @@ async def page(
 
 
 async def epochs(core: Core, actor: Actor, task_id: str) -> PredictionEpochs:
-    """Return at which epochs and steps a job made predictions, and how many."""
+    """Return the epochs and steps of a job's predictions, with counts."""
     may_read(actor)
 
     def operation(connection: Connection) -> PredictionEpochs:
@@ -122,7 +122,7 @@ async def epochs(core: Core, actor: Actor, task_id: str) -> PredictionEpochs:
 
 
 async def trends(core: Core, actor: Actor, task_id: str) -> PredictionTrends:
-    """Return the means of all measures of a job's predictions, a step each."""
+    """Return the means of all metrics of a job's predictions, per step."""
     may_read(actor)
 
     def operation(connection: Connection) -> PredictionTrends:
@@ -137,7 +137,7 @@ async def trends(core: Core, actor: Actor, task_id: str) -> PredictionTrends:
 
 @dataclass(slots=True)
 class _Trend:
-    """The measures of a step's predictions, so far."""
+    """Accumulated metrics of a step's predictions."""
 
     step: int
     epoch: float | None
@@ -145,10 +145,10 @@ class _Trend:
     values: dict[str, list[float]] = field(default_factory=dict)
 
     def add(self, view: Mapping[str, Any]) -> None:
-        """Take in a prediction."""
+        """Add a prediction."""
         self.count += 1
         for name, value in view.items():
-            if isinstance(value, bool | int | float) and name not in _NOT_MEASURES:
+            if isinstance(value, bool | int | float) and name not in _NOT_METRICS:
                 self.values.setdefault(name, []).append(float(value))
 
     def view(self) -> dict[str, Any]:
@@ -160,10 +160,7 @@ class _Trend:
 async def after(
     core: Core, actor: Actor, task_id: str, mark: Mark | None
 ) -> tuple[str, list[tuple[Mark, dict[str, Any]]], bool]:
-    """Return the job's id, its next predictions behind a mark, each with its own, and whether no more will come.
-
-    Of so many as `PIECE`, more may be there already.
-    """
+    """Return the job's id, up to `PIECE` predictions after a mark with their marks, and whether the job has no more."""
     may_read(actor)
 
     def operation(connection: Connection) -> tuple[str, list[tuple[Mark, dict[str, Any]]], bool]:
@@ -177,15 +174,15 @@ async def after(
 def _views(
     connection: Connection, row: TaskRow, *, after: Mark | None = None, limit: int | None = None
 ) -> Iterator[tuple[Mark, dict[str, Any]]]:
-    """Yield predictions one by one: of a job that has very many, not all are held at once."""
+    """Yield predictions one by one, to bound memory."""
     for launch, seq, body in training_protocol.predictions(connection, row.id, after=after, limit=limit):
         yield (launch, seq), _view(row.id, row.owner, orjson.loads(body))
 
 
 def _view(task_id: str, owner: str, record: dict[str, Any]) -> dict[str, Any]:
     theirs = {ours: name for name, ours in _OURS.items()}
-    said = {theirs.get(name, name): value for name, value in record.items() if name not in _NOT_KEPT}
-    view = {"job_id": task_id, "user_id": owner, "epoch": None, "step": 0, **said}
+    fields = {theirs.get(name, name): value for name, value in record.items() if name not in _EXCLUDED}
+    view = {"job_id": task_id, "user_id": owner, "epoch": None, "step": 0, **fields}
     truth = view.get("ground_truth")
     if isinstance(truth, str) and "exact_match" not in view:
         view["exact_match"] = str(view.get("prediction", "")).strip() == truth.strip()

@@ -1,4 +1,4 @@
-"""Jobs that are registered by whom they report for: stored as tasks that nobody places."""
+"""Jobs that are registered by their own reporter: stored as tasks that are never scheduled."""
 
 from __future__ import annotations
 
@@ -34,15 +34,15 @@ LIST_LIMIT: Final = 50
 
 
 async def register(core: Core, actor: Actor, body: JobRegistration) -> JobRegistered:
-    """Store a job that its own machine runs, or change what is known of it, and return the token that it reports with.
+    """Register or update a job that its own machine runs, and return the token that it reports with.
 
-    The job is the caller's, whatever the body says.
+    The job belongs to the caller, regardless of the body.
 
     Raises:
-        ForbiddenError: If the actor may not make rows, or the job belongs to somebody else.
-        ConflictError: If the id is a task's that was submitted, or the status cannot be reached.
-        InputError: If the status is none.
-        QuotaError: If the project would keep more than it may.
+        ForbiddenError: If the actor may not submit, or the job belongs to another user.
+        ConflictError: If the id is that of a submitted task, or the lifecycle does not allow the status.
+        InputError: If the status is not valid.
+        QuotaError: If the project would exceed its storage quota.
     """
     may_submit(actor)
     now = core.clock.wall()
@@ -78,11 +78,11 @@ def _register(
 
 def _known(connection: Connection, actor: Actor, task: TaskRow) -> Held:
     if task.project != actor.project or (task.owner != actor.owner and actor.role != "admin"):
-        raise ForbiddenError(f"The job {task.id} belongs to somebody else.", hint="Register yours with another id.")
+        raise ForbiddenError(f"The job {task.id} belongs to another user.", hint="Register yours with another id.")
     newest = attempts.of_task(connection, task)[-1:]
     if not newest or not newest[0].worker_id.startswith(EXTERNAL):
         raise ConflictError(
-            f"{task.id} was submitted to this server, which has it run; nobody else reports for it.",
+            f"{task.id} was submitted to this server; only its worker may report for it.",
             hint="Register yours with another id.",
         )
     return Held(newest[0], task)
@@ -97,10 +97,10 @@ def make(
     resumed_from: str | None = None,
     checkpoint: str | None = None,
 ) -> Held:
-    """Store a registered job: a workflow of one task, with an attempt that its reporter holds.
+    """Store a registered job: a workflow of one task, with an attempt held by its reporter.
 
     Raises:
-        QuotaError: If the project would keep more than it may.
+        QuotaError: If the project would exceed its storage quota.
     """
     spec = _spec(body)
     kind = spec["taskType"]
@@ -122,8 +122,8 @@ def make(
         warnings="[]",
         size_bytes=size_bytes,
     )  # fmt: skip
-    told = Event("workflow.submitted", now, None, workflow_id, seq, data={"name": name}, project=actor.project)
-    events.append(connection, [told])
+    submitted = Event("workflow.submitted", now, None, workflow_id, seq, data={"name": name}, project=actor.project)
+    events.append(connection, [submitted])
     need = Requirement(kind=kind, slot_class="job")
     tasks.add_requirement(connection, need.key, need.dump())
     values = {
@@ -150,8 +150,8 @@ def _hold(connection: Connection, row: TaskRow, now: float) -> Held:
 
 
 def _given(body: JobRegistration) -> dict[str, Any]:
-    """Return what a registration says, but for what is not its business to say."""
-    # Through text: numbers that JSON has and the store has not come out as such that both have.
+    """Return the body of a registration without the fields that the server decides."""
+    # Round trip through JSON text, which normalizes numbers that the database cannot store.
     text = body.model_dump_json(exclude_unset=True, exclude={"job_id", "user_id", "status"})
     given: dict[str, Any] = orjson.loads(text)
     return given
@@ -176,7 +176,7 @@ def _name_of(config: dict[str, Any]) -> str | None:
 async def page(
     core: Core, actor: Actor, *, status: str | None, limit: int, offset: int, owner: str | None = None
 ) -> JobPage:
-    """Return trainings, newest first: a member's own, everybody's for an admin or viewer."""
+    """Return training jobs, newest first: a member's own; those of all owners for an admin or viewer."""
     may_read(actor)
     whose = actor.owner if actor.role == "member" else owner
 
@@ -192,7 +192,7 @@ async def page(
 
 
 async def newest(core: Core, actor: Actor) -> JobList:
-    """Return the newest trainings."""
+    """Return the newest training jobs."""
     found = await page(core, actor, status=None, limit=LIST_LIMIT, offset=0)
     return JobList(count=len(found.jobs), jobs=found.jobs)
 

@@ -37,25 +37,27 @@ async def made(lab: Lab, name: str = "daily", *, actor: Actor = ADA, start: bool
     return applied.id
 
 
-async def taken(book: Book, id_: str, holder: str = "one") -> CycleState:
-    state = await book.take(id_, holder)
+async def taken(repository: Book, id_: str, holder: str = "one") -> CycleState:
+    state = await repository.take(id_, holder)
     assert state is not None, "nothing is due"
     return state
 
 
-async def go(book: Book, state: CycleState, *, to: StepName | None, **outcomes: Mapping[str, Any]) -> CycleState | None:
+async def go(
+    repository: Book, state: CycleState, *, to: StepName | None, **outcomes: Mapping[str, Any]
+) -> CycleState | None:
     """Go through the steps up to one, which is not begun; through all of them if it is null."""
     at: CycleState | None = state
     while at is not None and at.step != to:
-        at = await book.intend(at, {"what": at.step.value}) if at.intent is None else at
+        at = await repository.intend(at, {"what": at.step.value}) if at.intent is None else at
         default = {"next_at": 0.0} if at.step is StepName.SLEEP else {"of": at.step.value}
-        at = await book.done(at, outcomes.get(at.step.value, default))
+        at = await repository.done(at, outcomes.get(at.step.value, default))
     return at
 
 
-async def reached(book: Book, id_: str, step: StepName, holder: str = "one") -> CycleState:
+async def reached(repository: Book, id_: str, step: StepName, holder: str = "one") -> CycleState:
     """Take a campaign and go through its cycle up to a step."""
-    state = await go(book, await taken(book, id_, holder), to=step)
+    state = await go(repository, await taken(repository, id_, holder), to=step)
     assert state is not None
     return state
 

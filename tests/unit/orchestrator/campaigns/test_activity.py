@@ -18,7 +18,7 @@ HALF = Activity("merging", 40, 80, "MiB", "task-1")
 
 
 @pytest.fixture
-def book(lab: Lab) -> Book:
+def repository(lab: Lab) -> Book:
     return Book(lab.core)
 
 
@@ -28,62 +28,62 @@ async def shown(lab: Lab, id_: str) -> ActivityView | None:
     return cycle.activity
 
 
-async def test_what_a_step_says_is_shown_until_it_is_done(lab: Lab, book: Book) -> None:
+async def test_what_a_step_says_is_shown_until_it_is_done(lab: Lab, repository: Book) -> None:
     id_ = await made(lab)
-    state = await reached(book, id_, StepName.MERGE)
+    state = await reached(repository, id_, StepName.MERGE)
     assert await shown(lab, id_) is None
-    await book.report(state, HALF)
+    await repository.report(state, HALF)
     found = await shown(lab, id_)
     assert found is not None
     assert (found.what, found.done, found.total, found.unit, found.of) == ("merging", 40, 80, "MiB", "task-1")
     assert found.at.timestamp() == pytest.approx(lab.clock.wall)
     assert (await service.get(lab.core, lab.admin, id_)).cycle_list[0].activity == found
-    await book.done(state, {})
+    await repository.done(state, {})
     assert await shown(lab, id_) is None
 
 
-async def test_a_step_that_failed_works_on_nothing(lab: Lab, book: Book) -> None:
+async def test_a_step_that_failed_works_on_nothing(lab: Lab, repository: Book) -> None:
     id_ = await made(lab)
-    state = await reached(book, id_, StepName.MERGE)
-    await book.report(state, HALF)
-    await book.failed(state, "out of memory", fatal=False)
+    state = await reached(repository, id_, StepName.MERGE)
+    await repository.report(state, HALF)
+    await repository.failed(state, "out of memory", fatal=False)
     assert await shown(lab, id_) is None
 
 
-async def test_a_step_that_waits_may_be_worked_on_elsewhere(lab: Lab, book: Book) -> None:
+async def test_a_step_that_waits_may_be_worked_on_elsewhere(lab: Lab, repository: Book) -> None:
     id_ = await made(lab)
-    state = await reached(book, id_, StepName.WAIT)
-    await book.report(state, Activity("training", 3, 8, "steps"))
-    await book.later(state, lab.clock.wall + 1, "task-1 is running")
+    state = await reached(repository, id_, StepName.WAIT)
+    await repository.report(state, Activity("training", 3, 8, "steps"))
+    await repository.later(state, lab.clock.wall + 1, "task-1 is running")
     found = await shown(lab, id_)
     assert found is not None
     assert found.done == 3
 
 
-async def test_who_lost_the_lease_or_is_behind_says_nothing(lab: Lab, book: Book, tmp_path: Path) -> None:
+async def test_who_lost_the_lease_or_is_behind_says_nothing(lab: Lab, repository: Book, tmp_path: Path) -> None:
     id_ = await made(lab)
-    state = await reached(book, id_, StepName.MERGE)
-    await book.done(state, {})
-    await book.report(state, HALF)
+    state = await reached(repository, id_, StepName.MERGE)
+    await repository.done(state, {})
+    await repository.report(state, HALF)
     assert await shown(lab, id_) is None, "the cycle is at its gate"
     lab.clock.advance(LEASE_S)
     async with another(lab, tmp_path / "other") as core:
         await taken(Book(core), id_, "two")
-        await book.report(state, HALF)
+        await repository.report(state, HALF)
     assert await shown(lab, id_) is None
 
 
-async def test_what_all_running_cycles_do_is_told_once_and_again_when_it_changes(lab: Lab, book: Book) -> None:
+async def test_what_all_running_cycles_do_is_told_once_and_again_when_it_changes(lab: Lab, repository: Book) -> None:
     id_ = await made(lab)
-    state = await reached(book, id_, StepName.MERGE)
+    state = await reached(repository, id_, StepName.MERGE)
     first = await step_progress.going_on(lab.core, lab.admin, {})
     assert [(each.campaign_id, each.cycle, each.step, each.activity) for each in first.values()] == [
         (id_, 0, StepName.MERGE, None)
     ]
     again = await step_progress.going_on(lab.core, lab.admin, first)
     assert again[id_, 0] is first[id_, 0]
-    await book.report(state, HALF)
+    await repository.report(state, HALF)
     further = await step_progress.going_on(lab.core, lab.admin, first)
     assert further[id_, 0].activity == await shown(lab, id_)
-    await book.log(state, "info", "half of it is merged")
+    await repository.log(state, "info", "half of it is merged")
     assert (await step_progress.going_on(lab.core, lab.admin, further))[id_, 0].line > further[id_, 0].line

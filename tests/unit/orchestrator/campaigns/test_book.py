@@ -24,7 +24,7 @@ from tunefleet.schemas.campaign import CampaignRetry
 
 
 @pytest.fixture
-def book(lab: Lab) -> Book:
+def repository(lab: Lab) -> Book:
     return Book(lab.core)
 
 
@@ -35,28 +35,28 @@ async def other(lab: Lab, tmp_path: Path) -> AsyncIterator[Book]:
 
 
 async def test_a_cycle_goes_through_its_steps_in_their_order_and_the_next_one_opens_when_it_is_due(
-    lab: Lab, book: Book
+    lab: Lab, repository: Book
 ) -> None:
     id_ = await made(lab)
-    state = await taken(book, id_)
+    state = await taken(repository, id_)
     seen = []
     while state is not None:
         seen.append(state.step)
         assert set(state.outcomes) == set(seen[:-1])
         outcome = {"next_at": lab.clock.wall + HOUR} if state.step is StepName.SLEEP else {"n": len(seen)}
-        state = await book.done(await book.intend(state, {}), outcome)  # type: ignore[assignment]
+        state = await repository.done(await repository.intend(state, {}), outcome)  # type: ignore[assignment]
     assert seen == list(StepName)
-    assert await book.due() == {id_: lab.clock.wall + HOUR}
-    assert await book.take(id_, "one") is None
+    assert await repository.due() == {id_: lab.clock.wall + HOUR}
+    assert await repository.take(id_, "one") is None
     lab.clock.advance(HOUR)
-    again = await taken(book, id_)
+    again = await taken(repository, id_)
     assert (again.number, again.position, again.step, dict(again.outcomes)) == (1, 1, StepName.DATA, {})
 
 
-async def test_after_a_crash_another_process_finds_what_was_intended(lab: Lab, book: Book, other: Book) -> None:
+async def test_after_a_crash_another_process_finds_what_was_intended(lab: Lab, repository: Book, other: Book) -> None:
     id_ = await made(lab)
-    state = await reached(book, id_, StepName.SUBMIT)
-    await book.intend(state, {"order": state.order_key})
+    state = await reached(repository, id_, StepName.SUBMIT)
+    await repository.intend(state, {"order": state.order_key})
     assert await other.take(id_, "two") is None, "the lease has not ended"
     lab.clock.advance(LEASE_S)
     found = await taken(other, id_, "two")
@@ -64,52 +64,57 @@ async def test_after_a_crash_another_process_finds_what_was_intended(lab: Lab, b
     assert found.outcomes[StepName.DATA] == {"of": "data"}
 
 
-async def test_whoever_lost_the_lease_changes_nothing(lab: Lab, book: Book, other: Book) -> None:
+async def test_whoever_lost_the_lease_changes_nothing(lab: Lab, repository: Book, other: Book) -> None:
     id_ = await made(lab)
-    old = await reached(book, id_, StepName.WAIT)
+    old = await reached(repository, id_, StepName.WAIT)
     lab.clock.advance(LEASE_S)
     new = await taken(other, id_, "two")
-    for act in (book.done(old, {}), book.intend(old, {}), book.later(old, 0.0, "x"), book.failed(old, "x", fatal=True)):
+    for act in (
+        repository.done(old, {}),
+        repository.intend(old, {}),
+        repository.later(old, 0.0, "x"),
+        repository.failed(old, "x", fatal=True),
+    ):
         with pytest.raises(LeaseLost):
             await act
-    assert not await book.renew(old)
-    await book.release(old)
+    assert not await repository.renew(old)
+    await repository.release(old)
     moved = await other.done(new, {"by": "two"})
     assert moved is not None
     assert moved.outcomes[StepName.WAIT] == {"by": "two"}
 
 
-async def test_a_step_is_done_once_even_by_the_same_holder(lab: Lab, book: Book) -> None:
-    state = await reached(book, await made(lab), StepName.MERGE)
-    await book.done(state, {"first": True})
+async def test_a_step_is_done_once_even_by_the_same_holder(lab: Lab, repository: Book) -> None:
+    state = await reached(repository, await made(lab), StepName.MERGE)
+    await repository.done(state, {"first": True})
     with pytest.raises(LeaseLost, match="has moved on from its step merge"):
-        await book.done(state, {"second": True})
+        await repository.done(state, {"second": True})
 
 
-async def test_a_lease_that_is_renewed_does_not_end(lab: Lab, book: Book, other: Book) -> None:
+async def test_a_lease_that_is_renewed_does_not_end(lab: Lab, repository: Book, other: Book) -> None:
     id_ = await made(lab)
-    state = await taken(book, id_)
+    state = await taken(repository, id_)
     for _ in range(3):
         lab.clock.advance(LEASE_S - 1)
-        assert await book.renew(state)
+        assert await repository.renew(state)
     assert await other.take(id_, "two") is None
-    await book.release(state)
+    await repository.release(state)
     assert await other.take(id_, "two") is not None
 
 
-async def test_another_intent_is_refused_and_the_same_one_is_not(lab: Lab, book: Book) -> None:
-    state = await taken(book, await made(lab))
-    state = await book.intend(state, {"a": 1, "b": 2})
-    assert (await book.intend(state, {"b": 2, "a": 1})).intent == {"a": 1, "b": 2}
-    with pytest.raises(ConflictError, match="intends something else"):
-        await book.intend(state, {"a": 2})
+async def test_another_intent_is_refused_and_the_same_one_is_not(lab: Lab, repository: Book) -> None:
+    state = await taken(repository, await made(lab))
+    state = await repository.intend(state, {"a": 1, "b": 2})
+    assert (await repository.intend(state, {"b": 2, "a": 1})).intent == {"a": 1, "b": 2}
+    with pytest.raises(ConflictError, match="already has a different intent"):
+        await repository.intend(state, {"a": 2})
 
 
-async def test_what_waits_is_free_for_anybody_and_due_when_it_says(lab: Lab, book: Book, other: Book) -> None:
+async def test_what_waits_is_free_for_anybody_and_due_when_it_says(lab: Lab, repository: Book, other: Book) -> None:
     id_ = await made(lab)
-    state = await reached(book, id_, StepName.WAIT)
-    await book.later(state, lab.clock.wall + 600, "The task trains.")
-    assert await book.due() == {id_: lab.clock.wall + 600}
+    state = await reached(repository, id_, StepName.WAIT)
+    await repository.later(state, lab.clock.wall + 600, "The task trains.")
+    assert await repository.due() == {id_: lab.clock.wall + 600}
     assert await other.take(id_, "two") is None
     shown = (await service.get(lab.core, ADA, "daily")).cycle
     assert shown is not None
@@ -126,14 +131,14 @@ def test_pauses_double_up_to_an_hour_and_spread_by_a_tenth(tries: int, pause_s: 
 
 
 async def test_a_step_that_fails_is_tried_again_and_holds_the_campaign_after_so_many_times(
-    lab: Lab, book: Book
+    lab: Lab, repository: Book
 ) -> None:
     id_ = await made(lab, budget={"max_failures": 3})
     for tries in range(3):
-        state = await taken(book, id_)
+        state = await taken(repository, id_)
         assert state.tries == tries
-        await book.failed(state, "The provider answers 500.", fatal=False)
-        assert await book.take(id_, "one") is None
+        await repository.failed(state, "The provider answers 500.", fatal=False)
+        assert await repository.take(id_, "one") is None
         lab.clock.advance(backoff_s(tries + 1, 1.0))
     shown = await service.get(lab.core, ADA, "daily")
     assert shown.status is CampaignStatus.HELD
@@ -141,30 +146,32 @@ async def test_a_step_that_fails_is_tried_again_and_holds_the_campaign_after_so_
     assert shown.reason == f"Needs you: `tunefleet campaign retry daily`. {why}"
     assert shown.cycle is not None
     assert shown.cycle.status is CycleStatus.RUNNING
-    assert await book.due() == {}
+    assert await repository.due() == {}
 
 
-async def test_a_success_in_between_ends_the_failures_in_a_row(lab: Lab, book: Book) -> None:
+async def test_a_success_in_between_ends_the_failures_in_a_row(lab: Lab, repository: Book) -> None:
     id_ = await made(lab, budget={"max_failures": 2})
     for _ in range(4):
-        await book.failed(await taken(book, id_), "x", fatal=False)
+        await repository.failed(await taken(repository, id_), "x", fatal=False)
         lab.clock.advance(HOUR)
-        await book.later(await taken(book, id_), 0.0, "It answers again.")
+        await repository.later(await taken(repository, id_), 0.0, "It answers again.")
     assert (await service.get(lab.core, ADA, "daily")).status is CampaignStatus.ACTIVE
 
 
-async def test_a_dead_letter_keeps_its_reason_and_leaves_its_chunk_to_the_next_cycle(lab: Lab, book: Book) -> None:
+async def test_a_dead_letter_keeps_its_reason_and_leaves_its_chunk_to_the_next_cycle(
+    lab: Lab, repository: Book
+) -> None:
     id_ = await made(lab, budget={"max_failures": 2})
-    await go(book, await taken(book, id_), to=None)
-    state = await reached(book, id_, StepName.WAIT)
+    await go(repository, await taken(repository, id_), to=None)
+    state = await reached(repository, id_, StepName.WAIT)
     assert state.position == 1
-    await book.failed(state, "The task failed: node_training_failure.", fatal=True)
-    assert await book.take(id_, "one") is None, "there is a pause before the next one"
+    await repository.failed(state, "The task failed: node_training_failure.", fatal=True)
+    assert await repository.take(id_, "one") is None, "there is a pause before the next one"
     lab.clock.advance(backoff_s(1, 1.0))
-    again = await taken(book, id_)
+    again = await taken(repository, id_)
     assert (again.number, again.position) == (2, 1)
     assert again.order_key == f"{id_}/2"
-    await book.failed(again, "No.", fatal=True)
+    await repository.failed(again, "No.", fatal=True)
     shown = await service.get(lab.core, ADA, "daily")
     assert (shown.status, shown.failures) == (CampaignStatus.HELD, 2)
     dead = shown.cycle_list[1]
@@ -172,65 +179,65 @@ async def test_a_dead_letter_keeps_its_reason_and_leaves_its_chunk_to_the_next_c
     assert [step.status.value for step in dead.steps] == ["done", "done", "done", "failed"]
 
 
-async def test_a_pause_lets_the_step_that_acts_end_and_begins_no_other(lab: Lab, book: Book) -> None:
+async def test_a_pause_lets_the_step_that_acts_end_and_begins_no_other(lab: Lab, repository: Book) -> None:
     id_ = await made(lab)
-    state = await book.intend(await reached(book, id_, StepName.SUBMIT), {})
+    state = await repository.intend(await reached(repository, id_, StepName.SUBMIT), {})
     await service.pause(lab.core, ADA, id_)
-    assert await book.renew(state)
-    assert await book.done(state, {"ticket": "t-1"}) is None
-    assert (await book.due(), await book.take(id_, "one")) == ({}, None)
+    assert await repository.renew(state)
+    assert await repository.done(state, {"ticket": "t-1"}) is None
+    assert (await repository.due(), await repository.take(id_, "one")) == ({}, None)
     await service.resume(lab.core, ADA, id_)
-    again = await taken(book, id_, "two")
+    again = await taken(repository, id_, "two")
     assert (again.step, again.outcomes[StepName.SUBMIT]) == (StepName.WAIT, {"ticket": "t-1"})
 
 
-async def test_a_paused_campaign_intends_nothing(lab: Lab, book: Book) -> None:
+async def test_a_paused_campaign_intends_nothing(lab: Lab, repository: Book) -> None:
     id_ = await made(lab)
-    state = await reached(book, id_, StepName.SUBMIT)
+    state = await reached(repository, id_, StepName.SUBMIT)
     await service.pause(lab.core, ADA, id_)
     with pytest.raises(LeaseLost, match="is paused"):
-        await book.intend(state, {})
+        await repository.intend(state, {})
 
 
-async def test_what_a_stop_gives_up_is_to_be_cancelled_at_the_provider(lab: Lab, book: Book) -> None:
+async def test_what_a_stop_gives_up_is_to_be_cancelled_at_the_provider(lab: Lab, repository: Book) -> None:
     id_ = await made(lab)
-    state = await go(book, await taken(book, id_), to=StepName.WAIT, submit={"ticket": "t-9"})
+    state = await go(repository, await taken(repository, id_), to=StepName.WAIT, submit={"ticket": "t-9"})
     assert state is not None
     await service.stop(lab.core, ADA, id_)
     with pytest.raises(LeaseLost):
-        await book.later(state, 0.0, "x")
-    assert await book.to_cancel() == [], "who held it may still be placing the order"
+        await repository.later(state, 0.0, "x")
+    assert await repository.to_cancel() == [], "who held it may still be placing the order"
     lab.clock.advance(LEASE_S)
-    (left,) = await book.to_cancel()
+    (left,) = await repository.to_cancel()
     assert (left.step, left.outcomes[StepName.SUBMIT]) == (StepName.WAIT, {"ticket": "t-9"})
-    await book.cancelled(left)
-    assert await book.to_cancel() == []
-    assert await book.take(id_, "one") is None
+    await repository.cancelled(left)
+    assert await repository.to_cancel() == []
+    assert await repository.take(id_, "one") is None
     await made(lab, start=True)
-    again = await taken(book, id_)
+    again = await taken(repository, id_)
     assert (again.number, again.position) == (1, 0)
 
 
 @pytest.mark.parametrize(
     ("step", "left"), [(StepName.DATA, 0), (StepName.UPLOAD, 1), (StepName.SUBMIT, 1), (StepName.EVALUATE, 0)]
 )
-async def test_a_stop_cancels_only_what_may_run(lab: Lab, book: Book, step: StepName, left: int) -> None:
+async def test_a_stop_cancels_only_what_may_run(lab: Lab, repository: Book, step: StepName, left: int) -> None:
     id_ = await made(lab)
-    state = await reached(book, id_, step)
-    await book.intend(state, {"key": state.order_key})
+    state = await reached(repository, id_, step)
+    await repository.intend(state, {"key": state.order_key})
     await service.stop(lab.core, ADA, id_)
     lab.clock.advance(LEASE_S)
-    found = await book.to_cancel()
+    found = await repository.to_cancel()
     assert len(found) == left
     assert all(each.intent == {"key": f"{id_}/0"} for each in found)
 
 
-async def test_the_log_keeps_lines_in_their_order_and_no_secret(lab: Lab, book: Book) -> None:
+async def test_the_log_keeps_lines_in_their_order_and_no_secret(lab: Lab, repository: Book) -> None:
     id_ = await made(lab)
-    state = await taken(book, id_)
-    token = await book.token(id_)
-    await book.log(state, "info", f"Fetching https://me:word@host/rows with {token}.")
-    await book.log(state, "warning", "Slow.")
+    state = await taken(repository, id_)
+    token = await repository.token(id_)
+    await repository.log(state, "info", f"Fetching https://me:word@host/rows with {token}.")
+    await repository.log(state, "warning", "Slow.")
     read = await history.read_log(lab.core, ADA, "daily")
     assert [(line.level, line.campaign, line.step) for line in read.lines] == [
         ("info", "daily", StepName.DATA),
@@ -241,30 +248,30 @@ async def test_the_log_keeps_lines_in_their_order_and_no_secret(lab: Lab, book: 
     assert (await history.read_log(lab.core, ADA, "daily", after=read.next_id)).lines == ()
 
 
-async def test_campaigns_are_taken_side_by_side(lab: Lab, book: Book) -> None:
+async def test_campaigns_are_taken_side_by_side(lab: Lab, repository: Book) -> None:
     first, second = await made(lab, "first"), await made(lab, "second")
-    await book.failed(await taken(book, first), "x", fatal=False)
-    assert (await taken(book, second, "two")).name == "second"
-    due = await book.due()
+    await repository.failed(await taken(repository, first), "x", fatal=False)
+    assert (await taken(repository, second, "two")).name == "second"
+    due = await repository.due()
     assert due[second] == lab.clock.wall + LEASE_S
     assert due[first] > lab.clock.wall
 
 
-async def test_a_file_that_this_version_refuses_holds_its_campaign_and_no_other(lab: Lab, book: Book) -> None:
+async def test_a_file_that_this_version_refuses_holds_its_campaign_and_no_other(lab: Lab, repository: Book) -> None:
     broken, stopped, well = [await made(lab, name) for name in ("broken", "stopped", "well")]
-    await reached(book, stopped, StepName.WAIT)
+    await reached(repository, stopped, StepName.WAIT)
     await service.stop(lab.core, ADA, stopped)
-    await reached(book, broken, StepName.SUBMIT)
-    await book.release(await taken(book, broken))
+    await reached(repository, broken, StepName.SUBMIT)
+    await repository.release(await taken(repository, broken))
     for id_ in (broken, stopped):
         await lab.core.write(partial(_spoil, id_=id_))
-    assert await book.take(broken, "one") is None
-    assert (await taken(book, well)).step is StepName.DATA
+    assert await repository.take(broken, "one") is None
+    assert (await taken(repository, well)).step is StepName.DATA
     lab.clock.advance(HOUR)
-    assert await book.to_cancel() == [], "it is asked for again later"
+    assert await repository.to_cancel() == [], "it is asked for again later"
     shown = {each.name: each for each in (await service.list_(lab.core, ADA)).items}
     assert (shown["broken"].status, shown["broken"].base_model) == (CampaignStatus.HELD, "org/model")
-    assert "is refused by this one: samples_per_training" in (shown["broken"].reason or "")
+    assert "is not valid: samples_per_training" in (shown["broken"].reason or "")
     needs = "Needs you: correct the campaign's file, then `tunefleet campaign start broken`. "
     assert (shown["broken"].reason or "").startswith(needs)
     line = (await history.read_log(lab.core, ADA, broken)).lines[-1]
@@ -273,9 +280,9 @@ async def test_a_file_that_this_version_refuses_holds_its_campaign_and_no_other(
     for name in ("broken", "stopped"):
         await made(lab, name)
     lab.clock.advance(HOUR)
-    assert [each.name for each in await book.to_cancel()] == ["stopped"]
+    assert [each.name for each in await repository.to_cancel()] == ["stopped"]
     await again.retry(lab.core, ADA, broken, CampaignRetry())
-    assert (await taken(book, broken)).step is StepName.SUBMIT, "the cycle goes on where it was"
+    assert (await taken(repository, broken)).step is StepName.SUBMIT, "the cycle goes on where it was"
 
 
 def _spoil(connection: Connection, *, id_: str) -> None:
@@ -287,20 +294,20 @@ def _spoil(connection: Connection, *, id_: str) -> None:
         cycles.change(connection, cycle, {"spec": text})
 
 
-async def test_a_clock_that_was_years_ahead_lets_nothing_wait_for_years(lab: Lab, book: Book) -> None:
+async def test_a_clock_that_was_years_ahead_lets_nothing_wait_for_years(lab: Lab, repository: Book) -> None:
     ahead = 9000 * HOUR
     resting, waiting = await made(lab, "resting"), await made(lab, "waiting")
     lab.clock.wall += ahead
-    state = await taken(book, resting)
-    await book.log(state, "info", "it began")
-    await go(book, state, to=None, sleep={"next_at": lab.clock.wall + HOUR})
-    await book.later(await taken(book, waiting), lab.clock.wall + HOUR, "The provider is slow.")
+    state = await taken(repository, resting)
+    await repository.log(state, "info", "it began")
+    await go(repository, state, to=None, sleep={"next_at": lab.clock.wall + HOUR})
+    await repository.later(await taken(repository, waiting), lab.clock.wall + HOUR, "The provider is slow.")
     lab.clock.wall -= ahead
     for _ in range(2):
-        await book.begin()
-        due = await book.due()
+        await repository.begin()
+        due = await repository.due()
         assert {id_: round(at - lab.clock.wall) for id_, at in due.items()} == {resting: HOUR, waiting: HOUR}
     lines = (await history.read_log(lab.core, ADA, resting)).lines
     assert "the clock was set back by 32,400,000 s" in lines[-1].text
-    await book.look_at_clock(lab.clock.wall + 30)
-    assert (await book.due())[resting] == lab.clock.wall + HOUR, "so little is only a correction"
+    await repository.look_at_clock(lab.clock.wall + 30)
+    assert (await repository.due())[resting] == lab.clock.wall + HOUR, "so little is only a correction"

@@ -52,7 +52,7 @@ async def test_a_campaign_that_is_not_enabled_rests_until_its_file_enables_it(la
     id_ = await made(lab)
     await made(lab, enabled=False, start=True)
     shown = await service.get(lab.core, ADA, id_)
-    assert (shown.status, shown.reason) == (CampaignStatus.PAUSED, "Its configuration says enabled: false.")
+    assert (shown.status, shown.reason) == (CampaignStatus.PAUSED, "Its configuration has enabled: false.")
     await made(lab)
     assert (await service.get(lab.core, ADA, id_)).status is CampaignStatus.ACTIVE
 
@@ -68,14 +68,14 @@ async def test_a_stored_spec_is_what_its_author_wrote(lab: Lab) -> None:
 
 
 async def test_a_change_holds_from_the_next_cycle_on(lab: Lab) -> None:
-    book = Book(lab.core)
+    repository = Book(lab.core)
     id_ = await made(lab, hours_to_complete=8)
-    state = await reached(book, id_, StepName.WAIT)
+    state = await reached(repository, id_, StepName.WAIT)
     await made(lab, hours_to_complete=2)
-    state = await book.intend(state, {})
+    state = await repository.intend(state, {})
     assert state.spec.hours_to_complete == 8
-    await go(book, state, to=None)
-    assert (await taken(book, id_)).spec.hours_to_complete == 2
+    await go(repository, state, to=None)
+    assert (await taken(repository, id_)).spec.hours_to_complete == 2
 
 
 async def test_all_or_none_are_applied(lab: Lab) -> None:
@@ -90,7 +90,7 @@ async def test_the_same_name_of_two_people_is_two_campaigns(lab: Lab) -> None:
     assert mine != theirs
     assert (await service.get(lab.core, ADA, "daily")).id == mine
     assert (await service.get(lab.core, BOB, "daily")).id == theirs
-    with pytest.raises(ConflictError, match="campaigns daily of ada, bob"):
+    with pytest.raises(ConflictError, match="campaign daily: ada, bob"):
         await service.get(lab.core, ADMIN, "daily")
     assert (await service.get(lab.core, ADMIN, theirs)).owner == "bob"
 
@@ -110,10 +110,10 @@ async def test_only_its_owner_and_admins_steer_a_campaign(lab: Lab) -> None:
 
 
 async def test_resume_says_what_it_takes_where_it_does_not_do(lab: Lab) -> None:
-    book = Book(lab.core)
+    repository = Book(lab.core)
     id_ = await made(lab, budget={"max_failures": 1})
     assert (await service.resume(lab.core, ADA, id_)).status is CampaignStatus.ACTIVE
-    await book.failed(await taken(book, id_), "No room on the disk.", fatal=False)
+    await repository.failed(await taken(repository, id_), "No room on the disk.", fatal=False)
     with pytest.raises(ConflictError, match="No room on the disk") as held:
         await service.resume(lab.core, ADA, id_)
     assert held.value.message.startswith("The campaign daily is held. Needs you: `tunefleet campaign retry daily`. ")
@@ -121,7 +121,7 @@ async def test_resume_says_what_it_takes_where_it_does_not_do(lab: Lab) -> None:
     await service.stop(lab.core, ADA, id_)
     with pytest.raises(ConflictError, match="is stopped") as stopped:
         await service.resume(lab.core, ADA, id_)
-    assert stopped.value.hint == "`tunefleet campaign start daily` lets it go on."
+    assert stopped.value.hint == "Resume it with `tunefleet campaign start daily`."
     again = await service.start(lab.core, ADA, id_)
     assert (again.status, again.cycle_list[0].status) == (CampaignStatus.ACTIVE, CycleStatus.ABANDONED)
 
@@ -132,11 +132,11 @@ async def test_a_campaign_acts_as_its_owner_while_that_one_has_a_key(lab: Lab) -
     token = await Book(lab.core).token(id_)
     assert await engine_token.authenticate(lab.core, token) == Actor(id_, "ada", "member")
     for wrong in (f"{id_}.{'0' * 32}", f"camp-000000000000.{token.partition('.')[2]}"):
-        with pytest.raises(AuthError, match="wrong"):
+        with pytest.raises(AuthError, match="not valid"):
             await engine_token.authenticate(lab.core, wrong)
     assert token not in scrub(f"Bearer {token}")
     await api_keys.revoke(lab.core, lab.admin, made_key.id)
-    with pytest.raises(AuthError, match="ada, who owns the campaign daily, has no key"):
+    with pytest.raises(AuthError, match="ada, who owns the campaign daily, no longer has a key"):
         await engine_token.authenticate(lab.core, token)
 
 

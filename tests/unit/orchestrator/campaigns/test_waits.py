@@ -27,7 +27,7 @@ class Even(random.Random):
 
 
 @pytest.fixture
-def book(lab: Lab) -> Book:
+def repository(lab: Lab) -> Book:
     return Book(lab.core, jitter=Even())
 
 
@@ -47,15 +47,15 @@ async def lines(lab: Lab, id_: str) -> list[str]:
     ],
 )
 async def test_a_wait_is_logged_once_for_each_reason(
-    lab: Lab, book: Book, caplog: pytest.LogCaptureFixture, reasons: list[str], said: list[str]
+    lab: Lab, repository: Book, caplog: pytest.LogCaptureFixture, reasons: list[str], said: list[str]
 ) -> None:
     caplog.set_level("INFO")
     id_ = await made(lab)
-    state = await reached(book, id_, StepName.WAIT)
+    state = await reached(repository, id_, StepName.WAIT)
     for why in reasons:
-        await book.later(state, lab.clock.wall + 600, why)
+        await repository.later(state, lab.clock.wall + 600, why)
         lab.clock.advance(600)
-        state = await taken(book, id_)
+        state = await taken(repository, id_)
     expected = [f"waiting: {why}; next check in 10 min, until 2027-01-15" for why in said]
     found = await lines(lab, id_)
     assert [line.rsplit(" ", 2)[0] for line in found] == expected
@@ -65,7 +65,7 @@ async def test_a_wait_is_logged_once_for_each_reason(
 @pytest.mark.parametrize(
     ("most", "options", "said"),
     [
-        (3, {"fatal": False}, "x Failure 1 of 3; tried again in 60 s."),
+        (3, {"fatal": False}, "x Failure 1 of 3; retrying in 60 s."),
         (3, {"fatal": True}, "x The next cycle opens in 60 s."),
         (1, {"fatal": False}, f"The campaign is held. {RETRY} {STEP} failed 1 times in a row: x"),
         (1, {"fatal": True}, f"The campaign is held. {RETRY} 1 cycles failed in a row. {STEP} failed: x"),
@@ -73,10 +73,10 @@ async def test_a_wait_is_logged_once_for_each_reason(
     ],
 )
 async def test_a_failure_is_logged_with_what_comes_next_and_when(
-    lab: Lab, book: Book, most: int, options: dict[str, Any], said: str
+    lab: Lab, repository: Book, most: int, options: dict[str, Any], said: str
 ) -> None:
     id_ = await made(lab, budget={"max_failures": most})
-    await book.failed(await taken(book, id_), "x", **options)
+    await repository.failed(await taken(repository, id_), "x", **options)
     assert await lines(lab, id_) == [said]
     shown = await service.get(lab.core, ADA, id_)
     held = said.removeprefix("The campaign is held. ")
@@ -85,10 +85,10 @@ async def test_a_failure_is_logged_with_what_comes_next_and_when(
     assert [each.data["reason"] for each in news] == ([] if shown.reason is None else [held])
 
 
-async def test_a_command_that_an_error_names_stays_in_front(lab: Lab, book: Book) -> None:
+async def test_a_command_that_an_error_names_stays_in_front(lab: Lab, repository: Book) -> None:
     id_ = await made(lab, budget={"max_failures": 1})
     error = "Needs you: `tunefleet campaign retry daily --from upload`. The task is gone."
-    await book.failed(await taken(book, id_), error, fatal=False)
+    await repository.failed(await taken(repository, id_), error, fatal=False)
     reason = (await service.get(lab.core, ADA, id_)).reason
     assert reason == f"{error} The step data of cycle 0 failed 1 times in a row."
 
@@ -102,22 +102,22 @@ async def test_a_command_that_an_error_names_stays_in_front(lab: Lab, book: Book
     ],
 )
 async def test_a_budget_says_until_when_it_waits_or_what_to_type(
-    lab: Lab, book: Book, error: dict[str, Any], said: str
+    lab: Lab, repository: Book, error: dict[str, Any], said: str
 ) -> None:
     id_ = await made(lab)
     given = {**error, "until": lab.clock.wall + error["until"]} if "until" in error else error
-    await book.over_budget(await taken(book, id_), BudgetError("Enough.", **given))
+    await repository.over_budget(await taken(repository, id_), BudgetError("Enough.", **given))
     assert await lines(lab, id_) == [said]
 
 
-async def test_a_task_that_cannot_be_cancelled_says_when_that_is_tried_again(lab: Lab, book: Book) -> None:
+async def test_a_task_that_cannot_be_cancelled_says_when_that_is_tried_again(lab: Lab, repository: Book) -> None:
     id_ = await made(lab)
-    await reached(book, id_, StepName.WAIT)
+    await reached(repository, id_, StepName.WAIT)
     await service.stop(lab.core, ADA, id_)
     lab.clock.advance(LEASE_S)
-    (left,) = await book.to_cancel()
-    await book.not_cancelled(left, "It does not answer.")
-    assert (await lines(lab, id_))[-1].endswith("It does not answer. Tried again in 60 s.")
+    (left,) = await repository.to_cancel()
+    await repository.not_cancelled(left, "It does not answer.")
+    assert (await lines(lab, id_))[-1].endswith("It does not answer. Retrying in 60 s.")
 
 
 @pytest.mark.parametrize(

@@ -64,7 +64,7 @@ def test_a_job_that_was_ended_on_purpose_or_can_never_run_fails_its_task(sign: s
     over = replace(OVER, **{sign: True})  # type: ignore[arg-type]
     why = "failed (NonZeroExitCode)"
     if sign == "withdrawn":
-        why = f"somebody has ended its job there ({why})"
+        why = f"its job was cancelled in the cluster ({why})"
     for job in (JOB, RUNS, RUNS._replace(used=1)):
         assert step(job, "queued", over) == Step("fail", why)
         assert step(job, "running", over) == Step("fail", why)
@@ -78,9 +78,9 @@ def test_a_job_that_waits_for_what_there_is_not_fails_its_task() -> None:
 
 
 def test_the_words_of_a_job_that_was_given_up_are_those_of_the_giving_up() -> None:
-    given_up = LEAVES._replace(barren=1, told="workers of 1 of its 2 nodes came within 600 s")
+    given_up = LEAVES._replace(barren=1, told="workers of 1 of its 2 nodes connected within 600 s")
     assert step(given_up, "queued", OVER) == Step(
-        "end", "workers of 1 of its 2 nodes came within 600 s (failed (NonZeroExitCode))"
+        "end", "workers of 1 of its 2 nodes connected within 600 s (failed (NonZeroExitCode))"
     )
 
 
@@ -95,7 +95,7 @@ def test_nodes_that_cannot_run_the_task_fail_it_once_all_are_there() -> None:
 
 def test_patience_with_nodes_ends() -> None:
     assert step(RAN_LONG, "queued", RUNNING, HALF) == Step(
-        "cancel", "workers of 1 of its 2 nodes came within 600 s", barren=True
+        "cancel", "workers of 1 of its 2 nodes connected within 600 s", barren=True
     )
     assert step(RAN_LONG, "queued", RUNNING, HERE) == Step(
         "cancel", "none of its workers took the task within 600 s", barren=True

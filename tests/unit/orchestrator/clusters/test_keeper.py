@@ -31,7 +31,7 @@ async def test_nodes_are_asked_for_once_and_serve_the_task(field: Field) -> None
     }  # fmt: skip
     assert await field.why(task_id) == "waiting: job 101 of slurm has no nodes yet (pending (Priority))."
     (worker,) = await field.nodes()
-    assert await field.why(task_id) == "waiting: job 101 of slurm has its nodes; their workers start."
+    assert await field.why(task_id) == "waiting: job 101 of slurm has its nodes; their workers are starting."
     offer = await worker.start()
     await field.look()
     assert (await field.row()).used == 1
@@ -66,7 +66,7 @@ async def test_what_was_stored_and_never_asked_for_is_asked_for_anew(field: Fiel
     await field.lab.core.write(lambda each: cluster_jobs.order(each, task_id, "slurm", field.lab.clock.wall))
     await field.look()
     assert (field.slurm.submits, (await field.row()).state) == ([], "submitting")
-    assert await field.why(task_id) == "waiting: slurm is being asked for nodes."
+    assert await field.why(task_id) == "waiting: requesting nodes of slurm."
     await field.look(after_s=VANISHED_S)
     await field.look()
     assert field.slurm.submits == [f"tunefleet-{task_id}-2"]
@@ -150,7 +150,7 @@ async def test_a_job_without_nodes_is_cancelled_at_once_and_a_resumed_task_gets_
     await field.look()
     assert field.slurm.cancels == [field.slurm.newest]
     await control.resume(field.lab.core, field.lab.admin, task_id)
-    assert await field.why(task_id) == "waiting: job 101 of slurm ends, then nodes are asked for anew."
+    assert await field.why(task_id) == "waiting: job 101 of slurm is ending, then nodes are requested again."
     field.slurm.now("ended", "cancelled", withdrawn=True)
     await field.look()
     await field.look()
@@ -248,8 +248,8 @@ async def test_a_job_that_cannot_be_cancelled_does_not_hold_up_the_others(
         await tasks.cancel(field.lab.core, field.lab.admin, task_id)
     await field.look()
     assert [row.state for row in await field.rows()] == ["leaving", "leaving"]
-    assert [line for line in caplog.messages if "does not end the job" in line] == [
-        f"slurm does not end the job tunefleet-{task_id}-1: Slurm refuses: tunefleet-{task_id}-1 is not yours"
+    assert [line for line in caplog.messages if "cannot cancel the job" in line] == [
+        f"slurm cannot cancel the job tunefleet-{task_id}-1: Slurm refuses: tunefleet-{task_id}-1 is not yours"
         for task_id in (first, second)
     ]
 
@@ -264,7 +264,7 @@ async def test_a_job_that_somebody_cancels_in_the_cluster_fails_its_task(field: 
     await field.look()
     task = await field.lab.task(task_id)
     assert (task.status, task.reason) == ("failed", "no_nodes")
-    assert task.error == "slurm has no nodes for it: somebody has ended its job there (cancelled)."
+    assert task.error == "slurm has no nodes for it: its job was cancelled in the cluster (cancelled)."
     if when == "running":
         with pytest.raises(AuthError):
             await field.lab.attempt(offer.token)
@@ -319,9 +319,9 @@ async def test_nodes_of_which_too_few_come_are_given_back(field: Field) -> None:
     field.slurm.now("ended", "cancelled", withdrawn=True)
     await field.look()
     row = await field.row()
-    assert (row.barren, row.told) == (1, "workers of 1 of its 2 nodes came within 600 s (cancelled)")
+    assert (row.barren, row.told) == (1, "workers of 1 of its 2 nodes connected within 600 s (cancelled)")
     assert (await field.why(task_id)).endswith(
-        "The last job ended: workers of 1 of its 2 nodes came within 600 s (cancelled)."
+        "The last job ended: workers of 1 of its 2 nodes connected within 600 s (cancelled)."
     )
 
 
@@ -371,7 +371,7 @@ async def test_a_task_of_an_engine_that_the_server_does_not_ask_any_more_says_so
     task_id = await field.lab.submit(ON_SLURM)
     field.lab.core.engines = Engines()
     assert await field.why(task_id) == (
-        "waiting: this server asks no Slurm for nodes: an admin sets TUNEFLEET_SLURM=true where it has sbatch."
+        "waiting: Slurm is not enabled on this server: an admin sets TUNEFLEET_SLURM=true where it has sbatch."
     )
 
 
@@ -380,7 +380,7 @@ async def test_jobs_of_an_engine_that_the_server_does_not_ask_any_more_are_over(
     field.lab.core.engines = Engines({"ray": FakeCluster()})
     await field.look()
     row = await field.row()
-    assert (row.state, row.told) == ("ended", "the server has no settings for this engine any more")
+    assert (row.state, row.told) == ("ended", "the server has no settings for this engine")
 
 
 async def test_what_the_cluster_said_last_is_not_lost(field: Field) -> None:

@@ -20,13 +20,13 @@ async def test_most_jobs_at_a_time(field: Field) -> None:
     await field.look()
     assert field.slurm.submits == [f"tunefleet-{task_id}-1" for task_id in ids[:2]]
     assert await field.why(ids[2]) == (
-        "waiting: slurm is asked for nodes when one of the 2 jobs that are out has ended: TUNEFLEET_NODES_JOBS is 2."
+        "waiting: nodes of slurm are requested when one of the 2 open jobs has ended (TUNEFLEET_NODES_JOBS is 2)."
     )
     await tasks.cancel(field.lab.core, field.lab.admin, ids[1])
     await field.look()
     field.slurm.now("ended", "cancelled")
     await field.look()
-    assert await field.why(ids[2]) == "waiting: slurm is asked for nodes in a moment."
+    assert await field.why(ids[2]) == "waiting: nodes of slurm are requested soon."
     await field.look()
     assert field.slurm.newest == f"tunefleet-{ids[2]}-1"
 
@@ -107,7 +107,7 @@ async def test_an_elastic_task_begins_with_all_workers_that_come_one_after_the_o
     crew.append(await field.worker(2, **TWO))
     field.lab.clock.advance(15.0)
     assert await offered(field, crew) == 0, "another has come a moment ago"
-    assert await field.why(task_id) == "waiting: job 101 of slurm has its nodes; their workers start."
+    assert await field.why(task_id) == "waiting: job 101 of slurm has its nodes; their workers are starting."
     crew.append(await field.worker(3, **TWO))
     assert await offered(field, crew) == 4
 

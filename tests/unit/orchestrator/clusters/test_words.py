@@ -50,18 +50,18 @@ async def test_an_engine_that_is_not_asked_is_a_fault_before_the_submit_and_at_i
     assert not reply.ok
     (fault,) = reply.faults
     assert (fault.message, fault.hint) == (
-        "this server asks no Ray for nodes",
+        "Ray is not enabled on this server",
         "an admin sets TUNEFLEET_RAY_ADDRESS to the cluster's dashboard",
     )
     assert document.splitlines()[fault.line - 1].strip() == "engine: ray"
-    with pytest.raises(SpecError, match="asks no Ray for nodes"):
+    with pytest.raises(SpecError, match="Ray is not enabled"):
         await field.lab.submit(document)
 
 
 @pytest.mark.parametrize(
     ("engine", "gpu", "message", "hint"),
     [
-        ("slurm", "A100", "Slurm has its own names for GPUs, and is not told of the type A100", "gpu_type: NAME"),
+        ("slurm", "A100", "Slurm has its own names for GPUs and cannot select the type A100", "gpu_type: NAME"),
         ("ray", "RTX 4090", None, None),
         ("{type: slurm, gpu_type: a100}", "A100", None, None),
         ("{type: slurm, partition: a100}", "A100", None, None),

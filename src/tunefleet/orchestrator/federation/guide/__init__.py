@@ -1,1 +1,1 @@
-"""What members fetch and upload: chunks of data, signed links, the guide's steps."""
+"""The upload guide's protocol: data chunks, signed links, jobs and their progress."""

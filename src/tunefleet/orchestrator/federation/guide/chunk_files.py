@@ -1,6 +1,6 @@
-"""Cut pushed data into chunks that workers claim: JSON lines of so many rows each, kept as files of their own.
+"""Split pushed data into chunks that workers claim: JSON Lines files with a fixed number of rows each.
 
-The data is read once, as a stream; a row that is no JSON object is an error with its place, never left out.
+The data is streamed once. A row that is not a JSON object is an error that names its line; rows are never skipped.
 """
 
 from __future__ import annotations
@@ -30,15 +30,15 @@ _MAX_LINE_BYTES: Final = 64 << 20
 _BATCH_BYTES: Final = 1 << 20
 _PIN_S: Final = 3600.0
 _EMPTY: Final = frozenset({b"", b"\r"})
-_ROWS_OTHERWISE: Final = frozenset(
+# These formats hold rows too: refused, because skipping them silently would lose data.
+_UNSUPPORTED_SUFFIXES: Final = frozenset(
     {".parquet", ".arrow", ".feather", ".orc", ".avro", ".xlsx", ".gz", ".bz2", ".xz", ".zst", ".zip", ".tar"}
 )
-"""Such files hold rows too: left out in silence, they would be missed."""
 
 
 @dataclass(frozen=True, slots=True)
-class Piece:
-    """A chunk that is cut and stored."""
+class ChunkFile:
+    """A stored chunk."""
 
     digest: str
     size_bytes: int
@@ -47,24 +47,25 @@ class Piece:
 
 async def cut(
     core: Core, actor: Actor, dataset: str, chunk_size: int, *, total: int | None = None
-) -> tuple[Piece, ...]:
-    """Cut pushed data into chunks and keep them for the actor, until a federation does.
+) -> tuple[ChunkFile, ...]:
+    """Split pushed data into chunks, and pin them for the actor until a federation pins them.
 
     Raises:
-        DataError: If it has a file of rows that are neither JSON lines nor CSV, a row that is no object, no row at all,
-            or makes too many chunks.
-        QuotaError: If the project would keep more than it may.
+        DataError: If it has a data file that is neither JSON Lines nor CSV, a row that is not an object, no rows, or
+            too many chunks.
+        QuotaError: If the project would exceed its storage quota.
     """
     files = await core.read(lambda connection: _files(connection, actor.project, dataset))
     if total is not None:
         rows = await asyncio.to_thread(_count, core.blobs, files)
         chunk_size = max(1, -(-rows // total))
-    room = await core.read(lambda connection: quotas.room_for(connection, actor.project))
-    if room is not None and room < sum(file.size_bytes for file in files):
-        # Pieces are kept as they are cut, before they are recorded: nothing shall stay of what a quota refuses.
-        planned = await asyncio.to_thread(_cut, files, chunk_size, core.blobs, _Measured)
+    quota_left = await core.read(lambda connection: quotas.room_for(connection, actor.project))
+    if quota_left is not None and quota_left < sum(file.size_bytes for file in files):
+        # Chunks are stored before they are recorded. If the quota may be exceeded, a dry run decides first, so that no
+        # file is left of a refused request.
+        planned = await asyncio.to_thread(_split, files, chunk_size, core.blobs, _DryRun)
         await core.read(lambda connection: _refuse(connection, actor.project, planned))
-    pieces = await asyncio.to_thread(_cut, files, chunk_size, core.blobs, Intake)
+    pieces = await asyncio.to_thread(_split, files, chunk_size, core.blobs, Intake)
 
     def operation(connection: Connection) -> None:
         now = core.clock.wall()
@@ -79,16 +80,16 @@ async def cut(
     return pieces
 
 
-def _refuse(connection: Connection, project: str, pieces: Sequence[Piece]) -> None:
+def _refuse(connection: Connection, project: str, pieces: Sequence[ChunkFile]) -> None:
     known = artifacts.known(connection, project, [piece.digest for piece in pieces])
     new = {piece.digest: piece.size_bytes for piece in pieces if piece.digest not in known}
     quotas.refuse_storing(connection, project, sum(new.values()))
 
 
-class _Measured:
-    """Takes a piece's bytes as `Intake` does, and keeps none."""
+class _DryRun:
+    """A dry run of `Intake`: hashes and counts bytes without storing them."""
 
-    def __init__(self, store: BlobStore) -> None:  # noqa: ARG002 - as an intake's
+    def __init__(self, store: BlobStore) -> None:  # noqa: ARG002 - same signature as Intake
         self._hash = hashlib.sha256()
         self.size_bytes = 0
 
@@ -96,7 +97,7 @@ class _Measured:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """There is nothing to let go."""
+        """Nothing to clean up."""
 
     def write(self, data: bytes) -> None:
         self._hash.update(data)
@@ -113,19 +114,19 @@ def _files(connection: Connection, project: str, name: str) -> list[FileEntry]:
     if not rows:
         raise NotFoundError(
             f"There is no data named {name!r}.",
-            hint="Push it with `tunefleet data push`; `tunefleet data ls` lists what is there.",
+            hint="Push it with `tunefleet data push`; `tunefleet data ls` lists your data.",
         )
     found = [FileEntry(path=p, digest=d, size_bytes=s) for p, d, s in artifacts.files(connection, rows[0].id)]
     for file in found:
-        if PurePosixPath(file.path).suffix.lower() in _ROWS_OTHERWISE:
+        if PurePosixPath(file.path).suffix.lower() in _UNSUPPORTED_SUFFIXES:
             raise DataError(
-                f"{file.path} of {name} cannot be cut into chunks; {', '.join(_READERS)} can.",
-                hint="Write it as JSON lines, one object a line, and push that; `datasets` does with `to_json`.",
+                f"{file.path} of {name} cannot be split into chunks (supported: {', '.join(_READERS)}).",
+                hint="Push it as JSON Lines, one object per line; `datasets` writes it with `to_json`.",
             )
     data = [file for file in found if PurePosixPath(file.path).suffix.lower() in _READERS]
     if not data:
         raise DataError(
-            f"{name} has no file that can be cut into chunks.", hint=f"Push one that ends in {', '.join(_READERS)}."
+            f"{name} has no file that can be split into chunks.", hint=f"Push a {', '.join(_READERS)} file."
         )
     return data
 
@@ -138,33 +139,34 @@ def _count(blobs: BlobStore, files: Sequence[FileEntry]) -> int:
     return sum(1 for _ in _rows(blobs, files))
 
 
-def _cut(
-    files: Sequence[FileEntry], chunk_size: int, blobs: BlobStore, intake: type[Intake | _Measured]
-) -> tuple[Piece, ...]:
+def _split(
+    files: Sequence[FileEntry], chunk_size: int, blobs: BlobStore, intake: type[Intake | _DryRun]
+) -> tuple[ChunkFile, ...]:
     rows = _rows(blobs, files)
-    pieces: list[Piece] = []
-    while (piece := _one(islice(rows, chunk_size), intake(blobs))) is not None:
+    pieces: list[ChunkFile] = []
+    while (piece := _write_chunk(islice(rows, chunk_size), intake(blobs))) is not None:
         pieces.append(piece)
         if len(pieces) > MAX_CHUNKS:
-            raise DataError(f"The data makes more than {MAX_CHUNKS:,} chunks.", hint="Write a larger `chunk_size`.")
+            raise DataError(f"The data makes more than {MAX_CHUNKS:,} chunks.", hint="Set a larger `chunk_size`.")
     if not pieces:
         raise DataError(f"{files[0].path} has no rows.")
     return tuple(pieces)
 
 
-def _one(rows: Iterator[bytes], into: Intake | _Measured) -> Piece | None:
+def _write_chunk(rows: Iterator[bytes], into: Intake | _DryRun) -> ChunkFile | None:
     count, batch = 0, bytearray()
     with into as file:
         for row in rows:
             count += 1
             batch += row + b"\n"
+            # Rows are written in batches: a system call for each would dominate.
             if len(batch) >= _BATCH_BYTES:
                 file.write(bytes(batch))
                 batch.clear()
         if not count:
             return None
         file.write(bytes(batch))
-        return Piece(file.finish(), file.size_bytes, count)
+        return ChunkFile(file.finish(), file.size_bytes, count)
 
 
 def _json_rows(blobs: BlobStore, file: FileEntry) -> Iterator[bytes]:
@@ -173,11 +175,11 @@ def _json_rows(blobs: BlobStore, file: FileEntry) -> Iterator[bytes]:
         if not row:
             continue
         try:
-            good = isinstance(orjson.loads(row), dict)
+            is_object = isinstance(orjson.loads(row), dict)
         except orjson.JSONDecodeError:
-            good = False
-        if not good:
-            raise DataError(f"Line {number} of {file.path} is not a JSON object.", hint="Write one object a line.")
+            is_object = False
+        if not is_object:
+            raise DataError(f"Line {number} of {file.path} is not a JSON object.", hint="Write one object per line.")
         yield row
 
 
@@ -187,7 +189,7 @@ def _csv_rows(blobs: BlobStore, file: FileEntry) -> Iterator[bytes]:
     try:
         for row in reader:
             if None in row or None in row.values():
-                raise DataError(f"Line {reader.line_num} of {file.path} has not as many fields as its first line.")
+                raise DataError(f"Line {reader.line_num} of {file.path} does not have as many fields as the header.")
             yield orjson.dumps(row)
     except csv.Error as error:
         raise DataError(f"Line {reader.line_num} of {file.path} cannot be read: {error}.") from error
@@ -196,6 +198,7 @@ def _csv_rows(blobs: BlobStore, file: FileEntry) -> Iterator[bytes]:
 def _text(blobs: BlobStore, file: FileEntry) -> Iterator[str]:
     for number, line in enumerate(_lines(blobs, file), 1):
         try:
+            # Excel writes a byte order mark at the start of a CSV file.
             yield line.decode("utf-8-sig" if number == 1 else "utf-8") + "\n"
         except UnicodeDecodeError:
             raise DataError(f"Line {number} of {file.path} is not UTF-8.") from None

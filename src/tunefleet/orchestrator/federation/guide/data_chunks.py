@@ -1,7 +1,7 @@
-"""Chunks of a federation's data: who has which, for how long, and where it is fetched.
+"""Chunks of a federation's data: claims, leases and downloads.
 
-A chunk belongs to one worker at a time, under a lease. Claims and uploads of that worker renew it; the chunk of a
-worker that is silent goes to the next one that asks.
+A chunk is leased to one worker at a time. Claims and uploads of that worker renew the lease; when it expires, the chunk
+goes to the next worker that asks.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from tunefleet.errors import ConflictError, ForbiddenError, GoneError, NotFoundE
 from tunefleet.lifecycle.federation import FederationStatus
 from tunefleet.orchestrator.context import Core
 from tunefleet.orchestrator.federation.guide import signed_links
-from tunefleet.orchestrator.federation.guide.chunk_files import Piece
+from tunefleet.orchestrator.federation.guide.chunk_files import ChunkFile
 from tunefleet.orchestrator.federation.guide.signed_links import Signer
 from tunefleet.orchestrator.federation.participants import Who, only_worker, worker_name
 from tunefleet.orchestrator.federation.status import FOREVER, find_to_take_part, how_to_start
@@ -26,12 +26,12 @@ from tunefleet.orchestrator.storage.signed_urls import Signature
 from tunefleet.orchestrator.views import moment
 from tunefleet.schemas.federated import ChunkClaimed, ClaimChunk, JobWorker
 
-# How long a worker may be silent before its chunk is somebody else's.
+# How long a worker may send nothing before its chunk goes to another worker.
 LEASE_S: Final = 1800.0
 
 
-def add(connection: Connection, federation: FederationRow, pieces: Sequence[Piece]) -> None:
-    """Give a new federation its chunks, and keep their files as long as it is there."""
+def add(connection: Connection, federation: FederationRow, pieces: Sequence[ChunkFile]) -> None:
+    """Add chunks to a new federation, and pin their files until it is deleted."""
     rows = [
         ChunkRow(federation.seq, number, each.digest, each.size_bytes, each.rows, FREE, None, None, 0, None)
         for number, each in enumerate(pieces)
@@ -41,16 +41,16 @@ def add(connection: Connection, federation: FederationRow, pieces: Sequence[Piec
     artifacts.pin(connection, [each.digest for each in pieces], holder=holder, until=FOREVER)
 
 
-async def claim(core: Core, who: Who, reference: str, body: ClaimChunk, sign: Signer) -> ChunkClaimed:
-    """Give a worker a chunk: the one that it has already, else the first that is free.
+async def claim(core: Core, caller: Who, reference: str, body: ClaimChunk, sign: Signer) -> ChunkClaimed:
+    """Lease a chunk to a worker: the one that it already has, else the first free one.
 
     Raises:
-        ConflictError: If the federation does not run, or the chunk that is done is somebody else's by now.
+        ConflictError: If the federation is not running, or the completed chunk now belongs to another worker.
     """
     worker = worker_name(body.worker_id)
 
     def operation(connection: Connection) -> ChunkClaimed | None:
-        federation = find_to_take_part(connection, who, reference, worker)
+        federation = find_to_take_part(connection, caller, reference, worker)
         refuse_idle(federation)
         now = core.clock.wall()
         if body.completed_chunk is not None:
@@ -70,37 +70,39 @@ async def claim(core: Core, who: Who, reference: str, body: ClaimChunk, sign: Si
 
     claimed = await core.write(operation)
     if claimed is None:
-        # Only now: what the worker has done is stored all the same.
-        raise NotFoundError(f"The federation {reference} has no chunk left that nobody works on.")
+        # Raised after the commit, so that the worker's completed chunk is recorded.
+        raise NotFoundError(f"The federation {reference} has no free chunk left.")
     return claimed
 
 
-def heard_of(connection: Connection, federation_seq: int, worker: str, now: float) -> None:
-    """Renew the lease of a worker that has just been heard of, if it has a chunk."""
+def renew_lease(connection: Connection, federation_seq: int, worker: str, now: float) -> None:
+    """Renew the lease of a worker that has just sent something, if it has a chunk."""
     mine = federation_chunks.held_by(connection, federation_seq, worker)
     if mine is not None:
         federation_chunks.renew(connection, mine, until=now + LEASE_S)
 
 
-async def get(core: Core, who: Who | None, reference: str, number: int, signature: Signature | None) -> ChunkRow:
-    """Find a chunk, for who may take part or has a good link.
+async def get(core: Core, caller: Who | None, reference: str, number: int, signature: Signature | None) -> ChunkRow:
+    """Find a chunk, for a participant or a caller with a valid link.
 
     Raises:
         ForbiddenError: If the link is not valid, the caller may not take part, or its token is another worker's.
     """
 
     def operation(connection: Connection) -> ChunkRow:
-        federation = linked(connection, reference) if who is None else find_to_take_part(connection, who, reference)
+        federation = (
+            linked(connection, reference) if caller is None else find_to_take_part(connection, caller, reference)
+        )
         chunk = federation_chunks.get(connection, federation.seq, number)
         if chunk is None:
             raise NotFoundError(f"The federation {federation.id} has no chunk {number}.")
-        mine = None if who is None else only_worker(who)
+        mine = None if caller is None else only_worker(caller)
         if mine is not None and chunk.worker != mine:
             raise ForbiddenError(
-                f"The chunk {number} of {federation.id} is not {mine}'s.",
+                f"Chunk {number} of {federation.id} is not assigned to {mine}.",
                 hint=f"POST {signed_links.TRAINING}/jobs/{federation.id}/claim-chunk claims one.",
             )
-        if who is None:
+        if caller is None:
             assert signature is not None
             signed_links.verify_chunk(core, federation.id, number, chunk.digest, signature)
         return chunk
@@ -109,7 +111,7 @@ async def get(core: Core, who: Who | None, reference: str, number: int, signatur
 
 
 def refuse_idle(federation: FederationRow) -> None:
-    """Refuse what only a running federation takes."""
+    """Raise unless the federation is running."""
     status = FederationStatus(federation.status)
     if status.final:
         raise GoneError(f"The federation {federation.id} is {status.value}.")
@@ -125,10 +127,10 @@ def _finish(connection: Connection, federation: FederationRow, worker: str, numb
     if chunk is None:
         raise NotFoundError(f"The federation {federation.id} has no chunk {number}.")
     if chunk.state == federation_chunks.DONE and chunk.worker == worker:
-        return  # said twice
+        return  # a retry of the same request
     if not federation_chunks.finish(connection, federation.seq, worker, number, now=now):
         raise ConflictError(
-            f"The chunk {number} is not {worker}'s: it was silent for too long, and another worker has it.",
+            f"Chunk {number} is no longer assigned to {worker}: its lease expired, and another worker has it.",
             hint="Claim the next one, without `completedChunk`.",
         )
 
@@ -141,7 +143,7 @@ def _next(connection: Connection, federation: FederationRow, worker: str, now: f
 
 
 def linked(connection: Connection, reference: str) -> FederationRow:
-    """Return the federation that a link leads to; whether the link is good is not known yet."""
+    """Return the federation of a link, before the link is verified."""
     row = federations.find(connection, None, reference)
     if row is None:
         raise NotFoundError(f"There is no federation {reference}.", hint="`tunefleet federation ls` lists them.")

@@ -1,4 +1,4 @@
-"""What is fetched of a federation: files of its versions, by key or by link."""
+"""Downloads of a federation's versions, by key or by signed link."""
 
 from __future__ import annotations
 
@@ -18,37 +18,37 @@ from tunefleet.schemas.api import FileEntry
 
 
 async def archive(
-    core: Core, who: Who | None, reference: str, version: int | None, signature: Signature | None
+    core: Core, caller: Who | None, reference: str, version: int | None, signature: Signature | None
 ) -> tuple[VersionRow, FileEntry]:
-    """Find a version to download and its archive, for who may see it or has a good link.
+    """Find a version and its archive, for a caller with read access or a valid link.
 
     Raises:
-        ForbiddenError: If the link is not good, or it is none of the asker's business.
+        ForbiddenError: If the link is not valid, or the caller has no access.
     """
 
     def operation(connection: Connection) -> VersionRow:
-        row = data_chunks.linked(connection, reference) if who is None else find(connection, who, reference)
+        row = data_chunks.linked(connection, reference) if caller is None else find(connection, caller, reference)
         found = version_of(connection, row, version)
-        if who is None:
-            assert signature is not None, "who has neither key nor link is refused before"
-            # There is no good link to an archive that was never made: a link is signed over its digest.
+        if caller is None:
+            assert signature is not None, "requests with neither key nor link are refused before"
+            # Links are signed over the archive's digest, so that none is valid for an archive that was never made.
             signed_links.verify_version(core, row.id, found.version, found.archive_digest or "", signature)
         return found
 
     return await with_archive(core, await core.read(operation))
 
 
-async def file(core: Core, who: Who, reference: str, version: int | None, path: str) -> FileEntry:
-    """Find one file of a version."""
-    found = await core.read(lambda connection: version_of(connection, find(connection, who, reference), version))
+async def file(core: Core, caller: Who, reference: str, version: int | None, path: str) -> FileEntry:
+    """Find a file of a version."""
+    found = await core.read(lambda connection: version_of(connection, find(connection, caller, reference), version))
     return file_of(found, path)
 
 
 def file_of(version: VersionRow, path: str) -> FileEntry:
-    """Return one file of a version.
+    """Return a file of a version.
 
     Raises:
-        NotFoundError: If it has no such file.
+        NotFoundError: If the version has no such file.
     """
     for name, digest, size_bytes in orjson.loads(version.files):
         if name == path:

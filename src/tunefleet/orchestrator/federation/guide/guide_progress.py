@@ -1,4 +1,4 @@
-"""A federation in the upload guide's words: a job, its workers, and how far it has come."""
+"""A federation in the upload guide's schema: a job, its workers and its progress."""
 
 from __future__ import annotations
 
@@ -14,33 +14,33 @@ from tunefleet.lifecycle.federation import FederationStatus
 from tunefleet.lifecycle.round import RoundStatus
 from tunefleet.orchestrator.context import Core
 from tunefleet.orchestrator.federation.participants import Who
-from tunefleet.orchestrator.federation.status import find, sees, spec_of
+from tunefleet.orchestrator.federation.status import find, may_read_updates, spec_of
 from tunefleet.orchestrator.views import maybe_moment, moment
 from tunefleet.schemas.federated import JobProgress, JobReply, JobState, JobStats, JobWorker
 
-# A worker that was heard of since then counts as active.
+# A worker that has sent something within this time counts as active.
 ACTIVE_S: Final = 900.0
 _LISTED: Final = 1000
 
-_Standing = Literal["assigned", "training", "syncing", "completed", "failed"]
+_WorkerStatus = Literal["assigned", "training", "syncing", "completed", "failed"]
 
 
-async def job(core: Core, who: Who, reference: str) -> JobReply:
+async def job(core: Core, caller: Who, reference: str) -> JobReply:
     """Return a federation as a job with its workers."""
 
     def operation(connection: Connection) -> JobReply:
-        row = find(connection, who, reference)
-        return JobReply(job=job_state(connection, row, who), workers=_workers(connection, row, who))
+        row = find(connection, caller, reference)
+        return JobReply(job=job_state(connection, row, caller), workers=_workers(connection, row, caller))
 
     return await core.read(operation)
 
 
-async def progress(core: Core, who: Who, reference: str) -> JobProgress:
-    """Return how far a federation has come; raises what `job` raises."""
+async def progress(core: Core, caller: Who, reference: str) -> JobProgress:
+    """Return the progress of a federation; raises what `job` raises."""
     now = core.clock.wall()
 
     def operation(connection: Connection) -> JobProgress:
-        row = find(connection, who, reference)
+        row = find(connection, caller, reference)
         chunks = federation_chunks.counts(connection, row.seq)
         seen = [each.seen_at for each in federations.members(connection, row.seq)]
         stats = JobStats(
@@ -49,19 +49,21 @@ async def progress(core: Core, who: Who, reference: str) -> JobProgress:
             completed_chunks=chunks.get(federation_chunks.DONE, 0),
             total_chunks=sum(chunks.values()),
         )
-        return JobProgress(job=job_state(connection, row, who), workers=_workers(connection, row, who), stats=stats)
+        return JobProgress(
+            job=job_state(connection, row, caller), workers=_workers(connection, row, caller), stats=stats
+        )
 
     return await core.read(operation)
 
 
-def job_state(connection: Connection, row: FederationRow, who: Who) -> JobState:
-    """Show a federation as a job; its step is that of the workers whose updates the asker may see."""
+def job_state(connection: Connection, row: FederationRow, caller: Who) -> JobState:
+    """Show a federation as a job; its step is the highest among workers whose updates the caller may see."""
     spec = spec_of(row)
     versions = federation_versions.page(connection, row.seq, limit=_LISTED)
     losses = [orjson.loads(each.summary)["losses"]["after"] for each in versions]
     known = [loss for loss in losses if loss is not None]
     members = federations.members(connection, row.seq)
-    steps = [each.step for each in members if each.step is not None and sees(who, row, each.worker)]
+    steps = [each.step for each in members if each.step is not None and may_read_updates(caller, row, each.worker)]
     contract = {} if row.contract is None else orjson.loads(row.contract)
     return JobState(
         id=row.seq,
@@ -95,25 +97,29 @@ def _percent(connection: Connection, row: FederationRow, wanted: int | None) -> 
     return round(100.0 * rounds.count(connection, row.seq, RoundStatus.PUBLISHED) / wanted, 1)
 
 
-def _workers(connection: Connection, row: FederationRow, who: Who) -> tuple[JobWorker, ...]:
+def _workers(connection: Connection, row: FederationRow, caller: Who) -> tuple[JobWorker, ...]:
     held = federation_chunks.held(connection, row.seq)
-    here = {each.worker for each in federation_updates.of_round(connection, row.seq, row.round, [COUNTED])}
-    here |= {each.worker for each in federation_updates.waiting(connection, row.seq)}
+    uploaded = {each.worker for each in federation_updates.of_round(connection, row.seq, row.round, [COUNTED])}
+    uploaded |= {each.worker for each in federation_updates.waiting(connection, row.seq)}
     return tuple(
         JobWorker(
             id=each.worker,
             worker_id=each.worker,
             assigned_chunk=held.get(each.worker),
-            status=_standing(row, each, here),
-            **({"current_step": each.step or 0, "local_loss": each.loss} if sees(who, row, each.worker) else {}),
+            status=_worker_status(row, each, uploaded),
+            **(
+                {"current_step": each.step or 0, "local_loss": each.loss}
+                if may_read_updates(caller, row, each.worker)
+                else {}
+            ),
         )
         for each in federations.members(connection, row.seq)
     )
 
 
-def _standing(row: FederationRow, member: MemberRow, here: set[str]) -> _Standing:
+def _worker_status(row: FederationRow, member: MemberRow, uploaded: set[str]) -> _WorkerStatus:
     if FederationStatus(row.status).final:
         return "completed"
-    if member.worker in here:
+    if member.worker in uploaded:
         return "syncing"
     return "training" if member.updates else "assigned"

@@ -1,4 +1,4 @@
-"""Links to versions and chunks of federations that need no key: signed over what they lead to, and good for a while."""
+"""Signed links to versions and chunks of federations: no key needed, valid until they expire."""
 
 from __future__ import annotations
 
@@ -16,21 +16,21 @@ _CHUNKS: Final = "/api/datasets/chunks"
 
 
 def version_path(federation: str | int) -> str:
-    """Return where the archive of a federation's version is below the server's address; its number is a parameter."""
+    """Return the URL path of a version's archive; the version number is a query parameter."""
     return f"{TRAINING}/checkpoints/{federation}/download"
 
 
 def chunk_path(federation: str | int, number: int) -> str:
-    """Return where a chunk of a federation's data is below the server's address."""
+    """Return the URL path of a chunk."""
     return f"{_CHUNKS}/{federation}/{number}/download"
 
 
 @dataclass(frozen=True, slots=True)
 class Signer:
-    """Makes links of one server, as one asker knows it.
+    """Signs links with one server's secret, under the base URL that the caller used.
 
     Args:
-        expires: Unix time at which the links end, in whole seconds.
+        expires: Unix time at which the links expire, in whole seconds.
     """
 
     secret: bytes
@@ -51,7 +51,7 @@ class Signer:
 
 
 def signer(core: Core, base: str) -> Signer:
-    """Return what makes links for an asker who reached the server at `base`."""
+    """Return a signer for a caller that reached the server at `base`."""
     expires = int(core.clock.wall() + core.settings.links_last_s)
     return Signer(core.secret, (core.settings.public_base_url or base).rstrip("/"), expires)
 
@@ -71,8 +71,8 @@ def verify_chunk(core: Core, federation_id: str, number: int, digest: str, given
 def _verify(core: Core, thing: str, digest: str, given: Signature, hint: str) -> None:
     wanted = _mac(core.secret, thing, digest, given.expires)
     if not hmac.compare_digest(wanted.encode(), given.signature.encode()):
-        raise ForbiddenError("This link is not one of this server, or leads to something else now.", hint=hint)
-    if given.expires < core.clock.wall():
+        raise ForbiddenError("This link was not signed by this server, or its target has changed.", hint=hint)
+    if given.expires < core.clock.wall():  # after the signature: only genuine links learn that they expired
         raise ForbiddenError("This link has expired.", hint=hint)
 
 

@@ -1,4 +1,4 @@
-"""The upload guide's words for a federation: a job is created, polled for a version, and aggregated now."""
+"""The upload guide's operations on a federation: create a job, poll for a version, aggregate now."""
 
 from __future__ import annotations
 
@@ -38,7 +38,8 @@ from tunefleet.spec.documents.fault_messages import explain
 from tunefleet.spec.options.federation_options import FederationSpec, StrategyName, StrategySpec
 from tunefleet.spec.text import Source
 
-# Longest time that a poll is held: proxies close what is silent for a minute. Whoever wants to wait longer repeats.
+# Longest time that a poll is held: proxies close idle connections after a minute. Clients that want to wait longer
+# repeat.
 HELD_S: Final = 50.0
 # How long a manual aggregation is waited for; the guide's clients wait for 300 s.
 AGGREGATION_S: Final = 240.0
@@ -57,11 +58,11 @@ _LORA: Final = {
 
 
 def spec_of_guide(body: JobCreate) -> FederationSpec:
-    """Return what a job of the guide's asks of a federation.
+    """Convert a job of the upload guide to a federation spec.
 
-    `fed_config` may have every option of ours beside the guide's four, in both spellings. A `model_type` that is a
-    name on the hub or a path is the base model that every adapter must name; a bare word is a label. LoRA's settings,
-    if any is given, are those that every adapter must have.
+    `fed_config` accepts every federation option besides the guide's four, in snake_case and camelCase. A `model_type`
+    that is a Hub id or a path is the base model that every adapter must name; a bare word is a label. LoRA settings, if
+    any are given, are required of every adapter.
     """
     data: dict[str, Any] = {"name": body.name, "strategy": {}}
     for key, value in body.fed_config.items():
@@ -101,7 +102,7 @@ def _plain(key: str) -> str:
 
 
 def _strategy(name: str) -> str:
-    """Return our spelling of a strategy's name, such as `FedAvg`; one that is unknown stays as it is."""
+    """Normalize a strategy name such as `FedAvg`; an unknown name is returned unchanged."""
     bare = re.sub(r"[-_ ]", "", name).lower()
     return next((known for known in get_args(StrategyName) if known.replace("_", "") == bare), name)
 
@@ -117,12 +118,12 @@ def _read(data: dict[str, Any]) -> FederationSpec:
 
 
 async def create(core: Core, actor: Actor, body: JobCreate) -> JobCreated:
-    """Make a federation of a job of the guide's; it runs with its first upload, or when it is started.
+    """Create a federation from a job of the guide; it starts with its first upload, or when it is started.
 
     Raises:
-        SpecError: If an option is unknown or wrong.
-        DataError: If the data cannot be cut into chunks.
-        ForbiddenError: If the actor may not make rows.
+        SpecError: If an option is unknown or invalid.
+        DataError: If the data cannot be split into chunks.
+        ForbiddenError: If the actor may not create federations.
     """
     spec = spec_of_guide(body)
     total = body.total_chunks if body.chunk_size is None else None
@@ -134,11 +135,11 @@ async def create(core: Core, actor: Actor, body: JobCreate) -> JobCreated:
 async def create_with_data(
     core: Core, actor: Actor, spec: FederationSpec, *, start: bool, total_chunks: int | None = None
 ) -> FederationCreated:
-    """Make a federation, and cut its data into chunks if it has any.
+    """Create a federation, and split its data into chunks if it has any.
 
     Raises:
-        DataError: If the data cannot be cut into chunks.
-        ForbiddenError: If the actor may not make rows.
+        DataError: If the data cannot be split into chunks.
+        ForbiddenError: If the actor may not create federations.
     """
     if spec.dataset is None:
         return await service.create(core, actor, spec, start=start)
@@ -151,18 +152,18 @@ async def create_with_data(
 
 
 async def poll(
-    core: Core, who: Who, reference: str, *, after: int | None, wait_s: float, sign: Signer
+    core: Core, caller: Who, reference: str, *, after: int | None, wait_s: float, sign: Signer
 ) -> CheckpointReply | None:
-    """Return the newest version as the guide's poll does.
+    """Return the newest version for the guide's poll.
 
     Returns:
-        The version; null if the asker named one, or waited, and none is newer.
+        The version; None if the caller gave `after` or waited, and there is no newer one.
 
     Raises:
-        NotFoundError: If there is no such federation, or it has no version yet and nobody wants to wait.
+        NotFoundError: If there is no such federation, or it has no version yet and the caller does not wait.
     """
-    found = await versions.newest(core, who, reference, after=after or 0, wait_s=min(wait_s, HELD_S))
-    row = await core.read(partial(find, who=who, reference=reference))
+    found = await versions.newest(core, caller, reference, after=after or 0, wait_s=min(wait_s, HELD_S))
+    row = await core.read(partial(find, caller=caller, reference=reference))
     if found is None and after is None and not wait_s:
         found = await core.read(partial(versions.version_of, row=row))
     return None if found is None else _checkpoint(reference, row.id, *await with_archive(core, found), sign)
@@ -182,52 +183,53 @@ def _checkpoint(
     )
 
 
-async def too_late(core: Core, who: Who, reference: str, error: GoneError) -> AdapterTaken:
-    """Answer an upload to a federation that has ended."""
-    row = await core.read(partial(find, who=who, reference=reference))
+async def too_late(core: Core, caller: Who, reference: str, error: GoneError) -> AdapterTaken:
+    """Return the response to an upload to a federation that has ended."""
+    row = await core.read(partial(find, caller=caller, reference=reference))
     return AdapterTaken(
         adapter_id=0,
         message=error.message,
         should_aggregate=False,
         round=row.round,
         version=row.version,
-        warning=f"{error.message} End the worker; the federation's last version stays.",
+        warning=f"{error.message} Stop the worker; the federation's last version is kept.",
     )
 
 
-async def aggregate(core: Core, who: Who, reference: str) -> Aggregated:
+async def aggregate(core: Core, caller: Who, reference: str) -> Aggregated:
     """Aggregate the open round of a federation now, and wait for its version.
 
     Raises:
         ForbiddenError: If the caller may not close its rounds.
-        InputError: If too few updates have come, or the federation does not run.
-        ConflictError: If the round fails, or is not done in time.
+        InputError: If there are too few updates, or the federation is not running.
+        ConflictError: If the round fails, or does not finish in time.
     """
-    row, closed = await core.write(partial(_close, core=core, who=who, reference=reference))
+    row, closed = await core.write(partial(_close, core=core, caller=caller, reference=reference))
     done = await _settled(core, row, closed)
     if done.status != RoundStatus.PUBLISHED.value or done.version is None:
         why = done.error or f"It is {done.status}; poll for its version."
         raise ConflictError(f"Round {done.number} of {row.id} has no version. {why}")
     return Aggregated(
         checkpoint_path=f"{signed_links.version_path(reference)}?version={done.version}",
-        message=f"Round {done.number} is aggregated; it made version {done.version}.",
+        message=f"Round {done.number} is aggregated and published as version {done.version}.",
         round=done.number,
         version=done.version,
     )
 
 
-def _close(connection: Connection, *, core: Core, who: Who, reference: str) -> tuple[FederationRow, RoundRow]:
-    row = find_to_close(connection, who, reference)
+def _close(connection: Connection, *, core: Core, caller: Who, reference: str) -> tuple[FederationRow, RoundRow]:
+    row = find_to_close(connection, caller, reference)
     try:
         return row, rounds.close_now(connection, row, core.clock.wall())
     except ConflictError as error:
-        # The guide answers this with 400.
+        # The guide's clients expect 400 here, not 409.
         raise InputError(error.message, hint=error.hint) from error
 
 
 async def _settled(core: Core, row: FederationRow, closed: RoundRow) -> RoundRow:
     end = core.clock.monotonic() + AGGREGATION_S
     while True:
+        # Read before the round, so that a change between the two ends the wait below.
         seen = core.signals.version(topic(row.id))
         found = await core.read(partial(round_rows.get, seq=row.seq, number=closed.number))
         left = end - core.clock.monotonic()

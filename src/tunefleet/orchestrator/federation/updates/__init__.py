@@ -1,1 +1,1 @@
-"""Updates that workers of a federation send: taken in, checked, weighed and accepted."""
+"""Updates of a federation's workers: upload, validation, weighting and acceptance."""

@@ -1,4 +1,4 @@
-"""Take an upload that is on the disk: check it in a thread, store its files, let it count, remember a refusal."""
+"""Process an upload that is on disk: validate it in a thread, store its files, accept it, record a rejection."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from tunefleet.orchestrator.context import Core
 from tunefleet.orchestrator.federation import adapter_files
 from tunefleet.orchestrator.federation.guide import data_chunks
 from tunefleet.orchestrator.federation.updates import acceptance
-from tunefleet.orchestrator.federation.updates.acceptance import Accepted, Arrived, CheckAgain, Refused
+from tunefleet.orchestrator.federation.updates.acceptance import Accepted, CheckAgain, Refused, ValidatedUpdate
 from tunefleet.orchestrator.federation.updates.scratch import Scratch, keep
 from tunefleet.orchestrator.storage import capacity
 from tunefleet.schemas.federated import Losses
@@ -36,22 +36,23 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 NOTHING: Final[Mapping[str, int]] = MappingProxyType({})
 _TRIES: Final = 3
-_ON_ITS_WAY_S: Final = 3600.0
-"""How long the files of an update are kept for it before it is stored."""
-# How long a tokenizer is kept for updates that name it; each of them renews it, and versions keep their own.
+# How long the files of an update are pinned before it is accepted.
+_INTAKE_PIN_S: Final = 3600.0
+# How long a tokenizer is pinned for updates that refer to it; each of them renews the pin, and versions have their own.
 _TOKENIZER_S: Final = 30 * 24 * 3600.0
-# Checking is work of the processor: a crowd of workers shall neither fill the memory nor hold up other threads.
+# Validation is CPU-bound: a separate pool keeps many workers from filling the memory or blocking other threads.
 _threads = ThreadPoolExecutor(2, thread_name_prefix="tunefleet-adapters")
-_AT_ONCE: Final = 2
-_carriers = ThreadPoolExecutor(2 * _AT_ONCE, thread_name_prefix="tunefleet-carriers")
-"""Unpacking an archive, and moving files to and from a store far away, takes minutes: nobody's check waits for it."""
-# One federation has no more than half of the carriers; forgotten with the last who uses or awaits them.
+_MAX_TRANSFERS: Final = 2
+# Unpacking and transfers to and from a remote bucket take minutes: a second pool keeps validation from waiting for
+# them.
+_transfers = ThreadPoolExecutor(2 * _MAX_TRANSFERS, thread_name_prefix="tunefleet-transfers")
+# One federation uses at most half of the transfer threads. Weak values: a semaphore is dropped with its last user.
 _turns: Final[WeakValueDictionary[tuple[asyncio.AbstractEventLoop, str], asyncio.Semaphore]] = WeakValueDictionary()
 
 
 @dataclass(frozen=True, slots=True)
-class Ticket:
-    """An upload that may come."""
+class ExpectedUpload:
+    """An upload that is expected and may count."""
 
     federation: FederationRow
     spec: FederationSpec
@@ -60,8 +61,8 @@ class Ticket:
 
 
 @dataclass(frozen=True, slots=True)
-class Said:
-    """What an upload says of itself."""
+class UpdateMetadata:
+    """The metadata that a worker sends with an upload."""
 
     num_examples: int
     base_version: int | None = None
@@ -73,11 +74,13 @@ class Said:
 
 @dataclass(frozen=True, slots=True)
 class Content:
-    """What was found in an upload.
+    """The validated content of an upload.
 
     Args:
-        tokenizer: Path → file, of those that are not in the store yet.
-        quantized: Of the file that came in 8 bits, of which the weights were made.
+        tokenizer: Path → file, for tokenizer files that are not stored yet.
+        stored: Path → digest, for tokenizer files that are already stored.
+        digest: Digest of the weights if they are stored already.
+        quantized: Digest of the int8 file that the weights were dequantized from.
     """
 
     examined: Examined
@@ -87,44 +90,49 @@ class Content:
     quantized: str | None = None
 
 
-async def carried(federation: FederationRow, work: Callable[[], T]) -> T:
-    """Run what takes long without much of the processor, to its end, beside the checks."""
+async def run_transfer(federation: FederationRow, work: Callable[[], T]) -> T:
+    """Run slow I/O to its end in the transfer threads."""
     key = asyncio.get_running_loop(), federation.id
-    turn = _turns.get(key) or _turns.setdefault(key, asyncio.Semaphore(_AT_ONCE))
+    turn = _turns.get(key) or _turns.setdefault(key, asyncio.Semaphore(_MAX_TRANSFERS))
     async with turn:
-        return await in_thread(work, _carriers)
+        return await in_thread(work, _transfers)
 
 
 async def in_thread(work: Callable[[], T], threads: ThreadPoolExecutor = _threads) -> T:
-    """Run heavy work in a thread of its own, to its end: what it works on is removed after."""
+    """Run CPU-bound work to its end in a thread, also if the caller is cancelled."""
     task = asyncio.ensure_future(asyncio.get_running_loop().run_in_executor(threads, work))
     try:
         return await asyncio.shield(task)
     except asyncio.CancelledError:
+        # A thread cannot be cancelled: its files must not be removed while it still uses them.
         await asyncio.wait((task,))
         raise
 
 
 @asynccontextmanager
-async def remembering(core: Core, ticket: Ticket, said: Said, scratch: Scratch) -> AsyncIterator[None]:
-    """Keep what is refused inside, with its reason, for the version that it did not become a part of."""
+async def recording_rejection(
+    core: Core, ticket: ExpectedUpload, metadata: UpdateMetadata, scratch: Scratch
+) -> AsyncIterator[None]:
+    """Record an update that is rejected in this block, with the reason, for the version's report."""
     try:
         yield
     except (AdapterRefused, ArtifactError, TooLargeError) as error:
         refused = Refused(
-            ticket.worker, ticket.step, said.num_examples, scratch.size_bytes, error.message, said.base_version
+            ticket.worker, ticket.step, metadata.num_examples, scratch.size_bytes, error.message, metadata.base_version
         )
         await core.write(partial(_reject, row=ticket.federation, refused=refused, now=core.clock.wall()))
         raise
 
 
 @asynccontextmanager
-async def with_scratch(core: Core, ticket: Ticket, said: Said, size_bytes: int = 0) -> AsyncIterator[Scratch]:
-    """Give an update a place while it is looked at, which is gone afterwards; what is refused inside is remembered."""
+async def with_scratch(
+    core: Core, ticket: ExpectedUpload, metadata: UpdateMetadata, size_bytes: int = 0
+) -> AsyncIterator[Scratch]:
+    """Provide a scratch folder for an update, removed afterwards; a rejection in this block is recorded."""
     scratch = Scratch(core.blobs)
     scratch.size_bytes = size_bytes
     try:
-        async with remembering(core, ticket, said, scratch):
+        async with recording_rejection(core, ticket, metadata, scratch):
             yield scratch
     finally:
         if scratch.folder.exists():
@@ -137,34 +145,34 @@ def _reject(connection: Connection, *, row: FederationRow, refused: Refused, now
 
 async def take(
     core: Core,
-    ticket: Ticket,
-    said: Said,
+    ticket: ExpectedUpload,
+    metadata: UpdateMetadata,
     content: Content,
     scratch: Scratch,
     *,
     kept: Mapping[str, int] = NOTHING,
 ) -> Accepted:
-    """Store an update that was checked, and let it count.
+    """Store a validated update, and accept it.
 
     Args:
-        kept: Digest → length of files that the store was just given, which are recorded with the update.
+        kept: Digest → size in bytes of files that were just stored, and are recorded with the update.
 
     Raises:
-        AdapterRefused: If the first update came meanwhile, and this one is not like it; or if it names a version to
-            have begun from that there is not.
-        NoRoomError: If its files would go beyond what the server may keep.
+        AdapterRefused: If it violates the contract of a first update that arrived meanwhile, or names an unknown base
+            version.
+        NoRoomError: If its files would exceed the server's storage limit.
     """
-    refuse_unknown_base(ticket.federation, said.base_version)
+    refuse_unknown_base(ticket.federation, metadata.base_version)
     stored = content.digest is not None and not content.tokenizer
     sizes = {} if stored else await in_thread(partial(_sizes, content))
     digests = {path: digest for path, (digest, _) in sizes.items()}
-    arrived = _arrived(ticket, said, content, digests)
+    arrived = _arrived(ticket, metadata, content, digests)
     if not digests:
         return await _accept(core, ticket, arrived, _New(kept), scratch)
     new = _New({digest: size for digest, size in sizes.values()}, f"{ticket.federation.id}-{scratch.folder.name}")
     await core.write(partial(_hold, core=core, row=ticket.federation, new=new))
     try:
-        await carried(ticket.federation, partial(_keep, core, content, digests))
+        await run_transfer(ticket.federation, partial(_keep, core, content, digests))
         return await _accept(core, ticket, arrived, new, scratch)
     except BaseException:
         await core.write(lambda connection: artifacts.unpin(connection, [new.holder]))
@@ -173,37 +181,37 @@ async def take(
 
 @dataclass(frozen=True, slots=True)
 class _New:
-    """Files that go into the store with an update: digest → length, and who holds them meanwhile."""
+    """Files that are stored with an update: digest → size in bytes, and their temporary pin holder."""
 
     sizes: Mapping[str, int] = field(default_factory=dict)
     holder: str = ""
 
 
 def refuse_unknown_base(federation: FederationRow, base_version: int | None) -> None:
-    """Refuse an update that says it began from a version that there is not."""
+    """Raise if an update names a base version that does not exist."""
     if base_version is not None and base_version > federation.version:
         raise AdapterRefused(
-            f"The update says that it began from version {base_version}; the newest of {federation.id} is "
+            f"The update has base version {base_version}, but the newest version of {federation.id} is "
             f"{federation.version}.",
-            hint="Send the version that the worker loaded, 0 for none, or leave it out.",
+            hint="Set `base_version` to the version that the worker loaded (0: none), or omit it.",
         )
 
 
 def _hold(connection: Connection, *, core: Core, row: FederationRow, new: _New) -> None:
     capacity.refuse(connection, core.blobs, new.sizes)
-    # Here, before anything is kept, and again as they are recorded.
+    # Checked before any file is stored, and again when the files are recorded.
     quotas.refuse_update(connection, row, new.sizes)
-    # Before the files go into the store: the collection of garbage leaves alone what somebody holds.
-    until = core.clock.wall() + _ON_ITS_WAY_S
+    # Pinned before they are stored: the garbage collector could delete unpinned files before the update is accepted.
+    until = core.clock.wall() + _INTAKE_PIN_S
     artifacts.pin(connection, [*new.sizes], holder=new.holder, until=until)
 
 
-# Stands for the adapter's weights among the paths of the tokenizer's files.
+# Key of the adapter's weights among the paths of the tokenizer files.
 _WEIGHTS: Final = ""
 
 
 def _sizes(content: Content) -> dict[str, tuple[str, int]]:
-    """Return digest and length of each file that is not in the store under its digest yet."""
+    """Return digest and size of each file that is not stored yet."""
     new = dict(content.tokenizer)
     if content.digest is None:
         new[_WEIGHTS] = content.examined.weights
@@ -215,58 +223,65 @@ def _keep(core: Core, content: Content, digests: Mapping[str, str]) -> None:
         keep(core.blobs, content.examined.weights if path == _WEIGHTS else content.tokenizer[path], digest)
 
 
-def _arrived(ticket: Ticket, said: Said, content: Content, digests: Mapping[str, str]) -> Arrived:
+def _arrived(
+    ticket: ExpectedUpload, metadata: UpdateMetadata, content: Content, digests: Mapping[str, str]
+) -> ValidatedUpdate:
     examined = content.examined
-    return Arrived(
+    return ValidatedUpdate(
         worker=ticket.worker,
         step=ticket.step,
-        num_examples=said.num_examples,
+        num_examples=metadata.num_examples,
         model_digest=content.digest or digests[_WEIGHTS],
         size_bytes=examined.size_bytes,
         values_digest=examined.values_digest,
         config=examined.config,
         checked_against=ticket.federation.contract,
         contract=examined.contract,
-        base_version=said.base_version,
+        base_version=metadata.base_version,
         upload_dtype=examined.dtype if content.quantized is None else "int8",
         tokenizer={**content.stored, **{path: digest for path, digest in digests.items() if path != _WEIGHTS}},
         norm=examined.norm,
-        losses=said.losses,
+        losses=metadata.losses,
         upload_digest=content.quantized,
         doubt=examined.doubt,
-        attempt=said.attempt,
-        rows_before=said.rows_before,
+        attempt=metadata.attempt,
+        rows_before=metadata.rows_before,
     )
 
 
-async def _accept(core: Core, ticket: Ticket, arrived: Arrived, new: _New, scratch: Scratch) -> Accepted:
+async def _accept(
+    core: Core, ticket: ExpectedUpload, arrived: ValidatedUpdate, new: _New, scratch: Scratch
+) -> Accepted:
     row = ticket.federation
     for _ in range(_TRIES):
         try:
             return await core.write(partial(_count, core=core, row=row, arrived=arrived, new=new))
         except CheckAgain:
             row = await core.read(partial(_again, seq=row.seq))
-            weights = await carried(row, partial(adapter_files.local, core.blobs, arrived.model_digest, scratch.folder))
+            weights = await run_transfer(
+                row, partial(adapter_files.local, core.blobs, arrived.model_digest, scratch.folder)
+            )
             await in_thread(partial(_recheck, ticket.spec, row.contract, arrived, weights))
             arrived = replace(arrived, checked_against=row.contract)
-    raise CheckAgain(f"What updates of {row.id} must be changes all the time.", hint="Send it again.")
+    raise CheckAgain(f"The contract of {row.id} changed during each validation.", hint="Send the update again.")
 
 
-def _count(connection: Connection, *, core: Core, row: FederationRow, arrived: Arrived, new: _New) -> Accepted:
+def _count(connection: Connection, *, core: Core, row: FederationRow, arrived: ValidatedUpdate, new: _New) -> Accepted:
     now = core.clock.wall()
     quotas.refuse_update(connection, row, new.sizes)
     for digest, size_bytes in new.sizes.items():
-        # Files are deleted in this thread only, so that the file cannot go between this look and the commit.
+        # Files are deleted in the writer thread only, which runs this: none can vanish between this check and the
+        # commit.
         if not core.blobs.has(digest):
-            raise ConflictError(f"The file {digest[:12]}… was collected as an old one.", hint="Upload it again.")
+            raise ConflictError(f"The file {digest[:12]}… was garbage collected.", hint="Upload it again.")
         capacity.add(connection, core.blobs, digest, size_bytes)
         artifacts.add_blob(connection, project=row.project, digest=digest, size_bytes=size_bytes, at=now)
     accepted = acceptance.accept(connection, row, arrived, now)
-    # Later updates name the tokenizer by its digests alone.
+    # Later updates refer to the tokenizer by digest only.
     artifacts.pin(connection, [*arrived.tokenizer.values()], holder=row.id, until=now + _TOKENIZER_S)
     if new.holder:
         artifacts.unpin(connection, [new.holder])
-    data_chunks.heard_of(connection, row.seq, arrived.worker, now)
+    data_chunks.renew_lease(connection, row.seq, arrived.worker, now)
     return accepted
 
 
@@ -277,7 +292,7 @@ def _again(connection: Connection, *, seq: int) -> FederationRow:
     return row
 
 
-def _recheck(spec: FederationSpec, contract: str | None, arrived: Arrived, weights: Path) -> None:
+def _recheck(spec: FederationSpec, contract: str | None, arrived: ValidatedUpdate, weights: Path) -> None:
     from tunefleet.orchestrator.federation.updates.validation import examine  # noqa: PLC0415 - NumPy, on first use
 
     examine(weights, arrived.config.encode(), spec, contract)

@@ -1,4 +1,4 @@
-"""A place for one upload while it is looked at: a folder of its own that is gone afterwards."""
+"""Scratch folders: one for each upload while it is processed, removed afterwards."""
 
 from __future__ import annotations
 
@@ -14,14 +14,15 @@ from typing import IO, Final, Self
 from tunefleet.artifacts import BlobStore
 from tunefleet.errors import MachineError, TooLargeError
 
-# Age of what a killed server left.
+# Folders of this age were left by a killed server.
 _GIVEN_UP_S: Final = 24 * 3600.0
 
 
 class Scratch:
-    """A folder on the disk of the store's files, for one upload; it is made when something is to lie there."""
+    """A folder for one upload, created on first use on the blob store's disk."""
 
     def __init__(self, blobs: BlobStore) -> None:
+        # On the same disk as the blobs, so that a file moves into the store by rename.
         self._root = blobs.root / "landing"
         self.folder = self._root / secrets.token_hex(8)
         self.size_bytes = 0
@@ -35,7 +36,7 @@ class Scratch:
         self.close()
 
     def make(self) -> Path:
-        """Make the folder, if it was not made yet, and return where it is."""
+        """Create the folder if necessary, and return its path."""
         if not self.folder.exists():
             self._root.mkdir(mode=0o700, parents=True, exist_ok=True)
             _sweep(self._root)
@@ -43,13 +44,13 @@ class Scratch:
         return self.folder
 
     def close(self) -> None:
-        """Let go of everything that was not moved away."""
+        """Delete everything that was not moved into the store."""
         if self.folder.exists():
             shutil.rmtree(self.folder, ignore_errors=True)
 
 
 class Landing(Scratch):
-    """A folder with a file that is written as it arrives."""
+    """A scratch folder with a file that is written as it is received."""
 
     def __init__(self, blobs: BlobStore, max_bytes: int) -> None:
         super().__init__(blobs)
@@ -60,14 +61,14 @@ class Landing(Scratch):
 
     @property
     def digest(self) -> str:
-        """The sha256 of what has arrived."""
+        """The sha256 of the bytes received so far."""
         return self._hash.hexdigest()
 
     def write(self, data: bytes | memoryview) -> None:
         """Append bytes.
 
         Raises:
-            TooLargeError: If they go beyond the limit.
+            TooLargeError: If the file exceeds the limit.
             MachineError: If the disk is full.
         """
         rest = memoryview(data)
@@ -80,26 +81,26 @@ class Landing(Scratch):
                 rest = rest[self._out.write(rest) or 0 :]
         except OSError as error:
             raise MachineError(
-                f"The disk at {self.folder.parent} cannot take the upload: {error.strerror}.",
-                hint="Free some space on the server; `tunefleet prune` removes what ended long ago.",
+                f"Cannot write the upload to {self.folder.parent}: {error.strerror}.",
+                hint="Free disk space on the server; `tunefleet prune` removes old runs.",
             ) from error
 
     def close(self) -> None:
-        """Let go of everything that was not moved away."""
+        """Delete everything that was not moved into the store."""
         self._out.close()
         super().close()
 
 
 def too_large(max_bytes: int) -> TooLargeError:
-    """Return the error for an upload that is longer than its federation takes."""
+    """Return the error for an upload that exceeds its federation's limit."""
     return TooLargeError(
-        f"The update has more than the {max_bytes:,} bytes that its federation takes.",
+        f"The update exceeds its federation's limit of {max_bytes:,} bytes.",
         hint="Create the federation with a larger `max_update_bytes`, or upload with `upload_dtype` bf16 or int8.",
     )
 
 
 def keep(blobs: BlobStore, file: Path, digest: str) -> None:
-    """Move a file whose digest is known into the store, durably; one that is there already is left as it is."""
+    """Fsync a file and move it into the store under a known digest, unless it is stored already."""
     if blobs.has(digest):
         return
     with file.open("rb") as opened:

@@ -1,4 +1,4 @@
-"""An update and its file in one request: the file is checked before it is kept, and both count in one transaction."""
+"""An update with its file in one request: validated before it is stored, recorded in one transaction."""
 
 from __future__ import annotations
 
@@ -11,26 +11,28 @@ from tunefleet.errors import InputError
 from tunefleet.orchestrator.context import Core
 from tunefleet.orchestrator.federation.participants import Who
 from tunefleet.orchestrator.federation.updates.acceptance import Accepted
-from tunefleet.orchestrator.federation.updates.intake import Content, Ticket, in_thread, take, with_scratch
+from tunefleet.orchestrator.federation.updates.intake import Content, ExpectedUpload, in_thread, take, with_scratch
 from tunefleet.orchestrator.federation.updates.scratch import Scratch, too_large
-from tunefleet.orchestrator.federation.updates.uploads import content_of, expected, refuse_unsent_tokenizer, said_in
+from tunefleet.orchestrator.federation.updates.uploads import content_of, expected, metadata_of, refuse_unsent_tokenizer
 from tunefleet.orchestrator.storage.artifacts import refuse_upload
 from tunefleet.schemas.federated import UpdateCreate
 
 
-async def expect(core: Core, who: Who, reference: str, body: UpdateCreate, size_bytes: int) -> Ticket | Accepted:
-    """Look, before a file is read, whether its update can count.
+async def expect(
+    core: Core, caller: Who, reference: str, body: UpdateCreate, size_bytes: int
+) -> ExpectedUpload | Accepted:
+    """Check whether an update can count, before its file is read.
 
     Raises:
-        ForbiddenError: If it is none of the asker's business, or the worker does not take part.
+        ForbiddenError: If the caller has no access, or the worker is not a participant.
         GoneError: If the federation has ended, or a later attempt of the worker takes part.
-        TooLargeError: If the file is longer than an update may be.
-        ArtifactError: If its tokenizer was not sent to the federation.
-        QuotaError: If the federation's project would keep more than it may.
+        TooLargeError: If the file exceeds the limit.
+        ArtifactError: If its tokenizer was not uploaded to the federation.
+        QuotaError: If the federation's project would exceed its storage quota.
     """
 
-    def operation(connection: Connection) -> Ticket | Accepted:
-        found = expected(connection, who, reference, body)
+    def operation(connection: Connection) -> ExpectedUpload | Accepted:
+        found = expected(connection, caller, reference, body)
         if isinstance(found, Accepted):
             return found
         if size_bytes > found.spec.max_update_bytes:
@@ -38,7 +40,7 @@ async def expect(core: Core, who: Who, reference: str, body: UpdateCreate, size_
         row = found.federation
         if row.task_seq is None:
             refuse_upload(connection, core=core, project=row.project, digest=body.sha256, size_bytes=size_bytes)
-        refuse_unsent_tokenizer(connection, who, found.federation, body)
+        refuse_unsent_tokenizer(connection, caller, found.federation, body)
         return found
 
     return await core.read(operation)
@@ -46,31 +48,31 @@ async def expect(core: Core, who: Who, reference: str, body: UpdateCreate, size_
 
 async def take_whole(
     core: Core,
-    ticket: Ticket,
+    ticket: ExpectedUpload,
     body: UpdateCreate,
     arrived: Callable[[], Upload],
     keep: Callable[[Upload], Awaitable[object]],
 ) -> Accepted:
-    """Check, keep and count an update whose file has arrived.
+    """Validate, store and accept an update whose file was received.
 
     Raises:
-        AdapterRefused: If the adapter may not take part.
-        ArtifactError: If the file does not have its digest.
-        ConflictError: If somebody else is sending the same file.
+        AdapterRefused: If the adapter is not valid for the federation.
+        ArtifactError: If the file does not match its digest.
+        ConflictError: If another client is sending the same file.
     """
-    said = said_in(body)
-    async with with_scratch(core, ticket, said) as scratch:
+    metadata = metadata_of(body)
+    async with with_scratch(core, ticket, metadata) as scratch:
         content, upload = await in_thread(partial(_checked, core, ticket, body, arrived, scratch))
         if upload is None:
-            return await take(core, ticket, said, content, scratch)
+            return await take(core, ticket, metadata, content, scratch)
         await keep(upload)
-        return await take(core, ticket, said, content, scratch, kept={upload.digest: upload.total})
+        return await take(core, ticket, metadata, content, scratch, kept={upload.digest: upload.total})
 
 
 def _checked(
-    core: Core, ticket: Ticket, body: UpdateCreate, arrived: Callable[[], Upload], scratch: Scratch
+    core: Core, ticket: ExpectedUpload, body: UpdateCreate, arrived: Callable[[], Upload], scratch: Scratch
 ) -> tuple[Content, Upload | None]:
-    """Return what an upload is, and the upload if it is to be kept as it came."""
+    """Return the content of an upload, and the upload itself if it is stored unchanged."""
     upload = arrived()
     try:
         scratch.size_bytes = upload.total
@@ -83,7 +85,7 @@ def _checked(
         raise
     if content.digest is not None:
         return content, upload
-    # Of 8 bits only the floats are kept.
+    # An int8 file is not stored: only its dequantized weights are.
     upload.discard()
     upload.close()
     return content, None

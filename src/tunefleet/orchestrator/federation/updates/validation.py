@@ -1,6 +1,6 @@
-"""Look at an adapter that has arrived: is it one that may take part, and has it been trained at all.
+"""Validation of an uploaded adapter: whether it fits the federation, and whether it was trained at all.
 
-All of it blocks and imports NumPy: it is imported by the thread that needs it.
+All of it blocks and imports NumPy: import it in the thread that needs it.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from tunefleet.federation.floats import holds, narrow, widen
 from tunefleet.federation.header import TensorInfo
 from tunefleet.orchestrator.federation.updates.archive_layout import (
     RECIPE_FOLDER,
-    Found,
+    ArchiveFiles,
     find_adapter,
     find_recipes_adapter,
 )
@@ -28,20 +28,20 @@ from tunefleet.spec.options.federation_options import FederationSpec
 
 _FIX: Final = 'model.load_adapter(extract_dir, adapter_name="default", is_trainable=True)'
 UNTRAINED: Final = (
-    f"This upload does not count: {RECIPE_FOLDER}/ holds a version as it was fetched, untrained, and the adapter at "
-    "the root is the stale one from before. An adapter that is loaded under a new name has parameters that the "
-    f"optimizer does not know. Load each version over the adapter that trains instead: {_FIX}."
+    f"Not counted: {RECIPE_FOLDER}/ is an untrained copy of a version, and the adapter at the root is stale. The "
+    "optimizer does not train the parameters of an adapter that is loaded under a new name. Load each version over the "
+    f"adapter that trains instead: {_FIX}."
 )
 TRAINED: Final = (
-    f"The adapter in {RECIPE_FOLDER}/ counts, and the stale one at the root does not. Load each version over the "
-    f"adapter that trains, and there is only one: {_FIX}."
+    f"The adapter in {RECIPE_FOLDER}/ counts, not the stale one at the root. Load each version over the adapter that "
+    f"trains, so that there is only one: {_FIX}."
 )
 _NAMES: Final[dict[tuple[str, ...], UploadDtype]] = {("BF16",): "bf16", ("F16",): "fp16"}
 
 
 @dataclass(frozen=True, slots=True)
 class Examined:
-    """An adapter that may take part."""
+    """A valid adapter."""
 
     weights: Path
     config: str
@@ -57,17 +57,17 @@ class Examined:
 def examine(
     weights: Path, config: bytes, spec: FederationSpec, contract: str | None, *, sha256: str | None = None
 ) -> Examined:
-    """Check an adapter, all of its values included.
+    """Validate an adapter, including all of its values.
 
     Args:
-        contract: What each update of it must be; null before the first.
+        contract: The federation's contract (JSON); None before the first update.
     """
-    said = read_config(config)
-    check_asked(spec, said)
+    adapter_config = read_config(config)
+    check_asked(spec, adapter_config)
     with AdapterFile(weights) as file:
-        own = contract_of(said, file)
+        own = contract_of(adapter_config, file)
         wanted = own if contract is None else Contract.from_json(contract)
-        checked = check(wanted, said, file, mixed_ranks=spec.mixed_ranks, sha256=sha256)
+        checked = check(wanted, adapter_config, file, mixed_ranks=spec.mixed_ranks, sha256=sha256)
     return Examined(
         weights=weights,
         config=config.decode(),
@@ -81,11 +81,11 @@ def examine(
 
 def examine_archive(
     folder: Path, spec: FederationSpec, contract: str | None, versions: Iterable[Path]
-) -> tuple[Examined, Found]:
-    """Check the adapter of an unpacked archive.
+) -> tuple[Examined, ArchiveFiles]:
+    """Validate the adapter of an unpacked archive.
 
     Args:
-        contract: What each update of it must be; null before the first.
+        contract: The federation's contract (JSON); None before the first update.
     """
     found, recipes = find_adapter(folder), find_recipes_adapter(folder)
     if recipes is None:
@@ -102,12 +102,12 @@ def examine_archive(
     return replace(examined, remark=TRAINED), found
 
 
-# Values that are compared at a time.
+# Values that are compared at a time, to bound memory.
 _BLOCK: Final = 1 << 18
 
 
 def untrained(sent: Path, given: Path) -> bool:
-    """Whether a file has the values of another one, exactly or rounded to its own types.
+    """Whether a file has the same values as another one, exactly or rounded to its own dtypes.
 
     Raises:
         AdapterRefused: If one of them cannot be read.

@@ -1,4 +1,4 @@
-"""What an update weighs that takes the place of an earlier one of its worker."""
+"""The weight of an update that replaces an earlier one of the same worker."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from tunefleet.orchestrator.federation.status import spec_of
 
 
 def rows_of_both(connection: Connection, row: FederationRow, older: UpdateRow, newer: UpdateRow) -> int:
-    """Return what an update weighs: its rows, and those of the one whose training it goes on with.
+    """Return the weight of an update: its own rows, plus those of the update whose training it continues.
 
-    Workers count from upload to upload. Whoever does not say what it started from went on where it was, as long as no
-    version came between. An attempt that begins anew, or from a checkpoint, goes over rows of the one before it again:
-    those count once.
+    Workers count rows from upload to upload. Without a base version, a worker is assumed to continue its own training
+    unless a version was published in between. Rows that a new attempt trains on again, from scratch or from a
+    checkpoint, count once.
     """
     spec = spec_of(row)
     if newer.base_version != older.base_version:
@@ -31,11 +31,9 @@ def rows_of_both(connection: Connection, row: FederationRow, older: UpdateRow, n
 
 
 def _went_on(connection: Connection, row: FederationRow, older: UpdateRow) -> bool:
-    """Whether no version can have come between an update that names none and the next one of its worker.
-
-    The first update of a round may be a late one, trained before the newest version replaced the worker's adapter; the
-    next one does not contain it then. Too little weight for one update is better than rows that count twice.
-    """
+    """Whether the worker cannot have loaded a version between an update without base version and its next one."""
+    # The first update of a round may be late: trained before the newest version replaced the worker's adapter. The next
+    # update does not include it then. Too little weight for one update is better than counting rows twice.
     if older.state != COUNTED:
-        return False  # it waited for the round, and was made before its version
+        return False  # it was queued for the next round, so it precedes this round's version
     return row.version == 0 or federation_updates.replaced_in_its_round(connection, older)
