@@ -109,7 +109,7 @@ def test_a_function_that_fails_is_named_with_what_it_raised(name: str) -> None:
 
 def test_a_reward_that_is_no_number_is_an_error_that_quotes_the_answer() -> None:
     own = {"type": "function", "function": f"{__name__}:none_of_a_number"}
-    with pytest.raises(InputError, match=r"none_of_a_number gave nan for the answer 'b{80}…'"):
+    with pytest.raises(InputError, match=r"none_of_a_number returned nan for the answer 'b{80}…'"):
         judge(own, ["a", "b" * 100])
 
 
@@ -155,7 +155,7 @@ def test_prompts_that_do_not_fill_a_step_are_refused_and_those_that_are_left_ove
         ("data.incomplete_step", {"prompts": 5, "left_out": 1})
     ]
     assert material("grpo", rows[:4], **steps)[1].events == []
-    with pytest.raises(DataError, match=r"A step takes 4 prompts .* rows has 3 that can be used\. Give more prompts"):
+    with pytest.raises(DataError, match=r"A step needs 4 prompts .* rows has 3 usable prompts\. Add prompts"):
         material("grpo", rows[:3], gradient_accumulation_steps=2, **steps)
 
 
@@ -164,7 +164,7 @@ def test_every_prompt_gets_an_answer_of_another_also_in_a_batch_of_one() -> None
     train, _ = material("kto", rows, batch_size=4)
     assert sorted(train["KL_completion_ids"]) == sorted(train["completion_ids"])
     assert all(row["KL_completion_ids"] != row["completion_ids"] for row in train)
-    with pytest.raises(DataError, match="rows has a single answer to learn from"):
+    with pytest.raises(DataError, match="rows has only one usable row"):
         material("kto", rows[:1])
 
 
@@ -178,5 +178,5 @@ def test_a_prompt_loses_its_beginning_and_an_answer_its_end() -> None:
 
 def test_a_message_of_the_user_in_an_answer_is_refused() -> None:
     chat = [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}, {"role": "user", "content": "thx"}]
-    with pytest.raises(DataError, match="Row 1 of rows: an answer has a message of the user"):
+    with pytest.raises(DataError, match="Row 1 of rows: an answer contains a user message"):
         material("kto", [{"messages": chat, "label": True}] * 2)

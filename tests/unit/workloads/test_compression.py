@@ -73,7 +73,7 @@ def test_killed_before_or_after_the_manifest_it_is_whole(
 
 def test_a_copy_that_does_not_read_back_is_not_used(checkpoint: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (checkpoint / "model.safetensors").write_bytes(LARGE[::-1])  # what is on the disk is not what the manifest says
-    with pytest.raises(OSError, match="does not read back"):
+    with pytest.raises(OSError, match="does not match its digest"):
         compress(checkpoint)
     assert {path.name for path in checkpoint.iterdir()} == {"model.safetensors", "trainer_state.json", "manifest.json"}
 
@@ -91,7 +91,7 @@ def test_no_file_goes_while_somebody_reads(checkpoint: Path) -> None:
 def test_a_checkpoint_whose_manifest_comes_late_is_not_deleted(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(checkpoint_compression, "_PATIENCE_S", 0.0)
+    monkeypatch.setattr(checkpoint_compression, "_MANIFEST_TIMEOUT_S", 0.0)
     folder = tmp_path / "checkpoint-1"
     folder.mkdir()
     (folder / "model.safetensors").write_bytes(LARGE)

@@ -102,7 +102,7 @@ def test_what_will_not_fit_is_a_warning_with_a_way_out_and_the_outcome_corrects_
     first.tell(Source("m", "m"), BF16, 1024, journal)  # type: ignore[arg-type]
     name, text, level, data = journal.events[0]
     assert (name, level, data["available_bytes"]) == ("memory.estimate", "warning", 8 * GIB)
-    assert "8.00 GiB are free: that will not fit. Use `taskType: lora_sft`" in text
+    assert "8.00 GiB are free: this will not fit. Use `taskType: lora_sft`" in text
     assert first.estimate is not None
     monkeypatch.setattr(memory, "_peak", lambda _: first.estimate.raw_bytes * 3 // 2)
     assert first.outcome()["peak_bytes"] == first.estimate.raw_bytes * 3 // 2

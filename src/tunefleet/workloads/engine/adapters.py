@@ -70,7 +70,7 @@ class Adapters:
                 self._holder.load_adapter(adapter.path, adapter_name=name)
         except (OSError, ValueError, RuntimeError, KeyError) as error:
             raise ModelError(
-                f"The adapter {adapter.name} cannot be put on this model: {(str(error).splitlines() or [''])[0]}",
+                f"The adapter {adapter.name} cannot be loaded onto this model: {(str(error).splitlines() or [''])[0]}",
                 hint="It must be a LoRA adapter that was trained on the same base model.",
                 detail=str(error),
             ) from error

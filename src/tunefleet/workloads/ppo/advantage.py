@@ -1,4 +1,4 @@
-"""The arithmetic of PPO on a batch of answers: rewards token by token, advantages, and the clipped loss."""
+"""The math of PPO on a batch of answers: rewards per token, advantages (GAE), and the clipped loss."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import torch
 
 @dataclass(frozen=True, slots=True)
 class Judged:
-    """What is known of a batch before it is trained on; row × column of the answer, but for `scores`."""
+    """Values of a batch from before its optimizer steps; shape rows × answer tokens, `scores` has one per row."""
 
     logprobs: torch.Tensor
     kl: torch.Tensor
@@ -28,11 +28,13 @@ def judged(
     values: torch.Tensor,
     scores: torch.Tensor,
 ) -> Judged:
-    """Work out rewards and advantages."""
+    """Compute rewards and advantages."""
     counted = answered.float()
+    # k1 is unbiased but noisy and may be negative; k3 (Schulman 2020) is unbiased and never negative.
     difference = (logprobs - reference) * counted
     kl = difference if args.kl_estimator == "k1" else (torch.exp(-difference) - 1 + difference) * counted
     rewards = -args.kl_coef * kl
+    # The reward model scores the whole answer, so its score goes to the last token.
     last = answered.sum(1) - 1
     rows = torch.arange(rewards.shape[0], device=rewards.device)
     rewards[rows, last] += scores
@@ -60,7 +62,7 @@ def _whitened(advantages: torch.Tensor, counted: torch.Tensor) -> torch.Tensor:
 def loss(
     args: Any, known: Judged, rows: Any, answered: torch.Tensor, logprobs: torch.Tensor, values: torch.Tensor
 ) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
-    """Return the sum of the loss over the tokens of some rows, and sums for the journal."""
+    """Return the loss summed over the tokens of some rows, and sums of the logged metrics."""
     counted = answered.float()
     drift = (logprobs - known.logprobs[rows]) * counted
     ratio = torch.exp(drift)

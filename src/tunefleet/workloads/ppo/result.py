@@ -1,4 +1,4 @@
-"""`responses.json` of a PPO training: what a run did, and what became of rewards and divergence."""
+"""`responses.json` of a PPO run: settings, data, rewards and KL divergence."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from tunefleet.workloads.training.report import Ended, contracted, throughput, u
 
 @dataclass(frozen=True, slots=True)
 class Outcome(Ended):
-    """A PPO training that has come to its end."""
+    """A finished PPO run."""
 
     prompts: Prompts
     plan: Plan
 
 
 def build(job: Job, spec: PpoSpec, outcome: Outcome) -> dict[str, Any]:
-    """Put the result together; the first keys are those of the orchestrator's contract."""
+    """Build the result; the first keys are those of the orchestrator's contract."""
     trainer, plan, wanted = outcome.trainer, outcome.plan, spec.reward_model
     assert isinstance(trainer, Trainer)
     good, bad = trainer.judge.labels
@@ -62,7 +62,7 @@ def build(job: Job, spec: PpoSpec, outcome: Outcome) -> dict[str, Any]:
 
 
 def _series(trainer: Trainer, name: str) -> dict[str, float | None]:
-    """Return ends and best of what was logged."""
+    """Return the first, last and greatest logged value."""
     logged = [entry[name] for entry in trainer.state.log_history if name in entry]
     return {
         "first": logged[0] if logged else None,

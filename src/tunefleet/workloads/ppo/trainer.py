@@ -1,9 +1,9 @@
-"""TRL's PPO trainer with a loop of ours: it can be steered, saved and resumed exactly, which TRL's own cannot.
+"""TRL's PPO trainer with its own training loop, which supports commands, checkpoints and exact resume.
 
-TRL sets up models, optimizer, accelerator and checkpoints. Beside the loop this differs from it: what is padding is
-known by length, not by token, so that a tokenizer whose padding is its end loses no end; log-probabilities of drawn
-tokens come from the model itself, not from the scores that `top_p` or `top_k` have cut; a mini-batch is weighed by its
-tokens, however it is split over forward passes.
+TRL sets up models, optimizer, accelerator and checkpoints. Other differences: padding is identified by length, not by
+token, so that a tokenizer whose padding token is its end token loses no end; log-probabilities of sampled tokens come
+from the model itself, not from scores truncated by `top_p` or `top_k`; a mini-batch is weighted by its tokens,
+independent of how it is split into forward passes.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from tunefleet.workloads.training.model.lora import REFERENCE
 
 
 class Trainer(ExactTrainer, PPOTrainer):
-    """Draws answers, has them judged, and learns; one step is one batch of answers."""
+    """Samples answers, scores them and trains on them; one step is one batch of answers."""
 
     model: Any
     control: Any
@@ -49,7 +49,7 @@ class Trainer(ExactTrainer, PPOTrainer):
         policy, tokenizer = options["model"], options["processing_class"]
         ends = policy.generation_config.eos_token_id
         super().__init__(reward_model=judge.model, **options)
-        # TRL takes it away, and it goes into what is delivered.
+        # TRL removes the end tokens, but they belong in the config of the delivered model.
         policy.generation_config.eos_token_id = ends
         self._ends = {*(ends if isinstance(ends, list) else [ends]), tokenizer.eos_token_id} - {None}
         self.plan, self.judge = plan, judge
@@ -57,10 +57,10 @@ class Trainer(ExactTrainer, PPOTrainer):
         self._sums: dict[str, float] = {}
         self._steps_summed = 0
         self.kl_stop: float | None = None
-        """The divergence that ended the training."""
+        """The KL divergence that stopped the run early."""
         self.last: list[dict[str, Any]] = []
         """Some answers of the last step, with their rewards."""
-        # Trainer's own constructor would have set these.
+        # TRL's PPO trainer does not call `Trainer.__init__`, which would set these.
         self.model_wrapped = self.model
         self.deepspeed = None
         self.is_distributed_loading_by_transformers = False
@@ -69,14 +69,14 @@ class Trainer(ExactTrainer, PPOTrainer):
     @property
     def _policy(self) -> Any:
         model = self.accelerator.unwrap_model(self.model)
-        return getattr(model, "policy", model)  # after the training it is all that is left
+        return getattr(model, "policy", model)  # after training `self.model` is the policy alone
 
     @property
     def _value_model(self) -> Any:
         return self.accelerator.unwrap_model(self.model).value_model
 
     def train(self, resume_from_checkpoint: str | None = None) -> None:
-        """Train to the end, or until a callback ends it."""
+        """Train to the last step, or until a callback stops the run."""
         args, state = self.args, self.state
         state.max_steps, state.num_train_epochs = self.plan.steps, math.ceil(self.plan.epochs)
         state.logging_steps, state.save_steps, state.eval_steps = args.logging_steps, args.save_steps, args.eval_steps
@@ -94,7 +94,7 @@ class Trainer(ExactTrainer, PPOTrainer):
         if args.load_best_model_at_end and state.best_model_checkpoint is not None:
             self._load_best_model()
         self.control = self.callback_handler.on_train_end(args, state, self.control)
-        self.model = self._policy  # what is delivered
+        self.model = self._policy  # the value model is not delivered
 
     def _step(self) -> None:
         args, state = self.args, self.state
@@ -119,7 +119,7 @@ class Trainer(ExactTrainer, PPOTrainer):
             torch.cuda.empty_cache() if torch.cuda.is_available() else None
 
     def _obey(self) -> None:
-        """Log, evaluate and save if a callback wants it, in the order of Transformers."""
+        """Log, evaluate and save if a callback requests it, in the order of Transformers."""
         if self.control.should_log and self._steps_summed:
             self.log(self._averages())
         better = False
@@ -135,12 +135,12 @@ class Trainer(ExactTrainer, PPOTrainer):
 
     @torch.no_grad()
     def _roll_out(self, prompts: Sequence[Prompt]) -> tuple[Rollout, Judged]:
-        """Draw an answer to each prompt and judge it."""
+        """Sample an answer to each prompt and score it."""
         tokenizer, rows = self.processing_class, self.plan.forward_rows
         ids, seen = filled([prompt.ids for prompt in prompts], tokenizer.pad_token_id, self.accelerator.device)
         tokens = {"pad_token_id": tokenizer.pad_token_id, "eos_token_id": sorted(self._ends) or None}
         config = GenerationConfig(**self.plan.generation, **tokens)
-        # Needed to look for stops in what is drawn.
+        # `generate` needs the tokenizer to find stop strings.
         reads = {"tokenizer": tokenizer} if self.plan.stops else {}
         drawn = []
         with unwrap_model_for_generation(self.model, self.accelerator) as unwrapped, self.accelerator.autocast():
@@ -170,7 +170,7 @@ class Trainer(ExactTrainer, PPOTrainer):
 
     @contextmanager
     def _held_to(self) -> Iterator[nn.Module]:
-        """Give the model that the training started from: a copy, or the policy with another adapter or with none."""
+        """Yield the reference model: a copy, or the policy with the reference adapter or without adapter."""
         if self.ref_model is not None:
             yield self.ref_model
             return
@@ -178,7 +178,7 @@ class Trainer(ExactTrainer, PPOTrainer):
             yield self._policy
 
     def _seen(self, model: nn.Module, part: Rollout) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return log-probabilities and values of the tokens of answers."""
+        """Return log-probabilities and values of the answer tokens."""
         with self.accelerator.autocast():
             output, values = model(**_inputs(part))
         return self._of_answers(output.logits, part), values[:, part.context - 1 : -1].squeeze(-1).float()
@@ -193,7 +193,7 @@ class Trainer(ExactTrainer, PPOTrainer):
     # Learning
 
     def _learn(self, rollout: Rollout, known: Judged) -> dict[str, float]:
-        """Pass over a batch several times, a mini-batch an optimizer step."""
+        """Make several passes over a batch, with one optimizer step per mini-batch."""
         sums: dict[str, torch.Tensor] = {}
         norms, count = [], len(rollout.ids)
         for _ in range(self.args.num_ppo_epochs):
@@ -221,11 +221,12 @@ class Trainer(ExactTrainer, PPOTrainer):
             some = rows[start : start + self.plan.forward_rows]
             part = rollout.part(some)
             logprobs, values = self._seen(self.model, part)
-            total, told = advantage.loss(self.args, known, some, part.answered, logprobs, values)
+            total, metrics = advantage.loss(self.args, known, some, part.answered, logprobs, values)
+            # Divided by the tokens of the mini-batch: gradients of its forward passes add up to the mean.
             self.accelerator.backward(total / tokens)
-            for name, each in told.items():
+            for name, each in metrics.items():
                 sums[name] = sums.get(name, 0) + each
-        # A limit of 0 is none; the norm is told anyway.
+        # A limit of 0 means no clipping; the norm is logged anyway.
         limit = self.args.max_grad_norm or math.inf
         norm = self.accelerator.clip_grad_norm_(self.model.parameters(), limit)
         self.optimizer.step()
@@ -246,7 +247,7 @@ class Trainer(ExactTrainer, PPOTrainer):
         self._steps_summed += 1
 
     def _averages(self) -> dict[str, float]:
-        """Return the means since the last log: points of the series leave nothing out."""
+        """Return the means over all steps since the last log."""
         means = {name: value / self._steps_summed for name, value in self._sums.items()}
         self._sums, self._steps_summed = {}, 0
         return {**means, "learning_rate": self._get_learning_rate(), "episode": self.state.episode}
@@ -266,7 +267,7 @@ class Trainer(ExactTrainer, PPOTrainer):
             self.control.should_training_stop = True
 
     def evaluate(self, *args: Any, **kwargs: Any) -> dict[str, float]:
-        """Answer the held-out prompts, and report reward and divergence; without an effect on the training."""
+        """Answer the eval prompts, and log reward and KL divergence; does not affect training."""
         del args, kwargs
         with random_state_kept():
             rewards, divergences = [], []
@@ -282,12 +283,13 @@ class Trainer(ExactTrainer, PPOTrainer):
     # Checkpoints
 
     def save_model(self, output_dir: str | None = None, _internal_call: bool = False) -> None:
-        """Save the policy; TRL looks for it in what several processes have wrapped, and saves all."""
-        whole, self.model = self.model, self._policy
+        """Save the policy only."""
+        # With several processes TRL looks for the policy on the DDP wrapper, and would save all models.
+        wrapped, self.model = self.model, self._policy
         try:
             super().save_model(output_dir, _internal_call)
         finally:
-            self.model = whole
+            self.model = wrapped
 
     def _save_checkpoint(self, model: nn.Module, trial: Any) -> None:
         if self.args.should_save:
@@ -315,7 +317,7 @@ _STATE = "trainer_state.json"
 
 
 def write_value_model(trainer: Any) -> None:
-    """Write the value model into the checkpoint of this step; the policy is written by the trainer."""
+    """Write the value model into the checkpoint of this step; the trainer writes the policy."""
     folder = Path(trainer.args.output_dir) / f"checkpoint-{trainer.state.global_step}"
     folder.mkdir(parents=True, exist_ok=True)
     trained = {name: each for name, each in _value_model(trainer).named_parameters() if each.requires_grad}
@@ -323,7 +325,7 @@ def write_value_model(trainer: Any) -> None:
 
 
 def restore(trainer: Any, folder: Path) -> None:
-    """Put a trainer where it was when a checkpoint was saved."""
+    """Restore a trainer from a checkpoint."""
     load_policy(trainer, folder)
     weights = load_file(folder / VALUE_FILE)
     parameters = dict(_value_model(trainer).named_parameters())
@@ -333,7 +335,7 @@ def restore(trainer: Any, folder: Path) -> None:
     state = OnlineTrainerState.load_from_json(str(folder / _STATE))
     limits = ("max_steps", "num_train_epochs", "logging_steps", "save_steps", "eval_steps", "train_batch_size")
     for name in limits:
-        # What the spec says now counts, with what was set since.
+        # The current spec, with later overrides, takes precedence over the saved values.
         setattr(state, name, getattr(trainer.state, name))
     state.is_local_process_zero = trainer.is_local_process_zero()
     state.is_world_process_zero = trainer.is_world_process_zero()
@@ -344,7 +346,7 @@ def restore(trainer: Any, folder: Path) -> None:
 
 
 def load_policy(trainer: Any, folder: Path) -> None:
-    """Take the weights of the policy from a checkpoint."""
+    """Load the weights of the policy from a checkpoint."""
     policy = trainer.accelerator.unwrap_model(trainer.model).policy
     if isinstance(policy, PeftModel):
         set_peft_model_state_dict(policy, load_file(folder / "adapter_model.safetensors"))
@@ -354,9 +356,9 @@ def load_policy(trainer: Any, folder: Path) -> None:
 
 
 def load_best(trainer: Any) -> None:
-    """Take the policy of the best checkpoint; says in `best_missing` if it is gone."""
+    """Load the policy of the best checkpoint; sets `best_missing` if it is gone."""
     if trainer._writer is not None:
-        trainer._writer.wait()  # the best may be the last, which is just being written
+        trainer._writer.wait()  # the best checkpoint may be the last one, which is still being written
     best = Path(str(trainer.state.best_model_checkpoint))
     with left_alone():
         trainer.accelerator.wait_for_everyone()

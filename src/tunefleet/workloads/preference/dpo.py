@@ -1,4 +1,4 @@
-"""`dpo`, `orpo` and `reward`: trainings on a better and a worse answer."""
+"""`dpo`, `orpo` and `reward`: training on pairs of a chosen and a rejected answer."""
 
 from __future__ import annotations
 
@@ -30,21 +30,22 @@ from tunefleet.workloads.training.label_scores import score_labels_only
 
 
 class PairMethod(Method[SpecT]):
-    """What the trainings on pairs have in common."""
+    """Base class of the methods that train on preference pairs."""
 
     row_kind = "pairs"
 
     @property
     def load(self) -> Load:
-        """Two sequences a row."""
+        """Two sequences per row."""
         return Load(sequences=2)
 
     def material(self, found: Found, encoder: Encoder, max_length: int) -> Material:
-        """Make tokens of prompts, better and worse answers."""
+        """Tokenize prompts, chosen and rejected answers."""
         shape = self.shape(found.train, found.origin, Notes())
         prompt_limit = getattr(self.spec.training, "max_prompt_length", None)
         limits = Limits(max_length, prompt_limit)
         train = self._tokens(preference_rows.pairs(found.train, shape), Exchanges(encoder, shape.notes), limits)
+        # Rows that the reader skipped count as dropped, too.
         limits.counts.dropped += len(found.train) - limits.counts.rows - limits.counts.dropped
         some_left(limits.counts, found.origin, max_length)
         held_out = None
@@ -60,6 +61,7 @@ class PairMethod(Method[SpecT]):
         chosen = exchanges.encode(Exchange(pair.prompt, pair.chosen, pair.tools, pair.place) for pair in kept)
         rejected = exchanges.encode(Exchange(pair.prompt, pair.rejected, pair.tools, pair.place) for pair in kept)
         columns: dict[str, list[list[int]]] = {"prompt_ids": [], "chosen_ids": [], "rejected_ids": []}
+        # Both answers are encoded with the same prompt, so the prompt's tokens of one of them suffice.
         for (prompt, better), (_, worse) in zip(chosen, rejected, strict=True):
             cut = limits.cut(prompt, [better, worse])
             if cut is not None:
@@ -68,7 +70,7 @@ class PairMethod(Method[SpecT]):
         return self.laid_out(columns)
 
     def laid_out(self, columns: dict[str, list[list[int]]]) -> datasets.Dataset:
-        """Return the columns as the trainer takes them."""
+        """Return the dataset in the columns of the trainer."""
         return datasets.Dataset.from_dict(columns)
 
 
@@ -82,20 +84,20 @@ class _Dpo(HeldOut, DPOTrainer):
                 score_labels_only(model)
 
     def _prepare_dataset(self, dataset: Any, *args: Any, **kwargs: Any) -> Any:
-        return dataset  # rows come tokenised and cut
+        return dataset  # rows are already tokenized and truncated
 
 
 class DpoMethod(PairMethod[DpoSpec]):
-    """Direct preference optimisation (Rafailov et al. 2023, arXiv 2305.18290)."""
+    """Direct preference optimization (Rafailov et al. 2023, arXiv 2305.18290)."""
 
     @property
     def load(self) -> Load:
-        """Two sequences a row, and a reference unless the adapter is turned off for it."""
+        """Two sequences per row, and a reference model unless the adapter is disabled to get one."""
         training = self.spec.training
         return Load(2, reference=self.spec.adapter is None and not training.precompute_ref_log_probs)
 
     def trainer(self, parts: Parts) -> HeldOut:
-        """Make TRL's trainer."""
+        """Build TRL's trainer."""
         training = self.spec.training
         args = DPOConfig(
             **parts.arguments,
@@ -111,10 +113,10 @@ class DpoMethod(PairMethod[DpoSpec]):
 
 
 class OrpoMethod(PairMethod[OrpoSpec]):
-    """Odds-ratio preference optimisation (Hong et al. 2024, arXiv 2403.07691)."""
+    """Odds ratio preference optimization (Hong et al. 2024, arXiv 2403.07691)."""
 
     def trainer(self, parts: Parts) -> HeldOut:
-        """Make our own trainer."""
+        """Build Tunefleet's own trainer."""
         return OddsTrainer(beta=self.spec.training.beta, arguments=parts.arguments, **parts.common)
 
 
@@ -129,7 +131,7 @@ class RewardMethod(PairMethod[RewardSpec]):
     measures: ClassVar = {"accuracy": "accuracy", "margin": "margin", "reward": "mean_reward"}
 
     def laid_out(self, columns: dict[str, list[list[int]]]) -> datasets.Dataset:
-        """Put prompt and answer together: the score is of both."""
+        """Concatenate prompt and answer: the reward model scores both together."""
         prompts = columns.pop("prompt_ids")
         return datasets.Dataset.from_dict(
             {
@@ -139,7 +141,7 @@ class RewardMethod(PairMethod[RewardSpec]):
         )
 
     def trainer(self, parts: Parts) -> HeldOut:
-        """Make TRL's trainer."""
+        """Build TRL's trainer."""
         centre = self.spec.training.center_rewards_coefficient
         args = RewardConfig(**parts.arguments, max_length=None, center_rewards_coefficient=centre)
         return _Reward(args=args, **parts.common)

@@ -1,4 +1,4 @@
-"""`kto`: a training on answers of which each is good or bad."""
+"""`kto`: training on answers that are labelled desirable or undesirable (unpaired preference)."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ class _Kto(HeldOut, KTOTrainer):
                 score_labels_only(model)
 
     def _prepare_dataset(self, dataset: Any, *args: Any, **kwargs: Any) -> Any:
-        return dataset  # rows come tokenised and cut
+        return dataset  # rows are already tokenized and truncated
 
 
 class KtoMethod(Method[KtoSpec]):
-    """Kahneman-Tversky optimisation (Ethayarajh et al. 2024, arXiv 2402.01306)."""
+    """Kahneman-Tversky optimization (Ethayarajh et al. 2024, arXiv 2402.01306)."""
 
     row_kind = "judged"
     measures: ClassVar = {
@@ -45,19 +45,19 @@ class KtoMethod(Method[KtoSpec]):
 
     @property
     def load(self) -> Load:
-        """The answer, and a mismatched one for the divergence; a reference unless the adapter is turned off for it."""
+        """The answer and a mismatched one for the KL term; a reference model unless the adapter is disabled for it."""
         early = self.spec.training.precompute_ref_log_probs
         return Load(2, reference=self.spec.adapter is None and not early)
 
     def material(self, found: Found, encoder: Encoder, max_length: int) -> Material:
-        """Make tokens of prompts and answers, in an order drawn from the seed: batches must have both kinds."""
+        """Tokenize prompts and answers, shuffled with the seed so that batches mix both labels."""
         training = self.spec.training
         shape = self.shape(found.train, found.origin, Notes())
         exchanges = Exchanges(encoder, shape.notes)
         limits = Limits(max_length, training.max_prompt_length)
         train = self._tokens(preference_rows.judged(found.train, shape), exchanges, limits, found.origin)
         some_left(limits.counts, found.origin, max_length)
-        self._tell_balance(train)
+        self._report_balance(train)
         held_out = None
         if found.held_out is not None:
             others = Limits(max_length, training.max_prompt_length)
@@ -69,7 +69,7 @@ class KtoMethod(Method[KtoSpec]):
         return Material(train, held_out, limits.counts, found.origin, max_length, shape.notes.sentences)
 
     def trainer(self, parts: Parts) -> HeldOut:
-        """Make TRL's trainer."""
+        """Build TRL's trainer."""
         training = self.spec.training
         early = training.precompute_ref_log_probs
         args = KTOConfig(
@@ -102,20 +102,22 @@ class KtoMethod(Method[KtoSpec]):
         if self.spec.training.loss_type == "kto":
             if len(prompts) == 1:
                 raise DataError(
-                    f"{origin} has a single answer to learn from: the divergence is estimated of answers to other "
-                    "prompts.",
-                    hint="Give at least two rows, or take `training.loss_type: apo_zero_unpaired`.",
+                    f"{origin} has only one usable row: the KL term is estimated from answers to other prompts.",
+                    hint="Add rows, or set `training.loss_type: apo_zero_unpaired`.",
                 )
-            # Each prompt with the answer of the one before it, of which the divergence is estimated.
+            # Each prompt is paired with the answer to the previous one, from which the KL term is estimated.
             mismatched = zip(prompts, [*completions[-1:], *completions[:-1]], strict=True)
             columns["KL_completion_ids"] = [answer[: limits.whole - len(prompt)] for prompt, answer in mismatched]
         return datasets.Dataset.from_dict(columns)
 
-    def _tell_balance(self, train: datasets.Dataset) -> None:
+    def _report_balance(self, train: datasets.Dataset) -> None:
         good = sum(train["label"])
         bad = len(train) - good
         weighed = self.spec.training.desirable_weight * good, self.spec.training.undesirable_weight * bad
-        # Eq. (8) of the paper.
+        # Eq. (8) of the paper recommends a ratio of the weighted counts between 1 and 4/3.
         if min(weighed) * 4 / 3 < max(weighed):
-            text = f"{good} answers are good and {bad} are bad: weigh them against that with desirable_weight."
+            text = (
+                f"{good} answers are desirable and {bad} are undesirable: balance them with `desirable_weight` and "
+                "`undesirable_weight`."
+            )
             self.launch.journal.event("data.unbalanced", text, "warning", {"good": good, "bad": bad})

@@ -1,7 +1,7 @@
-"""A training from beginning to end: rows → tokens → model → measures before → training → measures after → delivery.
+"""A run from start to end: rows → tokens → model → eval before → training → eval after → delivery.
 
-May be killed at any moment and started again on the same folder: then it goes on from the newest valid checkpoint,
-with the measures before the training that it had taken then.
+It may be killed at any moment and started again on the same folder: it then resumes from the newest valid checkpoint
+and keeps the evaluation that an earlier launch made before training.
 """
 
 from __future__ import annotations
@@ -43,11 +43,11 @@ Aligned = Launch[AlignmentTaskSpec]
 
 
 def run(folder: Path) -> None:
-    """Run the training of a job folder.
+    """Run the training task of a job folder.
 
     Raises:
         InputError: If data, model, reward or options cannot be used.
-        MachineError: If this machine lacks what the spec asks for.
+        MachineError: If this machine lacks something the spec requires.
     """
     launch = setup.open_training(folder, AlignmentTaskSpec)
     _train(launch, _METHODS[launch.spec.task_type](launch))
@@ -70,7 +70,7 @@ def _train(launch: Aligned, method: Method[Any]) -> None:
         encoder = Encoder(tokenizer, append_eos=getattr(spec.training, "append_eos", True), vocabulary=vocabulary)
         material = method.material(found, encoder, _longest(launch, context))
         material = replace(material, duplicates=found.duplicates)
-        _tell(launch, material)
+        _report_data(launch, material)
     around.memory.tell(base.source, around.kernels, material.max_length, launch.journal)
     with clock.part("model"):
         trainer = method.build(base, tokenizer, material, around)
@@ -88,6 +88,7 @@ def _train(launch: Aligned, method: Method[Any]) -> None:
     resume = str(session.resume.path) if session.resume else None
     outcome = Outcome(trainer, machine, kernels, resume, delivered, clock.seconds(), material, before, after)
     setup.report(launch, around.memory, build(launch.job, spec, outcome))
+    # Kept until the result is written, for relaunches.
     if session.leads:
         shutil.rmtree(launch.folder.root / FOLDER, ignore_errors=True)
 
@@ -96,16 +97,16 @@ def _longest(launch: Aligned, context: int | None) -> int:
     wanted = launch.spec.training.max_seq_length
     if context is None or context >= wanted:
         return wanted
-    launch.journal.event("data.context", f"Rows are cut at {context} tokens, the longest that the model knows.")
+    launch.journal.event("data.context", f"Rows are truncated to {context} tokens, the context length of the model.")
     return context
 
 
-def _tell(launch: Aligned, material: Material) -> None:
+def _report_data(launch: Aligned, material: Material) -> None:
     counts, limit = material.counts, material.max_length
     total = counts.rows + counts.dropped
-    for count, what in ((counts.truncated, "longer than that and cut"), (counts.dropped, "left out")):
+    for count, what in ((counts.truncated, "truncated"), (counts.dropped, "skipped")):
         if count:
-            text = f"{count} of {total} rows are {what} (limit: {limit} tokens)."
+            text = f"{count} of {total} rows are {what} (max sequence length: {limit})."
             launch.journal.event("data.truncated", text, "warning")
     report_notes(launch.journal, material.notes, material.duplicates)
     data = {"rows": counts.rows, "tokens": counts.tokens}
@@ -113,7 +114,7 @@ def _tell(launch: Aligned, material: Material) -> None:
 
 
 def _baseline(launch: Aligned, method: Method[Any], trainer: HeldOut) -> Measures | None:
-    """Measure the untrained model, or read what an earlier launch has measured."""
+    """Evaluate the untrained model, or read the evaluation of an earlier launch."""
     if launch.baseline.exists():
         kept: Measures | None = json.loads(launch.baseline.read_bytes())
         return kept
@@ -128,8 +129,8 @@ def _measure(launch: Aligned, method: Method[Any], trainer: HeldOut, step: int, 
         return None
     measured = trainer.measure_held_out(method.measures)
     launch.journal.metric(step, {f"held_out_{name}": value for name, value in measured.items()})
-    said = ", ".join(f"{name} {value:.4f}" for name, value in measured.items())
-    launch.journal.event(f"evaluation.{when}", f"Held-out rows {when} the training: {said}.")
+    metrics = ", ".join(f"{name} {value:.4f}" for name, value in measured.items())
+    launch.journal.event(f"evaluation.{when}", f"Eval {when} training: {metrics}.")
     return measured
 
 
@@ -138,10 +139,10 @@ Measures = dict[str, float]
 
 @dataclass(frozen=True, slots=True)
 class Outcome(Ended):
-    """A training that has come to its end.
+    """A finished training run.
 
     Args:
-        before: Measures of held-out rows before it; None if there are none.
+        before: Eval metrics before training; None without eval rows.
     """
 
     material: Material
@@ -150,7 +151,7 @@ class Outcome(Ended):
 
 
 def build(job: Job, spec: AlignmentTaskSpec, outcome: Outcome) -> dict[str, Any]:
-    """Put the result together; the first keys are those of the orchestrator's contract."""
+    """Build the result; the first keys are those of the orchestrator's contract."""
     material, state = outcome.material, outcome.trainer.state
     logged = [entry["loss"] for entry in state.log_history if "loss" in entry]
     return {

@@ -1,4 +1,4 @@
-"""What the results of all trainings have in common: the keys of the contract, what was really used, and how fast."""
+"""Keys common to all training results: the orchestrator's contract, effective settings, throughput."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tunefleet.workloads.training.model.hardware import Hardware, Kernels
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """A training that has come to its end."""
+    """A finished training run."""
 
     trainer: ExactTrainer
     hardware: Hardware
@@ -29,10 +29,10 @@ class Ended:
 
 
 def contracted(job: Job, spec: ModelTrainingSpec, ended: Ended, rows: int | None) -> dict[str, Any]:
-    """Return the keys of the orchestrator's contract, and how far the training went.
+    """Return the keys of the orchestrator's contract, with steps and epochs.
 
     Args:
-        rows: That it was trained on; None if nobody counted them.
+        rows: Number of rows trained on; None if they were not counted.
     """
     args, state = ended.trainer.args, ended.trainer.state
     return {
@@ -52,7 +52,7 @@ def contracted(job: Job, spec: ModelTrainingSpec, ended: Ended, rows: int | None
 
 
 def used(spec: ModelTrainingSpec, ended: Ended) -> dict[str, Any]:
-    """Say what was really used, as the objects tell it and not as the spec wished it."""
+    """Return the settings that were in effect, read from the objects and not from the spec."""
     trainer, hardware, kernels = ended.trainer, ended.hardware, ended.kernels
     model, args = trainer.model, trainer.args
     optimizer: Any = getattr(trainer.optimizer, "optimizer", trainer.optimizer)
@@ -86,7 +86,8 @@ def _parallelism(spec: ModelTrainingSpec, processes: int) -> str | None:
 
 
 def throughput(ended: Ended) -> dict[str, float]:
-    """Rates of this launch: what a launch before it did is not in its time."""
+    """Return the rates of this launch only."""
+    # Steps and tokens count all launches, the measured time only this one: earlier steps are subtracted.
     state, training_s = ended.trainer.state, ended.seconds.get("training_s", 0.0)
     first = int(ended.resumed_from.rsplit("-", 1)[-1]) if ended.resumed_from else 0
     steps = state.global_step - first

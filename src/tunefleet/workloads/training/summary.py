@@ -1,4 +1,4 @@
-"""`responses.json` of a supervised training: what a run did, and how well it went."""
+"""`responses.json` of a supervised run: settings, data, losses and answers."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tunefleet.workloads.training.samples import Answer, right
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """The model at one moment: held-out loss in nats per token, and answers to held-out prompts."""
+    """One evaluation: eval loss in nats per token, and answers to eval prompts."""
 
     loss: float | None
     answers: list[Answer]
@@ -23,7 +23,7 @@ class Measured:
 
 @dataclass(frozen=True, slots=True)
 class Outcome(Ended):
-    """A supervised training that has come to its end."""
+    """A finished supervised run."""
 
     material: Material
     before: Measured
@@ -31,7 +31,7 @@ class Outcome(Ended):
 
 
 def build(job: Job, spec: TrainingTaskSpec, outcome: Outcome) -> dict[str, Any]:
-    """Put the result together; the first keys are those of the orchestrator's contract."""
+    """Build the result; the first keys are those of the orchestrator's contract."""
     material, args = outcome.material, outcome.trainer.args
     train = material.train
     return {

@@ -52,7 +52,7 @@ def test_a_loss_that_climbs_ends_no_training_on_rewards_but_one_that_is_no_numbe
     watching = watch(kind, tmp_path, monkeypatch)
     climbs = [0.01] * 40 + [5.0] * 20
     if kind in {"dpo", "sft"}:
-        with pytest.raises(DivergedError, match="has climbed since step 41"):
+        with pytest.raises(DivergedError, match="has risen since step 41"):
             log(watching, climbs)
     else:
         log(watching, climbs)
@@ -63,5 +63,5 @@ def test_a_loss_that_climbs_ends_no_training_on_rewards_but_one_that_is_no_numbe
 def test_a_training_that_made_none_of_its_steps_delivers_nothing() -> None:
     launch: Any = SimpleNamespace(product=Path("final_model"))
     trainer: Any = SimpleNamespace(state=SimpleNamespace(global_step=0, max_steps=2))
-    with pytest.raises(DataError, match=r"made none of its 2 steps.*batch_size"):
+    with pytest.raises(DataError, match=r"None of the 2 training steps.*batch_size"):
         setup.deliver(launch, trainer, None)  # type: ignore[arg-type]

@@ -1,8 +1,8 @@
-"""Training samples from a stream of rows, in an order that follows from the seed and the place alone.
+"""Training samples from a stream of rows, in an order that depends on the seed and the position only.
 
-Rows are taken in windows of `data.shuffle_buffer`; inside a window their order is drawn from (seed, pass, rows before).
-So a place in the stream is one window's mark and two counts. Each batch carries the place after it: what a checkpoint
-holds is what was trained, whatever a loader's process has read ahead. After the last row comes another pass.
+Rows are read in windows of `data.shuffle_buffer`; inside a window they are shuffled with (seed, pass, rows before).
+So a position in the stream is one window's mark and two counts. Each batch carries the position after it, so that a
+checkpoint holds what was trained, whatever a loader process has prefetched. After the last row comes another pass.
 """
 
 from __future__ import annotations
@@ -23,18 +23,20 @@ from tunefleet.workloads.data.streams import Block, Mark, Reader
 from tunefleet.workloads.data.token_cache import KeptTokens
 from tunefleet.workloads.data.tokenization import Encoder, clip
 
-# The key under which a batch carries the place after it.
+# The key under which a batch carries the position after it.
 PLACE = "stream_place"
-# The same in a checkpoint.
+# The file of a checkpoint with that position.
 PLACE_FILE = "stream_place.json"
+# Rows that are tokenized together.
 _ROWS_AT_ONCE = 64
+# More rows together fill packed sequences better.
 _PACKED_AT_ONCE = 1024
 Sample = dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where a stream stands."""
+    """A position in a stream."""
 
     passes: int = 0
     rows: int = 0
@@ -44,12 +46,12 @@ class Place:
     skip: int = 0
 
     def as_json(self) -> dict[str, Any]:
-        """Return it as a checkpoint holds it."""
+        """Return the JSON of a checkpoint."""
         return asdict(self)
 
 
 class SampleStream:
-    """Samples without an end."""
+    """An endless sequence of samples."""
 
     def __init__(
         self,
@@ -73,15 +75,16 @@ class SampleStream:
         self._packed = packed
 
     def samples(self, start: Place) -> Iterator[tuple[Sample, Place]]:
-        """Yield samples from a place on, each with the place after it.
+        """Yield samples from a position on, each with the position after it.
 
         Raises:
-            DataError: If a row cannot be used, or a whole pass has none to learn from.
+            DataError: If a row cannot be used, or a full pass yields no sample.
         """
+        # A stream that continues has yielded samples before, so only a first pass can find it empty.
         place, found = replace(start, skip=0), start != Place()
         while True:
-            room = self._window if self._limit is None else min(self._window, self._limit - place.rows)
-            block = self.reader.read(place.mark, room)
+            size = self._window if self._limit is None else min(self._window, self._limit - place.rows)
+            block = self.reader.read(place.mark, size)
             for sample, after in self._window_samples(block, place):
                 found = True
                 yield sample, after
@@ -115,10 +118,10 @@ class SampleStream:
 
     def _nothing(self, rows: int) -> DataError:
         if rows == 0:
-            return DataError(f"{self.shape.origin} has no rows.", hint="Name a dataset that has some.")
+            return DataError(f"{self.shape.origin} has no rows.", hint="Choose a dataset with rows.")
         return DataError(
-            f"No row of {self.shape.origin} has a token to learn within {self._max_length} tokens.",
-            hint="Raise `training.max_seq_length`, or look at the rows with `tunefleet preview`.",
+            f"No row of {self.shape.origin} has trained tokens within {self._max_length} tokens.",
+            hint="Raise `training.max_seq_length`, or inspect the rows with `tunefleet preview`.",
         )
 
 
@@ -133,22 +136,22 @@ class StreamShare(IterableDataset[Sample]):
         self._world = world
 
     def __iter__(self) -> Iterator[Sample]:
-        """Yield this rank's samples, each with the place after it."""
+        """Yield this rank's samples, each with the position after it."""
         others = (self._world - 1) * self._batch
         for number, (sample, place) in enumerate(self._stream.samples(self._start), -self._start.skip):
             if number >= 0 and number // self._batch % self._world == self._rank:
-                # The first rank writes the checkpoint: what follows its batch there are the batches of the others.
+                # Rank 0 writes the checkpoint: on resume, the batches of the other ranks come after its own.
                 yield {**sample, PLACE: replace(place, skip=others)}
 
 
 class Collator:
-    """Makes batches that carry their place."""
+    """Collates batches that carry their stream position."""
 
     def __init__(self, collate: Any) -> None:
         self._collate = collate
 
     def __call__(self, samples: list[Sample]) -> dict[str, Any]:
-        """Make a batch."""
+        """Collate a batch."""
         place = samples[-1][PLACE]
         batch: dict[str, Any] = dict(self._collate([{k: v for k, v in s.items() if k != PLACE} for s in samples]))
         batch[PLACE] = place
@@ -156,16 +159,14 @@ class Collator:
 
 
 def loader(share: StreamShare, collate: Any, *, batch: int, workers: int, pin: bool) -> DataLoader[Sample]:
-    """Return the loader of a share.
-
-    Its generator is its own: one that drew from the global one would change a resumed training.
-    """
+    """Return the data loader of a rank."""
     return DataLoader(
         share,
         batch_size=batch,
         collate_fn=Collator(collate),
         num_workers=workers,
         pin_memory=pin,
+        # Not the global generator: a loader draws from it when it starts, which would change a resumed run.
         generator=torch.Generator(),
     )
 
@@ -180,7 +181,7 @@ class Packed:
 
 
 def pack(dataset: datasets.Dataset, length: int, tokens: int, kept: KeptTokens | None = None) -> Packed:
-    """Pack rows into sequences, best fit first; each row stays whole."""
+    """Pack rows into sequences with best-fit decreasing; rows are not split."""
     if kept is None:
         packed = pack_dataset(dataset, length, "bfd")
     else:
