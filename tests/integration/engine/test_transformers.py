@@ -194,7 +194,7 @@ def test_too_many_at_once_are_halved_and_somebody_is_told(
     ("request_", "message"),
     [
         *FAULTS,
-        pytest.param(Request(8, "x", Sampling(schema='{"type": "what"}')), "JSON Schema cannot be obeyed", id="schema"),
+        pytest.param(Request(8, "x", Sampling(schema='{"type": "what"}')), "JSON Schema is not supported", id="schema"),
     ],
 )
 def test_a_request_that_cannot_be_answered_is_named(

@@ -261,7 +261,7 @@ def test_who_loses_the_network_trains_on_and_catches_up(
     assert counted == 64 or (counted == 56 and 14 not in dict(double.examples))
     assert (watch.versions[13], watch.versions[14]) == (0, 1)
     assert sorted(losses(made)) == list(range(1, 17))
-    assert caplog.text.count("goes on, and catches up") == 1
+    assert caplog.text.count("Training continues and will sync") == 1
     assert caplog.text.count("answers again") == 1
 
 

@@ -109,7 +109,9 @@ def test_a_configuration_in_a_file_trains_the_batches_of_the_document(tmp_path: 
     assert deepspeed.configuration(block, "float32", {})["train_micro_batch_size_per_gpu"] == "auto"
     halved = block.model_copy(update={"batch_size": 2, "gradient_accumulation_steps": 2})
     deepspeed.configuration(halved, "float32", {})
-    with pytest.raises(InputError, match="a batch size of 4 with 1 gradient accumulation steps, and `training` sets 8 and 1"):
+    with pytest.raises(
+        InputError, match="a batch size of 4 with 1 gradient accumulation steps, and `training` sets 8 and 1"
+    ):
         deepspeed.configuration(block.model_copy(update={"batch_size": 8}), "float32", {})
 
 

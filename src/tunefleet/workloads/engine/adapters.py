@@ -1,4 +1,4 @@
-"""LoRA adapters on a model: some merged into its weights, others put on by name."""
+"""LoRA adapters on a model: some merged into its weights, others selected by name."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ logger = logging.getLogger(__name__)
 
 
 class Adapters:
-    """Which adapters a model has, and which of them is on."""
+    """The adapters of a model, and which one is active."""
 
     def __init__(self, model: PreTrainedModel, adapters: Sequence[EngineAdapter]) -> None:
         self.model = model
@@ -29,12 +29,13 @@ class Adapters:
             self.model = self._put_on(adapter, f"merged{number}").merge_and_unload(safe_merge=True)
             self._holder = None
             logger.info("The adapter %s is merged into the weights", adapter.name)
-        # PEFT makes module names of them, which cannot have every character.
+        # PEFT uses adapter names as module names, which may not contain every character.
         self._inner = {each.name: f"a{at}" for at, each in enumerate(each for each in adapters if not each.merge)}
         for adapter in adapters:
             if not adapter.merge:
                 self._put_on(adapter, self._inner[adapter.name])
         if self._holder is not None:
+            # PEFT has replaced layers inside the base model, which therefore runs with the active adapter.
             self.model = self._holder.get_base_model()
             self._holder.base_model.disable_adapter_layers()
             self.model.requires_grad_(requires_grad=False)
@@ -42,14 +43,14 @@ class Adapters:
 
     @property
     def names(self) -> list[str]:
-        """What requests may name."""
+        """The adapter names that requests may use."""
         return list(self._inner)
 
     def use(self, name: str | None) -> None:
-        """Put one adapter on and the others off.
+        """Activate one adapter and deactivate the others.
 
         Args:
-            name: One of `names`; the model alone if it is None.
+            name: One of `names`; None for the base model.
         """
         if name == self._on or self._holder is None:
             return

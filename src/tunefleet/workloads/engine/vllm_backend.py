@@ -1,6 +1,6 @@
-"""The engine that computes with vLLM, in this process: requests of all who ask go through it together.
+"""In-process engine with vLLM, whose batches combine the requests of all clients.
 
-Imported in vLLM's environment only; knows of vLLM what `vllm_options` does not.
+Imported in vLLM's environment only; code that does not need vLLM is in `vllm_options`.
 """
 
 from __future__ import annotations
@@ -38,26 +38,27 @@ from tunefleet.workloads.faults import GoneError, RequestError
 
 logger = logging.getLogger(__name__)
 
-_LOOK_S = 0.1
+# Interval of checks whether the client is still connected.
+_POLL_S = 0.1
 _ADAPTER_FILE = "adapter_config.json"
 
 
 def nobody_is_gone() -> bool:
-    """Say that who asked still listens."""
+    """Return False: the caller is always connected."""
     return False
 
 
 class VllmEngine:
-    """A model that vLLM has loaded. Safe to call from several threads: their requests share its batches."""
+    """A model loaded with vLLM. Thread-safe: requests of several threads share its batches."""
 
     name = "vllm"
     broken: Exception | None = None
-    """Why it cannot answer any more."""
+    """The error after which the engine cannot answer any more."""
 
     def __init__(
         self, model: EngineModel, source: Source, say: Callable[[str], None], gpus: Sequence[str] = ()
     ) -> None:
-        # One process to end, and no fork of it: with it all is gone. A user's `env_vars` may say otherwise.
+        # A single process without forks, so that killing it frees everything. The user's `env_vars` take precedence.
         os.environ.setdefault("VLLM_ENABLE_V1_MULTIPROCESSING", "0")
         os.environ.setdefault("VLLM_NO_USAGE_STATS", "1")
         try:
@@ -75,7 +76,7 @@ class VllmEngine:
         for sentence in said:
             say(sentence)
         try:
-            # Blanks between the parts of a JSON object could go on for ever.
+            # Without this a model could generate whitespace between JSON tokens endlessly.
             arguments["structured_outputs_config"] = StructuredOutputsConfig(
                 backend="xgrammar", disable_any_whitespace=True
             )
@@ -83,7 +84,7 @@ class VllmEngine:
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise ModelError(
                 f"vLLM cannot load {source.identifier}: {(str(error).splitlines() or [''])[0]}",
-                hint="Try it without `model.vllm`, with Transformers.",
+                hint="Try the Transformers engine: leave `model.vllm` out.",
                 detail=str(error),
             ) from error
         context = getattr(self._engine.model_config, "max_model_len", None) or context_length(source)
@@ -92,7 +93,7 @@ class VllmEngine:
         self._numbers = itertools.count()
         self._orders: queue.SimpleQueue[tuple[Callable[[], None], queue.SimpleQueue[Any] | None]] = queue.SimpleQueue()
         self._asked: dict[str, queue.SimpleQueue[Any]] = {}
-        # vLLM's kernels for CPUs put an adapter on every request of a batch, also on those that name none.
+        # vLLM's CPU kernels apply an adapter to every request in a batch, also to those without one.
         self._one_adapter = machine.gpus == 0 and bool(ranks)
         self._current: Any = None
         self._deferred: dict[str, tuple[Callable[[], None], queue.SimpleQueue[Any] | None]] = {}
@@ -109,7 +110,7 @@ class VllmEngine:
         return self._prompts.has_template
 
     def generate(self, requests: Sequence[Request], *, gone: Callable[[], bool] = nobody_is_gone) -> Iterator[Answer]:
-        """Answer requests, each as soon as it is there; see `Engine.generate`."""
+        """Answer requests, each as soon as it is ready; see `Engine.generate`."""
         outputs: queue.SimpleQueue[Any] = queue.SimpleQueue()
         made = {id(request): self._made(request, streamed=False) for request in requests}
         waiting = {self._add(made[id(request)], outputs): request for request in requests}
@@ -124,7 +125,7 @@ class VllmEngine:
             self._forget(waiting)
 
     def stream(self, request: Request, *, gone: Callable[[], bool] = nobody_is_gone) -> Generator[str, None, Choice]:
-        """Answer one request piece by piece; what it returns at the end is the whole answer."""
+        """Stream the answer to one request; returns the full answer."""
         if request.sampling.n != 1:
             raise RequestError("Only a single answer can be streamed.", key=request.key, hint="Leave `n` out.")
         outputs: queue.SimpleQueue[Any] = queue.SimpleQueue()
@@ -144,13 +145,13 @@ class VllmEngine:
             self._forget([name])
 
     def close(self) -> None:
-        """Give memory and devices back."""
+        """Free memory and devices."""
         self._closed = True
         self._orders.put((lambda: None, None))
         self._folder.cleanup()
 
     def _made(self, request: Request, *, streamed: bool) -> tuple[list[int], Any, Any]:
-        """Return tokens, how they are answered, and with which adapter.
+        """Return tokens, sampling parameters and adapter of a request.
 
         Raises:
             RequestError: If it cannot be answered.
@@ -177,6 +178,7 @@ class VllmEngine:
         name = f"r{next(self._numbers)}"
 
         def add() -> None:
+            # Deferred until the running batch has ended: it must not mix adapters.
             if self._one_adapter and self._asked and lora != self._current:
                 self._deferred[name] = (add, outputs)
                 return
@@ -201,7 +203,8 @@ class VllmEngine:
             self._orders.put((abort, None))
 
     def _drive(self) -> None:
-        """Do what is ordered, and let vLLM compute as long as anything is asked; nobody else touches it."""
+        """Execute queued operations, and run vLLM while there are requests."""
+        # The only thread that calls vLLM, whose engine is not thread-safe.
         while True:
             self._obey(wait=not self._asked and not self._deferred)
             if self._closed:
@@ -225,7 +228,7 @@ class VllmEngine:
                     self._asked.pop(output.request_id, None)
 
     def _fall(self, error: Exception) -> None:
-        """Tell everybody who waits, also from now on: what vLLM holds after a failed step is not to be trusted."""
+        """Fail all current and future requests: vLLM's state after a failed step is undefined."""
         self.broken = error
         for outputs in (*self._asked.values(), *(outputs for _, outputs in self._deferred.values())):
             if outputs is not None:
@@ -246,7 +249,7 @@ class VllmEngine:
                 continue
             try:
                 order()
-            except Exception as error:  # noqa: BLE001 - raised again by who has ordered it
+            except Exception as error:  # noqa: BLE001 - raised again by the thread that queued it
                 if outputs is not None:
                     outputs.put(error)
 
@@ -260,12 +263,12 @@ class VllmEngine:
         return LoRARequest(wanted.name, number, wanted.path)
 
     def _placed(self, model: EngineModel) -> tuple[list[EngineAdapter], dict[str, EngineAdapter]]:
-        """Return the adapter that counts for every request, and those that requests name, their weights put in."""
+        """Return the adapter applied to every request, and those that requests name, with their scales applied."""
         merged = [each for each in model.adapters if each.merge]
         named = [each for each in model.adapters if not each.merge]
         if len(merged) > 1 or (merged and named):
             raise ModelError(
-                "vLLM puts one adapter on a request, and the spec merges one below others.",
+                "vLLM applies one adapter per request, and the spec merges an adapter in addition to others.",
                 hint="Merge them in a task of kind `merge` first, or leave `model.vllm` out.",
             )
         return [self._scaled(each) for each in merged], {each.name: self._scaled(each) for each in named}
@@ -273,7 +276,7 @@ class VllmEngine:
     def _scaled(self, adapter: EngineAdapter) -> EngineAdapter:
         if adapter.scale == 1:
             return adapter
-        # vLLM takes no weight for an adapter, but heeds its alpha, which means the same.
+        # vLLM has no scale for adapters, but scaling `lora_alpha` is equivalent. The original folder stays unchanged.
         before = Path(adapter.path)
         folder = Path(self._folder.name) / hashlib.sha256(adapter.name.encode()).hexdigest()
         folder.mkdir()
@@ -289,7 +292,7 @@ class VllmEngine:
 def _next(outputs: queue.SimpleQueue[Any], gone: Callable[[], bool]) -> Any:
     while True:
         try:
-            found = outputs.get(timeout=_LOOK_S)
+            found = outputs.get(timeout=_POLL_S)
         except queue.Empty:
             if gone():
                 raise GoneError from None

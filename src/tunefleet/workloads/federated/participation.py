@@ -1,6 +1,6 @@
-"""One training's part in a federation, from its first step to its last: what every rank does at the end of a step.
+"""A training run's participation in a federation: what every rank does at the end of a step.
 
-Threads of rank 0 talk to the server; what they bring waits in a mailbox, from which all ranks take it at the same step.
+Threads of rank 0 talk to the server; their messages wait in a mailbox, from which all ranks take them at the same step.
 """
 
 from __future__ import annotations
@@ -36,14 +36,14 @@ logger = logging.getLogger("tunefleet.federation")
 
 
 class FederationWarning(UserWarning):
-    """A federation refuses a worker, or has ended; the training goes on without it."""
+    """A federation refuses a worker or has ended; training continues without it."""
 
 
 class Participation:
-    """Takes part; made when a training begins, on every rank.
+    """Participates in a federation; created on every rank when training starts.
 
     Args:
-        state: Of the trainer; beyond step 0 it is resumed.
+        state: State of the trainer; beyond step 0 the run is resumed.
     """
 
     def __init__(
@@ -56,7 +56,7 @@ class Participation:
         self._resumed = state.global_step > 0
         self.progress = Progress.of(saved) if self._resumed else Progress()
         self.live = LiveAdapter(model, options.adapter)
-        self.live.config_for(options.base_model)  # whatever the server says: such an adapter can never take part
+        self.live.config_for(options.base_model)  # fails for adapters that no federation accepts
         check_held(optimizer, self.live.trained, self.live.name)
         self._ranks = Ranks()
         self._mailbox = Mailbox()
@@ -82,16 +82,16 @@ class Participation:
 
     @property
     def sent(self) -> list[Sent]:
-        """The updates that the server has taken in this launch; on rank 0."""
+        """The updates that the server accepted in this launch; on rank 0."""
         return self._courier.sent if self._courier is not None else []
 
     def kept(self) -> dict[str, int]:
-        """Return what goes into a checkpoint."""
+        """Return the state for a checkpoint."""
         self.progress.rows = self._tally.total
         return self.progress.plain()
 
     def _begin(self) -> None:
-        """Start from the newest version, if there is one and the server answers; else it comes when it does."""
+        """Start from the newest version; if the server does not answer, the version is adopted later."""
         met = self._ranks.tell(self._courier.meet() if self._courier is not None else None)
         self.progress.taken = met["taken"]
         self._captured = max(self.progress.taken, self.progress.given_up)
@@ -109,37 +109,37 @@ class Participation:
 
     def _begin_alike(self, federation: str) -> None:
         if begin_alike(self.live, federation):
-            logger.info("The adapter begins as those of the other workers of %s.", federation)
+            logger.info("The adapter is initialized as on the other workers of %s.", federation)
 
     def step_ended(self, step: int) -> None:
-        """Count, send if it is time, and take what has arrived; every rank calls it at the end of every step."""
+        """Count rows, upload if due, and handle messages; every rank calls it at the end of every step."""
         self._step = step
         rows = self._counter.take()
-        # A step whose gradients overflowed has taught nothing.
+        # A step whose gradients overflowed was skipped, so its rows were not trained.
         self._tally.add(0 if getattr(self._optimizer, "step_was_skipped", False) else rows)
         due = self._decider.due(step)
         sent = step % self._options.sync_every_steps == 0 and self.capture(step)
         for item in due:
             self._act(item.command, item.data)
-        # A step that a launch before this one has sent brings no version: what the server waits for comes later.
+        # A step that an earlier launch has uploaded leads to no new version, so there is nothing to wait for.
         if sent and self._options.wait_s > 0:
             self._wait()
 
     def before_optimizer(self) -> None:
-        """Pull the gradients, if the federation wants that."""
+        """Add the FedProx term to the gradients, if the federation uses it."""
         if self._pull is not None:
             self._pull.apply()
 
     def logged(self, step: int, logs: Mapping[str, Any]) -> None:
-        """Note the loss: the first one since the last version, and the newest."""
+        """Record the first loss since the last version, and the newest one."""
         loss = logs.get("loss")
-        # What is logged at the step of a version was reckoned before it came in.
+        # The loss logged at the step of a reload was computed with the values before it.
         if isinstance(loss, int | float) and math.isfinite(loss) and step != self._adopted_at:
             before, _ = self._losses
             self._losses = (float(loss) if before is None else before, float(loss))
 
     def capture(self, step: int) -> bool:
-        """Hand the adapter as it is now to the thread that sends, if there are rows that no earlier one has."""
+        """Pass a copy of the adapter to the upload thread, if rows were trained since the last one."""
         rows = self._tally.total
         if rows <= self._captured:
             return False
@@ -153,34 +153,35 @@ class Participation:
         return True
 
     def saved(self, checkpoint: Path) -> None:
-        """Leave in a checkpoint what belongs to it."""
+        """Add the error feedback of int8 uploads to a checkpoint."""
         if self._courier is not None:
             self._courier.packer.copy_to(checkpoint)
 
     def finish(self, step: int) -> None:
-        """Send what was not sent yet, wait for it as long as was agreed, and let go of everything."""
+        """Send the last update, wait for it up to `final_wait_s`, and release all resources."""
         self.capture(step)
         self._counter.close()
         if self._courier is not None:
             self._courier.finish(self._options.final_wait_s)
-            # No step follows at which they could be taken.
+            # Refusals are handled here because no further step follows.
             refusals = [item for item in self._mailbox.take() if item.command == REFUSED]
             for item in refusals:
                 self._refused(item.data)
 
     def abandon(self) -> None:
-        """Let go of everything at once, and say nothing any more."""
+        """Release all resources immediately and end all requests."""
         self._counter.close()
         if self._courier is not None:
             self._courier.close()
             self._courier.join()
 
     def hurry(self) -> None:
-        """End a wait for a version: something else is to be done at the end of this step."""
+        """End a wait for a version, so that a pending command can be handled."""
         self._mailbox.hurry()
 
     def _wait(self) -> None:
-        """Stand still until there is a version: every rank is at this step, so none has to be decided on."""
+        """Wait for the next version before the next step."""
+        # Every rank is at this step, so no common step has to be agreed on.
         waiting: list[Command] = []
         if self._courier is not None and not self._courier.arrived and not self._courier.stopped:
             logger.info("Waiting up to %.0f s for the next version of the federation.", self._options.wait_s)
@@ -200,15 +201,15 @@ class Participation:
             self._refused(data)
 
     def _adopt(self, version: int) -> None:
-        """Copy a version into the adapter that trains."""
+        """Copy a version into the adapter being trained."""
         mine = self._courier.arrived.pop(version).values if self._courier is not None else None
         values = self._ranks.share(self.live, mine)
-        # Who has not trained has nothing of his own to mix in.
+        # Before any training there are no local changes to mix with.
         share = self._options.share if self._tally.total else 1.0
         blend(self.live, values, share)
         if share == 1.0:
-            # What was learnt since the last copy is gone with the values that held it; what came before is in earlier
-            # captures, and if one of them is never sent, in none.
+            # Replacing discards the training since the last capture, so its rows are not counted. Rows before it are in
+            # earlier captures; if one of these is superseded, its rows are lost, which `given_up` records.
             self._tally.back_to(min(self._captured, self._tally.total))
             self.progress.given_up = self._captured
         self._options.moments.apply(self._optimizer, self.live.trained)
@@ -218,7 +219,7 @@ class Participation:
             self._pull.towards(values)
         self.progress.version, self._adopted_at = version, self._step
         self._losses = (None, None)
-        logger.info("Version %d of the global adapter is in.", version)
+        logger.info("Version %d of the global adapter is loaded.", version)
 
     def _pull_with(self, mu: float) -> None:
         check_arguments(self._args, mu)
@@ -226,7 +227,7 @@ class Participation:
             self._pull = Pull(self.live, mu)
 
     def _refused(self, data: Mapping[str, Any]) -> None:
-        """Tell of a refusal, once each, as was asked for."""
+        """Raise or warn about a refusal, according to `on_refused`."""
         error = self._courier.fault(data["text"]) if self._courier is not None else None
         self.over = self.over or bool(data["over"])
         if self._options.on_refused == "raise" and not data["over"]:
@@ -237,7 +238,7 @@ class Participation:
 
 
 class Pull:
-    """Adds mu · (w − w_global) to the gradients: what the term mu/2 · ‖w − w_global‖² in the loss would add.
+    """Adds mu · (w − w_global) to the gradients, the gradient of the proximal term mu/2 · ‖w − w_global‖².
 
     Source: Li et al., Federated Optimization in Heterogeneous Networks, https://arxiv.org/abs/1812.06127.
     """
@@ -248,13 +249,13 @@ class Pull:
         self._anchor = {name: parameter.detach().clone() for name, parameter in live.trained.items()}
 
     def towards(self, values: Mapping[str, torch.Tensor]) -> None:
-        """Pull towards another version from now on."""
+        """Use another version as the anchor from now on."""
         for name, anchor in self._anchor.items():
             anchor.copy_(values[name])
 
     @torch.no_grad()
     def apply(self) -> None:
-        """Change the gradients; called when they are whole and clipped, before the optimizer takes them."""
+        """Change the gradients; called after accumulation and clipping, before the optimizer step."""
         for name, parameter in self._live.trained.items():
             if parameter.grad is not None:
                 parameter.grad.add_(parameter - self._anchor[name], alpha=self._mu)
@@ -265,7 +266,10 @@ _SLOPE = math.sqrt(5)
 
 @torch.no_grad()
 def begin_alike(live: LiveAdapter, federation: str) -> bool:
-    """Draw an untouched adapter anew, from a seed that all workers of a federation have; it still changes nothing."""
+    """Initialize an untrained adapter with a seed shared by all workers of a federation.
+
+    The product of its factors stays zero, so the model is unchanged.
+    """
     way = getattr(live.config, "init_lora_weights", True)
     pairs = [(name, name.replace("lora_A.", "lora_B.")) for name in live.tensors if "lora_A." in name]
     alike = way is True or way == "gaussian"
@@ -273,7 +277,7 @@ def begin_alike(live: LiveAdapter, federation: str) -> bool:
         return False
     generator = torch.Generator().manual_seed(int.from_bytes(hashlib.sha256(federation.encode()).digest()[:7]))
     for name, _ in pairs:
-        # On the CPU: a GPU would draw other numbers.
+        # On the CPU, because GPU generators produce other numbers.
         drawn = torch.empty(live.tensors[name].shape)
         if way is True:
             nn.init.kaiming_uniform_(drawn, a=_SLOPE, generator=generator)

@@ -1,4 +1,4 @@
-"""Rank 0's end of the line: the client, the thread that sends, the thread that fetches, and what they found out."""
+"""The connection of rank 0 to the server: client, upload thread, download thread, and their errors."""
 
 from __future__ import annotations
 
@@ -27,19 +27,19 @@ from tunefleet.workloads.federated.uploader import Capture, Sent, Uploader, spoo
 
 logger = logging.getLogger("tunefleet.federation")
 
-# Of one call; who calls goes on for as long as it takes.
+# Retry time of the client in one call; `Patience` repeats calls for as long as needed and can be ended.
 _PATIENCE_S: Final = 2.0
-# Versions that lie in memory: one that all ranks are about to take, and one behind it. A step may take hours.
+# Versions in memory: one that all ranks are about to load, and the next one. A step may take hours.
 _AHEAD: Final = 2
-# After these there is nothing left to say.
+# Errors after which the session ends.
 _FINAL: Final = (AuthError, ForbiddenError, NotFoundError, GoneError)
 
 
 class Courier:
-    """Talks to the server for a training.
+    """The session of a training run with the server.
 
     Args:
-        checkpoint: The one that the training resumes from; None if it begins.
+        checkpoint: The checkpoint that the run resumes from; None for a new run.
     """
 
     def __init__(
@@ -88,15 +88,15 @@ class Courier:
 
     @property
     def sent(self) -> list[Sent]:
-        """The updates that the server has taken."""
+        """The updates that the server accepted."""
         return self._uploader.sent if self._uploader is not None else []
 
     def meet(self) -> dict[str, Any]:
-        """Introduce this worker, and fetch the newest version; a server that is away is met later.
+        """Join the federation and download the newest version; an unreachable server is joined later.
 
         Returns:
-            `id` of the federation if it is known, `version` if one is here, `pull` if the federation wants one,
-            `refused` with why, and `taken`: up to which row of this training its updates count already.
+            `id` of the federation if known, `version` if one was downloaded, `pull` if the federation uses FedProx,
+            `refused` with the reason, and `taken`: up to which row of this run its updates are already counted.
         """
         named = self._options.job_id if not self._options.job_id.isdecimal() else None
         found: dict[str, Any] = {"id": named, "version": None, "pull": None, "refused": None}
@@ -115,7 +115,7 @@ class Courier:
         return {**found, "taken": self._progress.taken}
 
     def start(self) -> None:
-        """Begin to send and to fetch."""
+        """Start the upload and download threads."""
         config = self._live.described(self._options.base_model)
         self._running = 2
         self._uploader = Uploader(
@@ -142,45 +142,46 @@ class Courier:
             self.close()
 
     def send(self, capture: Capture) -> None:
-        """Send a capture, beside the training."""
+        """Send a capture in the background."""
         if self._uploader is not None:
             self._uploader.submit(capture)
 
     def finish(self, wait_s: float) -> None:
-        """Wait until the last update is there, but no longer than that; fetch nothing any more."""
+        """Stop downloading, and wait up to `wait_s` seconds until the last update is sent."""
         if self._follower is not None:
             self._follower.close()
         sent = self._uploader is None or self._uploader.drain(wait_s)
         if not sent and not self.stopped:
             rows = self._progress.rows - max(self._progress.taken, self._progress.given_up)
             logger.warning(
-                "The last update, with %d rows, could not be sent within %.0f s. They go with the next one if the "
-                "training is resumed; or upload the adapter that it saves with tunefleet.FederatedClient.",
+                "The last update, with %d rows, could not be sent within %.0f s. Resume the run to send them with the "
+                "next update, or upload the saved adapter with tunefleet.FederatedClient.",
                 rows,
                 wait_s,
             )
         self.close()
 
     def close(self) -> None:
-        """Say nothing any more."""
+        """End the session; does not wait for the threads."""
         for each in (self._uploader, self._follower):
             if each is not None:
                 each.close()
         if self._uploader is None:
-            self._client.close()  # else the thread does that ends last
+            self._client.close()  # otherwise the last thread to end closes it
 
     def join(self) -> None:
-        """Wait, but not for long, until nothing is said any more."""
+        """Wait briefly until the upload thread has ended."""
+        # The download thread is not waited for: its long poll may take longer.
         if self._uploader is not None:
             self._uploader.join(2 * _PATIENCE_S)
 
     def fault(self, text: str) -> Exception | None:
-        """Return the error that a text tells of."""
+        """Return the error with a message."""
         return self._faults.get(text)
 
     @property
     def stopped(self) -> bool:
-        """Whether the server has said that there is nothing to talk about any more."""
+        """Whether the server has ended the session with a final error."""
         return any(isinstance(error, _FINAL) for error in self._faults.values())
 
     def _one_ended(self) -> None:
@@ -190,11 +191,11 @@ class Courier:
                 self._client.close()
 
     def _introduce(self) -> tuple[str, float | None, int]:
-        """Make this worker known.
+        """Join the federation.
 
         Returns:
-            The federation's id, the pull that it wants unless the user has one, and up to which row of this training
-            its updates count already.
+            The federation's id, its FedProx `mu` unless the user set one, and up to which row of this run its updates
+            are already counted.
 
         Raises:
             AdapterRefused: If the federation trains another base model, or adapters of another rank.
@@ -206,7 +207,7 @@ class Courier:
         self._met = True
         if strategy.get("output") == "residual":
             logger.warning(
-                "The versions of %s have a residual for the base model, which a reload leaves out.", self._client.job_id
+                "The versions of %s have a residual for the base model, which a reload ignores.", self._client.job_id
             )
         wanted = strategy.get("mu") if strategy.get("name") == "fedprox" else None
         return detail.id, None if self._options.mu is not None or wanted is None else float(wanted), rows
@@ -217,8 +218,8 @@ class Courier:
             contract = None if detail.contract is None else Contract.from_json(orjson.dumps(detail.contract))
             spec = FederationSpec.model_validate(detail.spec)
         except ValidationError as error:
-            # A newer server's: it looks itself at what comes.
-            logger.debug("What the federation asks for is not known here: %s", error)
+            # The spec of a newer server, which checks uploads itself.
+            logger.debug("The spec of the federation cannot be parsed by this version: %s", error)
             return
         check_config(spec, contract, config)
 
@@ -227,7 +228,7 @@ class Courier:
             return
         _, mu, rows = self._introduce()
         if rows > self._progress.taken:
-            # All ranks are to know: at a step whose rows count already nobody waits for a version.
+            # Sent to all ranks: none of them waits for a version at a step whose rows are already counted.
             self._mailbox.submit(TAKEN, {"rows": rows})
         if mu is not None:
             self._mailbox.submit(PULL, {"mu": mu})
@@ -244,9 +245,9 @@ class Courier:
             self.close()
 
     def _told(self, error: Exception) -> dict[str, Any] | None:
-        """Say in the log what was refused; returns what the training is to be told, None if it was before."""
+        """Log a refusal; returns the message for the training thread, None if it was reported before."""
         over = isinstance(error, GoneError) and self._is_complete()
-        text = f"Federation {self._options.job_id}{' has had all its rounds' if over else ''}: {error}"
+        text = f"Federation {self._options.job_id}{' has completed all rounds' if over else ''}: {error}"
         if text in self._faults:
             return None
         self._faults[text] = error
@@ -254,9 +255,9 @@ class Courier:
         return {"text": text, "over": over}
 
     def _is_complete(self) -> bool:
-        """Whether a federation that takes nothing any more has had all its rounds: that is no refusal."""
+        """Return whether a closed federation has completed all rounds, which is not a refusal."""
         try:
             return self._client.federation().status == "completed"
         except TunefleetError as error:
-            logger.debug("How the federation ended is not known: %s", error)
+            logger.debug("The final status of the federation is unknown: %s", error)
             return False

@@ -149,7 +149,7 @@ def test_rounding_survives_a_new_process_and_a_lost_folder(
     lost = Packer("int8", tmp_path, tmp_path / "gone")
     with caplog.at_level(logging.WARNING):
         lost.resume(tmp_path / "gone too")
-    assert "does without it" in caplog.text
+    assert "does not include it" in caplog.text
 
 
 @pytest.mark.parametrize(("dtype", "kind"), [("fp32", "F32"), ("fp16", "F16"), ("bf16", "BF16")])
@@ -245,7 +245,7 @@ def test_who_waits_for_versions_hears_that_there_will_be_none() -> None:
     assert not ended.wait(0.2), "one that runs may have another version"
     standing.status = "completed"
     assert ended.wait(10)
-    assert [str(error) for error in refused] == ["The federation fed-1 is completed; it takes no more updates."]
+    assert [str(error) for error in refused] == ["The federation fed-1 is completed; it accepts no more updates."]
     follower.close()
 
 
@@ -311,7 +311,7 @@ def test_a_server_that_is_away_is_told_once_and_its_return_too(caplog: pytest.Lo
     with caplog.at_level(logging.WARNING, "tunefleet.federation"):
         assert (patience.ask(ask), patience.ask(ask)) == (7, 8)
     assert len([each for each in pauses if each]) == 2
-    assert [("goes on" in each.message, "answers again" in each.message) for each in caplog.records] == [
+    assert [("Training continues" in each.message, "answers again" in each.message) for each in caplog.records] == [
         (True, False),
         (False, True),
     ]
