@@ -26,7 +26,7 @@ from tunefleet.workloads.common import download_progress
 
 Kind = Literal["model", "dataset"]
 _TIMEOUT_S = 10.0
-# Licences are accepted on the official site, even if `HF_ENDPOINT` is a mirror.
+# Licences are accepted on the official site, even if the files come from a mirror.
 _PAGES: Final = "https://huggingface.co"
 
 
