@@ -16,7 +16,7 @@ _NO_PUNCTUATION: Final = str.maketrans("", "", string.punctuation)
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class Comparison:
     """The comparison of one answer with its reference.
 
     Args:
@@ -72,7 +72,7 @@ def plain(text: str, match: MatchSpec) -> str:
     return " ".join(text.split()) if match.ignore_space else text
 
 
-def judge(answer: str, reference: str, match: MatchSpec) -> Verdict | None:
+def judge(answer: str, reference: str, match: MatchSpec) -> Comparison | None:
     """Compare an answer with the reference answer of its row.
 
     Returns:
@@ -83,7 +83,7 @@ def judge(answer: str, reference: str, match: MatchSpec) -> Verdict | None:
     if wanted is None:
         return None
     found = take(answer)
-    return Verdict(found, wanted, found == wanted)
+    return Comparison(found, wanted, found == wanted)
 
 
 _QUOTED: Final = 80

@@ -16,28 +16,28 @@ _MAX_IDLE_POLLS: Final = 10
 # Suffixes of weight files in order of preference: loading fetches all files with the first suffix that exists.
 _WEIGHTS: Final = (".safetensors", ".bin")
 _SMALL: Final = (".json", ".txt", ".model", ".jinja")
-_tell: list[Callable[..., None]] = []
+_reporters: list[Callable[..., None]] = []
 _watched: set[str] = set()
 
 
-def tell(progress: Callable[..., None]) -> None:
+def report_to(progress: Callable[..., None]) -> None:
     """Set the function that download progress is reported to, usually `Journal.progress`."""
-    _tell[:] = [progress]
+    _reporters[:] = [progress]
 
 
 def wanted() -> bool:
     """Return whether download progress is reported."""
-    return bool(_tell)
+    return bool(_reporters)
 
 
 def watch(name: str, sizes: Mapping[str, int], cache: Path) -> None:
     """Report the download progress of a model from a background thread; does nothing if it is watched already."""
-    if not _tell or name in _watched:
+    if not _reporters or name in _watched:
         return
     _watched.add(name)
     # The size of the cache folder is polled: the download happens inside the libraries, without a callback.
     folder = cache / f"models--{name.replace('/', '--')}" / "blobs"
-    arguments = folder, loaded_bytes(sizes), _tell[-1]
+    arguments = folder, loaded_bytes(sizes), _reporters[-1]
     threading.Thread(target=_follow, args=arguments, name="arrivals", daemon=True).start()
 
 

@@ -71,7 +71,7 @@ def resolve(name: str, kind: Kind, revision: str | None = None) -> Resolved:
             )
         return Resolved(cached, revision)
     try:
-        with explained(name, kind, revision):
+        with explain_errors(name, kind, revision):
             about = _ask(name, kind, revision)
     except UnreachableError:
         cached = _cached(name, kind, revision)
@@ -101,12 +101,12 @@ def few_files(
 ) -> Path:
     """Return the folder of a repository resolved by `resolve`, with the files that match the patterns."""
     wanted = None if patterns is None else [*patterns]
-    with explained(name, kind, revision):
+    with explain_errors(name, kind, revision):
         return Path(snapshot_download(name, repo_type=kind, revision=revision, allow_patterns=wanted))
 
 
 @contextmanager
-def explained(name: str, kind: Kind, revision: str | None = None) -> Iterator[None]:
+def explain_errors(name: str, kind: Kind, revision: str | None = None) -> Iterator[None]:
     """Convert errors of the hub client to errors with a hint.
 
     Raises:

@@ -50,7 +50,7 @@ class Opened(Generic[SpecT]):
 def open_task(folder: Path, wanted: type[SpecT], *, filled: bool = True) -> Opened[SpecT]:
     """Open the job of a folder."""
     session = trainer_control.open_session(folder)
-    download_progress.tell(session.journal.progress)
+    download_progress.report_to(session.journal.progress)
     job = Job.model_validate(session.job)
     return Opened(job, checked(job.spec, wanted, filled=filled), JobFolder(folder), session)
 

@@ -114,14 +114,14 @@ def _leaving_sigterm_to_the_child() -> Iterator[None]:
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    before = signal.signal(signal.SIGTERM, _noted)
+    before = signal.signal(signal.SIGTERM, _ignore)
     try:
         yield
     finally:
         signal.signal(signal.SIGTERM, before)
 
 
-def _noted(number: int, frame: FrameType | None) -> None:
+def _ignore(number: int, frame: FrameType | None) -> None:
     del number, frame  # the child receives the signal, too
 
 

@@ -35,7 +35,7 @@ class Row:
     broken: bool = False
     logprobs: list[list[TokenLogprob]] = field(default_factory=list)
     rng: random.Random = field(default_factory=random.Random)
-    writing: Writing = field(init=False)
+    detokenizer: Detokenizer = field(init=False)
 
     def __post_init__(self) -> None:
         given = self.sampling.seed
@@ -59,7 +59,7 @@ class Row:
         self.rng = random.Random(self.seed)
         self.matcher = None if self.grammar is None else self.grammar()
         sampling = self.sampling
-        self.writing = Writing(self.tokenizer, skip_special=sampling.skip_special_tokens, stops=sampling.stop)
+        self.detokenizer = Detokenizer(self.tokenizer, skip_special=sampling.skip_special_tokens, stops=sampling.stop)
 
     def take(self, token: int) -> None:
         """Append a sampled token, and end the answer if it is complete."""
@@ -70,8 +70,8 @@ class Row:
             self._end("stop")
             return
         self.counts[token] += 1
-        self.writing.add(token, heed_stops=may_end)
-        if self.writing.stopped or complete:
+        self.detokenizer.add(token, check_stops=may_end)
+        if self.detokenizer.stopped or complete:
             self._end("stop")
         elif len(self.tokens) >= self.limit:
             self._end("length")
@@ -85,14 +85,14 @@ class Row:
         self.broken = True
         self._end("abort")
 
-    def spoils(self, token: int) -> bool:
+    def completes_bad_word(self, token: int) -> bool:
         """Return whether a token would complete one of the `bad_words`."""
         words = self.sampling.bad_words
         if not words or token in self.ends:
             return False
         before = max(map(len, words)) - 1
-        after = self.writing.text[-before:] if before else ""
-        after += self.writing.added(token)
+        after = self.detokenizer.text[-before:] if before else ""
+        after += self.detokenizer.added(token)
         return any(word in after for word in words)
 
     def choice(self) -> Choice:
@@ -108,19 +108,19 @@ class Row:
                 hint="Try dtype: float32; half precision may not be sufficient for this model.",
             )
         logprobs = self.logprobs if self.sampling.logprobs is not None else None
-        return Choice(self.writing.text, self.finish or "abort", len(self.tokens), logprobs)
+        return Choice(self.detokenizer.text, self.finish or "abort", len(self.tokens), logprobs)
 
     def _end(self, finish: Finish) -> None:
         self.finish = finish
         self.matcher = None
-        self.writing.finish()
+        self.detokenizer.finish()
 
 
 # The replacement character, to which the bytes of an incomplete character are decoded.
 _INCOMPLETE = "\ufffd"
 
 
-class Writing:
+class Detokenizer:
     """Incremental detokenization of one answer.
 
     A token may hold only part of a character; its text is held back until the rest arrives.
@@ -145,20 +145,20 @@ class Writing:
         before = self._decode(self._tokens[self._from : self._read])
         return self._decode([*self._tokens[self._from :], token])[len(before) :]
 
-    def add(self, token: int, *, heed_stops: bool = True) -> None:
+    def add(self, token: int, *, check_stops: bool = True) -> None:
         """Append a token."""
         self._tokens.append(token)
         before = self._decode(self._tokens[self._from : self._read])
         after = self._decode(self._tokens[self._from :])
         if len(after) <= len(before) or after.endswith(_INCOMPLETE):
             return
-        self._append(after[len(before) :], heed_stops=heed_stops)
+        self._append(after[len(before) :], check_stops=check_stops)
         self._from, self._read = self._read, len(self._tokens)
 
     def finish(self) -> None:
         """Append the text that is still held back."""
         before = self._decode(self._tokens[self._from : self._read])
-        self._append(self._decode(self._tokens[self._from :])[len(before) :], heed_stops=False)
+        self._append(self._decode(self._tokens[self._from :])[len(before) :], check_stops=False)
         self._from = self._read = len(self._tokens)
 
     def piece(self, *, last: bool) -> str:
@@ -168,12 +168,12 @@ class Writing:
         self._sent = end
         return piece
 
-    def _append(self, text: str, *, heed_stops: bool) -> None:
+    def _append(self, text: str, *, check_stops: bool) -> None:
         if self.stopped:
             return
         start = max(0, len(self.text) - self._held)
         self.text += text
-        if not heed_stops:
+        if not check_stops:
             return
         ends = [at for stop in self._stops if (at := self.text.find(stop, start)) >= 0]
         if ends:

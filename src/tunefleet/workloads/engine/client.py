@@ -56,20 +56,20 @@ def connect(
     """
     settings = load(EngineSettings, _env_file=None)
     site = name or str(settings.endpoints_dir.absolute())
-    start = _Start(model, tuple(gpus), site, settings.engine_idle_s if idle_s is None else idle_s, apart)
+    start = _EngineProcess(model, tuple(gpus), site, settings.engine_idle_s if idle_s is None else idle_s, apart)
     return WarmEngine(start, say or logger.warning)
 
 
 class WarmEngine:
     """A connection to an engine; see `protocol.Engine`. Safe to use from several threads."""
 
-    def __init__(self, start: _Start, say: Callable[[str], None]) -> None:
+    def __init__(self, start: _EngineProcess, say: Callable[[str], None]) -> None:
         self._start = start
         self._say = say
         self._lock = threading.RLock()
-        self._held: Line | None = None
+        self._keepalive: EngineConnection | None = None
         self._ready: dict[str, Any] = {}
-        self._hold()
+        self._open()
 
     @property
     def name(self) -> str:
@@ -94,7 +94,7 @@ class WarmEngine:
     def render(self, messages: Sequence[dict[str, Any]], **kwargs: Any) -> str:
         """Apply the chat template; see `Engine.render`."""
         with self._lock:
-            answer = self._again(lambda: self._ask({"op": "render", "messages": list(messages), "kwargs": kwargs}))
+            answer = self._retry(lambda: self._ask({"op": "render", "messages": list(messages), "kwargs": kwargs}))
         return str(answer["text"])
 
     def generate(self, requests: Sequence[Request]) -> Iterator[Answer]:
@@ -106,7 +106,7 @@ class WarmEngine:
         while waiting:
             before = len(waiting)
             try:
-                with self._line() as line:
+                with self._connect() as line:
                     line.send({"op": "generate"}, *({"request": dataclasses.asdict(each)} for each in waiting.values()))
                     line.send({})
                     while "end" not in (message := line.read()):
@@ -117,10 +117,10 @@ class WarmEngine:
                         del waiting[answer.key]
                         yield answer
                     return
-            except BrokenLineError:
+            except ConnectionLostError:
                 # An engine that answered something makes progress; only failures without any answer add up.
                 failures = failures + 1 if len(waiting) == before else 1
-                self._died(failures)
+                self._restart(failures)
 
     def stream(self, request: Request) -> Generator[str, None, Choice]:
         """Stream the answer to one request; see `Engine.stream`."""
@@ -132,7 +132,7 @@ class WarmEngine:
         while True:
             text = ""
             try:
-                with self._line() as line:
+                with self._connect() as line:
                     line.send({"op": "stream", "request": dataclasses.asdict(request)})
                     while "piece" in (message := line.read()):
                         text += str(message["piece"])
@@ -143,44 +143,44 @@ class WarmEngine:
                             piece, sent = text[len(sent) :], text
                             yield piece
                     return wire.choice_of(message["choice"])
-            except BrokenLineError:
+            except ConnectionLostError:
                 failures += 1
-                self._died(failures)
+                self._restart(failures)
 
     def close(self) -> None:
         """Disconnect; the engine stays warm for clients with the same model."""
         with self._lock:
-            if self._held is not None:
-                self._held.close()
-            self._held = None
+            if self._keepalive is not None:
+                self._keepalive.close()
+            self._keepalive = None
 
-    def _hold(self) -> None:
+    def _open(self) -> None:
         with self._lock:
-            self._held, self._ready = self._start.open()
+            self._keepalive, self._ready = self._start.open()
 
-    def _line(self) -> Line:
+    def _connect(self) -> EngineConnection:
         for attempt in range(1, _TRIES + 1):
             connection = engine_registry.connect(self._start.base)
             if connection is not None:
-                return Line(connection)
-            self._died(attempt)
+                return EngineConnection(connection)
+            self._restart(attempt)
         raise MachineError("The engine cannot be reached.", hint="See its log.", detail=self._start.tail())
 
     def _ask(self, message: dict[str, Any]) -> dict[str, Any]:
-        if self._held is None:
-            raise BrokenLineError
-        self._held.send(message)
-        return self._held.read()
+        if self._keepalive is None:
+            raise ConnectionLostError
+        self._keepalive.send(message)
+        return self._keepalive.read()
 
-    def _again(self, ask: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+    def _retry(self, ask: Callable[[], dict[str, Any]]) -> dict[str, Any]:
         for failures in range(1, _TRIES + 1):
             try:
                 return ask()
-            except BrokenLineError:
-                self._died(failures)
+            except ConnectionLostError:
+                self._restart(failures)
         return ask()
 
-    def _died(self, failures: int) -> None:
+    def _restart(self, failures: int) -> None:
         """Restart the engine, unless it dies repeatedly."""
         tail = self._start.tail()
         if failures >= _TRIES:
@@ -191,10 +191,10 @@ class WarmEngine:
             )
         self._say("The engine has died; it is restarted, and unanswered requests are sent again.")
         self.close()
-        self._hold()
+        self._open()
 
 
-class _Start:
+class _EngineProcess:
     """Finds the process of an engine or starts it, one client at a time."""
 
     def __init__(self, model: EngineModel, gpus: tuple[str, ...], site: str, idle_s: float, apart: str) -> None:
@@ -206,7 +206,7 @@ class _Start:
         self._idle_s = idle_s
         self.found = False
 
-    def open(self) -> tuple[Line, dict[str, Any]]:
+    def open(self) -> tuple[EngineConnection, dict[str, Any]]:
         """Return a connection that keeps the engine alive, and the engine's description."""
         for _ in range(_TRIES):
             with FileLock(self.base.with_suffix(".start")):
@@ -217,12 +217,12 @@ class _Start:
                     # Inside the lock only until the engine knows this client: loading may take minutes, and the next
                     # client finds the loading engine and waits for it as well.
                     line.send({"op": "hello"})
-                except BrokenLineError:
+                except ConnectionLostError:
                     line.close()
                     continue
             try:
                 return line, line.read()["ready"]
-            except BrokenLineError:
+            except ConnectionLostError:
                 line.close()
             except BaseException:
                 line.close()
@@ -236,13 +236,13 @@ class _Start:
         except OSError:
             return ""
 
-    def _find(self) -> Line | None:
+    def _find(self) -> EngineConnection | None:
         connection = engine_registry.connect(self.base)
         if connection is None:
             return None
         other = next((each for each in engine_registry.running() if each.base == self.base), None)
         if other is None or other.digest == self._digest:
-            return Line(connection)
+            return EngineConnection(connection)
         connection.close()
         if engine_registry.leave(other, patience_s=_BIND_S if self._gpus else _PARTING_S):
             return None
@@ -256,7 +256,7 @@ class _Start:
         logger.info("The engine with %s is in use: %s gets a separate engine", other.model, self._model.identifier)
         return self._find()
 
-    def _spawn(self) -> Line:
+    def _spawn(self) -> EngineConnection:
         python = sys.executable
         if self._model.engine != "transformers":
             python = str(envs.at(self._model.engine).python)
@@ -282,13 +282,13 @@ class _Start:
         threading.Thread(target=process.wait, name=f"engine-{process.pid}", daemon=True).start()
         return self._reach(process)
 
-    def _reach(self, process: subprocess.Popen[bytes]) -> Line:
+    def _reach(self, process: subprocess.Popen[bytes]) -> EngineConnection:
         deadline = time.monotonic() + _BIND_S
         while (connection := engine_registry.connect(self.base)) is None:
             if process.poll() is not None or time.monotonic() > deadline:
                 raise self._unstarted()
             time.sleep(_POLL_S)
-        return Line(connection)
+        return EngineConnection(connection)
 
     def _unstarted(self) -> MachineError:
         tail = self.tail()
@@ -305,11 +305,11 @@ class _Start:
         return found
 
 
-class BrokenLineError(Exception):
+class ConnectionLostError(Exception):
     """The engine has closed the connection, most likely by dying."""
 
 
-class Line:
+class EngineConnection:
     """A connection to an engine."""
 
     def __init__(self, connection: socket.socket) -> None:
@@ -326,7 +326,7 @@ class Line:
             for message in messages:
                 self._connection.sendall(wire.line(message))
         except OSError as error:
-            raise BrokenLineError from error
+            raise ConnectionLostError from error
 
     def read(self) -> dict[str, Any]:
         """Wait for the next message and return it.
@@ -338,9 +338,9 @@ class Line:
         try:
             text = self._lines.readline()
         except OSError as error:
-            raise BrokenLineError from error
+            raise ConnectionLostError from error
         if not text.endswith(b"\n"):
-            raise BrokenLineError
+            raise ConnectionLostError
         message: dict[str, Any] = json.loads(text)
         if "error" in message:
             raise wire.raised(message["error"])

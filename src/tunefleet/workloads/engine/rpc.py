@@ -27,7 +27,7 @@ from tunefleet.workloads.faults import GoneError
 logger = logging.getLogger(__name__)
 
 
-class Answering(Protocol):
+class InProcessEngine(Protocol):
     """Additions of an in-process engine to `Engine`: detection of disconnected clients, and a broken state."""
 
     broken: Exception | None
@@ -42,7 +42,7 @@ class Answering(Protocol):
         ...
 
 
-class Desk(Protocol):
+class EngineHost(Protocol):
     """The host as seen by a connection."""
 
     digest: str
@@ -68,11 +68,11 @@ class Desk(Protocol):
         ...
 
 
-class Conversation:
+class ClientConnection:
     """One client connection."""
 
-    def __init__(self, desk: Desk, connection: socket.socket) -> None:
-        self._desk = desk
+    def __init__(self, host: EngineHost, connection: socket.socket) -> None:
+        self._host = host
         self._connection = connection
         self._lines = connection.makefile("rb")
         self._sending = threading.Lock()
@@ -81,21 +81,21 @@ class Conversation:
         """Answer requests until the client disconnects."""
         # The socket stays open as long as the file made from it.
         with self._lines:
-            self._converse()
+            self._serve()
 
-    def _converse(self) -> None:
+    def _serve(self) -> None:
         if peer_uid(self._connection) != os.geteuid():
             logger.warning("A connection from another user is refused")
             return
         while (message := self._read()) is not None:
             if message.get("op") == "leave":
                 # The connection of this request itself does not count.
-                self._send({"leaves": True} if self._desk.leave(besides=1) else {"busy": self._desk.connected - 1})
+                self._send({"leaves": True} if self._host.leave(besides=1) else {"busy": self._host.connected - 1})
                 return
             # Clients may connect while the model is loading.
-            self._desk.loaded.wait()
-            if self._desk.failure is not None:
-                self._send({"error": self._desk.failure})
+            self._host.loaded.wait()
+            if self._host.failure is not None:
+                self._send({"error": self._host.failure})
                 return
             try:
                 self._answer(message)
@@ -104,19 +104,19 @@ class Conversation:
             except OSError:
                 raise
             except Exception as error:
-                if getattr(self._desk.engine, "broken", None) is not None:
+                if getattr(self._host.engine, "broken", None) is not None:
                     # The client sees the closed connection, starts another engine, and sends its requests again.
                     logger.exception("The engine is broken")
-                    self._desk.fall()
+                    self._host.fall()
                     return
                 logger.log(logging.INFO, "A request failed: %s", error, exc_info=True)
                 self._send({"error": messages.failure(error)})
 
     def _answer(self, message: dict[str, Any]) -> None:
-        engine: Any = self._desk.engine
+        engine: Any = self._host.engine
         op = message.get("op")
         if op == "hello":
-            ready = {"name": engine.name, "digest": self._desk.digest, "has_template": engine.has_template}
+            ready = {"name": engine.name, "digest": self._host.digest, "has_template": engine.has_template}
             self._send({"ready": {**ready, "pid": os.getpid()}})
         elif op == "render":
             self._send({"text": engine.render(message["messages"], **message["kwargs"])})
@@ -127,19 +127,19 @@ class Conversation:
         else:
             raise ValueError(f"There is no operation {op!r}.")
 
-    def _generate(self, engine: Answering) -> None:
+    def _generate(self, engine: InProcessEngine) -> None:
         requests = []
         while (message := self._read()) is not None and "request" in message:
             requests.append(messages.request_of(message["request"]))
-        deaf = self._desk.listen_to(lambda sentence: self._send({"say": sentence}))
+        remove_listener = self._host.listen_to(lambda sentence: self._send({"say": sentence}))
         try:
             for answer in engine.generate(requests, gone=self._gone):
                 self._send({"answer": dataclasses.asdict(answer)})
         finally:
-            deaf()
+            remove_listener()
         self._send({"end": True})
 
-    def _stream(self, engine: Answering, request: Request) -> None:
+    def _stream(self, engine: InProcessEngine, request: Request) -> None:
         pieces = engine.stream(request, gone=self._gone)
         try:
             while True:

@@ -21,14 +21,14 @@ TOP_K = 50
 _MAX_REJECTED = 1000
 
 
-class Drawer(LogitsProcessor):
+class TokenSampler(LogitsProcessor):
     """Samples the tokens of a batch; masks all others, so that greedy search selects them."""
 
     def __init__(self, rows: Sequence[Row], tokenizer: Any, gone: Callable[[], bool]) -> None:
         self._rows = rows
         self._tokenizer = tokenizer
         self._gone = gone
-        self._among: _Among | None = None
+        self._filter: _TokenFilter | None = None
 
     def __call__(self, input_ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
         """Sample a token for each row that has not ended."""
@@ -40,9 +40,9 @@ class Drawer(LogitsProcessor):
         sound = torch.isfinite(scores.amax(dim=-1)).tolist()
         raw = {at: torch.log_softmax(scores[at], dim=-1) for at, _ in wanted}
         for at, row in live:
-            _forbid(scores[at], row)
-            _discourage(scores[at], row)
-        tokens = self._draw(scores)
+            _mask_forbidden(scores[at], row)
+            _apply_penalties(scores[at], row)
+        tokens = self._sample(scores)
         for at, row in live:
             if not sound[at]:
                 row.give_up()
@@ -51,8 +51,8 @@ class Drawer(LogitsProcessor):
                 row.abort()
                 continue
             # A bad word may span several tokens, so it is only known once a token is sampled.
-            if row.spoils(tokens[at]):
-                tokens[at] = self._draw_again(scores[at], row, tokens[at])
+            if row.completes_bad_word(tokens[at]):
+                tokens[at] = self._resample(scores[at], row, tokens[at])
             if at in raw and row.finish is None:
                 row.logprobs.append(self._likeliest(raw[at], tokens[at], row.sampling.logprobs or 0))
             if row.finish is None:
@@ -61,38 +61,38 @@ class Drawer(LogitsProcessor):
         only.scatter_(1, torch.tensor(tokens, device=scores.device).unsqueeze(1), 0.0)
         return only
 
-    def _draw(self, scores: torch.Tensor) -> list[int]:
+    def _sample(self, scores: torch.Tensor) -> list[int]:
         likeliest = scores.argmax(dim=-1)
         if all(row.sampling.temperature == 0 for row in self._rows):
             return _listed(likeliest)
-        if self._among is None:
-            self._among = _Among(self._rows, scores)
-        drawn = self._among.draw(scores, [row.rng.random() if row.finish is None else 0.0 for row in self._rows])
-        return _listed(torch.where(self._among.greedy, likeliest, drawn))
+        if self._filter is None:
+            self._filter = _TokenFilter(self._rows, scores)
+        sampled = self._filter.sample(scores, [row.rng.random() if row.finish is None else 0.0 for row in self._rows])
+        return _listed(torch.where(self._filter.greedy, likeliest, sampled))
 
-    def _draw_again(self, scores: torch.Tensor, row: Row, token: int) -> int:
-        among = _Among([row], scores.unsqueeze(0))
+    def _resample(self, scores: torch.Tensor, row: Row, token: int) -> int:
+        token_filter = _TokenFilter([row], scores.unsqueeze(0))
         for _ in range(_MAX_REJECTED):
             scores[token] = -torch.inf
             if not torch.isfinite(scores.max()):
                 break
             token = int(scores.argmax())
             if row.sampling.temperature != 0:
-                token = int(among.draw(scores.unsqueeze(0), [row.rng.random()])[0])
-            if not row.spoils(token):
+                token = int(token_filter.sample(scores.unsqueeze(0), [row.rng.random()])[0])
+            if not row.completes_bad_word(token):
                 return token
         row.abort()
         return token
 
-    def _likeliest(self, logprobs: torch.Tensor, drawn: int, count: int) -> list[TokenLogprob]:
+    def _likeliest(self, logprobs: torch.Tensor, sampled: int, count: int) -> list[TokenLogprob]:
         found = torch.topk(logprobs, count).indices.tolist() if count else []
         return [
             {"token": self._tokenizer.decode([token]), "id": token, "logprob": float(logprobs[token])}
-            for token in dict.fromkeys([*found, drawn])
+            for token in dict.fromkeys([*found, sampled])
         ]
 
 
-class Ended(StoppingCriteria):
+class FinishedRows(StoppingCriteria):
     """Stops rows that have ended, and lets other threads use the model between two steps."""
 
     def __init__(self, rows: Sequence[Row], between: Callable[[], None]) -> None:
@@ -105,7 +105,7 @@ class Ended(StoppingCriteria):
         return torch.tensor([row.finish is not None for row in self._rows], device=input_ids.device)
 
 
-class _Among:
+class _TokenFilter:
     """Samples among the tokens that `top_k`, `top_p` and `min_p` leave."""
 
     def __init__(self, rows: Sequence[Row], scores: torch.Tensor) -> None:
@@ -122,7 +122,7 @@ class _Among:
         self._temperature = column([row.sampling.temperature or 1.0 for row in rows])
         self.greedy = torch.tensor([row.sampling.temperature == 0 for row in rows], device=scores.device)
 
-    def draw(self, scores: torch.Tensor, uniform: list[float]) -> torch.Tensor:
+    def sample(self, scores: torch.Tensor, uniform: list[float]) -> torch.Tensor:
         """Sample a token for each row."""
         # Inverse transform sampling with one uniform number per row: the result depends on that row only, unlike
         # `torch.multinomial`, which draws from one generator for the batch. Double precision keeps small steps.
@@ -140,7 +140,7 @@ class _Among:
         return order.gather(1, place).squeeze(1)
 
 
-def _forbid(scores: torch.Tensor, row: Row) -> None:
+def _mask_forbidden(scores: torch.Tensor, row: Row) -> None:
     ends = [] if row.may_end else sorted(row.ends)
     if row.matcher is not None:
         allowed = row.matcher.allowed()
@@ -154,7 +154,7 @@ def _forbid(scores: torch.Tensor, row: Row) -> None:
         scores[torch.tensor(ends, device=scores.device)] = -torch.inf
 
 
-def _discourage(scores: torch.Tensor, row: Row) -> None:
+def _apply_penalties(scores: torch.Tensor, row: Row) -> None:
     sampling = row.sampling
     again = sampling.repetition_penalty
     if again is not None and again != 1:

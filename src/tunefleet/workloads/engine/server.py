@@ -27,7 +27,7 @@ from tunefleet.trainer_control.files import write_json
 from tunefleet.workloads.common.base_model import locate
 from tunefleet.workloads.engine import messages
 from tunefleet.workloads.engine.protocol import Engine, EngineModel
-from tunefleet.workloads.engine.rpc import Conversation
+from tunefleet.workloads.engine.rpc import ClientConnection
 
 logger = logging.getLogger(__name__)
 
@@ -59,7 +59,7 @@ class Host:
         self._connected = 0
         self._ever_connected = False
         self._quiet_since = time.monotonic()
-        self._says: list[Callable[[str], None]] = []
+        self._listeners: list[Callable[[str], None]] = []
         self._code = 0
 
     def serve(self) -> int:
@@ -81,10 +81,10 @@ class Host:
             return 1
         self._quiet_since = time.monotonic()
         while not self._ended.wait(_POLL_S):
-            why = self._over()
+            reason = self._end_reason()
             _bound_log(self._base.with_suffix(".log"))
-            if why is not None and self.leave():
-                logger.info("The engine ends: %s", why)
+            if reason is not None and self.leave():
+                logger.info("The engine ends: %s", reason)
         return self._code
 
     @property
@@ -115,7 +115,7 @@ class Host:
         logger.warning("%s", sentence)
         # Sent outside the lock: a slow client must not block connecting and disconnecting.
         with self._lock:
-            listeners = list(self._says)
+            listeners = list(self._listeners)
         for listener in listeners:
             try:
                 listener(sentence)
@@ -125,15 +125,15 @@ class Host:
     def listen_to(self, listener: Callable[[str], None]) -> Callable[[], None]:
         """Add a listener for messages; returns a function that removes it."""
         with self._lock:
-            self._says.append(listener)
+            self._listeners.append(listener)
 
         def end() -> None:
             with self._lock:
-                self._says.remove(listener)
+                self._listeners.remove(listener)
 
         return end
 
-    def _over(self) -> str | None:
+    def _end_reason(self) -> str | None:
         with self._lock:
             quiet_s = 0.0 if self._connected else time.monotonic() - self._quiet_since
             if self._connected:
@@ -151,12 +151,12 @@ class Host:
             with self._lock:
                 self._connected += 1
                 self._ever_connected = True
-            threading.Thread(target=self._talk, args=(connection,), name="connection", daemon=True).start()
+            threading.Thread(target=self._handle, args=(connection,), name="connection", daemon=True).start()
 
-    def _talk(self, connection: socket.socket) -> None:
+    def _handle(self, connection: socket.socket) -> None:
         try:
             with connection:
-                Conversation(self, connection).run()
+                ClientConnection(self, connection).run()
         except OSError as error:
             logger.info("A connection was lost: %s", error)
         except Exception:

@@ -21,7 +21,7 @@ from tunefleet.workloads.engine.adapters import Adapters
 from tunefleet.workloads.engine.batch_rows import Row
 from tunefleet.workloads.engine.prompt_encoder import Prompts
 from tunefleet.workloads.engine.protocol import Answer, Choice, EngineModel, Request
-from tunefleet.workloads.engine.sampling import Drawer, Ended
+from tunefleet.workloads.engine.sampling import FinishedRows, TokenSampler
 from tunefleet.workloads.engine.structured_output import Grammars
 from tunefleet.workloads.faults import RequestError
 
@@ -33,7 +33,7 @@ _OUT_OF_MEMORY = ("out of memory", "can't allocate memory", "cannot allocate mem
 _LOST = "CUDA error"
 
 
-def nobody_is_gone() -> bool:
+def never_gone() -> bool:
     """Return False: the caller is always connected."""
     return False
 
@@ -59,7 +59,7 @@ class TransformersEngine:
         self._ends = ends
         self._grammars = Grammars(tokenizer, self._model.config.get_text_config().vocab_size, ends)
         self._budget = Budget(self._model)
-        self._turns = Turns()
+        self._model_lock = FairLock()
         # The model's own generation defaults would override parameters that a request leaves out.
         self._model.generation_config = GenerationConfig(pad_token_id=tokenizer.pad_token_id, do_sample=False)
 
@@ -72,7 +72,7 @@ class TransformersEngine:
         """Whether the model has a chat template."""
         return self._prompts.has_template
 
-    def generate(self, requests: Sequence[Request], *, gone: Gone = nobody_is_gone) -> Iterator[Answer]:
+    def generate(self, requests: Sequence[Request], *, gone: Gone = never_gone) -> Iterator[Answer]:
         """Answer requests, batch by batch; see `Engine.generate`."""
         rows = [row for request in requests for row in self._rows(request)]
         open_rows: dict[int, list[Row]] = {}
@@ -92,7 +92,7 @@ class TransformersEngine:
                 choices = tuple(row.choice() for row in together)
                 yield Answer(together[0].request.key, choices, len(together[0].prompt))
 
-    def stream(self, request: Request, *, gone: Gone = nobody_is_gone) -> Generator[str, None, Choice]:
+    def stream(self, request: Request, *, gone: Gone = never_gone) -> Generator[str, None, Choice]:
         """Stream the answer to one request; returns the full answer."""
         if request.sampling.n != 1:
             raise RequestError("Only a single answer can be streamed.", key=request.key, hint="Leave `n` out.")
@@ -103,8 +103,10 @@ class TransformersEngine:
 
         def answer() -> None:
             try:
-                self._answer([row], lambda: left.is_set() or gone(), lambda: pieces.put(row.writing.piece(last=False)))
-                pieces.put(row.writing.piece(last=True))
+                self._answer(
+                    [row], lambda: left.is_set() or gone(), lambda: pieces.put(row.detokenizer.piece(last=False))
+                )
+                pieces.put(row.detokenizer.piece(last=True))
                 row.choice()
                 pieces.put(None)
             except BaseException as error:  # noqa: BLE001 - raised again by the reader
@@ -151,11 +153,11 @@ class TransformersEngine:
         def between() -> None:
             if after_step is not None:
                 after_step()
-            if self._turns.offer():
+            if self._model_lock.offer():
                 # The other thread may have selected another adapter.
                 self._adapters.use(adapter)
 
-        self._turns.take()
+        self._model_lock.take()
         try:
             self._adapters.use(adapter)
             self._compute(batch, gone, between)
@@ -167,7 +169,7 @@ class TransformersEngine:
         else:
             return True
         finally:
-            self._turns.give()
+            self._model_lock.give()
         # Outside the handler: the traceback keeps references to tensors, whose memory is freed here.
         fewer = self._budget.halve(len(batch))
         self._say(f"Out of memory with a batch size of {len(batch)}: reduced to {fewer}.")
@@ -197,8 +199,8 @@ class TransformersEngine:
             input_ids=tokens,
             attention_mask=mask,
             max_new_tokens=steps,
-            logits_processor=LogitsProcessorList([Drawer(rows, self._tokenizer, gone)]),
-            stopping_criteria=StoppingCriteriaList([Ended(rows, between)]),
+            logits_processor=LogitsProcessorList([TokenSampler(rows, self._tokenizer, gone)]),
+            stopping_criteria=StoppingCriteriaList([FinishedRows(rows, between)]),
         )
 
 
@@ -226,7 +228,7 @@ def _collect() -> None:
         torch.cuda.empty_cache()
 
 
-class Turns:
+class FairLock:
     """A fair lock, which its holder can offer to waiting threads."""
 
     def __init__(self) -> None:

@@ -20,17 +20,17 @@ _BUILT_IN: Final = {
 def find(name: str, points: Iterable[EntryPoint] | None = None) -> Trainer:
     """Return a trainer."""
     if is_function(name):
-        return _function(name, name)
+        return _load(name, name)
     # Built-in names first: a plugin must not replace one.
     if name in _BUILT_IN:
-        return _function(name, _BUILT_IN[name])
+        return _load(name, _BUILT_IN[name])
     installed = plugins(points)
     if name not in installed:
         known = ", ".join([OURS, *_BUILT_IN, *sorted(installed)])
         raise InputError(
             f"There is no trainer {name!r} on this worker.", hint=f"Available: {known}; or name module:function."
         )
-    return _function(name, installed[name])
+    return _load(name, installed[name])
 
 
 def plugins(points: Iterable[EntryPoint] | None = None) -> dict[str, str]:
@@ -38,7 +38,7 @@ def plugins(points: Iterable[EntryPoint] | None = None) -> dict[str, str]:
     return {point.name: point.value for point in (entry_points(group=GROUP) if points is None else points)}
 
 
-def _function(name: str, value: str) -> Trainer:
+def _load(name: str, value: str) -> Trainer:
     module, _, attribute = value.partition(":")
     try:
         found = getattr(importlib.import_module(module), attribute)

@@ -10,7 +10,7 @@ from transformers import TrainerCallback, TrainerControl, TrainerState, Training
 from transformers.trainer_callback import ExportableState
 
 from tunefleet.schemas.federated import UploadDtype
-from tunefleet.workloads.federated.live_adapter import unwrapped
+from tunefleet.workloads.federated.live_adapter import unwrap_peft
 from tunefleet.workloads.federated.options import OnRefused, Options
 from tunefleet.workloads.federated.participation import Participation
 from tunefleet.workloads.federated.state import Progress
@@ -114,38 +114,38 @@ class FederatedCallback(TrainerCallback, ExportableState):
             attempt=attempt,
         )
         self.progress: dict[str, int] = Progress().plain()
-        self._part: Participation | None = None
+        self._participation: Participation | None = None
 
     @property
     def version(self) -> int:
         """The version of the global adapter that was copied last; 0 for none."""
-        return self._part.progress.version if self._part is not None else 0
+        return self._participation.progress.version if self._participation is not None else 0
 
     @property
     def over(self) -> bool:
         """Whether this worker knows that the federation has completed all rounds; the same on every rank."""
-        return self._part is not None and self._part.over
+        return self._participation is not None and self._participation.over
 
     def hurry(self) -> None:
         """End a wait for a version, from any thread, so that a pending command can be handled."""
-        if self._part is not None:
-            self._part.hurry()
+        if self._participation is not None:
+            self._participation.hurry()
 
     @property
     def sent(self) -> list[Sent]:
         """The updates that the server accepted in this launch; on rank 0."""
-        return self._part.sent if self._part is not None else []
+        return self._participation.sent if self._participation is not None else []
 
     def state(self) -> dict[str, Any]:
         """Return the state for the checkpoint that is being written; contains no secrets."""
-        if self._part is not None:
-            self.progress = self._part.kept()
+        if self._participation is not None:
+            self.progress = self._participation.checkpoint_state()
         shown = {name: getattr(self._options, name) for name in Options.__slots__ if name not in ("url", "token")}
         return {"args": {"url": _without_token(self._options.url), **shown}, "attributes": {"progress": self.progress}}
 
     def on_init_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
         """Refuse a model without an adapter before anything is loaded or downloaded."""
-        unwrapped(kwargs["model"])
+        unwrap_peft(kwargs["model"])
 
     def on_train_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
@@ -155,10 +155,10 @@ class FederatedCallback(TrainerCallback, ExportableState):
         before = _active.pop(member, None)
         if before is not None:
             before.abandon()
-        self._part = None
+        self._participation = None
         saved = _own_progress((state.stateful_callbacks or {}).get(type(self).__name__), self._options)
-        self._part = Participation(self._options, kwargs["model"], kwargs["optimizer"], args, state, saved)
-        _active[member] = self._part
+        self._participation = Participation(self._options, kwargs["model"], kwargs["optimizer"], args, state, saved)
+        _active[member] = self._participation
         if state.stateful_callbacks is not None:
             # A checkpoint from before this callback was added has no entry for it, and Transformers would fail.
             state.stateful_callbacks.setdefault(type(self).__name__, self.state())
@@ -167,38 +167,38 @@ class FederatedCallback(TrainerCallback, ExportableState):
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
         """Add the FedProx term to the gradients, if there is one."""
-        if self._part is not None:
-            self._part.before_optimizer()
+        if self._participation is not None:
+            self._participation.before_optimizer()
 
     def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
         """Count, upload, reload."""
-        if self._part is not None:
-            self._part.step_ended(int(state.global_step))
+        if self._participation is not None:
+            self._participation.step_ended(int(state.global_step))
 
     def on_log(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
         """Record the loss, which is sent with the next update."""
-        if self._part is not None:
-            self._part.logged(int(state.global_step), kwargs.get("logs") or {})
+        if self._participation is not None:
+            self._participation.logged(int(state.global_step), kwargs.get("logs") or {})
 
     def on_epoch_end(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
         """Capture the last values before the best checkpoint may replace them."""
-        if self._part is not None and (control.should_training_stop or state.global_step >= state.max_steps):
-            self._part.capture(int(state.global_step))
+        if self._participation is not None and (control.should_training_stop or state.global_step >= state.max_steps):
+            self._participation.capture(int(state.global_step))
 
     def on_save(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
         """Add the federation's files to the checkpoint."""
-        if self._part is not None:
-            self._part.saved(Path(str(args.output_dir), f"checkpoint-{state.global_step}"))
+        if self._participation is not None:
+            self._participation.saved(Path(str(args.output_dir), f"checkpoint-{state.global_step}"))
 
     def on_train_end(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
         """Send the last update."""
-        if self._part is not None:
+        if self._participation is not None:
             _active.pop((self._options.job_id, self._options.worker_id), None)
-            self._part.finish(int(state.global_step))
+            self._participation.finish(int(state.global_step))
 
 
 def _without_token(url: str) -> str:

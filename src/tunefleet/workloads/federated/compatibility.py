@@ -16,7 +16,7 @@ from tunefleet.workloads.federated.live_adapter import LiveAdapter, read_adapter
 logger = logging.getLogger("tunefleet.federation")
 
 
-def read_fitting(live: LiveAdapter, folder: Path | str) -> Mapping[str, torch.Tensor]:
+def read_converted(live: LiveAdapter, folder: Path | str) -> Mapping[str, torch.Tensor]:
     """Read an adapter in the shape of the adapter being trained.
 
     An adapter of another rank or scale is converted: a smaller rank gets the best approximation, a larger one all of

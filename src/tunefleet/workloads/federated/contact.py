@@ -29,11 +29,11 @@ _MAX_PAUSE_S = 30.0
 _RETRYABLE = (UnreachableError, ConflictError, StoreError, MachineError, ArtifactError)
 
 
-class Ended(Exception):
+class SessionEnded(Exception):
     """The result of the request is no longer needed."""
 
 
-class Contact:
+class Reachability:
     """Logs once that the server is unreachable, and once that it is back; shared by the threads of a session."""
 
     def __init__(self) -> None:
@@ -56,20 +56,20 @@ class Contact:
                 logger.warning("The federation's server answers again, after %.0f s.", away_s)
 
 
-class Patience:
+class RetryPolicy:
     """Repeats a request until the server answers, with a result or a refusal.
 
     Args:
         pause: Waits the given number of seconds; raises to end the retries.
     """
 
-    def __init__(self, contact: Contact, pause: Callable[[float], None], *, first_s: float = 0.5) -> None:
-        self._contact = contact
+    def __init__(self, reachability: Reachability, pause: Callable[[float], None], *, first_s: float = 0.5) -> None:
+        self._reachability = reachability
         self._pause = pause
         self._error: BaseException | None = None
         self._wait = wait_random_exponential(multiplier=first_s, max=_MAX_PAUSE_S)
 
-    def ask(self, question: Callable[[], T]) -> T:
+    def call(self, question: Callable[[], T]) -> T:
         """Send a request, with retries.
 
         Raises:
@@ -77,14 +77,18 @@ class Patience:
             Exception: The exception raised by `pause`.
         """
         tries = Retrying(
-            retry=retry_if_exception(passes), wait=self._wait, before_sleep=self._note, sleep=self._rest, reraise=True
+            retry=retry_if_exception(is_retryable),
+            wait=self._wait,
+            before_sleep=self._note,
+            sleep=self._rest,
+            reraise=True,
         )
         try:
             answer = tries(question)
         except TunefleetError:
-            self._contact.found()  # a refusal means that the server is reachable
+            self._reachability.found()  # a refusal means that the server is reachable
             raise
-        self._contact.found()
+        self._reachability.found()
         return answer
 
     def _note(self, state: RetryCallState) -> None:
@@ -92,11 +96,11 @@ class Patience:
 
     def _rest(self, seconds: float) -> None:
         self._pause(0.0)  # raises if the session has ended, before a warning would be logged
-        self._contact.lost(self._error)
+        self._reachability.lost(self._error)
         self._pause(seconds)
 
 
-def passes(error: BaseException) -> bool:
+def is_retryable(error: BaseException) -> bool:
     """Return whether a retry may succeed: after network errors, a busy server, and internal server errors."""
     # A plain `TunefleetError` is an answer without a known code: an internal error of the server or a proxy.
     if isinstance(error, GoneError):

@@ -13,7 +13,7 @@ from tunefleet.client.federation.client import FederatedClient
 from tunefleet.client.federation.transfer import AT_ONCE_BYTES
 from tunefleet.errors import ArtifactError, TunefleetError, UnreachableError
 from tunefleet.schemas.federated import UpdateCreate, UpdateTaken
-from tunefleet.workloads.federated.contact import passes
+from tunefleet.workloads.federated.contact import is_retryable
 
 # Number of server errors after which a delivery is given up; a server that does not answer is not counted.
 _FAULTS: Final = 8
@@ -60,7 +60,7 @@ class Delivery:
         except UnreachableError:
             raise
         except TunefleetError as error:
-            self._faults += passes(error)
+            self._faults += is_retryable(error)
             if self._faults >= _FAULTS and self._file is None:
                 raise NeverArrived from error
             raise
@@ -68,7 +68,7 @@ class Delivery:
     def _attempt(self) -> UpdateTaken:
         if self._file is not None and self._at_once:
             self._at_once = False
-            return self._client.give(self._file, self._update, heard=self._say)
+            return self._client.give(self._file, self._update, heard=self._mark_announced)
         if self._may_be_taken:
             try:
                 return self._client.announce(self._update)
@@ -78,10 +78,10 @@ class Delivery:
             return self._client.give_rest(self._file, self._update)
         assert self._file is not None, "an update that cannot have been accepted is from this process"
         self._client.send(self._file)
-        self._say()
+        self._mark_announced()
         return self._client.announce(self._update)
 
-    def _say(self) -> None:
+    def _mark_announced(self) -> None:
         if not self._may_be_taken:
             self._may_be_taken = True
             self._heard()

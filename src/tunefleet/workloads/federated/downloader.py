@@ -16,8 +16,8 @@ import torch
 from tunefleet.client.federation.client import FederatedClient
 from tunefleet.client.federation.transfer import AT_ONCE_BYTES
 from tunefleet.errors import GoneError, TunefleetError
-from tunefleet.workloads.federated.compatibility import read_fitting
-from tunefleet.workloads.federated.contact import Contact, Ended, Patience
+from tunefleet.workloads.federated.compatibility import read_converted
+from tunefleet.workloads.federated.contact import Reachability, RetryPolicy, SessionEnded
 from tunefleet.workloads.federated.live_adapter import LiveAdapter
 
 logger = logging.getLogger("tunefleet.federation")
@@ -61,7 +61,7 @@ class Inbox:
         if found is None:
             return None
         version, place = found
-        values = read_fitting(self._live, place)
+        values = read_converted(self._live, place)
         for other in self._folder.glob("version-*"):
             if other != place:
                 shutil.rmtree(other, ignore_errors=True)
@@ -82,14 +82,14 @@ class Inbox:
         return None if newest is None else (newest.version, self._client.download(newest, self._folder))
 
 
-class Follower:
+class Downloader:
     """A thread that downloads each new version."""
 
     def __init__(
         self,
         client: FederatedClient,
         inbox: Inbox,
-        contact: Contact,
+        reachability: Reachability,
         *,
         after: int,
         first: Callable[[], None],
@@ -103,8 +103,8 @@ class Follower:
         self._first = first
         self._arrived = arrived
         self._refused = refused
-        self._over = ended
-        self._patience = Patience(contact, self._pause)
+        self._on_end = ended
+        self._retries = RetryPolicy(reachability, self._pause)
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._run, name="tunefleet-federation-fetch", daemon=True)
         self._thread.start()
@@ -115,26 +115,26 @@ class Follower:
 
     def _run(self) -> None:
         try:
-            self._patience.ask(self._first)
+            self._retries.call(self._first)
             while not self._ended.is_set():
                 self._look()
-        except Ended:
+        except SessionEnded:
             logger.debug("Training has ended; no more versions are downloaded.")
         except Exception as error:
             if not isinstance(error, TunefleetError):
                 logger.exception("New versions can no longer be downloaded.")
             self._refused(error)
         finally:
-            self._over()
+            self._on_end()
 
     def _look(self) -> None:
         # Each version holds a full adapter in memory, so no more are fetched than the trainer takes.
         while not self._inbox.has_room():
             self._pause(_POLL_S)
         began = time.monotonic()
-        found = self._patience.ask(lambda: self._inbox.next(self._after, _WAIT_S))
+        found = self._retries.call(lambda: self._inbox.next(self._after, _WAIT_S))
         if found is None:
-            self._patience.ask(self._refuse_ended)
+            self._retries.call(self._refuse_ended)
             self._pause(max(_MIN_INTERVAL_S - (time.monotonic() - began), 0.0))
         elif not self._ended.is_set():
             self._after = found.version
@@ -148,4 +148,4 @@ class Follower:
 
     def _pause(self, seconds: float) -> None:
         if self._ended.wait(seconds):
-            raise Ended
+            raise SessionEnded

@@ -30,7 +30,7 @@ class LiveAdapter:
     """A LoRA adapter of a model, with access to its tensors by published name."""
 
     def __init__(self, model: Any, name: str | None = None) -> None:
-        self.model = unwrapped(model)
+        self.model = unwrap_peft(model)
         self.name = name or str(self.model.active_adapters[0])
         if self.name not in self.model.peft_config:
             known = ", ".join(self.model.peft_config)
@@ -124,7 +124,7 @@ def _plain(value: Any) -> Any:
     return value or None
 
 
-def unwrapped(model: Any) -> Any:
+def unwrap_peft(model: Any) -> Any:
     """Return the `PeftModel` inside wrappers such as DDP or a compiled module."""
     inner = model
     while not isinstance(inner, PeftModel):

@@ -25,12 +25,12 @@ from tunefleet.workloads.federated.live_adapter import LiveAdapter
 from tunefleet.workloads.federated.mailbox import PULL, REFUSED, TAKEN, VERSION, Mailbox
 from tunefleet.workloads.federated.optimizer_moments import check_held
 from tunefleet.workloads.federated.options import Options, check_arguments
-from tunefleet.workloads.federated.rank_sync import Ranks, Tally
+from tunefleet.workloads.federated.rank_sync import Ranks, RowTotal
 from tunefleet.workloads.federated.row_counter import RowCounter, sequences_per_row
-from tunefleet.workloads.federated.session import Courier
+from tunefleet.workloads.federated.session import FederationSession
 from tunefleet.workloads.federated.state import Progress
 from tunefleet.workloads.federated.uploader import Capture, Sent
-from tunefleet.workloads.federated.weight_reload import blend, keep_beside
+from tunefleet.workloads.federated.weight_reload import blend, keep_frozen_copy
 
 logger = logging.getLogger("tunefleet.federation")
 
@@ -61,14 +61,14 @@ class Participation:
         self._ranks = Ranks()
         self._mailbox = Mailbox()
         self._decider: Decider = decider_for(self._mailbox)
-        self._courier: Courier | None = None
+        self._session: FederationSession | None = None
         if self._ranks.leads:
             place = options.place(str(args.output_dir))
             checkpoint = Path(str(args.output_dir), f"checkpoint-{state.global_step}") if self._resumed else None
-            self._courier = Courier(options, self.live, self.progress, self._mailbox, place, checkpoint)
-        self._tally = Tally(self._ranks, self.progress.rows)
+            self._session = FederationSession(options, self.live, self.progress, self._mailbox, place, checkpoint)
+        self._row_total = RowTotal(self._ranks, self.progress.rows)
         self._captured = 0
-        self._pull: Pull | None = None
+        self._proximal_term: ProximalTerm | None = None
         self._args = args
         self._losses: tuple[float | None, float | None] = (None, None)
         self._step = self._adopted_at = int(state.global_step)
@@ -83,32 +83,32 @@ class Participation:
     @property
     def sent(self) -> list[Sent]:
         """The updates that the server accepted in this launch; on rank 0."""
-        return self._courier.sent if self._courier is not None else []
+        return self._session.sent if self._session is not None else []
 
-    def kept(self) -> dict[str, int]:
+    def checkpoint_state(self) -> dict[str, int]:
         """Return the state for a checkpoint."""
-        self.progress.rows = self._tally.total
+        self.progress.rows = self._row_total.total
         return self.progress.plain()
 
     def _begin(self) -> None:
         """Start from the newest version; if the server does not answer, the version is adopted later."""
-        met = self._ranks.tell(self._courier.meet() if self._courier is not None else None)
-        self.progress.taken = met["taken"]
+        joined = self._ranks.broadcast(self._session.connect() if self._session is not None else None)
+        self.progress.taken = joined["taken"]
         self._captured = max(self.progress.taken, self.progress.given_up)
-        if met["refused"] is not None:
-            self._refused(met["refused"])
-        if met["version"] is None and met["id"] is not None and self._options.same_start and not self._resumed:
-            self._begin_alike(met["id"])
-        mu = self._options.mu if self._options.mu is not None else met["pull"]
+        if joined["refused"] is not None:
+            self._refused(joined["refused"])
+        if joined["version"] is None and joined["id"] is not None and self._options.same_start and not self._resumed:
+            self._share_initialization(joined["id"])
+        mu = self._options.mu if self._options.mu is not None else joined["pull"]
         if mu:
-            self._pull_with(mu)
-        if met["version"] is not None:
-            self._adopt(met["version"])
-        if self._courier is not None:
-            self._courier.start()
+            self._set_proximal_term(mu)
+        if joined["version"] is not None:
+            self._adopt(joined["version"])
+        if self._session is not None:
+            self._session.start()
 
-    def _begin_alike(self, federation: str) -> None:
-        if begin_alike(self.live, federation):
+    def _share_initialization(self, federation: str) -> None:
+        if share_initialization(self.live, federation):
             logger.info("The adapter is initialized as on the other workers of %s.", federation)
 
     def step_ended(self, step: int) -> None:
@@ -116,7 +116,7 @@ class Participation:
         self._step = step
         rows = self._counter.take()
         # A step whose gradients overflowed was skipped, so its rows were not trained.
-        self._tally.add(0 if getattr(self._optimizer, "step_was_skipped", False) else rows)
+        self._row_total.add(0 if getattr(self._optimizer, "step_was_skipped", False) else rows)
         due = self._decider.due(step)
         sent = step % self._options.sync_every_steps == 0 and self.capture(step)
         for item in due:
@@ -127,8 +127,8 @@ class Participation:
 
     def before_optimizer(self) -> None:
         """Add the FedProx term to the gradients, if the federation uses it."""
-        if self._pull is not None:
-            self._pull.apply()
+        if self._proximal_term is not None:
+            self._proximal_term.apply()
 
     def logged(self, step: int, logs: Mapping[str, Any]) -> None:
         """Record the first loss since the last version, and the newest one."""
@@ -140,29 +140,29 @@ class Participation:
 
     def capture(self, step: int) -> bool:
         """Pass a copy of the adapter to the upload thread, if rows were trained since the last one."""
-        rows = self._tally.total
+        rows = self._row_total.total
         if rows <= self._captured:
             return False
         self._captured = self.progress.rows = rows
-        if self._courier is not None:
+        if self._session is not None:
             before, after = self._losses
             losses = Losses(before=before, after=after)
-            self._courier.send(
+            self._session.send(
                 Capture(step, rows, self.progress.version, self.live.copied(), losses, self.progress.given_up)
             )
         return True
 
     def saved(self, checkpoint: Path) -> None:
         """Add the error feedback of int8 uploads to a checkpoint."""
-        if self._courier is not None:
-            self._courier.packer.copy_to(checkpoint)
+        if self._session is not None:
+            self._session.packer.copy_to(checkpoint)
 
     def finish(self, step: int) -> None:
         """Send the last update, wait for it up to `final_wait_s`, and release all resources."""
         self.capture(step)
         self._counter.close()
-        if self._courier is not None:
-            self._courier.finish(self._options.final_wait_s)
+        if self._session is not None:
+            self._session.finish(self._options.final_wait_s)
             # Refusals are handled here because no further step follows.
             refusals = [item for item in self._mailbox.take() if item.command == REFUSED]
             for item in refusals:
@@ -171,9 +171,9 @@ class Participation:
     def abandon(self) -> None:
         """Release all resources immediately and end all requests."""
         self._counter.close()
-        if self._courier is not None:
-            self._courier.close()
-            self._courier.join()
+        if self._session is not None:
+            self._session.close()
+            self._session.join()
 
     def hurry(self) -> None:
         """End a wait for a version, so that a pending command can be handled."""
@@ -183,52 +183,52 @@ class Participation:
         """Wait for the next version before the next step."""
         # Every rank is at this step, so no common step has to be agreed on.
         waiting: list[Command] = []
-        if self._courier is not None and not self._courier.arrived and not self._courier.stopped:
+        if self._session is not None and not self._session.arrived and not self._session.stopped:
             logger.info("Waiting up to %.0f s for the next version of the federation.", self._options.wait_s)
             waiting = self._mailbox.wait(self._options.wait_s)
-        for command, data in self._ranks.tell([(item.command, item.data) for item in waiting]):
+        for command, data in self._ranks.broadcast([(item.command, item.data) for item in waiting]):
             self._act(command, data)
 
     def _act(self, command: str, data: Mapping[str, Any]) -> None:
         if command == VERSION:
             self._adopt(int(data["version"]))
         elif command == PULL:
-            self._pull_with(float(data["mu"]))
+            self._set_proximal_term(float(data["mu"]))
         elif command == TAKEN:
-            self.progress.know_taken(int(data["rows"]))
+            self.progress.raise_taken(int(data["rows"]))
             self._captured = max(self._captured, int(data["rows"]))
         elif command == REFUSED:
             self._refused(data)
 
     def _adopt(self, version: int) -> None:
         """Copy a version into the adapter being trained."""
-        mine = self._courier.arrived.pop(version).values if self._courier is not None else None
-        values = self._ranks.share(self.live, mine)
+        mine = self._session.arrived.pop(version).values if self._session is not None else None
+        values = self._ranks.broadcast_values(self.live, mine)
         # Before any training there are no local changes to mix with.
-        share = self._options.share if self._tally.total else 1.0
+        share = self._options.share if self._row_total.total else 1.0
         blend(self.live, values, share)
         if share == 1.0:
             # Replacing discards the training since the last capture, so its rows are not counted. Rows before it are in
             # earlier captures; if one of these is superseded, its rows are lost, which `given_up` records.
-            self._tally.back_to(min(self._captured, self._tally.total))
+            self._row_total.reset_to(min(self._captured, self._row_total.total))
             self.progress.given_up = self._captured
         self._options.moments.apply(self._optimizer, self.live.trained)
         if self._options.keep_as is not None:
-            keep_beside(self.live, values, self._options.keep_as)
-        if self._pull is not None:
-            self._pull.towards(values)
+            keep_frozen_copy(self.live, values, self._options.keep_as)
+        if self._proximal_term is not None:
+            self._proximal_term.move_anchor(values)
         self.progress.version, self._adopted_at = version, self._step
         self._losses = (None, None)
         logger.info("Version %d of the global adapter is loaded.", version)
 
-    def _pull_with(self, mu: float) -> None:
+    def _set_proximal_term(self, mu: float) -> None:
         check_arguments(self._args, mu)
-        if self._pull is None:
-            self._pull = Pull(self.live, mu)
+        if self._proximal_term is None:
+            self._proximal_term = ProximalTerm(self.live, mu)
 
     def _refused(self, data: Mapping[str, Any]) -> None:
         """Raise or warn about a refusal, according to `on_refused`."""
-        error = self._courier.fault(data["text"]) if self._courier is not None else None
+        error = self._session.fault(data["text"]) if self._session is not None else None
         self.over = self.over or bool(data["over"])
         if self._options.on_refused == "raise" and not data["over"]:
             self.abandon()
@@ -237,7 +237,7 @@ class Participation:
             warnings.warn(data["text"], FederationWarning, stacklevel=2)
 
 
-class Pull:
+class ProximalTerm:
     """Adds mu · (w − w_global) to the gradients, the gradient of the proximal term mu/2 · ‖w − w_global‖².
 
     Source: Li et al., Federated Optimization in Heterogeneous Networks, https://arxiv.org/abs/1812.06127.
@@ -248,7 +248,7 @@ class Pull:
         self._mu = mu
         self._anchor = {name: parameter.detach().clone() for name, parameter in live.trained.items()}
 
-    def towards(self, values: Mapping[str, torch.Tensor]) -> None:
+    def move_anchor(self, values: Mapping[str, torch.Tensor]) -> None:
         """Use another version as the anchor from now on."""
         for name, anchor in self._anchor.items():
             anchor.copy_(values[name])
@@ -265,7 +265,7 @@ _SLOPE = math.sqrt(5)
 
 
 @torch.no_grad()
-def begin_alike(live: LiveAdapter, federation: str) -> bool:
+def share_initialization(live: LiveAdapter, federation: str) -> bool:
     """Initialize an untrained adapter with a seed shared by all workers of a federation.
 
     The product of its factors stays zero, so the model is unchanged.

@@ -25,15 +25,17 @@ class Ranks:
         self.leads = world.rank() == 0
         self.group = cpu_group() if self.size > 1 else None
 
-    def tell(self, said: Any) -> Any:
+    def broadcast(self, value: Any) -> Any:
         """Broadcast a picklable object from rank 0."""
         if self.group is None:
-            return said
-        box = [said]
+            return value
+        box = [value]
         torch.distributed.broadcast_object_list(box, src=0, group=self.group)
         return box[0]
 
-    def share(self, live: LiveAdapter, values: Mapping[str, torch.Tensor] | None) -> Mapping[str, torch.Tensor]:
+    def broadcast_values(
+        self, live: LiveAdapter, values: Mapping[str, torch.Tensor] | None
+    ) -> Mapping[str, torch.Tensor]:
         """Broadcast the values of rank 0.
 
         Args:
@@ -53,7 +55,7 @@ class Ranks:
         return {name: part.view(tensor.shape) for (name, tensor), part in zip(live.tensors.items(), parts, strict=True)}
 
 
-class Tally:
+class RowTotal:
     """Sums rows over all ranks; the reduction of each step overlaps with the next step."""
 
     def __init__(self, ranks: Ranks, total: int) -> None:
@@ -76,7 +78,7 @@ class Tally:
         self._settle()
         return self._total
 
-    def back_to(self, total: int) -> None:
+    def reset_to(self, total: int) -> None:
         """Reset the total, after a reload has discarded the training of some rows."""
         self._settle()
         self._total = total

@@ -16,18 +16,18 @@ from tunefleet.errors import AuthError, ForbiddenError, GoneError, NotFoundError
 from tunefleet.federation.contract import Contract, check_config
 from tunefleet.schemas.federated import FederationDetail
 from tunefleet.spec.options.federation_options import FederationSpec
-from tunefleet.workloads.federated.contact import Contact, passes
-from tunefleet.workloads.federated.downloader import Arrived, Follower, Inbox
+from tunefleet.workloads.federated.contact import Reachability, is_retryable
+from tunefleet.workloads.federated.downloader import Arrived, Downloader, Inbox
 from tunefleet.workloads.federated.live_adapter import LiveAdapter
 from tunefleet.workloads.federated.mailbox import PULL, REFUSED, TAKEN, VERSION, Mailbox
 from tunefleet.workloads.federated.options import Options
 from tunefleet.workloads.federated.state import Intent, Progress, TakenFile
 from tunefleet.workloads.federated.update_compression import RESIDUAL, Packer
-from tunefleet.workloads.federated.uploader import Capture, Sent, Uploader, spool
+from tunefleet.workloads.federated.uploader import Capture, Sent, Uploader, outgoing_folder
 
 logger = logging.getLogger("tunefleet.federation")
 
-# Retry time of the client in one call; `Patience` repeats calls for as long as needed and can be ended.
+# Retry time of the client in one call; `RetryPolicy` repeats calls for as long as needed and can be ended.
 _PATIENCE_S: Final = 2.0
 # Versions in memory: one that all ranks are about to load, and the next one. A step may take hours.
 _AHEAD: Final = 2
@@ -35,7 +35,7 @@ _AHEAD: Final = 2
 _FINAL: Final = (AuthError, ForbiddenError, NotFoundError, GoneError)
 
 
-class Courier:
+class FederationSession:
     """The session of a training run with the server.
 
     Args:
@@ -55,8 +55,8 @@ class Courier:
         self._live = live
         self._progress = progress
         self._mailbox = mailbox
-        self._contact = Contact()
-        self._met = False
+        self._reachability = Reachability()
+        self._joined = False
         self._running = 0
         self._lock = threading.Lock()
         self._faults: dict[str, Exception] = {}
@@ -73,7 +73,7 @@ class Courier:
         place.mkdir(parents=True, exist_ok=True)
         sweep(place)
         self._taken = TakenFile(place, options.job_id, options.worker_id)
-        self.packer = Packer(options.upload_dtype, spool(place), place / RESIDUAL)
+        self.packer = Packer(options.upload_dtype, outgoing_folder(place), place / RESIDUAL)
         self._intent: Intent | None = None
         if checkpoint is None:
             self._taken.forget()
@@ -84,14 +84,14 @@ class Courier:
                 self.packer.resume(checkpoint / RESIDUAL)
         self._inbox = Inbox(self._client, live, place, lambda: len(self.arrived) < _AHEAD)
         self._uploader: Uploader | None = None
-        self._follower: Follower | None = None
+        self._downloader: Downloader | None = None
 
     @property
     def sent(self) -> list[Sent]:
         """The updates that the server accepted."""
         return self._uploader.sent if self._uploader is not None else []
 
-    def meet(self) -> dict[str, Any]:
+    def connect(self) -> dict[str, Any]:
         """Join the federation and download the newest version; an unreachable server is joined later.
 
         Returns:
@@ -101,17 +101,17 @@ class Courier:
         named = self._options.job_id if not self._options.job_id.isdecimal() else None
         found: dict[str, Any] = {"id": named, "version": None, "pull": None, "refused": None}
         try:
-            found["id"], found["pull"], rows = self._introduce()
-            self._progress.know_taken(rows)
+            found["id"], found["pull"], rows = self._join_federation()
+            self._progress.raise_taken(rows)
             newest = self._inbox.next(self._progress.version)
             if newest is not None:
                 self.arrived[newest.version] = newest
                 found["version"] = newest.version
         except TunefleetError as error:
-            if passes(error):
-                self._contact.lost(error)
+            if is_retryable(error):
+                self._reachability.lost(error)
             else:
-                found["refused"] = self._told(error)
+                found["refused"] = self._log_refusal(error)
         return {**found, "taken": self._progress.taken}
 
     def start(self) -> None:
@@ -124,19 +124,19 @@ class Courier:
             self.packer,
             self._progress,
             (self._taken, self._intent),
-            self._contact,
+            self._reachability,
             refused=self._refused,
-            ended=self._one_ended,
+            ended=self._thread_ended,
         )
-        self._follower = Follower(
+        self._downloader = Downloader(
             self._client,
             self._inbox,
-            self._contact,
+            self._reachability,
             after=max(self._progress.version, *self.arrived, 0),
-            first=self._meet_late,
-            arrived=self._has_arrived,
+            first=self._join_late,
+            arrived=self._pass_on,
             refused=self._refused,
-            ended=self._one_ended,
+            ended=self._thread_ended,
         )
         if self.stopped:
             self.close()
@@ -148,8 +148,8 @@ class Courier:
 
     def finish(self, wait_s: float) -> None:
         """Stop downloading, and wait up to `wait_s` seconds until the last update is sent."""
-        if self._follower is not None:
-            self._follower.close()
+        if self._downloader is not None:
+            self._downloader.close()
         sent = self._uploader is None or self._uploader.drain(wait_s)
         if not sent and not self.stopped:
             rows = self._progress.rows - max(self._progress.taken, self._progress.given_up)
@@ -163,7 +163,7 @@ class Courier:
 
     def close(self) -> None:
         """End the session; does not wait for the threads."""
-        for each in (self._uploader, self._follower):
+        for each in (self._uploader, self._downloader):
             if each is not None:
                 each.close()
         if self._uploader is None:
@@ -184,13 +184,13 @@ class Courier:
         """Whether the server has ended the session with a final error."""
         return any(isinstance(error, _FINAL) for error in self._faults.values())
 
-    def _one_ended(self) -> None:
+    def _thread_ended(self) -> None:
         with self._lock:
             self._running -= 1
             if not self._running:
                 self._client.close()
 
-    def _introduce(self) -> tuple[str, float | None, int]:
+    def _join_federation(self) -> tuple[str, float | None, int]:
         """Join the federation.
 
         Returns:
@@ -204,7 +204,7 @@ class Courier:
         detail = self._client.federation()
         self._check_config(detail)
         strategy = detail.spec.get("strategy") or {}
-        self._met = True
+        self._joined = True
         if strategy.get("output") == "residual":
             logger.warning(
                 "The versions of %s have a residual for the base model, which a reload ignores.", self._client.job_id
@@ -223,28 +223,28 @@ class Courier:
             return
         check_config(spec, contract, config)
 
-    def _meet_late(self) -> None:
-        if self._met:
+    def _join_late(self) -> None:
+        if self._joined:
             return
-        _, mu, rows = self._introduce()
+        _, mu, rows = self._join_federation()
         if rows > self._progress.taken:
             # Sent to all ranks: none of them waits for a version at a step whose rows are already counted.
             self._mailbox.submit(TAKEN, {"rows": rows})
         if mu is not None:
             self._mailbox.submit(PULL, {"mu": mu})
 
-    def _has_arrived(self, found: Arrived) -> None:
+    def _pass_on(self, found: Arrived) -> None:
         self.arrived[found.version] = found
         self._mailbox.submit(VERSION, {"version": found.version})
 
     def _refused(self, error: Exception) -> None:
-        data = self._told(error)
+        data = self._log_refusal(error)
         if data is not None:
             self._mailbox.submit(REFUSED, data)
         if self.stopped:
             self.close()
 
-    def _told(self, error: Exception) -> dict[str, Any] | None:
+    def _log_refusal(self, error: Exception) -> dict[str, Any] | None:
         """Log a refusal; returns the message for the training thread, None if it was reported before."""
         over = isinstance(error, GoneError) and self._is_complete()
         text = f"Federation {self._options.job_id}{' has completed all rounds' if over else ''}: {error}"

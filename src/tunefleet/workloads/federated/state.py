@@ -40,7 +40,7 @@ class Progress:
         given = saved if isinstance(saved, dict) else {}
         return cls(**{name: int(value) for name, value in given.items() if name in known})
 
-    def know_taken(self, rows: int) -> None:
+    def raise_taken(self, rows: int) -> None:
         """Raise the number of accepted rows to the server's number, which may be ahead of local files."""
         # Not `max`: it would write back an old value over the one that the upload thread sets meanwhile.
         if rows > self.taken:  # noqa: PLR1730

@@ -22,7 +22,7 @@ from tunefleet.artifacts import hash_file
 from tunefleet.client.federation.client import FederatedClient
 from tunefleet.errors import GoneError, InputError, TooLargeError, TunefleetError
 from tunefleet.schemas.federated import Losses, UpdateCreate, UpdateTaken
-from tunefleet.workloads.federated.contact import Contact, Ended, Patience
+from tunefleet.workloads.federated.contact import Reachability, RetryPolicy, SessionEnded
 from tunefleet.workloads.federated.delivery import Delivery, NeverArrived
 from tunefleet.workloads.federated.state import Intent, Progress, TakenFile
 from tunefleet.workloads.federated.update_compression import Packer
@@ -68,7 +68,7 @@ class Uploader:
         packer: Packer,
         progress: Progress,
         taken: tuple[TakenFile, Intent | None],
-        contact: Contact,
+        reachability: Reachability,
         *,
         refused: Callable[[Exception], None],
         ended: Callable[[], None],
@@ -78,9 +78,9 @@ class Uploader:
         self._packer = packer
         self._progress = progress
         self._taken, self._intent = taken
-        self._patience = Patience(contact, self._pause)
+        self._retries = RetryPolicy(reachability, self._pause)
         self._refused = refused
-        self._over = ended
+        self._on_end = ended
         self._changed = threading.Condition()
         self._next: Capture | None = None
         self._busy = self._intent is not None
@@ -119,10 +119,10 @@ class Uploader:
 
     def _run(self) -> None:
         if self._intent is not None:
-            self._do(self._say_again, self._intent)
+            self._do(self._resend, self._intent)
         while (capture := self._take()) is not None:
             self._do(self._deliver, capture)
-        self._over()
+        self._on_end()
 
     def _do(self, act: Callable[[Any], object], what: Any) -> None:
         self._try(act, what)
@@ -137,7 +137,7 @@ class Uploader:
             logger.info("An update is dropped: a newer one includes its rows.")
         except NeverArrived:
             logger.info("An update of an earlier launch was not accepted; the next one includes its rows.")
-        except Ended:
+        except SessionEnded:
             logger.debug("An update was in transit when training ended.")
         except Exception as error:  # top level of a thread: every error is reported to the training thread
             if not isinstance(error, TunefleetError):
@@ -177,7 +177,7 @@ class Uploader:
             packed.file.unlink(missing_ok=True)
         self._write(lambda: self._packer.keep(packed, reply))
 
-    def _say_again(self, intent: Intent) -> None:
+    def _resend(self, intent: Intent) -> None:
         """Resend an update that an earlier process was sending."""
         # With the number of this attempt: the server refuses updates of earlier ones.
         body = intent.body.model_copy(update={"attempt": self._client.attempt})
@@ -190,11 +190,11 @@ class Uploader:
             file: Its weights; None if they were lost with an earlier process.
         """
         if self._ended:
-            raise Ended
+            raise SessionEnded
         noted = partial(self._taken.note, self._progress, intent)
         delivery = self._delivery = Delivery(self._client, intent.body, file, partial(self._write, noted))
         try:
-            reply = self._patience.ask(delivery.attempt)
+            reply = self._retries.call(delivery.attempt)
         except _DECIDED:
             self._write(lambda: self._taken.note(self._progress))
             raise
@@ -202,7 +202,7 @@ class Uploader:
             self._delivery = None
         self._progress.taken, self._progress.taken_step = intent.rows, intent.body.step
         self.sent.append(Sent(intent.body.step, intent.body.num_examples, reply))
-        self._tell(intent.body, reply)
+        self._log_reply(intent.body, reply)
         self._write(lambda: self._taken.note(self._progress))
         return reply
 
@@ -213,7 +213,7 @@ class Uploader:
             # Not fatal: this process has the state in memory, and a later one has it from the checkpoint.
             logger.warning("The state of the federation could not be saved: %s", error)
 
-    def _tell(self, body: UpdateCreate, reply: UpdateTaken) -> None:
+    def _log_reply(self, body: UpdateCreate, reply: UpdateTaken) -> None:
         where = f"counts in round {reply.round}" if reply.counted else "does not count yet"
         logger.info("The update of step %d with %d rows %s.", body.step, body.num_examples, where)
         if reply.warning is not None and reply.warning not in self._warned:
@@ -224,7 +224,7 @@ class Uploader:
         with self._changed:
             self._changed.wait_for(lambda: self._ended or self._superseded, seconds)
             if self._ended:
-                raise Ended
+                raise SessionEnded
             if self._superseded:
                 raise Superseded
 
@@ -233,7 +233,7 @@ class Uploader:
         return self._next is not None and self._delivery is not None and self._delivery.may_be_left
 
 
-def spool(folder: Path) -> Path:
+def outgoing_folder(folder: Path) -> Path:
     """Return the folder for files waiting to be sent, emptied."""
     place = folder / "outgoing"
     place.mkdir(parents=True, exist_ok=True)

@@ -17,7 +17,7 @@ from typing import Any
 import torch
 
 from tunefleet.errors import InputError
-from tunefleet.workloads.federated.compatibility import read_fitting
+from tunefleet.workloads.federated.compatibility import read_converted
 from tunefleet.workloads.federated.live_adapter import LiveAdapter
 from tunefleet.workloads.federated.optimizer_moments import MomentPolicy, check_held
 
@@ -62,7 +62,7 @@ def hot_reload(
     """
     share, policy = parse_share(reload), MomentPolicy.parse(optimizer_state)
     live = LiveAdapter(model, adapter)
-    values = source if isinstance(source, Mapping) else read_fitting(live, source)
+    values = source if isinstance(source, Mapping) else read_converted(live, source)
     live.check(values, None)
     if optimizer is not None:
         check_held(optimizer, live.trained, live.name)
@@ -71,7 +71,7 @@ def hot_reload(
     if optimizer is not None:
         policy.apply(optimizer, live.trained)
     if keep_as is not None:
-        keep_beside(live, values, keep_as)
+        keep_frozen_copy(live, values, keep_as)
     size_bytes = sum(tensor.nbytes for tensor in live.tensors.values())
     return Reloaded(len(live.tensors), size_bytes, time.perf_counter() - began)
 
@@ -87,7 +87,7 @@ def blend(live: LiveAdapter, values: Mapping[str, torch.Tensor], share: float = 
         tensor.copy_(value)
 
 
-def keep_beside(live: LiveAdapter, values: Mapping[str, torch.Tensor], name: str) -> None:
+def keep_frozen_copy(live: LiveAdapter, values: Mapping[str, torch.Tensor], name: str) -> None:
     """Keep values as a second, frozen adapter, which is not active, not trained and not uploaded.
 
     Args:
@@ -100,9 +100,9 @@ def keep_beside(live: LiveAdapter, values: Mapping[str, torch.Tensor], name: str
     model = live.model
     if name not in model.peft_config:
         _add(model, live, name)
-    beside = LiveAdapter(model, name)
-    blend(beside, values)
-    for tensor in beside.tensors.values():
+    frozen = LiveAdapter(model, name)
+    blend(frozen, values)
+    for tensor in frozen.tensors.values():
         tensor.requires_grad_(requires_grad=False)
 
 

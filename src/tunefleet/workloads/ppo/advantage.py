@@ -9,7 +9,7 @@ import torch
 
 
 @dataclass(frozen=True, slots=True)
-class Judged:
+class RolloutValues:
     """Values of a batch from before its optimizer steps; shape rows × answer tokens, `scores` has one per row."""
 
     logprobs: torch.Tensor
@@ -20,14 +20,14 @@ class Judged:
     scores: torch.Tensor
 
 
-def judged(
+def rollout_values(
     args: Any,
     answered: torch.Tensor,
     logprobs: torch.Tensor,
     reference: torch.Tensor,
     values: torch.Tensor,
     scores: torch.Tensor,
-) -> Judged:
+) -> RolloutValues:
     """Compute rewards and advantages."""
     counted = answered.float()
     # k1 is unbiased but noisy and may be negative; k3 (Schulman 2020) is unbiased and never negative.
@@ -47,10 +47,10 @@ def judged(
         running = (delta + args.gamma * args.lam * running) * counted[:, column]
         advantages[:, column] = running
     returns = (advantages + values) * counted
-    return Judged(logprobs, kl, values, _whitened(advantages, counted), returns, scores)
+    return RolloutValues(logprobs, kl, values, _whiten(advantages, counted), returns, scores)
 
 
-def _whitened(advantages: torch.Tensor, counted: torch.Tensor) -> torch.Tensor:
+def _whiten(advantages: torch.Tensor, counted: torch.Tensor) -> torch.Tensor:
     total = counted.sum()
     if total < 2:  # a single token has no variance
         return advantages
@@ -60,7 +60,7 @@ def _whitened(advantages: torch.Tensor, counted: torch.Tensor) -> torch.Tensor:
 
 
 def loss(
-    args: Any, known: Judged, rows: Any, answered: torch.Tensor, logprobs: torch.Tensor, values: torch.Tensor
+    args: Any, known: RolloutValues, rows: Any, answered: torch.Tensor, logprobs: torch.Tensor, values: torch.Tensor
 ) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
     """Return the loss summed over the tokens of some rows, and sums of the logged metrics."""
     counted = answered.float()

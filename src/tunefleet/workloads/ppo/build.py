@@ -15,7 +15,7 @@ from tunefleet.errors import InputError, ModelError
 from tunefleet.spec import LoraSpec, PpoSpec
 from tunefleet.workloads.common.base_model import Source, unloadable
 from tunefleet.workloads.ppo.prompts import Prompts
-from tunefleet.workloads.ppo.reward_model import Judge
+from tunefleet.workloads.ppo.reward_model import RewardModel
 from tunefleet.workloads.ppo.setup import Plan, answer_tokens, temperature
 from tunefleet.workloads.ppo.trainer import Trainer
 from tunefleet.workloads.training.arguments import common_arguments
@@ -25,7 +25,7 @@ from tunefleet.workloads.training.model import assembly, hardware
 from tunefleet.workloads.training.model import lora as adapter
 from tunefleet.workloads.training.model.hardware import Kernels
 from tunefleet.workloads.training.model.lora import ALL_LINEAR
-from tunefleet.workloads.training.setup import setting_of, settle
+from tunefleet.workloads.training.setup import arguments_context, enable_async_checkpoints
 
 
 def check(launch: Launch[PpoSpec]) -> None:
@@ -46,7 +46,7 @@ def build_trainer(
     base: assembly.Base,
     tokenizer: PreTrainedTokenizerBase,
     prompts: Prompts,
-    judge: Judge,
+    reward_model: RewardModel,
     plan: Plan,
     around: tuple[hardware.Hardware, hardware.Kernels],
 ) -> Trainer:
@@ -57,7 +57,7 @@ def build_trainer(
     policy = _policy(spec, base, around[1], args)
     trainer = Trainer(
         plan,
-        judge,
+        reward_model,
         prompts.train,
         prompts.held_out,
         args=args,
@@ -69,7 +69,7 @@ def build_trainer(
         train_dataset=datasets.Dataset.from_dict({"input_ids": [each.ids for each in prompts.train]}),
         callbacks=common_callbacks(launch),
     )
-    settle(launch, trainer)
+    enable_async_checkpoints(launch, trainer)
     return trainer
 
 
@@ -93,7 +93,7 @@ def arguments(launch: Launch[PpoSpec], plan: Plan, machine: hardware.Hardware, k
         MachineError: If a tracker or optimizer needs a package that is not installed.
     """
     training = launch.spec.training
-    common = common_arguments(launch.spec, setting_of(launch, machine, kernels))
+    common = common_arguments(launch.spec, arguments_context(launch, machine, kernels))
     best = {"metric_for_best_model": "eval_reward", "greater_is_better": True}
     evaluates = training.eval_strategy != "no"
     return PPOConfig(

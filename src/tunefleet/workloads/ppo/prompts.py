@@ -39,7 +39,7 @@ class Prompts:
 
 def open_prompts(spec: PpoSpec, inputs: Mapping[str, str], workspace: Path, encoder: Encoder, longest: int) -> Prompts:
     """Load and tokenize the prompts of a spec."""
-    recognized = Recognized("prompt", _names(spec))
+    recognized = Recognized("prompt", _columns(spec))
     found = open_rows(spec.data, inputs, workspace, lambda *_: recognized.columns, seed=spec.training.seed)
     shape = Shape(recognized, found.origin, spec.data.separator)
     train, cut = _tokenized(found.train, shape, encoder, longest)
@@ -53,7 +53,7 @@ def open_prompts(spec: PpoSpec, inputs: Mapping[str, str], workspace: Path, enco
 def _tokenized(rows: Rows, shape: Shape, encoder: Encoder, longest: int) -> tuple[list[Prompt], int]:
     prompts, cut = [], 0
     for parts, place in shape.parts(numbered(rows)):
-        text, ids = encoder.ask(_words(parts, shape.separator, place), parts.tools, place)
+        text, ids = encoder.ask(_content(parts, shape.separator, place), parts.tools, place)
         if len(ids) > longest:
             cut += 1
             ids = ids[-longest:]
@@ -62,7 +62,7 @@ def _tokenized(rows: Rows, shape: Shape, encoder: Encoder, longest: int) -> tupl
     return prompts, cut
 
 
-def _names(spec: PpoSpec) -> dict[str, str]:
+def _columns(spec: PpoSpec) -> dict[str, str]:
     """Return the columns of the prompt, and of an answer prefix that follows it."""
     data = spec.data
     if data.prompts is not None:
@@ -73,7 +73,7 @@ def _names(spec: PpoSpec) -> dict[str, str]:
     return {"prompt": data.jsonl.query_field, **({"reference": response} if response is not None else {})}
 
 
-def _words(parts: Parts, separator: str, place: Place) -> Content:
+def _content(parts: Parts, separator: str, place: Place) -> Content:
     """Return the prompt of a row, with the answer prefix that follows it."""
     prompt = prompt_of(parts, separator)
     if not parts.answer:

@@ -10,11 +10,11 @@ from tunefleet.spec import PpoSpec
 from tunefleet.workloads.ppo.prompts import Prompts
 from tunefleet.workloads.ppo.setup import Plan
 from tunefleet.workloads.ppo.trainer import Trainer
-from tunefleet.workloads.training.report import Ended, contracted, throughput, used
+from tunefleet.workloads.training.report import FinishedRun, contract_keys, effective_settings, throughput
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome(Ended):
+class Outcome(FinishedRun):
     """A finished PPO run."""
 
     prompts: Prompts
@@ -25,10 +25,10 @@ def build(job: Job, spec: PpoSpec, outcome: Outcome) -> dict[str, Any]:
     """Build the result; the first keys are those of the orchestrator's contract."""
     trainer, plan, wanted = outcome.trainer, outcome.plan, spec.reward_model
     assert isinstance(trainer, Trainer)
-    good, bad = trainer.judge.labels
-    labels = trainer.judge.model.config.id2label
+    good, bad = trainer.scoring_model.labels
+    labels = trainer.scoring_model.model.config.id2label
     return {
-        **contracted(job, spec, outcome, len(outcome.prompts.train)),
+        **contract_keys(job, spec, outcome, len(outcome.prompts.train)),
         "rewards": _series(trainer, "reward"),
         "kl": _series(trainer, "kl"),
         "held_out_rewards": _series(trainer, "eval_reward") if outcome.prompts.held_out else None,
@@ -51,7 +51,7 @@ def build(job: Job, spec: PpoSpec, outcome: Outcome) -> dict[str, Any]:
             "notes": list(outcome.prompts.notes),
         },
         "used": {
-            **used(spec, outcome),
+            **effective_settings(spec, outcome),
             "prompts_a_step": plan.rows * plan.world,
             "optimizer_steps_a_step": trainer.args.num_ppo_epochs * trainer.args.num_mini_batches,
             "max_new_tokens": plan.generation["max_new_tokens"],

@@ -24,7 +24,7 @@ _ADAPTER: Final = "adapter_config.json"
 _BAD: Final = ("negative", "neg", "bad", "rejected", "unhelpful")
 
 
-class Judge:
+class RewardModel:
     """A reward model loaded on a device."""
 
     def __init__(
@@ -68,7 +68,9 @@ class Judge:
         return logits[:, good] if bad is None else logits[:, good] - logits[:, bad]
 
 
-def open_judge(wanted: RewardModelSpec, inputs: Mapping[str, str], workspace: Path, device: torch.device) -> Judge:
+def load_reward_model(
+    wanted: RewardModelSpec, inputs: Mapping[str, str], workspace: Path, device: torch.device
+) -> RewardModel:
     """Load the reward model of a spec."""
     local = inputs.get("reward_model.identifier")
     folder = None if local is None else unpacked_path(Path(local), workspace)
@@ -84,7 +86,7 @@ def open_judge(wanted: RewardModelSpec, inputs: Mapping[str, str], workspace: Pa
     if model.config.get_text_config().pad_token_id is None:
         # A decoder is scored at its last token that is not padding, so it must know the padding token.
         model.config.pad_token_id = model.config.get_text_config().pad_token_id = tokenizer.pad_token_id
-    return Judge(wanted, model, tokenizer, device)
+    return RewardModel(wanted, model, tokenizer, device)
 
 
 def labels_of(wanted: RewardModelSpec, labels: Mapping[int, str]) -> tuple[int, int | None]:

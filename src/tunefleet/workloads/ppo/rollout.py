@@ -35,7 +35,7 @@ class Rollout:
         return replace(self, ids=self.ids[rows], seen=self.seen[rows], answered=self.answered[rows], texts=[], ended=[])
 
 
-def filled(prompts: Sequence[Sequence[int]], padding: int, device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
+def pad_left(prompts: Sequence[Sequence[int]], padding: int, device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
     """Pad prompts on the left, as generation requires; returns tokens and attention mask."""
     width = max(len(ids) for ids in prompts)
     rows = [[padding] * (width - len(ids)) + list(ids) for ids in prompts]
@@ -43,21 +43,21 @@ def filled(prompts: Sequence[Sequence[int]], padding: int, device: torch.device)
     return torch.tensor(rows, device=device), torch.tensor(seen, device=device)
 
 
-def collected(
+def collect(
     prompts: torch.Tensor,
     seen: torch.Tensor,
-    drawn: Sequence[torch.Tensor],
+    sampled: Sequence[torch.Tensor],
     tokenizer: PreTrainedTokenizerBase,
     end_ids: Collection[int],
     stops: Sequence[str],
 ) -> Rollout:
     """Concatenate prompts and their answers."""
-    width = max(group.shape[1] for group in drawn)
+    width = max(group.shape[1] for group in sampled)
     padding = int(tokenizer.pad_token_id or 0)
-    wide = [torch.nn.functional.pad(group, (0, width - group.shape[1]), value=padding) for group in drawn]
+    wide = [torch.nn.functional.pad(group, (0, width - group.shape[1]), value=padding) for group in sampled]
     answers = torch.cat(wide)
     # Each row is cut at the width of its own group: the padding behind it may equal the end token.
-    limits = [group.shape[1] for group in drawn for _ in range(group.shape[0])]
+    limits = [group.shape[1] for group in sampled for _ in range(group.shape[0])]
     ends = [_end(row[:limit], tokenizer, end_ids, stops) for row, limit in zip(answers.tolist(), limits, strict=True)]
     lengths = torch.tensor([length for length, _, _ in ends], device=answers.device)
     answered = torch.arange(width, device=answers.device) < lengths.unsqueeze(1)

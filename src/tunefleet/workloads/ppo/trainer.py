@@ -27,13 +27,13 @@ from trl.models.utils import unwrap_model_for_generation
 from trl.trainer.utils import selective_log_softmax, use_adapter
 
 from tunefleet.workloads.ppo import advantage
-from tunefleet.workloads.ppo.advantage import Judged
+from tunefleet.workloads.ppo.advantage import RolloutValues
 from tunefleet.workloads.ppo.prompts import Prompt
-from tunefleet.workloads.ppo.reward_model import Judge
-from tunefleet.workloads.ppo.rollout import Rollout, collected, filled
+from tunefleet.workloads.ppo.reward_model import RewardModel
+from tunefleet.workloads.ppo.rollout import Rollout, collect, pad_left
 from tunefleet.workloads.ppo.setup import Plan
-from tunefleet.workloads.training.checkpoint_compression import left_alone, opened
-from tunefleet.workloads.training.exact_trainer import ExactTrainer, random_state_kept
+from tunefleet.workloads.training.checkpoint_compression import decompressed, files_kept
+from tunefleet.workloads.training.exact_trainer import ExactTrainer, preserve_random_state
 from tunefleet.workloads.training.model.lora import REFERENCE
 
 
@@ -44,15 +44,21 @@ class Trainer(ExactTrainer, PPOTrainer):
     control: Any
 
     def __init__(
-        self, plan: Plan, judge: Judge, prompts: Sequence[Prompt], held_out: Sequence[Prompt], **options: Any
+        self,
+        plan: Plan,
+        reward_model: RewardModel,
+        prompts: Sequence[Prompt],
+        held_out: Sequence[Prompt],
+        **options: Any,
     ) -> None:
         policy, tokenizer = options["model"], options["processing_class"]
         ends = policy.generation_config.eos_token_id
-        super().__init__(reward_model=judge.model, **options)
+        super().__init__(reward_model=reward_model.model, **options)
         # TRL removes the end tokens, but they belong in the config of the delivered model.
         policy.generation_config.eos_token_id = ends
         self._ends = {*(ends if isinstance(ends, list) else [ends]), tokenizer.eos_token_id} - {None}
-        self.plan, self.judge = plan, judge
+        # Not `reward_model`: TRL keeps the bare module under this name.
+        self.plan, self.scoring_model = plan, reward_model
         self._prompts, self._held_out = prompts, held_out
         self._sums: dict[str, float] = {}
         self._steps_summed = 0
@@ -90,7 +96,7 @@ class Trainer(ExactTrainer, PPOTrainer):
         while not self.control.should_training_stop:
             self._step()
         self.control = self.callback_handler.on_epoch_end(args, state, self.control)
-        self._obey()
+        self._handle_control()
         if args.load_best_model_at_end and state.best_model_checkpoint is not None:
             self._load_best_model()
         self.control = self.callback_handler.on_train_end(args, state, self.control)
@@ -100,7 +106,7 @@ class Trainer(ExactTrainer, PPOTrainer):
         args, state = self.args, self.state
         self.control = self.callback_handler.on_step_begin(args, state, self.control)
         rollout, known = self._roll_out([self._prompts[index] for index in self.plan.rows_of(state.global_step)])
-        figures = self._learn(rollout, known)
+        figures = self._train_on(rollout, known)
         self.lr_scheduler.step()
         before = math.floor(state.epoch or 0.0)
         state.global_step += 1
@@ -108,17 +114,17 @@ class Trainer(ExactTrainer, PPOTrainer):
         state.epoch = self.plan.epoch_after(state.global_step)
         state.num_input_tokens_seen += int(self._total(rollout.seen.sum()))
         self._add(figures)
-        self._keep(rollout, known)
-        self._watch_kl(figures["kl"])
+        self._keep_samples(rollout, known)
+        self._check_kl(figures["kl"])
         self.control = self.callback_handler.on_step_end(args, state, self.control)
-        self._obey()
+        self._handle_control()
         if math.floor(state.epoch) > before and not self.control.should_training_stop:
             self.control = self.callback_handler.on_epoch_end(args, state, self.control)
-            self._obey()
+            self._handle_control()
         if args.torch_empty_cache_steps:
             torch.cuda.empty_cache() if torch.cuda.is_available() else None
 
-    def _obey(self) -> None:
+    def _handle_control(self) -> None:
         """Log, evaluate and save if a callback requests it, in the order of Transformers."""
         if self.control.should_log and self._steps_summed:
             self.log(self._averages())
@@ -134,42 +140,42 @@ class Trainer(ExactTrainer, PPOTrainer):
     # Answers
 
     @torch.no_grad()
-    def _roll_out(self, prompts: Sequence[Prompt]) -> tuple[Rollout, Judged]:
+    def _roll_out(self, prompts: Sequence[Prompt]) -> tuple[Rollout, RolloutValues]:
         """Sample an answer to each prompt and score it."""
         tokenizer, rows = self.processing_class, self.plan.forward_rows
-        ids, seen = filled([prompt.ids for prompt in prompts], tokenizer.pad_token_id, self.accelerator.device)
+        ids, seen = pad_left([prompt.ids for prompt in prompts], tokenizer.pad_token_id, self.accelerator.device)
         tokens = {"pad_token_id": tokenizer.pad_token_id, "eos_token_id": sorted(self._ends) or None}
         config = GenerationConfig(**self.plan.generation, **tokens)
         # `generate` needs the tokenizer to find stop strings.
         reads = {"tokenizer": tokenizer} if self.plan.stops else {}
-        drawn = []
+        sampled = []
         with unwrap_model_for_generation(self.model, self.accelerator) as unwrapped, self.accelerator.autocast():
             for start in range(0, len(prompts), rows):
                 group = slice(start, start + rows)
                 made = unwrapped.policy.generate(
                     input_ids=ids[group], attention_mask=seen[group], generation_config=config, **reads
                 )
-                drawn.append(made[:, ids.shape[1] :])
-        rollout = collected(ids, seen, drawn, tokenizer, self._ends, self.plan.stops)
+                sampled.append(made[:, ids.shape[1] :])
+        rollout = collect(ids, seen, sampled, tokenizer, self._ends, self.plan.stops)
         texts = [prompt.text + answer for prompt, answer in zip(prompts, rollout.texts, strict=True)]
-        scores = self.judge.scores(texts, rows)
-        return rollout, self._judged(rollout, scores)
+        scores = self.scoring_model.scores(texts, rows)
+        return rollout, self._rollout_values(rollout, scores)
 
-    def _judged(self, rollout: Rollout, scores: torch.Tensor) -> Judged:
+    def _rollout_values(self, rollout: Rollout, scores: torch.Tensor) -> RolloutValues:
         logprobs, reference, values = [], [], []
         for start in range(0, len(rollout.ids), self.plan.forward_rows):
             part = rollout.part(slice(start, start + self.plan.forward_rows))
-            now, expected = self._seen(self.accelerator.unwrap_model(self.model), part)
+            now, expected = self._forward_pass(self.accelerator.unwrap_model(self.model), part)
             logprobs.append(now)
             values.append(expected)
-            with self._held_to() as model:
+            with self._reference_model() as model:
                 reference.append(self._logprobs(model, part))
-        return advantage.judged(
+        return advantage.rollout_values(
             self.args, rollout.answered, torch.cat(logprobs), torch.cat(reference), torch.cat(values), scores
         )
 
     @contextmanager
-    def _held_to(self) -> Iterator[nn.Module]:
+    def _reference_model(self) -> Iterator[nn.Module]:
         """Yield the reference model: a copy, or the policy with the reference adapter or without adapter."""
         if self.ref_model is not None:
             yield self.ref_model
@@ -177,7 +183,7 @@ class Trainer(ExactTrainer, PPOTrainer):
         with use_adapter(self._policy, REFERENCE if REFERENCE in self._policy.peft_config else None):
             yield self._policy
 
-    def _seen(self, model: nn.Module, part: Rollout) -> tuple[torch.Tensor, torch.Tensor]:
+    def _forward_pass(self, model: nn.Module, part: Rollout) -> tuple[torch.Tensor, torch.Tensor]:
         """Return log-probabilities and values of the answer tokens."""
         with self.accelerator.autocast():
             output, values = model(**_inputs(part))
@@ -192,7 +198,7 @@ class Trainer(ExactTrainer, PPOTrainer):
 
     # Learning
 
-    def _learn(self, rollout: Rollout, known: Judged) -> dict[str, float]:
+    def _train_on(self, rollout: Rollout, known: RolloutValues) -> dict[str, float]:
         """Make several passes over a batch, with one optimizer step per mini-batch."""
         sums: dict[str, torch.Tensor] = {}
         norms, count = [], len(rollout.ids)
@@ -215,12 +221,12 @@ class Trainer(ExactTrainer, PPOTrainer):
             "grad_norm": float(np.mean(norms)),
         }
 
-    def _optimize(self, rollout: Rollout, known: Judged, rows: Any, sums: dict[str, torch.Tensor]) -> float:
+    def _optimize(self, rollout: Rollout, known: RolloutValues, rows: Any, sums: dict[str, torch.Tensor]) -> float:
         tokens = rollout.answered[rows].sum()
         for start in range(0, len(rows), self.plan.forward_rows):
             some = rows[start : start + self.plan.forward_rows]
             part = rollout.part(some)
-            logprobs, values = self._seen(self.model, part)
+            logprobs, values = self._forward_pass(self.model, part)
             total, metrics = advantage.loss(self.args, known, some, part.answered, logprobs, values)
             # Divided by the tokens of the mini-batch: gradients of its forward passes add up to the mean.
             self.accelerator.backward(total / tokens)
@@ -252,7 +258,7 @@ class Trainer(ExactTrainer, PPOTrainer):
         self._sums, self._steps_summed = {}, 0
         return {**means, "learning_rate": self._get_learning_rate(), "episode": self.state.episode}
 
-    def _keep(self, rollout: Rollout, known: Judged) -> None:
+    def _keep_samples(self, rollout: Rollout, known: RolloutValues) -> None:
         prompts = self.plan.rows_of(self.state.global_step - 1)
         kept = zip(prompts, rollout.texts, known.scores.tolist(), strict=True)
         self.last = [
@@ -260,7 +266,7 @@ class Trainer(ExactTrainer, PPOTrainer):
             for index, answer, score in list(kept)[: self.plan.samples]
         ]
 
-    def _watch_kl(self, kl: float) -> None:
+    def _check_kl(self, kl: float) -> None:
         limit = self.plan.kl_limit
         if limit is not None and kl > limit:
             self.kl_stop = kl
@@ -269,7 +275,7 @@ class Trainer(ExactTrainer, PPOTrainer):
     def evaluate(self, *args: Any, **kwargs: Any) -> dict[str, float]:
         """Answer the eval prompts, and log reward and KL divergence; does not affect training."""
         del args, kwargs
-        with random_state_kept():
+        with preserve_random_state():
             rewards, divergences = [], []
             for start in range(0, len(self._held_out), self.plan.rows):
                 _, known = self._roll_out(self._held_out[start : start + self.plan.rows])
@@ -360,9 +366,9 @@ def load_best(trainer: Any) -> None:
     if trainer._writer is not None:
         trainer._writer.wait()  # the best checkpoint may be the last one, which is still being written
     best = Path(str(trainer.state.best_model_checkpoint))
-    with left_alone():
+    with files_kept():
         trainer.accelerator.wait_for_everyone()
-        folder = opened(best, best.parent.parent / "inputs")
+        folder = decompressed(best, best.parent.parent / "inputs")
         trainer.best_missing = not (folder / VALUE_FILE).exists()
         if not trainer.best_missing:
             load_policy(trainer, folder)

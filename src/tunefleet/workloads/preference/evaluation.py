@@ -12,24 +12,24 @@ from typing import Any
 import torch
 from torch import nn
 
-from tunefleet.workloads.training.exact_trainer import ExactTrainer, random_state_kept
+from tunefleet.workloads.training.exact_trainer import ExactTrainer, preserve_random_state
 
 
-class HeldOut(ExactTrainer):
+class ExactEvalTrainer(ExactTrainer):
     """A mixin that comes before one of TRL's trainers, which collect their metrics in `_metrics`."""
 
-    sequences_a_row = 1
+    sequences_per_row = 1
     """Number of sequences in a batch per row."""
     _batch_rows: list[int]
     _metrics: Mapping[str, Any]
 
-    def measure_held_out(self, names: Mapping[str, str]) -> dict[str, float]:
+    def evaluate_rows(self, names: Mapping[str, str]) -> dict[str, float]:
         """Compute the metrics of the eval rows; calls no callbacks and restores the random state.
 
         Args:
             names: Metric name → TRL's name; metrics that TRL does not report are left out.
         """
-        with random_state_kept():
+        with preserve_random_state():
             output = self.evaluation_loop(self.get_eval_dataloader(), "eval rows", prediction_loss_only=True)
         found = self._metrics["eval"]
         measured = {name: found[theirs][0] for name, theirs in names.items() if found.get(theirs)}
@@ -49,7 +49,7 @@ class HeldOut(ExactTrainer):
         self, model: nn.Module, inputs: dict[str, Any], prediction_loss_only: bool, ignore_keys: list[str] | None = None
     ) -> Any:
         """Record the number of rows in the batch."""
-        self._batch_rows.append(_rows(inputs) // self.sequences_a_row)
+        self._batch_rows.append(_rows(inputs) // self.sequences_per_row)
         return super().prediction_step(model, inputs, prediction_loss_only, ignore_keys)
 
     def training_step(self, *args: Any, **kwargs: Any) -> torch.Tensor:

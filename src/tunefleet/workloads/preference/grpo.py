@@ -22,11 +22,11 @@ from tunefleet.workloads.data.readers import Rows
 from tunefleet.workloads.data.sources import Found
 from tunefleet.workloads.data.tokenization import Encoder
 from tunefleet.workloads.distributed import ranks
-from tunefleet.workloads.ppo.reward_model import Judge, open_judge
+from tunefleet.workloads.ppo.reward_model import RewardModel, load_reward_model
 from tunefleet.workloads.preference import preference_rows
-from tunefleet.workloads.preference.evaluation import HeldOut
-from tunefleet.workloads.preference.method import Material, Method, Parts, SpecT, some_left
-from tunefleet.workloads.preference.reward_functions import Answered, Rule, by_rule
+from tunefleet.workloads.preference.evaluation import ExactEvalTrainer
+from tunefleet.workloads.preference.method import Method, Parts, SpecT, TrainingData, require_rows
+from tunefleet.workloads.preference.reward_functions import Completions, Rule, by_rule
 from tunefleet.workloads.preference.tokenization import Counts
 
 Scored = Callable[..., list[float]]
@@ -54,24 +54,24 @@ class GroupMethod(Method[SpecT]):
         beta = float(getattr(self.spec.training, "beta", 0.0))
         return Load(1, reference=beta > 0 and self.spec.adapter is None)
 
-    def material(self, found: Found, encoder: Encoder, max_length: int) -> Material:
+    def tokenize(self, found: Found, encoder: Encoder, max_length: int) -> TrainingData:
         """Keep the prompts that are not too long; the trainer tokenizes them."""
         counts = Counts()
         shape = self.shape(found.train, found.origin, Notes())
         train = self._prompts(found.train, shape, encoder, max_length, counts)
-        some_left(counts, found.origin, max_length)
-        self._fill_a_step(len(train), found.origin)
+        require_rows(counts, found.origin, max_length)
+        self._require_full_step(len(train), found.origin)
         held_out = None
         if found.held_out is not None:
             others = Counts()
             other = self.shape(found.held_out, found.held_out_origin, shape.notes)
             held_out = self._prompts(found.held_out, other, encoder, max_length, others)
-            some_left(others, found.held_out_origin, max_length)
+            require_rows(others, found.held_out_origin, max_length)
         # A sequence is a prompt with its answer.
         longest = max_length + self._wanted.generation.max_new_tokens
-        return Material(train, held_out, counts, found.origin, longest, shape.notes.sentences)
+        return TrainingData(train, held_out, counts, found.origin, longest, shape.notes.sentences)
 
-    def _fill_a_step(self, prompts: int, origin: str) -> None:
+    def _require_full_step(self, prompts: int, origin: str) -> None:
         """Refuse fewer prompts than a step needs: the trainer only makes full steps."""
         training = self._wanted.training
         answers = training.batch_size * training.gradient_accumulation_steps * ranks.count()
@@ -89,7 +89,7 @@ class GroupMethod(Method[SpecT]):
 
     def _prompts(self, read: Rows, shape: Shape, encoder: Encoder, limit: int, counts: Counts) -> datasets.Dataset:
         kept: list[dict[str, Any]] = []
-        for row in preference_rows.asked(read, shape):
+        for row in preference_rows.prompts(read, shape):
             length = len(encoder.ask(row.prompt, None, row.place)[1])
             if length > limit:
                 counts.dropped += 1
@@ -143,16 +143,16 @@ class GroupMethod(Method[SpecT]):
         if self._wanted.reward_model is not None:
             # The trainer, which would know its device, does not exist yet.
             device = self._device(parts)
-            judge = open_judge(self._wanted.reward_model, self.launch.job.inputs, self.launch.workspace, device)
-            found.append(_by_model(judge, self._wanted.training.batch_size, parts.tokenizer))
+            model = load_reward_model(self._wanted.reward_model, self.launch.job.inputs, self.launch.workspace, device)
+            found.append(_by_model(model, self._wanted.training.batch_size, parts.tokenizer))
         return found
 
     def _device(self, parts: Parts) -> torch.device:
-        kind = parts.around.machine.device
+        kind = parts.hardware_setup.machine.device
         return torch.device("cuda", torch.cuda.current_device()) if kind == "cuda" else torch.device(kind)
 
 
-class _Drawing(HeldOut):
+class _SamplingTrainer(ExactEvalTrainer):
     def _tokenize_prompts(self, prompts: list[Any]) -> Any:
         if isinstance(prompts[0], str):
             return PromptTokenizer(self.processing_class).prompts(prompts, rendered=False), None, {}
@@ -164,18 +164,18 @@ class _Drawing(HeldOut):
             return super()._generate(*args, **kwargs)
 
 
-class _Grpo(_Drawing, GRPOTrainer):
+class _Grpo(_SamplingTrainer, GRPOTrainer):
     pass
 
 
-class _Rloo(_Drawing, RLOOTrainer):
+class _Rloo(_SamplingTrainer, RLOOTrainer):
     pass
 
 
 class GrpoMethod(GroupMethod[GrpoSpec]):
     """Group relative policy optimization (Shao et al. 2024, arXiv 2402.03300)."""
 
-    def trainer(self, parts: Parts) -> HeldOut:
+    def trainer(self, parts: Parts) -> ExactEvalTrainer:
         """Build TRL's trainer."""
         training = self.spec.training
         args = GRPOConfig(
@@ -191,7 +191,7 @@ class GrpoMethod(GroupMethod[GrpoSpec]):
 class RlooMethod(GroupMethod[RlooSpec]):
     """REINFORCE leave-one-out (Ahmadian et al. 2024, arXiv 2402.14740)."""
 
-    def trainer(self, parts: Parts) -> HeldOut:
+    def trainer(self, parts: Parts) -> ExactEvalTrainer:
         """Build TRL's trainer."""
         training = self.spec.training
         args = RLOOConfig(
@@ -203,13 +203,13 @@ class RlooMethod(GroupMethod[RlooSpec]):
 def _named(name: str, rule: Rule) -> Scored:
     def score(*, prompts: list[Content], completions: list[Any], completion_ids: Any, **columns: Any) -> list[float]:
         references: Sequence[str | None] = columns.get(_REFERENCE) or [None] * len(prompts)
-        return rule(Answered(prompts, [_text(one) for one in completions], references, completion_ids))
+        return rule(Completions(prompts, [_text(one) for one in completions], references, completion_ids))
 
     score.__name__ = name
     return score
 
 
-def _by_model(judge: Judge, batch: int, tokenizer: PreTrainedTokenizerBase) -> Scored:
+def _by_model(model: RewardModel, batch: int, tokenizer: PreTrainedTokenizerBase) -> Scored:
     def text(prompt: Content, completion: Any) -> str:
         if isinstance(prompt, str):
             return prompt + _text(completion)
@@ -219,7 +219,7 @@ def _by_model(judge: Judge, batch: int, tokenizer: PreTrainedTokenizerBase) -> S
     def reward_model(*, prompts: list[Content], completions: list[Any], **columns: Any) -> list[float]:
         del columns
         texts = [text(prompt, completion) for prompt, completion in zip(prompts, completions, strict=True)]
-        scores: list[float] = judge.scores(texts, batch).tolist()
+        scores: list[float] = model.scores(texts, batch).tolist()
         return scores
 
     return reward_model

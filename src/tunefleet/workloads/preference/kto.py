@@ -16,13 +16,20 @@ from tunefleet.spec import KtoSpec
 from tunefleet.workloads.data.sources import Found
 from tunefleet.workloads.data.tokenization import Encoder
 from tunefleet.workloads.preference import preference_rows
-from tunefleet.workloads.preference.evaluation import HeldOut
-from tunefleet.workloads.preference.method import Material, Method, Parts, reference_of, some_left, where_others_find_it
+from tunefleet.workloads.preference.evaluation import ExactEvalTrainer
+from tunefleet.workloads.preference.method import (
+    Method,
+    Parts,
+    TrainingData,
+    load_reference_model,
+    require_rows,
+    share_rows_on_disk,
+)
 from tunefleet.workloads.preference.tokenization import Exchange, Exchanges, Limits
 from tunefleet.workloads.training.label_scores import score_labels_only
 
 
-class _Kto(HeldOut, KTOTrainer):
+class _Kto(ExactEvalTrainer, KTOTrainer):
     def __init__(self, **options: Any) -> None:
         super().__init__(**options)
         for model in (self.model, self.ref_model):
@@ -49,26 +56,26 @@ class KtoMethod(Method[KtoSpec]):
         early = self.spec.training.precompute_ref_log_probs
         return Load(2, reference=self.spec.adapter is None and not early)
 
-    def material(self, found: Found, encoder: Encoder, max_length: int) -> Material:
+    def tokenize(self, found: Found, encoder: Encoder, max_length: int) -> TrainingData:
         """Tokenize prompts and answers, shuffled with the seed so that batches mix both labels."""
         training = self.spec.training
         shape = self.shape(found.train, found.origin, Notes())
         exchanges = Exchanges(encoder, shape.notes)
         limits = Limits(max_length, training.max_prompt_length)
-        train = self._tokens(preference_rows.judged(found.train, shape), exchanges, limits, found.origin)
-        some_left(limits.counts, found.origin, max_length)
+        train = self._tokens(preference_rows.labelled_answers(found.train, shape), exchanges, limits, found.origin)
+        require_rows(limits.counts, found.origin, max_length)
         self._report_balance(train)
         held_out = None
         if found.held_out is not None:
             others = Limits(max_length, training.max_prompt_length)
-            read = preference_rows.judged(
+            read = preference_rows.labelled_answers(
                 found.held_out, self.shape(found.held_out, found.held_out_origin, shape.notes)
             )
             held_out = self._tokens(read, exchanges, others, found.held_out_origin)
-            some_left(others.counts, found.held_out_origin, max_length)
-        return Material(train, held_out, limits.counts, found.origin, max_length, shape.notes.sentences)
+            require_rows(others.counts, found.held_out_origin, max_length)
+        return TrainingData(train, held_out, limits.counts, found.origin, max_length, shape.notes.sentences)
 
-    def trainer(self, parts: Parts) -> HeldOut:
+    def trainer(self, parts: Parts) -> ExactEvalTrainer:
         """Build TRL's trainer."""
         training = self.spec.training
         early = training.precompute_ref_log_probs
@@ -81,11 +88,11 @@ class KtoMethod(Method[KtoSpec]):
             max_length=None,
             precompute_ref_log_probs=early,
         )
-        common = where_others_find_it(self.launch, parts.common, wanted=early)
-        return _Kto(args=args, ref_model=None if early else reference_of(self.launch, parts), **common)
+        common = share_rows_on_disk(self.launch, parts.common, wanted=early)
+        return _Kto(args=args, ref_model=None if early else load_reference_model(self.launch, parts), **common)
 
     def _tokens(
-        self, answers: Iterable[preference_rows.Judged], exchanges: Exchanges, limits: Limits, origin: str
+        self, answers: Iterable[preference_rows.LabelledAnswer], exchanges: Exchanges, limits: Limits, origin: str
     ) -> datasets.Dataset:
         judged = list(answers)
         order = np.random.default_rng(self.spec.training.seed).permutation(len(judged)).tolist()

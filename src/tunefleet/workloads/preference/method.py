@@ -22,7 +22,7 @@ from tunefleet.workloads.data.readers import Rows
 from tunefleet.workloads.data.sources import Found
 from tunefleet.workloads.data.tokenization import Encoder
 from tunefleet.workloads.distributed import ranks
-from tunefleet.workloads.preference.evaluation import HeldOut
+from tunefleet.workloads.preference.evaluation import ExactEvalTrainer
 from tunefleet.workloads.preference.preference_rows import RowKind, recognized
 from tunefleet.workloads.preference.tokenization import Counts
 from tunefleet.workloads.training.arguments import common_arguments
@@ -31,7 +31,7 @@ from tunefleet.workloads.training.exact_trainer import ContinueTokenCount
 from tunefleet.workloads.training.launch import Launch
 from tunefleet.workloads.training.model import assembly
 from tunefleet.workloads.training.model.hardware import allow_sharding_on_cpu
-from tunefleet.workloads.training.setup import Surroundings, setting_of, settle
+from tunefleet.workloads.training.setup import HardwareSetup, arguments_context, enable_async_checkpoints
 
 SpecT = TypeVar("SpecT", bound=AlignmentTaskSpec)
 # Metrics of losses on pairs: how often the chosen answer is preferred, and by which reward margin.
@@ -39,7 +39,7 @@ MARGINS: Final = {"accuracy": "rewards/accuracies", "margin": "rewards/margins"}
 
 
 @dataclass(frozen=True, slots=True)
-class Material:
+class TrainingData:
     """The tokenized train and eval rows of a run."""
 
     train: datasets.Dataset
@@ -59,9 +59,9 @@ class Parts:
     peft_config: Any
     arguments: dict[str, Any]
     callbacks: list[TrainerCallback]
-    material: Material
+    tokenize: TrainingData
     tokenizer: PreTrainedTokenizerBase
-    around: Surroundings
+    hardware_setup: HardwareSetup
     base: assembly.Base
 
     @property
@@ -69,8 +69,8 @@ class Parts:
         """The arguments of every TRL trainer besides `args`."""
         return {
             "model": self.model,
-            "train_dataset": self.material.train,
-            "eval_dataset": self.material.held_out,
+            "train_dataset": self.tokenize.train,
+            "eval_dataset": self.tokenize.held_out,
             "processing_class": self.tokenizer,
             "peft_config": self.peft_config,
             "callbacks": self.callbacks,
@@ -115,7 +115,7 @@ class Method(ABC, Generic[SpecT]):
         return recognized(self.row_kind, data.columns, first, origin)
 
     @abstractmethod
-    def material(self, found: Found, encoder: Encoder, max_length: int) -> Material:
+    def tokenize(self, found: Found, encoder: Encoder, max_length: int) -> TrainingData:
         """Tokenize the rows.
 
         Raises:
@@ -123,7 +123,7 @@ class Method(ABC, Generic[SpecT]):
         """
 
     @abstractmethod
-    def trainer(self, parts: Parts) -> HeldOut:
+    def trainer(self, parts: Parts) -> ExactEvalTrainer:
         """Build the trainer.
 
         Raises:
@@ -132,8 +132,12 @@ class Method(ABC, Generic[SpecT]):
         """
 
     def build(
-        self, base: assembly.Base, tokenizer: PreTrainedTokenizerBase, material: Material, around: Surroundings
-    ) -> HeldOut:
+        self,
+        base: assembly.Base,
+        tokenizer: PreTrainedTokenizerBase,
+        training_data: TrainingData,
+        hardware_setup: HardwareSetup,
+    ) -> ExactEvalTrainer:
         """Load the model and build the trainer of the launch.
 
         Raises:
@@ -143,20 +147,20 @@ class Method(ABC, Generic[SpecT]):
         launch, spec = self.launch, self.spec
         set_seed(spec.training.seed)
         # Before the model is loaded: creating the arguments registers DeepSpeed or FSDP, which loading depends on.
-        arguments = common_arguments(spec, setting_of(launch, around.machine, around.kernels))
+        arguments = common_arguments(spec, arguments_context(launch, hardware_setup.machine, hardware_setup.kernels))
         spread = launch.parallelism == "device_map"
-        model, lora = assembly.load_base(spec, base, around.kernels, spread=spread, scores=self.scores)
+        model, lora = assembly.load_base(spec, base, hardware_setup.kernels, spread=spread, scores=self.scores)
         if launch.parallelism == "fsdp":
             allow_sharding_on_cpu()
         count = ContinueTokenCount()
         callbacks = [count, *common_callbacks(launch)]
-        trainer = self.trainer(Parts(model, lora, arguments, callbacks, material, tokenizer, around, base))
+        trainer = self.trainer(Parts(model, lora, arguments, callbacks, training_data, tokenizer, hardware_setup, base))
         count.trainer = trainer
-        settle(launch, trainer)
+        enable_async_checkpoints(launch, trainer)
         return trainer
 
 
-def some_left(counts: Counts, origin: str, max_length: int) -> None:
+def require_rows(counts: Counts, origin: str, max_length: int) -> None:
     """Raise `DataError` if no row is left."""
     if counts.rows == 0:
         raise DataError(
@@ -169,13 +173,13 @@ def some_left(counts: Counts, origin: str, max_length: int) -> None:
 FOLDER = "reference"
 
 
-def reference_of(launch: Launch[SpecT], parts: Parts) -> Any:
+def load_reference_model(launch: Launch[SpecT], parts: Parts) -> Any:
     """Load the reference model; None with an adapter, which TRL disables to get the reference."""
     spread = launch.parallelism == "device_map"
-    return assembly.load_reference(launch.spec, parts.base, parts.around.kernels, spread=spread)
+    return assembly.load_reference(launch.spec, parts.base, parts.hardware_setup.kernels, spread=spread)
 
 
-def where_others_find_it(launch: Launch[SpecT], common: dict[str, Any], *, wanted: bool) -> dict[str, Any]:
+def share_rows_on_disk(launch: Launch[SpecT], common: dict[str, Any], *, wanted: bool) -> dict[str, Any]:
     """Save the rows to disk if reference log-probabilities are precomputed; every rank reads them from there."""
     if not wanted:
         return common

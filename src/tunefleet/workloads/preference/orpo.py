@@ -18,7 +18,7 @@ from torch.nn import functional
 from transformers import TrainingArguments
 from trl.trainer.dpo_trainer import DataCollatorForPreference
 
-from tunefleet.workloads.preference.evaluation import HeldOut
+from tunefleet.workloads.preference.evaluation import ExactEvalTrainer
 from tunefleet.workloads.training.exact_trainer import ExactTrainer
 
 
@@ -34,7 +34,7 @@ def _log1mexp(x: torch.Tensor) -> torch.Tensor:
     return torch.where(x > -math.log(2), torch.log(-torch.expm1(x)), torch.log1p(-torch.exp(x)))
 
 
-class _Odds(ExactTrainer):
+class _OrpoLoss(ExactTrainer):
     # The loss is a mean over the rows of one batch, so the Trainer must divide it by the accumulation steps.
     loss_is_scaled_for_ga = False
     _metrics: Mapping[str, Any]
@@ -116,7 +116,7 @@ class _Odds(ExactTrainer):
             self._metrics[mode][name].append(gather(value).mean().item())
 
 
-class OddsTrainer(HeldOut, _Odds):
+class OrpoTrainer(ExactEvalTrainer, _OrpoLoss):
     """ORPO trainer with exact eval metrics."""
 
-    sequences_a_row = 2
+    sequences_per_row = 2

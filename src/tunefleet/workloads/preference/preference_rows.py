@@ -27,7 +27,7 @@ class Pair:
 
 
 @dataclass(frozen=True, slots=True)
-class Judged:
+class LabelledAnswer:
     """An answer to a prompt, and whether it is desirable."""
 
     prompt: Content
@@ -38,7 +38,7 @@ class Judged:
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class PromptRow:
     """A prompt, and its reference answer if there is one."""
 
     prompt: Content
@@ -57,7 +57,7 @@ def pairs(rows: Rows, shape: Shape) -> Iterator[Pair]:
         yield Pair(prompt, answers[0], answers[1], tools, place)
 
 
-def judged(rows: Rows, shape: Shape) -> Iterator[Judged]:
+def labelled_answers(rows: Rows, shape: Shape) -> Iterator[LabelledAnswer]:
     """Read rows as labelled answers; a pair counts as two.
 
     Raises:
@@ -66,13 +66,13 @@ def judged(rows: Rows, shape: Shape) -> Iterator[Judged]:
     for parts, place in shape.parts(numbered(rows)):
         prompt, answers, tools = _contents(parts, shape.separator, place)
         if parts.good is None:
-            yield Judged(prompt, answers[0], good=True, tools=tools, place=place)
-            yield Judged(prompt, answers[1], good=False, tools=tools, place=place)
+            yield LabelledAnswer(prompt, answers[0], good=True, tools=tools, place=place)
+            yield LabelledAnswer(prompt, answers[1], good=False, tools=tools, place=place)
         else:
-            yield Judged(prompt, answers[0], parts.good, tools, place)
+            yield LabelledAnswer(prompt, answers[0], parts.good, tools, place)
 
 
-def asked(rows: Rows, shape: Shape) -> Iterator[Asked]:
+def prompts(rows: Rows, shape: Shape) -> Iterator[PromptRow]:
     """Read rows as prompts.
 
     Raises:
@@ -90,7 +90,7 @@ def asked(rows: Rows, shape: Shape) -> Iterator[Asked]:
         if parts.tools:
             shape.notes.add("Column 'tools' is not used: these prompts are rendered without tools", place.row)
         reference = parts.answer[0]["content"] if parts.answer else None
-        yield Asked(prompt_of(parts, shape.separator), reference, place)
+        yield PromptRow(prompt_of(parts, shape.separator), reference, place)
 
 
 def recognized(kind: RowKind, columns: tuple[Any, ...], first: Mapping[str, Any], origin: str) -> Recognized:

@@ -29,7 +29,7 @@ _NAMED: Final = re.compile(r"\bA:\s*([^\n]+)")
 
 
 @dataclass(frozen=True, slots=True)
-class Answered:
+class Completions:
     """Answers to be rewarded, with their prompts, references and tokens."""
 
     prompts: Sequence[Content]
@@ -39,7 +39,7 @@ class Answered:
 
 
 # Returns a reward for each answer.
-Rule = Callable[[Answered], list[float]]
+Rule = Callable[[Completions], list[float]]
 
 
 def final_answer(text: str, pattern: re.Pattern[str] | None = None) -> str | None:
@@ -75,7 +75,7 @@ def by_rule(wanted: Reward) -> Rule:
     rule = _rule(wanted)
     name = f"function {wanted.function}" if isinstance(wanted, FunctionReward) else wanted.type
 
-    def finite(given: Answered) -> list[float]:
+    def finite(given: Completions) -> list[float]:
         rewards = rule(given)
         for reward, answer in zip(rewards, given.answers, strict=True):
             if not math.isfinite(reward):
@@ -138,7 +138,7 @@ def _called(name: str) -> Rule:
             hint="Its module must be installed on the worker, or be in a folder of its PYTHONPATH.",
         ) from error
 
-    def reward(given: Answered) -> list[float]:
+    def reward(given: Completions) -> list[float]:
         try:
             found = function(
                 prompts=list(given.prompts), completions=list(given.answers), references=list(given.references)

@@ -25,7 +25,7 @@ _BITSANDBYTES = {"adamw_8bit", "paged_adamw_32bit", "paged_adamw_8bit"}
 
 
 @dataclass(frozen=True, slots=True)
-class Setting:
+class ArgumentsContext:
     """Everything besides the spec that training arguments depend on."""
 
     hardware: Hardware
@@ -37,7 +37,7 @@ class Setting:
     deepspeed: Mapping[str, Any] | None = None
 
 
-def common_arguments(spec: ModelTrainingSpec, setting: Setting) -> dict[str, Any]:
+def common_arguments(spec: ModelTrainingSpec, setting: ArgumentsContext) -> dict[str, Any]:
     """Return the arguments common to every `TrainingArguments` class."""
     training, hardware, kernels = spec.training, setting.hardware, setting.kernels
     _check_installed(spec)
@@ -121,7 +121,7 @@ def name_project(project: str) -> None:
     os.environ["WANDB_PROJECT"] = os.environ["MLFLOW_EXPERIMENT_NAME"] = project
 
 
-def supervised_arguments(spec: TrainingTaskSpec, setting: Setting) -> SFTConfig:
+def supervised_arguments(spec: TrainingTaskSpec, setting: ArgumentsContext) -> SFTConfig:
     """Build the arguments of TRL's SFT trainer."""
     training, kernels = spec.training, setting.kernels
     return SFTConfig(

@@ -80,7 +80,7 @@ def copied(state: Any, copies: dict[Any, torch.Tensor] | None = None) -> Any:
     return copy.deepcopy(state)
 
 
-def weights_of(model: nn.Module, *, adapter: bool) -> dict[str, Any]:
+def checkpoint_weights(model: nn.Module, *, adapter: bool) -> dict[str, Any]:
     """Return the weights of a checkpoint: all, or only those of the adapter."""
     state: dict[str, Any] = model.state_dict()
     if not adapter:

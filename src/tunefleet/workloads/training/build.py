@@ -25,10 +25,10 @@ from tunefleet.workloads.training.exact_trainer import ContinueTokenCount, StopW
 from tunefleet.workloads.training.launch import Supervised
 from tunefleet.workloads.training.model import assembly, hardware
 from tunefleet.workloads.training.model.hardware import allow_sharding_on_cpu
-from tunefleet.workloads.training.rows.dataset import Material, place_of
+from tunefleet.workloads.training.rows.dataset import TrainingData, stream_position
 from tunefleet.workloads.training.rows.streaming import SampleStream
 from tunefleet.workloads.training.samples import Answer
-from tunefleet.workloads.training.setup import setting_of, settle
+from tunefleet.workloads.training.setup import arguments_context, enable_async_checkpoints
 from tunefleet.workloads.training.trainer import StreamEpoch, Trainer
 
 # PyTorch's `ignore_index`: a label that does not contribute to the loss.
@@ -39,7 +39,7 @@ def build_trainer(
     launch: Supervised,
     base: assembly.Base,
     tokenizer: PreTrainedTokenizerBase,
-    material: Material,
+    training_data: TrainingData,
     machine: hardware.Hardware,
     kernels: hardware.Kernels,
 ) -> Trainer:
@@ -47,31 +47,31 @@ def build_trainer(
     spec = launch.spec
     set_seed(spec.training.seed)
     count = ContinueTokenCount()
-    held_out = material.held_out
+    held_out = training_data.held_out
     # Before the model is loaded: creating the arguments registers DeepSpeed or FSDP, which loading depends on.
-    args = supervised_arguments(spec, setting_of(launch, machine, kernels))
+    args = supervised_arguments(spec, arguments_context(launch, machine, kernels))
     loaded, lora = assembly.load_base(spec, base, kernels, spread=launch.parallelism == "device_map")
     if launch.parallelism == "fsdp":
         allow_sharding_on_cpu()
     trainer = Trainer(
         model=loaded,
         args=args,
-        train_dataset=material.dataset,
+        train_dataset=training_data.dataset,
         # Sorted by length, batches need less padding; the eval loss is a mean over tokens, so it stays the same.
         eval_dataset=None if held_out is None else _pad_to_batches(_sorted_by_length(held_out.dataset), args),
         processing_class=tokenizer,
         peft_config=lora,
-        callbacks=[count, *_callbacks(launch, material)],
+        callbacks=[count, *_callbacks(launch, training_data)],
     )
     count.trainer = trainer
-    settle(launch, trainer)
-    if material.stream is not None:
-        _open_stream(launch, trainer, material.stream)
+    enable_async_checkpoints(launch, trainer)
+    if training_data.stream is not None:
+        _open_stream(launch, trainer, training_data.stream)
     return trainer
 
 
-def _callbacks(launch: Supervised, material: Material) -> list[TrainerCallback]:
-    callbacks: list[TrainerCallback] = [StreamEpoch()] if material.stream is not None else []
+def _callbacks(launch: Supervised, training_data: TrainingData) -> list[TrainerCallback]:
+    callbacks: list[TrainerCallback] = [StreamEpoch()] if training_data.stream is not None else []
     callbacks += common_callbacks(launch)
     stopping = launch.spec.training.early_stopping
     if stopping is not None:
@@ -103,13 +103,13 @@ def ask(
     trainer: Trainer,
     count: int,
     max_new_tokens: int,
-) -> list[samples.Question]:
+) -> list[samples.EvalPrompt]:
     """Choose eval prompts whose length leaves `max_new_tokens` of the context."""
     if not count or held_out is None:
         return []
     context = getattr(trainer.model.config.get_text_config(), "max_position_embeddings", None)
     room = (context or launch.spec.training.max_seq_length) - max_new_tokens
-    questions, skipped = samples.choose_questions(held_out, encoder, count, room)
+    questions, skipped = samples.choose_prompts(held_out, encoder, count, room)
     if skipped:
         text = f"{skipped} eval prompts are skipped: empty, or too long for {max_new_tokens} new tokens."
         launch.journal.event("evaluation.skipped", text, "warning")
@@ -119,7 +119,7 @@ def ask(
 def _open_stream(launch: Supervised, trainer: Trainer, stream: SampleStream) -> None:
     args, resume = trainer.args, launch.session.resume
     needed = args.max_steps * args.gradient_accumulation_steps * args.train_batch_size * args.world_size
-    trainer.train_on_stream(stream, place_of(resume.path if resume else None, stream, needed, launch.journal))
+    trainer.train_on_stream(stream, stream_position(resume.path if resume else None, stream, needed, launch.journal))
 
 
 def _sorted_by_length(dataset: datasets.Dataset) -> datasets.Dataset:

@@ -16,7 +16,7 @@ from tunefleet.trainer_control.checkpoints.retention import kept_by_others
 from tunefleet.workloads.faults import DivergedError
 from tunefleet.workloads.training import participation
 from tunefleet.workloads.training.arguments import tensorboard
-from tunefleet.workloads.training.checkpoint_compression import Compress
+from tunefleet.workloads.training.checkpoint_compression import CompressionCallback
 from tunefleet.workloads.training.launch import Launch, SpecT
 
 _REWARD_TASKS: Final = ("grpo", "ppo", "rloo")
@@ -29,8 +29,8 @@ def common_callbacks(launch: Launch[SpecT]) -> list[TrainerCallback]:
     # Federation first: its files must be in a checkpoint before the control callbacks hash it.
     callbacks: list[TrainerCallback] = [*participation.callbacks(launch, control), *control]
     if spec.checkpoint.compress == "zstd":
-        callbacks.append(Compress(lambda name: name in kept_by_others(folder, ("uploading",))))
-    callbacks.append(WatchDivergence(spec.on_nan, launch.session, climbs=spec.task_type not in _REWARD_TASKS))
+        callbacks.append(CompressionCallback(lambda name: name in kept_by_others(folder, ("uploading",))))
+    callbacks.append(DivergenceCallback(spec.on_nan, launch.session, climbs=spec.task_type not in _REWARD_TASKS))
     if "tensorboard" in spec.training.trackers and launch.session.leads:
         callbacks.append(tensorboard(folder / "tensorboard"))
     return callbacks
@@ -49,7 +49,7 @@ _NATS = 1.0
 _MAX_HIGH_IN_A_ROW = 10
 
 
-class Climb:
+class LossRise:
     """Detects a loss that rises far above its median and stays there."""
 
     def __init__(self) -> None:
@@ -70,7 +70,7 @@ class Climb:
         return self._since if self._count >= _MAX_HIGH_IN_A_ROW else None
 
 
-class WatchDivergence(TrainerCallback):
+class DivergenceCallback(TrainerCallback):
     """Ends a diverged training run, or reports the divergence once.
 
     A save forces a log before it, so no checkpoint is written of weights whose loss was NaN or infinite.
@@ -84,7 +84,7 @@ class WatchDivergence(TrainerCallback):
         self._policy = policy
         self._session = session
         self._journal = session.journal
-        self._climb = Climb() if climbs else None
+        self._climb = LossRise() if climbs else None
         self._reported = False
 
     def on_log(

@@ -38,7 +38,7 @@ _CHUNK_BYTES = 1 << 20
 _MANIFEST_TIMEOUT_S = 600.0
 _POLL_S = 0.05
 _IN_USE_RETRY_S = 0.5
-# Held while originals are replaced, and by readers (`left_alone`) that must find the files where they listed them.
+# Held while originals are replaced, and by readers (`files_kept`) that must find the files where they listed them.
 _replacing = threading.Lock()
 
 
@@ -46,7 +46,7 @@ class InUseError(Exception):
     """The checkpoint is being read."""
 
 
-class Compress(TrainerCallback):
+class CompressionCallback(TrainerCallback):
     """Compresses each checkpoint in a background thread once it has its manifest."""
 
     def __init__(self, in_use: Callable[[str], bool]) -> None:
@@ -130,13 +130,13 @@ def compress(folder: Path, in_use: Callable[[str], bool] = lambda _: False) -> i
 
 
 @contextmanager
-def left_alone() -> Iterator[None]:
+def files_kept() -> Iterator[None]:
     """Block compression from replacing files while this process, or another rank, reads a checkpoint."""
     with _replacing:
         yield
 
 
-def opened(checkpoint: Path, workspace: Path) -> Path:
+def decompressed(checkpoint: Path, workspace: Path) -> Path:
     """Return a folder with the uncompressed checkpoint: itself, or a decompressed copy in the workspace.
 
     Every rank calls it; rank 0 decompresses.
@@ -169,7 +169,7 @@ def _unpack(checkpoint: Path, target: Path) -> None:
             shutil.copyfile(source, copy)
 
 
-class DropUnpacked(TrainerCallback):
+class DeleteDecompressed(TrainerCallback):
     """Deletes the decompressed copy after the first step, when everything has been read from it."""
 
     def __init__(self, folder: Path) -> None:

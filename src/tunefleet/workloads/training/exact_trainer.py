@@ -24,8 +24,8 @@ from torch import nn
 from transformers import EarlyStoppingCallback, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
 
-from tunefleet.workloads.training.async_checkpoint import BackgroundWriter, copied, weights_of, write_optimizer
-from tunefleet.workloads.training.checkpoint_compression import left_alone, opened
+from tunefleet.workloads.training.async_checkpoint import BackgroundWriter, checkpoint_weights, copied, write_optimizer
+from tunefleet.workloads.training.checkpoint_compression import decompressed, files_kept
 from tunefleet.workloads.training.model import lora
 
 # Prefixes of weight files and of folders with shards.
@@ -33,7 +33,7 @@ _WEIGHTS = ("model", "pytorch_model", "adapter_model")
 
 
 @contextmanager
-def random_state_kept() -> Iterator[None]:
+def preserve_random_state() -> Iterator[None]:
     """Restore every random generator afterwards."""
     # Not before CUDA is initialized: forking its generators would create a context on every device.
     python, numpy = random.getstate(), np.random.get_state()
@@ -61,7 +61,7 @@ class ExactTrainer(transformers.Trainer):
 
     def evaluate(self, *args: Any, **kwargs: Any) -> dict[str, float]:
         """Evaluate during training without an effect on it."""
-        with random_state_kept():
+        with preserve_random_state():
             metrics: dict[str, float] = super().evaluate(*args, **kwargs)
         return metrics
 
@@ -78,7 +78,7 @@ class ExactTrainer(transformers.Trainer):
             return
         Path(output_dir).mkdir(parents=True, exist_ok=True)
         # Copied here, on the training thread: the next step would change the weights while they are written.
-        weights = copied(weights_of(self.model, adapter=isinstance(self.model, PeftModel)))
+        weights = copied(checkpoint_weights(self.model, adapter=isinstance(self.model, PeftModel)))
         self._writer.submit(functools.partial(save, output_dir, weights))
 
     def _save_optimizer_and_scheduler(self, output_dir: str) -> None:
@@ -92,9 +92,9 @@ class ExactTrainer(transformers.Trainer):
         if self._writer is not None:
             self._writer.wait()  # the best checkpoint may be the last one, which is still being written
         best = Path(str(self.state.best_model_checkpoint))
-        with left_alone():
+        with files_kept():
             self.accelerator.wait_for_everyone()
-            folder = opened(best, best.parent.parent / "inputs")
+            folder = decompressed(best, best.parent.parent / "inputs")
             self.state.best_model_checkpoint = str(folder)
             # Transformers ignores missing files and keeps the last weights, so this must be reported separately.
             self.best_missing = not any(path.name.startswith(_WEIGHTS) for path in folder.iterdir())

@@ -25,7 +25,7 @@ SpecT = TypeVar("SpecT", bound=ModelTrainingSpec)
 _PAIRS: Final = frozenset({"dpo", "orpo"})
 
 
-def own_rows(launch: Launch[SpecT], rows: Rows, origin: str) -> tuple[Launch[SpecT], Rows]:
+def shard_rows(launch: Launch[SpecT], rows: Rows, origin: str) -> tuple[Launch[SpecT], Rows]:
     """Return the rows of this shard, of all rows in the dataset, and the launch with its number of steps.
 
     All shards make the same number of optimizer steps, so that their rounds stay in step: as many as an equal share of

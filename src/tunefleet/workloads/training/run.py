@@ -23,8 +23,8 @@ from tunefleet.workloads.training.build import ask, build_trainer, predict
 from tunefleet.workloads.training.disk_check import require_disk
 from tunefleet.workloads.training.launch import Supervised
 from tunefleet.workloads.training.model import assembly, hardware
-from tunefleet.workloads.training.rows.dataset import find, prepare
-from tunefleet.workloads.training.summary import Measured, Outcome, build
+from tunefleet.workloads.training.rows.dataset import open_data, prepare
+from tunefleet.workloads.training.summary import Evaluation, Outcome, build
 from tunefleet.workloads.training.trainer import Trainer
 
 
@@ -41,14 +41,14 @@ def run(folder: Path) -> None:
 
 def _train(launch: Supervised) -> None:
     spec, clock, session = launch.spec, launch.clock, launch.session
-    around = setup.look_around(launch, liger=spec.training.liger)
-    machine, kernels, memory = around.machine, around.kernels, around.memory
+    hardware_setup = setup.detect_hardware(launch, liger=spec.training.liger)
+    machine, kernels, memory = hardware_setup.machine, hardware_setup.kernels, hardware_setup.memory
     _warn_about_packing(launch, kernels)
     # Rank 0 first: it downloads and unpacks into the shared folder, and the other ranks find the files there.
     with clock.part("data"), ranks.leader_first(launch.folder, launch.job.launch, "data"):
-        found = find(spec, launch.job.inputs, launch.workspace)
+        found = open_data(spec, launch.job.inputs, launch.workspace)
         if found.rows is not None:
-            launch, own = participation.own_rows(launch, found.rows.rows, found.rows.shape.origin)
+            launch, own = participation.shard_rows(launch, found.rows.rows, found.rows.shape.origin)
             found, spec = replace(found, rows=replace(found.rows, rows=own)), launch.spec
     with clock.part("model"), ranks.leader_first(launch.folder, launch.job.launch, "model"):
         base = assembly.locate_base(spec, launch.job.inputs, launch.workspace)
@@ -58,11 +58,11 @@ def _train(launch: Supervised) -> None:
         append_eos, vocabulary = spec.training.append_eos, base_model.embedding_rows(base.source)
         encoder = Encoder(tokenizer, whole=whole, append_eos=append_eos, vocabulary=vocabulary)
         kept = KeptTokens(launch.folder.tokens_dir, tokenizer, encoder, writes=session.leads)
-        material = prepare(spec, found, encoder, base_model.context_length(base.source), launch.journal, kept)
-    memory.tell(base.source, kernels, material.max_length, launch.journal, material.labelled)
+        training_data = prepare(spec, found, encoder, base_model.context_length(base.source), launch.journal, kept)
+    memory.report_estimate(base.source, kernels, training_data.max_length, launch.journal, training_data.labelled)
     # Reported before the weights are loaded: running out of memory then kills the process without a message.
     with clock.part("model"):
-        trainer = build_trainer(launch, base, tokenizer, material, machine, kernels)
+        trainer = build_trainer(launch, base, tokenizer, training_data, machine, kernels)
     if session.leads:
         require_disk(launch.folder, trainer, adapter=spec.adapter is not None, make_room=kept.discard)
     wanted = spec.evaluate
@@ -79,8 +79,8 @@ def _train(launch: Supervised) -> None:
     with clock.part("saving"):
         delivered = setup.deliver(launch, trainer, tokenizer)
     resume = str(session.resume.path) if session.resume else None
-    outcome = Outcome(trainer, machine, kernels, resume, delivered, clock.seconds(), material, before, after)
-    setup.report(launch, memory, build(launch.job, spec, outcome))
+    outcome = Outcome(trainer, machine, kernels, resume, delivered, clock.seconds(), training_data, before, after)
+    setup.write_result(launch, memory, build(launch.job, spec, outcome))
     # Only after the result is written: until then a relaunch needs the cached tokens.
     kept.discard()
 
@@ -96,12 +96,12 @@ def _baseline(
     launch: Supervised,
     trainer: Trainer,
     tokenizer: PreTrainedTokenizerBase,
-    questions: list[samples.Question],
-) -> Measured:
+    questions: list[samples.EvalPrompt],
+) -> Evaluation:
     """Evaluate the untrained model, or read the evaluation of an earlier launch."""
     if launch.baseline.exists():
         kept = json.loads(launch.baseline.read_bytes())
-        return Measured(kept["loss"], [samples.Answer(**answer) for answer in kept["answers"]])
+        return Evaluation(kept["loss"], [samples.Answer(**answer) for answer in kept["answers"]])
     measured = _measure(launch, trainer, tokenizer, questions, 0, "before")
     kept = {"loss": measured.loss, "answers": [answer.as_json() for answer in measured.answers]}
     if launch.session.leads:
@@ -113,12 +113,12 @@ def _measure(
     launch: Supervised,
     trainer: Trainer,
     tokenizer: PreTrainedTokenizerBase,
-    questions: list[samples.Question],
+    questions: list[samples.EvalPrompt],
     step: int,
     when: str,
-) -> Measured:
+) -> Evaluation:
     if trainer.eval_dataset is None:
-        return Measured(None, [])
+        return Evaluation(None, [])
     journal, wanted = launch.journal, launch.spec.evaluate
     loss = trainer.held_out_loss()
     journal.metric(step, {"held_out_loss": loss})
@@ -132,4 +132,4 @@ def _measure(
         journal.event(f"evaluation.{when}", f"Exact match {when} training: {sum(right)} of {len(right)} answers.")
     for index, answer in enumerate(answers[: wanted.answers]):
         journal.prediction(step, index, answer.prompt, answer.output, answer.reference)
-    return Measured(loss, answers)
+    return Evaluation(loss, answers)

@@ -17,14 +17,14 @@ from tunefleet.workloads.data.formats import Place
 from tunefleet.workloads.data.readers import numbered
 from tunefleet.workloads.data.sources import Portion
 from tunefleet.workloads.data.tokenization import Encoder
-from tunefleet.workloads.training.exact_trainer import ExactTrainer, random_state_kept
+from tunefleet.workloads.training.exact_trainer import ExactTrainer, preserve_random_state
 
 # Prompts of one batch.
 _AT_ONCE: Final = 32
 
 
 @dataclass(frozen=True, slots=True)
-class Question:
+class EvalPrompt:
     """An eval prompt: its text, its tokens, and the reference answer of the dataset."""
 
     prompt: str
@@ -46,15 +46,15 @@ class Answer:
         return asdict(self)
 
 
-def choose_questions(portion: Portion, encoder: Encoder, count: int, room: int) -> tuple[list[Question], int]:
+def choose_prompts(portion: Portion, encoder: Encoder, count: int, room: int) -> tuple[list[EvalPrompt], int]:
     """Return the first prompts of at most `room` tokens, and how many were skipped."""
-    questions: list[Question] = []
+    questions: list[EvalPrompt] = []
     skipped = 0
     for number, row in numbered(portion.rows):
         if len(questions) == count:
             break
         example = portion.shape.read(number, row, Notes())
-        question = Question(*encoder.prompt(example), example.place)
+        question = EvalPrompt(*encoder.prompt(example), example.place)
         if 0 < len(question.ids) <= room:
             questions.append(question)
         else:
@@ -65,7 +65,7 @@ def choose_questions(portion: Portion, encoder: Encoder, count: int, room: int) 
 def answer(
     trainer: ExactTrainer,
     tokenizer: PreTrainedTokenizerBase,
-    questions: list[Question],
+    questions: list[EvalPrompt],
     max_new_tokens: int,
     before_batch: Callable[[], None] = lambda: None,
 ) -> list[Answer]:
@@ -82,7 +82,7 @@ def answer(
 
 
 def _write(
-    trainer: ExactTrainer, tokenizer: PreTrainedTokenizerBase, questions: list[Question], max_new_tokens: int
+    trainer: ExactTrainer, tokenizer: PreTrainedTokenizerBase, questions: list[EvalPrompt], max_new_tokens: int
 ) -> list[Answer]:
     model: PreTrainedModel = trainer.model
     longest = max(len(question.ids) for question in questions)
@@ -100,7 +100,7 @@ def _write(
     was_training = model.training
     model.eval()
     try:
-        with torch.no_grad(), random_state_kept(), trainer.accelerator.autocast():
+        with torch.no_grad(), preserve_random_state(), trainer.accelerator.autocast():
             written = model.generate(input_ids=ids, attention_mask=mask, generation_config=settings)
     finally:
         model.train(was_training)
@@ -108,7 +108,7 @@ def _write(
     return [Answer(q.prompt, text, q.reference) for q, text in zip(questions, texts, strict=True)]
 
 
-def require_comparable(questions: list[Question], match: ExactMatchSpec, portion: Portion) -> None:
+def require_comparable(questions: list[EvalPrompt], match: ExactMatchSpec, portion: Portion) -> None:
     """Refuse eval rows whose reference answer cannot be compared."""
     if portion.shape.kind == "text":
         raise DataError(

@@ -1,8 +1,8 @@
 """Start, setup, resume and delivery, shared by all training tasks.
 
-A program opens its launch (`open_training`), detects the hardware (`look_around`), builds its trainer with
-`setting_of`, `common_callbacks` and `settle`, trains (`train`, or `train_between` two evaluations), and ends with
-`deliver` and `report`.
+A program opens its launch (`open_training`), detects the hardware (`detect_hardware`), builds its trainer with
+`arguments_context`, `common_callbacks` and `enable_async_checkpoints`, trains (`train`, or `train_between` two
+evaluations), and ends with `deliver` and `write_result`.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from tunefleet.analysis.memory.estimate import PLAIN, Load
 from tunefleet.errors import DataError
 from tunefleet.workloads.common import job
 from tunefleet.workloads.distributed import ranks
-from tunefleet.workloads.training.arguments import Setting
+from tunefleet.workloads.training.arguments import ArgumentsContext
 from tunefleet.workloads.training.async_checkpoint import BackgroundWriter
-from tunefleet.workloads.training.checkpoint_compression import DropUnpacked, opened
+from tunefleet.workloads.training.checkpoint_compression import DeleteDecompressed, decompressed
 from tunefleet.workloads.training.exact_trainer import ExactTrainer, without_card
 from tunefleet.workloads.training.launch import Launch, SpecT, limit_gpu_memory, open_launch
 from tunefleet.workloads.training.model import deepspeed, hardware
@@ -47,7 +47,7 @@ def open_training(folder: Path, wanted: type[SpecT]) -> Launch[SpecT]:
 
 
 @dataclass(frozen=True, slots=True)
-class Surroundings:
+class HardwareSetup:
     """Hardware, kernels and memory estimate of a launch."""
 
     machine: hardware.Hardware
@@ -55,7 +55,7 @@ class Surroundings:
     memory: Memory
 
 
-def look_around(launch: Launch[SpecT], *, liger: bool | None = None, load: Load = PLAIN) -> Surroundings:
+def detect_hardware(launch: Launch[SpecT], *, liger: bool | None = None, load: Load = PLAIN) -> HardwareSetup:
     """Select this rank's device and choose its kernels.
 
     Args:
@@ -67,10 +67,10 @@ def look_around(launch: Launch[SpecT], *, liger: bool | None = None, load: Load 
     machine = hardware.inspect()
     memory = Memory(launch.folder.root.parent, spec, machine.device, share, load)
     kernels = hardware.choose(machine, bf16=spec.bf16, fp16=spec.fp16, attention=spec.attention, liger=liger)
-    return Surroundings(machine, kernels, memory)
+    return HardwareSetup(machine, kernels, memory)
 
 
-def setting_of(launch: Launch[SpecT], machine: hardware.Hardware, kernels: hardware.Kernels) -> Setting:
+def arguments_context(launch: Launch[SpecT], machine: hardware.Hardware, kernels: hardware.Kernels) -> ArgumentsContext:
     """Return the context that training arguments depend on besides the spec."""
     training, zero = launch.spec.training, None
     if launch.parallelism == "deepspeed":
@@ -79,10 +79,10 @@ def setting_of(launch: Launch[SpecT], machine: hardware.Hardware, kernels: hardw
     # After a retry with a smaller batch, the default eval batch size could run out of memory again.
     small = training.batch_size if "batch_size" in launch.overrides else None
     folder, name = launch.session.checkpoints_dir, launch.job.name
-    return Setting(machine, kernels, folder, name, small, launch.parallelism, zero)
+    return ArgumentsContext(machine, kernels, folder, name, small, launch.parallelism, zero)
 
 
-def settle(launch: Launch[SpecT], trainer: ExactTrainer) -> None:
+def enable_async_checkpoints(launch: Launch[SpecT], trainer: ExactTrainer) -> None:
     """Make a new trainer write checkpoints in the background, if the spec enables it."""
     if launch.spec.checkpoint.asynchronous:
         writer = BackgroundWriter()
@@ -101,7 +101,7 @@ def train_between(
     launch: Launch[SpecT], trainer: ExactTrainer, measure: Callable[[int, str], T], baseline: Callable[[], T]
 ) -> tuple[T, T]:
     """Train as `train` does; returns the evaluations before and after."""
-    clock, first = launch.clock, AtBegin(baseline)
+    clock, first = launch.clock, RunOnce(baseline)
     if launch.shares_weights:
         # A sharded model exists only once the optimizer is created, which happens at the start of training.
         trainer.add_callback(first)
@@ -119,9 +119,9 @@ def _resume_folder(launch: Launch[SpecT], trainer: ExactTrainer) -> str | None:
     resume = launch.session.resume
     if resume is None:
         return None
-    folder = opened(resume.path, launch.workspace)
+    folder = decompressed(resume.path, launch.workspace)
     if folder != resume.path:
-        trainer.add_callback(DropUnpacked(folder))
+        trainer.add_callback(DeleteDecompressed(folder))
     return str(folder)
 
 
@@ -160,7 +160,7 @@ def deliver(launch: Launch[SpecT], trainer: ExactTrainer, tokenizer: PreTrainedT
             model.save_pretrained(folder, state_dict=weights, **chosen)
         tokenizer.save_pretrained(folder)
         identifier = launch.spec.model.source.identifier
-        name_base(folder, identifier)
+        set_base_name(folder, identifier)
         write_card(folder, launch.spec.task_type, identifier)
 
     fsutil.write_folder(launch.product, write)
@@ -168,14 +168,14 @@ def deliver(launch: Launch[SpecT], trainer: ExactTrainer, tokenizer: PreTrainedT
     return keys
 
 
-def report(launch: Launch[SpecT], memory: Memory, result: Mapping[str, Any]) -> None:
+def write_result(launch: Launch[SpecT], memory: Memory, result: Mapping[str, Any]) -> None:
     """Write the result of the job, with the overrides and the memory figures."""
     whole = {**result, "overrides": launch.changes, "memory": memory.outcome()}
     if launch.session.leads:
         fsutil.write_file(launch.folder.responses_json, json.dumps(whole, indent=1).encode())
 
 
-class AtBegin(TrainerCallback, Generic[T]):
+class RunOnce(TrainerCallback, Generic[T]):
     """Runs a function once, directly or at the start of training, and keeps its result."""
 
     def __init__(self, act: Callable[[], T]) -> None:
@@ -204,7 +204,7 @@ CONFIG: Final = "adapter_config.json"
 _HUB_ID: Final = re.compile(r"[\w.-]+/[\w.-]+")
 
 
-def name_base(folder: Path, base: str) -> None:
+def set_base_name(folder: Path, base: str) -> None:
     """Set an adapter's base model to the name in the spec instead of its path on this machine."""
     path = folder / CONFIG
     if not path.is_file():

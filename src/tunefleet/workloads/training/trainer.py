@@ -14,9 +14,16 @@ from torch import nn
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 from trl import SFTTrainer
 
-from tunefleet.workloads.training.exact_trainer import ExactTrainer, random_state_kept
+from tunefleet.workloads.training.exact_trainer import ExactTrainer, preserve_random_state
 from tunefleet.workloads.training.label_scores import score_labels_only
-from tunefleet.workloads.training.rows.streaming import PLACE, PLACE_FILE, Place, SampleStream, StreamShare, loader
+from tunefleet.workloads.training.rows.streaming import (
+    POSITION_FILE,
+    POSITION_KEY,
+    SampleStream,
+    StreamPosition,
+    StreamShare,
+    loader,
+)
 
 
 class Trainer(ExactTrainer, SFTTrainer):
@@ -25,7 +32,7 @@ class Trainer(ExactTrainer, SFTTrainer):
     _loss_sum = 0.0
     _loss_tokens = 0
     _stream: SampleStream | None = None
-    _place = Place()
+    _position = StreamPosition()
 
     def __init__(self, **options: Any) -> None:
         super().__init__(**options)
@@ -36,7 +43,7 @@ class Trainer(ExactTrainer, SFTTrainer):
 
         Does not call callbacks; use `evaluate` for evaluations during training.
         """
-        with random_state_kept():
+        with preserve_random_state():
             output = self.evaluation_loop(self.get_eval_dataloader(), "eval loss", prediction_loss_only=True)
         return float(output.metrics["eval_loss"])
 
@@ -66,16 +73,16 @@ class Trainer(ExactTrainer, SFTTrainer):
         self._loss_tokens += int(tokens.item())
         return loss / tokens.clamp(min=1), None, None
 
-    def train_on_stream(self, stream: SampleStream, place: Place) -> None:
+    def train_on_stream(self, stream: SampleStream, position: StreamPosition) -> None:
         """Train on a stream from a position on instead of on the dataset of the trainer."""
-        self._stream, self._place = stream, place
+        self._stream, self._position = stream, position
 
     def get_train_dataloader(self) -> Any:
         """Return the data loader of the stream, if there is one."""
         if self._stream is None:
             return super().get_train_dataloader()
         args, batch = self.args, self._train_batch_size
-        share = StreamShare(self._stream, self._place, batch=batch, rank=args.process_index, world=args.world_size)
+        share = StreamShare(self._stream, self._position, batch=batch, rank=args.process_index, world=args.world_size)
         pin = args.dataloader_pin_memory
         return loader(share, self.data_collator, batch=batch, workers=args.dataloader_num_workers, pin=pin)
 
@@ -83,14 +90,14 @@ class Trainer(ExactTrainer, SFTTrainer):
         """Record the stream position after the batches of the next step."""
         batches, items = super().get_batch_samples(*args, **kwargs)
         for batch in batches:
-            self._place = batch.pop(PLACE, self._place)
+            self._position = batch.pop(POSITION_KEY, self._position)
         return batches, items
 
     def _save_checkpoint(self, model: nn.Module, trial: Any) -> None:
         super()._save_checkpoint(model, trial)
         if self._stream is not None and self.args.should_save:
             folder = Path(self.args.output_dir) / f"checkpoint-{self.state.global_step}"
-            (folder / PLACE_FILE).write_text(json.dumps(self._place.as_json()), encoding="utf-8")
+            (folder / POSITION_FILE).write_text(json.dumps(self._position.as_json()), encoding="utf-8")
 
 
 class StreamEpoch(TrainerCallback):

@@ -15,30 +15,30 @@ from tunefleet.workloads.faults import DivergedError
 @pytest.fixture(scope="module", autouse=True)
 def libraries() -> None:
     """Imported for the tests, not to collect them."""
-    global TrainerControl, WatchDivergence, callbacks, setup
+    global TrainerControl, DivergenceCallback, callbacks, setup
     pytest.importorskip("transformers")
 
     from transformers import TrainerControl
 
     from tunefleet.workloads.training import callbacks, setup
-    from tunefleet.workloads.training.callbacks import WatchDivergence
+    from tunefleet.workloads.training.callbacks import DivergenceCallback
 
 
 pytestmark = pytest.mark.torch
 
 
-def watch(kind: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> WatchDivergence:
+def watch(kind: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> DivergenceCallback:
     monkeypatch.setattr(callbacks.trainer_control, "callbacks_for_job", lambda _: [])
     checkpoint, training = SimpleNamespace(compress="none"), SimpleNamespace(trackers=())
     spec = SimpleNamespace(task_type=kind, on_nan="stop", checkpoint=checkpoint, training=training)
     session = SimpleNamespace(journal=SimpleNamespace(event=lambda *_: None), leads=True)
     launch: Any = SimpleNamespace(spec=spec, folder=SimpleNamespace(root=folder), session=session)
     (found,) = callbacks.common_callbacks(launch)
-    assert isinstance(found, WatchDivergence)
+    assert isinstance(found, DivergenceCallback)
     return found
 
 
-def log(watching: WatchDivergence, losses: list[float]) -> None:
+def log(watching: DivergenceCallback, losses: list[float]) -> None:
     args: Any = SimpleNamespace(fp16=False)
     for step, loss in enumerate(losses, start=1):
         state: Any = SimpleNamespace(global_step=step, is_world_process_zero=True)

@@ -96,7 +96,7 @@ def _quantization(wanted: QuantizationSpec | None) -> Quantization | None:
 
 
 def _checkpoint_folder(load: CheckpointLoadSpec, pointer: str, inputs: Mapping[str, str], workspace: Path) -> Path:
-    path = _checkpoint_place(load, pointer, inputs)
+    path = _checkpoint_path(load, pointer, inputs)
     folder = path if load.archive_format == "none" else unpacked_path(path, workspace)
     folder = folder / load.subdir if load.subdir is not None else only_folder(folder)
     if not folder.is_dir():
@@ -104,7 +104,7 @@ def _checkpoint_folder(load: CheckpointLoadSpec, pointer: str, inputs: Mapping[s
     return folder
 
 
-def _checkpoint_place(load: CheckpointLoadSpec, pointer: str, inputs: Mapping[str, str]) -> Path:
+def _checkpoint_path(load: CheckpointLoadSpec, pointer: str, inputs: Mapping[str, str]) -> Path:
     """Return the path of the weights: uploaded or resolved, else fetched, else the folder named in the spec."""
     for name in (pointer, FETCHED):
         if name in inputs:

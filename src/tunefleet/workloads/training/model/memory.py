@@ -25,7 +25,7 @@ from tunefleet.workloads.training.model.hardware import Kernels
 logger = logging.getLogger(__name__)
 
 # Next to the job folders: ratios of measured to estimated memory of earlier runs.
-LEARNT = "memory-estimates.json"
+RATIOS_FILE = "memory-estimates.json"
 # Bounds of a correction: a larger ratio is a measurement error rather than a property of the model.
 _MAX_RATIO = 5.0
 # Below this, the fixed cost of the process dominates and the ratio says nothing about the model.
@@ -33,7 +33,7 @@ _MIN_MEASURED_BYTES = 256 << 20
 _GIB = 1 << 30
 
 
-def look_at(source: Source, spec: ModelTrainingSpec) -> Shape:
+def model_shape(source: Source, spec: ModelTrainingSpec) -> Shape:
     """Read the model's configuration and count its weights without allocating any.
 
     Raises:
@@ -66,7 +66,7 @@ class Memory:
     def __init__(
         self, results_dir: Path, spec: ModelTrainingSpec, device: str, share: float | None, load: Load = PLAIN
     ) -> None:
-        self._file = results_dir / LEARNT
+        self._file = results_dir / RATIOS_FILE
         # Kept as is: the spelling is part of the keys in the saved file.
         quantised = "quantised" if spec.quantized else "plain"
         self._key = " ".join([spec.model.source.identifier, spec.task_type, quantised, device])
@@ -77,16 +77,16 @@ class Memory:
         self._before = _peak(device)
         self.estimate: Estimate | None = None
 
-    def tell(
+    def report_estimate(
         self, source: Source, kernels: Kernels, length: int, journal: Journal, labelled: float | None = None
     ) -> None:
         """Estimate the memory and report it with the free memory; a warning if it will not fit."""
         try:
-            shape = look_at(source, self._spec)
+            shape = model_shape(source, self._spec)
         except Exception:  # a model's own code may raise anything, and the run does not depend on the estimate
             logger.warning("The memory of the training run cannot be estimated", exc_info=True)
             return
-        correction = self._learnt().get(self._key, 1.0)
+        correction = self._ratios().get(self._key, 1.0)
         self.estimate = made = estimate(
             shape,
             self._spec,
@@ -116,13 +116,13 @@ class Memory:
         estimated = self.estimate.total_bytes if self.estimate else None
         return {"estimated_bytes": estimated, "peak_bytes": taken, "device": self._device}
 
-    def _learnt(self) -> Mapping[str, float]:
+    def _ratios(self) -> Mapping[str, float]:
         known = read_json(self._file) or {}
         return {name: float(value) for name, value in known.items() if isinstance(value, int | float)}
 
     def _save_ratio(self, ratio: float) -> None:
         try:
-            write_json(self._file, {**self._learnt(), self._key: round(ratio, 4)})
+            write_json(self._file, {**self._ratios(), self._key: round(ratio, 4)})
         except OSError as error:
             logger.warning("The measured memory is not saved: %s", error)
 

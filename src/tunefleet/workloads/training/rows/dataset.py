@@ -20,14 +20,14 @@ from tunefleet.workloads.data.streams import Reader
 from tunefleet.workloads.data.token_cache import KeptTokens
 from tunefleet.workloads.data.tokenization import IGNORED, Encoder, Tokenized
 from tunefleet.workloads.training.rows import streaming
-from tunefleet.workloads.training.rows.streaming import PLACE_FILE, Packed, Place, SampleStream
+from tunefleet.workloads.training.rows.streaming import POSITION_FILE, Packed, SampleStream, StreamPosition
 
 # Rows read to measure the speed of a source that cannot seek.
 _PROBED_ROWS = 1000
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class RunRows:
     """The rows of a spec."""
 
     rows: sources.Portion | None
@@ -37,7 +37,7 @@ class Found:
 
 
 @dataclass(frozen=True, slots=True)
-class Material:
+class TrainingData:
     """The tokenized train and eval rows of a run.
 
     Args:
@@ -74,13 +74,13 @@ class Material:
     def dataset(self) -> datasets.Dataset:
         """The Trainer's dataset; for a stream a single sample, which shows it the columns."""
         if self.stream is not None:
-            sample, _ = next(self.stream.samples(Place()))
+            sample, _ = next(self.stream.samples(StreamPosition()))
             return datasets.Dataset.from_list([sample])
         assert self.train is not None
         return self.packed.dataset if self.packed else self.train.dataset
 
 
-def find(spec: TrainingTaskSpec, inputs: Mapping[str, str], workspace: Path) -> Found:
+def open_data(spec: TrainingTaskSpec, inputs: Mapping[str, str], workspace: Path) -> RunRows:
     """Open the dataset or stream of a spec.
 
     Raises:
@@ -88,14 +88,14 @@ def find(spec: TrainingTaskSpec, inputs: Mapping[str, str], workspace: Path) -> 
     """
     if spec.data.streaming:
         stream = sources.open_stream(spec.data, inputs, workspace)
-        return Found(None, stream, stream.held_out)
+        return RunRows(None, stream, stream.held_out)
     portions = sources.open_portions(spec.data, inputs, workspace, seed=spec.training.seed)
-    return Found(portions.train, None, portions.held_out, portions.duplicates)
+    return RunRows(portions.train, None, portions.held_out, portions.duplicates)
 
 
 def prepare(
-    spec: TrainingTaskSpec, found: Found, encoder: Encoder, context: int | None, journal: Journal, kept: KeptTokens
-) -> Material:
+    spec: TrainingTaskSpec, found: RunRows, encoder: Encoder, context: int | None, journal: Journal, kept: KeptTokens
+) -> TrainingData:
     """Tokenize the rows, or open the stream of samples.
 
     Raises:
@@ -127,9 +127,11 @@ def prepare(
         data={"rows": train.rows, "tokens": train.tokens, "trained_tokens": train.trained_tokens},
     )
     shape = found.rows.shape
-    material = Material(train, shape.kind, shape.origin, held_out, packed, max_length, duplicates=found.duplicates)
-    report_notes(journal, material.notes, material.duplicates)
-    return material
+    training_data = TrainingData(
+        train, shape.kind, shape.origin, held_out, packed, max_length, duplicates=found.duplicates
+    )
+    report_notes(journal, training_data.notes, training_data.duplicates)
+    return training_data
 
 
 def report_notes(journal: Journal, notes: Iterable[str], duplicates: Duplicates | None) -> None:
@@ -141,27 +143,29 @@ def report_notes(journal: Journal, notes: Iterable[str], duplicates: Duplicates 
         journal.event("data.duplicates", duplicates.sentence, "warning", data)
 
 
-def place_of(checkpoint: Path | None, stream: SampleStream, rows_needed: int, journal: Journal) -> Place:
+def stream_position(
+    checkpoint: Path | None, stream: SampleStream, rows_needed: int, journal: Journal
+) -> StreamPosition:
     """Return the position at which a stream continues; reports the cost of reaching it if its reader cannot seek.
 
     Raises:
         DataError: If the checkpoint has no stream position.
     """
-    place = Place()
+    position = StreamPosition()
     if checkpoint is not None:
         try:
-            place = Place(**json.loads((checkpoint / PLACE_FILE).read_bytes()))
+            position = StreamPosition(**json.loads((checkpoint / POSITION_FILE).read_bytes()))
         except (OSError, ValueError, TypeError) as error:
             raise DataError(
                 f"{checkpoint.name} has no stream position ({error}).",
                 hint="It was saved without `data.streaming`: resume without it, or start a new run.",
             ) from error
     if not stream.reader.seeks:
-        _tell_cost(stream.reader, place.rows, rows_needed, journal)
-    return place
+        _report_seek_cost(stream.reader, position.rows, rows_needed, journal)
+    return position
 
 
-def _tell_cost(reader: Reader, before: int, rows_needed: int, journal: Journal) -> None:
+def _report_seek_cost(reader: Reader, before: int, rows_needed: int, journal: Journal) -> None:
     started = time.monotonic()
     probed = max(reader.read(None, _PROBED_ROWS).size, 1)
     row_s = (time.monotonic() - started) / probed
@@ -176,8 +180,8 @@ def _tell_cost(reader: Reader, before: int, rows_needed: int, journal: Journal) 
 
 
 def _streamed(
-    spec: TrainingTaskSpec, found: Found, encoder: Encoder, max_length: int, held_out: Tokenized | None
-) -> Material:
+    spec: TrainingTaskSpec, found: RunRows, encoder: Encoder, max_length: int, held_out: Tokenized | None
+) -> TrainingData:
     assert found.stream is not None
     shape = found.stream.shape
     stream = SampleStream(
@@ -190,4 +194,4 @@ def _streamed(
         limit=spec.data.max_samples,
         packed=spec.training.packing,
     )
-    return Material(None, shape.kind, shape.origin, held_out, None, max_length, stream)
+    return TrainingData(None, shape.kind, shape.origin, held_out, None, max_length, stream)

@@ -24,9 +24,9 @@ from tunefleet.workloads.data.token_cache import KeptTokens
 from tunefleet.workloads.data.tokenization import Encoder, clip
 
 # The key under which a batch carries the position after it.
-PLACE = "stream_place"
+POSITION_KEY = "stream_place"
 # The file of a checkpoint with that position.
-PLACE_FILE = "stream_place.json"
+POSITION_FILE = "stream_place.json"
 # Rows that are tokenized together.
 _ROWS_AT_ONCE = 64
 # More rows together fill packed sequences better.
@@ -35,7 +35,7 @@ Sample = dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class StreamPosition:
     """A position in a stream."""
 
     passes: int = 0
@@ -74,36 +74,36 @@ class SampleStream:
         self._limit = limit
         self._packed = packed
 
-    def samples(self, start: Place) -> Iterator[tuple[Sample, Place]]:
+    def samples(self, start: StreamPosition) -> Iterator[tuple[Sample, StreamPosition]]:
         """Yield samples from a position on, each with the position after it.
 
         Raises:
             DataError: If a row cannot be used, or a full pass yields no sample.
         """
         # A stream that continues has yielded samples before, so only a first pass can find it empty.
-        place, found = replace(start, skip=0), start != Place()
+        position, found = replace(start, skip=0), start != StreamPosition()
         while True:
-            size = self._window if self._limit is None else min(self._window, self._limit - place.rows)
-            block = self.reader.read(place.mark, size)
-            for sample, after in self._window_samples(block, place):
+            size = self._window if self._limit is None else min(self._window, self._limit - position.rows)
+            block = self.reader.read(position.mark, size)
+            for sample, after in self._window_samples(block, position):
                 found = True
                 yield sample, after
-            rows = place.rows + block.size
+            rows = position.rows + block.size
             if block.after is None or rows == self._limit:
                 if not found:
                     raise self._nothing(rows)
-                place = Place(place.passes + 1)
+                position = StreamPosition(position.passes + 1)
             else:
-                place = Place(place.passes, rows, block.after)
+                position = StreamPosition(position.passes, rows, block.after)
 
-    def _window_samples(self, block: Block, place: Place) -> Iterator[tuple[Sample, Place]]:
-        order = np.random.default_rng([self._seed, place.passes, place.rows]).permutation(block.size).tolist()
+    def _window_samples(self, block: Block, position: StreamPosition) -> Iterator[tuple[Sample, StreamPosition]]:
+        order = np.random.default_rng([self._seed, position.passes, position.rows]).permutation(block.size).tolist()
         size = _PACKED_AT_ONCE if self._packed else _ROWS_AT_ONCE
-        for group in range(place.group, -(-block.size // size)):
-            samples = self._group(block, order[group * size : (group + 1) * size], place.rows)
-            first = place.taken if group == place.group else 0
+        for group in range(position.group, -(-block.size // size)):
+            samples = self._group(block, order[group * size : (group + 1) * size], position.rows)
+            first = position.taken if group == position.group else 0
             for number, sample in enumerate(samples[first:], first + 1):
-                yield sample, replace(place, group=group, taken=number)
+                yield sample, replace(position, group=group, taken=number)
 
     def _group(self, block: Block, positions: Sequence[int], before: int) -> list[Sample]:
         examples = [self.shape.read(before + index + 1, block.row(index)) for index in positions]
@@ -128,7 +128,9 @@ class SampleStream:
 class StreamShare(IterableDataset[Sample]):
     """The samples of one rank: every `world`-th batch."""
 
-    def __init__(self, stream: SampleStream, start: Place, *, batch: int, rank: int = 0, world: int = 1) -> None:
+    def __init__(
+        self, stream: SampleStream, start: StreamPosition, *, batch: int, rank: int = 0, world: int = 1
+    ) -> None:
         self._stream = stream
         self._start = start
         self._batch = batch
@@ -138,10 +140,10 @@ class StreamShare(IterableDataset[Sample]):
     def __iter__(self) -> Iterator[Sample]:
         """Yield this rank's samples, each with the position after it."""
         others = (self._world - 1) * self._batch
-        for number, (sample, place) in enumerate(self._stream.samples(self._start), -self._start.skip):
+        for number, (sample, position) in enumerate(self._stream.samples(self._start), -self._start.skip):
             if number >= 0 and number // self._batch % self._world == self._rank:
                 # Rank 0 writes the checkpoint: on resume, the batches of the other ranks come after its own.
-                yield {**sample, PLACE: replace(place, skip=others)}
+                yield {**sample, POSITION_KEY: replace(position, skip=others)}
 
 
 class Collator:
@@ -152,9 +154,11 @@ class Collator:
 
     def __call__(self, samples: list[Sample]) -> dict[str, Any]:
         """Collate a batch."""
-        place = samples[-1][PLACE]
-        batch: dict[str, Any] = dict(self._collate([{k: v for k, v in s.items() if k != PLACE} for s in samples]))
-        batch[PLACE] = place
+        position = samples[-1][POSITION_KEY]
+        batch: dict[str, Any] = dict(
+            self._collate([{k: v for k, v in s.items() if k != POSITION_KEY} for s in samples])
+        )
+        batch[POSITION_KEY] = position
         return batch
 
 
