@@ -38,7 +38,7 @@ from tunefleet.workloads.data.readers import read_path
 from tunefleet.workloads.data.streams import open_file
 from tunefleet.workloads.data.token_cache import KeptTokens
 from tunefleet.workloads.data.tokenization import Encoder
-from tunefleet.workloads.training.rows.streaming import Place, SampleStream, StreamShare, loader, pack
+from tunefleet.workloads.training.rows.streaming import SampleStream, StreamPosition, StreamShare, loader, pack
 
 BATCH = 4
 EARLY, LATE = 2_000, 200_000
@@ -102,12 +102,12 @@ def report(told: Report, label: str, go: Callable[[int], tuple[float, int]], lat
 
 def streamed(file: Path, encoder: Encoder, rows: int, *, packed: bool) -> tuple[float, int]:
     """The place is made by hand: windows before it are passed over once, untimed."""
-    window, reader, place = 10_000, open_file(file), Place()
+    window, reader, place = 10_000, open_file(file), StreamPosition()
     while place.rows + window <= rows:
         block = reader.read(place.mark, window)
-        place = Place(rows=place.rows + block.size, mark=block.after)
+        place = StreamPosition(rows=place.rows + block.size, mark=block.after)
     # A little into the window, as in a real run.
-    place = Place(rows=place.rows, mark=place.mark, group=1, taken=2)
+    place = StreamPosition(rows=place.rows, mark=place.mark, group=1, taken=2)
     started, reader = time.perf_counter(), open_file(file)
     stream = SampleStream(reader, SHAPE, encoder, seed=1, window=window, max_length=256, packed=packed)
     share = StreamShare(stream, place, batch=BATCH)

@@ -48,7 +48,7 @@ def test_weights_with_a_call_in_them_are_not_opened(tmp_path: Path, saved: Calla
         torch.save(content, folder / "pytorch_model.bin")
     else:
         (folder / "pytorch_model.bin").write_bytes(saved(content))
-    with pytest.raises(TunefleetError, match="pickle that wants to run code"):
+    with pytest.raises(TunefleetError, match="pickle file that would run code"):
         weights.load(Source("theirs", str(folder)), {})
     assert not made.exists()
     with (folder / "pytorch_model.bin").open("rb") as file:

@@ -1,7 +1,7 @@
-"""The entry of every trainer process: reads `job.json`, calls the program that it names, says how it ended.
+"""Entry point of every trainer process: reads `job.json`, calls the program that it names, reports the outcome.
 
-Started as `python -m tunefleet.workloads.entrypoint FOLDER`, or called by the fork server. Whoever supervises reads the
-end from `status.json`; the exit code only repeats it.
+Started as `python -m tunefleet.workloads.entrypoint FOLDER`, or called by the fork server. The supervisor reads the
+outcome from `status.json`; the exit code only repeats it.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ from tunefleet.workloads.faults import FAILED, INPUT_FAILED, CommandFailedError,
 logger = logging.getLogger(__name__)
 
 _NEARLY_FULL_BYTES = 16 << 20
-# Says at each import on a CPU that an optional kernel is missing; every request of the hub's client at INFO.
-_CHATTY = ("bitsandbytes", "httpx", "httpx2")
-# What gloo says of it; NCCL has an exception of its own.
-_PEER_GONE = ("gloo/transport", "Connection closed by peer", "Connection reset by peer", "Gloo connectFullMesh failed")
+# bitsandbytes warns about an optional kernel at each import on a CPU; httpx logs every hub request at INFO.
+_NOISY_LOGGERS = ("bitsandbytes", "httpx", "httpx2")
+# Messages of gloo when a peer is lost; NCCL raises a dedicated exception instead.
+_PEER_LOST = ("gloo/transport", "Connection closed by peer", "Connection reset by peer", "Gloo connectFullMesh failed")
 _OUT_OF_MEMORY = ("out of memory", "can't allocate memory", "cannot allocate memory", "CUBLAS_STATUS_ALLOC_FAILED")
 
 
@@ -39,10 +39,10 @@ def main(folder: Path) -> int:
     """Run the job of a folder.
 
     Returns:
-        The exit code: 0 if the program ended properly, 2 if something that the user named cannot be used, else 1.
+        The exit code: 0 on success, 2 if something that the user named cannot be used, else 1.
 
     Raises:
-        SystemExit: If the program was aborted by a command; its end is in the status already.
+        SystemExit: If a command aborted the program; the status is already written.
     """
     _log_to_stderr()
     diagnostics.listen()
@@ -50,30 +50,32 @@ def main(folder: Path) -> int:
     try:
         session = trainer_control.open_session(folder)
     except trainer_control.ResumeError as error:
-        logger.error("%s", error)  # noqa: TRY400 - the status has it for the user; where it was raised tells nobody anything
+        logger.error("%s", error)  # noqa: TRY400 - the status has it for the user; the traceback adds nothing
         return INPUT_FAILED
     try:
         job = Job.model_validate(session.job)
+        # Before any program is imported: no library code may find the secrets in the environment.
         job_secrets.take(job)
         session.journal.event("launch.started", f"{job.program} starts.", data={"launch": job.launch})
         if JobFolder(folder).responses_json.exists():
-            logger.info("The job has its result already: it is not run again")
+            # A launch was killed between writing its result and its final status.
+            logger.info("The job already has its result; it is not run again")
         else:
             _program(job.program)(folder)
         session.finish()
     except Exception as error:
         session.settle()
         kind = kind_of(error, folder)
-        foreseen = isinstance(error, DiskTooSmallError)
-        message = sentence_of(error) if kind != "disk" or foreseen else _disk_sentence(folder)
-        # A traceback tells the user nothing about a mistake of theirs; it is in the status for a maintainer.
+        predicted = isinstance(error, DiskTooSmallError)
+        message = message_of(error) if kind != "disk" or predicted else _disk_full_message(folder)
+        # A traceback does not help the user with an input error; the status keeps it for maintainers.
         logger.log(logging.ERROR, "The job failed: %s", message, exc_info=kind == "bug")
         if kind == "disk":
             _discard_unfinished(folder)
         message = job_secrets.hidden(message)
         session.journal.event("launch.failed", message, "error")
-        told = error.traceback if isinstance(error, CommandFailedError) else traceback.format_exc()
-        session.fail(message, kind, told and job_secrets.hidden(told))
+        stack = error.traceback if isinstance(error, CommandFailedError) else traceback.format_exc()
+        session.fail(message, kind, stack and job_secrets.hidden(stack))
         return INPUT_FAILED if kind == "input" else FAILED
     finally:
         session.close()
@@ -81,7 +83,7 @@ def main(folder: Path) -> int:
 
 
 def kind_of(error: BaseException, folder: Path) -> ErrorKind:
-    """Say what kind of failure an exception is: decides whether a retry makes sense."""
+    """Return the kind of failure of an exception, which decides whether the task is retried."""
     if isinstance(error, CommandFailedError):
         return error.kind
     if isinstance(error, DiskTooSmallError) or _is_about_disk(error):
@@ -92,24 +94,26 @@ def kind_of(error: BaseException, folder: Path) -> ErrorKind:
         return "diverged"
     if isinstance(error, TunefleetError):
         return "input"
-    # torch is not imported here: a program without it must start without it.
+    # Matched by name: importing torch for its exception class would slow down programs that do not use it.
     if isinstance(error, MemoryError) or "OutOfMemory" in type(error).__name__:
         return "oom"
     if isinstance(error, RuntimeError) and any(sign in str(error) for sign in _OUT_OF_MEMORY):
         return "oom"
+    # Some libraries hide the errno of a failed write: a disk without space left is the likelier cause then.
     return "disk" if shutil.disk_usage(folder).free < _NEARLY_FULL_BYTES else "bug"
 
 
 def _is_about_peers(error: BaseException) -> bool:
-    """Whether a rank only says that it has lost another one."""
+    """Whether the error of a rank only means that it lost another rank."""
     if world.size() == 1:
         return False
     if type(error).__name__ in {"DistBackendError", "DistNetworkError", "DistStoreError"}:
         return True
-    return isinstance(error, RuntimeError) and any(sign in str(error) for sign in _PEER_GONE)
+    return isinstance(error, RuntimeError) and any(sign in str(error) for sign in _PEER_LOST)
 
 
 def _is_about_disk(error: BaseException) -> bool:
+    # Libraries wrap the OSError of a failed write, so the whole chain of causes is searched.
     cause: BaseException | None = error
     while cause is not None:
         if is_disk_full(cause) or "No space left on device" in str(cause):
@@ -118,28 +122,30 @@ def _is_about_disk(error: BaseException) -> bool:
     return False
 
 
-def sentence_of(error: BaseException) -> str:
-    """Say in one sentence what went wrong; ours are written for the user, others get their type in front."""
+def message_of(error: BaseException) -> str:
+    """Return the error as one sentence; messages of third-party exceptions are prefixed with their type."""
     if isinstance(error, TunefleetError | CommandFailedError):
         return str(error)
     first = next((line for line in str(error).splitlines() if line.strip()), "")
     return f"{type(error).__name__}: {first}" if first else type(error).__name__
 
 
-def _disk_sentence(folder: Path) -> str:
-    # What libraries say about it names neither the disk nor the way out.
+def _disk_full_message(folder: Path) -> str:
+    # The messages of libraries name neither the disk nor a fix.
     free = shutil.disk_usage(folder).free
     return (
-        f"The disk is full: {free:,} bytes are free where {folder} lies. Free some space, or keep fewer checkpoints "
-        "(`training.save_total_limit`)."
+        f"The disk is full: {free:,} bytes are free on the disk of {folder}. Free some space, or keep fewer "
+        "checkpoints (`training.save_total_limit`)."
     )
 
 
 def _discard_unfinished(folder: Path) -> None:
-    """Delete what a full disk cut off: it is of no use, and the report of the failure needs room."""
-    doomed = [path for path in (folder / "checkpoints").glob("checkpoint-*") if not (path / "manifest.json").exists()]
-    for path in [*doomed, *folder.glob(".*.partial")]:
-        logger.warning("%s is deleted: the disk was full before it was whole", path.name)
+    """Delete incomplete files: they are unusable, and the failure report needs the space."""
+    incomplete = [
+        path for path in (folder / "checkpoints").glob("checkpoint-*") if not (path / "manifest.json").exists()
+    ]
+    for path in [*incomplete, *folder.glob(".*.partial")]:
+        logger.warning("%s is deleted: the disk filled up before it was complete", path.name)
         if path.is_dir():
             shutil.rmtree(path, ignore_errors=True)
         else:
@@ -148,11 +154,12 @@ def _discard_unfinished(folder: Path) -> None:
 
 def _program(name: str) -> Callable[[Path], None]:
     module, _, function = name.partition(":")
-    # The libraries make a million objects that stay: to look for garbage among them takes a tenth of the import.
+    # Imports create about a million permanent objects; collecting garbage among them takes a tenth of the import time.
     gc.disable()
     try:
         program: Callable[[Path], None] = getattr(importlib.import_module(module), function)
     finally:
+        # Moves them out of the collector's generations, so that later collections skip them.
         gc.freeze()
         gc.enable()
     return program
@@ -161,7 +168,7 @@ def _program(name: str) -> Callable[[Path], None]:
 def _log_to_stderr() -> None:
     if not logging.getLogger().handlers:
         logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
-    for name in _CHATTY:
+    for name in _NOISY_LOGGERS:
         logging.getLogger(name).setLevel(logging.ERROR)
 
 

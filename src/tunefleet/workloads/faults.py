@@ -1,4 +1,4 @@
-"""What ends a job: its exit codes, and faults that never reach a server as an exception."""
+"""Exit codes of a job process, and exceptions that never reach a server as such."""
 
 from __future__ import annotations
 
@@ -7,19 +7,20 @@ from typing import Final, Literal
 from tunefleet.errors import InputError, TunefleetError
 
 ErrorKind = Literal["input", "oom", "disk", "network", "diverged", "bug"]
+# Exit code of a failure of the program or the machine.
 FAILED: Final = 1
+# Exit code of an error in the user's input.
 INPUT_FAILED: Final = 2
-"""Exit codes of a job's process: of a fault of ours or of the machine, and of a mistake of the user."""
 
 
 class DivergedError(TunefleetError):
-    """The loss of a training is no number, or climbs and stays high."""
+    """The training loss is NaN or infinite, or rises and stays high."""
 
     code = "diverged"
 
 
 class CommandFailedError(Exception):
-    """A process that the job has started has failed."""
+    """A process started by the job failed."""
 
     def __init__(self, message: str, kind: ErrorKind = "bug", traceback: str | None = None) -> None:
         super().__init__(message)
@@ -28,7 +29,7 @@ class CommandFailedError(Exception):
 
 
 class RequestError(InputError):
-    """A request cannot be answered; the others can."""
+    """One request cannot be answered; the other requests are not affected."""
 
     code = "request_invalid"
 
@@ -38,4 +39,4 @@ class RequestError(InputError):
 
 
 class GoneError(Exception):
-    """Whoever asked does not listen any more; nothing is wrong."""
+    """The client has disconnected; this is not an error."""

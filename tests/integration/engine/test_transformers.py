@@ -194,7 +194,7 @@ def test_too_many_at_once_are_halved_and_somebody_is_told(
     ("request_", "message"),
     [
         *FAULTS,
-        pytest.param(Request(8, "x", Sampling(schema='{"type": "what"}')), "JSON Schema cannot be obeyed", id="schema"),
+        pytest.param(Request(8, "x", Sampling(schema='{"type": "what"}')), "JSON Schema is not supported", id="schema"),
     ],
 )
 def test_a_request_that_cannot_be_answered_is_named(
@@ -215,5 +215,5 @@ def test_who_is_gone_gets_no_more_and_what_is_no_adapter_is_said(engine: Transfo
         list(engine.generate([Request(0, "x", Sampling(max_tokens=400, min_tokens=400))], gone=gone))
     assert asked == 6
     (tmp_path / "adapter_config.json").write_text("{}")
-    with pytest.raises(ModelError, match="cannot be put on this model"):
+    with pytest.raises(ModelError, match="cannot be loaded onto this model"):
         open_engine(EngineModel(MODEL, MODEL, adapters=(EngineAdapter("none", str(tmp_path)),)))

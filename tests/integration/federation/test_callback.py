@@ -261,7 +261,7 @@ def test_who_loses_the_network_trains_on_and_catches_up(
     assert counted == 64 or (counted == 56 and 14 not in dict(double.examples))
     assert (watch.versions[13], watch.versions[14]) == (0, 1)
     assert sorted(losses(made)) == list(range(1, 17))
-    assert caplog.text.count("goes on, and catches up") == 1
+    assert caplog.text.count("Training continues and will sync") == 1
     assert caplog.text.count("answers again") == 1
 
 
@@ -272,15 +272,15 @@ def test_a_server_that_is_away_at_the_beginning_is_met_later(federated: Make, do
     part: list[Any] = []
 
     def back() -> None:
-        part.append(callback._part._pull if callback._part is not None else None)
+        part.append(callback._participation._proximal_term if callback._participation is not None else None)
         double.away = False
         until(arrived(callback))
 
     made = trainer(tmp_path, callback, At(3, back), max_steps=8)
     made.train()
     assert part == [None]
-    assert callback._part is not None
-    assert callback._part._pull is not None
+    assert callback._participation is not None
+    assert callback._participation._proximal_term is not None
     assert list(double.members) == ["lab"]
     assert sum(examples for _, examples in double.examples) == 32
 

@@ -234,6 +234,6 @@ def test_the_pull_of_fedprox_comes_from_the_federation(
     made = federate(min_workers=2, strategy=StrategySpec(name="fedprox", mu=0.25))
     federated = callback(running, made, "one")
     trainer(tmp_path, federated, max_steps=2).train()
-    assert federated._part is not None
-    assert federated._part._pull is not None
-    assert federated._part._pull._mu == 0.25
+    assert federated._participation is not None
+    assert federated._participation._proximal_term is not None
+    assert federated._participation._proximal_term._mu == 0.25

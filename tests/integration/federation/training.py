@@ -114,7 +114,7 @@ class Watch(TrainerCallback):
 
 def arrived(federated: FederatedCallback) -> Callable[[], bool]:
     """Return a condition: something waits for the end of the step."""
-    return lambda: bool(federated._part is not None and federated._part._mailbox.armed)
+    return lambda: bool(federated._participation is not None and federated._participation._mailbox.armed)
 
 
 def sent(federated: FederatedCallback, count: int) -> Callable[[], bool]:
@@ -129,7 +129,7 @@ class Unhurried(TrainerCallback):
         self.federated = federated
 
     def on_step_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        courier = self.federated._part._courier if self.federated._part is not None else None
+        courier = self.federated._participation._session if self.federated._participation is not None else None
         if courier is not None and courier._uploader is not None:
             assert courier._uploader.drain(LIMIT_S)
 

@@ -177,7 +177,7 @@ SAID = [{"role": "user", "content": "a"}]
         ("reward", [{**PAIR, "rejected": "b"}], "No row of .* anything to learn"),
         ("kto", [{"prompt": "a", "completion": "b", "label": "so-so"}], "Row 1 of .*'label' holds 'so-so'"),
         ("grpo", [{"question": "a", "answer": None}], "Row 1 of .*'answer' holds nothing"),
-        ("grpo", [{"question": "a", "answer": "b"}], "A step takes 2 prompts .* has 1 that can be used"),
+        ("grpo", [{"question": "a", "answer": "b"}], "A step needs 2 prompts .* has 1 usable"),
         ("rloo", [{"answer": "b"}], "Row 1 of .* it has no column 'question'"),
         ("rloo", [{"question": q, "answer": "b"} for q in ("a", SAID)], "Row 2 of .* a chat in 'question', .* texts"),
     ],

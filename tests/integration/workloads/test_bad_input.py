@@ -112,7 +112,7 @@ def test_a_limit_that_leaves_nothing_to_learn(train: Any) -> None:
 def test_an_adapter_of_another_model(train: Any) -> None:
     adapter = train({"model": {"source": {"identifier": "builtin:gsm8k-llama-2m"}}, "training": {"max_steps": 1}})
     ended = train({"checkpoint": {"load": {"path": str(adapter.folder.root / "final_lora")}}})
-    refused(ended, "cannot be put on this model", "same base model")
+    refused(ended, "cannot be loaded onto this model", "same base model")
 
 
 def test_a_checkpoint_without_the_folder_that_is_named(train: Any, tmp_path: Path) -> None:

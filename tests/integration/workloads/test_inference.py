@@ -178,7 +178,7 @@ def test_an_adapter_of_another_model_is_refused(infer: Infer, adapter: Path, tmp
     model = {"source": {"identifier": "builtin:gsm8k-llama-2m"}}
     ended = infer(inputs={"checkpoint.load.path": str(adapter)}, checkpoint=load, model=model)
     assert (ended.code, ended.status.error_kind) == (2, "input")
-    assert "cannot be put on this model" in (ended.status.error or "")
+    assert "cannot be loaded onto this model" in (ended.status.error or "")
     empty = tmp_path / "empty"
     empty.mkdir()
     ended = infer(inputs={"checkpoint.load.path": str(empty)}, checkpoint=load)

@@ -188,12 +188,12 @@ def test_a_quantised_base_is_trained_through(bits: int, train: Any, trainers: li
 
 def test_liger_is_asked_of_the_trainer_where_it_is_there(train: Any) -> None:
     from tunefleet.spec import load_task_spec
-    from tunefleet.workloads.training.arguments import Setting, supervised_arguments
+    from tunefleet.workloads.training.arguments import ArgumentsContext, supervised_arguments
     from tunefleet.workloads.training.model.hardware import Hardware, Kernels
 
     spec = load_task_spec({**train.spec, "training": {"batch_size": 4}})
     kernels = Kernels("float32", "flash_attention_2", liger=True, varlen=True)
-    args = supervised_arguments(spec, Setting(Hardware("cuda"), kernels, Path("unused"), "name"))  # type: ignore[arg-type]
+    args = supervised_arguments(spec, ArgumentsContext(Hardware("cuda"), kernels, Path("unused"), "name"))  # type: ignore[arg-type]
     assert (args.use_liger_kernel, args.padding_free, args.dataloader_pin_memory) == (True, True, True)
 
 

@@ -104,9 +104,9 @@ def test_right_answers_are_counted_before_and_after(train: Any) -> None:
     [
         (
             {"exact_match": {"extract": "regex", "pattern": "never"}},
-            "Row 1 of .* its answer has nothing that exact_match",
+            "Row 1 of .* exact_match.extract: .* finds nothing in its reference",
         ),
-        ({"exact_match": {}, "max_new_tokens": 100_000}, "No held-out prompt leaves room"),
+        ({"exact_match": {}, "max_new_tokens": 100_000}, "No eval prompt leaves space"),
         ({"exact_match": {}, "text_field": "question"}, "are texts without answers"),
     ],
 )

@@ -162,9 +162,9 @@ def test_a_checkpoint_that_is_being_sent_is_compressed_later(folder: JobFolder) 
 def test_the_thread_comes_back_to_it(folder: JobFolder, monkeypatch: pytest.MonkeyPatch) -> None:
     from transformers import TrainerControl, TrainerState, TrainingArguments
 
-    monkeypatch.setattr(checkpoint_compression, "_BUSY_PAUSE_S", 0.01)
+    monkeypatch.setattr(checkpoint_compression, "_IN_USE_RETRY_S", 0.01)
     busy = {"checkpoint-4": True}
-    callback = checkpoint_compression.Compress(lambda name: busy[name])
+    callback = checkpoint_compression.CompressionCallback(lambda name: busy[name])
     args = TrainingArguments(output_dir=str(folder.checkpoints_dir), use_cpu=True, report_to=[])
     callback.on_save(args, TrainerState(global_step=4, is_world_process_zero=True), TrainerControl())
     manifest = folder.checkpoints_dir / "checkpoint-4" / "manifest.json"

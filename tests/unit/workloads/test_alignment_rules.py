@@ -17,7 +17,8 @@ from tunefleet.workloads import assets
 @pytest.fixture(scope="module", autouse=True)
 def libraries() -> None:
     """Imported for the tests, not to collect them."""
-    global Answered, Encoder, GrpoMethod, KtoMethod, Limits, Source, by_rule, final_answer, load_tokenizer, odds_ratio
+    global Completions, Encoder, GrpoMethod, KtoMethod, Limits, Source, by_rule, final_answer, load_tokenizer
+    global odds_ratio
     global torch
     pytest.importorskip("trl")
 
@@ -28,7 +29,7 @@ def libraries() -> None:
     from tunefleet.workloads.preference.grpo import GrpoMethod
     from tunefleet.workloads.preference.kto import KtoMethod
     from tunefleet.workloads.preference.orpo import odds_ratio
-    from tunefleet.workloads.preference.reward_functions import Answered, by_rule, final_answer
+    from tunefleet.workloads.preference.reward_functions import Completions, by_rule, final_answer
     from tunefleet.workloads.preference.tokenization import Limits
 
 
@@ -40,7 +41,7 @@ def judge(rule: dict[str, Any], answers: list[str], references: list[str | None]
     wanted: Any = TypeAdapter(Reward).validate_python(rule)
     given = references or [None] * len(answers)
     tokens = [list(range(len(answer.split()))) for answer in answers]
-    return by_rule(wanted)(Answered(["?"] * len(answers), answers, given, tokens))
+    return by_rule(wanted)(Completions(["?"] * len(answers), answers, given, tokens))
 
 
 @pytest.mark.parametrize(
@@ -109,7 +110,7 @@ def test_a_function_that_fails_is_named_with_what_it_raised(name: str) -> None:
 
 def test_a_reward_that_is_no_number_is_an_error_that_quotes_the_answer() -> None:
     own = {"type": "function", "function": f"{__name__}:none_of_a_number"}
-    with pytest.raises(InputError, match=r"none_of_a_number gave nan for the answer 'b{80}…'"):
+    with pytest.raises(InputError, match=r"none_of_a_number returned nan for the answer 'b{80}…'"):
         judge(own, ["a", "b" * 100])
 
 
@@ -135,7 +136,7 @@ class Journal:
         self.events.append(fields)
 
 
-def material(kind: str, rows: list[dict[str, Any]], **training: Any) -> tuple[Any, Journal]:
+def training_data(kind: str, rows: list[dict[str, Any]], **training: Any) -> tuple[Any, Journal]:
     """The rows as the trainer of a kind takes them, and what the journal was told."""
     base = {"model": {"source": {"identifier": BUILTIN}}, "data": {"path": "rows"}, "training": training}
     rewards = {"rewards": [{"type": "length", "max_tokens": 4}]} if kind in {"grpo", "rloo"} else {}
@@ -144,28 +145,28 @@ def material(kind: str, rows: list[dict[str, Any]], **training: Any) -> tuple[An
     method = {"kto": KtoMethod, "grpo": GrpoMethod}[kind](SimpleNamespace(spec=spec, journal=journal))  # type: ignore[abstract,arg-type]
     encoder = Encoder(load_tokenizer(Source(BUILTIN, str(assets.locate(BUILTIN, "model")))))
     found: Any = SimpleNamespace(train=rows, origin="rows", held_out=None)
-    return method.material(found, encoder, 64).train, journal
+    return method.tokenize(found, encoder, 64).train, journal
 
 
 def test_prompts_that_do_not_fill_a_step_are_refused_and_those_that_are_left_over_are_told() -> None:
     rows, steps = [{"prompt": text} for text in "abcde"], {"batch_size": 8, "num_generations": 4, "max_steps": 2}
-    train, journal = material("grpo", rows, **steps)
+    train, journal = training_data("grpo", rows, **steps)
     assert len(train) == 5
     assert [(name, data) for name, _, _, data in journal.events] == [
         ("data.incomplete_step", {"prompts": 5, "left_out": 1})
     ]
-    assert material("grpo", rows[:4], **steps)[1].events == []
-    with pytest.raises(DataError, match=r"A step takes 4 prompts .* rows has 3 that can be used\. Give more prompts"):
-        material("grpo", rows[:3], gradient_accumulation_steps=2, **steps)
+    assert training_data("grpo", rows[:4], **steps)[1].events == []
+    with pytest.raises(DataError, match=r"A step needs 4 prompts .* rows has 3 usable prompts\. Add prompts"):
+        training_data("grpo", rows[:3], gradient_accumulation_steps=2, **steps)
 
 
 def test_every_prompt_gets_an_answer_of_another_also_in_a_batch_of_one() -> None:
     rows = [{"prompt": text, "completion": text * 3, "label": True} for text in "abcde"]
-    train, _ = material("kto", rows, batch_size=4)
+    train, _ = training_data("kto", rows, batch_size=4)
     assert sorted(train["KL_completion_ids"]) == sorted(train["completion_ids"])
     assert all(row["KL_completion_ids"] != row["completion_ids"] for row in train)
-    with pytest.raises(DataError, match="rows has a single answer to learn from"):
-        material("kto", rows[:1])
+    with pytest.raises(DataError, match="rows has only one usable row"):
+        training_data("kto", rows[:1])
 
 
 def test_a_prompt_loses_its_beginning_and_an_answer_its_end() -> None:
@@ -178,5 +179,5 @@ def test_a_prompt_loses_its_beginning_and_an_answer_its_end() -> None:
 
 def test_a_message_of_the_user_in_an_answer_is_refused() -> None:
     chat = [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}, {"role": "user", "content": "thx"}]
-    with pytest.raises(DataError, match="Row 1 of rows: an answer has a message of the user"):
-        material("kto", [{"messages": chat, "label": True}] * 2)
+    with pytest.raises(DataError, match="Row 1 of rows: an answer contains a user message"):
+        training_data("kto", [{"messages": chat, "label": True}] * 2)

@@ -30,9 +30,9 @@ def test_what_is_fetched_is_weights_of_one_kind_and_what_is_small(sizes: dict[st
 @pytest.fixture
 def told(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
     found: list[dict[str, Any]] = []
-    monkeypatch.setattr(download_progress, "_tell", [])
+    monkeypatch.setattr(download_progress, "_reporters", [])
     monkeypatch.setattr(download_progress, "_watched", set())
-    download_progress.tell(lambda phase, **fields: found.append({"phase": phase, **fields}))
+    download_progress.report_to(lambda phase, **fields: found.append({"phase": phase, **fields}))
     return found
 
 

@@ -16,11 +16,16 @@ from tunefleet.trainer_control.checkpoints.manifest import fault_of, find_newest
 @pytest.fixture(scope="module", autouse=True)
 def libraries() -> None:
     """Imported for the tests, not to collect them."""
-    global Compress, compress, checkpoint_compression, left_alone, opened
+    global CompressionCallback, compress, checkpoint_compression, files_kept, decompressed
     pytest.importorskip("torch")
 
     from tunefleet.workloads.training import checkpoint_compression
-    from tunefleet.workloads.training.checkpoint_compression import Compress, compress, left_alone, opened
+    from tunefleet.workloads.training.checkpoint_compression import (
+        CompressionCallback,
+        compress,
+        decompressed,
+        files_kept,
+    )
 
 
 pytestmark = pytest.mark.torch
@@ -42,7 +47,7 @@ def contents(folder: Path) -> dict[str, bytes]:
 
 
 def test_large_files_are_compressed_and_come_back_as_they_were(checkpoint: Path, tmp_path: Path) -> None:
-    assert opened(checkpoint, tmp_path / "w") == checkpoint
+    assert decompressed(checkpoint, tmp_path / "w") == checkpoint
     assert compress(checkpoint) > 300_000
     assert {path.name for path in checkpoint.iterdir()} == {
         "model.safetensors.zst",
@@ -50,7 +55,10 @@ def test_large_files_are_compressed_and_come_back_as_they_were(checkpoint: Path,
         "manifest.json",
     }
     assert fault_of(checkpoint) is None
-    assert contents(opened(checkpoint, tmp_path / "w")) == {"model.safetensors": LARGE, "trainer_state.json": SMALL}
+    assert contents(decompressed(checkpoint, tmp_path / "w")) == {
+        "model.safetensors": LARGE,
+        "trainer_state.json": SMALL,
+    }
     assert compress(checkpoint) == 0, "a second time there is nothing to do"
 
 
@@ -68,19 +76,19 @@ def test_killed_before_or_after_the_manifest_it_is_whole(
     assert (checkpoint / "model.safetensors").read_bytes() == LARGE
     found = find_newest(checkpoint.parent)
     assert found is not None
-    assert contents(opened(found.path, tmp_path / "w"))["model.safetensors"] == LARGE
+    assert contents(decompressed(found.path, tmp_path / "w"))["model.safetensors"] == LARGE
 
 
 def test_a_copy_that_does_not_read_back_is_not_used(checkpoint: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (checkpoint / "model.safetensors").write_bytes(LARGE[::-1])  # what is on the disk is not what the manifest says
-    with pytest.raises(OSError, match="does not read back"):
+    with pytest.raises(OSError, match="does not match its digest"):
         compress(checkpoint)
     assert {path.name for path in checkpoint.iterdir()} == {"model.safetensors", "trainer_state.json", "manifest.json"}
 
 
 def test_no_file_goes_while_somebody_reads(checkpoint: Path) -> None:
     thread = threading.Thread(target=compress, args=(checkpoint,))
-    with left_alone():
+    with files_kept():
         thread.start()
         thread.join(0.5)
         assert (checkpoint / "model.safetensors").read_bytes() == LARGE
@@ -91,11 +99,11 @@ def test_no_file_goes_while_somebody_reads(checkpoint: Path) -> None:
 def test_a_checkpoint_whose_manifest_comes_late_is_not_deleted(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(checkpoint_compression, "_PATIENCE_S", 0.0)
+    monkeypatch.setattr(checkpoint_compression, "_MANIFEST_TIMEOUT_S", 0.0)
     folder = tmp_path / "checkpoint-1"
     folder.mkdir()
     (folder / "model.safetensors").write_bytes(LARGE)
-    callback = Compress(lambda _: False)
+    callback = CompressionCallback(lambda _: False)
     callback.on_save(
         SimpleNamespace(output_dir=str(tmp_path)),  # type: ignore[arg-type]
         SimpleNamespace(global_step=1, is_world_process_zero=True),  # type: ignore[arg-type]

@@ -164,7 +164,7 @@ def test_a_name_of_the_hub_is_no_folder_of_where_a_job_runs(
     place = Place(name, None, tmp_path / "work", HubSet())
     assert not place.on_disk
     for read in (lambda: base_model.locate(name, None), lambda: place.read("train", None)):
-        with pytest.raises(TunefleetError, match="lies where this runs"):
+        with pytest.raises(TunefleetError, match="working directory of the job also has"):
             read()
     with pytest.raises(ModelError, match=f"Write ./{name} if you mean the folder"):
         hub_files.resolve(name, "model")

@@ -48,7 +48,7 @@ def test_the_fastest_that_is_there_and_not_forbidden(
 @pytest.mark.parametrize(
     ("hardware", "wishes", "error", "message"),
     [
-        ("NEW", {"bf16": True, "fp16": True}, InputError, "bf16 and fp16 at once"),
+        ("NEW", {"bf16": True, "fp16": True}, InputError, "both bf16 and fp16"),
         ("CPU", {"fp16": True}, MachineError, "fp16, which a CPU cannot"),
         ("OLD", {"bf16": True}, MachineError, "bf16, which T4 does not have"),
         ("BARE", {"liger": True}, MachineError, "liger-kernel"),

@@ -85,7 +85,7 @@ def test_without_the_hub_the_cache_is_used(online: Any, monkeypatch: pytest.Monk
 
 def test_switched_off_and_not_in_the_cache_names_both_ways_out(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
-    with pytest.raises(ModelError, match="Mend the path or name, or unset HF_HUB_OFFLINE"):
+    with pytest.raises(ModelError, match="Correct the path or name, or unset HF_HUB_OFFLINE"):
         hub_files.resolve("owner/name", "model")
 
 

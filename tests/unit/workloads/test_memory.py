@@ -18,13 +18,13 @@ from tunefleet.workloads import assets
 @pytest.fixture(scope="module", autouse=True)
 def libraries() -> None:
     """Imported for the tests, not to collect them."""
-    global BF16, Kernels, Memory, Source, look_at, memory
+    global BF16, Kernels, Memory, Source, model_shape, memory
     pytest.importorskip("torch")
 
     from tunefleet.workloads.common.base_model import Source
     from tunefleet.workloads.training.model import memory
     from tunefleet.workloads.training.model.hardware import Kernels
-    from tunefleet.workloads.training.model.memory import Memory, look_at
+    from tunefleet.workloads.training.model.memory import Memory, model_shape
 
     BF16 = Kernels("bfloat16", "sdpa", liger=False, varlen=False)
 
@@ -77,7 +77,7 @@ def test_batch_length_and_checkpointing_move_what_the_way_back_keeps() -> None:
 
 def test_the_weights_of_the_shipped_model_are_counted_without_being_made() -> None:
     source = Source("shipped", str(assets.locate("builtin:gsm8k-llama-2m", "model")))
-    shape = look_at(source, spec("lora_sft", lora={"r": 4, "target_modules": ["q_proj"]}))
+    shape = model_shape(source, spec("lora_sft", lora={"r": 4, "target_modules": ["q_proj"]}))
     assert (shape.layers, shape.hidden) == (4, 192)
     assert 2_100_000 < shape.weights < 2_200_000
     assert shape.trained == 4 * 4 * (192 + 192)
@@ -94,20 +94,20 @@ class Journal:
 def test_what_will_not_fit_is_a_warning_with_a_way_out_and_the_outcome_corrects_the_next(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(memory, "look_at", lambda *_: EIGHT)
+    monkeypatch.setattr(memory, "model_shape", lambda *_: EIGHT)
     monkeypatch.setattr(memory.psutil, "virtual_memory", lambda: SimpleNamespace(available=8 * GIB))
     monkeypatch.setattr(memory, "_peak", lambda _: 0)
     journal = Journal()
     first = Memory(tmp_path, spec(), "cpu", None)
-    first.tell(Source("m", "m"), BF16, 1024, journal)  # type: ignore[arg-type]
+    first.report_estimate(Source("m", "m"), BF16, 1024, journal)  # type: ignore[arg-type]
     name, text, level, data = journal.events[0]
     assert (name, level, data["available_bytes"]) == ("memory.estimate", "warning", 8 * GIB)
-    assert "8.00 GiB are free: that will not fit. Use `taskType: lora_sft`" in text
+    assert "8.00 GiB are free: this will not fit. Use `taskType: lora_sft`" in text
     assert first.estimate is not None
     monkeypatch.setattr(memory, "_peak", lambda _: first.estimate.raw_bytes * 3 // 2)
     assert first.outcome()["peak_bytes"] == first.estimate.raw_bytes * 3 // 2
-    assert json.loads((tmp_path / memory.LEARNT).read_text()) == {"m sft plain cpu": 1.5}
+    assert json.loads((tmp_path / memory.RATIOS_FILE).read_text()) == {"m sft plain cpu": 1.5}
     again = Memory(tmp_path, spec(), "cpu", None)
-    again.tell(Source("m", "m"), BF16, 1024, journal)  # type: ignore[arg-type]
+    again.report_estimate(Source("m", "m"), BF16, 1024, journal)  # type: ignore[arg-type]
     assert again.estimate is not None
     assert again.estimate.total_bytes == pytest.approx(1.5 * first.estimate.total_bytes, rel=1e-6)

@@ -19,7 +19,8 @@ from tunefleet.workloads.ppo.setup import plan
 @pytest.fixture(scope="module", autouse=True)
 def libraries() -> None:
     """Imported for the tests, not to collect them."""
-    global Encoder, Judge, Sick, Source, advantage, collected, filled, labels_of, load_tokenizer, open_judge
+    global Encoder, RewardModel, Sick, Source, advantage, collect, pad_left, labels_of, load_tokenizer
+    global load_reward_model
     global open_prompts, torch
     pytest.importorskip("torch")
 
@@ -29,8 +30,8 @@ def libraries() -> None:
     from tunefleet.workloads.data.tokenization import Encoder
     from tunefleet.workloads.ppo import advantage
     from tunefleet.workloads.ppo.prompts import open_prompts
-    from tunefleet.workloads.ppo.reward_model import Judge, labels_of, open_judge
-    from tunefleet.workloads.ppo.rollout import collected, filled
+    from tunefleet.workloads.ppo.reward_model import RewardModel, labels_of, load_reward_model
+    from tunefleet.workloads.ppo.rollout import collect, pad_left
 
     class Sick(torch.nn.Module):
         config = SimpleNamespace(
@@ -110,15 +111,15 @@ def test_a_batch_that_cannot_be_divided_is_refused_at_the_submit(training: dict[
 
 def test_an_answer_ends_with_its_end_though_that_is_the_padding_or_where_a_stop_stands(tokenizer: Any) -> None:
     stub = SimpleNamespace(pad_token_id=0, decode=lambda ids, **_: "".join(chr(96 + token) for token in ids if token))
-    prompts, seen = filled([[5, 6], [7]], 0, torch.device("cpu"))
+    prompts, seen = pad_left([[5, 6], [7]], 0, torch.device("cpu"))
     assert prompts.tolist() == [[5, 6], [0, 7]]
     drawn = [torch.tensor([[1, 2, 0, 0]]), torch.tensor([[3, 4, 9]])]
-    made = collected(prompts, seen, drawn, stub, {0}, ["di"])  # type: ignore[arg-type]
+    made = collect(prompts, seen, drawn, stub, {0}, ["di"])  # type: ignore[arg-type]
     assert made.texts == ["ab", "c"]
     assert made.lengths.tolist() == [3, 3]  # the end counts, and so does what the stop was written with
     assert made.ended == [True, True]
     assert made.seen.tolist() == [[1, 1, 1, 1, 1, 0], [0, 1, 1, 1, 1, 0]]
-    unended = collected(prompts[:1], seen[:1], [torch.tensor([[1, 2]])], stub, {0}, [])  # type: ignore[arg-type]
+    unended = collect(prompts[:1], seen[:1], [torch.tensor([[1, 2]])], stub, {0}, [])  # type: ignore[arg-type]
     assert (unended.ended, unended.lengths.tolist()) == ([False], [2])
 
 
@@ -129,7 +130,7 @@ def test_the_score_comes_with_the_last_token_and_each_token_pays_for_its_diverge
     logprobs = torch.tensor([[-1.0, -2.0, 9.0], [-1.0, -1.0, -1.0]])
     reference = torch.tensor([[-2.0, -2.0, 0.0], [-1.0, -1.0, -1.0]])
     scores = torch.tensor([3.0, -1.0])
-    known = advantage.judged(args, answered, logprobs, reference, torch.zeros(2, 3), scores)
+    known = advantage.rollout_values(args, answered, logprobs, reference, torch.zeros(2, 3), scores)
     assert known.kl.tolist() == [[1.0, 0.0, 0.0], [0.0, 0.0, 0.0]]
     assert known.returns.tolist() == [[2.5, 3.0, 0.0], [-1.0, -1.0, -1.0]]
     counted = known.advantages[answered]
@@ -151,10 +152,10 @@ def test_the_score_comes_with_the_last_token_and_each_token_pays_for_its_diverge
         ({"type": "sentiment"}, ["NEGATIVE", "neutral", "POSITIVE"], (2, 0)),
         ({"positive_label": "joy"}, ["joy", "anger"], (0, None)),
         ({"type": "sentiment", "positive_label": "joy", "negative_label": "ANGER"}, ["joy", "anger"], (0, 1)),
-        ({}, ["LABEL_0", "LABEL_1"], "do not say which of them is the positive one"),
-        ({"type": "sentiment"}, ["score"], "do not say which of them is the positive one"),
-        ({"type": "sentiment", "positive_label": "joy"}, ["joy", "anger"], "is the negative one"),
-        ({"positive_label": "glee"}, ["joy", "anger"], "names 'glee', which the reward model does not have"),
+        ({}, ["LABEL_0", "LABEL_1"], "The positive label .* is ambiguous"),
+        ({"type": "sentiment"}, ["score"], "The positive label .* is ambiguous"),
+        ({"type": "sentiment", "positive_label": "joy"}, ["joy", "anger"], "The negative label .* is ambiguous"),
+        ({"positive_label": "glee"}, ["joy", "anger"], "is 'glee', which is not a label of the reward model"),
     ],
     ids=["score", "named", "sentiment", "given", "both-given", "unclear", "no-sentiment", "half", "unknown"],
 )
@@ -168,8 +169,8 @@ def test_labels_are_found_by_name_or_given_and_never_guessed(wanted: Any, labels
 
 
 def test_a_model_without_a_head_is_no_judge(tmp_path: Path) -> None:
-    with pytest.raises(ModelError, match=r"no sequence classifier that can be used: its weights lack score\.weight"):
-        open_judge(RewardModelSpec(identifier=BUILTIN), {}, tmp_path, torch.device("cpu"))
+    with pytest.raises(ModelError, match=r"not a usable sequence classifier: its weights lack score\.weight"):
+        load_reward_model(RewardModelSpec(identifier=BUILTIN), {}, tmp_path, torch.device("cpu"))
 
 
 def test_prompts_come_from_the_named_field_with_the_answer_behind_and_are_cut(tmp_path: Path, tokenizer: Any) -> None:
@@ -207,8 +208,8 @@ def test_the_separator_stands_between_a_text_and_its_answer_and_never_behind_a_c
 
 
 def test_a_judge_whose_reward_is_no_number_is_an_error_that_quotes_the_answer(tokenizer: Any) -> None:
-    judge = Judge(RewardModelSpec(identifier="sick"), Sick(), tokenizer, torch.device("cpu"))  # type: ignore[arg-type]
-    with pytest.raises(InputError, match="The reward model sick gave inf for 'the second'"):
+    judge = RewardModel(RewardModelSpec(identifier="sick"), Sick(), tokenizer, torch.device("cpu"))  # type: ignore[arg-type]
+    with pytest.raises(InputError, match="The reward model sick returned inf for 'the second'"):
         judge.scores(["the first", "the second"], 2)
 
 

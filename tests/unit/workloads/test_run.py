@@ -116,5 +116,5 @@ def test_a_full_disk_behind_another_error_is_found(tmp_path: Path) -> None:
 
 
 def test_a_sentence_is_one_line() -> None:
-    assert entrypoint.sentence_of(RuntimeError("\nfirst\nsecond")) == "RuntimeError: first"
-    assert entrypoint.sentence_of(KeyError()) == "KeyError"
+    assert entrypoint.message_of(RuntimeError("\nfirst\nsecond")) == "RuntimeError: first"
+    assert entrypoint.message_of(KeyError()) == "KeyError"

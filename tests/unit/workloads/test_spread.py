@@ -15,7 +15,8 @@ from tunefleet.spec import TrainingTaskSpec, load_task_spec
 @pytest.fixture(scope="module", autouse=True)
 def libraries() -> None:
     """Imported for the tests, not to collect them."""
-    global Hardware, KERNELS, Kernels, Setting, base_model, deepspeed, assembly, parse_args, arguments, torchrun
+    global Hardware, KERNELS, Kernels, ArgumentsContext, base_model, deepspeed, assembly, parse_args, arguments
+    global torchrun
     pytest.importorskip("torch")
 
     from torch.distributed.run import parse_args
@@ -23,7 +24,7 @@ def libraries() -> None:
     from tunefleet.workloads.common import base_model
     from tunefleet.workloads.distributed import torchrun
     from tunefleet.workloads.training import arguments
-    from tunefleet.workloads.training.arguments import Setting
+    from tunefleet.workloads.training.arguments import ArgumentsContext
     from tunefleet.workloads.training.model import assembly, deepspeed
     from tunefleet.workloads.training.model.hardware import Hardware, Kernels
 
@@ -51,7 +52,7 @@ def told(monkeypatch: pytest.MonkeyPatch, spec: TrainingTaskSpec, **options: Any
     """Return what Transformers is given; it would look for the packages and devices that are not here."""
     given: dict[str, Any] = {}
     monkeypatch.setattr(arguments, "SFTConfig", lambda **words: given.update(words))
-    setting = Setting(Hardware("cuda"), KERNELS, Path("out"), "name", **options)
+    setting = ArgumentsContext(Hardware("cuda"), KERNELS, Path("out"), "name", **options)
     arguments.supervised_arguments(spec, setting)
     return given
 
@@ -109,7 +110,9 @@ def test_a_configuration_in_a_file_trains_the_batches_of_the_document(tmp_path: 
     assert deepspeed.configuration(block, "float32", {})["train_micro_batch_size_per_gpu"] == "auto"
     halved = block.model_copy(update={"batch_size": 2, "gradient_accumulation_steps": 2})
     deepspeed.configuration(halved, "float32", {})
-    with pytest.raises(InputError, match="4 rows a pass and 1 passes a step, and `training` says 8 and 1"):
+    with pytest.raises(
+        InputError, match="a batch size of 4 with 1 gradient accumulation steps, and `training` sets 8 and 1"
+    ):
         deepspeed.configuration(block.model_copy(update={"batch_size": 8}), "float32", {})
 
 

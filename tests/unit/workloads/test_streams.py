@@ -20,7 +20,8 @@ from tunefleet.workloads.data.formats import Shape
 @pytest.fixture(scope="module", autouse=True)
 def libraries() -> None:
     """Imported for the tests, not to collect them."""
-    global CsvReader, Encoder, HubReader, JsonlReader, PLACE, ParquetReader, Place, Reader, SampleStream, StreamShare
+    global CsvReader, Encoder, HubReader, JsonlReader, POSITION_KEY, ParquetReader, StreamPosition, Reader
+    global SampleStream, StreamShare
     global base_model, datasets, loader, open_file
     pytest.importorskip("torch")
 
@@ -29,7 +30,13 @@ def libraries() -> None:
     from tunefleet.workloads.common import base_model
     from tunefleet.workloads.data.streams import CsvReader, HubReader, JsonlReader, ParquetReader, Reader, open_file
     from tunefleet.workloads.data.tokenization import Encoder
-    from tunefleet.workloads.training.rows.streaming import PLACE, Place, SampleStream, StreamShare, loader
+    from tunefleet.workloads.training.rows.streaming import (
+        POSITION_KEY,
+        SampleStream,
+        StreamPosition,
+        StreamShare,
+        loader,
+    )
 
 
 pytestmark = pytest.mark.torch
@@ -77,10 +84,12 @@ def test_going_on_late_reads_no_more_than_going_on_early(
     files: dict[str, Path], encoder: Encoder, suffix: str, most: int, packed: bool
 ) -> None:
     def read_after(taken: int) -> int:
-        straight = stream_of(open_file(files[suffix]), encoder, packed=packed).samples(Place())
+        straight = stream_of(open_file(files[suffix]), encoder, packed=packed).samples(StreamPosition())
         place = next(itertools.islice(straight, taken - 1, None))[1]
         reader = open_file(files[suffix])
-        follows = stream_of(reader, encoder, packed=packed).samples(Place(**json.loads(json.dumps(place.as_json()))))
+        follows = stream_of(reader, encoder, packed=packed).samples(
+            StreamPosition(**json.loads(json.dumps(place.as_json())))
+        )
         first = [sample for sample, _ in itertools.islice(follows, 40)]
         assert first == [sample for sample, _ in itertools.islice(straight, 40)]
         return reader.rows_read
@@ -103,9 +112,9 @@ def test_a_streamed_dataset_of_the_library_goes_to_its_shard_and_row(files: dict
             datasets.load_dataset("parquet", data_files=str(files[".parquet"]), split="train", streaming=True)
         )
 
-    straight = stream_of(reader(), encoder, window=64).samples(Place())
+    straight = stream_of(reader(), encoder, window=64).samples(StreamPosition())
     place = next(itertools.islice(straight, 1000, None))[1]
-    follows = stream_of(reader(), encoder, window=64).samples(Place(**json.loads(json.dumps(place.as_json()))))
+    follows = stream_of(reader(), encoder, window=64).samples(StreamPosition(**json.loads(json.dumps(place.as_json()))))
     expected = [sample for sample, _ in itertools.islice(straight, 100)]
     assert [sample for sample, _ in itertools.islice(follows, 100)] == expected
 
@@ -113,7 +122,7 @@ def test_a_streamed_dataset_of_the_library_goes_to_its_shard_and_row(files: dict
 def test_every_pass_has_every_row_in_an_order_of_its_own(tmp_path: Path, encoder: Encoder) -> None:
     file = tmp_path / "rows.jsonl"
     file.write_text("".join(json.dumps({"text": f"row {number}"}) + "\n" for number in range(23)))
-    samples = stream_of(JsonlReader(file), encoder, window=8, limit=20).samples(Place())
+    samples = stream_of(JsonlReader(file), encoder, window=8, limit=20).samples(StreamPosition())
     passes = [[str(sample["input_ids"]) for sample, _ in itertools.islice(samples, 20)] for _ in range(3)]
     assert set(passes[0]) == set(passes[1]) == set(passes[2])
     assert len(set(passes[0])) == 20
@@ -123,7 +132,7 @@ def test_every_pass_has_every_row_in_an_order_of_its_own(tmp_path: Path, encoder
 def ranks_share(files: dict[str, Path], encoder: Encoder, workers: int) -> None:
     """Check that two ranks together take what one takes, also after a resume."""
 
-    def batches(start: Place, world: int, count: int) -> tuple[list[list[int]], Place]:
+    def batches(start: StreamPosition, world: int, count: int) -> tuple[list[list[int]], StreamPosition]:
         """What all ranks take, in the order of the stream, and the place that rank 0 would save."""
         taken, place = [], start
         shares = [
@@ -138,12 +147,12 @@ def ranks_share(files: dict[str, Path], encoder: Encoder, workers: int) -> None:
         for _ in range(count):
             for rank, share in enumerate(shares):
                 batch = next(share)
-                place = batch[PLACE] if rank == 0 else place
+                place = batch[POSITION_KEY] if rank == 0 else place
                 taken += batch["ids"]
         return taken, place
 
-    alone, _ = batches(Place(), 1, 12)
-    first, place = batches(Place(), 2, 3)
+    alone, _ = batches(StreamPosition(), 1, 12)
+    first, place = batches(StreamPosition(), 2, 3)
     then, _ = batches(place, 2, 3)
     assert first + then == alone
 
@@ -159,11 +168,11 @@ def list_of_ids(samples: list[dict[str, Any]]) -> dict[str, Any]:
 def test_a_stream_of_which_nothing_can_be_learnt_ends_with_a_sentence(tmp_path: Path, encoder: Encoder) -> None:
     file = tmp_path / "rows.jsonl"
     file.write_text('{"text": "x"}\n' * 5)
-    with pytest.raises(DataError, match="No row of rows has a token to learn within 1 tokens"):
-        next(stream_of(JsonlReader(file), encoder, max_length=1).samples(Place()))
+    with pytest.raises(DataError, match="No row of rows has trained tokens within 1 tokens"):
+        next(stream_of(JsonlReader(file), encoder, max_length=1).samples(StreamPosition()))
     file.write_text('{"text": "x"}\nnonsense\n')
     with pytest.raises(DataError, match=r"Line 2 of rows.jsonl is not valid JSON"):
-        next(stream_of(JsonlReader(file), encoder).samples(Place()))
+        next(stream_of(JsonlReader(file), encoder).samples(StreamPosition()))
 
 
 @pytest.mark.parametrize("name", ["rows.json", "rows.txt"])

@@ -37,7 +37,7 @@ def test_every_option_of_the_spec_reaches_vllm_or_is_said_to_have_no_effect() ->
     assert set(given) == set(VllmSpec.model_fields)
     found, said = build(given)
     assert found.pop("hf_overrides") == {"rope_parameters": {"rope_type": "linear", "factor": 2.0, "rope_theta": 5e5}}
-    assert said == ["model.vllm.swap_space has no effect: this vLLM does not have it."]
+    assert said == ["model.vllm.swap_space has no effect: this version of vLLM does not support it."]
     elsewhere = {"rope_scaling", "rope_theta", "env_vars", "swap_space", "trust_remote_code", "release_after_run"}
     assert {name: found[name] for name in given.keys() - elsewhere} == {
         name: given[name] for name in given.keys() - elsewhere

@@ -1,1 +1,1 @@
-"""What many workloads need: the job and its outputs, models and files of a hub, the checks of what is brought."""
+"""Shared by several workloads: job and outputs, hub models and files, checks of untrusted folders."""

@@ -1,4 +1,4 @@
-"""What of an answer is compared: the final number of a worked solution, what a pattern finds, or all of its text."""
+"""Extracts the part of an answer to compare: the final number, the match of a pattern, or the full text."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ _NO_PUNCTUATION: Final = str.maketrans("", "", string.punctuation)
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
-    """What came of one answer.
+class Comparison:
+    """The comparison of one answer with its reference.
 
     Args:
-        found: What of the answer is compared; None if there is nothing of the kind in it.
+        found: The extracted part of the answer; None if there is none.
     """
 
     found: str | None
@@ -29,11 +29,8 @@ class Verdict:
 
 
 def final_number(text: str) -> str | None:
-    """Return the number behind the first `####` that has one, as the answers of GSM8K; without a mark, the last number.
-
-    The first, as lm-eval's strict match has it: behind its answer a model that was not taught to stop goes on with
-    another question, and answers that, too.
-    """
+    """Return the number after the first `####` that has one, as in GSM8K; without `####`, the last number."""
+    # The first, as in lm-eval's strict match: a model that does not stop continues with another question and answer.
     _, *marked = text.split(_MARK)
     if not marked:
         return last_number(text)
@@ -42,11 +39,8 @@ def final_number(text: str) -> str | None:
 
 
 def extractor(match: MatchSpec) -> Callable[[str], str | None]:
-    """Return what takes out of an answer what is compared; None if that is nothing, and nothing is never right.
-
-    What a reasoning model thinks first (up to `</think>`) is left out: chat templates put an empty thought before
-    answers that have none.
-    """
+    """Return a function that extracts the part of an answer to compare, or None, which is never right."""
+    # Reasoning (up to `</think>`) is removed first: chat templates insert an empty block even without reasoning.
     take = _extractor(match)
     return lambda text: take(text.rpartition("</think>")[2])
 
@@ -70,7 +64,7 @@ def _extractor(match: MatchSpec) -> Callable[[str], str | None]:
 
 
 def plain(text: str, match: MatchSpec) -> str:
-    """Return a text without what shall make no difference."""
+    """Normalize a text according to the options of a match."""
     if match.ignore_case:
         text = text.casefold()
     if match.ignore_punctuation:
@@ -78,43 +72,44 @@ def plain(text: str, match: MatchSpec) -> str:
     return " ".join(text.split()) if match.ignore_space else text
 
 
-def judge(answer: str, reference: str, match: MatchSpec) -> Verdict | None:
-    """Compare an answer with the row's.
+def judge(answer: str, reference: str, match: MatchSpec) -> Comparison | None:
+    """Compare an answer with the reference answer of its row.
 
     Returns:
-        The verdict; `None` if the row's own answer has nothing of the kind, so that none could be right.
+        The comparison; `None` if nothing can be extracted from the reference answer.
     """
     take = extractor(match)
     wanted = take(reference)
     if wanted is None:
         return None
     found = take(answer)
-    return Verdict(found, wanted, found == wanted)
+    return Comparison(found, wanted, found == wanted)
 
 
 _QUOTED: Final = 80
 
 
 def beginning(text: str) -> str:
-    """Return the beginning of a text, in quotes."""
+    """Return the beginning of a text in quotes, for messages."""
     return repr(text if len(text) <= _QUOTED else f"{text[:_QUOTED]}…")
 
 
 def ending(text: str) -> str:
-    """Return the end of a text, in quotes: of a prompt with its answer that is the answer."""
+    """Return the end of a text in quotes, for messages; of a prompt with its answer, this is the answer."""
     return repr(text if len(text) <= _QUOTED else f"…{text[-_QUOTED:]}")
 
 
 NUMBER: Final = re.compile(
-    # A minus behind any of these is a dash, or takes away: 3-7, $18-$20, 5%-6%, f(x)-2.
+    # A minus after any of these is a dash or a subtraction: 3-7, $18-$20, 5%-6%, f(x)-2.
     r"(?:(?<![\w$€£%)])-(?:[$€£]\s?)?|[$€£]\s?-?)?"
     r"(?:\d[\d,]*(?:\.\d+)?|\.\d+)(?:[eE][+-]?\d+)?%?"
 )
+# Bounds the length of the normal form: a model may write `1e999999999`, which would fill the memory.
 _MAX_DIGITS: Final = 400
 
 
 def number(text: str) -> str | None:
-    """Return a number in one spelling: no commas, currency signs, per cent signs, plus signs or trailing zeros."""
+    """Return a number in normal form: no commas, currency signs, percent signs, plus signs or trailing zeros."""
     plain = re.sub(r"[,$€£%\s]", "", text).rstrip(".")
     if not plain or len(plain) > _MAX_DIGITS:
         return None
@@ -131,6 +126,6 @@ def number(text: str) -> str | None:
 
 
 def last_number(text: str) -> str | None:
-    """Return the last number of a text, in one spelling."""
+    """Return the last number of a text in normal form."""
     found = NUMBER.findall(text)
     return number(found[-1]) if found else None

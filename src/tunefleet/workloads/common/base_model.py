@@ -1,4 +1,4 @@
-"""Find a base model, its tokenizer and the length of its context; weights are `training.model_loading`'s business."""
+"""Locates a base model, its tokenizer and its context length; weights are loaded in `training.model.assembly`."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from tunefleet.workloads import assets
 from tunefleet.workloads.common import containment, hub_files
 
 _EMBEDDINGS: Final = ("embed_tokens.weight", "wte.weight", "embed_in.weight", "word_embeddings.weight")
+# The key in a job's inputs for a model that was uploaded with the task or comes from another task.
 POINTER: Final = "model.source.identifier"
-"""Under which what travelled in the place of a model is given to a job."""
 
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """Where a model lies."""
+    """The location of a model."""
 
     identifier: str
     path: str
@@ -36,7 +36,7 @@ class Source:
 def locate(
     identifier: str, local: str | None, *, revision: str | None = None, trust_remote_code: bool = False
 ) -> Source:
-    """Find a model: built in, a local folder, or on the hub.
+    """Locate a model: built in, a local folder, or on the hub.
 
     Raises:
         UnreachableError: If the hub does not answer and the model is not in the cache.
@@ -48,12 +48,13 @@ def locate(
         if not (folder / "config.json").is_file():
             raise ModelError(
                 f"The model folder {identifier} has no config.json.",
-                hint="Name a folder as `save_pretrained` writes it.",
+                hint="Use a folder written by `save_pretrained`.",
             )
         containment.check_model(folder)
         path = str(folder)
     else:
         path, revision = hub_files.resolve(identifier, "model", revision)
+        # The small files are checked before Transformers downloads the weights and opens anything they name.
         cached = Path(path) if path != identifier else None
         containment.check_model(cached or hub_files.few_files(identifier, revision, containment.READ))
     return Source(identifier, path, revision, trust_remote_code)
@@ -67,7 +68,7 @@ def named(
     revision: str | None = None,
     trust_remote_code: bool = False,
 ) -> Source:
-    """Find the model that a spec names, or what has travelled in its place.
+    """Locate the model that a spec names, or the input that replaces it.
 
     Raises:
         UnreachableError: If the hub does not answer and the model is not in the cache.
@@ -79,7 +80,7 @@ def named(
 
 
 def load_tokenizer(source: Source) -> PreTrainedTokenizerBase:
-    """Load the tokenizer, padding on the right and with a padding token."""
+    """Load the tokenizer, with right padding and a padding token."""
     try:
         tokenizer: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(
             source.path, revision=source.revision, trust_remote_code=source.trust_remote_code
@@ -95,19 +96,19 @@ def load_tokenizer(source: Source) -> PreTrainedTokenizerBase:
 
 
 def context_length(source: Source) -> int | None:
-    """Return the longest sequence that the model knows positions for; `None` if its config does not say."""
+    """Return the context length of the model; `None` if its config does not have it."""
     length = getattr(_config(source), "max_position_embeddings", None)
     return length if isinstance(length, int) else None
 
 
 def embedding_rows(source: Source) -> int | None:
-    """Return the number of tokens that the model has embeddings for; `None` if its config does not say."""
+    """Return the number of rows of the model's embedding; `None` if its config does not have it."""
     size = getattr(_config(source), "vocab_size", None)
     return size if isinstance(size, int) else None
 
 
 def require_same_vocabulary(adapter: Path, rows: int, label: str) -> None:
-    """Refuse an adapter that brings embeddings for another number of tokens: PEFT cannot put it on the model."""
+    """Refuse an adapter with embeddings for another vocabulary size, which PEFT cannot load onto the model."""
     weights = adapter / "adapter_model.safetensors"
     if not weights.is_file():
         return
@@ -117,11 +118,11 @@ def require_same_vocabulary(adapter: Path, rows: int, label: str) -> None:
             own = {file.get_slice(name).get_shape()[0] for name in names}
     except (OSError, SafetensorError) as error:
         raise ModelError(
-            f"The weights of the adapter {label} cannot be read: {error}", hint="Fetch or make it again."
+            f"The weights of the adapter {label} cannot be read: {error}", hint="Download or create it again."
         ) from error
     if own - {rows}:
         raise ModelError(
-            f"The adapter {label} brings embeddings for {max(own):,} tokens, and the model has {rows:,}.",
+            f"The adapter {label} has embeddings for {max(own):,} tokens, and the model has {rows:,}.",
             hint="Merge it into the base with a task of kind `merge`, and use the merged model.",
         )
 
@@ -137,16 +138,16 @@ def _config(source: Source) -> Any:
 
 
 def unloadable(what: str, source: Source, error: Exception) -> ModelError:
-    """Say that a part of a model cannot be loaded, with the first line of the library's reason."""
+    """Return the error of a part of a model that cannot be loaded, with the first line of the library's message."""
     if isinstance(error, UnpicklingError):
-        # The library's own words tell how to run the code all the same.
+        # Not the library's message, which explains how to run the code anyway.
         return ModelError(
-            f"The weights of {source.identifier} are a pickle that wants to run code, and was not opened.",
-            hint="Have them saved as safetensors by somebody whom you trust.",
+            f"The weights of {source.identifier} are a pickle file that would run code; it was not opened.",
+            hint="Use weights in safetensors format from a source that you trust.",
         )
     reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
     return ModelError(
         f"The {what} of {source.identifier} cannot be loaded: {reason}",
-        hint="Check that the folder or hub name holds a causal language model with its tokenizer.",
+        hint="Check that the folder or hub repository contains a causal language model with its tokenizer.",
         detail=str(error),
     )

@@ -1,4 +1,4 @@
-"""How much of a model has arrived from the hub while a job loads it, as progress that people see."""
+"""Reports the download progress of hub models while a job loads them."""
 
 from __future__ import annotations
 
@@ -10,37 +10,39 @@ from pathlib import Path
 from typing import Final
 
 _MB: Final = 1_000_000
-_LOOK_S: Final = 1.0
-_IDLE_LOOKS: Final = 10
+_POLL_S: Final = 1.0
+# Polls without progress after which watching ends: the download has failed or needs fewer files than expected.
+_MAX_IDLE_POLLS: Final = 10
+# Suffixes of weight files in order of preference: loading fetches all files with the first suffix that exists.
 _WEIGHTS: Final = (".safetensors", ".bin")
-"""Ends of the names of weights: of the first of these that a repository has, all files are fetched."""
 _SMALL: Final = (".json", ".txt", ".model", ".jinja")
-_tell: list[Callable[..., None]] = []
+_reporters: list[Callable[..., None]] = []
 _watched: set[str] = set()
 
 
-def tell(progress: Callable[..., None]) -> None:
-    """Say once, in a job's process, where arrivals are told: `Journal.progress`."""
-    _tell[:] = [progress]
+def report_to(progress: Callable[..., None]) -> None:
+    """Set the function that download progress is reported to, usually `Journal.progress`."""
+    _reporters[:] = [progress]
 
 
 def wanted() -> bool:
-    """Whether anybody is told."""
-    return bool(_tell)
+    """Return whether download progress is reported."""
+    return bool(_reporters)
 
 
 def watch(name: str, sizes: Mapping[str, int], cache: Path) -> None:
-    """Tell from now on how much of a model has arrived, in a thread that ends by itself; once for each model."""
-    if not _tell or name in _watched:
+    """Report the download progress of a model from a background thread; does nothing if it is watched already."""
+    if not _reporters or name in _watched:
         return
     _watched.add(name)
+    # The size of the cache folder is polled: the download happens inside the libraries, without a callback.
     folder = cache / f"models--{name.replace('/', '--')}" / "blobs"
-    arguments = folder, loaded_bytes(sizes), _tell[-1]
+    arguments = folder, loaded_bytes(sizes), _reporters[-1]
     threading.Thread(target=_follow, args=arguments, name="arrivals", daemon=True).start()
 
 
 def loaded_bytes(sizes: Mapping[str, int]) -> int:
-    """Return how many bytes loading a model fetches: its weights of one kind, and what is small."""
+    """Return how many bytes loading a model downloads: weights in one format, and small files."""
     weights = next((end for end in _WEIGHTS if any(name.endswith(end) for name in sizes)), None)
     ends = _SMALL if weights is None else (weights, *_SMALL)
     return sum(size for name, size in sizes.items() if name.endswith(ends))
@@ -48,8 +50,8 @@ def loaded_bytes(sizes: Mapping[str, int]) -> int:
 
 def _follow(folder: Path, total: int, progress: Callable[..., None]) -> None:
     idle, before = 0, _bytes_in(folder)
-    while before < total and idle < _IDLE_LOOKS:
-        time.sleep(_LOOK_S)
+    while before < total and idle < _MAX_IDLE_POLLS:
+        time.sleep(_POLL_S)
         done = _bytes_in(folder)
         idle = idle + 1 if done == before else 0
         if done != before:
@@ -58,9 +60,9 @@ def _follow(folder: Path, total: int, progress: Callable[..., None]) -> None:
 
 
 def _bytes_in(folder: Path) -> int:
-    """Return how many bytes lie in a folder of the cache, those of unfinished files too."""
+    """Return the size of a cache folder, including unfinished files."""
     found = 0
     for path in folder.glob("*"):
-        with suppress(OSError):  # renamed meanwhile
+        with suppress(OSError):  # renamed in the meantime
             found += path.stat().st_size
     return found

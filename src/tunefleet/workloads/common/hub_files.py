@@ -1,7 +1,7 @@
-"""Find a model or dataset of the Hugging Face hub, and say quickly and clearly if that is impossible.
+"""Resolves models and datasets of the Hugging Face Hub, with quick and clear errors.
 
-Left to themselves the libraries try an unreachable hub for most of a minute. One short question tells whether the name
-exists and the hub answers; if it does not answer, what was downloaded before is used.
+The libraries retry an unreachable hub for most of a minute. Here one short request checks that the name exists and the
+hub answers; if it does not answer, the local cache is used.
 """
 
 from __future__ import annotations
@@ -25,52 +25,53 @@ from tunefleet.spec.base import hub_id_error, is_revision
 from tunefleet.workloads.common import download_progress
 
 Kind = Literal["model", "dataset"]
-_ASK_S = 10.0
+_TIMEOUT_S = 10.0
+# Licences are accepted on the official site, even if the files come from a mirror.
 _PAGES: Final = "https://huggingface.co"
-"""Where a person accepts a licence, whatever mirror the files come from."""
 
 
 class Resolved(NamedTuple):
-    """What to give to `from_pretrained` or `load_dataset`."""
+    """Arguments of `from_pretrained` or `load_dataset`."""
 
     path: str
     revision: str | None
 
 
 def resolve(name: str, kind: Kind, revision: str | None = None) -> Resolved:
-    """Return what to give to `from_pretrained` or `load_dataset` for a name of the hub.
+    """Return the arguments of `from_pretrained` or `load_dataset` for a hub name.
 
     Raises:
-        ModelError: If no such model exists or may be read.
-        DataError: If no such dataset exists or may be read.
+        ModelError: If the model does not exist or may not be read.
+        DataError: If the dataset does not exist or may not be read.
         UnreachableError: If the hub does not answer and nothing is in the cache.
     """
     wrong = ModelError if kind == "model" else DataError
     if (error := hub_id_error(name)) is not None:
-        # Before any look at the disk: a path that climbs would tell what lies where it leads.
+        # Before the disk is accessed: with a path such as `../x`, the error would reveal which files exist.
         raise wrong(
             f"There is no {kind} {name!r}: it is neither a path that was given to the task nor a name of the hub, "
             f"since it {error}.",
-            hint="Mend the path, or write the name as owner/name.",
+            hint="Correct the path, or write the name as owner/name.",
         )
     if revision is not None and not is_revision(revision):
-        raise wrong(f"The {kind} {name!r} has no revision {revision!r}.", hint="Mend `revision`.")
+        raise wrong(f"The {kind} {name!r} has no revision {revision!r}.", hint="Correct `revision`.")
     if Path(name).exists():
-        # The libraries would take the folder, wherever this process happens to run.
+        # The libraries would load that folder instead, depending on the working directory of this process.
         raise wrong(
-            f"The {kind} {name!r} is looked for on the hub, and something of that name lies where this runs as well.",
+            f"The {kind} {name!r} is a hub name, but the working directory of the job also has a file or folder "
+            "with this name.",
             hint=f"Write ./{name} if you mean the folder.",
         )
     if constants.HF_HUB_OFFLINE:
         cached = _cached(name, kind, revision)
         if cached is None:
             raise wrong(
-                f"There is no {kind} {name!r}: no such folder, not in the local cache, and the hub is switched off.",
-                hint="Mend the path or name, or unset HF_HUB_OFFLINE on the worker so that it may be downloaded.",
+                f"There is no {kind} {name!r}: no such folder, not in the local cache, and the hub is disabled.",
+                hint="Correct the path or name, or unset HF_HUB_OFFLINE on the worker to allow the download.",
             )
         return Resolved(cached, revision)
     try:
-        with explained(name, kind, revision):
+        with explain_errors(name, kind, revision):
             about = _ask(name, kind, revision)
     except UnreachableError:
         cached = _cached(name, kind, revision)
@@ -80,11 +81,12 @@ def resolve(name: str, kind: Kind, revision: str | None = None) -> Resolved:
     if kind == "model":
         sizes = {file.rfilename: file.size or 0 for file in getattr(about, "siblings", None) or ()}
         download_progress.watch(name, sizes, Path(constants.HF_HUB_CACHE))
+    # Pinned to the commit: a push during the job must not mix files of two revisions.
     return Resolved(name, getattr(about, "sha", None) or revision)
 
 
 def fetched(name: str, revision: str | None = None, patterns: Sequence[str] | None = None) -> Path:
-    """Return the folder of a model's or adapter's repository, fetched whole unless it is here already.
+    """Return the folder of a model or adapter repository, downloaded unless it is in the cache.
 
     Raises:
         ModelError: If it does not exist or may not be read.
@@ -97,19 +99,19 @@ def fetched(name: str, revision: str | None = None, patterns: Sequence[str] | No
 def few_files(
     name: str, revision: str | None = None, patterns: Sequence[str] | None = None, *, kind: Kind = "model"
 ) -> Path:
-    """Return the folder of a repository that `resolve` has found on the hub, with the files of these patterns."""
+    """Return the folder of a repository resolved by `resolve`, with the files that match the patterns."""
     wanted = None if patterns is None else [*patterns]
-    with explained(name, kind, revision):
+    with explain_errors(name, kind, revision):
         return Path(snapshot_download(name, repo_type=kind, revision=revision, allow_patterns=wanted))
 
 
 @contextmanager
-def explained(name: str, kind: Kind, revision: str | None = None) -> Iterator[None]:
-    """Say what the hub's refusals mean, and what to do.
+def explain_errors(name: str, kind: Kind, revision: str | None = None) -> Iterator[None]:
+    """Convert errors of the hub client to errors with a hint.
 
     Raises:
-        ModelError: If no such model exists or may be read.
-        DataError: If no such dataset exists or may be read.
+        ModelError: If the model does not exist or may not be read.
+        DataError: If the dataset does not exist or may not be read.
         UnreachableError: If the hub does not answer.
     """
     wrong = ModelError if kind == "model" else DataError
@@ -118,26 +120,26 @@ def explained(name: str, kind: Kind, revision: str | None = None) -> Iterator[No
     except HFValidationError:
         raise wrong(
             f"There is no {kind} {name!r}: it is neither an existing path nor a name of the hub.",
-            hint="Mend the path, or write the name as owner/name.",
+            hint="Correct the path, or write the name as owner/name.",
         ) from None
     except GatedRepoError:
         raise wrong(f"The {kind} {name!r} is gated.", hint=_licence_hint(name, kind)) from None
     except RevisionNotFoundError:
-        raise wrong(f"The {kind} {name!r} has no revision {revision!r}.", hint="Mend `revision`.") from None
+        raise wrong(f"The {kind} {name!r} has no revision {revision!r}.", hint="Correct `revision`.") from None
     except RepositoryNotFoundError:
         raise wrong(
             f"There is no {kind} {name!r} on the hub, or it is private.",
-            hint="Mend the name, or set HF_TOKEN on the worker to a token that may read it.",
+            hint="Correct the name, or set HF_TOKEN on the worker to a token that may read it.",
         ) from None
     except (errors.HTTPError, OSError) as error:  # type: ignore[attr-defined]  # the client's own, not re-exported
         if _status(error) in {401, 403}:
             raise wrong(
-                f"The hub refuses the {kind} {name!r}: the token is not valid, or may not read it.",
+                f"The hub denied access to the {kind} {name!r}: the token is invalid or may not read it.",
                 hint=_licence_hint(name, kind),
             ) from None
         raise UnreachableError(
             f"The hub cannot be reached for the {kind} {name!r} ({error}), and it is not in the local cache.",
-            hint="Check the worker's network, name a local folder, or set HF_HUB_OFFLINE=1 to use the cache only.",
+            hint="Check the worker's network, use a local folder, or set HF_HUB_OFFLINE=1 to use the cache only.",
         ) from error
 
 
@@ -145,11 +147,11 @@ def _ask(name: str, kind: Kind, revision: str | None) -> Any:
     hub = HfApi()
     about: Any
     if kind == "model":
-        about = hub.model_info(name, revision=revision, timeout=_ASK_S, files_metadata=download_progress.wanted())
+        about = hub.model_info(name, revision=revision, timeout=_TIMEOUT_S, files_metadata=download_progress.wanted())
     else:
-        about = hub.dataset_info(name, revision=revision, timeout=_ASK_S)
+        about = hub.dataset_info(name, revision=revision, timeout=_TIMEOUT_S)
     if getattr(about, "gated", False):
-        # Everybody may read what a gated repository is; only its files are refused, and that much later.
+        # The metadata of a gated repository is public; the refusal would come only when its files are downloaded.
         hub.auth_check(name, repo_type=kind)
     return about
 

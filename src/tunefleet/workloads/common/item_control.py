@@ -1,6 +1,6 @@
-"""Commands to a job that has no Trainer and goes through items: a pause between two of them, an abort.
+"""Commands to a job without a Trainer that processes items: pause or abort between two items.
 
-What a job has finished must be on disk by itself: a pause only ends the process, and the next launch goes on.
+The job must save finished items itself: a pause only ends the process, and the next launch continues.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ _PAUSED: Final = "the task was paused"
 
 
 class Heeding:
-    """Takes commands while it is entered.
+    """A context manager that accepts commands.
 
     Args:
-        sync: Makes durable what has been finished; None if it is already, item by item.
+        sync: Makes finished items durable; None if each item already is.
     """
 
     def __init__(
@@ -38,7 +38,7 @@ class Heeding:
         self._server: ControlServer | None = None
 
     def __enter__(self) -> Heeding:
-        """Open the control port, if the job is to have one."""
+        """Open the control port, if the job has one."""
         place, job_id = self._session.job.get("endpoint_dir"), str(self._session.job["job_id"])
         if place:
             folder, status = self._session.folder, self._session.status
@@ -46,23 +46,25 @@ class Heeding:
             try:
                 self._server.start()
             except OSError as error:
+                # The job runs without commands rather than not at all.
                 logger.warning("The control port could not be opened: %s", error)
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Take no more commands."""
+        """Stop accepting commands."""
         self._board.close("the task has no more items")
         if self._server is not None:
             self._server.stop()
 
     def heed(self, done: int) -> None:
-        """Do what was asked for meanwhile; called between two items, and costs nothing if there is nothing.
+        """Handle pending commands; called between two items.
 
         Raises:
-            SystemExit: If the process is to end; how is in the status.
+            SystemExit: If a command ends the process; the status has the outcome.
         """
+        # A plain flag, so that a call per item costs nothing.
         if not self._board.armed:
             return
         for command in self._board.take():
@@ -83,6 +85,7 @@ class Heeding:
             raise SystemExit(0)
         if self._sync is not None:
             self._sync()
+        # Only after the sync: the client may rely on the items from here on.
         self._board.durable(command.command_id, self._kept)
         if name == "pause":
             journal.sync()

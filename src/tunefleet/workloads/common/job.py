@@ -1,4 +1,4 @@
-"""What every program begins with: the job of a folder, its checked spec and the session in which it reports."""
+"""Opens the job of a folder: its validated spec, and the session that it reports to."""
 
 from __future__ import annotations
 
@@ -27,10 +27,8 @@ class Opened(Generic[SpecT]):
     """One process start of a job.
 
     Args:
-        job: What is to be done.
-        spec: The same, checked.
-        folder: Where.
-        session: Reports, and hears commands.
+        spec: The validated spec of `job`.
+        session: Reports progress and receives commands.
     """
 
     job: Job
@@ -40,44 +38,44 @@ class Opened(Generic[SpecT]):
 
     @property
     def journal(self) -> Journal:
-        """Where the program reports."""
+        """The journal that the program reports to."""
         return self.session.journal
 
     @property
     def workspace(self) -> Path:
-        """Where archives are unpacked."""
+        """The folder for unpacked archives."""
         return self.folder.root / "inputs"
 
 
 def open_task(folder: Path, wanted: type[SpecT], *, filled: bool = True) -> Opened[SpecT]:
     """Open the job of a folder."""
     session = trainer_control.open_session(folder)
-    download_progress.tell(session.journal.progress)
+    download_progress.report_to(session.journal.progress)
     job = Job.model_validate(session.job)
     return Opened(job, checked(job.spec, wanted, filled=filled), JobFolder(folder), session)
 
 
 def checked(written: Mapping[str, Any], wanted: type[SpecT], *, filled: bool = True) -> SpecT:
-    """Return a spec as the program that runs it needs it.
+    """Validate a spec as the class that a program needs, with secrets filled in.
 
     Raises:
-        InputError: If it is of another kind, or this machine lacks a secret.
+        InputError: If it has another task type, or this machine lacks a secret.
     """
     spec = load_task_spec(job_secrets.filled(written) if filled else written)
     if not isinstance(spec, wanted):
-        raise InputError(f"A task of kind {spec.task_type!r} is no {wanted.__name__}, which this program runs.")
+        raise InputError(f"This program runs {wanted.__name__}, not tasks of kind {spec.task_type!r}.")
     return spec
 
 
-# What a library will change one day is news for its users' maintainers, not for the reader of a job's log.
-_NEWS: Final = r"(transformers|trl|peft|accelerate|torch|lm_eval)\b"
+# Deprecation notices of libraries are for maintainers, not for readers of a job's log.
+_DEPRECATIONS: Final = r"(transformers|trl|peft|accelerate|torch|lm_eval)\b"
 
 
 def libraries() -> None:
-    """Let the training libraries draw no progress bars, and say warnings only, but none of what they will change."""
-    # Not every job reads datasets, and the import takes a second.
+    """Disable progress bars of the training libraries, and log only warnings without deprecation notices."""
+    # Not imported here: not every job uses datasets, and the import takes a second.
     if "datasets" in sys.modules:
         sys.modules["datasets"].disable_progress_bars()
     transformers.utils.logging.disable_progress_bar()
     transformers.utils.logging.set_verbosity_warning()
-    warnings.filterwarnings("ignore", category=FutureWarning, module=_NEWS)
+    warnings.filterwarnings("ignore", category=FutureWarning, module=_DEPRECATIONS)

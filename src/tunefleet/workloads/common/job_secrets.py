@@ -1,4 +1,4 @@
-"""The secrets that a job's spec names, in the process that computes: taken once, before any other code runs."""
+"""The secrets named in a job's spec: read once in the trainer process, before any other code runs."""
 
 from __future__ import annotations
 
@@ -13,18 +13,19 @@ from tunefleet.schemas.job_folder import Job
 
 
 class _Taken:
-    """What this process has taken out of its environment."""
+    """The secrets that were removed from the environment."""
 
     secrets = Secrets({})
     redaction = Redaction({})
 
 
 def take(job: Job) -> None:
-    """Take the secrets out of the environment, and keep the values that specs name out of what is printed.
+    """Remove the secrets from the environment, and redact the values used by specs in printed output.
 
     Raises:
-        InputError: If it would bring one where it may not go. A worker has looked already; an agent has not.
+        InputError: If the spec uses a secret that is not allowed for it.
     """
+    # Checked again: a worker has checked the job before it started it, but an agent has not.
     where = settings.load(settings.SecretSettings, _env_file=None)
     found = Secrets(settings.secret_variables(), where.secrets_dir, where.secrets_limits)
     settings.forget_secret_variables()
@@ -39,6 +40,7 @@ def take(job: Job) -> None:
 
 def _quiet(stream: TextIO, redaction: Redaction) -> TextIO:
     quiet = cast(TextIO, QuietStream(stream, redaction))
+    # Log handlers keep a reference to the stream, so replacing `sys.stderr` alone would not redact logs.
     for handler in logging.getLogger().handlers:
         if isinstance(handler, logging.StreamHandler) and handler.stream is stream:
             handler.setStream(quiet)
@@ -46,7 +48,7 @@ def _quiet(stream: TextIO, redaction: Redaction) -> TextIO:
 
 
 def filled(spec: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the spec with the values in it: never write it down.
+    """Return the spec with the values of its secrets; never write it to disk.
 
     Raises:
         InputError: If this machine lacks a secret.
@@ -56,10 +58,10 @@ def filled(spec: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def hidden(text: str) -> str:
-    """Return a text with the names of secrets where their values stood."""
+    """Return a text with the values of secrets replaced by their names."""
     return _Taken.redaction.text(text)
 
 
 def hidden_in(value: Any) -> Any:
-    """Return anything that JSON can hold with the names of secrets where their values stood."""
+    """Return a JSON value with the values of secrets replaced by their names."""
     return _Taken.redaction.value(value)

@@ -1,4 +1,4 @@
-"""A process that a job starts beside itself: it ends with the job, and nothing of it is left when it has ended."""
+"""Runs a child process that ends with the job and leaves no process behind."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ from tunefleet.errors import InputError
 
 logger = logging.getLogger(__name__)
 
-# `PR_SET_CHILD_SUBREAPER` of Linux: what a child leaves behind becomes ours, and not init's.
+# `PR_SET_CHILD_SUBREAPER` of Linux: orphans of a child become children of this process, not of init.
 _SUBREAPER: Final = 36
-_LOOK_S: Final = 0.1
+_POLL_S: Final = 0.1
 _GRACE_S: Final = 5.0
 
 
 class TimeUpError(Exception):
-    """A process ran longer than it may, and was ended."""
+    """A process exceeded its time limit and was killed."""
 
 
 def run(
@@ -40,25 +40,25 @@ def run(
     timeout_s: float | None = None,
     while_running: Callable[[], None] = lambda: None,
 ) -> int:
-    """Run a process in this one's group until it ends; its output goes where this one's goes.
+    """Run a process in this process group until it ends; it inherits the output streams.
 
-    A SIGTERM to the group is the child's to answer. What it leaves running is killed.
+    The child handles a SIGTERM to the group. Processes that it leaves running are killed.
 
     Args:
-        while_running: Called several times a second; may raise, which ends the process.
+        while_running: Called several times per second; may raise to end the process.
 
     Raises:
-        TimeUpError: If the time was up.
+        TimeUpError: If the process exceeded `timeout_s`.
     """
     _adopt_orphans()
     with _leaving_sigterm_to_the_child():
         try:
-            # The descriptors that it inherits are those of the job's locks: it holds them as long as it lives.
+            # The child inherits the descriptors of the job's locks and holds them as long as it lives.
             process = subprocess.Popen(list(argv), env=dict(env), cwd=cwd, stdin=subprocess.DEVNULL, close_fds=False)
         except (OSError, ValueError) as error:
             reason = getattr(error, "strerror", None) or error
             raise InputError(
-                f"{argv[0]} cannot be run: {reason}.", hint="It is looked for in the PATH of the worker's environment."
+                f"{argv[0]} cannot be run: {reason}.", hint="It must be on the PATH of the worker's environment."
             ) from None
         try:
             return _wait(process, timeout_s, while_running)
@@ -70,7 +70,7 @@ def _wait(process: subprocess.Popen[bytes], timeout_s: float | None, look: Calla
     deadline = None if timeout_s is None else time.monotonic() + timeout_s
     while True:
         try:
-            return process.wait(_LOOK_S)
+            return process.wait(_POLL_S)
         except subprocess.TimeoutExpired:
             look()
             if deadline is not None and time.monotonic() >= deadline:
@@ -78,13 +78,14 @@ def _wait(process: subprocess.Popen[bytes], timeout_s: float | None, look: Calla
 
 
 def _end_all(process: subprocess.Popen[bytes]) -> None:
-    """End what still runs of the process and of what it has started."""
+    """Kill the process and its descendants that are still running."""
+    # All children of this process, since orphans of the child have been adopted.
     try:
         left = psutil.Process().children(recursive=True)
     except psutil.Error:
         return
     for each in left:
-        logger.info("Process %d is left and is killed.", each.pid)
+        logger.info("Process %d is still running and is killed.", each.pid)
         _kill(each)
     if process.poll() is None:
         process.kill()
@@ -96,35 +97,36 @@ def _kill(process: psutil.Process) -> None:
     try:
         process.kill()
     except psutil.Error as error:
-        logger.debug("Process %d is gone already: %s", process.pid, error)
+        logger.debug("Process %d has already ended: %s", process.pid, error)
 
 
 def _adopt_orphans() -> None:
     if sys.platform != "linux":
         return
     if ctypes.CDLL(None, use_errno=True).prctl(_SUBREAPER, 1, 0, 0, 0) != 0:
-        logger.warning("Processes that leave their group outlive the job: %s", os.strerror(ctypes.get_errno()))
+        logger.warning("Processes that leave their group may outlive the job: %s", os.strerror(ctypes.get_errno()))
 
 
 @contextmanager
 def _leaving_sigterm_to_the_child() -> Iterator[None]:
-    """Outlive a SIGTERM to the group, so that the child's end is seen; a handler, since it would inherit an ignore."""
+    """Survive a SIGTERM to the group, so that the exit of the child is observed."""
+    # A handler and not SIG_IGN, which the child would inherit. Only the main thread may set one.
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    before = signal.signal(signal.SIGTERM, _noted)
+    before = signal.signal(signal.SIGTERM, _ignore)
     try:
         yield
     finally:
         signal.signal(signal.SIGTERM, before)
 
 
-def _noted(number: int, frame: FrameType | None) -> None:
-    del number, frame  # the child has got it, too
+def _ignore(number: int, frame: FrameType | None) -> None:
+    del number, frame  # the child receives the signal, too
 
 
 def end_like(returncode: int) -> None:
-    """End this process by the signal that ended its child, so that its end tells what has happened."""
+    """End this process by the signal that ended its child, so that the supervisor sees the cause."""
     if returncode >= 0:
         return
     number = signal.Signals(-returncode)

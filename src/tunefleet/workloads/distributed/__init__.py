@@ -1,1 +1,1 @@
-"""A workload on many ranks: what each is, what it does of the rows, how torchrun starts them."""
+"""Workloads on several ranks: roles of ranks, and torchrun on one or several nodes."""

@@ -1,6 +1,6 @@
-"""One program in several processes: who leads, who goes first, and that none outlives the launcher.
+"""Ranks of a program: which one leads, which one goes first, and that none outlives the launcher.
 
-Asks the environment that torchrun gives each rank, so that nothing has to be imported for it.
+Reads the environment variables that torchrun sets for each rank, so that torch need not be imported.
 """
 
 from __future__ import annotations
@@ -23,30 +23,32 @@ _LOOK_S = 0.05
 
 
 def leads() -> bool:
-    """Tell whether this process writes results; exactly one of a job does."""
+    """Return whether this process writes the results; exactly one rank of a job does."""
     return world.rank() == 0
 
 
 def count() -> int:
-    """Return how many processes train together."""
+    """Return the number of ranks."""
     return world.size()
 
 
 def die_with_launcher() -> None:
-    """Have the kernel end this rank when its launcher ends, however that ends; does nothing outside of a launcher.
+    """Let the kernel kill this rank when its launcher ends in any way; does nothing without a launcher.
 
-    Only Linux can do that. Elsewhere a rank notices when it next talks to the others.
+    Linux only. On other systems a rank notices at its next collective operation.
     """
     launcher = os.environ.get(LAUNCHER, "")
     if not launcher.isdecimal() or sys.platform != "linux":
         return
     ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != int(launcher):
-        os.kill(os.getpid(), signal.SIGKILL)  # it ended before the kernel was told
+        # The launcher ended before `prctl`: no signal would ever come.
+        os.kill(os.getpid(), signal.SIGKILL)
 
 
 def use_own_device() -> None:
-    """Give this rank the GPU of its number, before anything opens one: else all would open the first."""
+    """Select the GPU of this rank; must run before any CUDA context is created."""
+    # Otherwise every rank would create a context on the first GPU.
     if count() == 1:
         return
     import torch
@@ -57,16 +59,14 @@ def use_own_device() -> None:
 
 @contextmanager
 def leader_first(folder: JobFolder, launch: str, part: str) -> Iterator[None]:
-    """Let the first rank of the job folder do what is inside, and the others after it: they find what it has left.
-
-    A rank waits as long as it takes: if rank 0 fails, the launcher ends them all.
-    """
+    """Run the `with` block on the first rank of the job folder before the other ranks, which find its files."""
     if count() == 1:
         yield
         return
     mark = folder.root / RANKS / f"{launch}.{part}"
     first = world.leads_folder()
     if not first:
+        # Without a timeout: downloads may take hours, and if the first rank fails, the launcher ends the others.
         while not mark.exists():
             time.sleep(_LOOK_S)
     yield

@@ -1,9 +1,9 @@
-"""The launcher of a job with several processes: torchrun, in the place of the trainer.
+"""The launcher of a job with several ranks: runs torchrun in place of the trainer.
 
-Started by the keeper as `python -m tunefleet.workloads.distributed.torchrun FOLDER PROCESSES`. The ranks inherit the
-job's locks, so the job is not over before the last one is gone, and die with the launcher. When one fails the others
-are ended, and the error of the one that failed first becomes that of the job: those that follow only say that somebody
-is missing.
+Started by the job parent as `python -m tunefleet.workloads.distributed.torchrun FOLDER PROCESSES`. The ranks inherit
+the job's locks, so the job ends only when the last rank has ended, and they die with the launcher. When one rank fails
+the others are terminated, and the error of the rank that failed first becomes the error of the job: later errors only
+say that a peer is missing.
 """
 
 from __future__ import annotations
@@ -38,18 +38,19 @@ from tunefleet.workloads.faults import FAILED, INPUT_FAILED
 logger = logging.getLogger(__name__)
 
 _ENTRY = "tunefleet.workloads.entrypoint"
-# The end of a rank by one of these is nobody else's doing; SIGABRT is how NCCL ends a rank whose peer has gone.
-_CAUSES = (signal.SIGKILL, signal.SIGSEGV, signal.SIGBUS, signal.SIGILL, signal.SIGFPE)
-_BLANK = {"phase": "loading"}
+# Signals that are a cause and not a consequence. SIGABRT is missing: NCCL aborts a rank whose peer is lost.
+_ROOT_CAUSES = (signal.SIGKILL, signal.SIGSEGV, signal.SIGBUS, signal.SIGILL, signal.SIGFPE)
+# The status of a job whose trainer failed before it wrote one.
+_INITIAL_STATUS = {"phase": "loading"}
 _DELIBERATE = ("completed", "stopped", "paused", "aborted")
 
 
 def main(folder: Path, processes: int) -> int:
-    """Run a job's ranks until the last has ended.
+    """Run the ranks of a job until the last one has ended.
 
     Returns:
-        The exit code: 0 if all ended properly, 2 if something that the user named cannot be used, else 1. If a rank
-        was killed, this process ends by the same signal.
+        The exit code: 0 on success, 2 if something that the user named cannot be used, else 1. If a rank was killed,
+        this process ends by the same signal.
     """
     logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     diagnostics.listen()
@@ -60,7 +61,7 @@ def main(folder: Path, processes: int) -> int:
     try:
         run(parse_args(arguments(folder, processes, gang)))
     except ChildFailedError as error:
-        return _blame(JobFolder(folder), error.failures)
+        return _report_failures(JobFolder(folder), error.failures)
     except SignalException as error:
         _end_by(signal.Signals(error.sigval))
     except (DistStoreError, DistNetworkError, TimeoutError) as error:
@@ -69,22 +70,23 @@ def main(folder: Path, processes: int) -> int:
         _fail(JobFolder(folder), torchrun_nodes.missed(gang, error), "network")
         return FAILED
     if gang is not None and gang["rank"] > 0:
-        # Nobody else says so here: the first node reports.
+        # Rank 0 writes the status on the first node; on other nodes no trainer does.
         status = {"state": "completed", "phase": "training", "at": time.time(), "pid": os.getpid()}
         write_json(folder / "status.json", status, sync=True)
     return 0
 
 
 def arguments(folder: Path, processes: int, gang: Mapping[str, Any] | None = None) -> list[str]:
-    """Return what torchrun is told."""
+    """Return the arguments of torchrun."""
     if gang is not None:
         return [*torchrun_nodes.arguments(gang, processes), "--module", _ENTRY, str(folder)]
-    # Reachable on this machine only, whatever the machine is called.
-    where = ["--standalone", "--local-addr=127.0.0.1", f"--nproc-per-node={processes}"]
-    return [*where, "--module", _ENTRY, str(folder)]
+    # Loopback only: the rendezvous must not listen on the network, and the host name may not resolve.
+    options = ["--standalone", "--local-addr=127.0.0.1", f"--nproc-per-node={processes}"]
+    return [*options, "--module", _ENTRY, str(folder)]
 
 
 def _prepare_environment(processes: int, gang: Mapping[str, Any] | None) -> None:
+    # torchrun would set one thread per rank, which leaves cores of a CPU machine unused.
     os.environ["OMP_NUM_THREADS"] = str(max(1, thread_count(os.environ) // processes))
     os.environ["PYTHONSAFEPATH"] = "1"
     os.environ[LAUNCHER] = str(os.getpid())
@@ -95,7 +97,7 @@ def _prepare_environment(processes: int, gang: Mapping[str, Any] | None) -> None
 
 
 def _pass_locks_on() -> None:
-    """Let ranks inherit what this process has inherited: the locks of the job and of its GPUs; torch closes all."""
+    """Let ranks inherit the locks of the job and of its GPUs; torch would close their descriptors."""
 
     def start(handler: Any, args: tuple[str, ...], env: dict[str, str]) -> Popen[bytes]:
         return Popen(
@@ -107,61 +109,64 @@ def _pass_locks_on() -> None:
             pass_fds=_inheritable(),
         )
 
+    # A private method: torch has no option to pass file descriptors on.
     if not hasattr(SubprocessHandler, "_popen"):
-        logger.warning("This torch starts processes in a way that is not known; the ranks do not hold the job's lock")
+        logger.warning("This version of torch starts processes differently; the ranks do not hold the job's locks")
     SubprocessHandler._popen = start
 
 
 def _inheritable() -> tuple[int, ...]:
-    found: list[int] = []
+    descriptors: list[int] = []
     for number in (int(entry.name) for entry in Path("/dev/fd").iterdir()):
         try:
             if number > 2 and os.get_inheritable(number):
-                found.append(number)
+                descriptors.append(number)
         except OSError:
-            continue  # the one that the list was read from
-    return tuple(found)
+            continue  # the descriptor of the directory listing itself
+    return tuple(descriptors)
 
 
-def _blame(folder: JobFolder, failures: dict[int, ProcessFailure]) -> int:
-    """Make the first failure that of the job."""
+def _report_failures(folder: JobFolder, failures: dict[int, ProcessFailure]) -> int:
+    """Write the first failure to the status of the job."""
     status = read_json(folder.status_json) or {}
     if status.get("state") in _DELIBERATE:
-        return 0  # its leader has ended all of them
+        return 0  # rank 0 ended the run, and the other ranks with it
     reports = [report for path in sorted((folder.root / RANKS).glob("*.json")) if (report := read_json(path))]
     signals = {rank: -failure.exitcode for rank, failure in failures.items() if failure.exitcode < 0}
-    killed = next((rank for rank, number in sorted(signals.items()) if number in _CAUSES), None)
+    killed = next((rank for rank, number in sorted(signals.items()) if number in _ROOT_CAUSES), None)
     if killed is None and not reports:
+        # torchrun ends the remaining ranks with SIGTERM, so that is never the cause.
         killed = next((rank for rank, number in sorted(signals.items()) if number != signal.SIGTERM), None)
     if killed is not None:
         number = signal.Signals(signals[killed])
-        logger.error("Rank %d was ended by %s; the others are ended too", killed, number.name)
+        logger.error("Rank %d was killed by %s; the others are terminated", killed, number.name)
         if status:
-            # What another rank said afterwards is not the cause.
-            unsaid = {"state": "running", "error": None, "error_kind": None, "traceback": None}
-            write_json(folder.status_json, {**status, **unsaid}, sync=True)
+            # An error that another rank reported afterwards is a consequence: the supervisor reports the signal.
+            cleared = {"state": "running", "error": None, "error_kind": None, "traceback": None}
+            write_json(folder.status_json, {**status, **cleared}, sync=True)
         _end_by(number)
     if not reports:
         codes = {rank: failure.exitcode for rank, failure in failures.items()}
-        logger.error("Ranks ended with exit codes %s and did not say why", codes)
+        logger.error("Ranks ended with exit codes %s and reported no error", codes)
         return next((code for code in codes.values() if code > 0), FAILED)
-    # A rank that has lost the connection to another has lost it because that one failed, whoever says so first.
+    # A lost connection is a consequence of another rank's failure, even if it was reported earlier.
     first = min(reports, key=lambda report: (report["kind"] == "network", float(report["at"])))
     logger.error("Rank %s failed first: %s", first["rank"], first["error"])
-    said = {"state": "failed", "error": first["error"], "error_kind": first["kind"], "traceback": first["traceback"]}
-    blank = {"phase": "loading", "at": first["at"], "pid": os.getpid()}
-    write_json(folder.status_json, {**blank, **status, **said}, sync=True)
+    failure = {"state": "failed", "error": first["error"], "error_kind": first["kind"], "traceback": first["traceback"]}
+    initial = {**_INITIAL_STATUS, "at": first["at"], "pid": os.getpid()}
+    write_json(folder.status_json, {**initial, **status, **failure}, sync=True)
     return INPUT_FAILED if first["kind"] == "input" else FAILED
 
 
 def _fail(folder: JobFolder, error: str, kind: str) -> None:
     logger.error("%s", error)
-    status = {**_BLANK, **(read_json(folder.status_json) or {}), "at": time.time(), "pid": os.getpid()}
+    status = {**_INITIAL_STATUS, **(read_json(folder.status_json) or {}), "at": time.time(), "pid": os.getpid()}
     write_json(folder.status_json, {**status, "state": "failed", "error": error, "error_kind": kind}, sync=True)
 
 
 def _end_by(number: signal.Signals) -> NoReturn:
-    """End as the rank did, so that whoever waits sees what it was; without a core of the launcher."""
+    """End this process by the signal that ended the rank, which the supervisor then sees."""
+    # A core dump of the launcher would be of no use.
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     if number != signal.SIGKILL:
         signal.signal(number, signal.SIG_DFL)

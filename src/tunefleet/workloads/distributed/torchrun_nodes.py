@@ -1,7 +1,7 @@
-"""What torchrun is told of a training on several machines, and which network the nodes talk over.
+"""torchrun arguments of a multi-node training run, and the network interface that the nodes use.
 
-The first node's agent holds the store in which all meet: a fixed place, known before any process starts, since the
-node that reports must be the first. (With torchrun's dynamic rendezvous the ranks follow the order of addresses.)
+The rendezvous store is on the first node: a static endpoint, known before any process starts, because the node that
+reports must be the first. (With torchrun's dynamic rendezvous the ranks follow the order of addresses.)
 """
 
 from __future__ import annotations
@@ -19,18 +19,19 @@ from tunefleet.trainer_control.distributed.world import NODE
 
 logger = logging.getLogger(__name__)
 
-_WAY_OUT = (
-    "All machines of the training must be able to reach that address and port: look at the firewall, and at the "
-    "settings of the first node's worker for its address and ports in a gang."
+_HINT = (
+    "All nodes must be able to reach this address and port: check the firewall, and the gang address and port "
+    "settings of the first node's worker."
 )
 
 
 def arguments(gang: Mapping[str, Any], processes: int) -> list[str]:
-    """Return what torchrun is told."""
+    """Return the arguments of torchrun on one node."""
     return [
         f"--nnodes={gang['nodes']}",
         f"--node-rank={gang['rank']}",
         f"--nproc-per-node={processes}",
+        # The server retries the task instead, with all nodes.
         "--max-restarts=0",
         "--rdzv-backend=static",
         f"--rdzv-id={gang['id']}",
@@ -43,7 +44,7 @@ def arguments(gang: Mapping[str, Any], processes: int) -> list[str]:
 
 
 def prepare_environment(gang: Mapping[str, Any]) -> None:
-    """Name the node, and the network interface that the nodes talk over, unless it is named already."""
+    """Set the node's rank and the network interface in the environment, unless an interface is set already."""
     os.environ[NODE] = str(gang["rank"])
     interface = interface_of(str(gang["address"])) if sys.platform == "linux" else None
     if interface is not None:
@@ -52,7 +53,7 @@ def prepare_environment(gang: Mapping[str, Any]) -> None:
 
 
 def interface_of(address: str) -> str | None:
-    """Return the interface that has an address; None if none has, so that torch chooses."""
+    """Return the interface with an address; None if there is none, which lets torch choose."""
     for name, addresses in psutil.net_if_addrs().items():
         if any(each.family in {socket.AF_INET, socket.AF_INET6} and each.address == address for each in addresses):
             return name
@@ -61,10 +62,10 @@ def interface_of(address: str) -> str | None:
 
 
 def missed(gang: Mapping[str, Any], error: BaseException) -> str:
-    """Say that the nodes did not meet."""
-    where = f"{gang['host']}:{gang['port']} within {gang['join_s']:.0f} s"
-    said = str(error).strip().splitlines()
-    detail = f" ({said[0]})" if said else ""
+    """Return the error message of a failed rendezvous."""
+    endpoint = f"{gang['host']}:{gang['port']} within {gang['join_s']:.0f} s"
+    lines = str(error).strip().splitlines()
+    detail = f" ({lines[0]})" if lines else ""
     if gang["rank"] == 0:
-        return f"Not all {gang['nodes']} nodes came to {where}{detail}. {_WAY_OUT}"
-    return f"Node {gang['rank']} could not meet the first node at {where}{detail}. {_WAY_OUT}"
+        return f"Not all {gang['nodes']} nodes connected to {endpoint}{detail}. {_HINT}"
+    return f"Node {gang['rank']} could not connect to the first node at {endpoint}{detail}. {_HINT}"

@@ -1,4 +1,4 @@
-"""Engines that answer prompts with a model: what they are asked and what they give, whatever computes it.
+"""Inference engines with a common protocol, backed by Transformers or vLLM.
 
-Knows models, adapters and how answers are drawn; knows no task, job folder or file of a user's.
+Depends on models, adapters and sampling parameters, never on tasks, job folders or user files.
 """

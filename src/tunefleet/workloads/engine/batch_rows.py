@@ -1,4 +1,4 @@
-"""One answer that is being drawn."""
+"""Answers in generation, and their detokenization."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True)
 class Row:
-    """One answer that is being drawn: `Sampling.n` of them belong to a request."""
+    """One answer in generation; a request has `Sampling.n` of them."""
 
     request: Request
     index: int
@@ -35,141 +35,145 @@ class Row:
     broken: bool = False
     logprobs: list[list[TokenLogprob]] = field(default_factory=list)
     rng: random.Random = field(default_factory=random.Random)
-    writing: Writing = field(init=False)
+    detokenizer: Detokenizer = field(init=False)
 
     def __post_init__(self) -> None:
         given = self.sampling.seed
+        # Fixed even without a seed in the request: a batch that is repeated must give the same answer.
         self.seed = secrets.randbits(63) if given is None else given + self.index
 
     @property
     def sampling(self) -> Sampling:
-        """How it is drawn."""
+        """The sampling parameters."""
         return self.request.sampling
 
     @property
     def may_end(self) -> bool:
-        """Whether it is long enough to end."""
+        """Whether the answer has its minimum length."""
         return len(self.tokens) >= self.sampling.min_tokens
 
     def begin(self) -> None:
-        """Begin, or begin anew: what is drawn will be the same."""
+        """Start or restart generation; a restart samples the same tokens."""
         self.tokens, self.logprobs, self.finish, self.broken = [], [], None, False
         self.counts = Counter()
         self.rng = random.Random(self.seed)
         self.matcher = None if self.grammar is None else self.grammar()
         sampling = self.sampling
-        self.writing = Writing(self.tokenizer, skip_special=sampling.skip_special_tokens, stops=sampling.stop)
+        self.detokenizer = Detokenizer(self.tokenizer, skip_special=sampling.skip_special_tokens, stops=sampling.stop)
 
     def take(self, token: int) -> None:
-        """Take the token that was drawn, and see whether the answer ends with it."""
+        """Append a sampled token, and end the answer if it is complete."""
         may_end = self.may_end
         self.tokens.append(token)
-        whole = self.matcher.take(token) if self.matcher is not None else False
+        complete = self.matcher.take(token) if self.matcher is not None else False
         if token in self.ends:
             self._end("stop")
             return
         self.counts[token] += 1
-        self.writing.add(token, heed_stops=may_end)
-        if self.writing.stopped or whole:
+        self.detokenizer.add(token, check_stops=may_end)
+        if self.detokenizer.stopped or complete:
             self._end("stop")
         elif len(self.tokens) >= self.limit:
             self._end("length")
 
     def abort(self) -> None:
-        """End it where what was asked for leaves no token that can follow."""
+        """End the answer because the request's constraints allow no further token."""
         self._end("abort")
 
     def give_up(self) -> None:
-        """End it where the model says nothing that could be drawn from."""
+        """End the answer because the model returned invalid logits."""
         self.broken = True
         self._end("abort")
 
-    def spoils(self, token: int) -> bool:
-        """Tell whether a token would complete one of the words that must not be drawn."""
+    def completes_bad_word(self, token: int) -> bool:
+        """Return whether a token would complete one of the `bad_words`."""
         words = self.sampling.bad_words
         if not words or token in self.ends:
             return False
         before = max(map(len, words)) - 1
-        after = self.writing.text[-before:] if before else ""
-        after += self.writing.added(token)
+        after = self.detokenizer.text[-before:] if before else ""
+        after += self.detokenizer.added(token)
         return any(word in after for word in words)
 
     def choice(self) -> Choice:
-        """Return it, once it has ended.
+        """Return the finished answer.
 
         Raises:
-            RequestError: If the model has broken down over it.
+            RequestError: If the model returned invalid logits.
         """
         if self.broken:
             raise RequestError(
-                f"Prompt {self.request.key} cannot be answered: the model's logits are no finite numbers.",
+                f"Prompt {self.request.key} cannot be answered: the model's logits are NaN or infinite.",
                 key=self.request.key,
-                hint="Try dtype: float32; half precision may be too little for this model.",
+                hint="Try dtype: float32; half precision may not be sufficient for this model.",
             )
         logprobs = self.logprobs if self.sampling.logprobs is not None else None
-        return Choice(self.writing.text, self.finish or "abort", len(self.tokens), logprobs)
+        return Choice(self.detokenizer.text, self.finish or "abort", len(self.tokens), logprobs)
 
     def _end(self, finish: Finish) -> None:
         self.finish = finish
         self.matcher = None
-        self.writing.finish()
+        self.detokenizer.finish()
 
 
-_TORN = "\ufffd"
+# The replacement character, to which the bytes of an incomplete character are decoded.
+_INCOMPLETE = "\ufffd"
 
 
-class Writing:
-    """The text of one answer so far.
+class Detokenizer:
+    """Incremental detokenization of one answer.
 
-    A token may hold only a part of a character: its text waits for the rest.
+    A token may hold only part of a character; its text is held back until the rest arrives.
     """
 
     def __init__(self, tokenizer: Any, *, skip_special: bool, stops: Sequence[str] = ()) -> None:
         self._tokenizer = tokenizer
         self._skip_special = skip_special
         self._stops = tuple(stops)
+        # Characters that are held back in a stream: they may be the start of a stop string.
         self._held = max((len(stop) for stop in stops), default=1) - 1
         self._tokens: list[int] = []
+        # Only tokens from here on are decoded again: decoding all of them for each token would be quadratic.
         self._from = 0
         self._read = 0
-        self._told = 0
+        self._sent = 0
         self.text = ""
         self.stopped = False
 
     def added(self, token: int) -> str:
-        """Return what one more token would add to the text, with what still waits for the rest of its character."""
+        """Return the text that one more token would add, including text held back so far."""
         before = self._decode(self._tokens[self._from : self._read])
         return self._decode([*self._tokens[self._from :], token])[len(before) :]
 
-    def add(self, token: int, *, heed_stops: bool = True) -> None:
-        """Take one more token."""
+    def add(self, token: int, *, check_stops: bool = True) -> None:
+        """Append a token."""
         self._tokens.append(token)
         before = self._decode(self._tokens[self._from : self._read])
         after = self._decode(self._tokens[self._from :])
-        if len(after) <= len(before) or after.endswith(_TORN):
+        if len(after) <= len(before) or after.endswith(_INCOMPLETE):
             return
-        self._append(after[len(before) :], heed_stops=heed_stops)
+        self._append(after[len(before) :], check_stops=check_stops)
         self._from, self._read = self._read, len(self._tokens)
 
     def finish(self) -> None:
-        """Take what still waits for the rest of its character."""
+        """Append the text that is still held back."""
         before = self._decode(self._tokens[self._from : self._read])
-        self._append(self._decode(self._tokens[self._from :])[len(before) :], heed_stops=False)
+        self._append(self._decode(self._tokens[self._from :])[len(before) :], check_stops=False)
         self._from = self._read = len(self._tokens)
 
     def piece(self, *, last: bool) -> str:
-        """Return the text that nobody has been told yet."""
-        end = len(self.text) if last or self.stopped else max(self._told, len(self.text) - self._held)
-        found = self.text[self._told : end]
-        self._told = end
-        return found
+        """Return the text that has not been streamed yet."""
+        end = len(self.text) if last or self.stopped else max(self._sent, len(self.text) - self._held)
+        piece = self.text[self._sent : end]
+        self._sent = end
+        return piece
 
-    def _append(self, text: str, *, heed_stops: bool) -> None:
+    def _append(self, text: str, *, check_stops: bool) -> None:
         if self.stopped:
             return
         start = max(0, len(self.text) - self._held)
         self.text += text
-        if not heed_stops:
+        if not check_stops:
             return
         ends = [at for stop in self._stops if (at := self.text.find(stop, start)) >= 0]
         if ends:

@@ -1,7 +1,7 @@
-"""The engine of a job: a process of its own, found warm from the job before or started, and asked over its socket.
+"""Client of an engine process, which is reused from an earlier job or started, and called over a Unix socket.
 
-Needs no torch: who asks may be a light process. An engine that dies while it is asked is started again, and what was
-not answered is asked again.
+Does not import torch, so that inline tasks can use it. An engine that dies during a call is restarted, and unanswered
+requests are sent again.
 """
 
 from __future__ import annotations
@@ -31,10 +31,11 @@ from tunefleet.workloads.engine.protocol import Answer, Choice, EngineModel, Req
 logger = logging.getLogger(__name__)
 
 _TRIES: Final = 3
+# How long a new process may take to open its socket: importing the libraries from a cold disk takes long.
 _BIND_S: Final = 60.0
+# How long an engine may take to notice that its previous client has disconnected.
 _PARTING_S: Final = 2.0
-"""How long an engine may take to notice that the one before has hung up."""
-_LOOK_S: Final = 0.05
+_POLL_S: Final = 0.05
 _TAIL_BYTES: Final = 2000
 
 
@@ -47,28 +48,28 @@ def connect(
     apart: str = "",
     say: Callable[[str], None] | None = None,
 ) -> WarmEngine:
-    """Return the warm engine of these GPUs with a model loaded; it is started, or replaced, if need be.
+    """Connect to the warm engine of these GPUs with a model loaded; starts or replaces it if necessary.
 
     Raises:
         ModelError: If the model cannot be loaded.
-        MachineError: If no engine can be started here.
+        MachineError: If no engine can be started.
     """
     settings = load(EngineSettings, _env_file=None)
     site = name or str(settings.endpoints_dir.absolute())
-    start = _Start(model, tuple(gpus), site, settings.engine_idle_s if idle_s is None else idle_s, apart)
+    start = _EngineProcess(model, tuple(gpus), site, settings.engine_idle_s if idle_s is None else idle_s, apart)
     return WarmEngine(start, say or logger.warning)
 
 
 class WarmEngine:
     """A connection to an engine; see `protocol.Engine`. Safe to use from several threads."""
 
-    def __init__(self, start: _Start, say: Callable[[str], None]) -> None:
+    def __init__(self, start: _EngineProcess, say: Callable[[str], None]) -> None:
         self._start = start
         self._say = say
         self._lock = threading.RLock()
-        self._held: Line | None = None
+        self._keepalive: EngineConnection | None = None
         self._ready: dict[str, Any] = {}
-        self._hold()
+        self._open()
 
     @property
     def name(self) -> str:
@@ -82,22 +83,22 @@ class WarmEngine:
 
     @property
     def was_loaded(self) -> bool:
-        """Whether the model was there already, loaded for somebody before."""
+        """Whether the model was already loaded, for an earlier client."""
         return self._start.found
 
     @property
     def pid(self) -> int:
-        """The engine's process."""
+        """The process id of the engine."""
         return int(self._ready["pid"])
 
     def render(self, messages: Sequence[dict[str, Any]], **kwargs: Any) -> str:
         """Apply the chat template; see `Engine.render`."""
         with self._lock:
-            answer = self._again(lambda: self._ask({"op": "render", "messages": list(messages), "kwargs": kwargs}))
+            answer = self._retry(lambda: self._ask({"op": "render", "messages": list(messages), "kwargs": kwargs}))
         return str(answer["text"])
 
     def generate(self, requests: Sequence[Request]) -> Iterator[Answer]:
-        """Answer requests; see `Engine.generate`. What an engine that died has answered is not asked again."""
+        """Answer requests; see `Engine.generate`. Requests answered before an engine died are not repeated."""
         waiting = {request.key: request for request in requests}
         if len(waiting) != len(requests):
             raise ValueError("Two requests of one call have the same key.")
@@ -105,7 +106,7 @@ class WarmEngine:
         while waiting:
             before = len(waiting)
             try:
-                with self._line() as line:
+                with self._connect() as line:
                     line.send({"op": "generate"}, *({"request": dataclasses.asdict(each)} for each in waiting.values()))
                     line.send({})
                     while "end" not in (message := line.read()):
@@ -116,69 +117,71 @@ class WarmEngine:
                         del waiting[answer.key]
                         yield answer
                     return
-            except BrokenLineError:
+            except ConnectionLostError:
+                # An engine that answered something makes progress; only failures without any answer add up.
                 failures = failures + 1 if len(waiting) == before else 1
-                self._died(failures)
+                self._restart(failures)
 
     def stream(self, request: Request) -> Generator[str, None, Choice]:
-        """Answer one request piece by piece; see `Engine.stream`."""
+        """Stream the answer to one request; see `Engine.stream`."""
         if request.sampling.seed is None:
-            # If the engine dies in the middle another one goes on with the same answer.
+            # With a seed, another engine can continue the same answer if this one dies in the middle.
             seed = random.getrandbits(63)
             request = dataclasses.replace(request, sampling=dataclasses.replace(request.sampling, seed=seed))
-        told, failures = "", 0
+        sent, failures = "", 0
         while True:
             text = ""
             try:
-                with self._line() as line:
+                with self._connect() as line:
                     line.send({"op": "stream", "request": dataclasses.asdict(request)})
                     while "piece" in (message := line.read()):
                         text += str(message["piece"])
-                        if not text.startswith(told[: len(text)]):
-                            raise UnreachableError("The engine died in the middle of an answer.", hint="Ask again.")
-                        if len(text) > len(told):
-                            piece, told = text[len(told) :], text
+                        # The repeated answer must begin with the text that the caller already has.
+                        if not text.startswith(sent[: len(text)]):
+                            raise UnreachableError("The engine died in the middle of an answer.", hint="Try again.")
+                        if len(text) > len(sent):
+                            piece, sent = text[len(sent) :], text
                             yield piece
                     return wire.choice_of(message["choice"])
-            except BrokenLineError:
+            except ConnectionLostError:
                 failures += 1
-                self._died(failures)
+                self._restart(failures)
 
     def close(self) -> None:
-        """Let go of the engine; it stays warm for who wants the same model."""
+        """Disconnect; the engine stays warm for clients with the same model."""
         with self._lock:
-            if self._held is not None:
-                self._held.close()
-            self._held = None
+            if self._keepalive is not None:
+                self._keepalive.close()
+            self._keepalive = None
 
-    def _hold(self) -> None:
+    def _open(self) -> None:
         with self._lock:
-            self._held, self._ready = self._start.open()
+            self._keepalive, self._ready = self._start.open()
 
-    def _line(self) -> Line:
+    def _connect(self) -> EngineConnection:
         for attempt in range(1, _TRIES + 1):
             connection = engine_registry.connect(self._start.base)
             if connection is not None:
-                return Line(connection)
-            self._died(attempt)
+                return EngineConnection(connection)
+            self._restart(attempt)
         raise MachineError("The engine cannot be reached.", hint="See its log.", detail=self._start.tail())
 
     def _ask(self, message: dict[str, Any]) -> dict[str, Any]:
-        if self._held is None:
-            raise BrokenLineError
-        self._held.send(message)
-        return self._held.read()
+        if self._keepalive is None:
+            raise ConnectionLostError
+        self._keepalive.send(message)
+        return self._keepalive.read()
 
-    def _again(self, ask: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+    def _retry(self, ask: Callable[[], dict[str, Any]]) -> dict[str, Any]:
         for failures in range(1, _TRIES + 1):
             try:
                 return ask()
-            except BrokenLineError:
-                self._died(failures)
+            except ConnectionLostError:
+                self._restart(failures)
         return ask()
 
-    def _died(self, failures: int) -> None:
-        """Start the engine again, unless it dies of what it is asked."""
+    def _restart(self, failures: int) -> None:
+        """Restart the engine, unless it dies repeatedly."""
         tail = self._start.tail()
         if failures >= _TRIES:
             raise MachineError(
@@ -186,13 +189,13 @@ class WarmEngine:
                 hint=f"The end of its log: {tail[-300:]}" if tail else "It left no log.",
                 detail=tail,
             )
-        self._say("The engine has died; it is started again, and asked again what it has not answered.")
+        self._say("The engine has died; it is restarted, and unanswered requests are sent again.")
         self.close()
-        self._hold()
+        self._open()
 
 
-class _Start:
-    """Finds the process of an engine, or starts it; one at a time does so."""
+class _EngineProcess:
+    """Finds the process of an engine or starts it, one client at a time."""
 
     def __init__(self, model: EngineModel, gpus: tuple[str, ...], site: str, idle_s: float, apart: str) -> None:
         self.base = engine_registry.base_of(gpus, site, apart)
@@ -203,22 +206,23 @@ class _Start:
         self._idle_s = idle_s
         self.found = False
 
-    def open(self) -> tuple[Line, dict[str, Any]]:
-        """Return a connection that keeps the engine alive, and what the engine says of itself."""
+    def open(self) -> tuple[EngineConnection, dict[str, Any]]:
+        """Return a connection that keeps the engine alive, and the engine's description."""
         for _ in range(_TRIES):
             with FileLock(self.base.with_suffix(".start")):
                 found = self._find()
                 self.found = found is not None
                 line = found if found is not None else self._spawn()
                 try:
-                    # Who comes next finds it loading, and waits with us.
+                    # Inside the lock only until the engine knows this client: loading may take minutes, and the next
+                    # client finds the loading engine and waits for it as well.
                     line.send({"op": "hello"})
-                except BrokenLineError:
+                except ConnectionLostError:
                     line.close()
                     continue
             try:
                 return line, line.read()["ready"]
-            except BrokenLineError:
+            except ConnectionLostError:
                 line.close()
             except BaseException:
                 line.close()
@@ -232,13 +236,13 @@ class _Start:
         except OSError:
             return ""
 
-    def _find(self) -> Line | None:
+    def _find(self) -> EngineConnection | None:
         connection = engine_registry.connect(self.base)
         if connection is None:
             return None
         other = next((each for each in engine_registry.running() if each.base == self.base), None)
         if other is None or other.digest == self._digest:
-            return Line(connection)
+            return EngineConnection(connection)
         connection.close()
         if engine_registry.leave(other, patience_s=_BIND_S if self._gpus else _PARTING_S):
             return None
@@ -247,12 +251,12 @@ class _Start:
                 f"The engine on {', '.join(self._gpus)} has {other.model} loaded and is in use.",
                 hint="Wait until that task has ended.",
             )
-        # On a CPU two models may live beside each other: they share its memory, and no device.
+        # On a CPU two engines can run next to each other: they share memory but no device.
         self.base = engine_registry.base_of(self._gpus, self._site, self._digest)
-        logger.info("%s is in use here: %s gets an engine of its own", other.model, self._model.identifier)
+        logger.info("The engine with %s is in use: %s gets a separate engine", other.model, self._model.identifier)
         return self._find()
 
-    def _spawn(self) -> Line:
+    def _spawn(self) -> EngineConnection:
         python = sys.executable
         if self._model.engine != "transformers":
             python = str(envs.at(self._model.engine).python)
@@ -266,7 +270,7 @@ class _Start:
                 stdout=log,
                 stderr=log,
                 env=self._environment(),
-                # It must outlive the job: neither its session nor its process group, and none of its locks.
+                # The engine outlives the job, so it must not be in its session or process group or hold its locks.
                 start_new_session=True,
                 close_fds=True,
                 cwd="/",
@@ -274,21 +278,22 @@ class _Start:
         assert process.stdin is not None
         with process.stdin as pipe:
             pipe.write(json.dumps(about).encode())
+        # Reaps the process when it ends, which would otherwise stay as a zombie.
         threading.Thread(target=process.wait, name=f"engine-{process.pid}", daemon=True).start()
         return self._reach(process)
 
-    def _reach(self, process: subprocess.Popen[bytes]) -> Line:
+    def _reach(self, process: subprocess.Popen[bytes]) -> EngineConnection:
         deadline = time.monotonic() + _BIND_S
         while (connection := engine_registry.connect(self.base)) is None:
             if process.poll() is not None or time.monotonic() > deadline:
                 raise self._unstarted()
-            time.sleep(_LOOK_S)
-        return Line(connection)
+            time.sleep(_POLL_S)
+        return EngineConnection(connection)
 
     def _unstarted(self) -> MachineError:
         tail = self.tail()
         return MachineError(
-            f"The engine for {self._model.identifier} does not start.",
+            f"The engine for {self._model.identifier} failed to start.",
             hint=f"The end of its log: {tail[-300:]}" if tail else "It left no log.",
             detail=tail,
         )
@@ -300,12 +305,12 @@ class _Start:
         return found
 
 
-class BrokenLineError(Exception):
+class ConnectionLostError(Exception):
     """The engine has closed the connection, most likely by dying."""
 
 
-class Line:
-    """A connection."""
+class EngineConnection:
+    """A connection to an engine."""
 
     def __init__(self, connection: socket.socket) -> None:
         self._connection = connection
@@ -315,34 +320,34 @@ class Line:
         """Send messages.
 
         Raises:
-            BrokenLineError: If nobody is there.
+            BrokenLineError: If the connection is closed.
         """
         try:
             for message in messages:
                 self._connection.sendall(wire.line(message))
         except OSError as error:
-            raise BrokenLineError from error
+            raise ConnectionLostError from error
 
     def read(self) -> dict[str, Any]:
-        """Return the next message; waits for it.
+        """Wait for the next message and return it.
 
         Raises:
-            BrokenLineError: If nobody is there any more.
-            Exception: What the engine has raised.
+            BrokenLineError: If the connection is closed.
+            Exception: The exception raised in the engine.
         """
         try:
             text = self._lines.readline()
         except OSError as error:
-            raise BrokenLineError from error
+            raise ConnectionLostError from error
         if not text.endswith(b"\n"):
-            raise BrokenLineError
+            raise ConnectionLostError
         message: dict[str, Any] = json.loads(text)
         if "error" in message:
             raise wire.raised(message["error"])
         return message
 
     def close(self) -> None:
-        """Hang up."""
+        """Close the connection."""
         self._lines.close()
         self._connection.close()
 

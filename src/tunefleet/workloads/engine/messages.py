@@ -1,4 +1,4 @@
-"""How requests, answers and failures travel between a job and its engine: one JSON object a line."""
+"""Serialization of requests, answers and errors between a job and its engine: one JSON object per line."""
 
 from __future__ import annotations
 
@@ -17,41 +17,42 @@ _FAILURES: Final = ("InputError", "DataError", "ModelError", "MachineError", "Un
 
 
 def line(message: Mapping[str, Any]) -> bytes:
-    """Return a message as a line."""
+    """Serialize a message."""
+    # `surrogatepass`: prompts may contain lone surrogates, which strict UTF-8 would reject.
     return json.dumps(message, separators=(",", ":"), ensure_ascii=False).encode("utf-8", "surrogatepass") + b"\n"
 
 
 def digest(model: EngineModel) -> str:
-    """Return what tells models apart."""
+    """Return a digest that identifies a model with its options."""
     text = json.dumps(dataclasses.asdict(model), sort_keys=True)
     return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
 
 
 def model_of(data: Mapping[str, Any]) -> EngineModel:
-    """Return a model that `dataclasses.asdict` has written."""
+    """Parse a model serialized by `dataclasses.asdict`."""
     adapters = tuple(EngineAdapter(**each) for each in data["adapters"])
     return EngineModel(**{**data, "adapters": adapters})
 
 
 def request_of(data: Mapping[str, Any]) -> Request:
-    """Return a request that `dataclasses.asdict` has written."""
+    """Parse a request serialized by `dataclasses.asdict`."""
     drawn = {name: tuple(value) if isinstance(value, list) else value for name, value in data["sampling"].items()}
     sampling = Sampling(**drawn)  # type: ignore[arg-type]
     return Request(data["key"], data["prompt"], sampling, data["adapter"], data["rendered"])
 
 
 def choice_of(data: Mapping[str, Any]) -> Choice:
-    """Return a choice that `dataclasses.asdict` has written."""
+    """Parse a choice serialized by `dataclasses.asdict`."""
     return Choice(**data)
 
 
 def answer_of(data: Mapping[str, Any]) -> Answer:
-    """Return an answer that `dataclasses.asdict` has written."""
+    """Parse an answer serialized by `dataclasses.asdict`."""
     return Answer(data["key"], tuple(choice_of(each) for each in data["choices"]), data["prompt_tokens"])
 
 
 def failure(error: BaseException) -> dict[str, Any]:
-    """Return what the other side raises again."""
+    """Serialize an exception, to be raised again by the client."""
     if isinstance(error, RequestError):
         return {"class": "RequestError", "message": error.message, "hint": error.hint, "key": error.key}
     if isinstance(error, TunefleetError):
@@ -62,7 +63,7 @@ def failure(error: BaseException) -> dict[str, Any]:
 
 
 def raised(data: Mapping[str, Any]) -> Exception:
-    """Return the exception that the other side has raised."""
+    """Return the exception that was raised in the engine."""
     name, message = data["class"], str(data["message"])
     if name == "RequestError":
         return RequestError(message, key=int(data["key"]), hint=data.get("hint"))

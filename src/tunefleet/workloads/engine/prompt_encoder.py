@@ -1,4 +1,4 @@
-"""Makes prompts of messages, and tokens of prompts."""
+"""Renders messages to prompts, and tokenizes prompts."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tunefleet.workloads.faults import RequestError
 
 
 class Prompts:
-    """The prompts of one model."""
+    """Rendering and tokenization with the tokenizer of one model."""
 
     def __init__(
         self, tokenizer: Any, context: int | None, adapters: Sequence[str], vocabulary: int | None = None
@@ -34,7 +34,7 @@ class Prompts:
         """Apply the chat template; see `Engine.render`.
 
         Raises:
-            InputError: If the template refuses the messages.
+            InputError: If the template rejects the messages.
         """
         if not self.has_template:
             return "\n".join(str(message.get("content") or "") for message in messages)
@@ -45,19 +45,19 @@ class Prompts:
             text: str = self.tokenizer.apply_chat_template(
                 messages, tokenize=False, add_generation_prompt=True, **options
             )
-        except Exception as error:
-            raise InputError(f"The model's chat template refuses the messages: {error}.") from error
+        except Exception as error:  # a template may raise anything, by `raise_exception` or by an error in it
+            raise InputError(f"The model's chat template rejects the messages: {error}.") from error
         return text
 
     def tokens(self, request: Request) -> list[int]:
         """Return the tokens of a prompt.
 
         Raises:
-            RequestError: If they leave no room for an answer, there are none, or the model has no embedding for one.
+            RequestError: If the prompt is empty or too long, or the model has no embedding for a token.
         """
         (found,) = self._tokens.prompts([request.prompt], rendered=request.rendered)
         if not found:
-            raise RequestError(f"Prompt {request.key} is empty.", key=request.key, hint="Leave it out.")
+            raise RequestError(f"Prompt {request.key} is empty.", key=request.key, hint="Remove it.")
         if self._vocabulary is not None and max(found) >= self._vocabulary:
             token = self.tokenizer.convert_ids_to_tokens([max(found)])[0]
             raise RequestError(
@@ -68,22 +68,23 @@ class Prompts:
             )
         if self.context is not None and len(found) >= self.context:
             raise RequestError(
+                # `workloads.chat` parses this message.
                 f"Prompt {request.key} has {len(found)} tokens, and the model knows {self.context} with the answer.",
                 key=request.key,
-                hint="Shorten it, or take a model with a longer context.",
+                hint="Shorten it, or use a model with a longer context.",
             )
         return found
 
     def limit(self, request: Request, tokens: Sequence[int]) -> int:
-        """Return the longest answer that is possible, in tokens."""
+        """Return the maximum answer length in tokens."""
         longest = request.sampling.max_tokens
         return longest if self.context is None else max(1, min(longest, self.context - len(tokens)))
 
     def check(self, request: Request) -> None:
-        """Check what else can be wrong with a request.
+        """Check the adapter of a request.
 
         Raises:
-            RequestError: If it names no adapter that is there.
+            RequestError: If the engine does not have it.
         """
         if request.adapter is not None and request.adapter not in self._adapters:
             known = ", ".join(self._adapters) or "none"

@@ -1,4 +1,4 @@
-"""What an engine is asked and what it gives. Standard library only: who asks may live in a process without torch."""
+"""Types of requests and answers, and the protocol of engines. Standard library only: clients may run without torch."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ Finish = Literal["stop", "length", "abort"]
 
 @dataclass(frozen=True, slots=True)
 class EngineAdapter:
-    """A LoRA adapter that a model is loaded with."""
+    """A LoRA adapter to load with a model."""
 
     name: str
     path: str
@@ -21,7 +21,7 @@ class EngineAdapter:
 
 @dataclass(frozen=True, slots=True)
 class EngineModel:
-    """What an engine has loaded; two that are equal answer alike, and one engine serves both."""
+    """A model with its adapters and options; clients with equal values share one engine."""
 
     path: str
     identifier: str
@@ -35,7 +35,7 @@ class EngineModel:
 
 @dataclass(frozen=True, slots=True)
 class Sampling:
-    """How answers are drawn; the names are those of `spec.inference`, which says what each means."""
+    """Sampling parameters; see `spec.inference` for their meaning."""
 
     temperature: float = 0.7
     top_p: float = 0.95
@@ -54,7 +54,7 @@ class Sampling:
     skip_special_tokens: bool = True
     logprobs: int | None = None
     schema: str | None = None
-    """JSON Schema that each answer must obey, as JSON text."""
+    """JSON Schema that each answer must match, as JSON text."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,14 +69,14 @@ class Request:
 
 
 class TokenLogprob(TypedDict):
-    """How probable a token was at its place."""
+    """The log probability of a token at its position."""
 
     token: str
-    """Its text; several tokens may have the same."""
+    """The text of the token; several tokens may have the same text."""
     id: int
-    """Its number in the model's vocabulary."""
+    """The token id."""
     logprob: float
-    """Logarithm of its probability, before anything that was asked for changes it."""
+    """The log probability before penalties and other sampling options."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,8 +84,8 @@ class Choice:
     """One answer to a prompt.
 
     Args:
-        finish_reason: `stop` (end token or stop text), `length` (longest answer reached), `abort` (what was asked for
-            leaves no token that can follow).
+        finish_reason: `stop` (end token or stop string), `length` (maximum length reached), `abort` (the request's
+            constraints allow no further token).
     """
 
     text: str
@@ -105,7 +105,7 @@ class Answer:
 
 
 class Engine(Protocol):
-    """A model that is loaded and answers."""
+    """A loaded model that answers requests."""
 
     @property
     def name(self) -> str:
@@ -113,7 +113,7 @@ class Engine(Protocol):
         ...
 
     def render(self, messages: Sequence[dict[str, Any]], **kwargs: Any) -> str:
-        """Apply the model's chat template with a generation prompt; without a template, the texts in lines."""
+        """Apply the chat template with a generation prompt; without a template, join the texts with newlines."""
         ...
 
     @property
@@ -122,13 +122,13 @@ class Engine(Protocol):
         ...
 
     def generate(self, requests: Sequence[Request]) -> Iterator[Answer]:
-        """Answer requests; gives each answer as soon as it is there, in any order."""
+        """Answer requests; yields each answer as soon as it is ready, in any order."""
         ...
 
     def stream(self, request: Request) -> Generator[str, None, Choice]:
-        """Answer one request piece by piece; what the generator returns at its end is the whole answer."""
+        """Stream the answer to one request; the generator's return value is the full answer."""
         ...
 
     def close(self) -> None:
-        """Give memory and devices back."""
+        """Free memory and devices."""
         ...

@@ -1,4 +1,4 @@
-"""What one connection to an engine asks, line by line, and what it is answered.
+"""The engine's side of one connection: requests and responses, one JSON object per line.
 
 {"op": "hello"}                     → {"ready": …} or {"error": …}
 {"op": "render", "messages", …}     → {"text": …}
@@ -27,23 +27,23 @@ from tunefleet.workloads.faults import GoneError
 logger = logging.getLogger(__name__)
 
 
-class Answering(Protocol):
-    """What an engine in this process has beside `Engine`: it can be told that nobody listens, and can break."""
+class InProcessEngine(Protocol):
+    """Additions of an in-process engine to `Engine`: detection of disconnected clients, and a broken state."""
 
     broken: Exception | None
-    """Why it cannot answer any more."""
+    """The error after which the engine cannot answer any more."""
 
     def generate(self, requests: Sequence[Request], *, gone: Callable[[], bool]) -> Iterator[Answer]:
         """Answer requests."""
         ...
 
     def stream(self, request: Request, *, gone: Callable[[], bool]) -> Generator[str, None, Choice]:
-        """Answer a request piece by piece."""
+        """Stream the answer to a request."""
         ...
 
 
-class Desk(Protocol):
-    """What a conversation needs of its host."""
+class EngineHost(Protocol):
+    """The host as seen by a connection."""
 
     digest: str
     loaded: threading.Event
@@ -52,49 +52,50 @@ class Desk(Protocol):
 
     @property
     def connected(self) -> int:
-        """How many are connected."""
+        """The number of open connections."""
         ...
 
     def leave(self, *, besides: int = 0) -> bool:
-        """End, if nobody is connected."""
+        """End the engine if there are no connections besides these."""
         ...
 
     def fall(self) -> None:
-        """End, whoever is connected: the engine is broken."""
+        """End the broken engine, even with open connections."""
         ...
 
     def listen_to(self, listener: Callable[[str], None]) -> Callable[[], None]:
-        """Let somebody hear what is said."""
+        """Add a listener for messages; returns a function that removes it."""
         ...
 
 
-class Conversation:
-    """One connection."""
+class ClientConnection:
+    """One client connection."""
 
-    def __init__(self, desk: Desk, connection: socket.socket) -> None:
-        self._desk = desk
+    def __init__(self, host: EngineHost, connection: socket.socket) -> None:
+        self._host = host
         self._connection = connection
         self._lines = connection.makefile("rb")
         self._sending = threading.Lock()
 
     def run(self) -> None:
-        """Answer until the other end is closed."""
-        # The socket is not closed as long as its file is open.
+        """Answer requests until the client disconnects."""
+        # The socket stays open as long as the file made from it.
         with self._lines:
-            self._converse()
+            self._serve()
 
-    def _converse(self) -> None:
+    def _serve(self) -> None:
         if peer_uid(self._connection) != os.geteuid():
-            logger.warning("A connection of another user is refused")
+            logger.warning("A connection from another user is refused")
             return
         while (message := self._read()) is not None:
             if message.get("op") == "leave":
-                # This connection itself does not count.
-                self._send({"leaves": True} if self._desk.leave(besides=1) else {"busy": self._desk.connected - 1})
+                # The connection of this request itself does not count.
+                self._send({"leaves": True} if self._host.leave(besides=1) else {"busy": self._host.connected - 1})
                 return
-            self._desk.loaded.wait()
-            if self._desk.failure is not None:
-                self._send({"error": self._desk.failure})
+            # Clients may connect while the model is loading.
+            self._host.loaded.wait()
+            if self._host.failure is not None:
+                self._send({"error": self._host.failure})
                 return
             try:
                 self._answer(message)
@@ -103,19 +104,19 @@ class Conversation:
             except OSError:
                 raise
             except Exception as error:
-                if getattr(self._desk.engine, "broken", None) is not None:
-                    # Who has asked sees that the line breaks, starts another engine, and asks that one.
+                if getattr(self._host.engine, "broken", None) is not None:
+                    # The client sees the closed connection, starts another engine, and sends its requests again.
                     logger.exception("The engine is broken")
-                    self._desk.fall()
+                    self._host.fall()
                     return
                 logger.log(logging.INFO, "A request failed: %s", error, exc_info=True)
                 self._send({"error": messages.failure(error)})
 
     def _answer(self, message: dict[str, Any]) -> None:
-        engine: Any = self._desk.engine
+        engine: Any = self._host.engine
         op = message.get("op")
         if op == "hello":
-            ready = {"name": engine.name, "digest": self._desk.digest, "has_template": engine.has_template}
+            ready = {"name": engine.name, "digest": self._host.digest, "has_template": engine.has_template}
             self._send({"ready": {**ready, "pid": os.getpid()}})
         elif op == "render":
             self._send({"text": engine.render(message["messages"], **message["kwargs"])})
@@ -126,19 +127,19 @@ class Conversation:
         else:
             raise ValueError(f"There is no operation {op!r}.")
 
-    def _generate(self, engine: Answering) -> None:
+    def _generate(self, engine: InProcessEngine) -> None:
         requests = []
         while (message := self._read()) is not None and "request" in message:
             requests.append(messages.request_of(message["request"]))
-        deaf = self._desk.listen_to(lambda sentence: self._send({"say": sentence}))
+        remove_listener = self._host.listen_to(lambda sentence: self._send({"say": sentence}))
         try:
             for answer in engine.generate(requests, gone=self._gone):
                 self._send({"answer": dataclasses.asdict(answer)})
         finally:
-            deaf()
+            remove_listener()
         self._send({"end": True})
 
-    def _stream(self, engine: Answering, request: Request) -> None:
+    def _stream(self, engine: InProcessEngine, request: Request) -> None:
         pieces = engine.stream(request, gone=self._gone)
         try:
             while True:
@@ -149,8 +150,8 @@ class Conversation:
             pieces.close()
 
     def _gone(self) -> bool:
-        """Tell whether the other end is closed; nothing is sent while an answer is waited for."""
-        # Not `select`: it cannot watch a descriptor beyond 1023.
+        """Return whether the client has disconnected; clients send nothing while they wait for an answer."""
+        # `poll` and not `select`, which fails for descriptors above 1023.
         watched = select.poll()
         watched.register(self._connection, select.POLLIN)
         if not watched.poll(0):
@@ -168,5 +169,6 @@ class Conversation:
         return found
 
     def _send(self, message: dict[str, Any]) -> None:
+        # Messages of the engine come from other threads than answers; lines must not be interleaved.
         with self._sending:
             self._connection.sendall(messages.line(message))

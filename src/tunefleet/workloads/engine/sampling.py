@@ -1,6 +1,6 @@
-"""Draws the next token of each row of a batch, each by its own rules and from its own random numbers.
+"""Samples the next token of each row in a batch, with its own parameters and random generator.
 
-Whatever else is in the batch, a row with a seed is drawn alike.
+A row with a seed gets the same answer, whatever other rows are in the batch.
 """
 
 from __future__ import annotations
@@ -15,33 +15,34 @@ from tunefleet.workloads.engine.batch_rows import Row
 from tunefleet.workloads.engine.protocol import TokenLogprob
 from tunefleet.workloads.faults import GoneError
 
-# Tokens that are drawn among unless something else is asked for.
+# Default of `top_k`.
 TOP_K = 50
-_MOST_BAD = 1000
+# Bounds the time of a step in which nearly every token would complete a bad word.
+_MAX_REJECTED = 1000
 
 
-class Drawer(LogitsProcessor):
-    """Chooses the tokens of a batch; leaves only them possible, so that the greedy search takes them."""
+class TokenSampler(LogitsProcessor):
+    """Samples the tokens of a batch; masks all others, so that greedy search selects them."""
 
     def __init__(self, rows: Sequence[Row], tokenizer: Any, gone: Callable[[], bool]) -> None:
         self._rows = rows
         self._tokenizer = tokenizer
         self._gone = gone
-        self._among: _Among | None = None
+        self._filter: _TokenFilter | None = None
 
     def __call__(self, input_ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
-        """Draw a token for each row that has not ended."""
+        """Sample a token for each row that has not ended."""
         if self._gone():
             raise GoneError
         live = [(at, row) for at, row in enumerate(self._rows) if row.finish is None]
         wanted = [(at, row) for at, row in live if row.sampling.logprobs is not None]
-        # What is no number, or infinite, is the greatest of its row.
+        # The maximum of a row is NaN or infinite if any of its logits is NaN or plus infinity.
         sound = torch.isfinite(scores.amax(dim=-1)).tolist()
         raw = {at: torch.log_softmax(scores[at], dim=-1) for at, _ in wanted}
         for at, row in live:
-            _forbid(scores[at], row)
-            _discourage(scores[at], row)
-        tokens = self._draw(scores)
+            _mask_forbidden(scores[at], row)
+            _apply_penalties(scores[at], row)
+        tokens = self._sample(scores)
         for at, row in live:
             if not sound[at]:
                 row.give_up()
@@ -49,8 +50,9 @@ class Drawer(LogitsProcessor):
             if not torch.isfinite(scores[at, tokens[at]]):
                 row.abort()
                 continue
-            if row.spoils(tokens[at]):
-                tokens[at] = self._draw_again(scores[at], row, tokens[at])
+            # A bad word may span several tokens, so it is only known once a token is sampled.
+            if row.completes_bad_word(tokens[at]):
+                tokens[at] = self._resample(scores[at], row, tokens[at])
             if at in raw and row.finish is None:
                 row.logprobs.append(self._likeliest(raw[at], tokens[at], row.sampling.logprobs or 0))
             if row.finish is None:
@@ -59,52 +61,52 @@ class Drawer(LogitsProcessor):
         only.scatter_(1, torch.tensor(tokens, device=scores.device).unsqueeze(1), 0.0)
         return only
 
-    def _draw(self, scores: torch.Tensor) -> list[int]:
+    def _sample(self, scores: torch.Tensor) -> list[int]:
         likeliest = scores.argmax(dim=-1)
         if all(row.sampling.temperature == 0 for row in self._rows):
             return _listed(likeliest)
-        if self._among is None:
-            self._among = _Among(self._rows, scores)
-        drawn = self._among.draw(scores, [row.rng.random() if row.finish is None else 0.0 for row in self._rows])
-        return _listed(torch.where(self._among.greedy, likeliest, drawn))
+        if self._filter is None:
+            self._filter = _TokenFilter(self._rows, scores)
+        sampled = self._filter.sample(scores, [row.rng.random() if row.finish is None else 0.0 for row in self._rows])
+        return _listed(torch.where(self._filter.greedy, likeliest, sampled))
 
-    def _draw_again(self, scores: torch.Tensor, row: Row, token: int) -> int:
-        among = _Among([row], scores.unsqueeze(0))
-        for _ in range(_MOST_BAD):
+    def _resample(self, scores: torch.Tensor, row: Row, token: int) -> int:
+        token_filter = _TokenFilter([row], scores.unsqueeze(0))
+        for _ in range(_MAX_REJECTED):
             scores[token] = -torch.inf
             if not torch.isfinite(scores.max()):
                 break
             token = int(scores.argmax())
             if row.sampling.temperature != 0:
-                token = int(among.draw(scores.unsqueeze(0), [row.rng.random()])[0])
-            if not row.spoils(token):
+                token = int(token_filter.sample(scores.unsqueeze(0), [row.rng.random()])[0])
+            if not row.completes_bad_word(token):
                 return token
         row.abort()
         return token
 
-    def _likeliest(self, logprobs: torch.Tensor, drawn: int, count: int) -> list[TokenLogprob]:
+    def _likeliest(self, logprobs: torch.Tensor, sampled: int, count: int) -> list[TokenLogprob]:
         found = torch.topk(logprobs, count).indices.tolist() if count else []
         return [
             {"token": self._tokenizer.decode([token]), "id": token, "logprob": float(logprobs[token])}
-            for token in dict.fromkeys([*found, drawn])
+            for token in dict.fromkeys([*found, sampled])
         ]
 
 
-class Ended(StoppingCriteria):
-    """Tells which rows have ended, and lets others have their turn at the model."""
+class FinishedRows(StoppingCriteria):
+    """Stops rows that have ended, and lets other threads use the model between two steps."""
 
     def __init__(self, rows: Sequence[Row], between: Callable[[], None]) -> None:
         self._rows = rows
         self._between = between
 
     def __call__(self, input_ids: torch.Tensor, scores: Any, **kwargs: Any) -> torch.Tensor:
-        """Tell for each row whether it has ended."""
+        """Return for each row whether it has ended."""
         self._between()
         return torch.tensor([row.finish is not None for row in self._rows], device=input_ids.device)
 
 
-class _Among:
-    """Which tokens rows are drawn among: those that `top_k`, `top_p` and `min_p` leave."""
+class _TokenFilter:
+    """Samples among the tokens that `top_k`, `top_p` and `min_p` leave."""
 
     def __init__(self, rows: Sequence[Row], scores: torch.Tensor) -> None:
         def column(values: list[float]) -> torch.Tensor:
@@ -120,8 +122,10 @@ class _Among:
         self._temperature = column([row.sampling.temperature or 1.0 for row in rows])
         self.greedy = torch.tensor([row.sampling.temperature == 0 for row in rows], device=scores.device)
 
-    def draw(self, scores: torch.Tensor, uniform: list[float]) -> torch.Tensor:
-        """Draw a token for each row."""
+    def sample(self, scores: torch.Tensor, uniform: list[float]) -> torch.Tensor:
+        """Sample a token for each row."""
+        # Inverse transform sampling with one uniform number per row: the result depends on that row only, unlike
+        # `torch.multinomial`, which draws from one generator for the batch. Double precision keeps small steps.
         best, order = torch.topk(scores / self._temperature, self._count, dim=-1)
         rank = torch.arange(self._count, device=scores.device)
         probabilities = torch.softmax(best.masked_fill(rank >= self._top_k, -torch.inf).double(), dim=-1)
@@ -131,18 +135,18 @@ class _Among:
         ladder = probabilities.masked_fill(out, 0.0).nan_to_num(0.0).cumsum(dim=-1)
         height = torch.tensor(uniform, device=scores.device, dtype=torch.float64).unsqueeze(1) * ladder[:, -1:]
         place = torch.searchsorted(ladder, height, right=True).clamp(max=self._count - 1)
-        # The last step may be one without width: the least likely token that is left stands before it.
+        # The search may end at a masked token with zero width: the last token that is not masked comes before it.
         place = torch.minimum(place, ((~out).sum(dim=-1, keepdim=True) - 1).clamp(min=0))
         return order.gather(1, place).squeeze(1)
 
 
-def _forbid(scores: torch.Tensor, row: Row) -> None:
+def _mask_forbidden(scores: torch.Tensor, row: Row) -> None:
     ends = [] if row.may_end else sorted(row.ends)
     if row.matcher is not None:
         allowed = row.matcher.allowed()
         longer = allowed.copy()
         longer[[token for token in ends if token < len(longer)]] = False
-        # An object that is whole ends, also if it is shorter than was asked for.
+        # A complete JSON object ends, even if it is shorter than `min_tokens`.
         kept = torch.from_numpy(longer if longer.any() else allowed).to(scores.device)
         scores[: kept.shape[0]].masked_fill_(~kept, -torch.inf)
         scores[kept.shape[0] :] = -torch.inf
@@ -150,7 +154,7 @@ def _forbid(scores: torch.Tensor, row: Row) -> None:
         scores[torch.tensor(ends, device=scores.device)] = -torch.inf
 
 
-def _discourage(scores: torch.Tensor, row: Row) -> None:
+def _apply_penalties(scores: torch.Tensor, row: Row) -> None:
     sampling = row.sampling
     again = sampling.repetition_penalty
     if again is not None and again != 1:

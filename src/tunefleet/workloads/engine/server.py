@@ -1,8 +1,8 @@
-"""An engine as a process of its own: loads one model, answers whoever of this user asks, ends when nobody does.
+"""The engine process: loads one model and answers clients of the same user.
 
-As a program: `python -m tunefleet.workloads.engine.server BASE IDLE_S`, what it is as JSON on standard input. Ends by
-itself after `IDLE_S` without anybody connected, if memory gets short while nobody is, when it is asked to, and when
-its socket is gone.
+Run as `python -m tunefleet.workloads.engine.server BASE IDLE_S`, with its description as JSON on standard input. It
+exits after `IDLE_S` seconds without connections, if memory is low while there are none, on request, and when its socket
+has been deleted.
 """
 
 from __future__ import annotations
@@ -27,21 +27,22 @@ from tunefleet.trainer_control.files import write_json
 from tunefleet.workloads.common.base_model import locate
 from tunefleet.workloads.engine import messages
 from tunefleet.workloads.engine.protocol import Engine, EngineModel
-from tunefleet.workloads.engine.rpc import Conversation
+from tunefleet.workloads.engine.rpc import ClientConnection
 
 logger = logging.getLogger(__name__)
 
 LOG_BYTES: Final = 4 << 20
-_LOOK_S: Final = 0.25
-_SHORT: Final = 0.05
-"""Share of the main memory below which an engine that nobody uses ends."""
+_POLL_S: Final = 0.25
+# Fraction of free main memory below which an idle engine exits.
+_LOW_MEMORY: Final = 0.05
+# How long a failed engine waits for clients that connect, to report the error to them.
 _FAREWELL_S: Final = 5.0
+# How long a previous engine that has deleted its socket may take to exit.
 _PARTING_S: Final = 10.0
-"""How long one that has left its socket may take to be gone."""
 
 
 class Host:
-    """One engine and those who are connected to it."""
+    """One engine and its connections."""
 
     def __init__(self, listener: socket.socket, about: dict[str, Any], base: Path, idle_s: float) -> None:
         self._listener = listener
@@ -58,11 +59,12 @@ class Host:
         self._connected = 0
         self._ever_connected = False
         self._quiet_since = time.monotonic()
-        self._says: list[Callable[[str], None]] = []
+        self._listeners: list[Callable[[str], None]] = []
         self._code = 0
 
     def serve(self) -> int:
-        """Load, answer, and wait for the end; returns the exit code."""
+        """Load the model and answer until the engine ends; returns the exit code."""
+        # Connections are accepted before the model is loaded: clients wait for it instead of starting another engine.
         threading.Thread(target=self._accept, name="accept", daemon=True).start()
         try:
             self.engine = open_engine(self.model, gpus=self._gpus, say=self.say)
@@ -71,75 +73,77 @@ class Host:
             self.failure = messages.failure(error)
         self.loaded.set()
         if self.failure is not None:
-            # Who waits for it is told why, also if it failed sooner than he came; who comes later starts another.
+            # Clients that are waiting get the error, also if loading failed before they connected. Later ones start
+            # another engine.
             deadline = time.monotonic() + _FAREWELL_S
             while (self.connected or not self._ever_connected) and time.monotonic() < deadline:
                 time.sleep(0.02)
             return 1
         self._quiet_since = time.monotonic()
-        while not self._ended.wait(_LOOK_S):
-            why = self._over()
+        while not self._ended.wait(_POLL_S):
+            reason = self._end_reason()
             _bound_log(self._base.with_suffix(".log"))
-            if why is not None and self.leave():
-                logger.info("The engine ends: %s", why)
+            if reason is not None and self.leave():
+                logger.info("The engine ends: %s", reason)
         return self._code
 
     @property
     def connected(self) -> int:
-        """How many are connected."""
+        """The number of open connections."""
         with self._lock:
             return self._connected
 
     def leave(self, *, besides: int = 0) -> bool:
-        """End, if nobody is connected; returns whether it does."""
+        """End the engine if there are no connections besides these; returns whether it ends."""
         with self._lock:
             if self._connected > besides:
                 return False
-            # Whoever connects from now on finds nobody and starts another.
+            # Under the lock: a client that connects from now on finds no socket and starts another engine.
             self._base.with_suffix(".sock").unlink(missing_ok=True)
             self._connected += 1
         self._ended.set()
         return True
 
     def fall(self) -> None:
-        """End, whoever is connected: the engine is broken, and another one must answer."""
+        """End the broken engine, even with open connections; clients start another one."""
         self._base.with_suffix(".sock").unlink(missing_ok=True)
         self._code = 1
         self._ended.set()
 
     def say(self, sentence: str) -> None:
-        """Tell everybody who waits for answers."""
+        """Send a message to all clients that wait for answers."""
         logger.warning("%s", sentence)
+        # Sent outside the lock: a slow client must not block connecting and disconnecting.
         with self._lock:
-            listeners = list(self._says)
+            listeners = list(self._listeners)
         for listener in listeners:
             try:
                 listener(sentence)
             except OSError as error:
-                logger.info("Somebody does not listen any more: %s", error)
+                logger.info("A client has disconnected: %s", error)
 
     def listen_to(self, listener: Callable[[str], None]) -> Callable[[], None]:
-        """Let somebody hear what is said; returns what ends that."""
+        """Add a listener for messages; returns a function that removes it."""
         with self._lock:
-            self._says.append(listener)
+            self._listeners.append(listener)
 
         def end() -> None:
             with self._lock:
-                self._says.remove(listener)
+                self._listeners.remove(listener)
 
         return end
 
-    def _over(self) -> str | None:
+    def _end_reason(self) -> str | None:
         with self._lock:
             quiet_s = 0.0 if self._connected else time.monotonic() - self._quiet_since
             if self._connected:
                 return None
         if quiet_s >= self._idle_s:
-            return f"nobody has asked for {quiet_s:.0f} s"
+            return f"no connections for {quiet_s:.0f} s"
         if not self._base.with_suffix(".sock").exists():
-            return "its socket is gone"
+            return "its socket was deleted"
         memory = psutil.virtual_memory()
-        return "memory is short" if memory.available < _SHORT * memory.total else None
+        return "low memory" if memory.available < _LOW_MEMORY * memory.total else None
 
     def _accept(self) -> None:
         while True:
@@ -147,17 +151,17 @@ class Host:
             with self._lock:
                 self._connected += 1
                 self._ever_connected = True
-            threading.Thread(target=self._talk, args=(connection,), name="connection", daemon=True).start()
+            threading.Thread(target=self._handle, args=(connection,), name="connection", daemon=True).start()
 
-    def _talk(self, connection: socket.socket) -> None:
+    def _handle(self, connection: socket.socket) -> None:
         try:
             with connection:
-                Conversation(self, connection).run()
+                ClientConnection(self, connection).run()
         except OSError as error:
-            logger.info("A connection broke off: %s", error)
+            logger.info("A connection was lost: %s", error)
         except Exception:
-            # The edge of the thread: a fault of one conversation must not end the engine.
-            logger.exception("A conversation failed")
+            # Top level of the thread: an error in one connection must not end the engine.
+            logger.exception("A connection failed")
         finally:
             with self._lock:
                 self._connected -= 1
@@ -165,14 +169,14 @@ class Host:
 
 
 def _bound_log(path: Path) -> None:
-    """Keep the end of a log that has become too long."""
+    """Truncate a log that has become too long to its end."""
     try:
         if path.stat().st_size <= LOG_BYTES:
             return
         with path.open("r+b") as log:
             log.seek(-LOG_BYTES // 2, os.SEEK_END)
             rest = log.read()
-            # Its writers append, so that they go on behind what is left.
+            # Writers have the file open in append mode, so they continue after the remaining text.
             log.truncate(0)
             log.seek(0)
             log.write(rest)
@@ -185,17 +189,18 @@ def _end(_number: int, _frame: object) -> NoReturn:
 
 
 def main(arguments: list[str]) -> int:
-    """Be an engine; returns at its end.
+    """Run the engine until it ends.
 
     Args:
-        arguments: Its files without their endings, and the idle time in seconds.
+        arguments: Path of its files without suffix, and the idle time in seconds.
     """
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     base, idle_s = Path(arguments[0]), float(arguments[1])
     about: dict[str, Any] = json.load(sys.stdin.buffer)
     lock_fd = locks.take(base.with_suffix(".lock"), patience_s=_PARTING_S)
     if lock_fd is None:
-        return 0  # another one serves
+        return 0  # another engine is running
+    # Otherwise a child process of a library would hold the lock after the engine has ended.
     os.set_inheritable(lock_fd, False)
     signal.signal(signal.SIGTERM, _end)
     address = base.with_suffix(".sock")
@@ -213,7 +218,7 @@ def main(arguments: list[str]) -> int:
                 "digest": messages.digest(messages.model_of(about["model"])),
             }
             write_json(base.with_suffix(".json"), facts)
-            # Before the model: whoever asks now is answered when it is there.
+            # Before the model is loaded: clients that connect now are answered once it is.
             listener.listen(64)
             code = Host(listener, about, base, idle_s).serve()
     except SystemExit as end:
@@ -221,7 +226,7 @@ def main(arguments: list[str]) -> int:
     finally:
         for suffix in (".sock", ".json", ".lock"):
             base.with_suffix(suffix).unlink(missing_ok=True)
-    # Without the libraries' exit handlers: threads of theirs may be in the middle of an answer that nobody reads.
+    # Without the exit handlers of libraries, whose threads may still be generating an answer that no client reads.
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(code)
@@ -232,11 +237,10 @@ if __name__ == "__main__":
 
 
 def open_engine(model: EngineModel, *, gpus: Sequence[str] = (), say: Callable[[str], None] | None = None) -> Engine:
-    """Load a model here, with what `EngineModel.engine` names.
+    """Load a model in this process with the backend named in `EngineModel.engine`.
 
     Args:
-        say: Told, in a sentence, what the user should know, such as that fewer answers are made at once; the log by
-            default.
+        say: Called with messages for the user, such as a reduced batch size. Default: the log.
     """
     source = locate(model.path, None, revision=model.revision, trust_remote_code=model.trust_remote_code)
     tell = say or logger.warning

@@ -1,4 +1,4 @@
-"""Holds answers to a JSON Schema: says for each place which tokens can go on."""
+"""Constrains answers to a JSON Schema: computes the allowed tokens at each position."""
 
 from __future__ import annotations
 
@@ -11,11 +11,12 @@ import numpy as np
 from tunefleet import errors
 from tunefleet.errors import InputError, MachineError
 
+# Without optional whitespace: a model could otherwise generate it endlessly.
 _COMPACT = {"whitespace_flexible": False}
 
 
 class Grammars:
-    """Makes the grammars of one model; each schema is read once."""
+    """Compiles grammars for the tokenizer of one model; each schema is compiled once."""
 
     def __init__(self, tokenizer: Any, width: int, ends: frozenset[int]) -> None:
         self._tokenizer = tokenizer
@@ -25,10 +26,10 @@ class Grammars:
         self._read: dict[str, Callable[[], Matcher]] = {}
 
     def read(self, schema: str) -> Callable[[], Matcher]:
-        """Read a schema; returns what makes a matcher for each answer.
+        """Compile a schema; returns a function that creates a matcher for each answer.
 
         Raises:
-            InputError: If the schema cannot be obeyed, or the tokenizer is of a kind that it cannot be checked with.
+            InputError: If the schema or the tokenizer is not supported.
             MachineError: If the library is not installed.
         """
         try:
@@ -36,7 +37,7 @@ class Grammars:
             import llguidance.hf
         except ImportError:
             raise MachineError(
-                "Answers by a JSON Schema need the package llguidance.", hint=f"Install it: {errors.install('train')}"
+                "Answers with a JSON Schema need the package llguidance.", hint=f"Install it: {errors.install('train')}"
             ) from None
         if schema in self._read:
             return self._read[schema]
@@ -45,33 +46,33 @@ class Grammars:
             try:
                 self._known = llguidance.hf.from_tokenizer(self._tokenizer, width, self._ends or None)
             except ValueError as error:
-                raise InputError(f"This model's tokenizer cannot be held to a JSON Schema: {error}.") from error
+                raise InputError(f"The tokenizer of this model does not support JSON Schemas: {error}.") from error
         known, grammar = self._known, _grammar(llguidance, schema)
 
         def make() -> Matcher:
             return Matcher(llguidance.LLMatcher(known, grammar, log_level=0), self._width)
 
-        make()  # says what cannot be obeyed now, not in the middle
+        make()  # raises for unsupported schemas now, not in the middle of a batch
         self._read[schema] = make
         return make
 
 
 class Matcher:
-    """Where one answer stands in its grammar."""
+    """The state of one answer in its grammar."""
 
     def __init__(self, matcher: Any, width: int) -> None:
         self._matcher = matcher
         self._width = width
         if matcher.is_error():
-            raise InputError(f"The JSON Schema cannot be obeyed: {matcher.get_error()}")
+            raise InputError(f"The JSON Schema is not supported: {matcher.get_error()}")
 
     def allowed(self) -> np.ndarray[Any, np.dtype[np.bool_]]:
-        """Return for each token whether it can be next."""
+        """Return for each token whether it is allowed next."""
         bits = np.frombuffer(self._matcher.compute_bitmask(), dtype=np.uint8)
         return np.unpackbits(bits, bitorder="little")[: self._width].astype(np.bool_)
 
     def take(self, token: int) -> bool:
-        """Go on by one token; returns whether the answer is whole and nothing can follow."""
+        """Advance by one token; returns whether the answer is complete."""
         self._matcher.consume_token(token)
         return bool(self._matcher.is_stopped())
 
@@ -82,7 +83,7 @@ def _grammar(llguidance: Any, schema: str) -> str:
         grammar: str = llguidance.LLMatcher.grammar_from_json_schema(schema, overrides=_COMPACT)
     except ValueError as error:
         raise InputError(f"The JSON Schema cannot be read: {error}.") from error
-    fault: str = llguidance.LLMatcher.validate_grammar(grammar)
-    if fault and not fault.startswith("WARNING"):
-        raise InputError(f"The JSON Schema cannot be obeyed: {fault.splitlines()[0]}")
+    problem: str = llguidance.LLMatcher.validate_grammar(grammar)
+    if problem and not problem.startswith("WARNING"):
+        raise InputError(f"The JSON Schema is not supported: {problem.splitlines()[0]}")
     return grammar

@@ -1,4 +1,4 @@
-"""The engine that computes with Transformers, in this process: on CPUs, and wherever vLLM is not."""
+"""In-process engine with Transformers, for CPUs and wherever vLLM is not available."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tunefleet.workloads.engine.adapters import Adapters
 from tunefleet.workloads.engine.batch_rows import Row
 from tunefleet.workloads.engine.prompt_encoder import Prompts
 from tunefleet.workloads.engine.protocol import Answer, Choice, EngineModel, Request
-from tunefleet.workloads.engine.sampling import Drawer, Ended
+from tunefleet.workloads.engine.sampling import FinishedRows, TokenSampler
 from tunefleet.workloads.engine.structured_output import Grammars
 from tunefleet.workloads.faults import RequestError
 
@@ -33,17 +33,17 @@ _OUT_OF_MEMORY = ("out of memory", "can't allocate memory", "cannot allocate mem
 _LOST = "CUDA error"
 
 
-def nobody_is_gone() -> bool:
-    """Say that who asked still listens."""
+def never_gone() -> bool:
+    """Return False: the caller is always connected."""
     return False
 
 
 class TransformersEngine:
-    """A loaded model. Safe to call from several threads: their answers grow side by side."""
+    """A model loaded with Transformers. Thread-safe: concurrent calls take turns at the model step by step."""
 
     name = "transformers"
     broken: Exception | None = None
-    """Why it cannot answer any more."""
+    """The error after which the engine cannot answer any more."""
 
     def __init__(self, model: EngineModel, source: Source, say: Callable[[str], None]) -> None:
         self._say = say
@@ -59,8 +59,8 @@ class TransformersEngine:
         self._ends = ends
         self._grammars = Grammars(tokenizer, self._model.config.get_text_config().vocab_size, ends)
         self._budget = Budget(self._model)
-        self._turns = Turns()
-        # The model's own defaults would be mixed into what is asked for.
+        self._model_lock = FairLock()
+        # The model's own generation defaults would override parameters that a request leaves out.
         self._model.generation_config = GenerationConfig(pad_token_id=tokenizer.pad_token_id, do_sample=False)
 
     def render(self, messages: Sequence[dict[str, Any]], **kwargs: Any) -> str:
@@ -72,7 +72,7 @@ class TransformersEngine:
         """Whether the model has a chat template."""
         return self._prompts.has_template
 
-    def generate(self, requests: Sequence[Request], *, gone: Gone = nobody_is_gone) -> Iterator[Answer]:
+    def generate(self, requests: Sequence[Request], *, gone: Gone = never_gone) -> Iterator[Answer]:
         """Answer requests, batch by batch; see `Engine.generate`."""
         rows = [row for request in requests for row in self._rows(request)]
         open_rows: dict[int, list[Row]] = {}
@@ -83,36 +83,39 @@ class TransformersEngine:
             count = self._budget.next_batch(waiting)
             batch = waiting[:count]
             if not self._answer(batch, gone):
-                continue  # with fewer at once
+                continue  # with a smaller batch
             waiting = waiting[count:]
             asked = [open_rows[each] for each in dict.fromkeys(id(row.request) for row in batch)]
             whole = [rows for rows in asked if all(row.finish is not None for row in rows)]
-            # Those that raise come last: what the others were answered need not be asked again.
+            # Failed requests come last: raising ends the call, and the others must have been yielded by then.
             for together in sorted(whole, key=lambda rows: any(row.broken for row in rows)):
                 choices = tuple(row.choice() for row in together)
                 yield Answer(together[0].request.key, choices, len(together[0].prompt))
 
-    def stream(self, request: Request, *, gone: Gone = nobody_is_gone) -> Generator[str, None, Choice]:
-        """Answer one request piece by piece; what it returns at the end is the whole answer."""
+    def stream(self, request: Request, *, gone: Gone = never_gone) -> Generator[str, None, Choice]:
+        """Stream the answer to one request; returns the full answer."""
         if request.sampling.n != 1:
             raise RequestError("Only a single answer can be streamed.", key=request.key, hint="Leave `n` out.")
         row = self._rows(request)[0]
-        told: queue.SimpleQueue[str | BaseException | None] = queue.SimpleQueue()
+        # `generate` does not return before its end, so it runs in a thread and passes pieces through a queue.
+        pieces: queue.SimpleQueue[str | BaseException | None] = queue.SimpleQueue()
         left = threading.Event()
 
         def answer() -> None:
             try:
-                self._answer([row], lambda: left.is_set() or gone(), lambda: told.put(row.writing.piece(last=False)))
-                told.put(row.writing.piece(last=True))
+                self._answer(
+                    [row], lambda: left.is_set() or gone(), lambda: pieces.put(row.detokenizer.piece(last=False))
+                )
+                pieces.put(row.detokenizer.piece(last=True))
                 row.choice()
-                told.put(None)
-            except BaseException as error:  # noqa: BLE001 - raised again by whoever reads
-                told.put(error)
+                pieces.put(None)
+            except BaseException as error:  # noqa: BLE001 - raised again by the reader
+                pieces.put(error)
 
         thread = threading.Thread(target=answer, name="stream", daemon=True)
         thread.start()
         try:
-            while (piece := told.get()) is not None:
+            while (piece := pieces.get()) is not None:
                 if isinstance(piece, BaseException):
                     raise piece
                 if piece:
@@ -123,7 +126,7 @@ class TransformersEngine:
             thread.join()
 
     def close(self) -> None:
-        """Give memory and devices back."""
+        """Free memory and devices."""
         self._model = self._adapters = self._budget = None  # type: ignore[assignment]
         _collect()
 
@@ -141,19 +144,20 @@ class TransformersEngine:
             Row(request, index, tokens, limit, ends, self._tokenizer, grammar) for index in range(request.sampling.n)
         ]
 
-    def _answer(self, batch: list[Row], gone: Gone, told: Callable[[], None] | None = None) -> bool:
-        """Draw the answers of a batch; returns false if it must be smaller."""
+    def _answer(self, batch: list[Row], gone: Gone, after_step: Callable[[], None] | None = None) -> bool:
+        """Generate the answers of a batch; returns False if it must be smaller."""
         adapter = batch[0].request.adapter
         for row in batch:
             row.begin()
 
         def between() -> None:
-            if told is not None:
-                told()
-            if self._turns.offer():
+            if after_step is not None:
+                after_step()
+            if self._model_lock.offer():
+                # The other thread may have selected another adapter.
                 self._adapters.use(adapter)
 
-        self._turns.take()
+        self._model_lock.take()
         try:
             self._adapters.use(adapter)
             self._compute(batch, gone, between)
@@ -165,16 +169,17 @@ class TransformersEngine:
         else:
             return True
         finally:
-            self._turns.give()
-        # Outside the handler: the traceback holds the tensors.
+            self._model_lock.give()
+        # Outside the handler: the traceback keeps references to tensors, whose memory is freed here.
         fewer = self._budget.halve(len(batch))
-        self._say(f"{len(batch)} answers at once need more memory than there is: from now on {fewer} at once.")
+        self._say(f"Out of memory with a batch size of {len(batch)}: reduced to {fewer}.")
         _collect()
         return False
 
     @torch.inference_mode()
     def _compute(self, batch: list[Row], gone: Gone, between: Callable[[], None]) -> None:
-        # In rounds: rows that have ended stay until the end of one, and get positions that the model may not know.
+        # In rounds: rows that have ended stay in the batch until the end of a round, so a round must not go beyond the
+        # context length of the longest row.
         left = batch
         while left:
             longest = max(len(row.prompt) + len(row.tokens) for row in left)
@@ -194,13 +199,13 @@ class TransformersEngine:
             input_ids=tokens,
             attention_mask=mask,
             max_new_tokens=steps,
-            logits_processor=LogitsProcessorList([Drawer(rows, self._tokenizer, gone)]),
-            stopping_criteria=StoppingCriteriaList([Ended(rows, between)]),
+            logits_processor=LogitsProcessorList([TokenSampler(rows, self._tokenizer, gone)]),
+            stopping_criteria=StoppingCriteriaList([FinishedRows(rows, between)]),
         )
 
 
 def _ends(model: Any, tokenizer: Any) -> frozenset[int]:
-    """Return the tokens that end an answer: those of the model's generation, and the tokenizer's."""
+    """Return the end tokens of the model's generation config and of the tokenizer."""
     found = getattr(model.generation_config, "eos_token_id", None)
     listed = found if isinstance(found, list) else [found]
     return frozenset(token for token in [*listed, tokenizer.eos_token_id] if token is not None)
@@ -213,7 +218,7 @@ def _is_out_of_memory(error: BaseException) -> bool:
 
 
 def _is_lost(error: BaseException) -> bool:
-    """Tell whether the device takes nothing more of this process, such as after an assertion in a kernel."""
+    """Return whether the CUDA context is unusable, for example after an assertion in a kernel."""
     return _LOST in str(error) and not _is_out_of_memory(error)
 
 
@@ -223,16 +228,17 @@ def _collect() -> None:
         torch.cuda.empty_cache()
 
 
-class Turns:
-    """A lock that is handed on in the order of asking, and can be offered in between."""
+class FairLock:
+    """A fair lock, which its holder can offer to waiting threads."""
 
     def __init__(self) -> None:
+        # A ticket lock, because `threading.Lock` is not fair: a thread that gives it up may get it again first.
         self._changed = threading.Condition()
         self._next = 0
         self._served = 0
 
     def take(self) -> None:
-        """Wait for the turn."""
+        """Acquire the lock."""
         with self._changed:
             ticket = self._next
             self._next += 1
@@ -240,13 +246,13 @@ class Turns:
                 self._changed.wait()
 
     def give(self) -> None:
-        """End the turn."""
+        """Release the lock."""
         with self._changed:
             self._served += 1
             self._changed.notify_all()
 
     def offer(self) -> bool:
-        """Let everybody who waits go first; returns at once, with false, if nobody does."""
+        """Let all waiting threads go first; returns False immediately if there are none."""
         with self._changed:
             if self._next == self._served + 1:
                 return False
@@ -257,17 +263,18 @@ class Turns:
 
 _MOST_ROWS = {"cuda": 256, "cpu": 32, "mps": 32}
 _PART_OF_FREE = {"cuda": 0.8, "cpu": 0.4, "mps": 0.4}
+# Float32 tensors of vocabulary width that sampling a token allocates.
 _WORK_COPIES = 6
-"""Tensors of the vocabulary's width that drawing a token makes, in float32."""
 
 
 def in_order(rows: Sequence[Row]) -> list[Row]:
-    """Sort rows so that those beside each other are alike: by adapter, then by length, the longest first."""
+    """Sort rows by adapter, then by length in descending order, so that batches need little padding."""
+    # The longest first: `Budget.next_batch` estimates a batch by its first prompt.
     return sorted(rows, key=lambda row: (row.request.adapter or "", -len(row.prompt), -row.limit))
 
 
 class Budget:
-    """How many rows fit at once."""
+    """The batch size that fits into memory."""
 
     def __init__(self, model: PreTrainedModel) -> None:
         config = model.config.get_text_config()
@@ -280,7 +287,7 @@ class Budget:
         self._most = _MOST_ROWS.get(self._device.type, 32)
 
     def next_batch(self, waiting: Sequence[Row]) -> int:
-        """Return how many of the first rows go together; at least one."""
+        """Return how many of the first rows form the next batch, at least one."""
         longest = len(waiting[0].prompt) + max(row.limit for row in waiting[: self._most])
         each = longest * self._token_bytes + self._row_bytes
         fit = int(self._free_bytes() * _PART_OF_FREE.get(self._device.type, 0.4) // max(each, 1))
@@ -288,13 +295,14 @@ class Budget:
         return max(1, min(fit, self._most, alike))
 
     def halve(self, rows: int) -> int:
-        """Take fewer rows from now on, since so many did not fit; returns how many."""
+        """Halve the maximum batch size after running out of memory; returns it."""
         self._most = max(1, rows // 2)
         return self._most
 
     def _free_bytes(self) -> int:
         if self._device.type != "cuda":
             return psutil.virtual_memory().available
+        # Memory that torch's allocator has cached counts as used for the driver, but is free for tensors.
         free, _ = torch.cuda.mem_get_info(self._device)
         kept = torch.cuda.memory_reserved(self._device) - torch.cuda.memory_allocated(self._device)
         return int(free + kept)

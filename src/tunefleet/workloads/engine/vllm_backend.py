@@ -1,6 +1,6 @@
-"""The engine that computes with vLLM, in this process: requests of all who ask go through it together.
+"""In-process engine with vLLM, whose batches combine the requests of all clients.
 
-Imported in vLLM's environment only; knows of vLLM what `vllm_options` does not.
+Imported in vLLM's environment only; code that does not need vLLM is in `vllm_options`.
 """
 
 from __future__ import annotations
@@ -38,26 +38,27 @@ from tunefleet.workloads.faults import GoneError, RequestError
 
 logger = logging.getLogger(__name__)
 
-_LOOK_S = 0.1
+# Interval of checks whether the client is still connected.
+_POLL_S = 0.1
 _ADAPTER_FILE = "adapter_config.json"
 
 
-def nobody_is_gone() -> bool:
-    """Say that who asked still listens."""
+def never_gone() -> bool:
+    """Return False: the caller is always connected."""
     return False
 
 
 class VllmEngine:
-    """A model that vLLM has loaded. Safe to call from several threads: their requests share its batches."""
+    """A model loaded with vLLM. Thread-safe: requests of several threads share its batches."""
 
     name = "vllm"
     broken: Exception | None = None
-    """Why it cannot answer any more."""
+    """The error after which the engine cannot answer any more."""
 
     def __init__(
         self, model: EngineModel, source: Source, say: Callable[[str], None], gpus: Sequence[str] = ()
     ) -> None:
-        # One process to end, and no fork of it: with it all is gone. A user's `env_vars` may say otherwise.
+        # A single process without forks, so that killing it frees everything. The user's `env_vars` take precedence.
         os.environ.setdefault("VLLM_ENABLE_V1_MULTIPROCESSING", "0")
         os.environ.setdefault("VLLM_NO_USAGE_STATS", "1")
         try:
@@ -67,7 +68,7 @@ class VllmEngine:
             raise MachineError(f"vLLM cannot be imported: {error}", hint="`tunefleet env check vllm`.") from error
         tokenizer = load_tokenizer(source)
         self._folder = tempfile.TemporaryDirectory(prefix="tunefleet-vllm-")
-        self._always, self._adapters = self._placed(model)
+        self._always, self._adapters = self._split_adapters(model)
         ranks = [_rank_of(Path(each.path)) for each in (*self._adapters.values(), *self._always)]
         fields = {field.name for field in dataclasses.fields(EngineArgs)}
         machine = _machine(gpus)
@@ -75,7 +76,7 @@ class VllmEngine:
         for sentence in said:
             say(sentence)
         try:
-            # Blanks between the parts of a JSON object could go on for ever.
+            # Without this a model could generate whitespace between JSON tokens endlessly.
             arguments["structured_outputs_config"] = StructuredOutputsConfig(
                 backend="xgrammar", disable_any_whitespace=True
             )
@@ -83,21 +84,23 @@ class VllmEngine:
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise ModelError(
                 f"vLLM cannot load {source.identifier}: {(str(error).splitlines() or [''])[0]}",
-                hint="Try it without `model.vllm`, with Transformers.",
+                hint="Try the Transformers engine: leave `model.vllm` out.",
                 detail=str(error),
             ) from error
         context = getattr(self._engine.model_config, "max_model_len", None) or context_length(source)
         vocabulary = embedding_rows(source)
         self._prompts = Prompts(tokenizer, context, list(self._adapters), vocabulary)
         self._numbers = itertools.count()
-        self._orders: queue.SimpleQueue[tuple[Callable[[], None], queue.SimpleQueue[Any] | None]] = queue.SimpleQueue()
-        self._asked: dict[str, queue.SimpleQueue[Any]] = {}
-        # vLLM's kernels for CPUs put an adapter on every request of a batch, also on those that name none.
+        self._operations: queue.SimpleQueue[tuple[Callable[[], None], queue.SimpleQueue[Any] | None]] = (
+            queue.SimpleQueue()
+        )
+        self._requests: dict[str, queue.SimpleQueue[Any]] = {}
+        # vLLM's CPU kernels apply an adapter to every request in a batch, also to those without one.
         self._one_adapter = machine.gpus == 0 and bool(ranks)
         self._current: Any = None
         self._deferred: dict[str, tuple[Callable[[], None], queue.SimpleQueue[Any] | None]] = {}
         self._closed = False
-        threading.Thread(target=self._drive, name="vllm", daemon=True).start()
+        threading.Thread(target=self._run, name="vllm", daemon=True).start()
 
     def render(self, messages: Sequence[dict[str, Any]], **kwargs: Any) -> str:
         """Apply the chat template; see `Engine.render`."""
@@ -108,11 +111,11 @@ class VllmEngine:
         """Whether the model has a chat template."""
         return self._prompts.has_template
 
-    def generate(self, requests: Sequence[Request], *, gone: Callable[[], bool] = nobody_is_gone) -> Iterator[Answer]:
-        """Answer requests, each as soon as it is there; see `Engine.generate`."""
+    def generate(self, requests: Sequence[Request], *, gone: Callable[[], bool] = never_gone) -> Iterator[Answer]:
+        """Answer requests, each as soon as it is ready; see `Engine.generate`."""
         outputs: queue.SimpleQueue[Any] = queue.SimpleQueue()
-        made = {id(request): self._made(request, streamed=False) for request in requests}
-        waiting = {self._add(made[id(request)], outputs): request for request in requests}
+        prepared = {id(request): self._prepared(request, streamed=False) for request in requests}
+        waiting = {self._add(prepared[id(request)], outputs): request for request in requests}
         try:
             while waiting:
                 output = _next(outputs, gone)
@@ -123,12 +126,12 @@ class VllmEngine:
         finally:
             self._forget(waiting)
 
-    def stream(self, request: Request, *, gone: Callable[[], bool] = nobody_is_gone) -> Generator[str, None, Choice]:
-        """Answer one request piece by piece; what it returns at the end is the whole answer."""
+    def stream(self, request: Request, *, gone: Callable[[], bool] = never_gone) -> Generator[str, None, Choice]:
+        """Stream the answer to one request; returns the full answer."""
         if request.sampling.n != 1:
             raise RequestError("Only a single answer can be streamed.", key=request.key, hint="Leave `n` out.")
         outputs: queue.SimpleQueue[Any] = queue.SimpleQueue()
-        name = self._add(self._made(request, streamed=True), outputs)
+        name = self._add(self._prepared(request, streamed=True), outputs)
         text, tokens = "", 0
         try:
             while True:
@@ -144,13 +147,13 @@ class VllmEngine:
             self._forget([name])
 
     def close(self) -> None:
-        """Give memory and devices back."""
+        """Free memory and devices."""
         self._closed = True
-        self._orders.put((lambda: None, None))
+        self._operations.put((lambda: None, None))
         self._folder.cleanup()
 
-    def _made(self, request: Request, *, streamed: bool) -> tuple[list[int], Any, Any]:
-        """Return tokens, how they are answered, and with which adapter.
+    def _prepared(self, request: Request, *, streamed: bool) -> tuple[list[int], Any, Any]:
+        """Return tokens, sampling parameters and adapter of a request.
 
         Raises:
             RequestError: If it cannot be answered.
@@ -172,19 +175,20 @@ class VllmEngine:
             raise RequestError(f"Prompt {request.key}: {error}", key=request.key) from error
         return tokens, params, self._lora(request.adapter)
 
-    def _add(self, made: tuple[list[int], Any, Any], outputs: queue.SimpleQueue[Any]) -> str:
-        tokens, params, lora = made
+    def _add(self, prepared: tuple[list[int], Any, Any], outputs: queue.SimpleQueue[Any]) -> str:
+        tokens, params, lora = prepared
         name = f"r{next(self._numbers)}"
 
         def add() -> None:
-            if self._one_adapter and self._asked and lora != self._current:
+            # Deferred until the running batch has ended: it must not mix adapters.
+            if self._one_adapter and self._requests and lora != self._current:
                 self._deferred[name] = (add, outputs)
                 return
             self._current = lora
-            self._asked[name] = outputs
+            self._requests[name] = outputs
             self._engine.add_request(name, {"prompt_token_ids": tokens}, params, lora_request=lora)
 
-        self._orders.put((add, outputs))
+        self._operations.put((add, outputs))
         return name
 
     def _forget(self, names: Iterable[str]) -> None:
@@ -193,50 +197,51 @@ class VllmEngine:
         def abort() -> None:
             for name in left:
                 self._deferred.pop(name, None)
-            known = [name for name in left if self._asked.pop(name, None) is not None]
+            known = [name for name in left if self._requests.pop(name, None) is not None]
             if known:
                 self._engine.abort_request(known)
 
         if left:
-            self._orders.put((abort, None))
+            self._operations.put((abort, None))
 
-    def _drive(self) -> None:
-        """Do what is ordered, and let vLLM compute as long as anything is asked; nobody else touches it."""
+    def _run(self) -> None:
+        """Execute queued operations, and run vLLM while there are requests."""
+        # The only thread that calls vLLM, whose engine is not thread-safe.
         while True:
-            self._obey(wait=not self._asked and not self._deferred)
+            self._run_operations(wait=not self._requests and not self._deferred)
             if self._closed:
                 return
-            if not self._asked:
-                for order in self._deferred.values():
-                    self._orders.put(order)
+            if not self._requests:
+                for operation in self._deferred.values():
+                    self._operations.put(operation)
                 self._deferred.clear()
                 continue
             try:
                 found = self._engine.step()
             except Exception as error:
                 logger.exception("vLLM has failed")
-                self._fall(error)
+                self._fail_all(error)
                 continue
             for output in found:
-                known = self._asked.get(output.request_id)
+                known = self._requests.get(output.request_id)
                 if known is not None:
                     known.put(output)
                 if output.finished:
-                    self._asked.pop(output.request_id, None)
+                    self._requests.pop(output.request_id, None)
 
-    def _fall(self, error: Exception) -> None:
-        """Tell everybody who waits, also from now on: what vLLM holds after a failed step is not to be trusted."""
+    def _fail_all(self, error: Exception) -> None:
+        """Fail all current and future requests: vLLM's state after a failed step is undefined."""
         self.broken = error
-        for outputs in (*self._asked.values(), *(outputs for _, outputs in self._deferred.values())):
+        for outputs in (*self._requests.values(), *(outputs for _, outputs in self._deferred.values())):
             if outputs is not None:
                 outputs.put(error)
-        self._asked.clear()
+        self._requests.clear()
         self._deferred.clear()
 
-    def _obey(self, *, wait: bool) -> None:
+    def _run_operations(self, *, wait: bool) -> None:
         while not self._closed:
             try:
-                order, outputs = self._orders.get(block=wait)
+                operation, outputs = self._operations.get(block=wait)
             except queue.Empty:
                 return
             wait = False
@@ -245,8 +250,8 @@ class VllmEngine:
                     outputs.put(self.broken)
                 continue
             try:
-                order()
-            except Exception as error:  # noqa: BLE001 - raised again by who has ordered it
+                operation()
+            except Exception as error:  # noqa: BLE001 - raised again by the thread that queued it
                 if outputs is not None:
                     outputs.put(error)
 
@@ -259,13 +264,13 @@ class VllmEngine:
         number = 1 + list((*self._always, *self._adapters.values())).index(wanted)
         return LoRARequest(wanted.name, number, wanted.path)
 
-    def _placed(self, model: EngineModel) -> tuple[list[EngineAdapter], dict[str, EngineAdapter]]:
-        """Return the adapter that counts for every request, and those that requests name, their weights put in."""
+    def _split_adapters(self, model: EngineModel) -> tuple[list[EngineAdapter], dict[str, EngineAdapter]]:
+        """Return the adapter applied to every request, and those that requests name, with their scales applied."""
         merged = [each for each in model.adapters if each.merge]
         named = [each for each in model.adapters if not each.merge]
         if len(merged) > 1 or (merged and named):
             raise ModelError(
-                "vLLM puts one adapter on a request, and the spec merges one below others.",
+                "vLLM applies one adapter per request, and the spec merges an adapter in addition to others.",
                 hint="Merge them in a task of kind `merge` first, or leave `model.vllm` out.",
             )
         return [self._scaled(each) for each in merged], {each.name: self._scaled(each) for each in named}
@@ -273,7 +278,7 @@ class VllmEngine:
     def _scaled(self, adapter: EngineAdapter) -> EngineAdapter:
         if adapter.scale == 1:
             return adapter
-        # vLLM takes no weight for an adapter, but heeds its alpha, which means the same.
+        # vLLM has no scale for adapters, but scaling `lora_alpha` is equivalent. The original folder stays unchanged.
         before = Path(adapter.path)
         folder = Path(self._folder.name) / hashlib.sha256(adapter.name.encode()).hexdigest()
         folder.mkdir()
@@ -289,7 +294,7 @@ class VllmEngine:
 def _next(outputs: queue.SimpleQueue[Any], gone: Callable[[], bool]) -> Any:
     while True:
         try:
-            found = outputs.get(timeout=_LOOK_S)
+            found = outputs.get(timeout=_POLL_S)
         except queue.Empty:
             if gone():
                 raise GoneError from None
@@ -307,8 +312,8 @@ def _choice(output: Any) -> Choice:
 
 
 def _likeliest(place: Mapping[int, Any]) -> list[TokenLogprob]:
-    order = sorted(place.items(), key=lambda each: -each[1].logprob)
-    return [{"token": each.decoded_token, "id": token, "logprob": each.logprob} for token, each in order]
+    operation = sorted(place.items(), key=lambda each: -each[1].logprob)
+    return [{"token": each.decoded_token, "id": token, "logprob": each.logprob} for token, each in operation]
 
 
 def _finish(reason: str | None) -> Finish:

@@ -1,4 +1,4 @@
-"""From a spec's options to vLLM's: pure, so that it is tested where vLLM is not."""
+"""Translates the options of a spec to vLLM's; pure functions, testable without vLLM."""
 
 from __future__ import annotations
 
@@ -10,14 +10,16 @@ from tunefleet.errors import InputError, MachineError
 from tunefleet.workloads.engine.protocol import EngineModel, Sampling
 
 UTILIZATION: Final = 0.9
+# Fraction of a GPU's memory that stays free besides what other processes use.
 _MARGIN: Final = 0.05
-"""Share of a GPU's memory that is left beside what others hold."""
-_LEAST: Final = 0.1
+_MIN_UTILIZATION: Final = 0.1
+# Ranks that vLLM has kernels for.
 _RANKS: Final = (1, 8, 16, 32, 64, 128, 256, 320, 512)
-"""Ranks that vLLM has kernels for."""
-_MOST_LOADED: Final = 8
+# Adapters on the GPU at the same time; vLLM swaps the others in from main memory.
+_MAX_LORAS: Final = 8
 MAX_LOGPROBS: Final = 100
-_AS_THEY_ARE: Final = (
+# Options that are passed to vLLM unchanged.
+_PASSED_ON: Final = (
     "max_model_len",
     "dtype",
     "download_dir",
@@ -35,7 +37,8 @@ _AS_THEY_ARE: Final = (
     "swap_space",
     "seed",
 )
-_MEANT_ELSEWHERE: Final = frozenset(
+# Options that are handled elsewhere.
+_HANDLED: Final = frozenset(
     {"tensor_parallel_size", "gpu_memory_utilization", "rope_scaling", "rope_theta", "env_vars", "revision"}
     | {"trust_remote_code", "device_map", "release_after_run"}
 )
@@ -43,7 +46,7 @@ _MEANT_ELSEWHERE: Final = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """What is there for the engine."""
+    """The hardware of the engine: number of GPUs, and the free fraction of memory of each."""
 
     gpus: int = 0
     free: Sequence[float] = ()
@@ -52,17 +55,17 @@ class Machine:
 def engine_args(
     model: EngineModel, path: str, machine: Machine, *, known: Collection[str], ranks: Sequence[int]
 ) -> tuple[dict[str, Any], list[str]]:
-    """Return vLLM's arguments, and in sentences what the user should know of them."""
+    """Return vLLM's arguments, and messages for the user about changed or ignored options."""
     options, said = model.options, []
     found: dict[str, Any] = {"model": path, "trust_remote_code": model.trust_remote_code, "disable_log_stats": True}
     found |= {"max_logprobs": MAX_LOGPROBS, "revision": model.revision or options.get("revision")}
-    found |= {name: options[name] for name in _AS_THEY_ARE if options.get(name) is not None}
+    found |= {name: options[name] for name in _PASSED_ON if options.get(name) is not None}
     found["tensor_parallel_size"] = parallel(options.get("tensor_parallel_size"), machine.gpus)
     asked = options.get("tensor_parallel_size") or 1
     if asked > found["tensor_parallel_size"]:
-        said.append(f"tensor_parallel_size: {asked} is lowered to {found['tensor_parallel_size']}: no more GPUs here.")
+        said.append(f"tensor_parallel_size: {asked} is lowered to {found['tensor_parallel_size']}: no more GPUs.")
     if machine.free:
-        # On a CPU it is a share of the main memory, which is everybody's.
+        # On a CPU it is a fraction of main memory, which other processes need as well.
         default = UTILIZATION if machine.gpus else round(min(machine.free) / 2, 3)
         share, why = utilization(float(options.get("gpu_memory_utilization") or default), machine.free)
         found["gpu_memory_utilization"] = share
@@ -71,35 +74,35 @@ def engine_args(
     if rope:
         found["hf_overrides"] = {"rope_parameters": rope}
     if ranks:
-        loaded = min(len(ranks), _MOST_LOADED)
+        loaded = min(len(ranks), _MAX_LORAS)
         found |= {"enable_lora": True, "max_lora_rank": _rank(max(ranks)), "max_loras": loaded}
         found["max_cpu_loras"] = max(loaded, len(ranks))
-    for name in sorted((found.keys() - known) | (options.keys() - set(_AS_THEY_ARE) - _MEANT_ELSEWHERE)):
+    for name in sorted((found.keys() - known) | (options.keys() - set(_PASSED_ON) - _HANDLED)):
         found.pop(name, None)
-        said.append(f"model.vllm.{name} has no effect: this vLLM does not have it.")
+        said.append(f"model.vllm.{name} has no effect: this version of vLLM does not support it.")
     return {name: value for name, value in found.items() if value is not None}, said
 
 
 def parallel(asked: int | None, gpus: int) -> int:
-    """Return over how many GPUs each layer is shared: what was asked for or all, never more than there are."""
+    """Return the tensor parallel size: the requested one or all GPUs, never more than there are."""
     return max(1, gpus if asked is None else min(asked, max(1, gpus)))
 
 
 def utilization(asked: float, free: Sequence[float]) -> tuple[float, str | None]:
-    """Return which share of each GPU's memory the engine takes, and why it is less than was asked for, if it is."""
+    """Return the fraction of GPU memory for the engine, and a message if it is less than requested."""
     most = min(free, default=1.0) - _MARGIN
     if most >= asked:
         return asked, None
-    if most < _LEAST:
+    if most < _MIN_UTILIZATION:
         raise MachineError(
-            f"Only {min(free):.0%} of the memory is free.", hint="End what else runs there, or wait for it."
+            f"Only {min(free):.0%} of the memory is free.", hint="Stop the other processes, or wait until they end."
         )
     share = round(most, 3)
-    return share, f"gpu_memory_utilization: {asked} is lowered to {share}: others hold the rest of the memory."
+    return share, f"gpu_memory_utilization: {asked} is lowered to {share}: other processes use the rest of the memory."
 
 
 def sampling_params(sampling: Sampling) -> dict[str, Any]:
-    """Return vLLM's names for how an answer is drawn; the schema is put in by who has its class."""
+    """Return the arguments of vLLM's `SamplingParams`; the caller adds the schema, whose class needs vLLM."""
     return {
         "n": sampling.n,
         "temperature": sampling.temperature,
@@ -133,4 +136,4 @@ def _rank(rank: int) -> int:
     for known in _RANKS:
         if rank <= known:
             return known
-    raise InputError(f"An adapter has rank {rank}, and vLLM takes {_RANKS[-1]} at most.", hint="Use apply: merge.")
+    raise InputError(f"An adapter has rank {rank}, and vLLM supports at most {_RANKS[-1]}.", hint="Use apply: merge.")

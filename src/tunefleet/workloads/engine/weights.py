@@ -1,4 +1,4 @@
-"""Loads a model that is only asked: its type, compression, attention and devices; nothing of it is trained."""
+"""Loads a model for inference: dtype, quantization, attention and devices."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def load(source: Source, options: Mapping[str, Any]) -> PreTrainedModel:
 
     Raises:
         ModelError: If the folder or the architecture cannot be loaded.
-        MachineError: If an option needs what is not here.
+        MachineError: If this machine does not support an option.
     """
     hardware = inspect()
     flash = "flash_attention_2" if options.get("use_flash_attention_2") else None
@@ -57,13 +57,13 @@ def _devices(options: Mapping[str, Any], *, on_cpu: bool) -> dict[str, Any]:
         if asked == "cuda":
             raise MachineError(
                 "The spec asks for `device_map: cuda`, and this job has no GPU.",
-                hint="Ask for one with `resources.hardware.gpu`, or leave it out.",
+                hint="Request one with `resources.hardware.gpu`, or leave it out.",
             )
         return {}
     if not torch.cuda.is_available():
         return {}
     if asked == "auto" and torch.cuda.device_count() == 1:
-        # Weights that silently spill into main memory make an engine that is a hundred times slower.
+        # Not "auto", which silently offloads weights to main memory: the engine would be a hundred times slower.
         return {"device_map": {"": 0}}
     return {"device_map": {"": 0} if asked == "cuda" else asked}
 
@@ -73,10 +73,10 @@ def _compression(options: Mapping[str, Any], compute: str) -> dict[str, Any]:
     if bits is None:
         return {}
     try:
-        import bitsandbytes  # noqa: F401 - asks CUDA questions as it is imported, so not before it is needed
+        import bitsandbytes  # noqa: F401 - importing it queries CUDA, so it is imported only when needed
     except ImportError:
         raise MachineError(
-            "Weights in 4 or 8 bits need the package bitsandbytes.", hint="pip install bitsandbytes on the worker."
+            "Quantized weights need the package bitsandbytes.", hint="pip install bitsandbytes on the worker."
         ) from None
     if bits == 8:
         return {"quantization_config": BitsAndBytesConfig(load_in_8bit=True)}

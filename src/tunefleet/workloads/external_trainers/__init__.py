@@ -1,10 +1,11 @@
-"""Trainers that are not ours: a training of Tunefleet's is translated for another's code, and runs attached.
+"""Third-party trainers: a training task is translated for another framework, which runs attached.
 
-    launch_plan                     what a trainer is asked and answers: the seam that plugins see
-    registry                        which trainers there are
-    rows                            what is trained on, as tokens
+    launch_plan                     the interface for plugins
+    registry                        available trainers
+    rows                            tokenized rows on disk
     axolotl, llamafactory, unsloth  the translations
-    run                             the run from beginning to end
+    settings                        arguments common to all of them
+    run                             the run from start to end
 
 A trainer is a function from `Request` to `Plan`; a plugin names one in the entry point group `tunefleet.trainers`.
 `job.json` names the program `tunefleet.workloads.external_trainers:main`.
@@ -20,7 +21,7 @@ __all__ = ["Plan", "Request", "main"]
 
 
 def main(folder: Path) -> None:
-    """Run the training of a job folder; see `run.run`."""
+    """Run the training task of a job folder; see `run.run`."""
     from tunefleet.workloads.external_trainers.run import run
 
     run(folder)

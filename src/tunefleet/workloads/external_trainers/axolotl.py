@@ -10,6 +10,7 @@ from tunefleet.workloads.external_trainers.launch_plan import Plan, Request
 from tunefleet.workloads.external_trainers.settings import arguments
 
 CONFIG: Final = "axolotl.yaml"
+# Axolotl's names for arguments of `TrainingArguments`.
 _NAMES: Final = {
     "num_train_epochs": "num_epochs",
     "per_device_train_batch_size": "micro_batch_size",
@@ -17,11 +18,10 @@ _NAMES: Final = {
     "lr_scheduler_type": "lr_scheduler",
     "optim": "optimizer",
 }
-"""Arguments that it calls otherwise."""
 
 
 def plan(request: Request) -> Plan:
-    """Translate a training for Axolotl."""
+    """Translate a training task for Axolotl."""
     command = ["axolotl", "train", CONFIG]
     if request.gpus > 1:
         command += ["--launcher", "torchrun", "--", f"--nproc-per-node={request.gpus}"]
@@ -39,7 +39,7 @@ def config(request: Request) -> dict[str, Any]:
         "revision_of_model": request.revision,
         "trust_remote_code": request.spec.model.trust_remote_code or None,
         "attn_implementation": request.attention,
-        # Rows are tokens already, with what counts in the loss: a row has no `type`.
+        # Rows are already tokenized and have labels, so the dataset has no `type`.
         "datasets": [{"path": str(request.train), "ds_type": "json"}],
         "test_datasets": [{"path": str(request.held_out), "ds_type": "json", "split": "train"}]
         if request.held_out is not None

@@ -1,4 +1,4 @@
-"""What a trainer is asked and what it answers; plugins see nothing else."""
+"""The interface of trainers: `Request` and `Plan`; plugins use nothing else."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from tunefleet.spec.options.adapter import QuantizationSpec
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """A training that somebody else's code is to do.
+    """A training task for a third-party trainer.
 
     Args:
-        spec: What the user wants, with the batch of a second try.
-        start: An adapter to go on with; None for a new one.
-        train: JSONL file of rows: `input_ids`, `attention_mask`, `labels` (-100 does not count).
+        spec: The spec of the task, with the batch size of a retry after running out of memory.
+        start: An adapter to continue; None for a new one.
+        train: JSONL file of rows: `input_ids`, `attention_mask`, `labels` (-100 is masked in the loss).
     """
 
     spec: TrainingTaskSpec
@@ -36,22 +36,22 @@ class Request:
 
     @property
     def lora(self) -> LoraSpec | None:
-        """The adapter that is trained; None if all weights are."""
+        """The adapter to train; None for full fine-tuning."""
         return self.spec.adapter
 
     @property
     def quantized(self) -> QuantizationSpec | None:
-        """How the frozen weights are compressed."""
+        """The quantization of the frozen weights."""
         return self.spec.quantized
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """How a trainer does it.
+    """The command of a trainer, with its files and environment.
 
     Args:
-        files: Name below `Request.work` → text; written before the command runs.
-        environment: One of `tunefleet env`; None for the one that Tunefleet runs in.
+        files: Path below `Request.work` → text; written before the command runs.
+        environment: An environment of `tunefleet env`; None for the one that Tunefleet runs in.
     """
 
     command: tuple[str, ...]
@@ -61,5 +61,5 @@ class Plan:
     output: str = "output"
 
 
-# A trainer. May raise `InputError` for what it cannot do.
+# A trainer. It may raise `InputError` for options that it does not support.
 Trainer = Callable[[Request], Plan]

@@ -12,15 +12,15 @@ from tunefleet.workloads.external_trainers.settings import arguments
 
 CONFIG: Final = "llamafactory.yaml"
 _ATTENTION: Final = {"flash_attention_2": "fa2", "flash_attention_3": "fa3", "sdpa": "sdpa", "eager": "disabled"}
+# LLaMA-Factory requires a dataset name, although the rows are read from `tokenized_path`.
 _ROWS: Final = "tunefleet"
-"""A name that it wants to hear; the rows are read from `tokenized_path`."""
 
 
 def plan(request: Request) -> Plan:
-    """Translate a training for LLaMA-Factory.
+    """Translate a training task for LLaMA-Factory.
 
     Raises:
-        InputError: If it knows no such attention kernel, or no scale of the adapter that is not whole.
+        InputError: If it does not support the attention kernel or the adapter's alpha.
     """
     env = {"USE_MODELSCOPE_HUB": "0", "NPROC_PER_NODE": str(max(1, request.gpus))}
     text = yaml.safe_dump(config(request), sort_keys=False)
@@ -32,7 +32,8 @@ def config(request: Request) -> dict[str, Any]:
     training = request.spec.training
     if request.attention is not None and request.attention not in _ATTENTION:
         raise InputError(
-            f"LLaMA-Factory has no attention kernel {request.attention}.", hint=f"It has {', '.join(_ATTENTION)}."
+            f"LLaMA-Factory has no attention kernel {request.attention}.",
+            hint=f"Supported: {', '.join(_ATTENTION)}.",
         )
     held_out = request.held_out is not None
     found: dict[str, Any] = {
@@ -43,7 +44,7 @@ def config(request: Request) -> dict[str, Any]:
         "model_revision": request.revision,
         "trust_remote_code": request.spec.model.trust_remote_code or None,
         "flash_attn": None if request.attention is None else _ATTENTION[request.attention],
-        # Rows are tokens already: the template is not applied to them.
+        # Rows are already tokenized, so no template is applied to them.
         "template": "empty",
         "dataset": _ROWS,
         "eval_dataset": _ROWS if held_out else None,
@@ -64,7 +65,7 @@ def _adapter(request: Request) -> dict[str, Any]:
     if lora is None:
         return {"finetuning_type": "full"}
     if not float(lora.alpha).is_integer():
-        raise InputError(f"LLaMA-Factory takes whole numbers for lora.alpha, not {lora.alpha}.")
+        raise InputError(f"LLaMA-Factory requires a whole number for lora.alpha, not {lora.alpha}.")
     everything = lora.target_modules == "all-linear"
     found: dict[str, Any] = {
         "finetuning_type": "lora",

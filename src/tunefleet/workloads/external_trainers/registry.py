@@ -1,4 +1,4 @@
-"""Which trainers there are: those that come with us, those that plugins bring, and functions that a document names."""
+"""Available trainers: built-in ones, plugins, and functions named in a workflow file."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tunefleet.spec.options.trainer import OURS, is_function
 from tunefleet.workloads.external_trainers.launch_plan import Trainer
 
 GROUP: Final = "tunefleet.trainers"
-_HERE: Final = {
+_BUILT_IN: Final = {
     name: f"tunefleet.workloads.external_trainers.{name}:plan" for name in ("axolotl", "llamafactory", "unsloth")
 }
 
@@ -20,33 +20,34 @@ _HERE: Final = {
 def find(name: str, points: Iterable[EntryPoint] | None = None) -> Trainer:
     """Return a trainer."""
     if is_function(name):
-        return _function(name, name)
-    if name in _HERE:
-        return _function(name, _HERE[name])
-    brought = plugins(points)
-    if name not in brought:
-        known = ", ".join([OURS, *_HERE, *sorted(brought)])
+        return _load(name, name)
+    # Built-in names first: a plugin must not replace one.
+    if name in _BUILT_IN:
+        return _load(name, _BUILT_IN[name])
+    installed = plugins(points)
+    if name not in installed:
+        known = ", ".join([OURS, *_BUILT_IN, *sorted(installed)])
         raise InputError(
-            f"There is no trainer {name!r} on this worker.", hint=f"It has {known}; or name module:function."
+            f"There is no trainer {name!r} on this worker.", hint=f"Available: {known}; or name module:function."
         )
-    return _function(name, brought[name])
+    return _load(name, installed[name])
 
 
 def plugins(points: Iterable[EntryPoint] | None = None) -> dict[str, str]:
-    """Return the trainers that other packages bring: name → `module:function`. Nothing of them is imported."""
+    """Return the trainers of installed packages: name → `module:function`. Does not import them."""
     return {point.name: point.value for point in (entry_points(group=GROUP) if points is None else points)}
 
 
-def _function(name: str, value: str) -> Trainer:
+def _load(name: str, value: str) -> Trainer:
     module, _, attribute = value.partition(":")
     try:
         found = getattr(importlib.import_module(module), attribute)
     except (ImportError, AttributeError) as error:
         raise InputError(
             f"The trainer {name} cannot be loaded: {error}.",
-            hint="The module must be installed on the worker, or lie on its PYTHONPATH.",
+            hint="The module must be installed on the worker or be on its PYTHONPATH.",
         ) from error
     if not callable(found):
-        raise InputError(f"The trainer {name} is no function.", hint="Name a function from Request to Plan.")
+        raise InputError(f"The trainer {name} is not a function.", hint="Name a function from Request to Plan.")
     trainer: Trainer = found
     return trainer

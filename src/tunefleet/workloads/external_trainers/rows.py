@@ -1,4 +1,4 @@
-"""What is trained on, as tokens: the very ones that our own trainer would train on, in the forms that others read."""
+"""Writes the same tokenized rows that the TRL trainer would use, in formats that other trainers read."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ from tunefleet.trainer_control.files import read_json, write_json
 from tunefleet.workloads.data import sources
 from tunefleet.workloads.data.tokenization import Encoder, Tokenized, tokenize
 
-_MADE: Final = "rows.json"
+# Written last: it marks the rows as complete.
+_SUMMARY: Final = "rows.json"
 TRAIN: Final = "train.jsonl"
 HELD_OUT: Final = "held_out.jsonl"
 SAVED: Final = "tokenized"
@@ -23,38 +24,38 @@ SAVED: Final = "tokenized"
 
 @dataclass(frozen=True, slots=True)
 class Rows:
-    """Rows on disk."""
+    """Tokenized rows on disk."""
 
     folder: Path
     about: dict[str, Any]
 
     @property
     def train(self) -> Path:
-        """The rows."""
+        """The train rows."""
         return self.folder / TRAIN
 
     @property
     def held_out(self) -> Path | None:
-        """Those that are held out."""
+        """The eval rows, if any."""
         return self.folder / HELD_OUT if self.about["held_out_rows"] else None
 
     @property
     def saved(self) -> Path:
-        """Both, as the library `datasets` saves them."""
+        """Both splits, saved by the library `datasets`."""
         return self.folder / SAVED
 
 
 def write(
     spec: TrainingTaskSpec, inputs: Mapping[str, str], workspace: Path, encoder: Encoder, limit: int, folder: Path
 ) -> Rows:
-    """Write the rows of a spec, unless an earlier launch has.
+    """Tokenize and write the rows of a spec, unless an earlier launch has.
 
     Raises:
-        DataError: If they cannot be used.
+        DataError: If the rows cannot be used.
     """
-    made = read_json(folder / _MADE)
-    if made is not None:
-        return Rows(folder, made)
+    summary = read_json(folder / _SUMMARY)
+    if summary is not None:
+        return Rows(folder, summary)
     folder.mkdir(parents=True, exist_ok=True)
     portions = sources.open_portions(spec.data, inputs, workspace, seed=spec.training.seed)
     shape, processes = portions.train.shape, spec.training.dataset_num_proc
@@ -77,7 +78,7 @@ def write(
         "duplicates": portions.duplicates.rows if portions.duplicates else None,
         "notes": list(train.notes),
     }
-    write_json(folder / _MADE, about, sync=True)
+    write_json(folder / _SUMMARY, about, sync=True)
     return Rows(folder, about)
 
 

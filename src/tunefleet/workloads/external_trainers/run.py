@@ -1,7 +1,7 @@
-"""A training by another's code, from beginning to end: rows → plan → command, attached → adapter or model → result.
+"""A run with a third-party trainer from start to end: rows → plan → attached command → adapter or model → result.
 
-May be killed at any moment and started again on the same folder: rows are kept, and the training goes on from its
-newest whole checkpoint.
+It may be killed at any moment and started again on the same folder: the rows are kept, and training resumes from the
+newest complete checkpoint.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ from tunefleet.workloads.training.model import assembly, hardware
 
 logger = logging.getLogger(__name__)
 
-# Folder of the job in which the command runs.
+# Working directory of the command, in the job folder.
 WORK: Final = "work"
 
 
 def run(folder: Path) -> None:
-    """Run the training of a job folder.
+    """Run the training task of a job folder.
 
     Raises:
         InputError: If data, model, options or the trainer cannot be used.
@@ -66,16 +66,17 @@ def run(folder: Path) -> None:
     plan = trainer(_request(launch, base, given, str(tokenizer.pad_token), work))
     for name, text in plan.files.items():
         write_file(work / name, text.encode())
-    # The trainers that we know fetch gated models themselves; other people's code is told what it needs.
+    # Built-in trainers download gated models themselves; custom code gets only the secrets that its plan names.
     keeps = ("HF_TOKEN",) if launch.spec.trainer in NAMES else ()
     env = environment_of(plan.environment, plan.env, pointer="trainer", keeps=keeps)
     about = {"command": list(plan.command), "environment": plan.environment, "files": sorted(plan.files)}
-    launch.journal.event("trainer.started", f"{launch.spec.trainer} trains: {' '.join(plan.command)}", data=about)
+    launch.journal.event("trainer.started", f"{launch.spec.trainer} starts: {' '.join(plan.command)}", data=about)
     with launch.clock.part("training"):
         ran = run_attached(launch.session, plan.command, env=env, cwd=work)
     if ran.ended:
         return
     product = _product(launch, work)
+    # Some trainers save the weights only.
     if not (product / "tokenizer_config.json").exists():
         tokenizer.save_pretrained(product)
     report = _report(launch, plan, given, ran, product)
@@ -102,23 +103,23 @@ def _request(launch: Launch[TrainingTaskSpec], base: assembly.Base, given: Rows,
 
 
 def _product(launch: Launch[TrainingTaskSpec], work: Path) -> Path:
-    """Return the folder that is delivered, under its usual name.
+    """Return the folder of the trained adapter or model.
 
     Raises:
-        InputError: If the trainer has left none, or something else.
+        InputError: If the trainer saved none, or the other kind.
     """
     left = trained(launch.folder.root, work)
     if launch.spec.product not in left:
-        what = f"left {', '.join(left)}" if left else "left no model or adapter where it ran"
+        what = f"saved {', '.join(left)}" if left else "saved no model or adapter"
         raise InputError(
-            f"The trainer {launch.spec.trainer} {what}, and {launch.spec.product} was to come of it.",
-            hint="Its log says more; a trainer of your own saves below Plan.output.",
+            f"The trainer {launch.spec.trainer} {what}, but {launch.spec.product} was expected.",
+            hint="See its log; a custom trainer must save below Plan.output.",
         )
     return launch.product
 
 
 def _report(launch: Launch[TrainingTaskSpec], plan: Plan, given: Rows, ran: Ran, product: Path) -> dict[str, Any]:
-    """Put the result together; the first keys are those of a training of ours."""
+    """Build the result; the first keys are those of the TRL trainer's result."""
     status = launch.session.status.fields
     values = dict(status["values"])
     name = product.name

@@ -1,4 +1,4 @@
-"""What of a training all Hugging Face Trainers call the same."""
+"""Arguments that all trainers based on Hugging Face's `Trainer` share."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ from typing import Any
 
 from tunefleet.workloads.external_trainers.launch_plan import Request
 
-# The linear layers of the usual decoder, for those that do not know `all-linear`.
+# The linear layers of common decoders, for trainers without `all-linear`.
 SEVEN_LINEAR = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
 
 
 def arguments(request: Request) -> dict[str, Any]:
-    """Return the values of `transformers.TrainingArguments` that the spec says; what is None is left out."""
+    """Return values for `transformers.TrainingArguments` from the spec; None values are left out."""
     training = request.spec.training
     evaluates = request.held_out is not None and training.eval_strategy != "no"
     found = {

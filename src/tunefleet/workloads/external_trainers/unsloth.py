@@ -1,4 +1,4 @@
-"""Unsloth: a script of ours with its settings beside it, run in the environment `unsloth`."""
+"""Unsloth: a script shipped with Tunefleet and its settings file, run in the environment `unsloth`."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ CONFIG: Final = "unsloth.json"
 
 
 def plan(request: Request) -> Plan:
-    """Translate a training for Unsloth.
+    """Translate a training task for Unsloth.
 
     Raises:
-        InputError: If it is to go on with an adapter.
-        MachineError: If the job has several GPUs; Unsloth trains on one.
+        InputError: If the spec continues an adapter.
+        MachineError: If the job has several GPUs; Unsloth supports one.
     """
     if request.start is not None:
-        raise InputError("Unsloth begins adapters anew.", hint="Leave checkpoint.load out, or train with trainer: trl.")
+        raise InputError("Unsloth cannot continue an adapter.", hint="Leave checkpoint.load out, or use trainer: trl.")
     if request.gpus > 1:
         raise MachineError(
-            f"Unsloth trains on one GPU, and the task has {request.gpus}.",
-            hint="Write resources.hardware.gpu.count: 1, or train with trainer: axolotl.",
+            f"Unsloth supports one GPU, and the task has {request.gpus}.",
+            hint="Set resources.hardware.gpu.count: 1, or use trainer: axolotl.",
         )
     script = Path(__file__).with_name("unsloth_script.txt").read_text(encoding="utf-8")
     text = json.dumps(config(request), indent=1)

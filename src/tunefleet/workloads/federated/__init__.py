@@ -1,24 +1,22 @@
-"""A training as a worker of a federation: uploads beside it, and hot reloads into the adapter that trains.
+"""A training run as a participant of a federation: background uploads, hot reloads into the adapter being trained.
 
     callback              `FederatedCallback`, for any trainer
-    participation         what every rank does at the end of a step
-    live_adapter          the adapter by its published names
-    weight_reload         values copied in place, for any loop
-    optimizer_moments     what becomes of the optimizer's state
-    fedprox               FedProx
-    compatibility         a version of another rank or scale
-    row_counter           rows that were trained on
-    initialization        one beginning for all workers
-    state                 what was uploaded, over crashes
-    update_compression    float32, bfloat16, 8 bits
-    session               rank 0's end of the line
-    uploader, downloader  its two threads
-    contact               a server that is away
-    mailbox, rank_sync    from one rank to all
-    options               what was asked for
+    participation         steps of every rank, FedProx, shared initialization
+    live_adapter          tensors of the adapter by their published names
+    weight_reload         in-place copy of new values, for any training loop
+    optimizer_moments     optimizer state after a reload
+    compatibility         versions of another rank or scale
+    row_counter           number of trained rows
+    state                 accepted uploads, kept across crashes
+    update_compression    float32, bfloat16 or int8 updates
+    session               connection of rank 0 to the server
+    uploader, downloader  its two threads, `delivery` of one update
+    contact               retries while the server is unreachable
+    mailbox, rank_sync    from rank 0 to all ranks
+    options               arguments of the callback
 
-Averages nothing and knows no round: that is the server's. Whoever writes his own loop uses `hot_reload`, `RowCounter`
-and `tunefleet.FederatedClient`.
+Aggregation and rounds are up to the server. A custom training loop uses `hot_reload`, `RowCounter` and
+`tunefleet.FederatedClient`.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""`FederatedCallback`: any Hugging Face or TRL trainer with a LoRA adapter becomes a worker of a federation."""
+"""`FederatedCallback`: makes any Hugging Face or TRL trainer with a LoRA adapter a worker of a federation."""
 
 from __future__ import annotations
 
@@ -10,55 +10,56 @@ from transformers import TrainerCallback, TrainerControl, TrainerState, Training
 from transformers.trainer_callback import ExportableState
 
 from tunefleet.schemas.federated import UploadDtype
-from tunefleet.workloads.federated.live_adapter import unwrapped
+from tunefleet.workloads.federated.live_adapter import unwrap_peft
 from tunefleet.workloads.federated.options import OnRefused, Options
 from tunefleet.workloads.federated.participation import Participation
 from tunefleet.workloads.federated.state import Progress
 from tunefleet.workloads.federated.uploader import Sent
 
-# Address and token by federation and worker: a Trainer that makes its callbacks anew has them from a checkpoint,
-# where no secret lies.
-_given: Final[dict[tuple[str, str], tuple[str, str | None]]] = {}
-# Who takes part in this process: a training that was broken off leaves threads, and its successor ends them.
-_taking_part: Final[dict[tuple[str, str], Participation]] = {}
+# URL and token by federation and worker. A Trainer that recreates its callbacks takes their arguments from a
+# checkpoint, which contains no secrets.
+_credentials: Final[dict[tuple[str, str], tuple[str, str | None]]] = {}
+# Active participations of this process: an interrupted run leaves threads, which the next run must end.
+_active: Final[dict[tuple[str, str], Participation]] = {}
 
 
 class FederatedCallback(TrainerCallback, ExportableState):
-    """Uploads the adapter every so many steps, and copies each new global version into it while it trains.
+    """Uploads the adapter every `sync_every_steps` steps, and copies each new global version into it during training.
 
         trainer = SFTTrainer(..., callbacks=[FederatedCallback("http://server:8000", "fed-…", "lab-3", token)])
 
-    Training waits for nothing: a thread packs and sends, another one fetches. What arrives is copied in place between
-    two steps, so the optimizer keeps its parameters. A server that is away is asked again and again, and the training
-    goes on. With several ranks, rank 0 talks, and all copy the same values at the same step. What was uploaded and how
-    many rows count is kept in the trainer's checkpoints: a training that resumes uploads nothing twice.
+    Uploads and downloads run in background threads and do not block training. New versions are copied in place between
+    two steps, so the optimizer keeps its parameters. Requests to an unreachable server are retried while training
+    continues. With several ranks, only rank 0 connects to the server, and all ranks copy the same values at the same
+    step. Upload progress is saved in the trainer's checkpoints: a resumed run uploads nothing twice.
 
     Args:
-        url: The server; `http://:TOKEN@host:8000` brings the token along.
+        url: The server; `http://:TOKEN@host:8000` includes the token.
         job_id: The federation: its id or its number.
-        worker_id: What this worker calls itself.
-        token: The federation's token; by default the one in the URL, then the key that is saved for the server.
+        worker_id: The name of this worker.
+        token: The federation's token. Default: the one in the URL, then the key saved for the server.
         sync_every_steps: Optimizer steps between two uploads.
-        upload_dtype: `fp32`, `bf16` (half of it), or `int8` (a quarter; the rounding is made up for the next time).
-        reload: `replace` takes a version as it is; `mix(0.5)` the mean of it and of what was trained meanwhile.
-        optimizer_state: Of the adapter, at a reload: `keep`, `reset`, or `scale(0.5)` for the first moments.
-        keep_as: Also keep each version as a frozen adapter of this name.
-        adapter: Which adapter of the model; by default the active one.
-        base_model: What the uploads call the model below; by default what the adapter's config calls it.
-        mu: FedProx: strength of the pull towards the global adapter; by default what the federation wants.
-        same_start: Let an adapter that was just made begin with the factors that all workers of the federation draw.
-        sequences_per_row: How many sequences a row of the data becomes; by default 2 in TRL's trainings on pairs.
-        on_refused: When the server refuses (bad token, unfit adapter, federation cancelled): `raise` ends the training
-            with the reason; `warn` says it once, and the training goes on alone.
-        wait_s: How long each upload waits for the next version; 0 trains on meanwhile.
-        final_wait_s: How long the end of the training may wait for the last upload.
-        max_bytes_per_s: Holds uploads and downloads to a speed.
-        folder: For what is on its way; by default `federated` in the trainer's `output_dir`.
-        attempt: How often this worker's training was begun, this time included: where something begins trainings
-            again, the server refuses what an earlier one sends once a later one takes part.
+        upload_dtype: `fp32`, `bf16` (half the size), or `int8` (a quarter; with error feedback).
+        reload: `replace` uses a version as it is; `mix(0.5)` averages it with the values trained since.
+        optimizer_state: What a reload does with the optimizer state of the adapter: `keep`, `reset`, or `scale(0.5)`
+            for the first moments.
+        keep_as: Also keep each version as a frozen adapter with this name.
+        adapter: The adapter of the model. Default: the active one.
+        base_model: Name of the base model in uploads. Default: the name in the adapter's config.
+        mu: FedProx: weight of the proximal term towards the global adapter. Default: the federation's setting.
+        same_start: Initialize a new adapter with the same random factors on all workers of the federation.
+        sequences_per_row: Number of sequences per data row. Default: 2 in TRL trainers for preference pairs, else 1.
+        on_refused: If the server refuses this worker (invalid token, incompatible adapter, federation cancelled):
+            `raise` ends training with the reason; `warn` warns once and continues training without the federation.
+        wait_s: Time in seconds that each upload waits for the next version; 0 continues training.
+        final_wait_s: Time in seconds that the end of training may wait for the last upload.
+        max_bytes_per_s: Bandwidth limit of uploads and downloads.
+        folder: Folder for files in transit. Default: `federated` in the trainer's `output_dir`.
+        attempt: Number of this start of the worker's training run, from 1. Set it where a scheduler restarts runs:
+            the server refuses updates of an earlier attempt once a later one has joined.
 
     Raises:
-        InputError: If an argument cannot be meant.
+        InputError: If an argument is invalid.
     """
 
     def __init__(  # noqa: PLR0913 - what a user may ask for
@@ -85,14 +86,15 @@ class FederatedCallback(TrainerCallback, ExportableState):
         folder: str | Path | None = None,
         attempt: int | None = None,
     ) -> None:
-        whose = (str(job_id), str(worker_id))
-        if token is None and whose in _given and _bare(_given[whose][0]) == url:
-            url, token = _given[whose]
-        _given[whose] = (url, token)
+        member = (str(job_id), str(worker_id))
+        # Only for the same server: a token must not be sent to another one.
+        if token is None and member in _credentials and _without_token(_credentials[member][0]) == url:
+            url, token = _credentials[member]
+        _credentials[member] = (url, token)
         self._options = Options(
             url=url,
-            job_id=whose[0],
-            worker_id=whose[1],
+            job_id=member[0],
+            worker_id=member[1],
             token=token,
             sync_every_steps=sync_every_steps,
             upload_dtype=upload_dtype,
@@ -112,101 +114,101 @@ class FederatedCallback(TrainerCallback, ExportableState):
             attempt=attempt,
         )
         self.progress: dict[str, int] = Progress().plain()
-        self._part: Participation | None = None
+        self._participation: Participation | None = None
 
     @property
     def version(self) -> int:
-        """The version of the global adapter that was copied in last; 0 for none."""
-        return self._part.progress.version if self._part is not None else 0
+        """The version of the global adapter that was copied last; 0 for none."""
+        return self._participation.progress.version if self._participation is not None else 0
 
     @property
     def over(self) -> bool:
-        """Whether the federation has had all its rounds, as far as this worker has heard; the same on every rank."""
-        return self._part is not None and self._part.over
+        """Whether this worker knows that the federation has completed all rounds; the same on every rank."""
+        return self._participation is not None and self._participation.over
 
     def hurry(self) -> None:
-        """End a wait for a version, from whatever thread: the training is wanted for something else."""
-        if self._part is not None:
-            self._part.hurry()
+        """End a wait for a version, from any thread, so that a pending command can be handled."""
+        if self._participation is not None:
+            self._participation.hurry()
 
     @property
     def sent(self) -> list[Sent]:
-        """The updates that the server has taken in this launch; on rank 0."""
-        return self._part.sent if self._part is not None else []
+        """The updates that the server accepted in this launch; on rank 0."""
+        return self._participation.sent if self._participation is not None else []
 
     def state(self) -> dict[str, Any]:
-        """Return what goes into the checkpoint that is being written: no secret."""
-        if self._part is not None:
-            self.progress = self._part.kept()
+        """Return the state for the checkpoint that is being written; contains no secrets."""
+        if self._participation is not None:
+            self.progress = self._participation.checkpoint_state()
         shown = {name: getattr(self._options, name) for name in Options.__slots__ if name not in ("url", "token")}
-        return {"args": {"url": _bare(self._options.url), **shown}, "attributes": {"progress": self.progress}}
+        return {"args": {"url": _without_token(self._options.url), **shown}, "attributes": {"progress": self.progress}}
 
     def on_init_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
-        """Refuse a model without an adapter before anything is loaded or downloaded for it."""
-        unwrapped(kwargs["model"])
+        """Refuse a model without an adapter before anything is loaded or downloaded."""
+        unwrap_peft(kwargs["model"])
 
     def on_train_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
-        """Meet the server, and start from its newest version."""
-        whose = (self._options.job_id, self._options.worker_id)
-        before = _taking_part.pop(whose, None)
+        """Connect to the server, and start from its newest version."""
+        member = (self._options.job_id, self._options.worker_id)
+        before = _active.pop(member, None)
         if before is not None:
             before.abandon()
-        self._part = None
-        saved = _mine((state.stateful_callbacks or {}).get(type(self).__name__), self._options)
-        self._part = Participation(self._options, kwargs["model"], kwargs["optimizer"], args, state, saved)
-        _taking_part[whose] = self._part
+        self._participation = None
+        saved = _own_progress((state.stateful_callbacks or {}).get(type(self).__name__), self._options)
+        self._participation = Participation(self._options, kwargs["model"], kwargs["optimizer"], args, state, saved)
+        _active[member] = self._participation
         if state.stateful_callbacks is not None:
-            # A checkpoint from before this callback knows nothing of it, and Transformers would stumble over that.
+            # A checkpoint from before this callback was added has no entry for it, and Transformers would fail.
             state.stateful_callbacks.setdefault(type(self).__name__, self.state())
 
     def on_pre_optimizer_step(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
-        """Pull the gradients towards the global adapter, if there is a pull."""
-        if self._part is not None:
-            self._part.before_optimizer()
+        """Add the FedProx term to the gradients, if there is one."""
+        if self._participation is not None:
+            self._participation.before_optimizer()
 
     def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
         """Count, upload, reload."""
-        if self._part is not None:
-            self._part.step_ended(int(state.global_step))
+        if self._participation is not None:
+            self._participation.step_ended(int(state.global_step))
 
     def on_log(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
-        """Note the loss, which goes with the next update."""
-        if self._part is not None:
-            self._part.logged(int(state.global_step), kwargs.get("logs") or {})
+        """Record the loss, which is sent with the next update."""
+        if self._participation is not None:
+            self._participation.logged(int(state.global_step), kwargs.get("logs") or {})
 
     def on_epoch_end(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
-        """Take the last values before the best checkpoint's may be put in their place."""
-        if self._part is not None and (control.should_training_stop or state.global_step >= state.max_steps):
-            self._part.capture(int(state.global_step))
+        """Capture the last values before the best checkpoint may replace them."""
+        if self._participation is not None and (control.should_training_stop or state.global_step >= state.max_steps):
+            self._participation.capture(int(state.global_step))
 
     def on_save(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
-        """Leave in the checkpoint what belongs to it."""
-        if self._part is not None:
-            self._part.saved(Path(str(args.output_dir), f"checkpoint-{state.global_step}"))
+        """Add the federation's files to the checkpoint."""
+        if self._participation is not None:
+            self._participation.saved(Path(str(args.output_dir), f"checkpoint-{state.global_step}"))
 
     def on_train_end(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
         """Send the last update."""
-        if self._part is not None:
-            _taking_part.pop((self._options.job_id, self._options.worker_id), None)
-            self._part.finish(int(state.global_step))
+        if self._participation is not None:
+            _active.pop((self._options.job_id, self._options.worker_id), None)
+            self._participation.finish(int(state.global_step))
 
 
-def _bare(url: str) -> str:
-    """Return an address without a token."""
+def _without_token(url: str) -> str:
+    """Return a URL without credentials."""
     parts = urlsplit(url)
     return urlunsplit(parts._replace(netloc=parts.netloc.rpartition("@")[2]))
 
 
-def _mine(saved: Any, options: Options) -> object:
-    """Return the progress in a checkpoint, of this worker in this federation."""
+def _own_progress(saved: Any, options: Options) -> object:
+    """Return this worker's progress in this federation from a checkpoint."""
     each = saved if isinstance(saved, list) else [saved]
     for entry in each:
         given = entry.get("args", {}) if isinstance(entry, dict) else {}

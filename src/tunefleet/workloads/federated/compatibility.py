@@ -1,4 +1,4 @@
-"""A version in the shape of the adapter that trains: where ranks or scales are mixed, each worker has its own."""
+"""Converts global versions to the rank and scale of the local adapter; workers of a federation may differ in both."""
 
 from __future__ import annotations
 
@@ -16,14 +16,15 @@ from tunefleet.workloads.federated.live_adapter import LiveAdapter, read_adapter
 logger = logging.getLogger("tunefleet.federation")
 
 
-def read_fitting(live: LiveAdapter, folder: Path | str) -> Mapping[str, torch.Tensor]:
-    """Read an adapter, as what the adapter that trains can take.
+def read_converted(live: LiveAdapter, folder: Path | str) -> Mapping[str, torch.Tensor]:
+    """Read an adapter in the shape of the adapter being trained.
 
-    One of another rank or scale is said anew: a smaller rank gets the best part of it, a larger one all of it.
+    An adapter of another rank or scale is converted: a smaller rank gets the best approximation, a larger one all of
+    it.
     """
     place = Path(folder).expanduser()
     values, config = read_adapter(place)
-    # Out of the file's pages, which may be gone from memory when a step waits for them.
+    # Copied out of the memory-mapped file, whose pages may have been evicted when a training step needs them.
     whole = {name: value.clone() for name, value in values.items()}
     if live.differs_in(config) is not None:
         whole = _refitted(live, place)
@@ -38,7 +39,7 @@ def _refitted(live: LiveAdapter, place: Path) -> dict[str, torch.Tensor]:
         values, _ = read_adapter(scratch)
         if report.error:
             logger.warning(
-                "%s has more in it than the rank %d of the adapter that trains can hold: %.1f %% of it is left out.",
+                "%s cannot be represented exactly with rank %d of the local adapter: %.1f %% of it is lost.",
                 place.name,
                 like.rank,
                 100 * report.error,

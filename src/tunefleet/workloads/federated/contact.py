@@ -1,4 +1,4 @@
-"""Talking to a server that may be away for minutes: again and again, ever more patiently, and said once in the log."""
+"""Requests to a server that may be unreachable for minutes: retried with backoff, logged once."""
 
 from __future__ import annotations
 
@@ -23,31 +23,32 @@ from tunefleet.errors import (
 logger = logging.getLogger("tunefleet.federation")
 
 T = TypeVar("T")
-_LONGEST_PAUSE_S = 30.0
-# What was damaged on its way may arrive whole the next time.
-_PASSING = (UnreachableError, ConflictError, StoreError, MachineError, ArtifactError)
+# Caps the backoff: a server that is back is noticed within half a minute.
+_MAX_PAUSE_S = 30.0
+# `ArtifactError` too: a file damaged in transit may arrive intact the next time.
+_RETRYABLE = (UnreachableError, ConflictError, StoreError, MachineError, ArtifactError)
 
 
-class Ended(Exception):
-    """Nobody wants the answer any more."""
+class SessionEnded(Exception):
+    """The result of the request is no longer needed."""
 
 
-class Contact:
-    """Tells once that the server is away, and once that it is back; shared by the threads that talk to it."""
+class Reachability:
+    """Logs once that the server is unreachable, and once that it is back; shared by the threads of a session."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._lost_at: float | None = None
 
     def lost(self, error: BaseException | None) -> None:
-        """Say that it does not answer, unless that is known."""
+        """Log that the server does not answer, unless it is known."""
         with self._lock:
             if self._lost_at is None:
                 self._lost_at = time.monotonic()
-                logger.warning("%s The training goes on, and catches up when the server is back.", error)
+                logger.warning("%s Training continues and will sync when the server is back.", error)
 
     def found(self) -> None:
-        """Say that it answers, if it did not."""
+        """Log that the server answers again, if it did not before."""
         with self._lock:
             if self._lost_at is not None:
                 away_s = time.monotonic() - self._lost_at
@@ -55,48 +56,53 @@ class Contact:
                 logger.warning("The federation's server answers again, after %.0f s.", away_s)
 
 
-class Patience:
-    """Asks until there is an answer, of whatever kind.
+class RetryPolicy:
+    """Repeats a request until the server answers, with a result or a refusal.
 
     Args:
-        pause: Waits so many seconds; raises to end it all.
+        pause: Waits the given number of seconds; raises to end the retries.
     """
 
-    def __init__(self, contact: Contact, pause: Callable[[float], None], *, first_s: float = 0.5) -> None:
-        self._contact = contact
+    def __init__(self, reachability: Reachability, pause: Callable[[float], None], *, first_s: float = 0.5) -> None:
+        self._reachability = reachability
         self._pause = pause
         self._error: BaseException | None = None
-        self._wait = wait_random_exponential(multiplier=first_s, max=_LONGEST_PAUSE_S)
+        self._wait = wait_random_exponential(multiplier=first_s, max=_MAX_PAUSE_S)
 
-    def ask(self, question: Callable[[], T]) -> T:
-        """Ask, again if need be.
+    def call(self, question: Callable[[], T]) -> T:
+        """Send a request, with retries.
 
         Raises:
-            TunefleetError: What the server answered, if asking again would not help.
-            Exception: What `pause` raised.
+            TunefleetError: The server's refusal, if a retry would not help.
+            Exception: The exception raised by `pause`.
         """
         tries = Retrying(
-            retry=retry_if_exception(passes), wait=self._wait, before_sleep=self._note, sleep=self._rest, reraise=True
+            retry=retry_if_exception(is_retryable),
+            wait=self._wait,
+            before_sleep=self._note,
+            sleep=self._rest,
+            reraise=True,
         )
         try:
             answer = tries(question)
         except TunefleetError:
-            self._contact.found()  # a refusal is an answer
+            self._reachability.found()  # a refusal means that the server is reachable
             raise
-        self._contact.found()
+        self._reachability.found()
         return answer
 
     def _note(self, state: RetryCallState) -> None:
         self._error = state.outcome.exception() if state.outcome is not None else None
 
     def _rest(self, seconds: float) -> None:
-        self._pause(0.0)  # who wants no answer any more need not hear that there is none
-        self._contact.lost(self._error)
+        self._pause(0.0)  # raises if the session has ended, before a warning would be logged
+        self._reachability.lost(self._error)
         self._pause(seconds)
 
 
-def passes(error: BaseException) -> bool:
-    """Whether a failure may be over at the next try: the network's, a busy server's, one of the server's own."""
+def is_retryable(error: BaseException) -> bool:
+    """Return whether a retry may succeed: after network errors, a busy server, and internal server errors."""
+    # A plain `TunefleetError` is an answer without a known code: an internal error of the server or a proxy.
     if isinstance(error, GoneError):
         return False
-    return isinstance(error, _PASSING) or type(error) is TunefleetError
+    return isinstance(error, _RETRYABLE) or type(error) is TunefleetError

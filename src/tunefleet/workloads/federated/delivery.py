@@ -1,6 +1,6 @@
-"""One update on its way to the server, however often it is tried.
+"""Delivery of one update to the server, across retries.
 
-It counts once, and nobody takes it for lost as long as it may have arrived.
+An update counts once, and is not given up as long as it may have arrived.
 """
 
 from __future__ import annotations
@@ -13,21 +13,22 @@ from tunefleet.client.federation.client import FederatedClient
 from tunefleet.client.federation.transfer import AT_ONCE_BYTES
 from tunefleet.errors import ArtifactError, TunefleetError, UnreachableError
 from tunefleet.schemas.federated import UpdateCreate, UpdateTaken
-from tunefleet.workloads.federated.contact import passes
+from tunefleet.workloads.federated.contact import is_retryable
 
-# So often a server may answer that it cannot take an update now; silence does not count.
+# Number of server errors after which a delivery is given up; a server that does not answer is not counted.
 _FAULTS: Final = 8
 
 
 class NeverArrived(Exception):
-    """The server does not take an update that an earlier process was sending: its file is gone, or it fails at it."""
+    """An update of an earlier process cannot be delivered: its file is gone, or the server fails on it."""
 
 
 class Delivery:
-    """An update that is being sent: with its file in one request if that is small; where that breaks, the file first.
+    """An update that is being sent: a small one in one request; after an interruption, the file first.
 
     Args:
-        file: Its weights; None if they are gone with the process that was sending them.
+        file: Its weights; None if they were lost with the process that was sending them.
+        heard: Called once, before the server may learn of the update.
     """
 
     def __init__(
@@ -39,26 +40,27 @@ class Delivery:
         self._heard = heard
         self._at_once = file is not None and file.stat().st_size <= AT_ONCE_BYTES
         self._faults = 0
+        # Once true, the update must not be dropped: the server may have counted it.
         self._may_be_taken = file is None
 
     @property
     def may_be_left(self) -> bool:
-        """Whether a newer update may go instead: the server cannot have taken this one, or fails at it every time."""
+        """Whether a newer update may replace it: the server cannot have accepted it, or fails on it every time."""
         return not self._may_be_taken or self._faults >= _FAULTS
 
     def attempt(self) -> UpdateTaken:
-        """Send what the server does not have.
+        """Send what the server does not have yet.
 
         Raises:
-            TunefleetError: If the server refuses it, or does not answer: then it may be tried again.
-            NeverArrived: If its file is neither there nor here, or the server fails at it every time.
+            TunefleetError: If the server refuses it or does not answer; it may be retried.
+            NeverArrived: If neither side has its file, or the server fails on it every time.
         """
         try:
             return self._attempt()
         except UnreachableError:
             raise
         except TunefleetError as error:
-            self._faults += passes(error)
+            self._faults += is_retryable(error)
             if self._faults >= _FAULTS and self._file is None:
                 raise NeverArrived from error
             raise
@@ -66,7 +68,7 @@ class Delivery:
     def _attempt(self) -> UpdateTaken:
         if self._file is not None and self._at_once:
             self._at_once = False
-            return self._client.give(self._file, self._update, heard=self._say)
+            return self._client.give(self._file, self._update, heard=self._mark_announced)
         if self._may_be_taken:
             try:
                 return self._client.announce(self._update)
@@ -74,12 +76,12 @@ class Delivery:
                 if self._file is None:
                     raise NeverArrived from error
             return self._client.give_rest(self._file, self._update)
-        assert self._file is not None, "what cannot have been taken was made by this process"
+        assert self._file is not None, "an update that cannot have been accepted is from this process"
         self._client.send(self._file)
-        self._say()
+        self._mark_announced()
         return self._client.announce(self._update)
 
-    def _say(self) -> None:
+    def _mark_announced(self) -> None:
         if not self._may_be_taken:
             self._may_be_taken = True
             self._heard()

@@ -1,4 +1,4 @@
-"""Fetches new versions of the global adapter beside the training, and hands each over once it is whole and checked."""
+"""Downloads new versions of the global adapter in the background, and delivers each once it is complete and checked."""
 
 from __future__ import annotations
 
@@ -16,32 +16,32 @@ import torch
 from tunefleet.client.federation.client import FederatedClient
 from tunefleet.client.federation.transfer import AT_ONCE_BYTES
 from tunefleet.errors import GoneError, TunefleetError
-from tunefleet.workloads.federated.compatibility import read_fitting
-from tunefleet.workloads.federated.contact import Contact, Ended, Patience
+from tunefleet.workloads.federated.compatibility import read_converted
+from tunefleet.workloads.federated.contact import Reachability, RetryPolicy, SessionEnded
 from tunefleet.workloads.federated.live_adapter import LiveAdapter
 
 logger = logging.getLogger("tunefleet.federation")
 
-# So long a server holds its answer until there is a version.
+# Long polling: how long the server holds a request until there is a new version.
 _WAIT_S: Final = 20.0
 _FINAL: Final = frozenset({"completed", "cancelled"})
-_SHORTEST_S: Final = 1.0
-"""A server that does not hold it is not asked more often than this."""
+# Minimum interval between requests to a server that does not hold them.
+_MIN_INTERVAL_S: Final = 1.0
 _FLOAT_BYTES: Final = 4
-_LOOK_S: Final = 0.2
-"""Time between two looks whether the training has taken what is here."""
+# Interval of checks whether the trainer has taken a downloaded version.
+_POLL_S: Final = 0.2
 
 
 @dataclass(frozen=True, slots=True)
 class Arrived:
-    """A version that is here."""
+    """A downloaded version."""
 
     version: int
     values: Mapping[str, torch.Tensor] = field(repr=False)
 
 
 class Inbox:
-    """Where versions are fetched to; the newest stays, for whoever wants to look at it."""
+    """Downloads versions into a folder; the newest one stays there for inspection."""
 
     def __init__(self, client: FederatedClient, live: LiveAdapter, folder: Path, has_room: Callable[[], bool]) -> None:
         self._client = client
@@ -50,18 +50,18 @@ class Inbox:
         self.has_room = has_room
 
     def next(self, after: int, wait_s: float = 0.0) -> Arrived | None:
-        """Fetch the newest version; a small one comes with the answer to the question for it.
+        """Download the newest version; a small one is part of the response.
 
         Raises:
-            AdapterRefused: If it does not fit the adapter that trains.
-            ArtifactError: If it arrives damaged.
+            AdapterRefused: If it does not fit the adapter being trained.
+            ArtifactError: If it is damaged in transit.
             UnreachableError: If the server does not answer.
         """
         found = self._small(after, wait_s) if self._is_small else self._large(after, wait_s)
         if found is None:
             return None
         version, place = found
-        values = read_fitting(self._live, place)
+        values = read_converted(self._live, place)
         for other in self._folder.glob("version-*"):
             if other != place:
                 shutil.rmtree(other, ignore_errors=True)
@@ -77,19 +77,19 @@ class Inbox:
         return None if fetched is None else (fetched.version, fetched.folder)
 
     def _large(self, after: int, wait_s: float) -> tuple[int, Path] | None:
-        """Ask first: then a download that breaks goes on where it was."""
+        """Query the version first, so that an interrupted download can be resumed."""
         newest = self._client.newest(after, wait_s=wait_s)
         return None if newest is None else (newest.version, self._client.download(newest, self._folder))
 
 
-class Follower:
-    """A thread that fetches each new version."""
+class Downloader:
+    """A thread that downloads each new version."""
 
     def __init__(
         self,
         client: FederatedClient,
         inbox: Inbox,
-        contact: Contact,
+        reachability: Reachability,
         *,
         after: int,
         first: Callable[[], None],
@@ -103,48 +103,49 @@ class Follower:
         self._first = first
         self._arrived = arrived
         self._refused = refused
-        self._over = ended
-        self._patience = Patience(contact, self._pause)
+        self._on_end = ended
+        self._retries = RetryPolicy(reachability, self._pause)
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._run, name="tunefleet-federation-fetch", daemon=True)
         self._thread.start()
 
     def close(self) -> None:
-        """Fetch nothing any more; what is being waited for is left to end by itself."""
+        """Stop downloading; does not wait for a request in progress."""
         self._ended.set()
 
     def _run(self) -> None:
         try:
-            self._patience.ask(self._first)
+            self._retries.call(self._first)
             while not self._ended.is_set():
                 self._look()
-        except Ended:
-            logger.debug("The training has ended; no version is fetched any more.")
+        except SessionEnded:
+            logger.debug("Training has ended; no more versions are downloaded.")
         except Exception as error:
             if not isinstance(error, TunefleetError):
-                logger.exception("New versions cannot be fetched any more.")
+                logger.exception("New versions can no longer be downloaded.")
             self._refused(error)
         finally:
-            self._over()
+            self._on_end()
 
     def _look(self) -> None:
+        # Each version holds a full adapter in memory, so no more are fetched than the trainer takes.
         while not self._inbox.has_room():
-            self._pause(_LOOK_S)
+            self._pause(_POLL_S)
         began = time.monotonic()
-        found = self._patience.ask(lambda: self._inbox.next(self._after, _WAIT_S))
+        found = self._retries.call(lambda: self._inbox.next(self._after, _WAIT_S))
         if found is None:
-            self._patience.ask(self._refuse_ended)
-            self._pause(max(_SHORTEST_S - (time.monotonic() - began), 0.0))
+            self._retries.call(self._refuse_ended)
+            self._pause(max(_MIN_INTERVAL_S - (time.monotonic() - began), 0.0))
         elif not self._ended.is_set():
             self._after = found.version
             self._arrived(found)
 
     def _refuse_ended(self) -> None:
-        """Notice that there will be no further version: who waits for one would wait in vain."""
+        """Raise `GoneError` if the federation has ended: there will be no further version."""
         found = self._client.federation()
         if found.status in _FINAL:
-            raise GoneError(f"The federation {found.id} is {found.status}; it takes no more updates.")
+            raise GoneError(f"The federation {found.id} is {found.status}; it accepts no more updates.")
 
     def _pause(self, seconds: float) -> None:
         if self._ended.wait(seconds):
-            raise Ended
+            raise SessionEnded

@@ -1,7 +1,7 @@
-"""From the threads that talk to the server to the thread that trains, and on to the same step on every rank.
+"""Passes messages from the server threads to the training thread, at the same step on every rank.
 
-What arrives waits for the end of a step. With several ranks, rank 0 alone has it; `trainer_control.distributed` decides
-one horizon ahead at which step all of them take it.
+Messages wait for the end of a step. With several ranks, only rank 0 has them; `trainer_control.distributed` decides one
+horizon ahead at which step all ranks handle them.
 """
 
 from __future__ import annotations
@@ -12,18 +12,18 @@ from typing import Any, Final
 
 from tunefleet.trainer_control.control.command_queue import Command, CommandBoard
 
-# A version is here: `version`.
+# A version has been downloaded: `version`.
 VERSION: Final = "version"
-# The federation wants a pull towards the global adapter: `mu`.
+# The federation uses FedProx: `mu`.
 PULL: Final = "pull"
-# The server counts more of this training than its checkpoint knows of: up to row `rows`.
+# The server has accepted more rows of this run than its checkpoint knows of: up to row `rows`.
 TAKEN: Final = "taken"
-# It refuses this worker: `text`; `over` if it has only come to its end.
+# The server refuses this worker: `text`; `over` if the federation has completed.
 REFUSED: Final = "refused"
 
 
 class Mailbox(CommandBoard):
-    """A board for a federation's own words, which are none of a job's commands."""
+    """A command queue for messages of a federation, which are not job commands."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -31,7 +31,7 @@ class Mailbox(CommandBoard):
         self._hurried = False
 
     def submit(self, command: str, data: dict[str, Any] | None = None, command_id: str | None = None) -> Command:
-        """Leave something for the end of the running step."""
+        """Add a message for the end of the current step."""
         item = Command(command_id or uuid.uuid4().hex, command, dict(data or {}))
         with self._lock:
             self._waiting.append(item)
@@ -40,18 +40,18 @@ class Mailbox(CommandBoard):
         return item
 
     def wait(self, timeout_s: float) -> list[Command]:
-        """Return what waits here, as soon as there is something; nothing if the time is over, or somebody hurries."""
+        """Wait for messages and return them; returns an empty list after the timeout or a call of `hurry`."""
         with self._arrived:
             self._arrived.wait_for(lambda: bool(self._waiting) or self._hurried, timeout_s)
             self._hurried = False
             return self.take()
 
     def hurry(self) -> None:
-        """End the wait, or the next one if nobody waits."""
+        """End the current wait, or the next one if there is none."""
         with self._lock:
             self._hurried = True
             self._arrived.notify_all()
 
     def adopt(self, item: Command) -> Command:
-        """Return what was decided on another rank, as it is."""
+        """Return a message that was decided on another rank, unchanged."""
         return item

@@ -1,7 +1,7 @@
-"""What becomes of an optimizer's state when other values are copied into its parameters.
+"""Optimizer state after new values have been copied into the parameters.
 
-The parameters stay its own, so nothing has to be done. Its moments were gathered at the values before, though, and
-whether they still help is for the user to say.
+The parameter objects stay the same, so the optimizer works without changes. Its moments come from the previous values,
+though, and whether they still help is the user's choice.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ class MomentPolicy:
     """`keep`, `reset`, or `scale` by a factor.
 
     Args:
-        name: `keep` leaves all as it is; `reset` forgets moments and step counts of the adapter's parameters, as if
-            they were new; `scale` shortens the first moments, whose direction belongs to the values before, and keeps
-            the second ones and the step counts, which say how large gradients are.
+        name: `keep` changes nothing; `reset` deletes moments and step counts of the adapter's parameters; `scale`
+            scales the first moments, whose direction belongs to the previous values, and keeps second moments and
+            step counts, which describe the size of gradients.
     """
 
     name: Literal["keep", "reset", "scale"] = "keep"
@@ -37,7 +37,7 @@ class MomentPolicy:
 
     @classmethod
     def parse(cls, text: str) -> MomentPolicy:
-        """Read `keep`, `reset`, `scale` (by a half) or `scale(0.3)`."""
+        """Parse `keep`, `reset`, `scale` (by 0.5) or `scale(0.3)`."""
         form = _FORM.fullmatch(text.replace(" ", ""))
         factor = float(form[2]) if form is not None and form[2] is not None else _DEFAULT_FACTOR
         match form[1] if form is not None else None:
@@ -48,10 +48,10 @@ class MomentPolicy:
         raise InputError(f"optimizer_state is {text!r}.", hint="Write keep, reset, or scale(F) with F between 0 and 1.")
 
     def apply(self, optimizer: Any, parameters: Mapping[str, nn.Parameter]) -> None:
-        """Change the state of these parameters, and of no others.
+        """Change the optimizer state of these parameters only.
 
         Raises:
-            InputError: If the optimizer keeps a state in which there is nothing to scale.
+            InputError: If the optimizer state has no first moment to scale.
         """
         if self.name == "keep":
             return
@@ -66,26 +66,26 @@ class MomentPolicy:
         found = [moments[key] for key in _DIRECTIONS if isinstance(moments.get(key), torch.Tensor)]
         if not found:
             raise InputError(
-                f"{type(getattr(optimizer, 'optimizer', optimizer)).__name__} keeps {', '.join(map(str, moments))} of "
-                f"{name}, and none of that is a first moment that could be scaled.",
+                f"{type(getattr(optimizer, 'optimizer', optimizer)).__name__} keeps {', '.join(map(str, moments))} for "
+                f"{name}, and none of these is a first moment that can be scaled.",
                 hint="Use optimizer_state='keep' or 'reset'.",
             )
         for direction in found:
             if direction.is_floating_point():
                 direction.mul_(self.factor)
             else:
-                # In 8 bits: the numbers are shares of each block's largest.
+                # 8-bit optimizers store values relative to the maximum of each block, so the maximum is scaled.
                 moments["absmax1"].mul_(self.factor)
 
 
 def check_held(optimizer: Any, parameters: Mapping[str, nn.Parameter], adapter: str) -> None:
-    """Refuse an optimizer that does not hold what is to be trained: nothing would ever change."""
+    """Check that the optimizer holds all trainable tensors of the adapter."""
     held = {id(parameter) for group in optimizer.param_groups for parameter in group["params"]}
     lost = [name for name, parameter in parameters.items() if id(parameter) not in held]
     if lost or not parameters:
         raise ModelError(
             f"The optimizer holds {len(parameters) - len(lost)} of the {len(parameters)} trainable tensors of the "
-            f"adapter {adapter!r}; the others would never change.",
-            hint="An adapter that is loaded under a new name comes too late for the optimizer. Copy its values into "
-            "the one that trains, as `hot_reload` does, and keep that one active.",
+            f"adapter {adapter!r}; the others would not be trained.",
+            hint="The optimizer does not see an adapter that is loaded under a new name later. Copy its values into "
+            "the adapter being trained, as `hot_reload` does, and keep that one active.",
         )

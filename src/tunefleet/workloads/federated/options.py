@@ -1,4 +1,4 @@
-"""What a `FederatedCallback` was asked for, checked once."""
+"""Validated arguments of a `FederatedCallback`."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ OnRefused = Literal["raise", "warn"]
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """The arguments of a `FederatedCallback`, which explains them.
+    """The arguments of a `FederatedCallback`; see there.
 
     Raises:
-        InputError: If one of them cannot be meant.
+        InputError: If an argument is invalid.
     """
 
     url: str = field(repr=False)
@@ -55,42 +55,42 @@ class Options:
         if self.attempt is not None and (isinstance(self.attempt, bool) or self.attempt < 1):
             raise InputError(f"attempt is {self.attempt}.", hint="Count attempts from 1, or leave it out.")
         if self.mu is not None and self.mu < 0:
-            raise InputError(f"mu is {self.mu}.", hint="Write a number from 0; None takes the federation's own.")
+            raise InputError(f"mu is {self.mu}.", hint="Write a number from 0; None uses the federation's setting.")
 
     @property
     def share(self) -> float:
-        """How much of a new version is taken."""
+        """The weight of a new version in the mix."""
         return parse_share(self.reload)
 
     @property
     def moments(self) -> MomentPolicy:
-        """What becomes of the optimizer's state."""
+        """The policy for the optimizer state."""
         return MomentPolicy.parse(self.optimizer_state)
 
     def place(self, output_dir: str) -> Path:
-        """Return the folder for what is on its way, and for what must outlive a crash."""
+        """Return the folder for files in transit and for the state that must survive a crash."""
         return Path(self.folder).expanduser() if self.folder else Path(output_dir, "federated")
 
 
 def check_arguments(args: TrainingArguments, mu: float | None) -> None:
-    """Refuse trainings in which copying into parameters does not do what it seems to."""
+    """Refuse training arguments with which copying into parameters would not work."""
     strategies: dict[str, Any] = {"fsdp": args.fsdp, "deepspeed": args.deepspeed}
     used = next((name for name, value in strategies.items() if value), None)
     if used is not None:
         raise InputError(
-            f"The training uses {used}, where no process has the whole adapter with its optimizer.",
+            f"The run uses {used}, where no process holds the full adapter with its optimizer state.",
             hint="Adapters are small: use plain data parallelism (torchrun), or one process.",
         )
     parallel = getattr(args, "parallelism_config", None)
     shared = [name for name in ("tp_size", "cp_size", "sp_size") if (getattr(parallel, name, 1) or 1) > 1]
     if shared:
         raise InputError(
-            f"The training shares rows or weights among ranks ({shared[0]}), so its rows cannot be counted.",
+            f"The run splits rows or weights across ranks ({shared[0]}), so its rows cannot be counted.",
             hint="Use plain data parallelism.",
         )
     if mu and args.fp16 and not args.max_grad_norm:
         raise InputError(
-            "With fp16 and max_grad_norm=0 gradients are still scaled when FedProx would change them.",
+            "With fp16 and max_grad_norm=0, gradients are still loss-scaled when FedProx changes them.",
             hint="Train in bf16, or set max_grad_norm.",
         )
 

@@ -1,7 +1,7 @@
-"""The ranks of one training, as far as a federation is concerned: rank 0 talks, all copy the same values.
+"""Synchronization of the ranks of a federated run: rank 0 talks to the server, all ranks copy the same values.
 
-Collectives are on the CPU, in a group of their own, so that none comes between those of the training; every rank calls
-each of these at the same step.
+Collectives run on the CPU in a separate process group, so that they do not interleave with those of the trainer. Every
+rank must call each of them at the same step.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from tunefleet.workloads.federated.live_adapter import LiveAdapter
 
 
 class Ranks:
-    """This process among those that train together; alone, it does nothing."""
+    """The ranks of the run; with one process all operations are local."""
 
     def __init__(self) -> None:
         group = world.distributed()
@@ -25,23 +25,26 @@ class Ranks:
         self.leads = world.rank() == 0
         self.group = cpu_group() if self.size > 1 else None
 
-    def tell(self, said: Any) -> Any:
-        """Return on every rank what rank 0 says: anything that can be pickled."""
+    def broadcast(self, value: Any) -> Any:
+        """Broadcast a picklable object from rank 0."""
         if self.group is None:
-            return said
-        box = [said]
+            return value
+        box = [value]
         torch.distributed.broadcast_object_list(box, src=0, group=self.group)
         return box[0]
 
-    def share(self, live: LiveAdapter, values: Mapping[str, torch.Tensor] | None) -> Mapping[str, torch.Tensor]:
-        """Return on every rank the values that rank 0 has.
+    def broadcast_values(
+        self, live: LiveAdapter, values: Mapping[str, torch.Tensor] | None
+    ) -> Mapping[str, torch.Tensor]:
+        """Broadcast the values of rank 0.
 
         Args:
-            values: By published name, checked to fit; None on the other ranks.
+            values: Checked values by published name; None on the other ranks.
         """
         if self.group is None:
-            assert values is not None, "the only process has them"
+            assert values is not None, "the only rank has the values"
             return values
+        # One flat tensor instead of a collective for each of the many small tensors.
         sizes = [tensor.numel() for tensor in live.tensors.values()]
         if self.leads and values is not None:
             flat = torch.cat([values[name].reshape(-1).float() for name in live.tensors])
@@ -52,8 +55,8 @@ class Ranks:
         return {name: part.view(tensor.shape) for (name, tensor), part in zip(live.tensors.items(), parts, strict=True)}
 
 
-class Tally:
-    """Adds up rows over all ranks: each step's sum travels while the next step runs."""
+class RowTotal:
+    """Sums rows over all ranks; the reduction of each step overlaps with the next step."""
 
     def __init__(self, ranks: Ranks, total: int) -> None:
         self._ranks = ranks
@@ -61,7 +64,7 @@ class Tally:
         self._pending: tuple[Any, torch.Tensor] | None = None
 
     def add(self, rows: int) -> None:
-        """Add this rank's rows of a step; every rank calls it at every step."""
+        """Add this rank's rows of a step; every rank must call it at every step."""
         if self._ranks.group is None:
             self._total += rows
             return
@@ -71,12 +74,12 @@ class Tally:
 
     @property
     def total(self) -> int:
-        """Rows of all ranks, up to the last step."""
+        """The rows of all ranks up to the last step."""
         self._settle()
         return self._total
 
-    def back_to(self, total: int) -> None:
-        """Forget rows: what they have taught is given up."""
+    def reset_to(self, total: int) -> None:
+        """Reset the total, after a reload has discarded the training of some rows."""
         self._settle()
         self._total = total
 

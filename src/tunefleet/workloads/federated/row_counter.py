@@ -1,7 +1,7 @@
-"""How many rows a training has really trained on: counted where they pass, not reckoned from the settings.
+"""Counts the rows that a run has trained on, by observing batches instead of multiplying settings.
 
-A hook on the body of the model sees every batch that goes forward with gradients: partial batches, whatever
-accumulation and sampler do, and nothing of evaluations, generation and reference passes.
+A hook on the body of the model sees every forward pass with gradients. It includes partial batches and any gradient
+accumulation or sampler, and excludes evaluations, generation and passes of the reference model.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ from torch import nn
 
 from tunefleet.errors import InputError
 
-# Which argument's first axis is the batch, in the order of preference.
+# Arguments whose first axis is the batch, in order of preference.
 _FIRST = ("input_ids", "inputs_embeds", "pixel_values", "input_features", "input_values")
-# TRL's trainings on pairs: a chosen and a rejected sequence are one row.
+# TRL configs of preference pairs: a chosen and a rejected sequence are one row.
 _PAIRS = frozenset({"DPOConfig", "RewardConfig", "ORPOConfig", "CPOConfig"})
 
 
 class RowCounter:
-    """Counts rows from the moment it is made until `close`; for a loop of your own a context manager.
+    """Counts trained rows from its creation until `close`; in a custom training loop, use it as a context manager.
 
         with RowCounter(model) as rows:
             for step, batch in enumerate(batches, start=1):
@@ -30,7 +30,7 @@ class RowCounter:
                     federation.upload(folder, step=step, num_examples=rows.take())
 
     Args:
-        sequences_per_row: How many sequences a row of the data becomes; 2 where it is a pair.
+        sequences_per_row: Number of sequences per data row; 2 for preference pairs.
     """
 
     def __init__(self, model: nn.Module, *, sequences_per_row: int = 1) -> None:
@@ -47,13 +47,13 @@ class RowCounter:
         self.close()
 
     def close(self) -> None:
-        """Count no more."""
+        """Stop counting."""
         self._hook.remove()
 
     def take(self) -> int:
-        """Return how many rows have passed since the last call."""
+        """Return the number of rows since the last call."""
         seen, self._seen = int(self._seen), 0
-        # A pair whose halves pass one after the other is whole by the end of a step.
+        # The two sequences of a pair may be in separate passes; by the end of a step both have passed.
         return -(-seen // self._per_row)
 
     @torch.compiler.disable
@@ -63,11 +63,10 @@ class RowCounter:
 
 
 def sequences(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> int | torch.Tensor:
-    """Return how many sequences a forward pass is given.
+    """Return the number of sequences in a forward pass.
 
-    In a batch without padding several lie one behind the other in a single line. Where each begins is told by
-    `cu_seq_lens_q`, whose length costs nothing to read, else by the positions that begin anew; the result is then a
-    tensor where that lies, which is not waited for.
+    A padding-free batch has all sequences in one row. They are counted by the length of `cu_seq_lens_q`, else by the
+    positions that restart at 0; the result is then a tensor on the device, which is not synchronized.
     """
     bounds = kwargs.get("cu_seq_lens_q")
     if isinstance(bounds, torch.Tensor):
@@ -78,8 +77,8 @@ def sequences(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> int | torch.T
     first = next(others, None) if first is None else first
     if first is None:
         raise InputError(
-            "The model is called without a tensor, so its rows cannot be counted.",
-            hint="Count them yourself, and upload with FederatedClient.",
+            "The model is called without tensors, so its rows cannot be counted.",
+            hint="Count them in your training loop, and upload with FederatedClient.",
         )
     positions = kwargs.get("position_ids")
     flat = first.shape[0] == 1 and isinstance(positions, torch.Tensor) and kwargs.get("attention_mask") is None
@@ -87,7 +86,8 @@ def sequences(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> int | torch.T
 
 
 def body_of(model: Any) -> nn.Module:
-    """Return the part of a model through which every pass goes, whatever stands around it or takes its head's place."""
+    """Return the body of a model, which every forward pass uses, without wrappers and head."""
+    # Some trainers bypass the outer `forward`, for example with a fused head; the body is always called.
     inner = model
     while (below := _below(inner)) is not None:
         inner = below
@@ -103,5 +103,5 @@ def _below(model: Any) -> Any:
 
 
 def sequences_per_row(args: object) -> int:
-    """Return how many sequences a row becomes in a training with these arguments: 2 in TRL's trainings on pairs."""
+    """Return the number of sequences per row with these arguments: 2 in TRL trainers for preference pairs, else 1."""
     return 2 if any(kind.__name__ in _PAIRS for kind in type(args).__mro__) else 1

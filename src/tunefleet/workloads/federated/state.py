@@ -1,7 +1,7 @@
-"""Where a worker stands with its federation: kept in every checkpoint, and what was taken by the server beside them.
+"""A worker's progress in a federation: saved in every checkpoint, with accepted uploads in a separate file.
 
-Rows are counted from the training's beginning. An update weighs the rows beyond those that the server has taken
-already, so a resumed training, which goes over some of them a second time, counts none of them twice.
+Rows are counted from the start of the run. The weight of an update is the number of rows beyond those that the server
+has already accepted, so a resumed run, which trains on some rows again, counts none of them twice.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ _TAKEN: Final = "taken.json"
 
 @dataclass
 class Progress:
-    """Where a worker stands.
+    """A worker's progress.
 
     Args:
-        version: Of the global adapter: the newest that was copied in; 0 for none.
+        version: The newest version of the global adapter that was copied; 0 for none.
     """
 
     version: int = 0
@@ -35,43 +35,43 @@ class Progress:
 
     @classmethod
     def of(cls, saved: object) -> Progress:
-        """Read what a checkpoint has; what is not there begins at 0."""
+        """Read the progress in a checkpoint; missing fields start at 0."""
         known = {field.name for field in fields(cls)}
         given = saved if isinstance(saved, dict) else {}
         return cls(**{name: int(value) for name, value in given.items() if name in known})
 
-    def know_taken(self, rows: int) -> None:
-        """Hear from the server that it has taken more than a checkpoint or a file on this machine knows of."""
-        # Nothing is written back where nothing changes: another thread counts on meanwhile.
+    def raise_taken(self, rows: int) -> None:
+        """Raise the number of accepted rows to the server's number, which may be ahead of local files."""
+        # Not `max`: it would write back an old value over the one that the upload thread sets meanwhile.
         if rows > self.taken:  # noqa: PLR1730
             self.taken = rows
 
     def plain(self) -> dict[str, int]:
-        """Return it as JSON has it."""
+        """Return the progress as JSON."""
         return asdict(self)
 
 
 @dataclass(frozen=True, slots=True)
 class Intent:
-    """An update that the server may have heard of, or not: what was going to be said, before it was."""
+    """An update that was about to be sent: the server may or may not have received it."""
 
     rows: int
     body: UpdateCreate
 
 
 class TakenFile:
-    """What the server has taken from this worker, written down at once; it outlives a crash that no checkpoint saw."""
+    """A file with the updates that the server accepted, written immediately, so that a crash does not lose them."""
 
     def __init__(self, folder: Path, federation: str, worker: str) -> None:
         self._file = folder / _TAKEN
         self._whose = {"federation": federation, "worker": worker}
 
     def catch_up(self, progress: Progress) -> Intent | None:
-        """Bring what a checkpoint says to what has been taken since.
+        """Update the progress of a checkpoint with uploads accepted since.
 
         Returns:
-            What was being said when the process ended, if anything: it is to be said again, in the same words. What
-            another version of this program was going to say may not be readable; its rows go with the next update.
+            The update that was in transit when the process ended, if any; it must be sent again unchanged. If another
+            version of this program wrote it and it cannot be read, its rows are part of the next update.
         """
         saved = read_json(self._file) or {}
         if {name: saved.get(name) for name in self._whose} != self._whose:
@@ -84,17 +84,17 @@ class TakenFile:
         try:
             found = Intent(int(intent["rows"]), UpdateCreate.model_validate(intent["body"]))
         except (KeyError, TypeError, ValueError) as error:
-            logger.warning("What was being sent before this start cannot be read; the next update has it: %s", error)
+            logger.warning("The update in transit cannot be read; its rows are part of the next update: %s", error)
             return None
         return found if found.rows > progress.taken else None
 
     def note(self, progress: Progress, intent: Intent | None = None) -> None:
-        """Write down what was taken, and what is about to be said, so that it survives a power cut."""
+        """Save the accepted uploads and the update about to be sent, durably."""
         data: dict[str, Any] = {**self._whose, "taken": progress.taken, "taken_step": progress.taken_step}
         if intent is not None:
             data["intent"] = {"rows": intent.rows, "body": intent.body.model_dump(mode="json")}
         write_json(self._file, data, sync=True)
 
     def forget(self) -> None:
-        """Begin anew: another training."""
+        """Delete the file, for a new run."""
         self._file.unlink(missing_ok=True)

@@ -1,4 +1,4 @@
-"""Adapters on their way up: as float32, in half of that, or in 8 bits whose rounding is made up for the next time."""
+"""Upload formats of adapters: float32, 16 bits, or int8 with error feedback."""
 
 from __future__ import annotations
 
@@ -33,17 +33,17 @@ _STORED: Final[Mapping[UploadDtype, str]] = {"fp32": "F32", "fp16": "F16", "bf16
 
 @dataclass(frozen=True, slots=True)
 class Packed:
-    """A file that can be sent."""
+    """A file ready to be sent."""
 
     file: Path
     residual: Residual = field(default_factory=dict, repr=False)
 
 
 class Packer:
-    """Writes the files that are sent.
+    """Writes upload files.
 
-    In 8 bits the rounding of an update that counts is added to the next one, so that over several rounds nothing is
-    lost. It belongs to what the server has, and is kept beside the checkpoints.
+    With int8, the rounding error of a counted update is added to the next one (error feedback), so that nothing is
+    lost over several rounds. It belongs to what the server has, so it is kept outside of the checkpoints.
     """
 
     def __init__(self, dtype: UploadDtype, place: Path, kept: Path) -> None:
@@ -54,7 +54,7 @@ class Packer:
         self._numbers = itertools.count(1)
 
     def resume(self, others: Path) -> None:
-        """Take up the rounding of the last update that was taken."""
+        """Load the rounding error of the last accepted update."""
         if self.dtype != "int8":
             return
         for file in (self._kept, others):
@@ -66,10 +66,10 @@ class Packer:
                 logger.warning("%s cannot be read (%s).", file, error)
                 continue
             return
-        logger.warning("The rounding of the last update is not here any more; the next one does without it.")
+        logger.warning("The rounding error of the last update is lost; the next update does not include it.")
 
     def forget(self) -> None:
-        """Begin anew: another training."""
+        """Delete the saved rounding error, for a new run."""
         self._kept.unlink(missing_ok=True)
 
     def pack(self, values: Mapping[str, torch.Tensor]) -> Packed:
@@ -82,8 +82,8 @@ class Packer:
         wild = next((name for name, array in arrays.items() if not np.isfinite(array).all()), None)
         if wild is not None:
             raise AdapterRefused(
-                f"The tensor {wild} that trains is not finite, so it is not uploaded.",
-                hint="The training has diverged: lower the learning rate.",
+                f"The tensor {wild} of the adapter has NaN or infinite values, so it is not uploaded.",
+                hint="The training run has diverged: lower the learning rate.",
                 tensor=wild,
             )
         file = self._place / f"update-{next(self._numbers)}.safetensors"
@@ -93,13 +93,13 @@ class Packer:
         return Packed(file)
 
     def keep(self, packed: Packed, reply: UpdateTaken) -> None:
-        """Remember the rounding of an update, if that counts or waits to; else all is as if it had not been packed."""
+        """Save the rounding error of an update that is or will be counted; otherwise the state stays unchanged."""
         if self.dtype == "int8" and reply.will_count:
             self._feedback = self._feedback.after(packed.residual, reply.id, reply.replaces)
             _write(self._kept, self._feedback)
 
     def copy_to(self, folder: Path) -> None:
-        """Leave a copy of the rounding in a checkpoint."""
+        """Copy the rounding error into a checkpoint."""
         if self._feedback.residual and folder.is_dir():
             _write(folder / RESIDUAL, self._feedback)
 

@@ -1,9 +1,9 @@
-"""Sends updates beside the training: packed, hashed and sent in a thread, tried again until the server has them.
+"""Sends updates in a background thread: packed, hashed, and retried until the server has accepted them.
 
-One update is on its way at a time, and the newest waits. One that could not be sent before the next came is left out:
-the next has all its rows, but for those whose learning a version replaced meanwhile. Once the server may have heard of
-one, it is asked until it answers, so that no row counts twice and none is lost; but where it fails at the same update
-again and again, the next one goes, and says which rows came before it.
+One update is in transit at a time, and only the newest one waits. An update that could not be sent before the next one
+is dropped: the next one includes its rows, except for rows whose training was replaced by a version. Once the server
+may have received an update, it is retried until there is an answer, so that no row counts twice and none is lost; if
+the server fails on the same update repeatedly, the next one is sent and states which rows came before it.
 """
 
 from __future__ import annotations
@@ -22,20 +22,20 @@ from tunefleet.artifacts import hash_file
 from tunefleet.client.federation.client import FederatedClient
 from tunefleet.errors import GoneError, InputError, TooLargeError, TunefleetError
 from tunefleet.schemas.federated import Losses, UpdateCreate, UpdateTaken
-from tunefleet.workloads.federated.contact import Contact, Ended, Patience
+from tunefleet.workloads.federated.contact import Reachability, RetryPolicy, SessionEnded
 from tunefleet.workloads.federated.delivery import Delivery, NeverArrived
 from tunefleet.workloads.federated.state import Intent, Progress, TakenFile
 from tunefleet.workloads.federated.update_compression import Packer
 
 logger = logging.getLogger("tunefleet.federation")
 
-# After these an update has not been taken; a key that is refused says nothing of what came before it.
+# Errors after which an update was certainly not accepted. Not a refused key: an earlier try may have been accepted.
 _DECIDED: Final = (InputError, GoneError, TooLargeError, NeverArrived)
 
 
 @dataclass(frozen=True, slots=True)
 class Capture:
-    """The adapter as it was at the end of a step."""
+    """A copy of the adapter at the end of a step."""
 
     step: int
     rows: int
@@ -47,7 +47,7 @@ class Capture:
 
 @dataclass(frozen=True, slots=True)
 class Sent:
-    """An update that the server has taken."""
+    """An update that the server accepted."""
 
     step: int
     num_examples: int
@@ -55,7 +55,7 @@ class Sent:
 
 
 class Superseded(Exception):
-    """A newer capture waits, and this one has not counted, or the server fails at it every time."""
+    """A newer capture replaces this one, which was not counted or on which the server fails every time."""
 
 
 class Uploader:
@@ -68,7 +68,7 @@ class Uploader:
         packer: Packer,
         progress: Progress,
         taken: tuple[TakenFile, Intent | None],
-        contact: Contact,
+        reachability: Reachability,
         *,
         refused: Callable[[Exception], None],
         ended: Callable[[], None],
@@ -78,9 +78,9 @@ class Uploader:
         self._packer = packer
         self._progress = progress
         self._taken, self._intent = taken
-        self._patience = Patience(contact, self._pause)
+        self._retries = RetryPolicy(reachability, self._pause)
         self._refused = refused
-        self._over = ended
+        self._on_end = ended
         self._changed = threading.Condition()
         self._next: Capture | None = None
         self._busy = self._intent is not None
@@ -92,13 +92,13 @@ class Uploader:
         self._thread.start()
 
     def submit(self, capture: Capture) -> None:
-        """Send a capture when it can be; one that waits already is left out."""
+        """Queue a capture; replaces one that is already waiting."""
         with self._changed:
             self._next = capture
             self._changed.notify_all()
 
     def drain(self, timeout_s: float) -> bool:
-        """Wait until nothing is on its way; False if the time was over before."""
+        """Wait until nothing is in transit; returns False after the timeout."""
         with self._changed:
             self._changed.wait_for(lambda: self._ended or self._idle, timeout_s)
             return self._idle
@@ -108,7 +108,7 @@ class Uploader:
         return not self._busy and self._next is None
 
     def close(self) -> None:
-        """Give up what is on its way."""
+        """Give up the update in transit and end the thread."""
         with self._changed:
             self._ended = True
             self._changed.notify_all()
@@ -119,10 +119,10 @@ class Uploader:
 
     def _run(self) -> None:
         if self._intent is not None:
-            self._do(self._say_again, self._intent)
+            self._do(self._resend, self._intent)
         while (capture := self._take()) is not None:
             self._do(self._deliver, capture)
-        self._over()
+        self._on_end()
 
     def _do(self, act: Callable[[Any], object], what: Any) -> None:
         self._try(act, what)
@@ -134,12 +134,12 @@ class Uploader:
         try:
             act(what)
         except Superseded:
-            logger.info("An update is left out: a newer one has its rows.")
+            logger.info("An update is dropped: a newer one includes its rows.")
         except NeverArrived:
-            logger.info("An update that was on its way before this start is not taken; the next one has its rows.")
-        except Ended:
-            logger.debug("An update was on its way when the training ended.")
-        except Exception as error:  # the edge of a thread: the training is told, whatever it is
+            logger.info("An update of an earlier launch was not accepted; the next one includes its rows.")
+        except SessionEnded:
+            logger.debug("An update was in transit when training ended.")
+        except Exception as error:  # top level of a thread: every error is reported to the training thread
             if not isinstance(error, TunefleetError):
                 logger.exception("An update could not be sent.")
             self._refused(error)
@@ -155,7 +155,7 @@ class Uploader:
         rows_before = max(self._progress.taken, capture.given_up)
         num_examples = capture.rows - rows_before
         if num_examples <= 0:
-            logger.info("Step %d was uploaded before; its rows have counted already.", capture.step)
+            logger.info("Step %d was uploaded before; its rows are already counted.", capture.step)
             return
         packed = self._packer.pack(capture.values)
         try:
@@ -177,24 +177,24 @@ class Uploader:
             packed.file.unlink(missing_ok=True)
         self._write(lambda: self._packer.keep(packed, reply))
 
-    def _say_again(self, intent: Intent) -> None:
-        """Ask what became of an update that an earlier process was sending."""
-        # What an earlier attempt was about to say, this one says for itself.
+    def _resend(self, intent: Intent) -> None:
+        """Resend an update that an earlier process was sending."""
+        # With the number of this attempt: the server refuses updates of earlier ones.
         body = intent.body.model_copy(update={"attempt": self._client.attempt})
         self._settle(Intent(intent.rows, body), None)
 
     def _settle(self, intent: Intent, file: Path | None) -> UpdateTaken:
-        """Send an update until there is an answer; what may have arrived is written down before, for the next process.
+        """Send an update until there is an answer; it is saved first, in case this process is killed.
 
         Args:
-            file: Its weights; None if an earlier process had them.
+            file: Its weights; None if they were lost with an earlier process.
         """
         if self._ended:
-            raise Ended
+            raise SessionEnded
         noted = partial(self._taken.note, self._progress, intent)
         delivery = self._delivery = Delivery(self._client, intent.body, file, partial(self._write, noted))
         try:
-            reply = self._patience.ask(delivery.attempt)
+            reply = self._retries.call(delivery.attempt)
         except _DECIDED:
             self._write(lambda: self._taken.note(self._progress))
             raise
@@ -202,7 +202,7 @@ class Uploader:
             self._delivery = None
         self._progress.taken, self._progress.taken_step = intent.rows, intent.body.step
         self.sent.append(Sent(intent.body.step, intent.body.num_examples, reply))
-        self._tell(intent.body, reply)
+        self._log_reply(intent.body, reply)
         self._write(lambda: self._taken.note(self._progress))
         return reply
 
@@ -210,21 +210,21 @@ class Uploader:
         try:
             do()
         except OSError as error:
-            # This process knows it; the next one learns it from its checkpoint.
-            logger.warning("What the federation has taken could not be written down: %s", error)
+            # Not fatal: this process has the state in memory, and a later one has it from the checkpoint.
+            logger.warning("The state of the federation could not be saved: %s", error)
 
-    def _tell(self, body: UpdateCreate, reply: UpdateTaken) -> None:
+    def _log_reply(self, body: UpdateCreate, reply: UpdateTaken) -> None:
         where = f"counts in round {reply.round}" if reply.counted else "does not count yet"
         logger.info("The update of step %d with %d rows %s.", body.step, body.num_examples, where)
         if reply.warning is not None and reply.warning not in self._warned:
             self._warned.add(reply.warning)
-            logger.warning("The federation says of the update of step %d: %s", body.step, reply.warning)
+            logger.warning("Warning of the server about the update of step %d: %s", body.step, reply.warning)
 
     def _pause(self, seconds: float) -> None:
         with self._changed:
             self._changed.wait_for(lambda: self._ended or self._superseded, seconds)
             if self._ended:
-                raise Ended
+                raise SessionEnded
             if self._superseded:
                 raise Superseded
 
@@ -233,8 +233,8 @@ class Uploader:
         return self._next is not None and self._delivery is not None and self._delivery.may_be_left
 
 
-def spool(folder: Path) -> Path:
-    """Return the folder where files wait to be sent, empty."""
+def outgoing_folder(folder: Path) -> Path:
+    """Return the folder for files waiting to be sent, emptied."""
     place = folder / "outgoing"
     place.mkdir(parents=True, exist_ok=True)
     for left in place.iterdir():

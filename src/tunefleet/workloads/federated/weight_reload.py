@@ -1,7 +1,7 @@
-"""Hot reload: the values of an aggregate go into the adapter that trains, between two optimizer steps.
+"""Hot reload: copies an aggregated adapter into the adapter being trained, between two optimizer steps.
 
-Loading it as an adapter of its own, as one is tempted to, gives the model parameters that the optimizer has never heard
-of: the loss is printed as before, and nothing is learnt any more. Here values are copied in place.
+Loading it as a new adapter would give the model parameters that the optimizer does not hold: the loss would still be
+printed, but nothing would be trained. Here values are copied in place.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Any
 import torch
 
 from tunefleet.errors import InputError
-from tunefleet.workloads.federated.compatibility import read_fitting
+from tunefleet.workloads.federated.compatibility import read_converted
 from tunefleet.workloads.federated.live_adapter import LiveAdapter
 from tunefleet.workloads.federated.optimizer_moments import MomentPolicy, check_held
 
@@ -26,7 +26,7 @@ _FORM = re.compile(r"replace|mix\((\d*\.?\d+)\)")
 
 @dataclass(frozen=True, slots=True)
 class Reloaded:
-    """What a hot reload did."""
+    """The size and duration of a hot reload."""
 
     tensors: int
     size_bytes: int
@@ -34,7 +34,7 @@ class Reloaded:
 
 
 def parse_share(text: str) -> float:
-    """Return how much of the aggregate `replace` or `mix(A)` takes: 1, or A."""
+    """Return the weight of the aggregated adapter: 1 for `replace`, A for `mix(A)`."""
     form = _FORM.fullmatch(text.replace(" ", ""))
     share = float(form[1]) if form is not None and form[1] is not None else 1.0
     if form is None or not 0 < share <= 1:
@@ -52,18 +52,17 @@ def hot_reload(
     optimizer_state: str = "keep",
     keep_as: str | None = None,
 ) -> Reloaded:
-    """Copy an aggregate into the adapter that trains; for a loop of your own, between two optimizer steps.
+    """Copy an aggregated adapter into the adapter being trained; for custom loops, between two optimizer steps.
 
-    Its parameters stay the same objects, so the optimizer goes on with them, and so does DDP. Each keeps its type: a
-    float32 parameter stays one whatever the file holds. With several ranks, every one of them calls it at the same
-    step.
+    The parameters stay the same objects, so the optimizer and DDP keep working. Each keeps its dtype, whatever the file
+    holds. With several ranks, every rank must call it at the same step.
 
     Args:
-        reload: `replace` takes the aggregate as it is, `mix(0.5)` the mean of it and the values that are there.
+        reload: `replace` uses the aggregated values, `mix(0.5)` the mean of them and the current values.
     """
     share, policy = parse_share(reload), MomentPolicy.parse(optimizer_state)
     live = LiveAdapter(model, adapter)
-    values = source if isinstance(source, Mapping) else read_fitting(live, source)
+    values = source if isinstance(source, Mapping) else read_converted(live, source)
     live.check(values, None)
     if optimizer is not None:
         check_held(optimizer, live.trained, live.name)
@@ -72,43 +71,43 @@ def hot_reload(
     if optimizer is not None:
         policy.apply(optimizer, live.trained)
     if keep_as is not None:
-        keep_beside(live, values, keep_as)
+        keep_frozen_copy(live, values, keep_as)
     size_bytes = sum(tensor.nbytes for tensor in live.tensors.values())
     return Reloaded(len(live.tensors), size_bytes, time.perf_counter() - began)
 
 
 @torch.no_grad()
 def blend(live: LiveAdapter, values: Mapping[str, torch.Tensor], share: float = 1.0) -> None:
-    """Copy values into an adapter, in place; they were checked to fit."""
+    """Copy checked values into an adapter, in place."""
     for name, tensor in live.tensors.items():
         value = values[name]
         if share < 1 and tensor.is_floating_point():
-            # In float32, so that a small share is not rounded away.
+            # In float32, so that small weights are not rounded away.
             value = torch.lerp(tensor.float(), value.to(tensor.device, torch.float32), share)
         tensor.copy_(value)
 
 
-def keep_beside(live: LiveAdapter, values: Mapping[str, torch.Tensor], name: str) -> None:
-    """Keep values as a second adapter, which is not active, not trained and not uploaded.
+def keep_frozen_copy(live: LiveAdapter, values: Mapping[str, torch.Tensor], name: str) -> None:
+    """Keep values as a second, frozen adapter, which is not active, not trained and not uploaded.
 
     Args:
-        name: Of the second adapter; made when it is needed first.
+        name: Name of the second adapter; created at the first call.
     """
     if name == live.name:
         raise InputError(
-            f"keep_as is {name!r}, which is the adapter that trains.", hint="Give the frozen copy a name of its own."
+            f"keep_as is {name!r}, which is the adapter being trained.", hint="Choose another name for the frozen copy."
         )
     model = live.model
     if name not in model.peft_config:
         _add(model, live, name)
-    beside = LiveAdapter(model, name)
-    blend(beside, values)
-    for tensor in beside.tensors.values():
+    frozen = LiveAdapter(model, name)
+    blend(frozen, values)
+    for tensor in frozen.tensors.values():
         tensor.requires_grad_(requires_grad=False)
 
 
 def _add(model: Any, live: LiveAdapter, name: str) -> None:
-    """Give the model a second adapter, and let everything else be as it was: what trains, and the random state."""
+    """Add a second adapter to the model without changing trainable parameters or the random state."""
     trained = {id(parameter) for parameter in model.parameters() if parameter.requires_grad}
     config = copy.deepcopy(live.config)
     config.inference_mode = True

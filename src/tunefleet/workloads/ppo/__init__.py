@@ -1,4 +1,4 @@
-"""The program of `ppo` tasks: runs in the environment `ppo`, on the trainer of the last TRL that has one."""
+"""`ppo` tasks: run in the environment `ppo`, with the last TRL version that has a PPO trainer."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from tunefleet.errors import MachineError
 
 
 def main(folder: Path) -> None:
-    """Train the job of a folder.
+    """Run the PPO task of a job folder.
 
     Raises:
-        MachineError: If the TRL here has no PPO.
+        MachineError: If the installed TRL has no PPO trainer.
         InputError: If data, models or options cannot be used.
     """
-    # That it may change is known: its version is pinned.
+    # The warning says that the API may change; the environment pins the version.
     warnings.filterwarnings("ignore", message="You are importing from 'trl.experimental'")
     try:
         import trl.experimental.ppo  # noqa: F401

@@ -1,4 +1,4 @@
-"""The arithmetic of PPO on a batch of answers: rewards token by token, advantages, and the clipped loss."""
+"""The math of PPO on a batch of answers: rewards per token, advantages (GAE), and the clipped loss."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ import torch
 
 
 @dataclass(frozen=True, slots=True)
-class Judged:
-    """What is known of a batch before it is trained on; row × column of the answer, but for `scores`."""
+class RolloutValues:
+    """Values of a batch from before its optimizer steps; shape rows × answer tokens, `scores` has one per row."""
 
     logprobs: torch.Tensor
     kl: torch.Tensor
@@ -20,19 +20,21 @@ class Judged:
     scores: torch.Tensor
 
 
-def judged(
+def rollout_values(
     args: Any,
     answered: torch.Tensor,
     logprobs: torch.Tensor,
     reference: torch.Tensor,
     values: torch.Tensor,
     scores: torch.Tensor,
-) -> Judged:
-    """Work out rewards and advantages."""
+) -> RolloutValues:
+    """Compute rewards and advantages."""
     counted = answered.float()
+    # k1 is unbiased but noisy and may be negative; k3 (Schulman 2020) is unbiased and never negative.
     difference = (logprobs - reference) * counted
     kl = difference if args.kl_estimator == "k1" else (torch.exp(-difference) - 1 + difference) * counted
     rewards = -args.kl_coef * kl
+    # The reward model scores the whole answer, so its score goes to the last token.
     last = answered.sum(1) - 1
     rows = torch.arange(rewards.shape[0], device=rewards.device)
     rewards[rows, last] += scores
@@ -45,10 +47,10 @@ def judged(
         running = (delta + args.gamma * args.lam * running) * counted[:, column]
         advantages[:, column] = running
     returns = (advantages + values) * counted
-    return Judged(logprobs, kl, values, _whitened(advantages, counted), returns, scores)
+    return RolloutValues(logprobs, kl, values, _whiten(advantages, counted), returns, scores)
 
 
-def _whitened(advantages: torch.Tensor, counted: torch.Tensor) -> torch.Tensor:
+def _whiten(advantages: torch.Tensor, counted: torch.Tensor) -> torch.Tensor:
     total = counted.sum()
     if total < 2:  # a single token has no variance
         return advantages
@@ -58,9 +60,9 @@ def _whitened(advantages: torch.Tensor, counted: torch.Tensor) -> torch.Tensor:
 
 
 def loss(
-    args: Any, known: Judged, rows: Any, answered: torch.Tensor, logprobs: torch.Tensor, values: torch.Tensor
+    args: Any, known: RolloutValues, rows: Any, answered: torch.Tensor, logprobs: torch.Tensor, values: torch.Tensor
 ) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
-    """Return the sum of the loss over the tokens of some rows, and sums for the journal."""
+    """Return the loss summed over the tokens of some rows, and sums of the logged metrics."""
     counted = answered.float()
     drift = (logprobs - known.logprobs[rows]) * counted
     ratio = torch.exp(drift)

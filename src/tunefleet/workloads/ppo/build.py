@@ -1,4 +1,4 @@
-"""Put the trainer of a PPO launch together: models, arguments, callbacks."""
+"""Builds the trainer of a PPO launch: models, arguments, callbacks."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tunefleet.errors import InputError, ModelError
 from tunefleet.spec import LoraSpec, PpoSpec
 from tunefleet.workloads.common.base_model import Source, unloadable
 from tunefleet.workloads.ppo.prompts import Prompts
-from tunefleet.workloads.ppo.reward_model import Judge
+from tunefleet.workloads.ppo.reward_model import RewardModel
 from tunefleet.workloads.ppo.setup import Plan, answer_tokens, temperature
 from tunefleet.workloads.ppo.trainer import Trainer
 from tunefleet.workloads.training.arguments import common_arguments
@@ -25,18 +25,18 @@ from tunefleet.workloads.training.model import assembly, hardware
 from tunefleet.workloads.training.model import lora as adapter
 from tunefleet.workloads.training.model.hardware import Kernels
 from tunefleet.workloads.training.model.lora import ALL_LINEAR
-from tunefleet.workloads.training.setup import setting_of, settle
+from tunefleet.workloads.training.setup import arguments_context, enable_async_checkpoints
 
 
 def check(launch: Launch[PpoSpec]) -> None:
-    """Refuse what this trainer cannot do.
+    """Check that the spec needs nothing this trainer does not support.
 
     Raises:
-        InputError: If the spec asks for it.
+        InputError: If it does.
     """
     if launch.parallelism != "ddp":
         raise InputError(
-            f"PPO cannot train with {launch.parallelism}: each process needs the whole model.",
+            f"PPO cannot train with {launch.parallelism}: each process needs the full model.",
             hint="Leave `training.deepspeed` and `training.parallelism` out, or train an adapter with `lora`.",
         )
 
@@ -46,18 +46,18 @@ def build_trainer(
     base: assembly.Base,
     tokenizer: PreTrainedTokenizerBase,
     prompts: Prompts,
-    judge: Judge,
+    reward_model: RewardModel,
     plan: Plan,
     around: tuple[hardware.Hardware, hardware.Kernels],
 ) -> Trainer:
-    """Load the models and make the trainer of a launch."""
+    """Load the models and build the trainer of a launch."""
     spec = launch.spec
     set_seed(spec.training.seed)
     args = arguments(launch, plan, *around)
     policy = _policy(spec, base, around[1], args)
     trainer = Trainer(
         plan,
-        judge,
+        reward_model,
         prompts.train,
         prompts.held_out,
         args=args,
@@ -65,20 +65,20 @@ def build_trainer(
         ref_model=None,
         value_model=value_model(base.source, around[1], spec.adapter),
         processing_class=tokenizer,
-        # TRL's loader is not used: each step takes its prompts by their places, which a resume finds again.
+        # TRL's data loader is not used: the plan maps each step to its prompts, which makes resuming exact.
         train_dataset=datasets.Dataset.from_dict({"input_ids": [each.ids for each in prompts.train]}),
         callbacks=common_callbacks(launch),
     )
-    settle(launch, trainer)
+    enable_async_checkpoints(launch, trainer)
     return trainer
 
 
 def _policy(spec: PpoSpec, base: assembly.Base, kernels: hardware.Kernels, args: PPOConfig) -> Any:
-    """Load the policy; beside its adapter lies the one that it goes on from, to which it is held."""
+    """Load the policy; a loaded adapter is added a second time, frozen, as the reference model."""
     policy, lora = assembly.load_base(spec, base, kernels)
     before = adapter.kept(policy)
     if lora is not None:
-        # Put on here: TRL would round it to bfloat16.
+        # Added here and not by TRL, which would cast it to bfloat16.
         policy = get_peft_model(policy, lora)
     if base.adapter_folder is not None:
         policy.load_adapter(base.adapter_folder, adapter.REFERENCE, is_trainable=False)
@@ -93,7 +93,7 @@ def arguments(launch: Launch[PpoSpec], plan: Plan, machine: hardware.Hardware, k
         MachineError: If a tracker or optimizer needs a package that is not installed.
     """
     training = launch.spec.training
-    common = common_arguments(launch.spec, setting_of(launch, machine, kernels))
+    common = common_arguments(launch.spec, arguments_context(launch, machine, kernels))
     best = {"metric_for_best_model": "eval_reward", "greater_is_better": True}
     evaluates = training.eval_strategy != "no"
     return PPOConfig(
@@ -101,7 +101,7 @@ def arguments(launch: Launch[PpoSpec], plan: Plan, machine: hardware.Hardware, k
             **common,
             **(best if evaluates else {}),
             "max_steps": plan.steps,
-            # A step is one batch; how it is divided over forward passes is the loop's business.
+            # A step is one batch; the training loop splits it into forward passes itself.
             "per_device_train_batch_size": plan.rows,
             "gradient_accumulation_steps": 1,
             "torch_empty_cache_steps": 1 if training.optimize_cuda_cache else None,
@@ -117,15 +117,15 @@ def arguments(launch: Launch[PpoSpec], plan: Plan, machine: hardware.Hardware, k
 
 
 def value_model(source: Source, kernels: Kernels, lora: LoraSpec | None) -> PreTrainedModel:
-    """Load the value model; its head starts with zeros, so that it expects nothing before it has learnt.
+    """Load the value model.
 
     Raises:
-        ModelError: If the architecture has no such head.
+        ModelError: If the architecture has no value head.
     """
     dtype = kernels.compute if lora is not None else "float32"
     asked: dict[str, Any] = {"revision": source.revision, "trust_remote_code": source.trust_remote_code}
-    said = logging.get_verbosity()
-    logging.set_verbosity_error()  # that the head is new is the point of it
+    verbosity = logging.get_verbosity()
+    logging.set_verbosity_error()  # it would warn that the head is newly initialized, which is intended
     try:
         model: PreTrainedModel = AutoModelForSequenceClassification.from_pretrained(
             source.path, num_labels=1, dtype=getattr(torch, dtype), attn_implementation=kernels.attention, **asked
@@ -133,10 +133,11 @@ def value_model(source: Source, kernels: Kernels, lora: LoraSpec | None) -> PreT
     except (OSError, ValueError, KeyError, ImportError) as error:
         raise unloadable("value model", source, error) from error
     finally:
-        logging.set_verbosity(said)
+        logging.set_verbosity(verbosity)
     head = getattr(model, "score", None)
     if head is None:
-        raise ModelError(f"The architecture of {source.identifier} has no head for values, which PPO needs.")
+        raise ModelError(f"The architecture of {source.identifier} has no value head, which PPO needs.")
+    # Random initial values would add noise to the first advantages; zeros predict nothing.
     torch.nn.init.zeros_(head.weight)
     if lora is None:
         return model

@@ -1,4 +1,4 @@
-"""`responses.json` of a PPO training: what a run did, and what became of rewards and divergence."""
+"""`responses.json` of a PPO run: settings, data, rewards and KL divergence."""
 
 from __future__ import annotations
 
@@ -10,25 +10,25 @@ from tunefleet.spec import PpoSpec
 from tunefleet.workloads.ppo.prompts import Prompts
 from tunefleet.workloads.ppo.setup import Plan
 from tunefleet.workloads.ppo.trainer import Trainer
-from tunefleet.workloads.training.report import Ended, contracted, throughput, used
+from tunefleet.workloads.training.report import FinishedRun, contract_keys, effective_settings, throughput
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome(Ended):
-    """A PPO training that has come to its end."""
+class Outcome(FinishedRun):
+    """A finished PPO run."""
 
     prompts: Prompts
     plan: Plan
 
 
 def build(job: Job, spec: PpoSpec, outcome: Outcome) -> dict[str, Any]:
-    """Put the result together; the first keys are those of the orchestrator's contract."""
+    """Build the result; the first keys are those of the orchestrator's contract."""
     trainer, plan, wanted = outcome.trainer, outcome.plan, spec.reward_model
     assert isinstance(trainer, Trainer)
-    good, bad = trainer.judge.labels
-    labels = trainer.judge.model.config.id2label
+    good, bad = trainer.scoring_model.labels
+    labels = trainer.scoring_model.model.config.id2label
     return {
-        **contracted(job, spec, outcome, len(outcome.prompts.train)),
+        **contract_keys(job, spec, outcome, len(outcome.prompts.train)),
         "rewards": _series(trainer, "reward"),
         "kl": _series(trainer, "kl"),
         "held_out_rewards": _series(trainer, "eval_reward") if outcome.prompts.held_out else None,
@@ -51,7 +51,7 @@ def build(job: Job, spec: PpoSpec, outcome: Outcome) -> dict[str, Any]:
             "notes": list(outcome.prompts.notes),
         },
         "used": {
-            **used(spec, outcome),
+            **effective_settings(spec, outcome),
             "prompts_a_step": plan.rows * plan.world,
             "optimizer_steps_a_step": trainer.args.num_ppo_epochs * trainer.args.num_mini_batches,
             "max_new_tokens": plan.generation["max_new_tokens"],
@@ -62,7 +62,7 @@ def build(job: Job, spec: PpoSpec, outcome: Outcome) -> dict[str, Any]:
 
 
 def _series(trainer: Trainer, name: str) -> dict[str, float | None]:
-    """Return ends and best of what was logged."""
+    """Return the first, last and greatest logged value."""
     logged = [entry[name] for entry in trainer.state.log_history if name in entry]
     return {
         "first": logged[0] if logged else None,

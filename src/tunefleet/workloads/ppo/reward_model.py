@@ -1,4 +1,4 @@
-"""The reward of an answer: what a sequence classifier says of prompt and answer together. There is no other reward."""
+"""Reward models: sequence classifiers that score a prompt and its answer together."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ _ADAPTER: Final = "adapter_config.json"
 _BAD: Final = ("negative", "neg", "bad", "rejected", "unhelpful")
 
 
-class Judge:
-    """A reward model on a device."""
+class RewardModel:
+    """A reward model loaded on a device."""
 
     def __init__(
         self, wanted: RewardModelSpec, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, device: torch.device
@@ -40,18 +40,18 @@ class Judge:
 
     @torch.no_grad()
     def scores(self, texts: Sequence[str], batch: int) -> torch.Tensor:
-        """Return a reward for each text; of one that is too long the end counts.
+        """Return a reward for each text; texts that are too long are truncated on the left.
 
         Raises:
-            InputError: If a reward is no finite number.
+            InputError: If a reward is NaN or infinite.
         """
         found = [self._batch(texts[start : start + batch]) for start in range(0, len(texts), batch)]
         rewards = torch.cat(found) * self._wanted.scale
         for text, reward in zip(texts, rewards.tolist(), strict=True):
             if not math.isfinite(reward):
                 raise InputError(
-                    f"The reward model {self._wanted.name} gave {reward} for {ending(text)}.",
-                    hint="Its weights are broken, or leave the range of their type: take another reward model.",
+                    f"The reward model {self._wanted.name} returned {reward} for {ending(text)}.",
+                    hint="Its weights are broken or overflow their dtype: use another reward model.",
                 )
         return rewards
 
@@ -60,6 +60,7 @@ class Judge:
             list(texts), truncation=True, max_length=self._longest, padding=True, return_tensors="pt"
         )
         given = {name: encoded[name].to(self._device) for name in ("input_ids", "attention_mask")}
+        # An empty batch has no last token to read a score at.
         if not given["input_ids"].shape[1]:
             return torch.zeros(len(texts), device=self._device)
         logits = self.model(**given).logits.float()
@@ -67,7 +68,9 @@ class Judge:
         return logits[:, good] if bad is None else logits[:, good] - logits[:, bad]
 
 
-def open_judge(wanted: RewardModelSpec, inputs: Mapping[str, str], workspace: Path, device: torch.device) -> Judge:
+def load_reward_model(
+    wanted: RewardModelSpec, inputs: Mapping[str, str], workspace: Path, device: torch.device
+) -> RewardModel:
     """Load the reward model of a spec."""
     local = inputs.get("reward_model.identifier")
     folder = None if local is None else unpacked_path(Path(local), workspace)
@@ -81,13 +84,13 @@ def open_judge(wanted: RewardModelSpec, inputs: Mapping[str, str], workspace: Pa
     tokenizer = base_model.load_tokenizer(source)
     tokenizer.truncation_side = "left"
     if model.config.get_text_config().pad_token_id is None:
-        # Decoders are read at their last token, which padding must not be taken for.
+        # A decoder is scored at its last token that is not padding, so it must know the padding token.
         model.config.pad_token_id = model.config.get_text_config().pad_token_id = tokenizer.pad_token_id
-    return Judge(wanted, model, tokenizer, device)
+    return RewardModel(wanted, model, tokenizer, device)
 
 
 def labels_of(wanted: RewardModelSpec, labels: Mapping[int, str]) -> tuple[int, int | None]:
-    """Return the output that is the reward, and the one that is taken off it."""
+    """Return the index of the output that is the reward, and of the one subtracted from it, if any."""
     good = _index(wanted.positive_label, labels, _GOOD, "positive_label")
     if wanted.type == "sentiment":
         bad = _index(wanted.negative_label, labels, _BAD, "negative_label")
@@ -107,7 +110,7 @@ def _index(given: str | None, labels: Mapping[int, str], usual: Sequence[str], k
         found = [index for index, name in labels.items() if name.lower() == given.lower()]
         if not found:
             raise ModelError(
-                f"`reward_model.{key}` names {given!r}, which the reward model does not have.",
+                f"`reward_model.{key}` is {given!r}, which is not a label of the reward model.",
                 hint=f"Its labels: {', '.join(labels.values())}.",
             )
         return found[0]
@@ -117,9 +120,9 @@ def _index(given: str | None, labels: Mapping[int, str], usual: Sequence[str], k
 
 def _unclear(wanted: RewardModelSpec, labels: Mapping[int, str], key: str) -> ModelError:
     return ModelError(
-        f"The labels of the reward model {wanted.name} ({', '.join(labels.values())}) do not say which of them "
-        f"is the {key.partition('_')[0]} one.",
-        hint=f"Name it in `reward_model.{key}`.",
+        f"The {key.partition('_')[0]} label of the reward model {wanted.name} is ambiguous "
+        f"(labels: {', '.join(labels.values())}).",
+        hint=f"Set `reward_model.{key}`.",
     )
 
 
@@ -133,15 +136,15 @@ def _load(source: base_model.Source) -> PreTrainedModel:
         raise base_model.unloadable("weights", source, error) from error
     except (OSError, ValueError, KeyError, ImportError, RuntimeError, SafetensorError) as error:
         raise _unusable(source, str(error).strip().splitlines()[0]) from error
-    # Transformers makes up what is missing: rewards by a head of random numbers would mean nothing.
-    made_up = sorted(report["missing_keys"])
-    if made_up:
-        raise _unusable(source, f"its weights lack {', '.join(made_up[:3])}")
+    # Transformers initializes missing weights randomly: rewards of a random head would be meaningless.
+    missing = sorted(report["missing_keys"])
+    if missing:
+        raise _unusable(source, f"its weights lack {', '.join(missing[:3])}")
     return model
 
 
 def _load_adapter(source: base_model.Source) -> PreTrainedModel:
-    """Load what a `reward` task with a `lora` block leaves: an adapter with its head, put on its base for good."""
+    """Load the adapter and head of a `reward` task with a `lora` block, merged into the base model."""
     containment.check_model(Path(source.path))
     try:
         adapted = AutoPeftModelForSequenceClassification.from_pretrained(
@@ -157,6 +160,6 @@ def _load_adapter(source: base_model.Source) -> PreTrainedModel:
 
 def _unusable(source: base_model.Source, why: str) -> ModelError:
     return ModelError(
-        f"The reward model {source.identifier} is no sequence classifier that can be used: {why}.",
-        hint="Train one with a `reward` task, or name a model with a classification head.",
+        f"The reward model {source.identifier} is not a usable sequence classifier: {why}.",
+        hint="Train one with a `reward` task, or choose a model with a classification head.",
     )

@@ -1,6 +1,6 @@
-"""A PPO training from beginning to end: prompts → models → answers, rewards, steps → delivery.
+"""A PPO run from start to end: prompts → models → answers, rewards, steps → delivery.
 
-May be killed at any moment and started again on the same folder: then it goes on from the newest valid checkpoint.
+It may be killed at any moment and started again on the same folder: it then resumes from the newest valid checkpoint.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from tunefleet.workloads.distributed import ranks
 from tunefleet.workloads.ppo.build import build_trainer, check
 from tunefleet.workloads.ppo.prompts import open_prompts
 from tunefleet.workloads.ppo.result import Outcome, build
-from tunefleet.workloads.ppo.reward_model import open_judge
+from tunefleet.workloads.ppo.reward_model import load_reward_model
 from tunefleet.workloads.ppo.setup import answer_tokens, plan
 from tunefleet.workloads.training import setup
 from tunefleet.workloads.training.disk_check import require_disk
@@ -29,11 +29,11 @@ from tunefleet.workloads.training.rows.dataset import report_notes
 
 
 def run(folder: Path) -> None:
-    """Run the training of a job folder.
+    """Run the PPO task of a job folder.
 
     Raises:
         InputError: If data, models or options cannot be used.
-        MachineError: If this machine lacks what the spec asks for.
+        MachineError: If this machine lacks something the spec requires.
     """
     launch = setup.open_training(folder, PpoSpec)
     _train(launch)
@@ -42,37 +42,45 @@ def run(folder: Path) -> None:
 def _train(launch: Launch[PpoSpec]) -> None:
     spec, clock, session = launch.spec, launch.clock, launch.session
     check(launch)
-    # Policy and value model see each row; the reference is a third copy, or the policy without its adapter.
+    # Policy and value model process each row; the reference is a third copy, or the policy without its adapter.
     load = Load(sequences=2, reference=spec.adapter is None, value_model=True)
-    around = setup.look_around(launch, load=load)
+    hardware_setup = setup.detect_hardware(launch, load=load)
     with clock.part("model"), ranks.leader_first(launch.folder, launch.job.launch, "model"):
         base = assembly.locate_base(spec, launch.job.inputs, launch.workspace)
         tokenizer = base_model.load_tokenizer(base.source)
         tokenizer.padding_side = spec.training.padding_side
-        judge = open_judge(spec.reward_model, launch.job.inputs, launch.workspace, torch.device(around.machine.device))
+        reward_model = load_reward_model(
+            spec.reward_model, launch.job.inputs, launch.workspace, torch.device(hardware_setup.machine.device)
+        )
     with clock.part("data"), ranks.leader_first(launch.folder, launch.job.launch, "data"):
         longest = _longest_prompt(spec, base_model.context_length(base.source))
         encoder = Encoder(tokenizer, vocabulary=base_model.embedding_rows(base.source))
         prompts = open_prompts(spec, launch.job.inputs, launch.workspace, encoder, longest)
-    _tell(launch, prompts.cut, longest)
+    _report_truncated(launch, prompts.cut, longest)
     report_notes(launch.journal, prompts.notes, prompts.duplicates)
-    around.memory.tell(base.source, around.kernels, longest + answer_tokens(spec), launch.journal)
+    hardware_setup.memory.report_estimate(
+        base.source, hardware_setup.kernels, longest + answer_tokens(spec), launch.journal
+    )
     end = launch.overrides.get("max_steps")
     rank, count = world.rank(), world.size()
     planned = plan(spec, len(prompts.train), rank=rank, world=count, max_steps=end)
     with clock.part("model"):
-        trainer = build_trainer(launch, base, tokenizer, prompts, judge, planned, (around.machine, around.kernels))
+        trainer = build_trainer(
+            launch, base, tokenizer, prompts, reward_model, planned, (hardware_setup.machine, hardware_setup.kernels)
+        )
     if session.leads:
         require_disk(launch.folder, trainer, adapter=spec.adapter is not None, make_room=lambda: False)
     setup.train(launch, trainer)
     if trainer.kl_stop is not None:
-        text = f"The divergence of {trainer.kl_stop:.3g} nats is above {planned.kl_limit:.3g}: the training ends."
+        text = f"Stopped early: the KL divergence of {trainer.kl_stop:.3g} nats is above {planned.kl_limit:.3g}."
         launch.journal.event("training.kl_stopped", text, "warning", {"kl": trainer.kl_stop, "limit": planned.kl_limit})
     with clock.part("saving"):
         delivered = setup.deliver(launch, trainer, tokenizer)
     resume = str(session.resume.path) if session.resume else None
-    outcome = Outcome(trainer, around.machine, around.kernels, resume, delivered, clock.seconds(), prompts, planned)
-    setup.report(launch, around.memory, build(launch.job, spec, outcome))
+    outcome = Outcome(
+        trainer, hardware_setup.machine, hardware_setup.kernels, resume, delivered, clock.seconds(), prompts, planned
+    )
+    setup.write_result(launch, hardware_setup.memory, build(launch.job, spec, outcome))
 
 
 def _longest_prompt(spec: PpoSpec, context: int | None) -> int:
@@ -81,14 +89,13 @@ def _longest_prompt(spec: PpoSpec, context: int | None) -> int:
         return wanted
     if answer >= context:
         raise InputError(
-            f"An answer of {answer} tokens leaves no room for a prompt: the model knows {context}.",
+            f"An answer of {answer} tokens leaves no space for a prompt: the context length is {context} tokens.",
             hint="Lower generation.max_new_tokens.",
         )
     return min(wanted, context - answer)
 
 
-def _tell(launch: Launch[PpoSpec], cut: int, longest: int) -> None:
+def _report_truncated(launch: Launch[PpoSpec], cut: int, longest: int) -> None:
     if cut:
-        launch.journal.event(
-            "data.truncated", f"{cut} prompts are longer than {longest} tokens and lose their beginning.", "warning"
-        )
+        text = f"{cut} prompts are truncated on the left to {longest} tokens."
+        launch.journal.event("data.truncated", text, "warning")

@@ -1,4 +1,4 @@
-"""What a spec means for the loop: how many steps, which prompts in each, how answers are drawn."""
+"""Derives the PPO training loop from a spec: number of steps, prompts of each step, sampling parameters."""
 
 from __future__ import annotations
 
@@ -10,13 +10,15 @@ import numpy as np
 
 from tunefleet.spec import PpoSpec
 
+# Default answer length.
 _TOKENS = 64
+# Early stopping tolerates fluctuations of a batch above `target_kl`.
 _KL_TIMES = 1.5
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """The loop of a training."""
+    """The training loop of a run."""
 
     steps: int
     rows: int
@@ -32,25 +34,26 @@ class Plan:
 
     @property
     def epochs(self) -> float:
-        """Passes over the prompts."""
+        """Number of passes over the prompts."""
         return self.epoch_after(self.steps)
 
     def epoch_after(self, step: int) -> float:
-        """Return how many passes over the prompts so many steps are."""
+        """Return the number of passes over the prompts after a number of steps."""
         return step * self.rows * self.world / self.prompts
 
     def rows_of(self, step: int) -> list[int]:
-        """Return the prompts of a step on this device: each pass in an order of its own, the same in every launch."""
+        """Return the prompt indices of a step on this rank; each pass is shuffled, the same way in every launch."""
         begin = (step * self.world + self.rank) * self.rows
         return [self._at(place) for place in range(begin, begin + self.rows)]
 
     def _at(self, place: int) -> int:
+        # Seeded by epoch instead of drawn from a running generator: any step can be computed after a resume.
         epoch, offset = divmod(place, self.prompts)
         return int(np.random.default_rng([self.seed, epoch]).permutation(self.prompts)[offset])
 
 
 def plan(spec: PpoSpec, prompts: int, *, rank: int, world: int, max_steps: int | None = None) -> Plan:
-    """Work out the loop."""
+    """Compute the training loop of a spec."""
     training = spec.training
     batch = training.rows * world
     if max_steps or training.max_steps:
@@ -67,34 +70,34 @@ def plan(spec: PpoSpec, prompts: int, *, rank: int, world: int, max_steps: int |
         rank=rank,
         world=world,
         seed=training.seed,
-        generation=drawing(spec),
+        generation=generation_options(spec),
         stops=spec.generation.stop,
         kl_limit=training.target_kl * _KL_TIMES if training.early_stopping and training.target_kl else None,
     )
 
 
 def answer_tokens(spec: PpoSpec) -> int:
-    """Return the longest answer, in tokens."""
+    """Return the maximum answer length in tokens."""
     given = "max_seq_length" in spec.training.model_fields_set
     return spec.generation.max_new_tokens or (spec.training.max_seq_length if given else _TOKENS)
 
 
 def temperature(spec: PpoSpec) -> float:
-    """Return how freely answers are drawn, wherever it was written."""
+    """Return the sampling temperature, from `generation` or `training`."""
     return spec.generation.temperature or spec.training.temperature
 
 
-def drawing(spec: PpoSpec) -> dict[str, Any]:
-    """Return what Transformers is told of the drawing."""
+def generation_options(spec: PpoSpec) -> dict[str, Any]:
+    """Return the options of Transformers' `GenerationConfig`."""
     wanted = spec.generation
-    told: dict[str, Any] = {"max_new_tokens": answer_tokens(spec), "do_sample": wanted.do_sample}
+    options: dict[str, Any] = {"max_new_tokens": answer_tokens(spec), "do_sample": wanted.do_sample}
     if wanted.stop:
-        told["stop_strings"] = list(wanted.stop)
+        options["stop_strings"] = list(wanted.stop)
     if not wanted.do_sample:
-        return told
-    # PPO learns about the model's own distribution: nothing is cut off it unless the spec says so.
+        return options
+    # PPO optimizes the model's full distribution: it is not truncated unless the spec says so.
     return {
-        **told,
+        **options,
         "temperature": temperature(spec),
         "top_p": wanted.top_p or 1.0,
         "top_k": wanted.top_k if (wanted.top_k or 0) > 0 else 0,

@@ -1,9 +1,9 @@
-"""TRL's PPO trainer with a loop of ours: it can be steered, saved and resumed exactly, which TRL's own cannot.
+"""TRL's PPO trainer with its own training loop, which supports commands, checkpoints and exact resume.
 
-TRL sets up models, optimizer, accelerator and checkpoints. Beside the loop this differs from it: what is padding is
-known by length, not by token, so that a tokenizer whose padding is its end loses no end; log-probabilities of drawn
-tokens come from the model itself, not from the scores that `top_p` or `top_k` have cut; a mini-batch is weighed by its
-tokens, however it is split over forward passes.
+TRL sets up models, optimizer, accelerator and checkpoints. Other differences: padding is identified by length, not by
+token, so that a tokenizer whose padding token is its end token loses no end; log-probabilities of sampled tokens come
+from the model itself, not from scores truncated by `top_p` or `top_k`; a mini-batch is weighted by its tokens,
+independent of how it is split into forward passes.
 """
 
 from __future__ import annotations
@@ -27,40 +27,46 @@ from trl.models.utils import unwrap_model_for_generation
 from trl.trainer.utils import selective_log_softmax, use_adapter
 
 from tunefleet.workloads.ppo import advantage
-from tunefleet.workloads.ppo.advantage import Judged
+from tunefleet.workloads.ppo.advantage import RolloutValues
 from tunefleet.workloads.ppo.prompts import Prompt
-from tunefleet.workloads.ppo.reward_model import Judge
-from tunefleet.workloads.ppo.rollout import Rollout, collected, filled
+from tunefleet.workloads.ppo.reward_model import RewardModel
+from tunefleet.workloads.ppo.rollout import Rollout, collect, pad_left
 from tunefleet.workloads.ppo.setup import Plan
-from tunefleet.workloads.training.checkpoint_compression import left_alone, opened
-from tunefleet.workloads.training.exact_trainer import ExactTrainer, random_state_kept
+from tunefleet.workloads.training.checkpoint_compression import decompressed, files_kept
+from tunefleet.workloads.training.exact_trainer import ExactTrainer, preserve_random_state
 from tunefleet.workloads.training.model.lora import REFERENCE
 
 
 class Trainer(ExactTrainer, PPOTrainer):
-    """Draws answers, has them judged, and learns; one step is one batch of answers."""
+    """Samples answers, scores them and trains on them; one step is one batch of answers."""
 
     model: Any
     control: Any
 
     def __init__(
-        self, plan: Plan, judge: Judge, prompts: Sequence[Prompt], held_out: Sequence[Prompt], **options: Any
+        self,
+        plan: Plan,
+        reward_model: RewardModel,
+        prompts: Sequence[Prompt],
+        held_out: Sequence[Prompt],
+        **options: Any,
     ) -> None:
         policy, tokenizer = options["model"], options["processing_class"]
         ends = policy.generation_config.eos_token_id
-        super().__init__(reward_model=judge.model, **options)
-        # TRL takes it away, and it goes into what is delivered.
+        super().__init__(reward_model=reward_model.model, **options)
+        # TRL removes the end tokens, but they belong in the config of the delivered model.
         policy.generation_config.eos_token_id = ends
         self._ends = {*(ends if isinstance(ends, list) else [ends]), tokenizer.eos_token_id} - {None}
-        self.plan, self.judge = plan, judge
+        # Not `reward_model`: TRL keeps the bare module under this name.
+        self.plan, self.scoring_model = plan, reward_model
         self._prompts, self._held_out = prompts, held_out
         self._sums: dict[str, float] = {}
         self._steps_summed = 0
         self.kl_stop: float | None = None
-        """The divergence that ended the training."""
+        """The KL divergence that stopped the run early."""
         self.last: list[dict[str, Any]] = []
         """Some answers of the last step, with their rewards."""
-        # Trainer's own constructor would have set these.
+        # TRL's PPO trainer does not call `Trainer.__init__`, which would set these.
         self.model_wrapped = self.model
         self.deepspeed = None
         self.is_distributed_loading_by_transformers = False
@@ -69,14 +75,14 @@ class Trainer(ExactTrainer, PPOTrainer):
     @property
     def _policy(self) -> Any:
         model = self.accelerator.unwrap_model(self.model)
-        return getattr(model, "policy", model)  # after the training it is all that is left
+        return getattr(model, "policy", model)  # after training `self.model` is the policy alone
 
     @property
     def _value_model(self) -> Any:
         return self.accelerator.unwrap_model(self.model).value_model
 
     def train(self, resume_from_checkpoint: str | None = None) -> None:
-        """Train to the end, or until a callback ends it."""
+        """Train to the last step, or until a callback stops the run."""
         args, state = self.args, self.state
         state.max_steps, state.num_train_epochs = self.plan.steps, math.ceil(self.plan.epochs)
         state.logging_steps, state.save_steps, state.eval_steps = args.logging_steps, args.save_steps, args.eval_steps
@@ -90,17 +96,17 @@ class Trainer(ExactTrainer, PPOTrainer):
         while not self.control.should_training_stop:
             self._step()
         self.control = self.callback_handler.on_epoch_end(args, state, self.control)
-        self._obey()
+        self._handle_control()
         if args.load_best_model_at_end and state.best_model_checkpoint is not None:
             self._load_best_model()
         self.control = self.callback_handler.on_train_end(args, state, self.control)
-        self.model = self._policy  # what is delivered
+        self.model = self._policy  # the value model is not delivered
 
     def _step(self) -> None:
         args, state = self.args, self.state
         self.control = self.callback_handler.on_step_begin(args, state, self.control)
         rollout, known = self._roll_out([self._prompts[index] for index in self.plan.rows_of(state.global_step)])
-        figures = self._learn(rollout, known)
+        figures = self._train_on(rollout, known)
         self.lr_scheduler.step()
         before = math.floor(state.epoch or 0.0)
         state.global_step += 1
@@ -108,18 +114,18 @@ class Trainer(ExactTrainer, PPOTrainer):
         state.epoch = self.plan.epoch_after(state.global_step)
         state.num_input_tokens_seen += int(self._total(rollout.seen.sum()))
         self._add(figures)
-        self._keep(rollout, known)
-        self._watch_kl(figures["kl"])
+        self._keep_samples(rollout, known)
+        self._check_kl(figures["kl"])
         self.control = self.callback_handler.on_step_end(args, state, self.control)
-        self._obey()
+        self._handle_control()
         if math.floor(state.epoch) > before and not self.control.should_training_stop:
             self.control = self.callback_handler.on_epoch_end(args, state, self.control)
-            self._obey()
+            self._handle_control()
         if args.torch_empty_cache_steps:
             torch.cuda.empty_cache() if torch.cuda.is_available() else None
 
-    def _obey(self) -> None:
-        """Log, evaluate and save if a callback wants it, in the order of Transformers."""
+    def _handle_control(self) -> None:
+        """Log, evaluate and save if a callback requests it, in the order of Transformers."""
         if self.control.should_log and self._steps_summed:
             self.log(self._averages())
         better = False
@@ -134,51 +140,51 @@ class Trainer(ExactTrainer, PPOTrainer):
     # Answers
 
     @torch.no_grad()
-    def _roll_out(self, prompts: Sequence[Prompt]) -> tuple[Rollout, Judged]:
-        """Draw an answer to each prompt and judge it."""
+    def _roll_out(self, prompts: Sequence[Prompt]) -> tuple[Rollout, RolloutValues]:
+        """Sample an answer to each prompt and score it."""
         tokenizer, rows = self.processing_class, self.plan.forward_rows
-        ids, seen = filled([prompt.ids for prompt in prompts], tokenizer.pad_token_id, self.accelerator.device)
+        ids, seen = pad_left([prompt.ids for prompt in prompts], tokenizer.pad_token_id, self.accelerator.device)
         tokens = {"pad_token_id": tokenizer.pad_token_id, "eos_token_id": sorted(self._ends) or None}
         config = GenerationConfig(**self.plan.generation, **tokens)
-        # Needed to look for stops in what is drawn.
+        # `generate` needs the tokenizer to find stop strings.
         reads = {"tokenizer": tokenizer} if self.plan.stops else {}
-        drawn = []
+        sampled = []
         with unwrap_model_for_generation(self.model, self.accelerator) as unwrapped, self.accelerator.autocast():
             for start in range(0, len(prompts), rows):
                 group = slice(start, start + rows)
                 made = unwrapped.policy.generate(
                     input_ids=ids[group], attention_mask=seen[group], generation_config=config, **reads
                 )
-                drawn.append(made[:, ids.shape[1] :])
-        rollout = collected(ids, seen, drawn, tokenizer, self._ends, self.plan.stops)
+                sampled.append(made[:, ids.shape[1] :])
+        rollout = collect(ids, seen, sampled, tokenizer, self._ends, self.plan.stops)
         texts = [prompt.text + answer for prompt, answer in zip(prompts, rollout.texts, strict=True)]
-        scores = self.judge.scores(texts, rows)
-        return rollout, self._judged(rollout, scores)
+        scores = self.scoring_model.scores(texts, rows)
+        return rollout, self._rollout_values(rollout, scores)
 
-    def _judged(self, rollout: Rollout, scores: torch.Tensor) -> Judged:
+    def _rollout_values(self, rollout: Rollout, scores: torch.Tensor) -> RolloutValues:
         logprobs, reference, values = [], [], []
         for start in range(0, len(rollout.ids), self.plan.forward_rows):
             part = rollout.part(slice(start, start + self.plan.forward_rows))
-            now, expected = self._seen(self.accelerator.unwrap_model(self.model), part)
+            now, expected = self._forward_pass(self.accelerator.unwrap_model(self.model), part)
             logprobs.append(now)
             values.append(expected)
-            with self._held_to() as model:
+            with self._reference_model() as model:
                 reference.append(self._logprobs(model, part))
-        return advantage.judged(
+        return advantage.rollout_values(
             self.args, rollout.answered, torch.cat(logprobs), torch.cat(reference), torch.cat(values), scores
         )
 
     @contextmanager
-    def _held_to(self) -> Iterator[nn.Module]:
-        """Give the model that the training started from: a copy, or the policy with another adapter or with none."""
+    def _reference_model(self) -> Iterator[nn.Module]:
+        """Yield the reference model: a copy, or the policy with the reference adapter or without adapter."""
         if self.ref_model is not None:
             yield self.ref_model
             return
         with use_adapter(self._policy, REFERENCE if REFERENCE in self._policy.peft_config else None):
             yield self._policy
 
-    def _seen(self, model: nn.Module, part: Rollout) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return log-probabilities and values of the tokens of answers."""
+    def _forward_pass(self, model: nn.Module, part: Rollout) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return log-probabilities and values of the answer tokens."""
         with self.accelerator.autocast():
             output, values = model(**_inputs(part))
         return self._of_answers(output.logits, part), values[:, part.context - 1 : -1].squeeze(-1).float()
@@ -192,8 +198,8 @@ class Trainer(ExactTrainer, PPOTrainer):
 
     # Learning
 
-    def _learn(self, rollout: Rollout, known: Judged) -> dict[str, float]:
-        """Pass over a batch several times, a mini-batch an optimizer step."""
+    def _train_on(self, rollout: Rollout, known: RolloutValues) -> dict[str, float]:
+        """Make several passes over a batch, with one optimizer step per mini-batch."""
         sums: dict[str, torch.Tensor] = {}
         norms, count = [], len(rollout.ids)
         for _ in range(self.args.num_ppo_epochs):
@@ -215,17 +221,18 @@ class Trainer(ExactTrainer, PPOTrainer):
             "grad_norm": float(np.mean(norms)),
         }
 
-    def _optimize(self, rollout: Rollout, known: Judged, rows: Any, sums: dict[str, torch.Tensor]) -> float:
+    def _optimize(self, rollout: Rollout, known: RolloutValues, rows: Any, sums: dict[str, torch.Tensor]) -> float:
         tokens = rollout.answered[rows].sum()
         for start in range(0, len(rows), self.plan.forward_rows):
             some = rows[start : start + self.plan.forward_rows]
             part = rollout.part(some)
-            logprobs, values = self._seen(self.model, part)
-            total, told = advantage.loss(self.args, known, some, part.answered, logprobs, values)
+            logprobs, values = self._forward_pass(self.model, part)
+            total, metrics = advantage.loss(self.args, known, some, part.answered, logprobs, values)
+            # Divided by the tokens of the mini-batch: gradients of its forward passes add up to the mean.
             self.accelerator.backward(total / tokens)
-            for name, each in told.items():
+            for name, each in metrics.items():
                 sums[name] = sums.get(name, 0) + each
-        # A limit of 0 is none; the norm is told anyway.
+        # A limit of 0 means no clipping; the norm is logged anyway.
         limit = self.args.max_grad_norm or math.inf
         norm = self.accelerator.clip_grad_norm_(self.model.parameters(), limit)
         self.optimizer.step()
@@ -246,12 +253,12 @@ class Trainer(ExactTrainer, PPOTrainer):
         self._steps_summed += 1
 
     def _averages(self) -> dict[str, float]:
-        """Return the means since the last log: points of the series leave nothing out."""
+        """Return the means over all steps since the last log."""
         means = {name: value / self._steps_summed for name, value in self._sums.items()}
         self._sums, self._steps_summed = {}, 0
         return {**means, "learning_rate": self._get_learning_rate(), "episode": self.state.episode}
 
-    def _keep(self, rollout: Rollout, known: Judged) -> None:
+    def _keep_samples(self, rollout: Rollout, known: RolloutValues) -> None:
         prompts = self.plan.rows_of(self.state.global_step - 1)
         kept = zip(prompts, rollout.texts, known.scores.tolist(), strict=True)
         self.last = [
@@ -259,16 +266,16 @@ class Trainer(ExactTrainer, PPOTrainer):
             for index, answer, score in list(kept)[: self.plan.samples]
         ]
 
-    def _watch_kl(self, kl: float) -> None:
+    def _check_kl(self, kl: float) -> None:
         limit = self.plan.kl_limit
         if limit is not None and kl > limit:
             self.kl_stop = kl
             self.control.should_training_stop = True
 
     def evaluate(self, *args: Any, **kwargs: Any) -> dict[str, float]:
-        """Answer the held-out prompts, and report reward and divergence; without an effect on the training."""
+        """Answer the eval prompts, and log reward and KL divergence; does not affect training."""
         del args, kwargs
-        with random_state_kept():
+        with preserve_random_state():
             rewards, divergences = [], []
             for start in range(0, len(self._held_out), self.plan.rows):
                 _, known = self._roll_out(self._held_out[start : start + self.plan.rows])
@@ -282,12 +289,13 @@ class Trainer(ExactTrainer, PPOTrainer):
     # Checkpoints
 
     def save_model(self, output_dir: str | None = None, _internal_call: bool = False) -> None:
-        """Save the policy; TRL looks for it in what several processes have wrapped, and saves all."""
-        whole, self.model = self.model, self._policy
+        """Save the policy only."""
+        # With several processes TRL looks for the policy on the DDP wrapper, and would save all models.
+        wrapped, self.model = self.model, self._policy
         try:
             super().save_model(output_dir, _internal_call)
         finally:
-            self.model = whole
+            self.model = wrapped
 
     def _save_checkpoint(self, model: nn.Module, trial: Any) -> None:
         if self.args.should_save:
@@ -315,7 +323,7 @@ _STATE = "trainer_state.json"
 
 
 def write_value_model(trainer: Any) -> None:
-    """Write the value model into the checkpoint of this step; the policy is written by the trainer."""
+    """Write the value model into the checkpoint of this step; the trainer writes the policy."""
     folder = Path(trainer.args.output_dir) / f"checkpoint-{trainer.state.global_step}"
     folder.mkdir(parents=True, exist_ok=True)
     trained = {name: each for name, each in _value_model(trainer).named_parameters() if each.requires_grad}
@@ -323,7 +331,7 @@ def write_value_model(trainer: Any) -> None:
 
 
 def restore(trainer: Any, folder: Path) -> None:
-    """Put a trainer where it was when a checkpoint was saved."""
+    """Restore a trainer from a checkpoint."""
     load_policy(trainer, folder)
     weights = load_file(folder / VALUE_FILE)
     parameters = dict(_value_model(trainer).named_parameters())
@@ -333,7 +341,7 @@ def restore(trainer: Any, folder: Path) -> None:
     state = OnlineTrainerState.load_from_json(str(folder / _STATE))
     limits = ("max_steps", "num_train_epochs", "logging_steps", "save_steps", "eval_steps", "train_batch_size")
     for name in limits:
-        # What the spec says now counts, with what was set since.
+        # The current spec, with later overrides, takes precedence over the saved values.
         setattr(state, name, getattr(trainer.state, name))
     state.is_local_process_zero = trainer.is_local_process_zero()
     state.is_world_process_zero = trainer.is_world_process_zero()
@@ -344,7 +352,7 @@ def restore(trainer: Any, folder: Path) -> None:
 
 
 def load_policy(trainer: Any, folder: Path) -> None:
-    """Take the weights of the policy from a checkpoint."""
+    """Load the weights of the policy from a checkpoint."""
     policy = trainer.accelerator.unwrap_model(trainer.model).policy
     if isinstance(policy, PeftModel):
         set_peft_model_state_dict(policy, load_file(folder / "adapter_model.safetensors"))
@@ -354,13 +362,13 @@ def load_policy(trainer: Any, folder: Path) -> None:
 
 
 def load_best(trainer: Any) -> None:
-    """Take the policy of the best checkpoint; says in `best_missing` if it is gone."""
+    """Load the policy of the best checkpoint; sets `best_missing` if it is gone."""
     if trainer._writer is not None:
-        trainer._writer.wait()  # the best may be the last, which is just being written
+        trainer._writer.wait()  # the best checkpoint may be the last one, which is still being written
     best = Path(str(trainer.state.best_model_checkpoint))
-    with left_alone():
+    with files_kept():
         trainer.accelerator.wait_for_everyone()
-        folder = opened(best, best.parent.parent / "inputs")
+        folder = decompressed(best, best.parent.parent / "inputs")
         trainer.best_missing = not (folder / VALUE_FILE).exists()
         if not trainer.best_missing:
             load_policy(trainer, folder)

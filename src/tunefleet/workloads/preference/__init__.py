@@ -1,20 +1,18 @@
-"""Trainings on preferences (`dpo`, `kto`, `orpo`, `reward`) and on rewards (`grpo`, `rloo`).
+"""Preference optimization (`dpo`, `kto`, `orpo`, `reward`) and reward-based training (`grpo`, `rloo`).
 
-    run               the run from beginning to end
-    method            what a kind brings to it
-    data              what is in a row
+    run               the run from start to end, its result
+    method            base class of the methods, reference model
+    preference_rows   reading of rows
     tokenization      rows → tokens
-    evaluation        exact measures of held-out rows
-    result            what a run reports
+    evaluation        exact metrics of eval rows
     dpo               dpo, orpo and reward
     kto               kto
     orpo              ORPO's loss
     grpo              grpo and rloo
-    reward_functions  rewards by rules
-    reference_model   what the model is held to
+    reward_functions  rule-based rewards
 
-`job.json` names it `tunefleet.workloads.preference:main`. What it shares with other trainings is in `training`; rewards
-by a model are in `ppo.reward_model`.
+`job.json` names it `tunefleet.workloads.preference:main`. Code shared with other training tasks is in `training`;
+rewards by a model are in `ppo.reward_model`.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""Measures of the held-out rows that are means over rows, not over batches of unequal size.
+"""Eval metrics as means over rows, not over batches of unequal size.
 
-With several processes a few rows may count twice, where their number is no multiple of what all take at once.
+With several processes a few rows may count twice if their number is not a multiple of the global batch size.
 """
 
 from __future__ import annotations
@@ -12,32 +12,32 @@ from typing import Any
 import torch
 from torch import nn
 
-from tunefleet.workloads.training.exact_trainer import ExactTrainer, random_state_kept
+from tunefleet.workloads.training.exact_trainer import ExactTrainer, preserve_random_state
 
 
-class HeldOut(ExactTrainer):
-    """To be named before one of TRL's trainers, which keep what they measure in `_metrics`."""
+class ExactEvalTrainer(ExactTrainer):
+    """A mixin that comes before one of TRL's trainers, which collect their metrics in `_metrics`."""
 
-    sequences_a_row = 1
-    """How many sequences of a batch make one row."""
+    sequences_per_row = 1
+    """Number of sequences in a batch per row."""
     _batch_rows: list[int]
     _metrics: Mapping[str, Any]
 
-    def measure_held_out(self, names: Mapping[str, str]) -> dict[str, float]:
-        """Measure the held-out rows; reports to no callback and leaves the random state as it was.
+    def evaluate_rows(self, names: Mapping[str, str]) -> dict[str, float]:
+        """Compute the metrics of the eval rows; calls no callbacks and restores the random state.
 
         Args:
-            names: What a measure is called → what TRL calls it; those that it does not have are left out.
+            names: Metric name → TRL's name; metrics that TRL does not report are left out.
         """
-        with random_state_kept():
-            output = self.evaluation_loop(self.get_eval_dataloader(), "held-out rows", prediction_loss_only=True)
+        with preserve_random_state():
+            output = self.evaluation_loop(self.get_eval_dataloader(), "eval rows", prediction_loss_only=True)
         found = self._metrics["eval"]
         measured = {name: found[theirs][0] for name, theirs in names.items() if found.get(theirs)}
         found.clear()
         return {"loss": float(output.metrics["eval_loss"]), **measured}
 
     def evaluation_loop(self, *args: Any, **kwargs: Any) -> Any:
-        """Run the usual loop, and put the means over rows in place of the means of means."""
+        """Run the usual loop, and replace the means of batch means by means over rows."""
         self._batch_rows = []
         self._metrics["eval"].clear()
         output = super().evaluation_loop(*args, **kwargs)
@@ -48,12 +48,12 @@ class HeldOut(ExactTrainer):
     def prediction_step(
         self, model: nn.Module, inputs: dict[str, Any], prediction_loss_only: bool, ignore_keys: list[str] | None = None
     ) -> Any:
-        """Note how many rows the batch has."""
-        self._batch_rows.append(_rows(inputs) // self.sequences_a_row)
+        """Record the number of rows in the batch."""
+        self._batch_rows.append(_rows(inputs) // self.sequences_per_row)
         return super().prediction_step(model, inputs, prediction_loss_only, ignore_keys)
 
     def training_step(self, *args: Any, **kwargs: Any) -> torch.Tensor:
-        """Keep the count of tokens where a checkpoint holds it."""
+        """Copy the token count into the state, which is saved in checkpoints."""
         loss: torch.Tensor = super().training_step(*args, **kwargs)
         self.state.num_input_tokens_seen = max(int(self._total_train_tokens), int(self.state.num_input_tokens_seen))
         return loss

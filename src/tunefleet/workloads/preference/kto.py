@@ -1,4 +1,4 @@
-"""`kto`: a training on answers of which each is good or bad."""
+"""`kto`: training on answers that are labelled desirable or undesirable (unpaired preference)."""
 
 from __future__ import annotations
 
@@ -16,13 +16,20 @@ from tunefleet.spec import KtoSpec
 from tunefleet.workloads.data.sources import Found
 from tunefleet.workloads.data.tokenization import Encoder
 from tunefleet.workloads.preference import preference_rows
-from tunefleet.workloads.preference.evaluation import HeldOut
-from tunefleet.workloads.preference.method import Material, Method, Parts, reference_of, some_left, where_others_find_it
+from tunefleet.workloads.preference.evaluation import ExactEvalTrainer
+from tunefleet.workloads.preference.method import (
+    Method,
+    Parts,
+    TrainingData,
+    load_reference_model,
+    require_rows,
+    share_rows_on_disk,
+)
 from tunefleet.workloads.preference.tokenization import Exchange, Exchanges, Limits
 from tunefleet.workloads.training.label_scores import score_labels_only
 
 
-class _Kto(HeldOut, KTOTrainer):
+class _Kto(ExactEvalTrainer, KTOTrainer):
     def __init__(self, **options: Any) -> None:
         super().__init__(**options)
         for model in (self.model, self.ref_model):
@@ -30,11 +37,11 @@ class _Kto(HeldOut, KTOTrainer):
                 score_labels_only(model)
 
     def _prepare_dataset(self, dataset: Any, *args: Any, **kwargs: Any) -> Any:
-        return dataset  # rows come tokenised and cut
+        return dataset  # rows are already tokenized and truncated
 
 
 class KtoMethod(Method[KtoSpec]):
-    """Kahneman-Tversky optimisation (Ethayarajh et al. 2024, arXiv 2402.01306)."""
+    """Kahneman-Tversky optimization (Ethayarajh et al. 2024, arXiv 2402.01306)."""
 
     row_kind = "judged"
     measures: ClassVar = {
@@ -45,31 +52,31 @@ class KtoMethod(Method[KtoSpec]):
 
     @property
     def load(self) -> Load:
-        """The answer, and a mismatched one for the divergence; a reference unless the adapter is turned off for it."""
+        """The answer and a mismatched one for the KL term; a reference model unless the adapter is disabled for it."""
         early = self.spec.training.precompute_ref_log_probs
         return Load(2, reference=self.spec.adapter is None and not early)
 
-    def material(self, found: Found, encoder: Encoder, max_length: int) -> Material:
-        """Make tokens of prompts and answers, in an order drawn from the seed: batches must have both kinds."""
+    def tokenize(self, found: Found, encoder: Encoder, max_length: int) -> TrainingData:
+        """Tokenize prompts and answers, shuffled with the seed so that batches mix both labels."""
         training = self.spec.training
         shape = self.shape(found.train, found.origin, Notes())
         exchanges = Exchanges(encoder, shape.notes)
         limits = Limits(max_length, training.max_prompt_length)
-        train = self._tokens(preference_rows.judged(found.train, shape), exchanges, limits, found.origin)
-        some_left(limits.counts, found.origin, max_length)
-        self._tell_balance(train)
+        train = self._tokens(preference_rows.labelled_answers(found.train, shape), exchanges, limits, found.origin)
+        require_rows(limits.counts, found.origin, max_length)
+        self._report_balance(train)
         held_out = None
         if found.held_out is not None:
             others = Limits(max_length, training.max_prompt_length)
-            read = preference_rows.judged(
+            read = preference_rows.labelled_answers(
                 found.held_out, self.shape(found.held_out, found.held_out_origin, shape.notes)
             )
             held_out = self._tokens(read, exchanges, others, found.held_out_origin)
-            some_left(others.counts, found.held_out_origin, max_length)
-        return Material(train, held_out, limits.counts, found.origin, max_length, shape.notes.sentences)
+            require_rows(others.counts, found.held_out_origin, max_length)
+        return TrainingData(train, held_out, limits.counts, found.origin, max_length, shape.notes.sentences)
 
-    def trainer(self, parts: Parts) -> HeldOut:
-        """Make TRL's trainer."""
+    def trainer(self, parts: Parts) -> ExactEvalTrainer:
+        """Build TRL's trainer."""
         training = self.spec.training
         early = training.precompute_ref_log_probs
         args = KTOConfig(
@@ -81,11 +88,11 @@ class KtoMethod(Method[KtoSpec]):
             max_length=None,
             precompute_ref_log_probs=early,
         )
-        common = where_others_find_it(self.launch, parts.common, wanted=early)
-        return _Kto(args=args, ref_model=None if early else reference_of(self.launch, parts), **common)
+        common = share_rows_on_disk(self.launch, parts.common, wanted=early)
+        return _Kto(args=args, ref_model=None if early else load_reference_model(self.launch, parts), **common)
 
     def _tokens(
-        self, answers: Iterable[preference_rows.Judged], exchanges: Exchanges, limits: Limits, origin: str
+        self, answers: Iterable[preference_rows.LabelledAnswer], exchanges: Exchanges, limits: Limits, origin: str
     ) -> datasets.Dataset:
         judged = list(answers)
         order = np.random.default_rng(self.spec.training.seed).permutation(len(judged)).tolist()
@@ -102,20 +109,22 @@ class KtoMethod(Method[KtoSpec]):
         if self.spec.training.loss_type == "kto":
             if len(prompts) == 1:
                 raise DataError(
-                    f"{origin} has a single answer to learn from: the divergence is estimated of answers to other "
-                    "prompts.",
-                    hint="Give at least two rows, or take `training.loss_type: apo_zero_unpaired`.",
+                    f"{origin} has only one usable row: the KL term is estimated from answers to other prompts.",
+                    hint="Add rows, or set `training.loss_type: apo_zero_unpaired`.",
                 )
-            # Each prompt with the answer of the one before it, of which the divergence is estimated.
+            # Each prompt is paired with the answer to the previous one, from which the KL term is estimated.
             mismatched = zip(prompts, [*completions[-1:], *completions[:-1]], strict=True)
             columns["KL_completion_ids"] = [answer[: limits.whole - len(prompt)] for prompt, answer in mismatched]
         return datasets.Dataset.from_dict(columns)
 
-    def _tell_balance(self, train: datasets.Dataset) -> None:
+    def _report_balance(self, train: datasets.Dataset) -> None:
         good = sum(train["label"])
         bad = len(train) - good
         weighed = self.spec.training.desirable_weight * good, self.spec.training.undesirable_weight * bad
-        # Eq. (8) of the paper.
+        # Eq. (8) of the paper recommends a ratio of the weighted counts between 1 and 4/3.
         if min(weighed) * 4 / 3 < max(weighed):
-            text = f"{good} answers are good and {bad} are bad: weigh them against that with desirable_weight."
+            text = (
+                f"{good} answers are desirable and {bad} are undesirable: balance them with `desirable_weight` and "
+                "`undesirable_weight`."
+            )
             self.launch.journal.event("data.unbalanced", text, "warning", {"good": good, "bad": bad})

@@ -1,4 +1,4 @@
-"""What a kind brings to the common run: how its rows become tokens, its trainer, and what it measures."""
+"""Base class of the methods: tokenization of rows, trainer, eval metrics; and the reference model."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tunefleet.workloads.data.readers import Rows
 from tunefleet.workloads.data.sources import Found
 from tunefleet.workloads.data.tokenization import Encoder
 from tunefleet.workloads.distributed import ranks
-from tunefleet.workloads.preference.evaluation import HeldOut
+from tunefleet.workloads.preference.evaluation import ExactEvalTrainer
 from tunefleet.workloads.preference.preference_rows import RowKind, recognized
 from tunefleet.workloads.preference.tokenization import Counts
 from tunefleet.workloads.training.arguments import common_arguments
@@ -31,16 +31,16 @@ from tunefleet.workloads.training.exact_trainer import ContinueTokenCount
 from tunefleet.workloads.training.launch import Launch
 from tunefleet.workloads.training.model import assembly
 from tunefleet.workloads.training.model.hardware import allow_sharding_on_cpu
-from tunefleet.workloads.training.setup import Surroundings, setting_of, settle
+from tunefleet.workloads.training.setup import HardwareSetup, arguments_context, enable_async_checkpoints
 
 SpecT = TypeVar("SpecT", bound=AlignmentTaskSpec)
+# Metrics of losses on pairs: how often the chosen answer is preferred, and by which reward margin.
 MARGINS: Final = {"accuracy": "rewards/accuracies", "margin": "rewards/margins"}
-"""What the losses on pairs measure: how often the better answer is preferred, and by how much."""
 
 
 @dataclass(frozen=True, slots=True)
-class Material:
-    """What is trained on and measured with."""
+class TrainingData:
+    """The tokenized train and eval rows of a run."""
 
     train: datasets.Dataset
     held_out: datasets.Dataset | None
@@ -53,24 +53,24 @@ class Material:
 
 @dataclass(frozen=True, slots=True)
 class Parts:
-    """What a trainer is put together from."""
+    """The parts that a trainer is built from."""
 
     model: Any
     peft_config: Any
     arguments: dict[str, Any]
     callbacks: list[TrainerCallback]
-    material: Material
+    tokenize: TrainingData
     tokenizer: PreTrainedTokenizerBase
-    around: Surroundings
+    hardware_setup: HardwareSetup
     base: assembly.Base
 
     @property
     def common(self) -> dict[str, Any]:
-        """What every trainer of TRL takes beside its arguments."""
+        """The arguments of every TRL trainer besides `args`."""
         return {
             "model": self.model,
-            "train_dataset": self.material.train,
-            "eval_dataset": self.material.held_out,
+            "train_dataset": self.tokenize.train,
+            "eval_dataset": self.tokenize.held_out,
             "processing_class": self.tokenizer,
             "peft_config": self.peft_config,
             "callbacks": self.callbacks,
@@ -78,18 +78,14 @@ class Parts:
 
 
 class Method(ABC, Generic[SpecT]):
-    """One kind.
-
-    Args:
-        launch: What is to be trained.
-    """
+    """One training method."""
 
     measures: ClassVar[Mapping[str, str]] = MARGINS
-    """What is measured on held-out rows → what TRL calls it."""
+    """Eval metric → TRL's name for it."""
     row_kind: ClassVar[RowKind] = "prompts"
-    """What a row is."""
+    """The format of the rows."""
     scores: ClassVar[bool] = False
-    """Whether the model gives a score in place of the next token."""
+    """Whether the model returns a score instead of a next-token distribution."""
 
     def __init__(self, launch: Launch[SpecT]) -> None:
         self.launch = launch
@@ -98,18 +94,18 @@ class Method(ABC, Generic[SpecT]):
     @property
     @abstractmethod
     def load(self) -> Load:
-        """What is done with a row, for the estimate of the memory."""
+        """Sequences per row and extra models, for the memory estimate."""
 
     @property
     def columns(self) -> Callable[[Mapping[str, Any], str], tuple[str, ...]]:
-        """What finds the columns that are trained on, given the first row and the dataset's name."""
+        """A function that returns the columns used, given the first row and the dataset's name."""
         return lambda first, origin: self._recognized(first, origin).columns
 
     def shape(self, rows: Rows, origin: str, notes: Notes) -> Shape:
-        """Return how rows are read.
+        """Return the format of the rows.
 
         Raises:
-            DataError: If the first row lacks a column, or the rows are something else.
+            DataError: If the first row lacks a column, or has another format.
         """
         data: Any = self.spec.data
         return Shape(self._recognized(rows[0], origin), origin, data.separator, notes)
@@ -119,69 +115,72 @@ class Method(ABC, Generic[SpecT]):
         return recognized(self.row_kind, data.columns, first, origin)
 
     @abstractmethod
-    def material(self, found: Found, encoder: Encoder, max_length: int) -> Material:
-        """Make tokens of the rows.
+    def tokenize(self, found: Found, encoder: Encoder, max_length: int) -> TrainingData:
+        """Tokenize the rows.
 
         Raises:
             DataError: If a row cannot be used, or none is left.
         """
 
     @abstractmethod
-    def trainer(self, parts: Parts) -> HeldOut:
-        """Make the trainer.
+    def trainer(self, parts: Parts) -> ExactEvalTrainer:
+        """Build the trainer.
 
         Raises:
-            InputError: If something named cannot be used.
-            MachineError: If something is missing here.
+            InputError: If something named in the spec cannot be used.
+            MachineError: If this machine lacks something.
         """
 
     def build(
-        self, base: assembly.Base, tokenizer: PreTrainedTokenizerBase, material: Material, around: Surroundings
-    ) -> HeldOut:
-        """Load the model and make the trainer of the launch.
+        self,
+        base: assembly.Base,
+        tokenizer: PreTrainedTokenizerBase,
+        training_data: TrainingData,
+        hardware_setup: HardwareSetup,
+    ) -> ExactEvalTrainer:
+        """Load the model and build the trainer of the launch.
 
         Raises:
-            InputError: If something named cannot be used.
-            MachineError: If something is missing here.
+            InputError: If something named in the spec cannot be used.
+            MachineError: If this machine lacks something.
         """
         launch, spec = self.launch, self.spec
         set_seed(spec.training.seed)
-        # Before the model is loaded: what shares the weights out must be known by then.
-        arguments = common_arguments(spec, setting_of(launch, around.machine, around.kernels))
-        # Longer weights than rows would else be asked of layers that are not there.
+        # Before the model is loaded: creating the arguments registers DeepSpeed or FSDP, which loading depends on.
+        arguments = common_arguments(spec, arguments_context(launch, hardware_setup.machine, hardware_setup.kernels))
         spread = launch.parallelism == "device_map"
-        model, lora = assembly.load_base(spec, base, around.kernels, spread=spread, scores=self.scores)
+        model, lora = assembly.load_base(spec, base, hardware_setup.kernels, spread=spread, scores=self.scores)
         if launch.parallelism == "fsdp":
             allow_sharding_on_cpu()
         count = ContinueTokenCount()
         callbacks = [count, *common_callbacks(launch)]
-        trainer = self.trainer(Parts(model, lora, arguments, callbacks, material, tokenizer, around, base))
+        trainer = self.trainer(Parts(model, lora, arguments, callbacks, training_data, tokenizer, hardware_setup, base))
         count.trainer = trainer
-        settle(launch, trainer)
+        enable_async_checkpoints(launch, trainer)
         return trainer
 
 
-def some_left(counts: Counts, origin: str, max_length: int) -> None:
-    """Refuse rows of which none is left."""
+def require_rows(counts: Counts, origin: str, max_length: int) -> None:
+    """Raise `DataError` if no row is left."""
     if counts.rows == 0:
         raise DataError(
-            f"No row of {origin} has anything to learn within {max_length} tokens.",
+            f"No row of {origin} has trained tokens within {max_length} tokens.",
             hint="Raise `training.max_seq_length`.",
         )
 
 
-# In the job folder: rows with what the reference says of them.
+# Folder in the job folder for rows with the log-probabilities of the reference model.
 FOLDER = "reference"
 
 
-def reference_of(launch: Launch[SpecT], parts: Parts) -> Any:
-    """Load the reference; None where an adapter is trained, which TRL turns off for it."""
+def load_reference_model(launch: Launch[SpecT], parts: Parts) -> Any:
+    """Load the reference model; None with an adapter, which TRL disables to get the reference."""
     spread = launch.parallelism == "device_map"
-    return assembly.load_reference(launch.spec, parts.base, parts.around.kernels, spread=spread)
+    return assembly.load_reference(launch.spec, parts.base, parts.hardware_setup.kernels, spread=spread)
 
 
-def where_others_find_it(launch: Launch[SpecT], common: dict[str, Any], *, wanted: bool) -> dict[str, Any]:
-    """Put the rows on the disk if the reference judges them beforehand: each rank reads what one has written."""
+def share_rows_on_disk(launch: Launch[SpecT], common: dict[str, Any], *, wanted: bool) -> dict[str, Any]:
+    """Save the rows to disk if reference log-probabilities are precomputed; every rank reads them from there."""
     if not wanted:
         return common
     folder = launch.folder.root / FOLDER / launch.job.launch

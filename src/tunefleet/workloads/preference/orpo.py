@@ -1,7 +1,7 @@
-"""ORPO: the loss on the better answer, and the ratio of the odds of both (Hong et al. 2024, arXiv 2403.07691).
+"""ORPO: the loss on the chosen answer plus an odds ratio term (Hong et al. 2024, arXiv 2403.07691).
 
-The loss is −log p(better) / tokens + beta × −log sigmoid(log odds(better) − log odds(worse)), where the odds of an
-answer are p / (1 − p), and p is the geometric mean of the probabilities of its tokens. No reference is needed.
+The loss is −log p(chosen) / tokens + beta × −log sigmoid(log odds(chosen) − log odds(rejected)), where the odds of an
+answer are p / (1 − p), and p is the geometric mean of the probabilities of its tokens. It needs no reference model.
 """
 
 from __future__ import annotations
@@ -18,22 +18,24 @@ from torch.nn import functional
 from transformers import TrainingArguments
 from trl.trainer.dpo_trainer import DataCollatorForPreference
 
-from tunefleet.workloads.preference.evaluation import HeldOut
+from tunefleet.workloads.preference.evaluation import ExactEvalTrainer
 from tunefleet.workloads.training.exact_trainer import ExactTrainer
 
 
 def odds_ratio(better: torch.Tensor, worse: torch.Tensor) -> torch.Tensor:
-    """Return the logarithms of the odds ratios."""
+    """Return the log odds ratios."""
     return (better - worse) - (_log1mexp(better) - _log1mexp(worse))
 
 
 def _log1mexp(x: torch.Tensor) -> torch.Tensor:
-    """Return log(1 − exp(x)) of negative numbers, exact at both ends (Mächler 2012)."""
+    """Return log(1 − exp(x)) of negative numbers, accurate at both ends (Mächler 2012)."""
+    # At 0 the logarithm is minus infinity and its gradient NaN.
     x = x.clamp(max=-torch.finfo(x.dtype).eps)
     return torch.where(x > -math.log(2), torch.log(-torch.expm1(x)), torch.log1p(-torch.exp(x)))
 
 
-class _Odds(ExactTrainer):
+class _OrpoLoss(ExactTrainer):
+    # The loss is a mean over the rows of one batch, so the Trainer must divide it by the accumulation steps.
     loss_is_scaled_for_ga = False
     _metrics: Mapping[str, Any]
 
@@ -51,6 +53,7 @@ class _Odds(ExactTrainer):
         super().__init__(model=model, args=TrainingArguments(**arguments), data_collator=collate, **kwargs)
 
     def _set_signature_columns_if_needed(self) -> None:
+        # The Trainer drops columns that are not in the model's signature; the collator needs these.
         self._signature_columns = ["prompt_ids", "chosen_ids", "rejected_ids"]
 
     def compute_loss(
@@ -60,8 +63,8 @@ class _Odds(ExactTrainer):
         return_outputs: bool = False,
         num_items_in_batch: torch.Tensor | int | None = None,
     ) -> Any:
-        """Return the loss of a batch: its first half are the better answers, the second the worse ones."""
-        del num_items_in_batch  # a batch counts by its rows
+        """Return the loss of a batch, whose first half are chosen answers and the second half rejected ones."""
+        del num_items_in_batch  # a batch is weighted by its rows
         ids, attention = inputs["input_ids"], inputs["attention_mask"]
         outputs = model(input_ids=ids, attention_mask=attention, use_cache=False)
         mask = inputs["completion_mask"][:, 1:]
@@ -77,14 +80,14 @@ class _Odds(ExactTrainer):
     def prediction_step(
         self, model: nn.Module, inputs: dict[str, Any], prediction_loss_only: bool, ignore_keys: list[str] | None = None
     ) -> Any:
-        """Compute the loss of a held-out batch."""
+        """Compute the loss of an eval batch."""
         del prediction_loss_only, ignore_keys
         inputs = self._prepare_inputs(inputs)
         with torch.no_grad(), self.compute_loss_context_manager():
             return self.compute_loss(model, inputs).detach(), None, None
 
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
-        """Add what was measured since the last time."""
+        """Add the metrics collected since the last log."""
         mode = "train" if self.model.training else "eval"
         prefix = "eval_" if mode == "eval" else ""
         logs.update({f"{prefix}{name}": sum(values) / len(values) for name, values in self._metrics[mode].items()})
@@ -113,7 +116,7 @@ class _Odds(ExactTrainer):
             self._metrics[mode][name].append(gather(value).mean().item())
 
 
-class OddsTrainer(HeldOut, _Odds):
-    """Trains by the odds of both answers."""
+class OrpoTrainer(ExactEvalTrainer, _OrpoLoss):
+    """ORPO trainer with exact eval metrics."""
 
-    sequences_a_row = 2
+    sequences_per_row = 2

@@ -1,4 +1,4 @@
-"""What is in a row of preferences or prompts; every error names the row and the column."""
+"""Reads rows of preferences or prompts; every error names the row and the column."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ RowKind = Literal["pairs", "judged", "prompts"]
 
 @dataclass(frozen=True, slots=True)
 class Pair:
-    """A prompt with a better and a worse answer; all texts (the separator behind the prompt), or all chats."""
+    """A prompt with a chosen and a rejected answer; all texts (the prompt ends with the separator), or all chats."""
 
     prompt: Content
     chosen: Content
@@ -27,8 +27,8 @@ class Pair:
 
 
 @dataclass(frozen=True, slots=True)
-class Judged:
-    """An answer to a prompt, and whether it is good."""
+class LabelledAnswer:
+    """An answer to a prompt, and whether it is desirable."""
 
     prompt: Content
     completion: Content
@@ -38,8 +38,8 @@ class Judged:
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
-    """A prompt, and the right answer if there is one."""
+class PromptRow:
+    """A prompt, and its reference answer if there is one."""
 
     prompt: Content
     reference: str | None
@@ -50,33 +50,33 @@ def pairs(rows: Rows, shape: Shape) -> Iterator[Pair]:
     """Read rows as pairs.
 
     Raises:
-        DataError: If a row lacks a column or has something else there.
+        DataError: If a row lacks a column or has a value of another type.
     """
     for parts, place in shape.parts(numbered(rows)):
         prompt, answers, tools = _contents(parts, shape.separator, place)
         yield Pair(prompt, answers[0], answers[1], tools, place)
 
 
-def judged(rows: Rows, shape: Shape) -> Iterator[Judged]:
-    """Read rows as judged answers; a pair counts as two.
+def labelled_answers(rows: Rows, shape: Shape) -> Iterator[LabelledAnswer]:
+    """Read rows as labelled answers; a pair counts as two.
 
     Raises:
-        DataError: If a row lacks a column or has something else there.
+        DataError: If a row lacks a column or has a value of another type.
     """
     for parts, place in shape.parts(numbered(rows)):
         prompt, answers, tools = _contents(parts, shape.separator, place)
         if parts.good is None:
-            yield Judged(prompt, answers[0], good=True, tools=tools, place=place)
-            yield Judged(prompt, answers[1], good=False, tools=tools, place=place)
+            yield LabelledAnswer(prompt, answers[0], good=True, tools=tools, place=place)
+            yield LabelledAnswer(prompt, answers[1], good=False, tools=tools, place=place)
         else:
-            yield Judged(prompt, answers[0], parts.good, tools, place)
+            yield LabelledAnswer(prompt, answers[0], parts.good, tools, place)
 
 
-def asked(rows: Rows, shape: Shape) -> Iterator[Asked]:
+def prompts(rows: Rows, shape: Shape) -> Iterator[PromptRow]:
     """Read rows as prompts.
 
     Raises:
-        DataError: If a row lacks a column or has something else there, or a chat among texts.
+        DataError: If a row lacks a column or has a value of another type, or chats and texts are mixed.
     """
     chats: bool | None = None
     for parts, place in shape.parts(numbered(rows)):
@@ -84,13 +84,13 @@ def asked(rows: Rows, shape: Shape) -> Iterator[Asked]:
             holds, before = ("a chat", "texts") if parts.chat else ("a text", "chats")
             raise DataError(
                 f"{place} holds {holds} in {shape.columns[0]!r}, and the rows before it hold {before}.",
-                hint="Make all the same.",
+                hint="Use the same format in all rows.",
             )
         chats = parts.chat
         if parts.tools:
             shape.notes.add("Column 'tools' is not used: these prompts are rendered without tools", place.row)
         reference = parts.answer[0]["content"] if parts.answer else None
-        yield Asked(prompt_of(parts, shape.separator), reference, place)
+        yield PromptRow(prompt_of(parts, shape.separator), reference, place)
 
 
 def recognized(kind: RowKind, columns: tuple[Any, ...], first: Mapping[str, Any], origin: str) -> Recognized:
@@ -109,17 +109,17 @@ def _contents(parts: Parts, separator: str, place: Place) -> tuple[Content, list
     for message in (message for answer in answers for message in answer):
         if message["role"] == "user":
             raise DataError(
-                f"{place}: an answer has a message of the user, which would be trained as a part of it.",
+                f"{place}: an answer contains a user message, which would be trained as part of the answer.",
                 hint="End each chat with the assistant's answer.",
             )
         if message.get("weight") == 0:
-            raise DataError(f"{place}: an answer has weight 0, and answers are what is compared.")
+            raise DataError(f"{place}: an answer has weight 0, but answers must be trained to be compared.")
     prompt = prompt_of(parts, separator)
     if parts.chat:
         return prompt, [without_weights(answer)[0] for answer in answers], parts.tools
     texts: list[Content] = [str(answer[0]["content"]) for answer in answers]
     if not all(texts):
-        raise DataError(f"{place} has an empty text as an answer.")
+        raise DataError(f"{place} has an empty answer.")
     if not any(message["content"] for message in parts.before):
         raise DataError(f"{place} has an empty prompt.")
     return prompt, texts, None

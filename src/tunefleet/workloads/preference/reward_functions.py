@@ -1,4 +1,4 @@
-"""Rewards by rules: each looks at answers with what belongs to them, and gives a number for each."""
+"""Rule-based rewards: functions that return a number for each answer."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ _NAMED: Final = re.compile(r"\bA:\s*([^\n]+)")
 
 
 @dataclass(frozen=True, slots=True)
-class Answered:
-    """Answers that are to be rewarded, each with what belongs to it."""
+class Completions:
+    """Answers to be rewarded, with their prompts, references and tokens."""
 
     prompts: Sequence[Content]
     answers: Sequence[str]
@@ -38,17 +38,17 @@ class Answered:
     tokens: Sequence[Sequence[int]]
 
 
-# Gives a reward for each answer.
-Rule = Callable[[Answered], list[float]]
+# Returns a reward for each answer.
+Rule = Callable[[Completions], list[float]]
 
 
 def final_answer(text: str, pattern: re.Pattern[str] | None = None) -> str | None:
-    """Return the final answer of a text, in one spelling; None if it has none.
+    """Return the normalized final answer of a text; None if it has none.
 
     Args:
-        pattern: Finds it, in its first group or as a whole; by default the number behind the first `####` that has
-            one, as evaluations have it: what a model invents behind its answer does not count. Without a number it is
-            the text there; without a mark what stands behind the last `A:`, else the last number.
+        pattern: Regular expression whose first group, or full match, is the answer. Default: the number after the
+            first `####` that has one, as in evaluations, so that text after the answer is ignored; without a number
+            the text after it; without `####` the text after the last `A:`, else the last number.
     """
     if pattern is not None:
         matches = list(pattern.finditer(text))
@@ -62,26 +62,26 @@ def final_answer(text: str, pattern: re.Pattern[str] | None = None) -> str | Non
 
 
 def _spelled(text: str) -> str:
-    """Leave out what does not count: how a number is written, spaces around a text, a last full stop, capitals."""
+    """Normalize number formats, surrounding spaces, a trailing full stop and case."""
     return number(text) or text.strip().rstrip(".").casefold()
 
 
 def by_rule(wanted: Reward) -> Rule:
-    """Return the reward of a rule.
+    """Return the function of a rule.
 
-    What it returns raises InputError if a function fails, or a reward is no finite number: a training would leave that
-    out and go on as if there were no such reward.
+    It raises InputError if the user's function fails, or if a reward is NaN or infinite.
     """
+    # TRL would skip a NaN and continue as if the reward were not configured.
     rule = _rule(wanted)
     name = f"function {wanted.function}" if isinstance(wanted, FunctionReward) else wanted.type
 
-    def finite(given: Answered) -> list[float]:
+    def finite(given: Completions) -> list[float]:
         rewards = rule(given)
         for reward, answer in zip(rewards, given.answers, strict=True):
             if not math.isfinite(reward):
                 raise InputError(
-                    f"The reward {name} gave {reward} for the answer {beginning(answer)}.",
-                    hint="Give a finite number for every answer, 0 where there is nothing to reward.",
+                    f"The reward {name} returned {reward} for the answer {beginning(answer)}.",
+                    hint="Return a finite number for every answer, 0 for no reward.",
                 )
         return rewards
 
@@ -135,27 +135,27 @@ def _called(name: str) -> Rule:
     except (ImportError, AttributeError) as error:
         raise InputError(
             f"The reward function {name} cannot be imported: {error}.",
-            hint="Its module must be installed on the worker, or lie in a folder of its PYTHONPATH.",
+            hint="Its module must be installed on the worker, or be in a folder of its PYTHONPATH.",
         ) from error
 
-    def reward(given: Answered) -> list[float]:
+    def reward(given: Completions) -> list[float]:
         try:
             found = function(
                 prompts=list(given.prompts), completions=list(given.answers), references=list(given.references)
             )
             found = list(found) if isinstance(found, Iterator) else found
         except (MemoryError, torch.OutOfMemoryError):
-            raise  # less of a batch may help
+            raise  # the retry after running out of memory uses a smaller batch
         except Exception as error:
-            said = traceback.format_exception_only(error)[-1].strip()
-            raise InputError(f"The reward function {name} failed: {said}", detail=traceback.format_exc()) from error
+            reason = traceback.format_exception_only(error)[-1].strip()
+            raise InputError(f"The reward function {name} failed: {reason}", detail=traceback.format_exc()) from error
         try:
             rewards = [float(value) for value in found]
         except (TypeError, ValueError) as error:
-            raise InputError(f"The reward function {name} gave no list of numbers: {error}.") from error
+            raise InputError(f"The reward function {name} did not return a list of numbers: {error}.") from error
         if len(rewards) != len(given.answers):
-            many, answers = len(rewards), len(given.answers)
-            raise InputError(f"The reward function {name} gave {many} rewards for {answers} answers.")
+            count, answers = len(rewards), len(given.answers)
+            raise InputError(f"The reward function {name} returned {count} rewards for {answers} answers.")
         return rewards
 
     return reward

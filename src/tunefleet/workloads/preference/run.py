@@ -1,7 +1,7 @@
-"""A training from beginning to end: rows → tokens → model → measures before → training → measures after → delivery.
+"""A run from start to end: rows → tokens → model → eval before → training → eval after → delivery.
 
-May be killed at any moment and started again on the same folder: then it goes on from the newest valid checkpoint,
-with the measures before the training that it had taken then.
+It may be killed at any moment and started again on the same folder: it then resumes from the newest valid checkpoint
+and keeps the evaluation that an earlier launch made before training.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ from tunefleet.workloads.data.sources import open_rows
 from tunefleet.workloads.data.tokenization import Encoder
 from tunefleet.workloads.distributed import ranks
 from tunefleet.workloads.preference.dpo import DpoMethod, OrpoMethod, RewardMethod
-from tunefleet.workloads.preference.evaluation import HeldOut
+from tunefleet.workloads.preference.evaluation import ExactEvalTrainer
 from tunefleet.workloads.preference.grpo import GrpoMethod, RlooMethod
 from tunefleet.workloads.preference.kto import KtoMethod
-from tunefleet.workloads.preference.method import FOLDER, Material, Method
+from tunefleet.workloads.preference.method import FOLDER, Method, TrainingData
 from tunefleet.workloads.training import participation, setup
 from tunefleet.workloads.training.disk_check import require_disk
 from tunefleet.workloads.training.launch import Launch
 from tunefleet.workloads.training.model import assembly
-from tunefleet.workloads.training.report import Ended, contracted, throughput, used
+from tunefleet.workloads.training.report import FinishedRun, contract_keys, effective_settings, throughput
 from tunefleet.workloads.training.rows.dataset import report_notes
 
 _METHODS: dict[str, type[Method[Any]]] = {
@@ -43,11 +43,11 @@ Aligned = Launch[AlignmentTaskSpec]
 
 
 def run(folder: Path) -> None:
-    """Run the training of a job folder.
+    """Run the training task of a job folder.
 
     Raises:
         InputError: If data, model, reward or options cannot be used.
-        MachineError: If this machine lacks what the spec asks for.
+        MachineError: If this machine lacks something the spec requires.
     """
     launch = setup.open_training(folder, AlignmentTaskSpec)
     _train(launch, _METHODS[launch.spec.task_type](launch))
@@ -55,10 +55,10 @@ def run(folder: Path) -> None:
 
 def _train(launch: Aligned, method: Method[Any]) -> None:
     spec, clock, session = launch.spec, launch.clock, launch.session
-    around = setup.look_around(launch, liger=False, load=method.load)
+    hardware_setup = setup.detect_hardware(launch, liger=False, load=method.load)
     with clock.part("data"), ranks.leader_first(launch.folder, launch.job.launch, "data"):
         found = open_rows(spec.data, launch.job.inputs, launch.workspace, method.columns, seed=spec.training.seed)
-        launch, own = participation.own_rows(launch, found.train, found.origin)
+        launch, own = participation.shard_rows(launch, found.train, found.origin)
         found, spec = replace(found, train=own), launch.spec
         method = _METHODS[spec.task_type](launch)
     with clock.part("model"), ranks.leader_first(launch.folder, launch.job.launch, "model"):
@@ -68,12 +68,12 @@ def _train(launch: Aligned, method: Method[Any]) -> None:
         context = base_model.context_length(base.source)
         vocabulary = base_model.embedding_rows(base.source)
         encoder = Encoder(tokenizer, append_eos=getattr(spec.training, "append_eos", True), vocabulary=vocabulary)
-        material = method.material(found, encoder, _longest(launch, context))
-        material = replace(material, duplicates=found.duplicates)
-        _tell(launch, material)
-    around.memory.tell(base.source, around.kernels, material.max_length, launch.journal)
+        training_data = method.tokenize(found, encoder, _longest(launch, context))
+        training_data = replace(training_data, duplicates=found.duplicates)
+        _report_data(launch, training_data)
+    hardware_setup.memory.report_estimate(base.source, hardware_setup.kernels, training_data.max_length, launch.journal)
     with clock.part("model"):
-        trainer = method.build(base, tokenizer, material, around)
+        trainer = method.build(base, tokenizer, training_data, hardware_setup)
     if session.leads:
         require_disk(launch.folder, trainer, adapter=spec.adapter is not None, make_room=lambda: False)
     before, after = setup.train_between(
@@ -84,10 +84,11 @@ def _train(launch: Aligned, method: Method[Any]) -> None:
     )
     with clock.part("saving"):
         delivered = setup.deliver(launch, trainer, tokenizer)
-    machine, kernels = around.machine, around.kernels
+    machine, kernels = hardware_setup.machine, hardware_setup.kernels
     resume = str(session.resume.path) if session.resume else None
-    outcome = Outcome(trainer, machine, kernels, resume, delivered, clock.seconds(), material, before, after)
-    setup.report(launch, around.memory, build(launch.job, spec, outcome))
+    outcome = Outcome(trainer, machine, kernels, resume, delivered, clock.seconds(), training_data, before, after)
+    setup.write_result(launch, hardware_setup.memory, build(launch.job, spec, outcome))
+    # Kept until the result is written, for relaunches.
     if session.leads:
         shutil.rmtree(launch.folder.root / FOLDER, ignore_errors=True)
 
@@ -96,24 +97,24 @@ def _longest(launch: Aligned, context: int | None) -> int:
     wanted = launch.spec.training.max_seq_length
     if context is None or context >= wanted:
         return wanted
-    launch.journal.event("data.context", f"Rows are cut at {context} tokens, the longest that the model knows.")
+    launch.journal.event("data.context", f"Rows are truncated to {context} tokens, the context length of the model.")
     return context
 
 
-def _tell(launch: Aligned, material: Material) -> None:
-    counts, limit = material.counts, material.max_length
+def _report_data(launch: Aligned, training_data: TrainingData) -> None:
+    counts, limit = training_data.counts, training_data.max_length
     total = counts.rows + counts.dropped
-    for count, what in ((counts.truncated, "longer than that and cut"), (counts.dropped, "left out")):
+    for count, what in ((counts.truncated, "truncated"), (counts.dropped, "skipped")):
         if count:
-            text = f"{count} of {total} rows are {what} (limit: {limit} tokens)."
+            text = f"{count} of {total} rows are {what} (max sequence length: {limit})."
             launch.journal.event("data.truncated", text, "warning")
-    report_notes(launch.journal, material.notes, material.duplicates)
+    report_notes(launch.journal, training_data.notes, training_data.duplicates)
     data = {"rows": counts.rows, "tokens": counts.tokens}
     launch.journal.event("data.ready", f"{counts.rows} rows, {counts.tokens} tokens.", data=data)
 
 
-def _baseline(launch: Aligned, method: Method[Any], trainer: HeldOut) -> Measures | None:
-    """Measure the untrained model, or read what an earlier launch has measured."""
+def _baseline(launch: Aligned, method: Method[Any], trainer: ExactEvalTrainer) -> Measures | None:
+    """Evaluate the untrained model, or read the evaluation of an earlier launch."""
     if launch.baseline.exists():
         kept: Measures | None = json.loads(launch.baseline.read_bytes())
         return kept
@@ -123,13 +124,13 @@ def _baseline(launch: Aligned, method: Method[Any], trainer: HeldOut) -> Measure
     return measured
 
 
-def _measure(launch: Aligned, method: Method[Any], trainer: HeldOut, step: int, when: str) -> Measures | None:
+def _measure(launch: Aligned, method: Method[Any], trainer: ExactEvalTrainer, step: int, when: str) -> Measures | None:
     if trainer.eval_dataset is None:
         return None
-    measured = trainer.measure_held_out(method.measures)
+    measured = trainer.evaluate_rows(method.measures)
     launch.journal.metric(step, {f"held_out_{name}": value for name, value in measured.items()})
-    said = ", ".join(f"{name} {value:.4f}" for name, value in measured.items())
-    launch.journal.event(f"evaluation.{when}", f"Held-out rows {when} the training: {said}.")
+    metrics = ", ".join(f"{name} {value:.4f}" for name, value in measured.items())
+    launch.journal.event(f"evaluation.{when}", f"Eval {when} training: {metrics}.")
     return measured
 
 
@@ -137,24 +138,24 @@ Measures = dict[str, float]
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome(Ended):
-    """A training that has come to its end.
+class Outcome(FinishedRun):
+    """A finished training run.
 
     Args:
-        before: Measures of held-out rows before it; None if there are none.
+        before: Eval metrics before training; None without eval rows.
     """
 
-    material: Material
+    training_data: TrainingData
     before: Measures | None
     after: Measures | None
 
 
 def build(job: Job, spec: AlignmentTaskSpec, outcome: Outcome) -> dict[str, Any]:
-    """Put the result together; the first keys are those of the orchestrator's contract."""
-    material, state = outcome.material, outcome.trainer.state
+    """Build the result; the first keys are those of the orchestrator's contract."""
+    training_data, state = outcome.training_data, outcome.trainer.state
     logged = [entry["loss"] for entry in state.log_history if "loss" in entry]
     return {
-        **contracted(job, spec, outcome, material.counts.rows),
+        **contract_keys(job, spec, outcome, training_data.counts.rows),
         "losses": {
             "train_first": logged[0] if logged else None,
             "train_last": logged[-1] if logged else None,
@@ -162,23 +163,23 @@ def build(job: Job, spec: AlignmentTaskSpec, outcome: Outcome) -> dict[str, Any]
             "held_out_after": None if outcome.after is None else outcome.after["loss"],
         },
         "held_out": _held_out(outcome),
-        "tokens": {"seen": int(state.num_input_tokens_seen), "dataset": material.counts.tokens},
+        "tokens": {"seen": int(state.num_input_tokens_seen), "dataset": training_data.counts.tokens},
         "throughput": throughput(outcome),
         "data": {
-            "dataset": material.origin,
-            "rows": material.counts.rows,
-            "dropped_rows": material.counts.dropped,
-            "truncated_rows": material.counts.truncated,
-            "held_out_rows": 0 if material.held_out is None else len(material.held_out),
-            "duplicates": material.duplicates.rows if material.duplicates else None,
-            "notes": list(material.notes),
+            "dataset": training_data.origin,
+            "rows": training_data.counts.rows,
+            "dropped_rows": training_data.counts.dropped,
+            "truncated_rows": training_data.counts.truncated,
+            "held_out_rows": 0 if training_data.held_out is None else len(training_data.held_out),
+            "duplicates": training_data.duplicates.rows if training_data.duplicates else None,
+            "notes": list(training_data.notes),
         },
-        "used": {**used(spec, outcome), "max_seq_length": material.max_length},
+        "used": {**effective_settings(spec, outcome), "max_seq_length": training_data.max_length},
         "timings": outcome.seconds,
     }
 
 
 def _held_out(outcome: Outcome) -> dict[str, Any] | None:
-    if outcome.before is None or outcome.after is None or outcome.material.held_out is None:
+    if outcome.before is None or outcome.after is None or outcome.training_data.held_out is None:
         return None
-    return {"rows": len(outcome.material.held_out), "before": outcome.before, "after": outcome.after}
+    return {"rows": len(outcome.training_data.held_out), "before": outcome.before, "after": outcome.after}

@@ -1,4 +1,4 @@
-"""Tokens of prompts and answers. They are tokenised apart, so that a prompt is met as it will be when it is used."""
+"""Tokenizes prompts and answers separately, so that a prompt has the same tokens as at inference."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _AT_ONCE = 500
 
 @dataclass(frozen=True, slots=True)
 class Exchange:
-    """A prompt and an answer to it, both texts or both chats, and the row that they are from."""
+    """A prompt and an answer, both texts or both chats, with the row they come from."""
 
     prompt: Content
     answer: Content
@@ -26,7 +26,7 @@ class Exchange:
 
 @dataclass(slots=True)
 class Counts:
-    """What became of the rows."""
+    """Counts of used, dropped and truncated rows, and of tokens."""
 
     rows: int = 0
     dropped: int = 0
@@ -36,14 +36,15 @@ class Counts:
 
 @dataclass(slots=True)
 class Limits:
-    """How long a sequence may be."""
+    """The maximum length of a sequence and of its prompt."""
 
     whole: int
     prompt: int | None = None
     counts: Counts = field(default_factory=Counts)
 
     def cut(self, prompt: list[int], answers: list[list[int]]) -> tuple[list[int], list[list[int]]] | None:
-        """Cut a prompt and its answers; None if of one of them nothing is left."""
+        """Truncate a prompt and its answers; returns None if nothing is left of an answer."""
+        # The end of a prompt holds the question, so it is truncated on the left.
         kept = prompt if self.prompt is None else prompt[-self.prompt :]
         room = self.whole - len(kept)
         if room <= 0 or not all(answers):
@@ -67,8 +68,8 @@ class Exchanges:
         """Yield the tokens of prompt and answer of each exchange.
 
         Raises:
-            ModelError: If chats cannot be rendered, or not so that the answer stands behind the prompt.
-            DataError: If the chat template refuses one.
+            ModelError: If chats cannot be rendered, or the rendered answer does not follow the prompt.
+            DataError: If the chat template rejects a chat.
         """
         source = iter(exchanges)
         while batch := list(itertools.islice(source, _AT_ONCE)):

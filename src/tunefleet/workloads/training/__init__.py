@@ -1,42 +1,36 @@
-"""Fine-tuning: supervised, of all weights or of a LoRA adapter.
+"""Supervised fine-tuning (SFT), full or with a LoRA adapter, and code shared by all training tasks.
 
-Shared by all trainings, whichever library trains:
+Shared by all training tasks:
 
-    setup                   begin, set up, resume, deliver
-    launch                  what one process start is to do
-    assembly                spec → base model and adapter
-    weights_loader          weights
-    lora                    LoRA
-    hardware                what is there, and the kernels
+    setup                   launch, setup, resume, delivery
+    launch                  one process start: spec, overrides, timings
+    model.assembly          spec → base model and adapter
+    model.lora              LoRA configuration and checks
+    model.hardware          devices and kernels
+    model.memory            memory estimate before the run
+    model.deepspeed         DeepSpeed configuration
     arguments               spec → training arguments
-    exact_trainer           what every trainer does otherwise
-    callbacks               what watches every training
-    trackers                those that need more than a name
-    divergence              notices a broken training
-    memory                  what it will take, told before
-    async_checkpoint        checkpoints written beside it
-    disk_check              what it will write, told before
-    checkpoint_compression  checkpoints that take less room
-    outputs                 what a run delivers
-    participation           a part of a federation
-    report                  what all results have
-    clock                   how long the parts take
+    exact_trainer           `Trainer` mixin with deterministic resume
+    callbacks               callbacks of every run, divergence detection
+    async_checkpoint        checkpoints written in the background
+    disk_check              disk space estimate before the run
+    checkpoint_compression  zstd compression of checkpoints
+    label_scores            loss on labelled positions only, on CPUs
+    participation           shard of a federated run
+    report                  keys common to all results
 
-Of the supervised ones alone:
+SFT only:
 
-    run          the training from beginning to end
-    supervised   spec → arguments of TRL's trainer
-    trainer      TRL's, with an exact loss
-    build        the trainer with its callbacks
-    dataset      rows, tokens, streams
-    streaming    samples from a stream, and its place
-    packing      several rows in one sequence
-    samples      answers before and after
-    predictions  answers at evaluations
-    summary      what a run reports
+    run             the run from start to end
+    trainer         TRL's trainer with an exact eval loss
+    build           the trainer with its callbacks, predictions at evaluations
+    rows.dataset    rows, tokens, streams
+    rows.streaming  samples from a stream, packing
+    samples         answers before and after
+    summary         the result
 
-`job.json` names it `tunefleet.workloads.training:main`. Importing it takes five seconds, which the fork server spends
-before a job comes.
+`job.json` names it `tunefleet.workloads.training:main`. Importing it takes five seconds, so the fork server does it
+before a job arrives.
 """
 
 from __future__ import annotations

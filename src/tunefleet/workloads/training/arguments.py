@@ -1,4 +1,4 @@
-"""Translate a spec into training arguments: what every trainer takes. Decides nothing about data or about the model."""
+"""Translates a spec into `TrainingArguments`; makes no decision about the data or the model."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ _BITSANDBYTES = {"adamw_8bit", "paged_adamw_32bit", "paged_adamw_8bit"}
 
 
 @dataclass(frozen=True, slots=True)
-class Setting:
-    """What surrounds a training."""
+class ArgumentsContext:
+    """Everything besides the spec that training arguments depend on."""
 
     hardware: Hardware
     kernels: Kernels
@@ -37,8 +37,8 @@ class Setting:
     deepspeed: Mapping[str, Any] | None = None
 
 
-def common_arguments(spec: ModelTrainingSpec, setting: Setting) -> dict[str, Any]:
-    """Return what any `TrainingArguments` is given."""
+def common_arguments(spec: ModelTrainingSpec, setting: ArgumentsContext) -> dict[str, Any]:
+    """Return the arguments common to every `TrainingArguments` class."""
     training, hardware, kernels = spec.training, setting.hardware, setting.kernels
     _check_installed(spec)
     if training.project_name is not None:
@@ -58,7 +58,7 @@ def common_arguments(spec: ModelTrainingSpec, setting: Setting) -> dict[str, Any
         "gradient_accumulation_steps": training.gradient_accumulation_steps,
         "learning_rate": training.learning_rate,
         "lr_scheduler_type": training.lr_scheduler_type,
-        # Transformers takes a number below one as a part of all steps.
+        # Transformers reads a number below one as a ratio of all steps.
         "warmup_steps": training.warmup_steps or training.warmup_ratio,
         "weight_decay": training.weight_decay,
         "max_grad_norm": training.max_grad_norm,
@@ -69,12 +69,13 @@ def common_arguments(spec: ModelTrainingSpec, setting: Setting) -> dict[str, Any
         "fp16": kernels.compute == "float16",
         "use_cpu": hardware.device == "cpu",
         "use_liger_kernel": kernels.liger,
+        # The reentrant variant needs inputs with gradients, which a frozen base under an adapter does not have.
         "activation_checkpointing": training.gradient_checkpointing,
         "activation_checkpointing_kwargs": {"use_reentrant": False} if training.gradient_checkpointing else None,
         "dataloader_num_workers": training.dataloader_num_workers,
         "dataloader_pin_memory": hardware.device == "cuda",
         "logging_steps": training.logging_steps,
-        # The filter shows the last finite loss instead of a NaN: a broken run would look healthy.
+        # The filter replaces a NaN by the last finite loss, which would hide divergence.
         "logging_nan_inf_filter": False,
         "save_strategy": training.save_strategy,
         "save_steps": training.saving_steps,
@@ -84,12 +85,13 @@ def common_arguments(spec: ModelTrainingSpec, setting: Setting) -> dict[str, Any
         "load_best_model_at_end": training.load_best_model_at_end,
         "metric_for_best_model": "eval_loss" if evaluates else None,
         "greater_is_better": False if evaluates else None,
+        # TensorBoard gets a callback of its own, which writes into the job folder; see `tensorboard`.
         "report_to": [name for name in training.trackers if name != "tensorboard"],
         "disable_tqdm": True,
         "ddp_find_unused_parameters": training.ddp_find_unused_parameters,
         "deepspeed": None if deepspeed is None else dict(deepspeed),
         "fsdp": True if parallelism == "fsdp" else None,
-        # Each rank writes its share; put together on one they might not fit.
+        # Each rank writes its shard: the gathered state may not fit on one rank.
         "fsdp_config": {"state_dict_type": "SHARDED_STATE_DICT"} if parallelism == "fsdp" else None,
     }
 
@@ -98,42 +100,42 @@ def _check_installed(spec: ModelTrainingSpec) -> None:
     needed: list[tuple[str, str]] = [(f"training.report_to: {name}", name) for name in spec.training.trackers]
     if spec.training.optim in _BITSANDBYTES:
         needed.append((f"training.optim: {spec.training.optim}", "bitsandbytes"))
-    for wish, package in needed:
+    for option, package in needed:
         if importlib.util.find_spec(package) is None:
             raise MachineError(
-                f"The spec asks for `{wish}`, and the package {package} is not installed.",
+                f"The spec asks for `{option}`, and the package {package} is not installed.",
                 hint=f"pip install {package} on the worker, or leave it out.",
             )
 
 
 def tensorboard(folder: Path) -> TrainerCallback:
-    """Return a callback that writes TensorBoard's files into the job folder, where the other results are."""
-    from torch.utils.tensorboard import SummaryWriter  # only there if tensorboard is installed
+    """Return a callback that writes TensorBoard event files into the job folder, next to the other results."""
+    from torch.utils.tensorboard import SummaryWriter  # importable only if tensorboard is installed
     from transformers.integrations import TensorBoardCallback
 
     return TensorBoardCallback(SummaryWriter(log_dir=str(folder)))
 
 
 def name_project(project: str) -> None:
-    """Name the project of the trackers that ask the environment for it, and not the training arguments."""
+    """Set the project of trackers that read it from the environment instead of the training arguments."""
     os.environ["WANDB_PROJECT"] = os.environ["MLFLOW_EXPERIMENT_NAME"] = project
 
 
-def supervised_arguments(spec: TrainingTaskSpec, setting: Setting) -> SFTConfig:
-    """Build the arguments."""
+def supervised_arguments(spec: TrainingTaskSpec, setting: ArgumentsContext) -> SFTConfig:
+    """Build the arguments of TRL's SFT trainer."""
     training, kernels = spec.training, setting.kernels
     return SFTConfig(
         **common_arguments(spec, setting),
         train_sampling_strategy="group_by_length" if training.group_by_length else "random",
         neftune_noise_alpha=training.neftune_noise_alpha,
-        # Rows come tokenised, cut and packed; only the collator needs to know.
+        # Rows are already tokenized, truncated and packed; only the collator has to know about packing.
         dataset_kwargs={"skip_prepare_dataset": True},
         max_length=None,
         packing=training.packing,
         padding_free=training.packing or (kernels.varlen and training.batch_size > 1),
         include_num_input_tokens_seen="non_padding",
-        # Goes into the config of the delivered model. Training itself never asks for the cache.
+        # Saved in the config of the delivered model; training itself never uses the cache.
         use_cache=True,
-        # A stream goes to its place by itself.
+        # A stream seeks to its position itself; the Trainer would read all batches before it again.
         ignore_data_skip=spec.data.streaming,
     )

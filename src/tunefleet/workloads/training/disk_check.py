@@ -1,4 +1,4 @@
-"""What a training will write to the disk, told from its model and its arguments before anything is trained."""
+"""Estimates what a training run will write to disk from its model and arguments, before it starts."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from tunefleet.trainer_control.checkpoints.manifest import list_whole
 
 
 def require_disk(folder: JobFolder, trainer: Trainer, *, adapter: bool, make_room: Callable[[], bool]) -> None:
-    """Refuse a training whose checkpoints and final model the disk cannot take.
+    """Raise `DiskTooSmallError` if the disk has no space for the checkpoints and the final model.
 
-    What is kept to spare a later launch some work lies there already, so it is not free; a training is not refused for
-    it.
+    Caches for later launches are deleted with `make_room` before a run is refused.
     """
+    # Earlier launches of this job wrote these already; they count towards the estimate, not against it.
     present = sum(checkpoint.size_bytes for checkpoint in list_whole(folder.checkpoints_dir))
     needed = forecast(trainer, adapter=adapter)
     try:
@@ -29,7 +29,7 @@ def require_disk(folder: JobFolder, trainer: Trainer, *, adapter: bool, make_roo
 
 
 def forecast(trainer: Trainer, *, adapter: bool) -> Forecast:
-    """Return what a training will write; see `require_disk` for the arguments."""
+    """Return what a training run will write."""
     parameters = list(trainer.model.parameters())
     saved = [parameter for parameter in parameters if parameter.requires_grad or not adapter]
     return Forecast(
@@ -41,7 +41,7 @@ def forecast(trainer: Trainer, *, adapter: bool) -> Forecast:
 
 
 def _saves(args: TrainingArguments, rows: int) -> int:
-    """Return how many checkpoints a training makes, the one at its end included."""
+    """Return how many checkpoints a run writes, including the one at its end."""
     per_epoch = math.ceil(rows / (args.train_batch_size * args.gradient_accumulation_steps * args.world_size))
     steps = args.max_steps if args.max_steps > 0 else math.ceil(args.num_train_epochs * per_epoch)
     match args.save_strategy:
@@ -50,7 +50,7 @@ def _saves(args: TrainingArguments, rows: int) -> int:
         case "epoch":
             return math.ceil(steps / max(per_epoch, 1))
         case "best":
-            # At most one an evaluation; an interval below one is a share of the run.
+            # At most one per evaluation; an interval below one is a ratio of the run.
             return _times(steps, args.eval_steps or steps)
         case _:
             return _times(steps, args.save_steps)

@@ -1,4 +1,4 @@
-"""One process start of a training: what it is to do and where, with what was changed since the spec was written."""
+"""One process start of a training run: its spec, its folder, and overrides from earlier launches."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ SpecT = TypeVar("SpecT", bound=ModelTrainingSpec)
 
 @dataclass(frozen=True, slots=True)
 class Launch(Opened[SpecT]):
-    """One process start of a training: its spec has the batch of a second try.
+    """One process start of a training run; its spec includes the batch size of a retry after running out of memory.
 
     Args:
-        overrides: What was changed since the spec was written.
+        overrides: Settings changed since the spec was written.
     """
 
     clock: Clock
@@ -37,27 +37,27 @@ class Launch(Opened[SpecT]):
 
     @property
     def changes(self) -> dict[str, Any]:
-        """What was changed, as the result lists it."""
+        """The overrides as listed in the result."""
         return {name: value for name, value in self.overrides.items() if name != "after"}
 
     @property
     def parallelism(self) -> Parallelism:
-        """How several devices share the work."""
+        """How the devices share the work."""
         return self.spec.training.strategy(ranks.count())
 
     @property
     def shares_weights(self) -> bool:
-        """Whether a process has a part of the weights only, or has them together with their optimizer."""
+        """Whether weights are sharded across processes, or are created together with the optimizer."""
         return self.parallelism in {"fsdp", "deepspeed"}
 
     @property
     def baseline(self) -> Path:
-        """Where the measurement before the training is kept for later launches."""
+        """The file with the evaluation before training, kept for later launches."""
         return self.folder.root / "baseline.json"
 
     @property
     def product(self) -> Path:
-        """The folder that is delivered."""
+        """The folder of the trained adapter or model."""
         return self.folder.root / self.spec.product
 
 
@@ -65,7 +65,7 @@ Supervised = Launch[TrainingTaskSpec]
 
 
 def open_launch(folder: Path, wanted: type[SpecT]) -> Launch[SpecT]:
-    """Read what a job folder says."""
+    """Open the launch of a job folder, with the overrides of earlier launches applied."""
     task = open_task(folder, wanted)
     spec, session = task.spec, task.session
     overrides = read_json(task.folder.overrides_json) or {}
@@ -73,17 +73,20 @@ def open_launch(folder: Path, wanted: type[SpecT]) -> Launch[SpecT]:
     if sizes:
         spec = spec.model_copy(update={"training": spec.training.model_copy(update=sizes)})
         batch, times = spec.training.batch_size, spec.training.gradient_accumulation_steps
-        text = f"An earlier launch ran out of memory: this one takes {batch} rows a pass, {times} passes a step."
+        text = (
+            f"An earlier launch ran out of memory: this one uses a batch size of {batch} "
+            f"with {times} gradient accumulation steps."
+        )
         session.journal.event("training.batch_halved", text, "warning", sizes)
     if overrides.get("rollbacks"):
-        text = f"An earlier launch diverged: this one goes on with a learning rate of {overrides['learning_rate']:g}."
+        text = f"An earlier launch diverged: this one continues with learning rate {overrides['learning_rate']:g}."
         data = {name: overrides[name] for name in ("learning_rate", "rollbacks")}
         session.journal.event("training.rolled_back", text, "warning", data)
     return Launch(task.job, spec, task.folder, session, Clock(), overrides)
 
 
 def limit_gpu_memory(environment: Mapping[str, str] = os.environ) -> float | None:
-    """Take no more than a share of each GPU's memory, if the job's environment says so."""
+    """Limit this process to a fraction of each GPU's memory, if the job's environment sets one."""
     text = environment.get(_SHARE, "")
     if not text:
         return None
@@ -101,7 +104,7 @@ def limit_gpu_memory(environment: Mapping[str, str] = os.environ) -> float | Non
 
 
 class Clock:
-    """Adds up how long the parts of a launch take."""
+    """Sums up the durations of the parts of a launch."""
 
     def __init__(self) -> None:
         self._started = time.monotonic()
@@ -109,7 +112,7 @@ class Clock:
 
     @contextmanager
     def part(self, name: str) -> Iterator[None]:
-        """Measure what runs inside."""
+        """Measure the code inside the `with` block."""
         started = time.monotonic()
         try:
             yield

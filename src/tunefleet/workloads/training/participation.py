@@ -1,4 +1,4 @@
-"""A part of a federated training: its own rows, as many steps as the others, and the callback that takes part."""
+"""One shard of a federated training task: its rows, its number of steps, and its callback."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ from tunefleet.workloads.federated.callback import FederatedCallback
 from tunefleet.workloads.training.launch import Launch
 
 SpecT = TypeVar("SpecT", bound=ModelTrainingSpec)
+# Task types whose rows become two sequences each.
 _PAIRS: Final = frozenset({"dpo", "orpo"})
-"""Kinds whose rows become two sequences each."""
 
 
-def own_rows(launch: Launch[SpecT], rows: Rows, origin: str) -> tuple[Launch[SpecT], Rows]:
-    """Return the rows that this task trains on, of all that its document names, and the launch with its steps.
+def shard_rows(launch: Launch[SpecT], rows: Rows, origin: str) -> tuple[Launch[SpecT], Rows]:
+    """Return the rows of this shard, of all rows in the dataset, and the launch with its number of steps.
 
-    All parts make as many optimizer steps, so that they go from round to round together: as many as an equal share of
-    the rows takes. A smaller share is passed over more often.
+    All shards make the same number of optimizer steps, so that their rounds stay in step: as many as an equal share of
+    the rows takes. A smaller shard makes more passes over its rows.
     """
     part = _part_of(launch.spec)
     if part is None:
@@ -40,56 +40,57 @@ def own_rows(launch: Launch[SpecT], rows: Rows, origin: str) -> tuple[Launch[Spe
     own = split(len(rows), shard.total, federation.split, values, training.seed)[shard.index].tolist()
     launch.journal.event(
         "federation.rows",
-        f"{len(own)} of {len(rows)} rows are those of this part ({shard.index + 1} of {shard.total}).",
+        f"This participant ({shard.index + 1} of {shard.total}) trains on {len(own)} of {len(rows)} rows.",
         data={"rows": len(own), "all": len(rows), "part": shard.index, "parts": shard.total},
     )
     if training.max_steps is None:
         batch = training.batch_size * training.gradient_accumulation_steps * ranks.count()
-        a_pass = math.ceil(len(rows) / shard.total / batch)
-        steps = {"max_steps": math.ceil(training.num_train_epochs * a_pass)}
+        steps_per_epoch = math.ceil(len(rows) / shard.total / batch)
+        steps = {"max_steps": math.ceil(training.num_train_epochs * steps_per_epoch)}
         spec = launch.spec.model_copy(update={"training": training.model_copy(update=steps)})
         launch = replace(launch, spec=spec)
     return launch, take(rows, own)
 
 
-def callbacks(launch: Launch[SpecT], steering: Iterable[TrainerCallback]) -> list[TrainerCallback]:
-    """Return what makes a training take part in its federation, if it is a part of one.
+def callbacks(launch: Launch[SpecT], control: Iterable[TrainerCallback]) -> list[TrainerCallback]:
+    """Return the callbacks that connect the run to its federation, if it belongs to one.
 
     Raises:
-        InputError: If nobody has told it how.
+        InputError: If the worker has not written the connection file.
     """
     part = _part_of(launch.spec)
     if part is None:
         return []
     federation, _ = part
     try:
-        me = Participant.model_validate_json(launch.folder.federation_json.read_bytes())
+        participant = Participant.model_validate_json(launch.folder.federation_json.read_bytes())
     except (OSError, ValidationError) as error:
         raise InputError(
-            "The training is a part of a federation, and its worker has not told it how to take part.",
-            hint="`tunefleet workers upgrade WORKER VERSION` upgrades it to the version of the server.",
+            "The task belongs to a federation, and its worker did not provide the connection settings.",
+            hint="Upgrade the worker to the version of the server: `tunefleet workers upgrade WORKER VERSION`.",
         ) from error
     callback = FederatedCallback(
-        me.url,
-        me.id,
-        me.worker,
-        me.token,
+        participant.url,
+        participant.id,
+        participant.worker,
+        participant.token,
         federation.sync_every_steps,
         upload_dtype=federation.upload_dtype,
         base_model=launch.spec.model.source.identifier,
         sequences_per_row=2 if launch.spec.task_type in _PAIRS else 1,
         wait_s=federation.patience_s,
         folder=launch.folder.root / "federated",
-        attempt=me.attempt,
+        attempt=participant.attempt,
     )
-    for each in steering:
+    # A pending command (stop, pause) must not wait until the next global version arrives.
+    for each in control:
         if isinstance(each, ControlCallback):
             each.listen(lambda command: callback.hurry() if command.state == "pending" else None)
     return [callback, _StopWhenOver(callback)]
 
 
 class _StopWhenOver(TrainerCallback):
-    """Ends a part whose federation has had all its rounds: what it would learn, nobody would get."""
+    """Ends the run once its federation has completed all rounds: further updates would not be used."""
 
     def __init__(self, callback: FederatedCallback) -> None:
         self._callback = callback
@@ -97,7 +98,7 @@ class _StopWhenOver(TrainerCallback):
     def on_step_end(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: object
     ) -> None:
-        """Stop, if it is over."""
+        """Stop if the federation is over."""
         if self._callback.over:
             control.should_training_stop = True
 
@@ -107,8 +108,8 @@ def _part_of(spec: ModelTrainingSpec) -> tuple[FederatedTrainingSpec, ShardSpec]
         return None
     if spec.shard is None:
         raise InputError(
-            "A federation is trained over a fleet, and this is the whole of it.",
-            hint="`tunefleet submit FILE` sends it to a server, which splits it into parts.",
+            "A task with `federation` runs on several workers of a server, not as a single local job.",
+            hint="Submit it with `tunefleet submit FILE`: the server splits it into shards.",
         )
     return spec.federation, spec.shard
 
@@ -117,7 +118,7 @@ def _value(row: object, column: str, number: int, origin: str) -> object:
     if not isinstance(row, Mapping) or column not in row:
         known = ", ".join(sorted(map(str, row))) if isinstance(row, Mapping) else ""
         raise InputError(
-            f"Row {number} of {origin} has no column {column!r}, by which rows are dealt out.",
-            hint=f"It has: {known or 'no column'}.",
+            f"Row {number} of {origin} has no column {column!r}, by which the rows are split.",
+            hint=f"Its columns: {known or 'none'}.",
         )
     return row[column]

@@ -1,4 +1,4 @@
-"""What the results of all trainings have in common: the keys of the contract, what was really used, and how fast."""
+"""Keys common to all training results: the orchestrator's contract, effective settings, throughput."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from tunefleet.workloads.training.model.hardware import Hardware, Kernels
 
 
 @dataclass(frozen=True, slots=True)
-class Ended:
-    """A training that has come to its end."""
+class FinishedRun:
+    """A finished training run."""
 
     trainer: ExactTrainer
     hardware: Hardware
@@ -28,32 +28,32 @@ class Ended:
     seconds: dict[str, float]
 
 
-def contracted(job: Job, spec: ModelTrainingSpec, ended: Ended, rows: int | None) -> dict[str, Any]:
-    """Return the keys of the orchestrator's contract, and how far the training went.
+def contract_keys(job: Job, spec: ModelTrainingSpec, run: FinishedRun, rows: int | None) -> dict[str, Any]:
+    """Return the keys of the orchestrator's contract, with steps and epochs.
 
     Args:
-        rows: That it was trained on; None if nobody counted them.
+        rows: Number of rows trained on; None if they were not counted.
     """
-    args, state = ended.trainer.args, ended.trainer.state
+    args, state = run.trainer.args, run.trainer.state
     return {
         "task_id": job.task_id,
         "training_successful": True,
-        "training_time_seconds": ended.seconds.get("training_s", 0.0),
+        "training_time_seconds": run.seconds.get("training_s", 0.0),
         "error_message": None,
         "model_name": spec.model.source.identifier,
         "dataset_size": rows,
         "output_dir": str(Path(args.output_dir).parent),
         "checkpoints_dir": str(args.output_dir),
-        "resume_from_path": ended.resumed_from,
-        **ended.delivered,
+        "resume_from_path": run.resumed_from,
+        **run.delivered,
         "steps": state.global_step,
         "epochs": state.epoch,
     }
 
 
-def used(spec: ModelTrainingSpec, ended: Ended) -> dict[str, Any]:
-    """Say what was really used, as the objects tell it and not as the spec wished it."""
-    trainer, hardware, kernels = ended.trainer, ended.hardware, ended.kernels
+def effective_settings(spec: ModelTrainingSpec, run: FinishedRun) -> dict[str, Any]:
+    """Return the settings that were in effect, read from the objects and not from the spec."""
+    trainer, hardware, kernels = run.trainer, run.hardware, run.kernels
     model, args = trainer.model, trainer.args
     optimizer: Any = getattr(trainer.optimizer, "optimizer", trainer.optimizer)
     parameters = list(model.parameters())
@@ -85,10 +85,11 @@ def _parallelism(spec: ModelTrainingSpec, processes: int) -> str | None:
     return strategy if processes > 1 or strategy == "device_map" else None
 
 
-def throughput(ended: Ended) -> dict[str, float]:
-    """Rates of this launch: what a launch before it did is not in its time."""
-    state, training_s = ended.trainer.state, ended.seconds.get("training_s", 0.0)
-    first = int(ended.resumed_from.rsplit("-", 1)[-1]) if ended.resumed_from else 0
+def throughput(run: FinishedRun) -> dict[str, float]:
+    """Return the rates of this launch only."""
+    # Steps and tokens count all launches, the measured time only this one: earlier steps are subtracted.
+    state, training_s = run.trainer.state, run.seconds.get("training_s", 0.0)
+    first = int(run.resumed_from.rsplit("-", 1)[-1]) if run.resumed_from else 0
     steps = state.global_step - first
     if steps <= 0 or training_s <= 0:
         return {}

@@ -1,4 +1,4 @@
-"""Answers to held-out prompts, written greedily: what a loss alone does not show."""
+"""Greedy answers to eval prompts, before and after training."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ from tunefleet.workloads.data.formats import Place
 from tunefleet.workloads.data.readers import numbered
 from tunefleet.workloads.data.sources import Portion
 from tunefleet.workloads.data.tokenization import Encoder
-from tunefleet.workloads.training.exact_trainer import ExactTrainer, random_state_kept
+from tunefleet.workloads.training.exact_trainer import ExactTrainer, preserve_random_state
 
 # Prompts of one batch.
 _AT_ONCE: Final = 32
 
 
 @dataclass(frozen=True, slots=True)
-class Question:
-    """A held-out prompt: its text, its tokens, and the answer of the dataset."""
+class EvalPrompt:
+    """An eval prompt: its text, its tokens, and the reference answer of the dataset."""
 
     prompt: str
     ids: list[int]
@@ -35,26 +35,26 @@ class Question:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What the model wrote."""
+    """The model's answer to a prompt."""
 
     prompt: str
     output: str
     reference: str
 
     def as_json(self) -> dict[str, Any]:
-        """Return it as the result lists it."""
+        """Return the JSON of the result."""
         return asdict(self)
 
 
-def choose_questions(portion: Portion, encoder: Encoder, count: int, room: int) -> tuple[list[Question], int]:
-    """Take the first prompts that leave room for an answer."""
-    questions: list[Question] = []
+def choose_prompts(portion: Portion, encoder: Encoder, count: int, room: int) -> tuple[list[EvalPrompt], int]:
+    """Return the first prompts of at most `room` tokens, and how many were skipped."""
+    questions: list[EvalPrompt] = []
     skipped = 0
     for number, row in numbered(portion.rows):
         if len(questions) == count:
             break
         example = portion.shape.read(number, row, Notes())
-        question = Question(*encoder.prompt(example), example.place)
+        question = EvalPrompt(*encoder.prompt(example), example.place)
         if 0 < len(question.ids) <= room:
             questions.append(question)
         else:
@@ -65,12 +65,12 @@ def choose_questions(portion: Portion, encoder: Encoder, count: int, room: int) 
 def answer(
     trainer: ExactTrainer,
     tokenizer: PreTrainedTokenizerBase,
-    questions: list[Question],
+    questions: list[EvalPrompt],
     max_new_tokens: int,
     before_batch: Callable[[], None] = lambda: None,
 ) -> list[Answer]:
-    """Let the model answer greedily, in the arithmetic of the training."""
-    # Prompts of about the same length together: a batch is padded to its longest.
+    """Generate greedy answers with the compute dtype of the training run."""
+    # Batches of prompts of similar length need less padding.
     order = sorted(range(len(questions)), key=lambda at: len(questions[at].ids))
     found: dict[int, Answer] = {}
     for start in range(0, len(order), _AT_ONCE):
@@ -82,12 +82,12 @@ def answer(
 
 
 def _write(
-    trainer: ExactTrainer, tokenizer: PreTrainedTokenizerBase, questions: list[Question], max_new_tokens: int
+    trainer: ExactTrainer, tokenizer: PreTrainedTokenizerBase, questions: list[EvalPrompt], max_new_tokens: int
 ) -> list[Answer]:
     model: PreTrainedModel = trainer.model
     longest = max(len(question.ids) for question in questions)
     pad = tokenizer.pad_token_id
-    # Padding goes to the left: every answer starts at the same column.
+    # Padding on the left: generation continues from the last column of every row.
     ids = torch.tensor([[pad] * (longest - len(q.ids)) + q.ids for q in questions], device=model.device)
     mask = torch.tensor([[0] * (longest - len(q.ids)) + [1] * len(q.ids) for q in questions], device=model.device)
     settings = GenerationConfig(
@@ -100,7 +100,7 @@ def _write(
     was_training = model.training
     model.eval()
     try:
-        with torch.no_grad(), random_state_kept(), trainer.accelerator.autocast():
+        with torch.no_grad(), preserve_random_state(), trainer.accelerator.autocast():
             written = model.generate(input_ids=ids, attention_mask=mask, generation_config=settings)
     finally:
         model.train(was_training)
@@ -108,35 +108,36 @@ def _write(
     return [Answer(q.prompt, text, q.reference) for q, text in zip(questions, texts, strict=True)]
 
 
-def require_comparable(questions: list[Question], match: ExactMatchSpec, portion: Portion) -> None:
-    """Refuse rows whose own answer has nothing that could be compared."""
+def require_comparable(questions: list[EvalPrompt], match: ExactMatchSpec, portion: Portion) -> None:
+    """Refuse eval rows whose reference answer cannot be compared."""
     if portion.shape.kind == "text":
         raise DataError(
-            f"The rows of {portion.shape.origin} are texts without answers, so none could be right.",
-            hint="Leave `evaluate.exact_match` out, or name prompt_column and response_column.",
+            f"The rows of {portion.shape.origin} are texts without answers, so exact match cannot be computed.",
+            hint="Leave `evaluate.exact_match` out, or set prompt_column and response_column.",
         )
     if not questions:
         raise DataError(
-            "No held-out prompt leaves room for an answer, so none could be right.",
-            hint="Lower `evaluate.max_new_tokens`, or hold out other rows.",
+            "No eval prompt leaves space for an answer, so exact match cannot be computed.",
+            hint="Lower `evaluate.max_new_tokens`, or choose other eval rows.",
         )
     take = extractor(match)
     for question in questions[: match.rows]:
         if take(question.reference) is None:
             raise DataError(
-                f"{question.place}: its answer has nothing that exact_match.extract: {match.extract} would find.",
+                f"{question.place}: exact_match.extract: {match.extract} finds nothing in its reference answer.",
                 hint="Choose another `evaluate.exact_match.extract`, or correct the row.",
             )
 
 
 def right(answers: list[Answer], match: ExactMatchSpec) -> list[bool]:
-    """Say which of the answers to the first rows are right."""
-    verdicts = [judge(answer.output, answer.reference, match) for answer in answers[: match.rows]]
-    return [verdict is not None and verdict.right for verdict in verdicts]
+    """Return for each of the first `match.rows` answers whether it is right."""
+    comparisons = [judge(answer.output, answer.reference, match) for answer in answers[: match.rows]]
+    return [each is not None and each.right for each in comparisons]
 
 
 def _ends(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> list[int]:
-    """All tokens that end an answer: a chat model's end of turn is often another than its end of text."""
+    """Return all tokens that end an answer."""
+    # A chat model's end-of-turn token often differs from the tokenizer's end-of-text token.
     known = model.generation_config.eos_token_id if model.generation_config is not None else None
     ends = {tokenizer.eos_token_id, *(known if isinstance(known, list) else [known])}
     return sorted(end for end in ends if end is not None)

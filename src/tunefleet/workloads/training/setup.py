@@ -1,8 +1,8 @@
-"""What every training does around its own part: it is begun, set up, resumed and delivered alike.
+"""Start, setup, resume and delivery, shared by all training tasks.
 
-A program opens its launch (`open_training`), looks at the machine (`look_around`), makes its trainer with `setting_of`,
-`common_callbacks` and `settle`, trains it (`train`, or `train_between` two measurements), and ends with `deliver` and
-`report`.
+A program opens its launch (`open_training`), detects the hardware (`detect_hardware`), builds its trainer with
+`arguments_context`, `common_callbacks` and `enable_async_checkpoints`, trains (`train`, or `train_between` two
+evaluations), and ends with `deliver` and `write_result`.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from tunefleet.analysis.memory.estimate import PLAIN, Load
 from tunefleet.errors import DataError
 from tunefleet.workloads.common import job
 from tunefleet.workloads.distributed import ranks
-from tunefleet.workloads.training.arguments import Setting
+from tunefleet.workloads.training.arguments import ArgumentsContext
 from tunefleet.workloads.training.async_checkpoint import BackgroundWriter
-from tunefleet.workloads.training.checkpoint_compression import DropUnpacked, opened
+from tunefleet.workloads.training.checkpoint_compression import DeleteDecompressed, decompressed
 from tunefleet.workloads.training.exact_trainer import ExactTrainer, without_card
 from tunefleet.workloads.training.launch import Launch, SpecT, limit_gpu_memory, open_launch
 from tunefleet.workloads.training.model import deepspeed, hardware
@@ -35,31 +35,31 @@ logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
-# Filled in by the worker, which packs when the job's process is gone and its GPU is free.
+# Filled in by the worker, which packs the archive after the process has ended and its GPU is free.
 _ARCHIVE_KEYS = ("archive", "archive_path", "archive_url", "archive_bytes")
 
 
 def open_training(folder: Path, wanted: type[SpecT]) -> Launch[SpecT]:
-    """Open the launch of a job folder, and keep its log for what a person wants to read."""
+    """Open the launch of a job folder, and reduce the logs of the training libraries."""
     launch = open_launch(folder, wanted)
     job.libraries()
     return launch
 
 
 @dataclass(frozen=True, slots=True)
-class Surroundings:
-    """Where a launch trains, and with what."""
+class HardwareSetup:
+    """Hardware, kernels and memory estimate of a launch."""
 
     machine: hardware.Hardware
     kernels: hardware.Kernels
     memory: Memory
 
 
-def look_around(launch: Launch[SpecT], *, liger: bool | None = None, load: Load = PLAIN) -> Surroundings:
-    """Take this process's own device and choose its kernels.
+def detect_hardware(launch: Launch[SpecT], *, liger: bool | None = None, load: Load = PLAIN) -> HardwareSetup:
+    """Select this rank's device and choose its kernels.
 
     Args:
-        liger: Whether Liger kernels are wished; None for where they are.
+        liger: Whether to use Liger kernels; None uses them where installed.
     """
     spec = launch.spec
     ranks.use_own_device()
@@ -67,31 +67,32 @@ def look_around(launch: Launch[SpecT], *, liger: bool | None = None, load: Load 
     machine = hardware.inspect()
     memory = Memory(launch.folder.root.parent, spec, machine.device, share, load)
     kernels = hardware.choose(machine, bf16=spec.bf16, fp16=spec.fp16, attention=spec.attention, liger=liger)
-    return Surroundings(machine, kernels, memory)
+    return HardwareSetup(machine, kernels, memory)
 
 
-def setting_of(launch: Launch[SpecT], machine: hardware.Hardware, kernels: hardware.Kernels) -> Setting:
-    """Return what the training arguments depend on beside the spec."""
+def arguments_context(launch: Launch[SpecT], machine: hardware.Hardware, kernels: hardware.Kernels) -> ArgumentsContext:
+    """Return the context that training arguments depend on besides the spec."""
     training, zero = launch.spec.training, None
     if launch.parallelism == "deepspeed":
         deepspeed.require()
         zero = deepspeed.configuration(training, kernels.compute, launch.job.inputs)
-    # Where the memory did not suffice for the training's batch, an evaluation must not take more.
+    # After a retry with a smaller batch, the default eval batch size could run out of memory again.
     small = training.batch_size if "batch_size" in launch.overrides else None
     folder, name = launch.session.checkpoints_dir, launch.job.name
-    return Setting(machine, kernels, folder, name, small, launch.parallelism, zero)
+    return ArgumentsContext(machine, kernels, folder, name, small, launch.parallelism, zero)
 
 
-def settle(launch: Launch[SpecT], trainer: ExactTrainer) -> None:
-    """Let a new trainer write its checkpoints beside the training, if the spec wants that."""
+def enable_async_checkpoints(launch: Launch[SpecT], trainer: ExactTrainer) -> None:
+    """Make a new trainer write checkpoints in the background, if the spec enables it."""
     if launch.spec.checkpoint.asynchronous:
         writer = BackgroundWriter()
         trainer.write_in_background(writer)
+        # The manifest is what makes a checkpoint valid, so it is written only after the background write.
         launch.session.before_manifest.append(writer.settle)
 
 
 def train(launch: Launch[SpecT], trainer: ExactTrainer) -> None:
-    """Train, from the newest checkpoint if there is one."""
+    """Train; resumes from the newest checkpoint if there is one."""
     with launch.clock.part("training"):
         trainer.train(resume_from_checkpoint=_resume_folder(launch, trainer))
 
@@ -99,10 +100,10 @@ def train(launch: Launch[SpecT], trainer: ExactTrainer) -> None:
 def train_between(
     launch: Launch[SpecT], trainer: ExactTrainer, measure: Callable[[int, str], T], baseline: Callable[[], T]
 ) -> tuple[T, T]:
-    """Train as `train` does; returns what was measured before and after it."""
-    clock, first = launch.clock, AtBegin(baseline)
+    """Train as `train` does; returns the evaluations before and after."""
+    clock, first = launch.clock, RunOnce(baseline)
     if launch.shares_weights:
-        # A model is shared out together with its optimizer, and that is made when the training begins.
+        # A sharded model exists only once the optimizer is created, which happens at the start of training.
         trainer.add_callback(first)
     else:
         with clock.part("evaluation_before"):
@@ -114,28 +115,28 @@ def train_between(
 
 
 def _resume_folder(launch: Launch[SpecT], trainer: ExactTrainer) -> str | None:
-    """Return the folder that the trainer is to resume from, unpacked."""
+    """Return the folder to resume from, decompressed."""
     resume = launch.session.resume
     if resume is None:
         return None
-    folder = opened(resume.path, launch.workspace)
+    folder = decompressed(resume.path, launch.workspace)
     if folder != resume.path:
-        trainer.add_callback(DropUnpacked(folder))
+        trainer.add_callback(DeleteDecompressed(folder))
     return str(folder)
 
 
 def deliver(launch: Launch[SpecT], trainer: ExactTrainer, tokenizer: PreTrainedTokenizerBase) -> dict[str, Any]:
-    """Save the adapter or model; returns the keys of the result that say where, those of an archive still empty.
+    """Save the adapter or model; returns the result keys with its paths, archive keys still empty.
 
     Raises:
-        DataError: If nothing was trained that was to be.
+        DataError: If no training step was made.
     """
     state = trainer.state
-    # Steering ends a training behind a step at the earliest.
+    # Commands end a run after a step at the earliest, so zero steps mean that the rows do not fill a batch.
     if state.global_step == 0 < state.max_steps:
         raise DataError(
-            f"The training made none of its {state.max_steps} steps: its rows do not fill a batch.",
-            hint="Give more rows, or lower `training.batch_size`.",
+            f"None of the {state.max_steps} training steps was made: the rows do not fill a batch.",
+            hint="Add rows, or lower `training.batch_size`.",
         )
     name = launch.product.name
     keys: dict[str, Any] = {f"{name}_{key}": None for key in ("path", *_ARCHIVE_KEYS)}
@@ -144,14 +145,14 @@ def deliver(launch: Launch[SpecT], trainer: ExactTrainer, tokenizer: PreTrainedT
         return keys
     if trainer.best_missing:
         best = Path(str(trainer.state.best_model_checkpoint)).name
-        text = f"The best checkpoint, {best}, has lost its weights: what is delivered are the last ones."
+        text = f"The weights of the best checkpoint, {best}, are missing: the last weights are delivered instead."
         launch.journal.event("training.best_missing", text, "error")
-    # Of a model that is shared out every rank brings its part; one of them writes.
-    weights = trainer.whole_weights() if launch.shares_weights else None
+    # Every rank takes part in gathering a sharded model; only rank 0 writes it.
+    weights = trainer.gathered_weights() if launch.shares_weights else None
     if not launch.session.leads:
         return keys
     model = trainer.model
-    # A reference of a trainer's own may lie beside the adapter that was trained.
+    # TRL may have added a reference adapter next to the trained one.
     chosen: Mapping[str, Any] = {"selected_adapters": ["default"]} if isinstance(model, PeftModel) else {}
 
     def write(folder: Path) -> None:
@@ -159,7 +160,7 @@ def deliver(launch: Launch[SpecT], trainer: ExactTrainer, tokenizer: PreTrainedT
             model.save_pretrained(folder, state_dict=weights, **chosen)
         tokenizer.save_pretrained(folder)
         identifier = launch.spec.model.source.identifier
-        name_base(folder, identifier)
+        set_base_name(folder, identifier)
         write_card(folder, launch.spec.task_type, identifier)
 
     fsutil.write_folder(launch.product, write)
@@ -167,34 +168,35 @@ def deliver(launch: Launch[SpecT], trainer: ExactTrainer, tokenizer: PreTrainedT
     return keys
 
 
-def report(launch: Launch[SpecT], memory: Memory, result: Mapping[str, Any]) -> None:
-    """Write the result of the job, with what was changed since the spec was written and the memory that it took."""
+def write_result(launch: Launch[SpecT], memory: Memory, result: Mapping[str, Any]) -> None:
+    """Write the result of the job, with the overrides and the memory figures."""
     whole = {**result, "overrides": launch.changes, "memory": memory.outcome()}
     if launch.session.leads:
         fsutil.write_file(launch.folder.responses_json, json.dumps(whole, indent=1).encode())
 
 
-class AtBegin(TrainerCallback, Generic[T]):
-    """Does one thing once, at once or when the training begins, and keeps what came of it."""
+class RunOnce(TrainerCallback, Generic[T]):
+    """Runs a function once, directly or at the start of training, and keeps its result."""
 
     def __init__(self, act: Callable[[], T]) -> None:
         self._act = act
+        # A list and not an optional value: None may be a result.
         self._done: list[T] = []
 
     @property
     def result(self) -> T:
-        """What came of it."""
+        """The result of the function."""
         return self._done[0]
 
     def run(self) -> None:
-        """Do it now, unless it is done."""
+        """Run the function unless it has run already."""
         if not self._done:
             self._done.append(self._act())
 
     def on_train_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: object
     ) -> None:
-        """Do it."""
+        """Run the function."""
         self.run()
 
 
@@ -202,8 +204,8 @@ CONFIG: Final = "adapter_config.json"
 _HUB_ID: Final = re.compile(r"[\w.-]+/[\w.-]+")
 
 
-def name_base(folder: Path, base: str) -> None:
-    """Let an adapter name its base as the user does, not by the folder that it had on this machine."""
+def set_base_name(folder: Path, base: str) -> None:
+    """Set an adapter's base model to the name in the spec instead of its path on this machine."""
     path = folder / CONFIG
     if not path.is_file():
         return

@@ -1,4 +1,4 @@
-"""`responses.json` of a supervised training: what a run did, and how well it went."""
+"""`responses.json` of a supervised run: settings, data, losses and answers."""
 
 from __future__ import annotations
 
@@ -8,34 +8,34 @@ from typing import Any
 from tunefleet.schemas.job_folder import Job
 from tunefleet.spec import EvaluateSpec, TrainingTaskSpec
 from tunefleet.spec.options.answer_match import ExactMatchSpec
-from tunefleet.workloads.training.report import Ended, contracted, throughput, used
-from tunefleet.workloads.training.rows.dataset import Material
+from tunefleet.workloads.training.report import FinishedRun, contract_keys, effective_settings, throughput
+from tunefleet.workloads.training.rows.dataset import TrainingData
 from tunefleet.workloads.training.samples import Answer, right
 
 
 @dataclass(frozen=True, slots=True)
-class Measured:
-    """The model at one moment: held-out loss in nats per token, and answers to held-out prompts."""
+class Evaluation:
+    """One evaluation: eval loss in nats per token, and answers to eval prompts."""
 
     loss: float | None
     answers: list[Answer]
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome(Ended):
-    """A supervised training that has come to its end."""
+class Outcome(FinishedRun):
+    """A finished supervised run."""
 
-    material: Material
-    before: Measured
-    after: Measured
+    training_data: TrainingData
+    before: Evaluation
+    after: Evaluation
 
 
 def build(job: Job, spec: TrainingTaskSpec, outcome: Outcome) -> dict[str, Any]:
-    """Put the result together; the first keys are those of the orchestrator's contract."""
-    material, args = outcome.material, outcome.trainer.args
-    train = material.train
+    """Build the result; the first keys are those of the orchestrator's contract."""
+    training_data, args = outcome.training_data, outcome.trainer.args
+    train = training_data.train
     return {
-        **contracted(job, spec, outcome, train.rows if train else None),
+        **contract_keys(job, spec, outcome, train.rows if train else None),
         "losses": _losses(outcome),
         "held_out": _held_out(outcome, spec.evaluate),
         "tokens": {
@@ -44,12 +44,12 @@ def build(job: Job, spec: TrainingTaskSpec, outcome: Outcome) -> dict[str, Any]:
             "dataset_trained": train.trained_tokens if train else None,
         },
         "throughput": throughput(outcome),
-        "data": _data(material),
+        "data": _data(training_data),
         "used": {
-            **used(spec, outcome),
+            **effective_settings(spec, outcome),
             "packing": args.packing,
             "padding_free": args.padding_free,
-            "max_seq_length": material.max_length,
+            "max_seq_length": training_data.max_length,
         },
         "timings": outcome.seconds,
     }
@@ -71,7 +71,7 @@ def _losses(outcome: Outcome) -> dict[str, float | None]:
 
 
 def _held_out(outcome: Outcome, wanted: EvaluateSpec) -> dict[str, Any] | None:
-    held_out, before, after = outcome.material.held_out, outcome.before, outcome.after
+    held_out, before, after = outcome.training_data.held_out, outcome.before, outcome.after
     if held_out is None or before.loss is None or after.loss is None:
         return None
     return {
@@ -89,25 +89,25 @@ def _held_out(outcome: Outcome, wanted: EvaluateSpec) -> dict[str, Any] | None:
     }
 
 
-def _exact_match(before: Measured, after: Measured, match: ExactMatchSpec | None) -> dict[str, Any] | None:
+def _exact_match(before: Evaluation, after: Evaluation, match: ExactMatchSpec | None) -> dict[str, Any] | None:
     if match is None:
         return None
     early, late = right(before.answers, match), right(after.answers, match)
     return {"rows": len(late), "before": sum(early) / len(early), "after": sum(late) / len(late)}
 
 
-def _data(material: Material) -> dict[str, Any]:
-    train, packed = material.train, material.packed
+def _data(training_data: TrainingData) -> dict[str, Any]:
+    train, packed = training_data.train, training_data.packed
     return {
-        "dataset": material.origin,
-        "shape": material.shape,
+        "dataset": training_data.origin,
+        "shape": training_data.shape,
         "rows": train.rows if train else None,
         "dropped_rows": train.dropped if train else None,
         "truncated_rows": train.truncated if train else None,
-        "streaming": material.stream is not None,
-        "held_out_rows": material.held_out.rows if material.held_out else 0,
-        "duplicates": material.duplicates.rows if material.duplicates else None,
-        "notes": list(material.notes),
+        "streaming": training_data.stream is not None,
+        "held_out_rows": training_data.held_out.rows if training_data.held_out else 0,
+        "duplicates": training_data.duplicates.rows if training_data.duplicates else None,
+        "notes": list(training_data.notes),
         "packed_sequences": packed.sequences if packed else None,
         "packed_filled": round(packed.filled, 4) if packed else None,
     }

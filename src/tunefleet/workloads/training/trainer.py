@@ -1,6 +1,6 @@
-"""TRL's SFT trainer with an exact held-out loss: the mean over tokens, not over batches of unequal size.
+"""TRL's SFT trainer with an exact eval loss: the mean over tokens, not over batches of unequal size.
 
-What else differs is in `exact`.
+Other differences are in `exact_trainer`.
 """
 
 from __future__ import annotations
@@ -14,40 +14,47 @@ from torch import nn
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 from trl import SFTTrainer
 
-from tunefleet.workloads.training.exact_trainer import ExactTrainer, random_state_kept
+from tunefleet.workloads.training.exact_trainer import ExactTrainer, preserve_random_state
 from tunefleet.workloads.training.label_scores import score_labels_only
-from tunefleet.workloads.training.rows.streaming import PLACE, PLACE_FILE, Place, SampleStream, StreamShare, loader
+from tunefleet.workloads.training.rows.streaming import (
+    POSITION_FILE,
+    POSITION_KEY,
+    SampleStream,
+    StreamPosition,
+    StreamShare,
+    loader,
+)
 
 
 class Trainer(ExactTrainer, SFTTrainer):
-    """Trains on rows that are tokenised already."""
+    """Trains on rows that are already tokenized."""
 
     _loss_sum = 0.0
     _loss_tokens = 0
     _stream: SampleStream | None = None
-    _place = Place()
+    _position = StreamPosition()
 
     def __init__(self, **options: Any) -> None:
         super().__init__(**options)
         score_labels_only(self.model)
 
     def held_out_loss(self) -> float:
-        """Measure the loss on the held-out rows: the exact mean over the tokens that count, in nats.
+        """Return the eval loss: the exact mean over trained tokens, in nats.
 
-        Reports to no callback; `evaluate` is for evaluations that belong to the training.
+        Does not call callbacks; use `evaluate` for evaluations during training.
         """
-        with random_state_kept():
-            output = self.evaluation_loop(self.get_eval_dataloader(), "held-out loss", prediction_loss_only=True)
+        with preserve_random_state():
+            output = self.evaluation_loop(self.get_eval_dataloader(), "eval loss", prediction_loss_only=True)
         return float(output.metrics["eval_loss"])
 
     def evaluation_loop(self, *args: Any, **kwargs: Any) -> Any:
-        """Run the usual loop, and put the exact mean in place of the mean of means."""
+        """Run the usual loop, and replace the mean of batch means by the exact mean."""
         self._loss_sum, self._loss_tokens = 0.0, 0
         output = super().evaluation_loop(*args, **kwargs)
         prefix = kwargs.get("metric_key_prefix", "eval")
         loss_sum, tokens = self._loss_sum, self._loss_tokens
         if self.args.world_size > 1:
-            # In float32 the count of tokens would be rounded; NCCL takes what lies on its device only.
+            # Float32 would round the token count; NCCL needs tensors on its device.
             sums = torch.tensor([loss_sum, tokens], dtype=torch.float64, device=self.args.device)
             loss_sum, tokens = self.accelerator.reduce(sums, "sum").tolist()
         output.metrics[f"{prefix}_loss"] = loss_sum / max(tokens, 1)
@@ -56,7 +63,7 @@ class Trainer(ExactTrainer, SFTTrainer):
     def prediction_step(
         self, model: nn.Module, inputs: dict[str, Any], prediction_loss_only: bool, ignore_keys: list[str] | None = None
     ) -> tuple[torch.Tensor, None, None]:
-        """Add one batch to the sums; logits are never made."""
+        """Add one batch to the sums; the full logits are never computed."""
         inputs = self._prepare_inputs(inputs)
         with torch.no_grad(), self.compute_loss_context_manager():
             output = model(**inputs, use_cache=False, fused_lm_head=True)
@@ -66,35 +73,35 @@ class Trainer(ExactTrainer, SFTTrainer):
         self._loss_tokens += int(tokens.item())
         return loss / tokens.clamp(min=1), None, None
 
-    def train_on_stream(self, stream: SampleStream, place: Place) -> None:
-        """Take the samples from a stream, from a place on; the dataset that the trainer was made with is left aside."""
-        self._stream, self._place = stream, place
+    def train_on_stream(self, stream: SampleStream, position: StreamPosition) -> None:
+        """Train on a stream from a position on instead of on the dataset of the trainer."""
+        self._stream, self._position = stream, position
 
     def get_train_dataloader(self) -> Any:
-        """Return the loader of the stream, if there is one."""
+        """Return the data loader of the stream, if there is one."""
         if self._stream is None:
             return super().get_train_dataloader()
         args, batch = self.args, self._train_batch_size
-        share = StreamShare(self._stream, self._place, batch=batch, rank=args.process_index, world=args.world_size)
+        share = StreamShare(self._stream, self._position, batch=batch, rank=args.process_index, world=args.world_size)
         pin = args.dataloader_pin_memory
         return loader(share, self.data_collator, batch=batch, workers=args.dataloader_num_workers, pin=pin)
 
     def get_batch_samples(self, *args: Any, **kwargs: Any) -> Any:
-        """Note where the stream stands after what the next step trains."""
+        """Record the stream position after the batches of the next step."""
         batches, items = super().get_batch_samples(*args, **kwargs)
         for batch in batches:
-            self._place = batch.pop(PLACE, self._place)
+            self._position = batch.pop(POSITION_KEY, self._position)
         return batches, items
 
     def _save_checkpoint(self, model: nn.Module, trial: Any) -> None:
         super()._save_checkpoint(model, trial)
         if self._stream is not None and self.args.should_save:
             folder = Path(self.args.output_dir) / f"checkpoint-{self.state.global_step}"
-            (folder / PLACE_FILE).write_text(json.dumps(self._place.as_json()), encoding="utf-8")
+            (folder / POSITION_FILE).write_text(json.dumps(self._position.as_json()), encoding="utf-8")
 
 
 class StreamEpoch(TrainerCallback):
-    """Counts the epoch of a stream, which has no length, as the share of the steps: the same after a resume."""
+    """Sets the epoch of a stream, which has no length, to the fraction of steps made; the same after a resume."""
 
     def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
         """Set the epoch."""

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tunefleet.workloads.engine.rpc import Conversation
+from tunefleet.workloads.engine.rpc import ClientConnection
 
 BEYOND = 1100
 """A descriptor that `select` cannot watch."""
@@ -28,7 +28,7 @@ def test_who_has_left_is_noticed_in_a_process_with_many_open_files() -> None:
     ours, theirs = socket.socketpair()
     with ours, socket.socket(fileno=fcntl.fcntl(ours.fileno(), fcntl.F_DUPFD_CLOEXEC, BEYOND)) as high:
         with theirs:
-            conversation = Conversation(None, high)  # type: ignore[arg-type]
+            conversation = ClientConnection(None, high)  # type: ignore[arg-type]
             assert high.fileno() >= BEYOND
             assert not conversation._gone()
             theirs.send(b"{}")

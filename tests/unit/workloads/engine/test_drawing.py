@@ -12,10 +12,10 @@ from tunefleet.workloads.engine.protocol import Request, Sampling
 @pytest.fixture(scope="module", autouse=True)
 def libraries() -> None:
     """Imported for the tests, not to collect them."""
-    global _forbid, torch
+    global _mask_forbidden, torch
     import torch
 
-    from tunefleet.workloads.engine.sampling import _forbid
+    from tunefleet.workloads.engine.sampling import _mask_forbidden
 
 
 END = 2
@@ -47,5 +47,5 @@ def test_an_answer_does_not_end_before_its_time_unless_its_schema_does(
     row = Row(Request(0, "", Sampling(min_tokens=shortest)), 0, [], 9, frozenset([END]), None)
     row.matcher = place  # type: ignore[assignment]
     scores = torch.zeros(5)
-    _forbid(scores, row)
+    _mask_forbidden(scores, row)
     assert set(torch.isfinite(scores).nonzero().flatten().tolist()) == left

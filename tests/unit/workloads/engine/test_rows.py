@@ -42,8 +42,8 @@ def row(*words: str, drawn: tuple[int, ...]) -> Row:
 def test_a_token_spoils_an_answer_if_it_completes_a_word(
     word: str, drawn: tuple[int, ...], token: int, spoilt: bool
 ) -> None:
-    assert row(word, drawn=drawn).spoils(token) is spoilt
+    assert row(word, drawn=drawn).completes_bad_word(token) is spoilt
 
 
 def test_a_long_word_hides_no_shorter_one_at_the_beginning() -> None:
-    assert row("nasb", "x" * 6, drawn=(3,)).spoils(4)
+    assert row("nasb", "x" * 6, drawn=(3,)).completes_bad_word(4)

@@ -18,7 +18,7 @@ import pytest
 
 from tunefleet.workloads import assets
 from tunefleet.workloads.engine import messages
-from tunefleet.workloads.engine.client import BrokenLineError, Line
+from tunefleet.workloads.engine.client import ConnectionLostError, EngineConnection
 from tunefleet.workloads.engine.protocol import Choice, EngineAdapter, EngineModel, Request, Sampling
 
 
@@ -145,7 +145,7 @@ def test_a_failed_step_is_told_to_all_who_wait_and_to_all_who_come(engine: VllmE
     Double.held.set()
     with ThreadPoolExecutor() as pool:
         waits = pool.submit(ask, engine)
-        until(lambda: engine._asked)
+        until(lambda: engine._requests)
         # Without a GPU one adapter at a time is on: this one waits for its turn.
         deferred = pool.submit(ask, engine, "red")
         until(lambda: engine._deferred)
@@ -166,10 +166,10 @@ def test_a_broken_engine_leaves_its_socket_and_breaks_the_line(
     address = tmp_path / "e.sock"
     about = {"model": asdict(EngineModel(MODEL, MODEL, engine="vllm")), "gpus": [], "site": "here"}
 
-    def line() -> Line:
+    def line() -> EngineConnection:
         connection = socket.socket(socket.AF_UNIX)
         connection.connect(str(address))
-        return Line(connection)
+        return EngineConnection(connection)
 
     with socket.socket(socket.AF_UNIX) as listener, ThreadPoolExecutor() as pool:
         listener.bind(str(address))
@@ -187,7 +187,7 @@ def test_a_broken_engine_leaves_its_socket_and_breaks_the_line(
             Double.broken.set()
             asking.send({"op": "generate"}, *whole)
             # Not an error that fails the task: as if the process had died, and another one is asked.
-            with pytest.raises(BrokenLineError):
+            with pytest.raises(ConnectionLostError):
                 asking.read()
             assert served.result(PATIENCE_S) == 1, "though somebody is connected"
     assert not address.exists()

@@ -85,7 +85,7 @@ def test_bounds_of_rows_are_taken_where_they_are_given() -> None:
         assert rows.take() == 3
         model(torch.zeros(5, 9))
         assert rows.take() == 5
-        with pytest.raises(InputError, match="without a tensor"):
+        with pytest.raises(InputError, match="without tensors"):
             model("words")
 
 

@@ -23,8 +23,9 @@ from tunefleet.trainer_control.control.command_queue import Command
 @pytest.fixture(scope="module", autouse=True)
 def libraries() -> None:
     """Imported for the tests, not to collect them."""
-    global Arrived, Contact, FederatedCallback, Follower, Inbox, LiveAdapter, Mailbox, Packer, Patience, Progress
-    global Pull, RESIDUAL, Ranks, TakenFile, Tally, VERSION, adapted, batch, begin_alike, check_arguments, following
+    global Arrived, Reachability, FederatedCallback, Downloader, Inbox, LiveAdapter, Mailbox, Packer, RetryPolicy
+    global Progress, global, ProximalTerm, RESIDUAL, Ranks, TakenFile, RowTotal, VERSION, adapted, batch
+    global share_initialization, check_arguments, following
     global other_values, torch, train
     pytest.importorskip("peft")
 
@@ -33,13 +34,13 @@ def libraries() -> None:
     from tests.unit.workloads.federated.tiny import adapted, batch, other_values, train
     from tunefleet import FederatedCallback
     from tunefleet.workloads.federated import downloader as following
-    from tunefleet.workloads.federated.contact import Contact, Patience
-    from tunefleet.workloads.federated.downloader import Arrived, Follower, Inbox
+    from tunefleet.workloads.federated.contact import Reachability, RetryPolicy
+    from tunefleet.workloads.federated.downloader import Arrived, Downloader, Inbox
     from tunefleet.workloads.federated.live_adapter import LiveAdapter
     from tunefleet.workloads.federated.mailbox import VERSION, Mailbox
     from tunefleet.workloads.federated.options import check_arguments
-    from tunefleet.workloads.federated.participation import Pull, begin_alike
-    from tunefleet.workloads.federated.rank_sync import Ranks, Tally
+    from tunefleet.workloads.federated.participation import ProximalTerm, share_initialization
+    from tunefleet.workloads.federated.rank_sync import Ranks, RowTotal
     from tunefleet.workloads.federated.state import Progress, TakenFile
     from tunefleet.workloads.federated.update_compression import RESIDUAL, Packer
 
@@ -57,14 +58,14 @@ def factors(model: Any, side: str) -> dict[str, torch.Tensor]:
 def test_workers_begin_alike_and_the_model_is_unchanged(way: Any) -> None:
     one, other = adapted(seed=1, init_lora_weights=way), adapted(seed=2, init_lora_weights=way)
     before = one(**batch()).logits
-    assert begin_alike(LiveAdapter(one), "fed-1")
-    assert begin_alike(LiveAdapter(other), "fed-1")
+    assert share_initialization(LiveAdapter(one), "fed-1")
+    assert share_initialization(LiveAdapter(other), "fed-1")
     assert torch.equal(one(**batch()).logits, before)
     for name, drawn in factors(one, "A").items():
         assert torch.equal(drawn, factors(other, "A")[name])
         # As PEFT draws them: the same law, other numbers.
         assert 0.5 < float(drawn.detach().std() / factors(adapted(seed=3, init_lora_weights=way), "A")[name].std()) < 2
-    assert begin_alike(LiveAdapter(other), "fed-2")
+    assert share_initialization(LiveAdapter(other), "fed-2")
     assert not any(torch.equal(drawn, factors(other, "A")[name]) for name, drawn in factors(one, "A").items())
 
 
@@ -72,9 +73,9 @@ def test_what_was_trained_or_begins_in_its_own_way_is_left_alone() -> None:
     model = adapted()
     train(model, torch.optim.SGD([each for each in model.parameters() if each.requires_grad], lr=1.0), 1)
     before = factors(model, "A")
-    assert not begin_alike(LiveAdapter(model), "fed-1")
+    assert not share_initialization(LiveAdapter(model), "fed-1")
     assert all(torch.equal(each, before[name]) for name, each in factors(model, "A").items())
-    assert not begin_alike(LiveAdapter(adapted(init_lora_weights="orthogonal")), "fed-1")
+    assert not share_initialization(LiveAdapter(adapted(init_lora_weights="orthogonal")), "fed-1")
 
 
 def test_the_pull_is_the_gradient_of_its_term() -> None:
@@ -82,8 +83,8 @@ def test_the_pull_is_the_gradient_of_its_term() -> None:
     model = adapted()
     live = LiveAdapter(model)
     anchor = other_values(live)
-    pull = Pull(live, mu)
-    pull.towards(anchor)
+    pull = ProximalTerm(live, mu)
+    pull.move_anchor(anchor)
     model(**batch()).loss.backward()
     pull.apply()
     pulled = {name: each.grad.clone() for name, each in live.trained.items()}
@@ -97,7 +98,7 @@ def test_the_pull_is_the_gradient_of_its_term() -> None:
 def test_until_there_is_a_version_the_pull_is_to_the_beginning() -> None:
     model = adapted()
     live = LiveAdapter(model)
-    pull = Pull(live, 1.0)
+    pull = ProximalTerm(live, 1.0)
     for parameter in live.trained.values():
         parameter.grad = torch.zeros_like(parameter)
     with torch.no_grad():
@@ -149,7 +150,7 @@ def test_rounding_survives_a_new_process_and_a_lost_folder(
     lost = Packer("int8", tmp_path, tmp_path / "gone")
     with caplog.at_level(logging.WARNING):
         lost.resume(tmp_path / "gone too")
-    assert "does without it" in caplog.text
+    assert "does not include it" in caplog.text
 
 
 @pytest.mark.parametrize(("dtype", "kind"), [("fp32", "F32"), ("fp16", "F16"), ("bf16", "BF16")])
@@ -200,11 +201,11 @@ def test_what_cannot_be_read_of_what_was_being_sent_is_left_out(
 
 def test_alone_a_process_adds_up_and_shares_with_nobody() -> None:
     ranks = Ranks()
-    tally = Tally(ranks, 100)
+    tally = RowTotal(ranks, 100)
     tally.add(8)
     tally.add(3)
     assert (ranks.leads, ranks.size, tally.total) == (True, 1, 111)
-    assert ranks.tell({"a": 1}) == {"a": 1}
+    assert ranks.broadcast({"a": 1}) == {"a": 1}
 
 
 def test_what_arrives_waits_for_the_end_of_a_step() -> None:
@@ -238,14 +239,14 @@ def test_who_waits_for_versions_hears_that_there_will_be_none() -> None:
     inbox: Any = SimpleNamespace(next=lambda after, wait_s: None, has_room=lambda: True)
     refused: list[Exception] = []
     ended = threading.Event()
-    follower = Follower(
-        client, inbox, Contact(), after=3, first=lambda: None, arrived=lambda found: None,
+    follower = Downloader(
+        client, inbox, Reachability(), after=3, first=lambda: None, arrived=lambda found: None,
         refused=refused.append, ended=ended.set,
     )  # fmt: skip
     assert not ended.wait(0.2), "one that runs may have another version"
     standing.status = "completed"
     assert ended.wait(10)
-    assert [str(error) for error in refused] == ["The federation fed-1 is completed; it takes no more updates."]
+    assert [str(error) for error in refused] == ["The federation fed-1 is completed; it accepts no more updates."]
     follower.close()
 
 
@@ -254,7 +255,7 @@ def test_a_small_version_comes_with_the_answer_and_a_large_one_can_go_on_where_i
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, most: int, asked: list[str]
 ) -> None:
     monkeypatch.setattr(following, "AT_ONCE_BYTES", most)
-    monkeypatch.setattr(following, "read_fitting", lambda live, place: {"a": place})
+    monkeypatch.setattr(following, "read_converted", lambda live, place: {"a": place})
     (tmp_path / "version-4").mkdir()
     place, said = tmp_path / "version-5", []
 
@@ -283,8 +284,8 @@ def test_versions_are_not_piled_up_for_a_training_that_takes_none() -> None:
         here.append(found.version)
         (full if len(here) == 2 else taken).set()
 
-    follower = Follower(
-        cast(Any, None), inbox, Contact(), after=3, first=lambda: None, arrived=arrived,
+    follower = Downloader(
+        cast(Any, None), inbox, Reachability(), after=3, first=lambda: None, arrived=arrived,
         refused=lambda error: None, ended=ended.set,
     )  # fmt: skip
     assert full.wait(10)
@@ -307,11 +308,11 @@ def test_a_server_that_is_away_is_told_once_and_its_return_too(caplog: pytest.Lo
             raise answer
         return int(answer)
 
-    patience = Patience(Contact(), pauses.append)
+    patience = RetryPolicy(Reachability(), pauses.append)
     with caplog.at_level(logging.WARNING, "tunefleet.federation"):
-        assert (patience.ask(ask), patience.ask(ask)) == (7, 8)
+        assert (patience.call(ask), patience.call(ask)) == (7, 8)
     assert len([each for each in pauses if each]) == 2
-    assert [("goes on" in each.message, "answers again" in each.message) for each in caplog.records] == [
+    assert [("Training continues" in each.message, "answers again" in each.message) for each in caplog.records] == [
         (True, False),
         (False, True),
     ]
@@ -325,7 +326,7 @@ def test_a_refusal_is_not_asked_again() -> None:
         raise AdapterRefused("No.")
 
     with pytest.raises(AdapterRefused):
-        Patience(Contact(), lambda seconds: None).ask(ask)
+        RetryPolicy(Reachability(), lambda seconds: None).call(ask)
     assert len(asked) == 1
 
 

@@ -220,7 +220,7 @@ def test_a_copy_is_kept_beside_and_neither_trained_nor_active(tmp_path: Path) ->
     model.save_pretrained(tmp_path)
     kept, _ = read_adapter(tmp_path / "global")
     assert all(torch.equal(kept[name], value) for name, value in second.items())
-    with pytest.raises(InputError, match="the adapter that trains"):
+    with pytest.raises(InputError, match="the adapter being trained"):
         hot_reload(model, first, keep_as="default")
 
 

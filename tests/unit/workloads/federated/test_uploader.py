@@ -28,16 +28,17 @@ from tunefleet.schemas.federated import UpdateCreate, UpdateTaken
 @pytest.fixture(scope="module", autouse=True)
 def libraries() -> None:
     """Imported for the tests, not to collect them."""
-    global Capture, Contact, Intent, Packer, Progress, RESIDUAL, TakenFile, Uploader, delivery, spool, torch
+    global Capture, Reachability, Intent, Packer, Progress, RESIDUAL, TakenFile, Uploader, delivery, outgoing_folder
+    global torch
     pytest.importorskip("peft")
 
     import torch
 
     from tunefleet.workloads.federated import delivery
-    from tunefleet.workloads.federated.contact import Contact
+    from tunefleet.workloads.federated.contact import Reachability
     from tunefleet.workloads.federated.state import Intent, Progress, TakenFile
     from tunefleet.workloads.federated.update_compression import RESIDUAL, Packer
-    from tunefleet.workloads.federated.uploader import Capture, Uploader, spool
+    from tunefleet.workloads.federated.uploader import Capture, Uploader, outgoing_folder
 
 
 pytestmark = pytest.mark.torch
@@ -106,10 +107,10 @@ class Line:
         self.uploader = Uploader(
             self.client,  # type: ignore[arg-type]
             {"r": 2},
-            Packer("fp32", spool(folder), folder / RESIDUAL),
+            Packer("fp32", outgoing_folder(folder), folder / RESIDUAL),
             self.progress,
             (TakenFile(folder, "fed-1", "lab"), intent),
-            Contact(),
+            Reachability(),
             refused=self.refused.append,
             ended=self.ended.set,
         )

@@ -43,7 +43,7 @@ def test_the_project_reaches_every_tracker(
     )
     assert isinstance(spec, ModelTrainingSpec)
     machine = hardware.Hardware("cpu")
-    setting = arguments.Setting(
+    setting = arguments.ArgumentsContext(
         machine, hardware.Kernels("float32", "sdpa", liger=False, varlen=False), tmp_path, "run"
     )
     told = arguments.common_arguments(spec, setting)

@@ -123,7 +123,7 @@ def test_what_takes_too_much_memory_is_left_to_trl(monkeypatch: pytest.MonkeyPat
     add_fused_lm_head(made.get_base_model())
     label_scores.score_labels_only(made)
     small = made(**inputs, fused_lm_head=True).loss
-    monkeypatch.setattr(label_scores, "MOST_BYTES", 0)
+    monkeypatch.setattr(label_scores, "MAX_BYTES", 0)
     torch.testing.assert_close(made(**inputs, fused_lm_head=True).loss, small)
 
 

@@ -1,1 +1,1 @@
-"""The model that is trained: weights, adapters, hardware, memory."""
+"""The trained model: weights, adapters, hardware, memory."""

@@ -1,4 +1,4 @@
-"""From a spec to a base model with, or about to get, its adapter."""
+"""Loads the base model of a spec, with its adapter or the configuration of a new one."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ from tunefleet.workloads.common.base_model import Source, unloadable
 from tunefleet.workloads.training.model import lora
 from tunefleet.workloads.training.model.hardware import Kernels
 
-# The key of a job's inputs under which weights from a task or an address lie.
+# The key in a job's inputs for weights that come from a task or a URL.
 FETCHED: Final = "checkpoint.load"
 
 
 @dataclass(frozen=True, slots=True)
 class Base:
-    """Where a training starts."""
+    """The weights a training run starts from."""
 
     source: base_model.Source
     adapter_folder: str | None = None
@@ -54,7 +54,7 @@ def locate_base(spec: ModelTrainingSpec, inputs: Mapping[str, str], workspace: P
 def load_base(
     spec: ModelTrainingSpec, base: Base, kernels: Kernels, *, spread: bool = False, scores: bool = False
 ) -> tuple[PreTrainedModel | PeftModel, LoraConfig | None]:
-    """Load the weights and say which adapter is to be put on them."""
+    """Load the weights; also return the configuration of the adapter to add, if it is a new one."""
     dtype = spec.model.transformers.dtype
     loaded = load_model(
         base.source,
@@ -76,7 +76,7 @@ def load_base(
 def load_reference(
     spec: ModelTrainingSpec, base: Base, kernels: Kernels, *, spread: bool = False
 ) -> PreTrainedModel | None:
-    """Load a second copy of the model, which is not trained; None where the adapter is turned off for that."""
+    """Load the reference model; None with an adapter, which is disabled to get the reference."""
     if spec.adapter is not None:
         return None
     dtype = spec.model.transformers.dtype
@@ -96,7 +96,7 @@ def _quantization(wanted: QuantizationSpec | None) -> Quantization | None:
 
 
 def _checkpoint_folder(load: CheckpointLoadSpec, pointer: str, inputs: Mapping[str, str], workspace: Path) -> Path:
-    path = _checkpoint_place(load, pointer, inputs)
+    path = _checkpoint_path(load, pointer, inputs)
     folder = path if load.archive_format == "none" else unpacked_path(path, workspace)
     folder = folder / load.subdir if load.subdir is not None else only_folder(folder)
     if not folder.is_dir():
@@ -104,8 +104,8 @@ def _checkpoint_folder(load: CheckpointLoadSpec, pointer: str, inputs: Mapping[s
     return folder
 
 
-def _checkpoint_place(load: CheckpointLoadSpec, pointer: str, inputs: Mapping[str, str]) -> Path:
-    """Return what has travelled or was found, else what was fetched, else the folder as it is named."""
+def _checkpoint_path(load: CheckpointLoadSpec, pointer: str, inputs: Mapping[str, str]) -> Path:
+    """Return the path of the weights: uploaded or resolved, else fetched, else the folder named in the spec."""
     for name in (pointer, FETCHED):
         if name in inputs:
             return Path(inputs[name])
@@ -117,7 +117,7 @@ def _checkpoint_place(load: CheckpointLoadSpec, pointer: str, inputs: Mapping[st
 
 @dataclass(frozen=True, slots=True)
 class Quantization:
-    """How the frozen weights are compressed."""
+    """How the frozen weights are quantized."""
 
     bits: Literal[4, 8]
     quant_type: str = "nf4"
@@ -138,8 +138,8 @@ def load_model(
     """Load the weights.
 
     Args:
-        weights: The type to hold them in; default: float32 if they are trained (bfloat16 would round small updates
-            away), the type of the arithmetic if they are frozen.
+        weights: Their dtype. Default: float32 if they are trained (bfloat16 would round small updates away), the
+            compute dtype if they are frozen.
     """
     dtype = weights or (kernels.compute if frozen else "float32")
     extra: dict[str, Any] = {}
@@ -168,10 +168,10 @@ def load_model(
 
 def _quantization_config(quantization: Quantization, kernels: Kernels) -> Any:
     try:
-        import bitsandbytes  # noqa: F401 - asks CUDA questions as it is imported, so not before it is needed
+        import bitsandbytes  # noqa: F401 - importing it queries CUDA, so it is imported only when needed
     except ImportError:
         raise MachineError(
-            "Quantised training needs the package bitsandbytes.", hint="pip install bitsandbytes on the worker."
+            "Quantized training needs the package bitsandbytes.", hint="pip install bitsandbytes on the worker."
         ) from None
     if quantization.bits == 8:
         return BitsAndBytesConfig(load_in_8bit=True)
@@ -184,11 +184,9 @@ def _quantization_config(quantization: Quantization, kernels: Kernels) -> Any:
 
 
 def _keep_trainable(model: PreTrainedModel) -> None:
-    """Forbid bitsandbytes to repack 4-bit weights for inference on a CPU.
-
-    It does so in the first evaluation, and the repacked kernel has no gradient: a training after it would be silently
-    wrong.
-    """
+    """Stop bitsandbytes from repacking 4-bit weights for inference on a CPU."""
+    # It repacks them in the first evaluation, and the repacked kernel has no gradient: training would silently be
+    # wrong from then on.
     for module in model.modules():
         if hasattr(module, "support_avx512bf16_for_cpu"):
             module.support_avx512bf16_for_cpu = False

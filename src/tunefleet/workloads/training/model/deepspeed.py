@@ -1,4 +1,4 @@
-"""DeepSpeed's configuration for a training; imports nothing of DeepSpeed, which need not be installed."""
+"""DeepSpeed configuration of a training run; does not import DeepSpeed, which need not be installed."""
 
 from __future__ import annotations
 
@@ -26,33 +26,33 @@ POINTER: Final = "training.deepspeed"
 
 
 def configuration(training: CommonTrainingSpec, compute: DtypeName, inputs: Mapping[str, str]) -> dict[str, Any]:
-    """Return what DeepSpeed is given: the user's configuration or ours; what is missing follows from the training."""
+    """Return the user's DeepSpeed configuration or the default one; missing keys are filled in from `training`."""
     given = training.deepspeed
     config = _read(Path(inputs.get(POINTER, given))) if isinstance(given, str) else given
     found = dict(config) if config is not None else _ours(training.stage)
     _check_batch(found, training)
     for name in _BY_TRAINER:
         found.setdefault(name, "auto")
-    # Known to agree; after a second try with half the batch only their product does.
+    # Overwritten even if given: after a retry with a smaller batch only the product of both still matches.
     found |= {"train_micro_batch_size_per_gpu": "auto", "gradient_accumulation_steps": "auto"}
     for name, dtype in (("bf16", "bfloat16"), ("fp16", "float16")):
         found.setdefault(name, {"enabled": compute == dtype})
     zero = found.get("zero_optimization")
     if isinstance(zero, dict) and zero.get("stage") == 3:
-        # Else a checkpoint would have empty weights.
+        # Without it, ZeRO-3 checkpoints would contain empty weights.
         found["zero_optimization"] = {"stage3_gather_16bit_weights_on_model_save": True, **zero}
     return found
 
 
 def _check_batch(config: Mapping[str, Any], training: CommonTrainingSpec) -> None:
-    """Refuse a configuration that trains other batches; that of a document was compared at the submit."""
+    """Refuse a configuration with another batch size; an inline one was already checked at submit."""
     batch, times = training.batch_size, training.gradient_accumulation_steps
     given = config.get("train_micro_batch_size_per_gpu", "auto"), config.get("gradient_accumulation_steps", "auto")
     rows, passes = (known if each == "auto" else each for each, known in zip(given, (batch, times), strict=True))
     if rows * passes != batch * times:
         raise InputError(
-            f"`{POINTER}` trains {rows} rows a pass and {passes} passes a step, "
-            f"and `training` says {batch} and {times}.",
+            f"`{POINTER}` sets a batch size of {rows} with {passes} gradient accumulation steps, "
+            f"and `training` sets {batch} and {times}.",
             hint="Write auto in DeepSpeed's configuration, or the same numbers in both places.",
         )
 
@@ -77,14 +77,14 @@ def _read(path: Path) -> dict[str, Any]:
         raise InputError(f"`{POINTER}` names {path}, which holds no JSON object.")
     if (key := next(path_keys(found), None)) is not None:
         raise InputError(
-            f"`{POINTER}` names {path}, in which {key} is a path: DeepSpeed would read or write there unasked.",
-            hint="Leave it out: nothing is offloaded to a disk.",
+            f"`{POINTER}` names {path}, where {key} is a path on the worker's disk, which is not allowed.",
+            hint=f"Remove {key}: offloading to disk is not supported.",
         )
     return found
 
 
 def require() -> None:
-    """Refuse to go on without DeepSpeed, and make the environment of a process that no launcher has started."""
+    """Check that DeepSpeed is installed, and set the rank variables of a process without a launcher."""
     if importlib.util.find_spec("deepspeed") is None:
         raise MachineError(
             "The spec asks for DeepSpeed, and the package deepspeed is not installed.",
@@ -92,6 +92,7 @@ def require() -> None:
         )
     if "RANK" in os.environ:
         return
+    # DeepSpeed initializes a process group even for one process, which needs a free port.
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]

@@ -1,6 +1,6 @@
-"""What this process can compute with, and which kernels follow from it.
+"""The hardware of this process, and the kernels chosen for it.
 
-Looking at the machine and choosing are apart, so that the choice can be tested for hardware that is not there.
+Detection and choice are separate functions, so that the choice can be tested without the hardware.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ DtypeName = Literal["float32", "bfloat16", "float16"]
 
 @dataclass(frozen=True, slots=True)
 class Hardware:
-    """What is there.
+    """The detected hardware.
 
     Args:
-        bf16: The device multiplies bfloat16 natively (asked of GPUs only).
-        flash_attention: FlashAttention 2 can be imported and the device can run it.
+        bf16: The device has native bfloat16 arithmetic (detected on GPUs only).
+        flash_attention: FlashAttention 2 is installed and the device supports it.
     """
 
     device: Literal["cpu", "cuda", "mps"]
@@ -37,10 +37,10 @@ class Hardware:
 
 @dataclass(frozen=True, slots=True)
 class Kernels:
-    """What will be used.
+    """The chosen kernels and dtype.
 
     Args:
-        compute: The type of the arithmetic; with `bfloat16` or `float16` by autocast over float32 where needed.
+        compute: The compute dtype; `bfloat16` and `float16` use autocast over float32 weights where needed.
     """
 
     compute: DtypeName
@@ -50,7 +50,7 @@ class Kernels:
 
 
 def inspect() -> Hardware:
-    """Look at the machine; makes no CUDA context before a GPU is known to exist."""
+    """Detect the hardware; creates no CUDA context unless there is a GPU."""
     if torch.cuda.is_available():
         modern = torch.cuda.get_device_capability() >= (8, 0)
         return Hardware(
@@ -71,14 +71,14 @@ def choose(
     attention: str | None = None,
     liger: bool | None = None,
 ) -> Kernels:
-    """Choose the fastest that the hardware has and the user did not forbid.
+    """Choose the fastest kernels that the hardware supports and the options allow.
 
     Args:
-        bf16: The user's wish; `None` is automatic: on a GPU that has it, never on a CPU.
+        bf16: The user's option; `None` means automatic: on GPUs that support it, never on a CPU.
 
     Raises:
-        InputError: If wishes contradict each other.
-        MachineError: If a wish cannot be met here.
+        InputError: If options contradict each other.
+        MachineError: If this machine does not support an option.
     """
     compute = _compute(hardware, bf16=bf16, fp16=fp16)
     if liger and not hardware.liger:
@@ -104,7 +104,7 @@ def choose(
 
 def _compute(hardware: Hardware, *, bf16: bool | None, fp16: bool | None) -> DtypeName:
     if bf16 and fp16:
-        raise InputError("The spec asks for bf16 and fp16 at once.", hint="Choose one of them.")
+        raise InputError("The spec asks for both bf16 and fp16.", hint="Choose one of them.")
     if fp16:
         if hardware.device == "cpu":
             raise MachineError("The spec asks for fp16, which a CPU cannot train in.", hint="Use bf16 or leave it out.")
@@ -116,11 +116,8 @@ def _compute(hardware: Hardware, *, bf16: bool | None, fp16: bool | None) -> Dty
 
 
 def allow_sharding_on_cpu() -> None:
-    """Have the next `Accelerator` shard although it computes on the CPU; called when the process group exists.
-
-    Accelerate asks for the kind of the processes, and only those with accelerators are looked at for FSDP; once it has
-    decided for FSDP the kind is of no further use.
-    """
+    """Let the next `Accelerator` use FSDP on CPUs; called once the process group exists."""
+    # Accelerate considers FSDP only for device types with accelerators, and replaces the type once it has chosen FSDP.
     state: dict[str, Any] = PartialState._shared_state
     if state.get("distributed_type") == DistributedType.MULTI_CPU:
         state["distributed_type"] = DistributedType.MULTI_XPU

@@ -1,4 +1,4 @@
-"""The LoRA adapter: its configuration, checked against the model that it goes into."""
+"""LoRA configuration, checked against the base model."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from tunefleet.spec import LoraSpec
 from tunefleet.workloads.common.base_model import require_same_vocabulary
 
 ALL_LINEAR: Literal["all-linear"] = "all-linear"
+# TRL's name for the frozen copy of an adapter that serves as the reference model.
 REFERENCE: Final = "ref"
-"""TRL's name of the copy of a given adapter to which its training is held."""
 
 
 def lora_config(model: PreTrainedModel, lora: LoraSpec, *, scores: bool = False) -> LoraConfig:
@@ -39,28 +39,28 @@ def lora_config(model: PreTrainedModel, lora: LoraSpec, *, scores: bool = False)
 
 
 def require_same(model: PreTrainedModel, lora: LoraSpec, folder: str) -> None:
-    """Refuse keys of `lora` that contradict an adapter that is trained further."""
+    """Refuse keys of `lora` that contradict the loaded adapter."""
     try:
         config = LoraConfig.from_pretrained(folder)
     except (OSError, ValueError, TypeError, KeyError) as error:
-        raise ModelError(f"The adapter in {Path(folder).name} has no config that can be read: {error}") from error
+        raise ModelError(f"The adapter in {Path(folder).name} has no readable config: {error}") from error
     for name, key in _SAME.items():
         wanted, found = getattr(lora, name), getattr(config, key)
         if name == "target_modules":
-            # PEFT writes short names or paths of modules, as it thinks fit.
+            # PEFT saves either short names or full module paths.
             wanted = set(candidates(model)) if wanted == ALL_LINEAR else {each.rsplit(".", 1)[-1] for each in wanted}
             found = {each.rsplit(".", 1)[-1] for each in found} if isinstance(found, list | set | tuple) else found
         elif name == "modules_to_save":
             wanted, found = set(wanted), set(found or ())
         if name in lora.model_fields_set and wanted != found:
             raise ModelError(
-                f"`lora.{name}` is {_words(wanted)}, and the loaded adapter has {_words(found)}: an adapter that is "
-                "trained further keeps its shape and scale.",
+                f"`lora.{name}` is {_formatted(wanted)}, and the loaded adapter has {_formatted(found)}: a loaded "
+                "adapter keeps its shape and scale.",
                 hint=f"Leave `lora.{name}` out, or start a new adapter without the loaded one.",
             )
 
 
-# Keys of `lora`, and what PEFT calls them.
+# Keys of `lora`, and PEFT's names for them.
 _SAME: Final = {
     "r": "r",
     "alpha": "lora_alpha",
@@ -73,39 +73,37 @@ _SAME: Final = {
 }
 
 
-def _words(value: object) -> str:
+def _formatted(value: object) -> str:
     return ", ".join(sorted(map(str, value))) or "none" if isinstance(value, set) else str(value)
 
 
 def continue_adapter(model: PreTrainedModel, folder: str) -> PeftModel:
-    """Put an existing adapter on the model, to be trained further."""
+    """Load an existing adapter onto the model to continue its training."""
     rows = model.get_input_embeddings().weight.shape[0]
     require_same_vocabulary(Path(folder), rows, f"in {Path(folder).name}")
     try:
         return PeftModel.from_pretrained(model, folder, is_trainable=True)
     except (OSError, ValueError, RuntimeError, KeyError) as error:
         raise ModelError(
-            f"The adapter in {folder} cannot be put on this model: {str(error).splitlines()[0]}",
+            f"The adapter in {folder} cannot be loaded onto this model: {str(error).splitlines()[0]}",
             hint="It must have been trained on the same base model.",
             detail=str(error),
         ) from error
 
 
 def kept(model: object) -> dict[str, torch.Tensor]:
-    """Return the trained weights of an adapter that is there already, before a library rounds them."""
+    """Return the trainable weights of an existing adapter, before a library casts them."""
     if not isinstance(model, PeftModel):
         return {}
     return {name: parameter.data for name, parameter in model.named_parameters() if parameter.requires_grad}
 
 
 def train_in_float32(model: object, before: Mapping[str, torch.Tensor], *, autocast: bool) -> None:
-    """Hold what is trained of an adapter in float32: in bfloat16 most updates are rounded away.
-
-    TRL casts it to bfloat16 if the base is quantised, and PEFT leaves modules that are trained whole in the type of the
-    base. Inputs are cast for the adapter by PEFT, and for whole modules by autocast.
-    """
+    """Keep the trainable weights of an adapter in float32: in bfloat16 most updates are rounded away."""
     if not isinstance(model, PeftModel):
         return
+    # TRL casts adapters on a quantized base to bfloat16, and PEFT keeps `modules_to_save` in the dtype of the base.
+    # PEFT casts inputs for the adapter's own layers; for modules in `modules_to_save` only autocast does.
     whole = autocast or model.get_input_embeddings().weight.dtype == torch.float32
     for name, parameter in model.named_parameters():
         start = before.get(name.replace(f".{REFERENCE}.", ".default."))
@@ -117,7 +115,7 @@ def train_in_float32(model: object, before: Mapping[str, torch.Tensor], *, autoc
 
 
 def candidates(model: PreTrainedModel) -> list[str]:
-    """List the ends of module names that an adapter can go into, without the output head."""
+    """Return the short names of modules that can get an adapter, without the output head."""
     head = model.get_output_embeddings()
     return sorted(
         {
@@ -135,7 +133,7 @@ def _check_targets(model: PreTrainedModel, targets: Sequence[str] | Literal["all
     names = [name for name, _ in model.named_modules()]
     head = model.get_output_embeddings()
     for target in targets:
-        # As PEFT matches them.
+        # The same matching rule as in PEFT.
         matched = [name for name in names if name == target or name.endswith(f".{target}")]
         if not matched:
             raise ModelError(

@@ -1,4 +1,4 @@
-"""How much memory a training will take, told before anything is allocated, and corrected by what earlier ones took."""
+"""Estimates the memory of a training run before anything is allocated, corrected by measurements of earlier runs."""
 
 from __future__ import annotations
 
@@ -24,18 +24,20 @@ from tunefleet.workloads.training.model.hardware import Kernels
 
 logger = logging.getLogger(__name__)
 
-# Beside the job folders: what trainings took, measured by what was estimated.
-LEARNT = "memory-estimates.json"
-_MOST = 5.0
-_WORTH_LEARNING_BYTES = 256 << 20
+# Next to the job folders: ratios of measured to estimated memory of earlier runs.
+RATIOS_FILE = "memory-estimates.json"
+# Bounds of a correction: a larger ratio is a measurement error rather than a property of the model.
+_MAX_RATIO = 5.0
+# Below this, the fixed cost of the process dominates and the ratio says nothing about the model.
+_MIN_MEASURED_BYTES = 256 << 20
 _GIB = 1 << 30
 
 
-def look_at(source: Source, spec: ModelTrainingSpec) -> Shape:
-    """Read the model's configuration and count its weights without making any.
+def model_shape(source: Source, spec: ModelTrainingSpec) -> Shape:
+    """Read the model's configuration and count its weights without allocating any.
 
     Raises:
-        Exception: Whatever the model's own code raises; the caller goes on without an estimate.
+        Exception: Anything that the model's own code raises; the caller continues without an estimate.
     """
     config = AutoConfig.from_pretrained(
         source.path, revision=source.revision, trust_remote_code=source.trust_remote_code
@@ -59,12 +61,13 @@ def look_at(source: Source, spec: ModelTrainingSpec) -> Shape:
 
 
 class Memory:
-    """Estimates before a training, measures after it, and remembers the difference."""
+    """Estimates memory before a run, measures it afterwards, and saves the ratio."""
 
     def __init__(
         self, results_dir: Path, spec: ModelTrainingSpec, device: str, share: float | None, load: Load = PLAIN
     ) -> None:
-        self._file = results_dir / LEARNT
+        self._file = results_dir / RATIOS_FILE
+        # Kept as is: the spelling is part of the keys in the saved file.
         quantised = "quantised" if spec.quantized else "plain"
         self._key = " ".join([spec.model.source.identifier, spec.task_type, quantised, device])
         self._spec = spec
@@ -74,16 +77,16 @@ class Memory:
         self._before = _peak(device)
         self.estimate: Estimate | None = None
 
-    def tell(
+    def report_estimate(
         self, source: Source, kernels: Kernels, length: int, journal: Journal, labelled: float | None = None
     ) -> None:
-        """Estimate, and report it with what is free; a warning if it will not fit."""
+        """Estimate the memory and report it with the free memory; a warning if it will not fit."""
         try:
-            shape = look_at(source, self._spec)
-        except Exception:  # a model's own code may raise anything, and a training needs no estimate
-            logger.warning("The memory that the training needs cannot be estimated", exc_info=True)
+            shape = model_shape(source, self._spec)
+        except Exception:  # a model's own code may raise anything, and the run does not depend on the estimate
+            logger.warning("The memory of the training run cannot be estimated", exc_info=True)
             return
-        correction = self._learnt().get(self._key, 1.0)
+        correction = self._ratios().get(self._key, 1.0)
         self.estimate = made = estimate(
             shape,
             self._spec,
@@ -96,31 +99,32 @@ class Memory:
         )
         free = _available(self._device, self._share)
         short = free is not None and made.total_bytes > free
-        text = f"The training needs about {made.total_bytes / _GIB:.2f} GiB"
+        text = f"Estimated peak memory: {made.total_bytes / _GIB:.2f} GiB"
         text += "" if free is None else f"; {free / _GIB:.2f} GiB are free"
-        text += "." if not short else f": that will not fit. {_way_out(self._spec, made)}"
+        text += "." if not short else f": this will not fit. {_hint(self._spec, made)}"
         figures = {name: value for name, value in asdict(made).items() if value is not None}
         data = {"total_bytes": made.total_bytes, "available_bytes": free, "device": self._device, **figures}
         journal.event("memory.estimate", text, "warning" if short else "info", data)
 
     def outcome(self) -> dict[str, Any]:
-        """Return what the result says, and remember it for the next estimate."""
+        """Return the memory figures of the result, and save the measured ratio for later estimates."""
         peak = _peak(self._device)
+        # The peak of a CPU process includes the libraries loaded before; CUDA counts allocated tensors only.
         taken = None if peak is None else max(peak - (0 if self._device == "cuda" else self._before or 0), 0)
-        if taken and self.estimate is not None and self.estimate.raw_bytes >= _WORTH_LEARNING_BYTES:
-            self._learn(min(max(taken / max(self.estimate.raw_bytes, 1), 1 / _MOST), _MOST))
+        if taken and self.estimate is not None and self.estimate.raw_bytes >= _MIN_MEASURED_BYTES:
+            self._save_ratio(min(max(taken / max(self.estimate.raw_bytes, 1), 1 / _MAX_RATIO), _MAX_RATIO))
         estimated = self.estimate.total_bytes if self.estimate else None
         return {"estimated_bytes": estimated, "peak_bytes": taken, "device": self._device}
 
-    def _learnt(self) -> Mapping[str, float]:
+    def _ratios(self) -> Mapping[str, float]:
         known = read_json(self._file) or {}
         return {name: float(value) for name, value in known.items() if isinstance(value, int | float)}
 
-    def _learn(self, ratio: float) -> None:
+    def _save_ratio(self, ratio: float) -> None:
         try:
-            write_json(self._file, {**self._learnt(), self._key: round(ratio, 4)})
+            write_json(self._file, {**self._ratios(), self._key: round(ratio, 4)})
         except OSError as error:
-            logger.warning("The measured memory is not remembered: %s", error)
+            logger.warning("The measured memory is not saved: %s", error)
 
 
 def _adapter_size(lora: LoraSpec, linear: Mapping[str, nn.Linear]) -> int:
@@ -143,11 +147,12 @@ def _available(device: str, share: float | None) -> int | None:
 def _peak(device: str) -> int | None:
     if device == "cuda":
         return int(torch.cuda.max_memory_allocated())
+    # `ru_maxrss` is in bytes on macOS and in KiB elsewhere.
     unit = 1 if sys.platform == "darwin" else 1024
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit if device == "cpu" else None
 
 
-def _way_out(spec: ModelTrainingSpec, made: Estimate) -> str:
+def _hint(spec: ModelTrainingSpec, made: Estimate) -> str:
     training = spec.training
     if made.activations_bytes + made.logits_bytes > made.raw_bytes // 3:
         if not training.gradient_checkpointing:
@@ -156,4 +161,4 @@ def _way_out(spec: ModelTrainingSpec, made: Estimate) -> str:
     if spec.adapter is None:
         how = "Use `taskType: lora_sft`" if spec.task_type == "sft" else "Add a `lora` block"
         return f"{how}, or `training.optim: adamw_8bit`."
-    return "Quantise the base model with `quantization.load_in_4bit: true`, or take a smaller one."
+    return "Quantize the base model with `quantization.load_in_4bit: true`, or use a smaller one."

@@ -1,4 +1,4 @@
-"""What a training is made with: tokenised rows or a stream of them, what is held out, and where a stream goes on."""
+"""Data of a supervised run: tokenized rows or a stream, the eval split, and the position of a stream on resume."""
 
 from __future__ import annotations
 
@@ -20,13 +20,14 @@ from tunefleet.workloads.data.streams import Reader
 from tunefleet.workloads.data.token_cache import KeptTokens
 from tunefleet.workloads.data.tokenization import IGNORED, Encoder, Tokenized
 from tunefleet.workloads.training.rows import streaming
-from tunefleet.workloads.training.rows.streaming import PLACE_FILE, Packed, Place, SampleStream
+from tunefleet.workloads.training.rows.streaming import POSITION_FILE, Packed, SampleStream, StreamPosition
 
+# Rows read to measure the speed of a source that cannot seek.
 _PROBED_ROWS = 1000
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class RunRows:
     """The rows of a spec."""
 
     rows: sources.Portion | None
@@ -36,11 +37,11 @@ class Found:
 
 
 @dataclass(frozen=True, slots=True)
-class Material:
-    """What was trained on and measured with.
+class TrainingData:
+    """The tokenized train and eval rows of a run.
 
     Args:
-        train: Tokenised rows; `None` if they are streamed.
+        train: Tokenized rows; `None` if they are streamed.
     """
 
     train: Tokenized | None
@@ -54,14 +55,14 @@ class Material:
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """What the rows have and the run does not use, in sentences; of a stream, of what was read so far."""
+        """Sentences about content of the rows that is not used; of a stream, about the rows read so far."""
         found = self.stream.shape.notes.sentences if self.stream is not None else ()
         parts = [part.notes for part in (self.train, self.held_out) if part is not None]
         return tuple(dict.fromkeys((*found, *(note for part in parts for note in part))))
 
     @property
     def labelled(self) -> float | None:
-        """The labels of the row with most of them, as a share of the longest sequence; `None` if that is not known."""
+        """Labels of the row with the most, as a share of the max sequence length; `None` if unknown."""
         if self.train is None or self.packed is not None:
             return None
         labels = self.train.dataset.data.column("labels").combine_chunks()
@@ -71,39 +72,39 @@ class Material:
 
     @property
     def dataset(self) -> datasets.Dataset:
-        """What the Trainer is made with; of a stream a single sample, by which it sees the columns."""
+        """The Trainer's dataset; for a stream a single sample, which shows it the columns."""
         if self.stream is not None:
-            sample, _ = next(self.stream.samples(Place()))
+            sample, _ = next(self.stream.samples(StreamPosition()))
             return datasets.Dataset.from_list([sample])
         assert self.train is not None
         return self.packed.dataset if self.packed else self.train.dataset
 
 
-def find(spec: TrainingTaskSpec, inputs: Mapping[str, str], workspace: Path) -> Found:
-    """Find the rows of a spec.
+def open_data(spec: TrainingTaskSpec, inputs: Mapping[str, str], workspace: Path) -> RunRows:
+    """Open the dataset or stream of a spec.
 
     Raises:
-        InputError: If they cannot be used.
+        InputError: If the data cannot be used.
     """
     if spec.data.streaming:
         stream = sources.open_stream(spec.data, inputs, workspace)
-        return Found(None, stream, stream.held_out)
+        return RunRows(None, stream, stream.held_out)
     portions = sources.open_portions(spec.data, inputs, workspace, seed=spec.training.seed)
-    return Found(portions.train, None, portions.held_out, portions.duplicates)
+    return RunRows(portions.train, None, portions.held_out, portions.duplicates)
 
 
 def prepare(
-    spec: TrainingTaskSpec, found: Found, encoder: Encoder, context: int | None, journal: Journal, kept: KeptTokens
-) -> Material:
-    """Tokenise the rows, or open the stream of samples.
+    spec: TrainingTaskSpec, found: RunRows, encoder: Encoder, context: int | None, journal: Journal, kept: KeptTokens
+) -> TrainingData:
+    """Tokenize the rows, or open the stream of samples.
 
     Raises:
-        DataError: If no row is left, or one cannot be used.
+        DataError: If no row is left, or a row cannot be used.
     """
     training = spec.training
     max_length = min(training.max_seq_length, context or training.max_seq_length)
     if max_length < training.max_seq_length:
-        journal.event("data.context", f"Rows are cut at {max_length} tokens, the longest that the model knows.")
+        journal.event("data.context", f"Rows are truncated to {max_length} tokens, the context length of the model.")
     train = None
     if found.rows is not None:
         rows = found.rows
@@ -114,25 +115,27 @@ def prepare(
         held_out = kept.tokenize(rows.rows, rows.shape, encoder, max_length, training.dataset_num_proc)
     if train is None or found.rows is None:
         return _streamed(spec, found, encoder, max_length, held_out)
-    for count, what in ((train.truncated, "longer than that and cut"), (train.dropped, "left out: nothing to learn")):
+    for count, what in ((train.truncated, "truncated"), (train.dropped, "skipped: no trained tokens")):
         if count:
-            text = f"{count} of {train.rows + train.dropped} rows are {what} (limit: {max_length} tokens)."
+            text = f"{count} of {train.rows + train.dropped} rows are {what} (max sequence length: {max_length})."
             journal.event("data.truncated", text, "warning")
     packed = streaming.pack(train.dataset, max_length, train.tokens, kept) if training.packing else None
     kept.forget_others()
     journal.event(
         "data.ready",
-        f"{train.rows} rows, {train.tokens} tokens, {train.trained_tokens} of them to learn.",
+        f"{train.rows} rows, {train.tokens} tokens, {train.trained_tokens} trained tokens.",
         data={"rows": train.rows, "tokens": train.tokens, "trained_tokens": train.trained_tokens},
     )
     shape = found.rows.shape
-    material = Material(train, shape.kind, shape.origin, held_out, packed, max_length, duplicates=found.duplicates)
-    report_notes(journal, material.notes, material.duplicates)
-    return material
+    training_data = TrainingData(
+        train, shape.kind, shape.origin, held_out, packed, max_length, duplicates=found.duplicates
+    )
+    report_notes(journal, training_data.notes, training_data.duplicates)
+    return training_data
 
 
 def report_notes(journal: Journal, notes: Iterable[str], duplicates: Duplicates | None) -> None:
-    """Report what of the rows is not used, and how many of them are equal."""
+    """Report unused content of the rows, and duplicate rows."""
     for note in notes:
         journal.event("data.note", note, "warning")
     if duplicates is not None and duplicates.sentence is not None:
@@ -140,43 +143,45 @@ def report_notes(journal: Journal, notes: Iterable[str], duplicates: Duplicates 
         journal.event("data.duplicates", duplicates.sentence, "warning", data)
 
 
-def place_of(checkpoint: Path | None, stream: SampleStream, rows_needed: int, journal: Journal) -> Place:
-    """Return where a stream goes on, and say before what that costs if its reader cannot seek.
+def stream_position(
+    checkpoint: Path | None, stream: SampleStream, rows_needed: int, journal: Journal
+) -> StreamPosition:
+    """Return the position at which a stream continues; reports the cost of reaching it if its reader cannot seek.
 
     Raises:
-        DataError: If the checkpoint does not say where the stream stood.
+        DataError: If the checkpoint has no stream position.
     """
-    place = Place()
+    position = StreamPosition()
     if checkpoint is not None:
         try:
-            place = Place(**json.loads((checkpoint / PLACE_FILE).read_bytes()))
+            position = StreamPosition(**json.loads((checkpoint / POSITION_FILE).read_bytes()))
         except (OSError, ValueError, TypeError) as error:
             raise DataError(
-                f"{checkpoint.name} does not say where the stream stood ({error}).",
-                hint="It was saved without `data.streaming`; go on without it, or start anew.",
+                f"{checkpoint.name} has no stream position ({error}).",
+                hint="It was saved without `data.streaming`: resume without it, or start a new run.",
             ) from error
     if not stream.reader.seeks:
-        _tell_cost(stream.reader, place.rows, rows_needed, journal)
-    return place
+        _report_seek_cost(stream.reader, position.rows, rows_needed, journal)
+    return position
 
 
-def _tell_cost(reader: Reader, before: int, rows_needed: int, journal: Journal) -> None:
+def _report_seek_cost(reader: Reader, before: int, rows_needed: int, journal: Journal) -> None:
     started = time.monotonic()
     probed = max(reader.read(None, _PROBED_ROWS).size, 1)
     row_s = (time.monotonic() - started) / probed
     rows = before or rows_needed
-    what = "Going on reads" if before else "This source cannot seek: a resume near the end would read"
+    what = "Resuming reads" if before else "This source cannot seek: resuming near the end would read"
     journal.event(
         "data.seek",
-        f"{what} about {rows:,} rows again, some {rows * row_s:.1f} s. JSONL and Parquet go to their place at once.",
+        f"{what} about {rows:,} rows again, which takes about {rows * row_s:.1f} s. JSONL and Parquet can seek.",
         "warning",
         data={"rows": rows, "seconds": round(rows * row_s, 3)},
     )
 
 
 def _streamed(
-    spec: TrainingTaskSpec, found: Found, encoder: Encoder, max_length: int, held_out: Tokenized | None
-) -> Material:
+    spec: TrainingTaskSpec, found: RunRows, encoder: Encoder, max_length: int, held_out: Tokenized | None
+) -> TrainingData:
     assert found.stream is not None
     shape = found.stream.shape
     stream = SampleStream(
@@ -189,4 +194,4 @@ def _streamed(
         limit=spec.data.max_samples,
         packed=spec.training.packing,
     )
-    return Material(None, shape.kind, shape.origin, held_out, None, max_length, stream)
+    return TrainingData(None, shape.kind, shape.origin, held_out, None, max_length, stream)

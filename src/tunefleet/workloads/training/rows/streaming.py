@@ -1,8 +1,8 @@
-"""Training samples from a stream of rows, in an order that follows from the seed and the place alone.
+"""Training samples from a stream of rows, in an order that depends on the seed and the position only.
 
-Rows are taken in windows of `data.shuffle_buffer`; inside a window their order is drawn from (seed, pass, rows before).
-So a place in the stream is one window's mark and two counts. Each batch carries the place after it: what a checkpoint
-holds is what was trained, whatever a loader's process has read ahead. After the last row comes another pass.
+Rows are read in windows of `data.shuffle_buffer`; inside a window they are shuffled with (seed, pass, rows before).
+So a position in the stream is one window's mark and two counts. Each batch carries the position after it, so that a
+checkpoint holds what was trained, whatever a loader process has prefetched. After the last row comes another pass.
 """
 
 from __future__ import annotations
@@ -23,18 +23,20 @@ from tunefleet.workloads.data.streams import Block, Mark, Reader
 from tunefleet.workloads.data.token_cache import KeptTokens
 from tunefleet.workloads.data.tokenization import Encoder, clip
 
-# The key under which a batch carries the place after it.
-PLACE = "stream_place"
-# The same in a checkpoint.
-PLACE_FILE = "stream_place.json"
+# The key under which a batch carries the position after it.
+POSITION_KEY = "stream_place"
+# The file of a checkpoint with that position.
+POSITION_FILE = "stream_place.json"
+# Rows that are tokenized together.
 _ROWS_AT_ONCE = 64
+# More rows together fill packed sequences better.
 _PACKED_AT_ONCE = 1024
 Sample = dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
-    """Where a stream stands."""
+class StreamPosition:
+    """A position in a stream."""
 
     passes: int = 0
     rows: int = 0
@@ -44,12 +46,12 @@ class Place:
     skip: int = 0
 
     def as_json(self) -> dict[str, Any]:
-        """Return it as a checkpoint holds it."""
+        """Return the JSON of a checkpoint."""
         return asdict(self)
 
 
 class SampleStream:
-    """Samples without an end."""
+    """An endless sequence of samples."""
 
     def __init__(
         self,
@@ -72,35 +74,36 @@ class SampleStream:
         self._limit = limit
         self._packed = packed
 
-    def samples(self, start: Place) -> Iterator[tuple[Sample, Place]]:
-        """Yield samples from a place on, each with the place after it.
+    def samples(self, start: StreamPosition) -> Iterator[tuple[Sample, StreamPosition]]:
+        """Yield samples from a position on, each with the position after it.
 
         Raises:
-            DataError: If a row cannot be used, or a whole pass has none to learn from.
+            DataError: If a row cannot be used, or a full pass yields no sample.
         """
-        place, found = replace(start, skip=0), start != Place()
+        # A stream that continues has yielded samples before, so only a first pass can find it empty.
+        position, found = replace(start, skip=0), start != StreamPosition()
         while True:
-            room = self._window if self._limit is None else min(self._window, self._limit - place.rows)
-            block = self.reader.read(place.mark, room)
-            for sample, after in self._window_samples(block, place):
+            size = self._window if self._limit is None else min(self._window, self._limit - position.rows)
+            block = self.reader.read(position.mark, size)
+            for sample, after in self._window_samples(block, position):
                 found = True
                 yield sample, after
-            rows = place.rows + block.size
+            rows = position.rows + block.size
             if block.after is None or rows == self._limit:
                 if not found:
                     raise self._nothing(rows)
-                place = Place(place.passes + 1)
+                position = StreamPosition(position.passes + 1)
             else:
-                place = Place(place.passes, rows, block.after)
+                position = StreamPosition(position.passes, rows, block.after)
 
-    def _window_samples(self, block: Block, place: Place) -> Iterator[tuple[Sample, Place]]:
-        order = np.random.default_rng([self._seed, place.passes, place.rows]).permutation(block.size).tolist()
+    def _window_samples(self, block: Block, position: StreamPosition) -> Iterator[tuple[Sample, StreamPosition]]:
+        order = np.random.default_rng([self._seed, position.passes, position.rows]).permutation(block.size).tolist()
         size = _PACKED_AT_ONCE if self._packed else _ROWS_AT_ONCE
-        for group in range(place.group, -(-block.size // size)):
-            samples = self._group(block, order[group * size : (group + 1) * size], place.rows)
-            first = place.taken if group == place.group else 0
+        for group in range(position.group, -(-block.size // size)):
+            samples = self._group(block, order[group * size : (group + 1) * size], position.rows)
+            first = position.taken if group == position.group else 0
             for number, sample in enumerate(samples[first:], first + 1):
-                yield sample, replace(place, group=group, taken=number)
+                yield sample, replace(position, group=group, taken=number)
 
     def _group(self, block: Block, positions: Sequence[int], before: int) -> list[Sample]:
         examples = [self.shape.read(before + index + 1, block.row(index)) for index in positions]
@@ -115,17 +118,19 @@ class SampleStream:
 
     def _nothing(self, rows: int) -> DataError:
         if rows == 0:
-            return DataError(f"{self.shape.origin} has no rows.", hint="Name a dataset that has some.")
+            return DataError(f"{self.shape.origin} has no rows.", hint="Choose a dataset with rows.")
         return DataError(
-            f"No row of {self.shape.origin} has a token to learn within {self._max_length} tokens.",
-            hint="Raise `training.max_seq_length`, or look at the rows with `tunefleet preview`.",
+            f"No row of {self.shape.origin} has trained tokens within {self._max_length} tokens.",
+            hint="Raise `training.max_seq_length`, or inspect the rows with `tunefleet preview`.",
         )
 
 
 class StreamShare(IterableDataset[Sample]):
     """The samples of one rank: every `world`-th batch."""
 
-    def __init__(self, stream: SampleStream, start: Place, *, batch: int, rank: int = 0, world: int = 1) -> None:
+    def __init__(
+        self, stream: SampleStream, start: StreamPosition, *, batch: int, rank: int = 0, world: int = 1
+    ) -> None:
         self._stream = stream
         self._start = start
         self._batch = batch
@@ -133,39 +138,39 @@ class StreamShare(IterableDataset[Sample]):
         self._world = world
 
     def __iter__(self) -> Iterator[Sample]:
-        """Yield this rank's samples, each with the place after it."""
+        """Yield this rank's samples, each with the position after it."""
         others = (self._world - 1) * self._batch
-        for number, (sample, place) in enumerate(self._stream.samples(self._start), -self._start.skip):
+        for number, (sample, position) in enumerate(self._stream.samples(self._start), -self._start.skip):
             if number >= 0 and number // self._batch % self._world == self._rank:
-                # The first rank writes the checkpoint: what follows its batch there are the batches of the others.
-                yield {**sample, PLACE: replace(place, skip=others)}
+                # Rank 0 writes the checkpoint: on resume, the batches of the other ranks come after its own.
+                yield {**sample, POSITION_KEY: replace(position, skip=others)}
 
 
 class Collator:
-    """Makes batches that carry their place."""
+    """Collates batches that carry their stream position."""
 
     def __init__(self, collate: Any) -> None:
         self._collate = collate
 
     def __call__(self, samples: list[Sample]) -> dict[str, Any]:
-        """Make a batch."""
-        place = samples[-1][PLACE]
-        batch: dict[str, Any] = dict(self._collate([{k: v for k, v in s.items() if k != PLACE} for s in samples]))
-        batch[PLACE] = place
+        """Collate a batch."""
+        position = samples[-1][POSITION_KEY]
+        batch: dict[str, Any] = dict(
+            self._collate([{k: v for k, v in s.items() if k != POSITION_KEY} for s in samples])
+        )
+        batch[POSITION_KEY] = position
         return batch
 
 
 def loader(share: StreamShare, collate: Any, *, batch: int, workers: int, pin: bool) -> DataLoader[Sample]:
-    """Return the loader of a share.
-
-    Its generator is its own: one that drew from the global one would change a resumed training.
-    """
+    """Return the data loader of a rank."""
     return DataLoader(
         share,
         batch_size=batch,
         collate_fn=Collator(collate),
         num_workers=workers,
         pin_memory=pin,
+        # Not the global generator: a loader draws from it when it starts, which would change a resumed run.
         generator=torch.Generator(),
     )
 
@@ -180,7 +185,7 @@ class Packed:
 
 
 def pack(dataset: datasets.Dataset, length: int, tokens: int, kept: KeptTokens | None = None) -> Packed:
-    """Pack rows into sequences, best fit first; each row stays whole."""
+    """Pack rows into sequences with best-fit decreasing; rows are not split."""
     if kept is None:
         packed = pack_dataset(dataset, length, "bfd")
     else:
