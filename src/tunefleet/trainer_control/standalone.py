@@ -1,4 +1,4 @@
-"""One training that nobody manages: its endpoint, from the construction of the Trainer to the end of the process."""
+"""The endpoint of an unmanaged training run, from the construction of the Trainer to the end of the process."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ logger = logging.getLogger("tunefleet.control")
 
 @dataclass(frozen=True)
 class BareOptions:
-    """What `TrainerControlCallback` was given."""
+    """The arguments of `TrainerControlCallback`."""
 
     job_id: str | None = None
     port: int | None = None
@@ -42,12 +42,12 @@ class BareOptions:
 
 @dataclass(eq=False)
 class BareJob:
-    """The endpoint of one training, from its construction to the end of the process.
+    """The endpoint of one training run, from its construction to the end of the process.
 
     Args:
-        board: Where commands wait.
-        status: The status file; in the job folder if a journal was asked for, with a copy in the endpoint folder.
-        folder: The job folder, if a journal was asked for; else the endpoint folder.
+        board: The command queue.
+        status: The status file; in the job folder if a journal is kept, with a copy in the endpoint folder.
+        folder: The job folder, if a journal is kept; else the endpoint folder.
     """
 
     job_id: str
@@ -63,7 +63,7 @@ class BareJob:
 
     @classmethod
     def open(cls, options: BareOptions) -> BareJob:
-        """Make the job findable and take commands for it.
+        """Make the job discoverable and take commands for it.
 
         Raises:
             OSError: If its folders cannot be written.
@@ -91,7 +91,7 @@ class BareJob:
         return job
 
     def begin(self, step: int, output_dir: str | None) -> JobSession:
-        """Note that a training begins, and return what its callbacks report with."""
+        """Record that a training run begins, and return the session of its callbacks."""
         self.status.begin_again()
         self._training = True
         if self.session is None:
@@ -101,13 +101,13 @@ class BareJob:
         return self.session
 
     def end(self) -> None:
-        """Record that the training has ended as it should."""
+        """Record that the training run ended normally."""
         self._training = False
         if self.session is not None:
             self.session.finish()
 
     def on_exception(self, error: BaseException) -> None:
-        """Record that the script ends with an exception, if its training had not ended."""
+        """Record that the script ends with an exception, if its training run had not ended."""
         if not self._training or isinstance(error, SystemExit):
             return
         text = "".join(traceback.format_exception(error))
@@ -115,12 +115,13 @@ class BareJob:
         self._fail(message, kind_of(error), text)
 
     def on_exit(self) -> None:
-        """Close everything; the status and the outcomes stay readable."""
+        """Close everything; the status and the command outcomes stay readable."""
+        # A forked child runs the exit hooks, too, and must not end the job of its parent.
         if self._ended or os.getpid() != self.status.fields["pid"]:
             return
         self._ended = True
         if self._training and not self.status.final:
-            # Nothing reached the top, yet the training never came to its end: `sys.exit`, or an error that was caught.
+            # No exception reached the top, yet the run did not end: `sys.exit`, or an error that the script caught.
             self._fail("The process ended before its training did.", "bug", None)
         self.board.close("the process had ended")
         if self.files is not None:
@@ -135,7 +136,7 @@ class BareJob:
                 self.server.start()
                 return
             except OSError as error:
-                logger.warning("Port %s cannot be opened (%s); commands are taken as files", self.options.port, error)
+                logger.warning("Port %s cannot be opened (%s); using command files instead", self.options.port, error)
         endpoint.publish(host=self.options.host, port=0, token=None)
         self.files = ControlFiles(endpoint.path, self.board)
         self.files.start()
@@ -149,7 +150,7 @@ class BareJob:
         return JournalWriter(self.folder, launch, 0, step, digest, parent=parent, on_tick=self.status.flush_if_due)
 
     def _fail(self, message: str, kind: str, text: str | None) -> None:
-        logger.debug("The training has failed: %s", message)
+        logger.debug("The training run failed: %s", message)
         try:
             if self.session is not None:
                 self.session.journal.event("training.failed", message, "error")
@@ -157,7 +158,7 @@ class BareJob:
             else:
                 self.status.fail(message, kind, text)
         except OSError as fault:
-            logger.warning("The failure could not be written down: %s", fault)
+            logger.warning("The failure could not be recorded: %s", fault)
 
     def _retire(self) -> None:
         try:
@@ -169,7 +170,7 @@ class BareJob:
 
 
 def quiet_session() -> JobSession:
-    """Return a session that reports nowhere: for ranks that do not report, and where no folder can be written."""
+    """Return a session that writes nothing: for ranks other than 0, and where no folder can be written."""
     journal, status = QuietJournal(log_events=False), StatusFile(None)
     return JobSession(Path(), {}, journal, status, None, itertools.count(1), rank=world.rank())
 
@@ -182,6 +183,6 @@ def _job_folder(journal: bool | str | os.PathLike[str], job_id: str) -> Path | N
         make_private(folder)
     else:
         folder = Path(journal)
-        # The caller's own folder keeps its permissions if it is there.
+        # An existing folder of the caller keeps its permissions.
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     return folder.resolve()

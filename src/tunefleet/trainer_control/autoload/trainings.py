@@ -1,8 +1,8 @@
-"""What the trainings of a run were: where each one saves, and which checkpoint a resumed one goes on from.
+"""The training runs of a script: where each one saves, and which checkpoint a resumed one starts from.
 
-A script chooses its own `output_dir`, where checkpoints of other runs may lie. A checkpoint counts as this run's if
-the run's journal names its digest, or, since a killed process may not have written that, if it was finished while the
-launch before lived. Nothing is moved and nothing deleted here.
+A script chooses its own `output_dir`, which may hold checkpoints of other runs. A checkpoint counts as this run's if
+the run's journal names its digest, or, since a killed process may not have written that, if it was finished during the
+previous launch. Nothing is moved or deleted here.
 """
 
 from __future__ import annotations
@@ -23,18 +23,19 @@ from ..files import read_json, write_json
 logger = logging.getLogger("tunefleet.run")
 
 FILE = "trainings.json"
+# Ranks poll for the decision of rank 0; verifying large checkpoints may take it minutes, hence the long timeout.
 _LOOK_S = 0.05
 _PATIENCE_S = 3600.0
 
 
 @dataclass(frozen=True)
 class Training:
-    """A training that begins.
+    """A training run that begins.
 
     Args:
-        number: Its place among those of the launch, from 1.
-        output_dir: Where its checkpoints lie.
-        checkpoint: What it resumes from.
+        number: Its number among those of the launch, from 1.
+        output_dir: The folder of its checkpoints.
+        checkpoint: The checkpoint that it resumes from.
     """
 
     number: int
@@ -43,7 +44,7 @@ class Training:
 
 
 def claim(folder: Path) -> int | None:
-    """Lock a run for this process; None if another one trains. The kernel gives it back when the process ends."""
+    """Lock a run for this process; None if another one trains. The kernel releases the lock when the process ends."""
     fd = os.open(folder / "attach" / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
     try:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -54,16 +55,17 @@ def claim(folder: Path) -> int | None:
 
 
 def begin(folder: Path, job: dict[str, Any], output_dir: Path, *, wanted: bool) -> Training:
-    """Record a training, with the checkpoint that it resumes from; for the one process that reports.
+    """Record a training run, with the checkpoint that it resumes from; for rank 0 only.
 
     Args:
         job: Its `job.json`; an `attempt` after the first one resumes.
         output_dir: The Trainer's.
-        wanted: Whether the script leaves it to us; one that names a checkpoint itself knows better.
+        wanted: Whether to choose the checkpoint; False if the script names one itself.
     """
     known = recorded(folder)
     number = 1 + sum(item.get("launch") == job["launch"] for item in known)
     said = decided(folder, job)
+    # The first run of a launch follows the decision of the job; later ones can only be matched by their folder.
     if said is not None and number == 1:
         found = adopt(folder, output_dir, said)
         checkpoint = found if wanted and _alone_in(known, number, output_dir) else None
@@ -84,10 +86,10 @@ def begin(folder: Path, job: dict[str, Any], output_dir: Path, *, wanted: bool) 
 
 
 def await_begin(folder: Path, launch: str, before: int) -> Training:
-    """Return what rank 0 recorded for the training that the ranks begin together.
+    """Return what rank 0 recorded for the training run that the ranks begin together.
 
     Args:
-        before: How many trainings this process has had.
+        before: How many training runs this process has had.
 
     Raises:
         TimeoutError: If rank 0 records nothing.
@@ -101,11 +103,11 @@ def await_begin(folder: Path, launch: str, before: int) -> Training:
             checkpoint = Checkpoint(Path(found["path"]), *found["rest"]) if found else None
             return Training(before + 1, Path(item["output_dir"]), checkpoint)
         time.sleep(_LOOK_S)
-    raise TimeoutError("rank 0 has not begun")
+    raise TimeoutError("Rank 0 has not started its training run.")
 
 
 def recorded(folder: Path) -> list[dict[str, Any]]:
-    """Return the trainings of all launches so far, oldest first."""
+    """Return the training runs of all launches so far, oldest first."""
     found = (read_json(folder / FILE) or {}).get("trainings")
     return [item for item in found if isinstance(item, dict)] if isinstance(found, list) else []
 
@@ -124,14 +126,14 @@ def _newest(
         fault = fault_of(checkpoint.path)
         if fault is None:
             return checkpoint
-        logger.warning("%s is not resumed from: %s; the checkpoint before it is used", checkpoint.path.name, fault)
+        logger.warning("Checkpoint %s is skipped: %s; using the checkpoint before it", checkpoint.path.name, fault)
     return None
 
 
 def _alone_in(known: list[dict[str, Any]], number: int, output_dir: Path) -> bool:
-    """Tell whether the training is the only one of the run that saves in its folder."""
+    """Return whether the training run is the only one that saves in its folder."""
     if {item.get("number") for item in known if item.get("output_dir") == str(output_dir)} - {number}:
-        logger.warning("Several trainings of this run save in %s; none is resumed, each begins anew", output_dir)
+        logger.warning("Several training runs of this script save in %s; each starts from scratch", output_dir)
         return False
     return True
 
@@ -151,7 +153,7 @@ def _digest(line: bytes) -> set[str]:
     try:
         record = json.loads(line)
     except ValueError:
-        return set()  # the torn end of a killed process
+        return set()  # the torn last line of a killed process
     return {str(record["digest"])} if record.get("type") == "checkpoint" and record.get("digest") else set()
 
 

@@ -1,4 +1,4 @@
-"""Hashes, syncs and names checkpoints in the background, so that a save costs the training only Hugging Face's part."""
+"""Hashes and syncs checkpoints in the background, so that a save blocks training only while Hugging Face writes it."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ class Saved:
     """A checkpoint that was written and is to be finished.
 
     Args:
-        stall_s: How long the training stood still for it.
-        commands: Ids of the commands that it answers.
-        keep: Names of checkpoints that must outlive it, such as the best one.
+        stall_s: How long training was blocked by the save.
+        commands: Ids of the commands that it completes.
+        keep: Names of checkpoints that must be kept, such as the best one.
     """
 
     path: Path
@@ -37,9 +37,9 @@ class CheckpointFinisher:
     """One thread that finishes checkpoints in the order in which they were saved.
 
     Args:
-        before_manifest: Makes durable what must not be younger than the checkpoint: the journal.
-        on_durable: Called in the thread when a checkpoint has its manifest; on rank 0 only, as the next.
-        on_failed: Called in the thread when one could not be finished.
+        before_manifest: Makes the journal durable, which must not be older than the checkpoint.
+        on_durable: Called in the thread when a checkpoint has its manifest; on rank 0 only.
+        on_failed: Called in the thread when a checkpoint could not be finished.
     """
 
     def __init__(
@@ -60,17 +60,17 @@ class CheckpointFinisher:
         self._exchange: Exchange | None = None
 
     def join_ranks(self, exchange: Exchange | None) -> None:
-        """Finish checkpoints together with other ranks from now on; None finishes them alone."""
+        """Finish checkpoints together with other ranks from now on; None: without other ranks."""
         self.drain()
         self._exchange = exchange
 
     @property
     def alone(self) -> bool:
-        """Whether this process finishes checkpoints by itself."""
+        """Whether this process finishes checkpoints without other ranks."""
         return self._exchange is None
 
     def submit(self, saved: Saved) -> None:
-        """Take a checkpoint that this rank writes to no more."""
+        """Take a checkpoint that this rank does not write to any more."""
         self._whole.pop(step_of(saved.path), None)
         self._queue.put(saved)
         if self._thread is None:
@@ -78,8 +78,9 @@ class CheckpointFinisher:
             self._thread.start()
 
     def drain(self, timeout_s: float | None = None) -> bool:
-        """Wait until everything submitted is finished; return False if the time was over before."""
+        """Wait until everything submitted is finished; return False on a timeout."""
         deadline = None if timeout_s is None else time.monotonic() + timeout_s
+        # `Queue.join` has no timeout; this waits on the same condition.
         with self._queue.all_tasks_done:
             while self._queue.unfinished_tasks:
                 left = None if deadline is None else deadline - time.monotonic()
@@ -89,14 +90,14 @@ class CheckpointFinisher:
         return True
 
     def is_whole(self, step: int) -> bool:
-        """Tell whether this step's checkpoint was finished and has its manifest; every rank gives the same answer."""
+        """Return whether this step's checkpoint is complete and has its manifest; the same on every rank."""
         return self._whole.get(step, False)
 
     def agree(self, yes: bool) -> bool:
-        """Return what rank 0 says, on every rank; all of them call it, when nothing is being finished.
+        """Return rank 0's answer on every rank; all ranks call it while no checkpoint is being finished.
 
         Raises:
-            PeerLostError: If rank 0 is gone.
+            PeerLostError: If rank 0 is lost.
         """
         exchange = self._exchange
         if exchange is None:
@@ -113,7 +114,7 @@ class CheckpointFinisher:
             try:
                 self._finish(saved)
             except Exception:
-                # The thread must outlive one bad checkpoint: the next may be good.
+                # The thread must outlive one bad checkpoint: the next one may be valid.
                 logger.exception("Finishing %s failed", saved.path.name)
             finally:
                 self._queue.task_done()
@@ -132,6 +133,7 @@ class CheckpointFinisher:
             self._on_failed(saved, error)
         finally:
             if exchange is not None:
+                # Always, also after a failure: the other ranks wait for the result.
                 exchange.announce(whole=checkpoint is not None)
         if checkpoint is not None:
             self._whole[checkpoint.step] = True
@@ -140,7 +142,7 @@ class CheckpointFinisher:
     def _complete(self, saved: Saved, exchange: Exchange | None) -> Checkpoint:
         hashed = None
         if exchange is not None:
-            # Other ranks may still write their files: what is there of them is not looked at before they say so.
+            # Other ranks may still write their files, so those are not read before the rank has posted its digests.
             hashed = hash_own_files(saved.path, 0)
             hashed |= exchange.collect(saved.path)
         self._before_manifest()

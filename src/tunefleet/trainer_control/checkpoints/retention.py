@@ -15,21 +15,21 @@ from .resume import FILE as RESUME
 
 
 def kept_by_others(job_folder: Path, reasons: Iterable[str] = ("uploading", "pinned")) -> tuple[str, ...]:
-    """Return the names in `keep.json`: checkpoints that somebody reads just now, or has pinned."""
+    """Return the names in `keep.json`: checkpoints that are being uploaded, or are pinned."""
     keep = read_json(job_folder / "keep.json") or {}
     return tuple(str(name) for reason in reasons for name in keep.get(reason) or ())
 
 
 def retain(checkpoints_dir: Path, *, limit: int | None, keep: Iterable[str] = ()) -> list[str]:
-    """Delete what a newer manifest made superfluous.
+    """Delete checkpoints that a newer manifest made superfluous.
 
-    The newest whole checkpoint and those named in `keep` stay, whatever the limit; a folder without a manifest is
-    left alone, since it may be about to get one. What lies in `superseded/` goes once the run has passed it.
+    The newest complete checkpoint and those named in `keep` stay, whatever the limit. A folder without a manifest is
+    left alone, since it may be about to get one. Folders in `superseded/` are deleted once the run has passed their step.
 
     Args:
         checkpoints_dir: The folder that holds the checkpoints.
         limit: How many to keep; None keeps all.
-        keep: Names of checkpoints that must stay: the best, those being uploaded.
+        keep: Names of checkpoints that must stay: the best one, those being uploaded.
 
     Returns:
         Names of the deleted folders.
@@ -45,7 +45,7 @@ def retain(checkpoints_dir: Path, *, limit: int | None, keep: Iterable[str] = ()
         free = [item.path for item in whole if item.path.name not in protected]
         doomed += free[: max(surplus, 0)]
     for folder in doomed:
-        # The manifest goes first: a half deleted checkpoint must not look whole.
+        # The manifest goes first: a partly deleted checkpoint must not look complete.
         (folder / MANIFEST).unlink(missing_ok=True)
         shutil.rmtree(folder, ignore_errors=True)
     return [folder.name for folder in doomed]
@@ -55,24 +55,24 @@ logger = logging.getLogger("tunefleet.run")
 
 
 def decided(folder: Path, job: dict[str, Any]) -> dict[str, Any] | None:
-    """Return where the launch begins, if the job is one whose launches are told; `tunefleet run` tells none."""
+    """Return the decision where the launch starts, if the job has one; jobs of `tunefleet run` have none."""
     said = read_json(folder / RESUME)
     return said if said is not None and said.get("launch") == job["launch"] else None
 
 
 def adopt(folder: Path, output_dir: Path, said: dict[str, Any]) -> Checkpoint | None:
-    """Make `checkpoints` of the job folder a link to where the first training saves; return what it begins with.
+    """Make `checkpoints` of the job folder a link to the folder of the first training run; return its checkpoint.
 
     Args:
         output_dir: The Trainer's.
-        said: What `decided` has returned.
+        said: The result of `decided`.
 
     Raises:
         OSError: If something cannot be moved.
     """
     root, link = folder.resolve(), folder / "checkpoints"
     if not output_dir.is_relative_to(root):
-        logger.warning("%s lies outside of the job's folder: its checkpoints stay on this machine", output_dir)
+        logger.warning("%s is outside of the job folder: its checkpoints stay on this machine", output_dir)
         return _chosen(link, said)
     output_dir.mkdir(parents=True, exist_ok=True)
     if link.resolve() != output_dir:
@@ -82,6 +82,7 @@ def adopt(folder: Path, output_dir: Path, said: dict[str, Any]) -> Checkpoint | 
             link.unlink()
         elif link.exists():
             link.rmdir()
+        # Relative, so that the job folder can be moved.
         link.symlink_to(os.path.relpath(output_dir, root))
     return _chosen(output_dir, said)
 
@@ -98,6 +99,6 @@ def _chosen(place: Path, said: dict[str, Any]) -> Checkpoint | None:
         return None
     path = place / str(chosen["name"])
     if not path.is_dir():
-        logger.warning("%s is not where the script saves, and is not resumed from", path.name)
+        logger.warning("%s is not in the folder where the script saves, and is not resumed from", path.name)
         return None
     return Checkpoint(path.resolve(), int(said["step"]), str(chosen["digest"]), int(chosen["bytes"]))
