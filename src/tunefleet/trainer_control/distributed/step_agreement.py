@@ -1,9 +1,9 @@
-"""Which commands act at the end of which step, so that all ranks of a training do the same.
+"""Which commands act at the end of which step, so that all ranks of a training run do the same.
 
-One process decides for itself. Several agree one horizon ahead: rank 0 publishes up to which step everything is
-decided and what acts where; a rank passes the end of a step only if that step is decided. Ranks whose processors run
-ahead of their devices therefore still act together, and nobody waits for a rank that is behind. A command is decided
-for the first step that is still open, so it is at most a horizon late.
+A single process decides alone. Several ranks agree one horizon ahead: rank 0 publishes the last step that is decided
+and what acts where; a rank passes the end of a step only if that step is decided. Ranks whose CPUs run ahead of their
+devices therefore still act together, and no rank waits for one that is behind. A command is decided for the first open
+step, so it is at most one horizon late.
 """
 
 from __future__ import annotations
@@ -25,30 +25,30 @@ from .tcp_store import LONG_STEP_S, Line, horizon_of, open_line
 logger = logging.getLogger(__name__)
 
 _SMOOTHING = 0.2
-# After so many steps the mean is that of these alone.
+# After so many steps, the mean is that of these steps alone.
 _FORGOTTEN_AFTER = 1 / _SMOOTHING
 _NOTHING: tuple[Command, ...] = ()
 
 
 class Decider(Protocol):
-    """Tells each rank what to carry out at the end of a step."""
+    """Returns to each rank what to carry out at the end of a step."""
 
     @property
     def leader(self) -> bool:
-        """Whether this process takes commands and reports; exactly one of the ranks does."""
+        """Whether this process takes commands and reports; exactly one rank does."""
 
     def due(self, step: int) -> Sequence[Command]:
-        """Return what acts at the end of this optimizer step, in order; called once a step by every rank."""
+        """Return the commands that act at the end of this step, in order; called once per optimizer step by every rank."""
 
     def broken(self) -> bool:
-        """Whether another rank is known to be gone, so that nothing is decided together any more; from any thread."""
+        """Return whether another rank is known to be lost, so that nothing can be decided any more; from any thread."""
 
 
 class Solo:
-    """A training of one process: what waits is due.
+    """A training run of one process: queued commands are due immediately.
 
     Args:
-        board: Where commands wait.
+        board: The command queue.
     """
 
     leader = True
@@ -57,23 +57,23 @@ class Solo:
         self._board = board
 
     def due(self, step: int) -> Sequence[Command]:
-        """Return what waits; without anything it costs one attribute read."""
+        """Return the queued commands; costs one attribute read without one."""
         return self._board.take() if self._board.armed else _NOTHING
 
     def broken(self) -> bool:
-        """There is no other rank."""
+        """Return False: there is no other rank."""
         return False
 
 
 class Leader:
-    """Rank 0 of several: decides, and publishes what it has decided before anybody can need it.
+    """Rank 0 of several: decides, and publishes its decisions before another rank can need them.
 
-    A step that is asked about a second time is one whose evaluation still runs: then only an abort is due, and that
-    ends the others too, since they cannot be asked in the midst of an evaluation.
+    A step that is queried a second time is one whose evaluation is running: only an abort is due then. It ends the
+    other ranks as well, since they cannot be reached during an evaluation.
 
     Args:
-        board: Where commands wait.
-        line: To the other ranks.
+        board: The command queue.
+        line: The connection to the other ranks.
     """
 
     leader = True
@@ -82,7 +82,7 @@ class Leader:
         self._board = board
         self._line = line
         self._step = self._until = -1
-        # Before this step there is nothing to do but to see whether a command has come.
+        # Before this step only the queue has to be checked.
         self._look_at = 0
         self._planned: dict[int, list[Command]] = {}
         self._held: list[Command] = []
@@ -94,8 +94,8 @@ class Leader:
     def due(self, step: int) -> Sequence[Command]:
         """Publish if the others need it, and return what was decided for this step.
 
-        Where nothing is asked for, the first look is all that a step's end needs. It is written for a processor that
-        has computed meanwhile: each further function would come from memory again.
+        Without commands, the first check is all that the end of a step needs. It is inlined because the processor has
+        computed meanwhile, so that each further function call is a cache miss.
         """
         if self._step < step < self._look_at and not self._board.armed:
             self._step = step
@@ -113,7 +113,7 @@ class Leader:
         self._looked_at = now
         horizon = 1 if self._step_s > LONG_STEP_S else horizon_of(self._step_s)
         ahead, until = horizon // 2 or 1, step + horizon
-        # What was decided stays so, also where the horizon has become shorter: the others may be there already.
+        # A decision stays, even if the horizon has become shorter: other ranks may have reached it already.
         far = self._until >= step + ahead
         if far or self._board.armed or self._held or self._planned or not self._speaker.say_free(until):
             return self._look_closely(step, horizon, ahead)
@@ -121,7 +121,7 @@ class Leader:
         return _NOTHING
 
     def broken(self) -> bool:
-        """Whether one of the others is gone."""
+        """Return whether another rank is lost."""
         return self._line.any_lost()
 
     def _look_closely(self, step: int, horizon: int, ahead: int) -> Sequence[Command]:
@@ -143,7 +143,7 @@ class Leader:
         self._speaker.say(Entry(self._until, at, commands))
 
     def _hear(self) -> None:
-        """Take what other ranks were asked for, such as by a signal."""
+        """Take commands that other ranks received, for example by a signal."""
         for item in self._speaker.hear():
             try:
                 self._board.submit(item.command, item.data, item.command_id)
@@ -158,17 +158,17 @@ class Leader:
         self._held += [item for item in waiting if item.command != "abort"]
         aborts = [item for item in waiting if item.command == "abort"]
         if aborts:
-            # When this process has written down its end, and not before: a launcher ends all ranks when one is gone.
+            # Only after this process has recorded its end: a launcher ends all ranks when one exits.
             atexit.register(_end, self._line)
         return aborts
 
 
 class Follower:
-    """Any other rank: does what rank 0 has decided, when it comes there.
+    """Any other rank: carries out rank 0's decisions when it reaches their step.
 
     Args:
-        board: Takes what this rank alone is asked for, such as by a signal; it is passed on to rank 0.
-        line: To the other ranks.
+        board: Commands that only this rank received, for example by a signal; they are sent to rank 0.
+        line: The connection to the other ranks.
     """
 
     leader = False
@@ -178,7 +178,7 @@ class Follower:
         self._line = line
         self._listener = Listener(line)
         self._step = self._until = -1
-        # Up to this step it is known that nothing acts.
+        # Nothing acts up to this step.
         self._free_until = -1
         self._planned: dict[int, list[Command]] = {}
 
@@ -206,7 +206,7 @@ class Follower:
         return due
 
     def broken(self) -> bool:
-        """Whether one of the others is gone."""
+        """Return whether another rank is lost."""
         return self._line.any_lost()
 
     def _read(self, step: int) -> None:
@@ -217,7 +217,7 @@ class Follower:
 
 
 def decider_for(board: CommandBoard) -> Decider:
-    """Return the decider that fits this process; called when a training begins, when process groups exist."""
+    """Return the coordinator for this process; called when a training run begins, after the process groups exist."""
     if world.size() < 2 or world.distributed() is None:
         return Solo(board)
     line = open_line("control")
@@ -227,11 +227,12 @@ def decider_for(board: CommandBoard) -> Decider:
 
 
 def _ready(planned: dict[int, list[Command]], step: int) -> list[Command]:
-    """Take out what acts by now: a loop of somebody's own need not ask at every step."""
+    """Remove and return what acts by now: a hand-written loop need not call at every step."""
     return [item for at in sorted(planned) if at <= step for item in planned.pop(at)]
 
 
 def _end(line: Line) -> None:
+    # SIGTERM and not a key in the store: a rank in an evaluation reads no keys.
     for pid in line.local_peers():
         try:
             os.kill(pid, signal.SIGTERM)
