@@ -24,7 +24,7 @@ def retain(checkpoints_dir: Path, *, limit: int | None, keep: Iterable[str] = ()
     """Delete checkpoints that a newer manifest made superfluous.
 
     The newest complete checkpoint and those named in `keep` stay, whatever the limit. A folder without a manifest is
-    left alone, since it may be about to get one. Folders in `superseded/` are deleted once the run has passed their step.
+    left alone, since it may be about to get one. Those in `superseded/` are deleted once the run has passed their step.
 
     Args:
         checkpoints_dir: The folder that holds the checkpoints.

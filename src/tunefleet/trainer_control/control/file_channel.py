@@ -133,8 +133,7 @@ def _parts(body: Any, name: str) -> tuple[str, dict[str, Any], str]:
     parts = fields.get("command"), fields.get("data") or {}, fields.get("command_id") or name
     for part, kind in zip(parts, (str, dict, str), strict=True):
         if not isinstance(part, kind):
-            raise ValueError("it must be an object with a `command`, and may have `data` and `command_id`")  # noqa:
-            TRY004
+            raise ValueError("it must be an object with a `command`, and may have `data` and `command_id`")  # noqa: TRY004
     return parts  # type: ignore[return-value]
 
 
