@@ -1,4 +1,4 @@
-"""Look a file of rows through: what the rows are, the first of them, how long they are, and what is wrong."""
+"""Preview of a dataset file: shape of the rows, the first rows, their lengths, and errors."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ from tunefleet.analysis.dataset.shapes import Recognized, recognize
 from tunefleet.errors import DataError
 from tunefleet.schemas.datasets import DatasetLook, DatasetUse, Lengths, RowFault, RowPiece, RowShown
 
-# So much of a file is looked at; a worker reads all of it.
+# Only this much of a file is read; a worker reads all of it.
 MOST_BYTES: Final = 64 << 20
-# So long a file is looked at: it is done in Python, beside everything else that the server does.
+# The preview is CPU-bound Python next to all other work of the server, so its time is limited.
 MOST_SECONDS: Final = 10.0
 FAULTS_SHOWN: Final = 20
 COLUMNS_SHOWN: Final = 200
 PIECES_SHOWN: Final = 200
 ROW_SHOWN: Final = 40_000
-"""So many characters of a row are shown, of all its pieces together."""
+"""Characters of a row that are shown, over all its pieces."""
 _FAULT_SHOWN: Final = 1000
 _TEXT_SHOWN: Final = 4000
 _BINS: Final = 24
@@ -42,15 +42,15 @@ def look(
     most_bytes: int = MOST_BYTES,
     most_seconds: float = MOST_SECONDS,
 ) -> DatasetLook:
-    """Look a file through.
+    """Preview a file.
 
     Args:
-        name: Of the file; its end says the format.
-        pieces: Its bytes, or the first of them.
-        size_bytes: Of the whole file.
-        rows: How many rows are shown.
-        most_bytes: How much of it is looked at.
-        most_seconds: For how long.
+        name: File name; its suffix sets the format.
+        pieces: The file's bytes, or the first of them.
+        size_bytes: Size of the whole file.
+        rows: Number of rows that are shown.
+        most_bytes: Maximum number of bytes that are read.
+        most_seconds: Maximum duration.
     """
     seen = _Seen(name, rows)
     unseen = None
@@ -62,7 +62,7 @@ def look(
     except Unseen as why:
         unseen = str(why)
     if seen.rows == 0 and unseen is None and not seen.faults:
-        seen.blame(DataError(f"{name} has no rows.", hint="Write one JSON object a line."))
+        seen.blame(DataError(f"{name} has no rows.", hint="Write one JSON object per line."))
     return DatasetLook(
         file=name,
         size_bytes=size_bytes,
@@ -82,7 +82,7 @@ def look(
 
 
 class _Seen:
-    """What is known so far."""
+    """The result so far."""
 
     def __init__(self, name: str, wanted: int) -> None:
         self._name = name
@@ -97,16 +97,16 @@ class _Seen:
         self.fault_count = 0
 
     def blame(self, fault: DataError, line: int | None = None) -> None:
-        """Note a fault; only the first ones are kept."""
+        """Record an error; only the first ones are kept."""
         self.fault_count += 1
         if len(self.faults) < FAULTS_SHOWN:
             hint = None if fault.hint is None else _cut(fault.hint, _FAULT_SHOWN)
             self.faults.append(RowFault(message=_cut(fault.message, _FAULT_SHOWN), line=line, hint=hint))
 
     def take(self, row: Found) -> None:
-        """Take the next row."""
+        """Process the next row."""
         if row.fault is not None or row.values is None:
-            self.blame(row.fault or DataError("It is no row."), row.line)
+            self.blame(row.fault or DataError("It is not a row."), row.line)
             return
         self.rows += 1
         if not self.columns:
@@ -135,7 +135,7 @@ class _Seen:
             )  # fmt: skip
 
     def use(self) -> DatasetUse | None:
-        """Return how a training reads the rows."""
+        """Return how a training run reads the rows."""
         if self.shape is None or self.faults or not self.rows:
             return None
         kind, names = self.shape.kind, self.shape.names
@@ -152,12 +152,12 @@ class _Seen:
             case "prompt_response":
                 pair = {"prompt_column": names["prompt"], "response_column": names["response"]}
                 return DatasetUse(kind="lora_sft", data=pair)
-        # Several columns make the prompt, or a text is a chat: a run recognizes them itself.
+        # Several columns form the prompt, or a text is a chat: a run recognizes them automatically.
         return DatasetUse(kind="lora_sft")
 
 
 def _shown(pieces: Sequence[RowPiece]) -> Iterator[RowPiece]:
-    """Yield the first pieces, as much of them as a page shows."""
+    """Yield the first pieces, truncated to what a page shows."""
     room = ROW_SHOWN
     for piece in pieces[:PIECES_SHOWN]:
         text = piece.text[: min(_TEXT_SHOWN, room)]

@@ -38,7 +38,7 @@ class Decider(Protocol):
         """Whether this process takes commands and reports; exactly one rank does."""
 
     def due(self, step: int) -> Sequence[Command]:
-        """Return the commands that act at the end of this optimizer step, in order; each rank calls it once per step."""
+        """Return the commands that act at the end of this optimizer step, in order; call it once per step and rank."""
 
     def broken(self) -> bool:
         """Return whether another rank is known to be lost, so that nothing can be decided any more; from any thread."""
