@@ -1,7 +1,7 @@
-"""The entry of every trainer process: reads `job.json`, calls the program that it names, says how it ended.
+"""The entry point of every trainer process: reads `job.json`, calls its program, records the result.
 
-Started as `python -m tunefleet.workloads.entrypoint FOLDER`, or called by the fork server. Whoever supervises reads the
-end from `status.json`; the exit code only repeats it.
+Started as `python -m tunefleet.workloads.entrypoint FOLDER`, or called by the fork server. The supervisor reads the
+result from `status.json`; the exit code only repeats it.
 """
 
 from __future__ import annotations
@@ -27,10 +27,11 @@ from tunefleet.workloads.faults import FAILED, INPUT_FAILED, CommandFailedError,
 
 logger = logging.getLogger(__name__)
 
+# With less free space than this, an unexplained failure is attributed to the disk.
 _NEARLY_FULL_BYTES = 16 << 20
-# Says at each import on a CPU that an optional kernel is missing; every request of the hub's client at INFO.
+# bitsandbytes logs a missing kernel at each import on a CPU; the hub's clients log every request at INFO.
 _CHATTY = ("bitsandbytes", "httpx", "httpx2")
-# What gloo says of it; NCCL has an exception of its own.
+# Messages of gloo; NCCL raises an exception of its own.
 _PEER_GONE = ("gloo/transport", "Connection closed by peer", "Connection reset by peer", "Gloo connectFullMesh failed")
 _OUT_OF_MEMORY = ("out of memory", "can't allocate memory", "cannot allocate memory", "CUBLAS_STATUS_ALLOC_FAILED")
 
@@ -39,10 +40,10 @@ def main(folder: Path) -> int:
     """Run the job of a folder.
 
     Returns:
-        The exit code: 0 if the program ended properly, 2 if something that the user named cannot be used, else 1.
+        The exit code: 0 if the program ended properly, 2 if an input of the user is invalid, else 1.
 
     Raises:
-        SystemExit: If the program was aborted by a command; its end is in the status already.
+        SystemExit: If the program was aborted by a command; the status is already recorded.
     """
     _log_to_stderr()
     diagnostics.listen()
@@ -50,14 +51,14 @@ def main(folder: Path) -> int:
     try:
         session = trainer_control.open_session(folder)
     except trainer_control.ResumeError as error:
-        logger.error("%s", error)  # noqa: TRY400 - the status has it for the user; where it was raised tells nobody anything
+        logger.error("%s", error)  # noqa: TRY400 - the status has it for the user, and the traceback adds nothing
         return INPUT_FAILED
     try:
         job = Job.model_validate(session.job)
         job_secrets.take(job)
         session.journal.event("launch.started", f"{job.program} starts.", data={"launch": job.launch})
         if JobFolder(folder).responses_json.exists():
-            logger.info("The job has its result already: it is not run again")
+            logger.info("The job already has its result: it is not run again")
         else:
             _program(job.program)(folder)
         session.finish()
@@ -66,7 +67,7 @@ def main(folder: Path) -> int:
         kind = kind_of(error, folder)
         foreseen = isinstance(error, DiskTooSmallError)
         message = sentence_of(error) if kind != "disk" or foreseen else _disk_sentence(folder)
-        # A traceback tells the user nothing about a mistake of theirs; it is in the status for a maintainer.
+        # The traceback does not help with a mistake of the user; it is in the status for developers.
         logger.log(logging.ERROR, "The job failed: %s", message, exc_info=kind == "bug")
         if kind == "disk":
             _discard_unfinished(folder)
@@ -81,7 +82,7 @@ def main(folder: Path) -> int:
 
 
 def kind_of(error: BaseException, folder: Path) -> ErrorKind:
-    """Say what kind of failure an exception is: decides whether a retry makes sense."""
+    """Return the kind of a failure, which decides whether a retry makes sense."""
     if isinstance(error, CommandFailedError):
         return error.kind
     if isinstance(error, DiskTooSmallError) or _is_about_disk(error):
@@ -92,7 +93,7 @@ def kind_of(error: BaseException, folder: Path) -> ErrorKind:
         return "diverged"
     if isinstance(error, TunefleetError):
         return "input"
-    # torch is not imported here: a program without it must start without it.
+    # torch is not imported here, so that a program without it starts without it.
     if isinstance(error, MemoryError) or "OutOfMemory" in type(error).__name__:
         return "oom"
     if isinstance(error, RuntimeError) and any(sign in str(error) for sign in _OUT_OF_MEMORY):
@@ -101,7 +102,7 @@ def kind_of(error: BaseException, folder: Path) -> ErrorKind:
 
 
 def _is_about_peers(error: BaseException) -> bool:
-    """Whether a rank only says that it has lost another one."""
+    """Return whether the error only reports the loss of another rank."""
     if world.size() == 1:
         return False
     if type(error).__name__ in {"DistBackendError", "DistNetworkError", "DistStoreError"}:
@@ -119,7 +120,7 @@ def _is_about_disk(error: BaseException) -> bool:
 
 
 def sentence_of(error: BaseException) -> str:
-    """Say in one sentence what went wrong; ours are written for the user, others get their type in front."""
+    """Describe an error in one sentence; third-party errors are prefixed with their type."""
     if isinstance(error, TunefleetError | CommandFailedError):
         return str(error)
     first = next((line for line in str(error).splitlines() if line.strip()), "")
@@ -127,19 +128,19 @@ def sentence_of(error: BaseException) -> str:
 
 
 def _disk_sentence(folder: Path) -> str:
-    # What libraries say about it names neither the disk nor the way out.
+    # The messages of libraries name neither the disk nor a fix.
     free = shutil.disk_usage(folder).free
     return (
-        f"The disk is full: {free:,} bytes are free where {folder} lies. Free some space, or keep fewer checkpoints "
+        f"The disk is full: {free:,} bytes are free in {folder}. Free some space, or keep fewer checkpoints "
         "(`training.save_total_limit`)."
     )
 
 
 def _discard_unfinished(folder: Path) -> None:
-    """Delete what a full disk cut off: it is of no use, and the report of the failure needs room."""
+    """Delete files that a full disk left incomplete: they are useless, and the error report needs space."""
     doomed = [path for path in (folder / "checkpoints").glob("checkpoint-*") if not (path / "manifest.json").exists()]
     for path in [*doomed, *folder.glob(".*.partial")]:
-        logger.warning("%s is deleted: the disk was full before it was whole", path.name)
+        logger.warning("%s is deleted: it is incomplete because the disk was full", path.name)
         if path.is_dir():
             shutil.rmtree(path, ignore_errors=True)
         else:
@@ -148,7 +149,7 @@ def _discard_unfinished(folder: Path) -> None:
 
 def _program(name: str) -> Callable[[Path], None]:
     module, _, function = name.partition(":")
-    # The libraries make a million objects that stay: to look for garbage among them takes a tenth of the import.
+    # The libraries allocate a million permanent objects: scanning them for garbage takes a tenth of the import time.
     gc.disable()
     try:
         program: Callable[[Path], None] = getattr(importlib.import_module(module), function)

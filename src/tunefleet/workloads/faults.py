@@ -1,4 +1,4 @@
-"""What ends a job: its exit codes, and faults that never reach a server as an exception."""
+"""Errors that end a job, and its exit codes."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ from tunefleet.errors import InputError, TunefleetError
 ErrorKind = Literal["input", "oom", "disk", "network", "diverged", "bug"]
 FAILED: Final = 1
 INPUT_FAILED: Final = 2
-"""Exit codes of a job's process: of a fault of ours or of the machine, and of a mistake of the user."""
+"""Exit codes of a job's process: for a failure of the program or the machine, and for an invalid input."""
 
 
 class DivergedError(TunefleetError):
-    """The loss of a training is no number, or climbs and stays high."""
+    """The loss of a training is not a number, or rises and stays high."""
 
     code = "diverged"
 
 
 class CommandFailedError(Exception):
-    """A process that the job has started has failed."""
+    """A process that the job started has failed."""
 
     def __init__(self, message: str, kind: ErrorKind = "bug", traceback: str | None = None) -> None:
         super().__init__(message)
@@ -28,7 +28,7 @@ class CommandFailedError(Exception):
 
 
 class RequestError(InputError):
-    """A request cannot be answered; the others can."""
+    """A single request cannot be answered; others are not affected."""
 
     code = "request_invalid"
 
@@ -38,4 +38,4 @@ class RequestError(InputError):
 
 
 class GoneError(Exception):
-    """Whoever asked does not listen any more; nothing is wrong."""
+    """The client does not listen any more; not a failure."""
