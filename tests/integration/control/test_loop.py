@@ -126,7 +126,7 @@ def test_what_the_loop_does_not_do_has_failed(jobs: Path) -> None:
         outcome = ask(jobs, "save_checkpoint")
         c.step(1)
     assert outcome().state == "failed"
-    assert "without saying that it had saved" in str(outcome().message)
+    assert "without calling saved()" in str(outcome().message)
 
 
 def test_an_exception_is_the_last_word(jobs: Path) -> None:

@@ -369,7 +369,7 @@ def test_a_fault_of_ours_does_not_end_the_training(script: Make, caplog: pytest.
     one.run()
     del one.board.take
     assert one.trainer.state.global_step == 8
-    assert "the training goes on" in caplog.text
+    assert "the training run continues" in caplog.text
 
 
 def test_a_home_that_cannot_be_written_is_said_and_the_training_goes_on(

@@ -30,7 +30,7 @@ def collected(folder: Path, work: Path, spec: CommandSpec) -> dict[str, Any]:
         if not place.is_relative_to(work.resolve()) or not place.exists():
             raise InputError(
                 f"spec.outputs.{name}: the command did not write {path}.",
-                hint="Use a path relative to the command's folder.",
+                hint="Paths are relative to its folder.",
             )
         if name in _KINDS and place.is_dir():
             place = _linked(place, folder / name)

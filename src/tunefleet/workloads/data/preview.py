@@ -1,10 +1,9 @@
-"""What a training would see, before anything is trained: rendered rows, the tokens that count, the lengths.
+"""Training preview, before anything is trained: rendered rows, trained tokens, lengths.
 
     python -m tunefleet.workloads.data.preview FILE --json [--input data.artifact=PATH]
 
-Reads the same rows and makes the same tokens as the training, loads no weights, and prints one JSON object; the
-command line draws it. A document, dataset or model that cannot be used is printed as `{"error": …, "hint": …}`, with
-exit code 2.
+Reads the same rows and creates the same tokens as the training run, loads no weights, and prints one JSON object, which
+the CLI formats. If a workflow file, dataset or model is invalid, it prints `{"error": …, "hint": …}`, with exit code 2.
 """
 
 from __future__ import annotations
@@ -40,11 +39,11 @@ _MEASURED_ROWS = 10_000
 def preview(
     spec: TrainingTaskSpec, root: Path, *, rows: int = _ROWS, given: Mapping[str, str] | None = None
 ) -> dict[str, Any]:
-    """Describe what a training of a spec would see.
+    """Describe the rows that a training run of a spec gets.
 
     Returns:
-        `rows` (each with `pieces` of text and whether they are learnt), `lengths` of all rows with a `histogram`, the
-        shares that are truncated and trained, what the rows are, and `notes` on what of them is not used.
+        `rows` (each with `pieces` of text and whether they are trained), `lengths` of all rows with a `histogram`, the
+        shares of truncated and trained tokens, the shape of the rows, and `notes` on unused parts.
 
     Raises:
         InputError: If data or model cannot be used.
@@ -55,7 +54,7 @@ def preview(
     if source.kind == "artifact" and source.pointer not in inputs:
         raise InputError(
             f"The data {source.value!r} is on the server; a preview needs it on this machine.",
-            hint=f"`tunefleet artifacts get {source.value}` fetches it; name it with --input {source.pointer}=PATH.",
+            hint=f"`tunefleet artifacts get {source.value}` downloads it; pass it with --input {source.pointer}=PATH.",
         )
     with tempfile.TemporaryDirectory(prefix="tunefleet-preview-") as workspace:
         data = spec.data
@@ -94,10 +93,10 @@ def described(
     *,
     shown: int = _ROWS,
 ) -> dict[str, Any]:
-    """Describe rows as a training would see them.
+    """Describe rows as a training run gets them.
 
     Raises:
-        DataError: If a row cannot be used.
+        DataError: If a row is invalid.
     """
     few = rows[:_MEASURED_ROWS] if isinstance(rows, Selection) else itertools.islice(rows, _MEASURED_ROWS)
     encoded = list(encode_all(few, shape, encoder))
@@ -112,12 +111,12 @@ def described(
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Print the preview of a document; returns the exit code."""
+    """Print the preview of a workflow file; return the exit code."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("file", type=Path)
     parser.add_argument("--rows", type=int, default=_ROWS, help="rows to show")
-    parser.add_argument("--input", action="append", default=[], type=_pair, help="POINTER=PATH: what stands for data")
-    parser.add_argument("--task", help="which task of the document")
+    parser.add_argument("--input", action="append", default=[], type=_pair, help="POINTER=PATH: local path of an input")
+    parser.add_argument("--task", help="task of the workflow file")
     parser.add_argument("--json", action="store_true", help="print JSON (the only form)")
     options = parser.parse_args(arguments)
     datasets.disable_progress_bars()
@@ -127,9 +126,9 @@ def main(arguments: list[str] | None = None) -> int:
         node = workflow.task(options.task)
         spec = node.spec
         if spec is None:
-            raise InputError(f"{node.name} has references to other tasks, so what it sees is not known yet.")
+            raise InputError(f"{node.name} has references to other tasks, so its rows are not known yet.")
         if not isinstance(spec, TrainingTaskSpec):
-            raise InputError(f"A preview shows supervised trainings (sft, lora_sft); {node.name} is of {node.kind}.")
+            raise InputError(f"A preview shows supervised training (sft, lora_sft); {node.name} is of {node.kind}.")
         shown = preview(spec, options.file.resolve().parent, rows=options.rows, given=dict(options.input))
     except OSError as error:
         shown = {"error": f"{options.file} cannot be read: {error.strerror or error}.", "hint": None}
@@ -148,7 +147,7 @@ def _pair(text: str) -> tuple[str, str]:
 
 
 def _row(tokenizer: PreTrainedTokenizerBase, row: Tokens, limit: int) -> dict[str, Any]:
-    """Cut a row into pieces of text that are learnt, read only, or cut off."""
+    """Split a row into pieces of text that are trained, masked, or cut off."""
     states = [
         ("cut" if position >= limit else "trained" if trained else "context", token)
         for position, (token, trained) in enumerate(zip(row.ids, row.trained, strict=True))

@@ -1,4 +1,4 @@
-"""The job of a `data` task from beginning to end."""
+"""The program of a `data` task."""
 
 from __future__ import annotations
 
@@ -28,17 +28,17 @@ from tunefleet.workloads.data_pipeline.row_types import Row
 from tunefleet.workloads.data_pipeline.tokenizers import Tokenizers
 from tunefleet.workloads.data_pipeline.writer import write
 
-# Folder of the job with rows that wait for others; deleted at the end.
+# Folder for rows that wait for others; deleted at the end.
 WORKSPACE: Final = "rows"
 _TELL_S: Final = 0.5
 
 
 def main(folder: Path) -> None:
-    """Make the dataset of a job.
+    """Build the dataset of a job.
 
     Raises:
-        DataError: If rows cannot be read, a step cannot work on one, or none is left.
-        MachineError: If a library is missing that a step needs.
+        DataError: If rows cannot be read, a step fails on one, or none is left.
+        MachineError: If a library of a step is missing.
     """
     task = open_task(folder, DataTaskSpec)
     workspace = folder / WORKSPACE
@@ -51,7 +51,7 @@ def main(folder: Path) -> None:
 def open_pipeline(
     spec: DataTaskSpec, inputs: Mapping[str, str], workspace: Path, **how: Any
 ) -> tuple[Pipeline, list[Source]]:
-    """Open the sources of a spec, and return its steps with them."""
+    """Open the sources of a spec; return its pipeline with them."""
     sources = [Source(source, index, inputs, workspace) for index, source in enumerate(spec.sources)]
     named = {
         str(block.tokenizer): inputs[pointer]
@@ -68,8 +68,6 @@ def _made(spec: DataTaskSpec, inputs: Mapping[str, str], session: JobSession, wo
     pipeline, sources = open_pipeline(spec, inputs, workspace, say=recognised.say, tell=_Teller(session).tell)
     session.status.write(state="running", phase="preparing")
     if spec.preview is not None:
-        # What makes tokens takes seconds to import, and most tasks make none.
-
         origin = sources[0].name if len(sources) == 1 else "the data"
         shown = previewed(spec.preview, pipeline.run()["train"], origin, inputs, workspace)
         return {"ok": True, "preview": shown, "steps": [count.told() for count in pipeline.counts], "recognised": said}
@@ -78,7 +76,7 @@ def _made(spec: DataTaskSpec, inputs: Mapping[str, str], session: JobSession, wo
         target = session.folder / f"{name}.{spec.format}"
         files.append(write(rows, target, spec.format))
     first = files[0]
-    # A part of a whole may be left with nothing: the other parts have the rest.
+    # A single shard may be left without rows: the other shards have the rest.
     if first["rows"] == 0 and spec.shard is None:
         raise _nothing_read(pipeline.counts)
     steps = [count.told() for count in pipeline.counts]
@@ -91,7 +89,7 @@ def _made(spec: DataTaskSpec, inputs: Mapping[str, str], session: JobSession, wo
         "files": files,
         "steps": steps,
         "recognised": said,
-        # Added up over the parts of a task that is spread over workers.
+        # Summed over the shards of a sharded task.
         "usage": {
             "rows_read": sum(count["rows_in"] for count in steps if count["step"] == "read"),
             "rows_written": sum(each["rows"] for each in files),
@@ -108,10 +106,10 @@ def _nothing_read(counts: Sequence[Count]) -> DataError:
     bad = sum(count.bad for count in counts if count.step == 0)
     if bad:
         return DataError(
-            f"No row is left: none of the {bad:,} rows of the sources can be read.",
-            hint="Without `on_bad: drop` the first of them is named.",
+            f"No row is left: none of the {bad:,} rows of the sources could be read.",
+            hint="Remove `on_bad: drop` to see the error of the first one.",
         )
-    return DataError("No row is left: the sources have none.", hint="Look at the paths and splits of sources.")
+    return DataError("No row is left: the sources have none.", hint="Check the paths and splits of the sources.")
 
 
 def _columns(path: Path) -> dict[str, None]:
@@ -122,12 +120,12 @@ def _columns(path: Path) -> dict[str, None]:
 
 def _sentence(count: Mapping[str, Any]) -> str:
     of = f" of {count['source']}" if count.get("source") else ""
-    bad = f", {count['bad']:,} bad ones left out" if count["bad"] else ""
+    bad = f", {count['bad']:,} bad rows skipped" if count["bad"] else ""
     return f"{count['step']}{of}: {count['rows_in']:,} rows in, {count['rows_out']:,} out{bad}."
 
 
 class _Sayer:
-    """Tells what was recognised: in the history of the task, and in its result."""
+    """Reports the recognised shapes in the task's history and its result."""
 
     def __init__(self, session: JobSession, said: list[str]) -> None:
         self._session = session
@@ -140,7 +138,7 @@ class _Sayer:
 
 
 class _Teller:
-    """Reports what is done to the rows, a few times a second at most; what begins is reported at once."""
+    """Reports progress a few times a second at most; a new phase is reported immediately."""
 
     def __init__(self, session: JobSession) -> None:
         self._session = session
@@ -161,11 +159,11 @@ POINTER = "preview.model"
 def previewed(
     spec: PreviewSpec, rows: Iterable[Row], origin: str, inputs: Mapping[str, str], workspace: Path
 ) -> dict[str, Any]:
-    """Describe rows as a training would see them."""
+    """Describe rows as a training run gets them."""
     given = iter(row.values for row in rows)
     first = next(given, None)
     if first is None:
-        raise DataError(f"{origin} has no rows.", hint="Look at the paths and splits of sources.")
+        raise DataError(f"{origin} has no rows.", hint="Check the paths and splits of the sources.")
     local = inputs.get(POINTER)
     folder = None if local is None else str(only_folder(unpacked_path(Path(local), workspace)))
     model = base_model.locate(spec.model, folder)
