@@ -299,7 +299,7 @@ def test_markers_that_leave_the_end_out_are_noted(tokenizer: PreTrainedTokenizer
     notes = Notes()
     (row,) = Encoder(with_template(tokenizer, out)).encode([Chat(ASKED)], notes)
     assert learnt(tokenizer, row) == "four apples."
-    assert "leave out the token that ends an answer" in notes.sentences[0]
+    assert "exclude the token that ends an answer" in notes.sentences[0]
 
 
 @pytest.mark.parametrize("template", [None, PLAIN_TEMPLATE])

@@ -1,4 +1,4 @@
-"""How far a run is, for whoever watches it or asks something of it."""
+"""Progress of a run, and commands during it."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from tunefleet.trainer_control.session import JobSession
 
 
 class Teller:
-    """Tells the journal and the status how many items are done."""
+    """Reports the number of finished items to the journal and the status."""
 
     def __init__(
         self,
@@ -30,7 +30,7 @@ class Teller:
             session.journal.event("items.kept", f"{before:,} of {total:,} items were done before.")
 
     def at(self, done: int) -> None:
-        """Tell how many are done; what was asked for meanwhile is done, too."""
+        """Report the number of finished items; carry out commands that arrived meanwhile."""
         took_s = time.monotonic() - self._began
         made = done - self._before
         eta_s = took_s / made * (self._total - done) if made > 0 else None

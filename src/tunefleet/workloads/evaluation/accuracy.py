@@ -1,4 +1,4 @@
-"""Answers that are right: the model answers the rows' prompts, and what counts of each answer is compared."""
+"""Accuracy: the model answers the rows' prompts, and the relevant part of each answer is compared."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from tunefleet.workloads.evaluation.items import RowSet
 from tunefleet.workloads.evaluation.model_under_test import Subject
 from tunefleet.workloads.evaluation.tracker_report import Progress
 
-# Prompts that the engine gets at a time: it sorts them, and what a killed run loses is a part of them.
+# Prompts per call of the engine: it sorts them, and a killed run loses at most some of them.
 _AT_ONCE: Final = 256
 
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """What a row asks."""
+    """The prompt of a row, and its reference answer."""
 
     index: int
     prompt: str | list[dict[str, Any]]
@@ -35,10 +35,10 @@ class Question:
 
 
 def prepare(evaluation: EvaluationSpec, rows: RowSet) -> list[Question]:
-    """Read what the rows ask.
+    """Read the prompts and references of the rows.
 
     Raises:
-        DataError: If a row's own answer has nothing that could be compared.
+        DataError: If a row's reference answer has nothing to compare.
     """
     take = extractor(evaluation.match)
     found = []
@@ -47,8 +47,8 @@ def prepare(evaluation: EvaluationSpec, rows: RowSet) -> list[Question]:
         if take(question.reference) is None:
             raise DataError(
                 f"The answer of row {index + 1} of {rows.portion.shape.origin} has nothing that "
-                f"match.extract: {evaluation.match.extract} would find.",
-                hint="Choose another `match.extract`, or mend the row.",
+                f"match.extract: {evaluation.match.extract} can extract.",
+                hint="Choose another `match.extract`, or fix the row.",
             )
         found.append(question)
     return found
@@ -82,7 +82,7 @@ def _question(index: int, example: Example, evaluation: EvaluationSpec, origin: 
 def answer(
     evaluation: EvaluationSpec, questions: list[Question], subject: Subject, kept: KeptItems, progress: Progress
 ) -> None:
-    """Let the model answer what has not been answered yet, and judge each answer."""
+    """Answer the remaining rows with the model, and score each answer."""
     progress.start(len(questions), len(kept))
     left = [each for each in questions if each.index not in kept]
     if not left:
@@ -125,7 +125,7 @@ def _request(engine: Engine, question: Question, asked: AnswerSpec, subject: Sub
         max_tokens=asked.max_tokens,
         repetition_penalty=asked.repetition_penalty,
         stop=asked.stop,
-        # Each row has a draw of its own, whatever was answered before it.
+        # Each row has its own seed, independent of what was answered before it.
         seed=asked.seed + question.index,
     )
     return Request(question.index, prompt, sampling, subject.adapter, rendered)
@@ -134,7 +134,7 @@ def _request(engine: Engine, question: Question, asked: AnswerSpec, subject: Sub
 def _item(question: Question, given: Answer, evaluation: EvaluationSpec) -> Item:
     text = given.choices[0].text
     verdict = judge(text, question.reference, evaluation.match)
-    assert verdict is not None, "a row without anything to compare was refused before"
+    assert verdict is not None, "a row with nothing to compare was rejected before"
     return {
         "index": question.index,
         "right": verdict.right,

@@ -1,4 +1,4 @@
-"""The rows of one evaluation, and a digest of what of them is used."""
+"""The rows of one evaluation, and a digest of their used content."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from tunefleet.workloads.data.readers import numbered
 
 @dataclass(frozen=True, slots=True)
 class RowSet:
-    """Rows that are read."""
+    """Rows and their digest."""
 
     portion: sources.Portion
     digest: str
 
     @property
     def examples(self) -> Iterator[Example]:
-        """What the rows hold, in their order."""
+        """The examples of the rows, in order."""
         shape = self.portion.shape
         return (shape.read(number, row, Notes()) for number, row in numbered(self.portion.rows))
 
@@ -38,7 +38,7 @@ def read(evaluation: EvaluationSpec, index: int, inputs: Mapping[str, str], work
     """Read the rows of an evaluation.
 
     Raises:
-        DataError: If they cannot be used.
+        DataError: If they are invalid.
         UnreachableError: If they are on a hub that does not answer.
     """
     data = evaluation.data

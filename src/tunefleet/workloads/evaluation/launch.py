@@ -1,4 +1,4 @@
-"""What one process start of an evaluation holds."""
+"""State of one launch of an evaluation."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ WORK: Final = "evaluations"
 
 @dataclass(frozen=True, slots=True)
 class Run(Opened[EvaluateTaskSpec]):
-    """One process start of an evaluation.
+    """One launch of an evaluation.
 
     Args:
-        subject: What is evaluated.
-        progress: How far it is.
+        subject: The evaluated model.
+        progress: Progress over all evaluations.
     """
 
     subject: Subject
@@ -32,14 +32,14 @@ class Run(Opened[EvaluateTaskSpec]):
 
     @property
     def wanted(self) -> Wanted:
-        """How sure intervals are to be."""
+        """The requested confidence of intervals."""
         asked = self.spec.interval
         return Wanted(asked.confidence, asked.resamples, asked.seed)
 
     def kept(self, name: str, mark: str) -> KeptItems:
-        """Open what is kept of an evaluation, by its fingerprint."""
+        """Open the finished items of an evaluation, by its fingerprint."""
         return KeptItems(self.folder.root / WORK / f"{name}-{mark[:16]}.jsonl")
 
     def items(self, name: str) -> Path:
-        """Return where the items of an evaluation are delivered."""
+        """Return the path where the items of an evaluation are delivered."""
         return self.folder.root / ITEMS_FOLDER / f"{name}.jsonl"

@@ -1,4 +1,4 @@
-"""Loss and perplexity on rows: the exact mean over all tokens that count, and how sure it is."""
+"""Loss and perplexity on rows: the exact mean over all trained tokens, with a confidence interval."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ UNIT: Final = "nats per token"
 
 @dataclass(frozen=True, slots=True)
 class Prepared:
-    """Tokenised rows."""
+    """Tokenized rows."""
 
     rows: list[tuple[int, Clipped]]
     dropped: int
@@ -36,10 +36,10 @@ class Prepared:
 
 
 def prepare(evaluation: EvaluationSpec, rows: RowSet, subject: Subject) -> Prepared:
-    """Tokenise the rows as a training does.
+    """Tokenize the rows as a training run does.
 
     Raises:
-        DataError: If one cannot be used, or none has a token that counts.
+        DataError: If a row is invalid, or none has a trained token.
     """
     max_length = min(evaluation.max_seq_length, subject.context or evaluation.max_seq_length)
     whole = evaluation.completion_only_loss is False
@@ -58,17 +58,17 @@ def prepare(evaluation: EvaluationSpec, rows: RowSet, subject: Subject) -> Prepa
         kept.append((index, cut))
     if not kept:
         raise DataError(
-            f"No row of {shape.origin} has a token that counts within {max_length} tokens.",
+            f"No row of {shape.origin} has a trained token within {max_length} tokens.",
             hint="Raise the evaluation's max_seq_length.",
         )
     return Prepared(kept, dropped, truncated, max_length, digest.hexdigest())
 
 
 def measure(prepared: Prepared, batch_size: int, subject: Subject, kept: KeptItems, progress: Progress) -> None:
-    """Measure the rows that have not been measured yet."""
+    """Measure the remaining rows."""
     progress.start(len(prepared.rows), len(kept))
     for batch in _batches(prepared.rows, batch_size):
-        # A batch that was begun is done again as a whole: what stands beside a row changes its last digits.
+        # An unfinished batch is repeated completely: the other rows of a batch affect a row's last digits.
         if all(index in kept for index, _ in batch):
             continue
         kept.add(_losses(batch, subject))
@@ -76,7 +76,7 @@ def measure(prepared: Prepared, batch_size: int, subject: Subject, kept: KeptIte
 
 
 def metrics(kept: KeptItems, wanted: Wanted) -> dict[str, Metric]:
-    """Return loss and perplexity of all rows."""
+    """Return loss and perplexity over all rows."""
     items = list(kept)
     parts, weights = [item["loss_sum"] for item in items], [float(item["tokens"]) for item in items]
     value = math.fsum(parts) / math.fsum(weights)
@@ -89,7 +89,7 @@ def metrics(kept: KeptItems, wanted: Wanted) -> dict[str, Metric]:
 
 
 def _batches(rows: list[tuple[int, Clipped]], size: int) -> Iterator[list[tuple[int, Clipped]]]:
-    """Cut rows into batches of similar lengths, the longest first: what does not fit the memory is known at once."""
+    """Split rows into batches of similar lengths, the longest first, so that an out-of-memory error comes early."""
     ordered = sorted(rows, key=lambda row: (-len(row[1].ids), row[0]))
     return (ordered[start : start + size] for start in range(0, len(ordered), size))
 
@@ -109,7 +109,7 @@ def _losses(batch: list[tuple[int, Clipped]], subject: Subject) -> list[Item]:
     for place, (index, row) in enumerate(batch):
         labels = torch.from_numpy(row.labels[1:]).to(logits.device)
         counted = labels != IGNORED
-        # Of one row at a time, in float32: of all at once it would take the logits' memory twice.
+        # One row at a time in float32: all rows together would double the memory of the logits.
         scores = logits[place, : len(labels)][counted].float()
         total = torch.nn.functional.cross_entropy(scores, labels[counted], reduction="sum")
         found.append({"index": index, "loss_sum": float(total), "tokens": int(counted.sum())})

@@ -1,6 +1,6 @@
-"""An evaluation from beginning to end: weights → rows → items → metrics with intervals → result.
+"""The program of an evaluation: weights → rows → items → metrics with intervals → result.
 
-May be killed at any moment and started again on the same folder: the items that are there are not computed again.
+May be killed at any time and relaunched in the same folder: finished items are not computed again.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def run(folder: Path) -> None:
 
     Raises:
         InputError: If model, rows or options cannot be used.
-        MachineError: If this machine lacks what the spec asks for.
+        MachineError: If this machine lacks a requirement of the spec.
     """
     task = open_task(folder, EvaluateTaskSpec)
     job, spec, session = task.job, task.spec, task.session

@@ -1,4 +1,4 @@
-"""How far an evaluation is, told to the journal, and by nothing else."""
+"""Progress of an evaluation, reported to the journal."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ PHASE: Final = "evaluating"
 
 
 class Progress:
-    """Tells how many items of how many are done, over all evaluations of a task."""
+    """Reports the number of finished items over all evaluations of a task."""
 
     def __init__(self, session: JobSession, heed: Callable[[int], None]) -> None:
         self._session = session
@@ -23,14 +23,14 @@ class Progress:
         self._began, self._done_then = time.monotonic(), 0
 
     def start(self, total: int, done: int) -> None:
-        """Begin with the items of one evaluation."""
+        """Begin with the items of the next evaluation."""
         self._before += self._total
         self._total = total
         self._began, self._done_then = time.monotonic(), done
         self.tell(done)
 
     def tell(self, done: int) -> None:
-        """Say how many items of this evaluation are done."""
+        """Report the number of finished items of this evaluation."""
         elapsed, new = time.monotonic() - self._began, done - self._done_then
         eta = elapsed / new * (self._total - done) if new > 0 else None
         step, of = self._before + done, self._before + self._total
@@ -41,9 +41,9 @@ class Progress:
 
 @contextlib.contextmanager
 def without_bars() -> Iterator[None]:
-    """Let nobody draw progress bars, which are for terminals: the log would have thousands of them.
+    """Disable progress bars, which are for terminals: the log would have thousands of them.
 
-    The variable TQDM_DISABLE does not do: whoever names `disable`, as lm-eval does, wins over it.
+    The variable TQDM_DISABLE is not enough: callers that pass `disable`, as lm-eval does, override it.
     """
     bar = importlib.import_module("tqdm.std").tqdm
     drawn = bar.__init__

@@ -1,7 +1,7 @@
-"""Answers that are on disk as soon as they are there, so that a killed run asks no question twice.
+"""Answers on disk as soon as they arrive, so that a relaunch repeats no question.
 
-`answers.jsonl` in the job folder: a first line that says what they were made with, then one line an answer. Only
-appended to; a torn last line is cut. What was made otherwise is set aside.
+`answers.jsonl` in the job folder: a header line with the model and options, then one line per answer. Append-only; a
+torn last line is cut. A file made with another model or options is moved aside.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class Answers:
         return self._known
 
     def __enter__(self) -> Answers:
-        """Read what an earlier launch has left, and open the file for more."""
+        """Read the answers of an earlier launch, and open the file for appending."""
         self._set_aside()
         self._fd = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
         size = self._read()
@@ -80,6 +80,7 @@ class Answers:
         """
         self._known[key] = kept
         self._append({"key": key, **asdict(kept)})
+        # fsync at most once a second: a sync per answer would slow down small prompts.
         if time.monotonic() - self._synced_at >= _SYNC_S:
             self.sync()
 
@@ -94,7 +95,7 @@ class Answers:
             data = data[os.write(self._fd, data) :]
 
     def _read(self) -> int:
-        """Read what is there; returns the bytes that are whole lines."""
+        """Read the file; return the size of its complete lines."""
         size = 0
         with self.path.open("rb") as lines:
             for number, line in enumerate(lines):
@@ -119,5 +120,5 @@ class Answers:
         except (orjson.JSONDecodeError, KeyError):
             stamp = None
         if stamp != self._stamp:
-            logger.warning("%s was made with another model or other options; it is set aside.", self.path.name)
+            logger.warning("%s was made with another model or options; it is moved aside.", self.path.name)
             self.path.replace(self.path.with_name(f"{NAME}.old"))

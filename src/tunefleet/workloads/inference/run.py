@@ -1,6 +1,6 @@
-"""An inference from beginning to end: items → questions → answers on disk → results, one for each task.
+"""The program of an inference task: items → questions → answers on disk → one result per task.
 
-May be killed at any moment and started again on the same folder: what has an answer is not asked again.
+May be killed at any time and relaunched in the same folder: a question with an answer is not asked again.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def run(folder: Path) -> None:
 
     Raises:
         InputError: If data, model or options cannot be used.
-        MachineError: If this machine lacks what the spec asks for.
+        MachineError: If this machine lacks a requirement of the spec.
     """
     task = open_task(folder, InferenceTaskSpec)
     job, spec, session, workspace = task.job, task.spec, task.session, task.workspace
@@ -64,7 +64,7 @@ def run(folder: Path) -> None:
 def _answer(
     session: trainer_control.JobSession, job: Job, tasks: Sequence[Task], model: EngineModel, spec: InferenceTaskSpec
 ) -> Run:
-    """Answer what has no answer yet."""
+    """Answer the remaining questions."""
     structure = Structure(spec.inference) if spec.inference.templates is not None else None
     unique = join({task.task_id: task.questions for task in tasks}).unique
     asked_by: dict[str, str] = {}
@@ -90,7 +90,7 @@ def _answer(
                 engine_name, seconds = engine.name, pace.seconds
         known = {question.key: answers.known[question.key] for question in unique}
     text = "1 answer" if len(unique) == 1 else f"{len(unique)} answers"
-    text += f", {len(left)} of them made now." if len(left) < len(unique) else "."
+    text += f", {len(left)} of them computed now." if len(left) < len(unique) else "."
     session.journal.event("inference.answered", text, data={"questions": len(unique), "computed": len(left)})
     return Run(model, engine_name, known, asked_by, before, structure, seconds)
 
@@ -102,7 +102,7 @@ def _made_with(model: EngineModel, spec: InferenceTaskSpec) -> dict[str, Any]:
         "adapters": [[each.name, each.path, each.merge, each.scale] for each in model.adapters],
         "sampling": repr(runner.sampling_of(inference)),
         "chat": [inference.chat_template, inference.chat_template_kwargs],
-        "form": 2,  # what an answer has: log-probabilities were mappings in the first
+        "form": 2,  # format of an answer; in format 1, log probabilities were mappings
     }
 
 
@@ -114,12 +114,12 @@ def _tell(
     text = "1 prompt" if items == 1 else f"{items} prompts"
     text += f" of {len(tasks)} tasks" if len(tasks) > 1 else ""
     text += f", {len(unique)} of them different" if len(unique) < items else ""
-    text += f"; {len(before)} have answers already" if before else ""
+    text += f"; {len(before)} already have answers" if before else ""
     session.journal.event("inference.started", f"{text}.", data=counts)
 
 
 def _deliver(tasks: Sequence[Task], made: Run) -> dict[str, Any]:
-    """Write the files of all tasks, and return the result: that of the job's own, with those of the others."""
+    """Write the files of all tasks; return the result of the job's own task, with those of the others."""
     own, *others = tasks
     whole = _of_task(own, made)
     if others:
@@ -137,14 +137,14 @@ def _of_child(task: Task, made: Run) -> dict[str, Any]:
 
 
 def _of_task(task: Task, made: Run) -> dict[str, Any]:
-    """Write the files of one task, and return its result.
+    """Write the files of one task; return its result.
 
     Raises:
-        InputError: If none of its items could be answered, or its export lacks something.
+        InputError: If none of its items could be answered, or its export lacks a required field.
     """
     faults = [made.answers[question.key].error for question in task.questions]
     if faults and None not in faults:
-        raise InputError(f"None of its {len(faults)} items could be answered: {faults[0]}")
+        raise InputError(f"None of the {len(faults)} items could be answered: {faults[0]}")
     found = build(task, made)
     wanted = task.spec.postprocess.jsonl_export
     if wanted is not None:
@@ -153,7 +153,7 @@ def _of_task(task: Task, made: Run) -> dict[str, Any]:
 
 
 def _show(session: trainer_control.JobSession, items: Sequence[dict[str, Any]]) -> None:
-    """Tell the first answers as samples."""
+    """Report the first answers as samples."""
     for item in items[:_SAMPLES]:
         about = item["metadata"]
         reference = next((about[name] for name in _REFERENCES if isinstance(about.get(name), str)), None)
@@ -161,7 +161,7 @@ def _show(session: trainer_control.JobSession, items: Sequence[dict[str, Any]]) 
 
 
 def export(wanted: JsonlExportSpec, items: Sequence[Mapping[str, Any]], folder: Path) -> dict[str, Any]:
-    """Write the file whole or not at all.
+    """Write the file atomically.
 
     Raises:
         DataError: If a line lacks a required field; names item and field.
@@ -180,14 +180,14 @@ def _line(wanted: JsonlExportSpec, number: int, item: Mapping[str, Any]) -> dict
         if not text and name in wanted.required_fields:
             raise DataError(
                 f"Item {item.get('index', number)} has no {name!r}, which `postprocess.jsonl_export` requires.",
-                hint="Leave it out of required_fields, or give the field a fallback or a default.",
+                hint="Remove it from required_fields, or give the field a fallback or a default.",
             )
         line[name] = text
     return line
 
 
 def as_text_or_empty(value: Any) -> str:
-    """Return a value as an exported line has it: a text, anything else as JSON, nothing as an empty text."""
+    """Return a value as an exported text: text unchanged, None as an empty text, anything else as JSON."""
     return "" if value is None else as_text(value)
 
 
@@ -207,19 +207,19 @@ def _found(field: ExportField, item: Mapping[str, Any]) -> Any:
     return place.get(field.key or "")
 
 
-# Without a number: a task that is spread over workers says what all of its parts say.
+# Without a count, so that all shards of a sharded task report the same sentence.
 _ALL_EMPTY: Final = (
-    "All answers are empty: was the prompt written as the model was trained to read it? See data.separator of its "
-    "training, and inference.chat_template."
+    "All answers are empty: does the prompt have the format of the training data? Check data.separator of the "
+    "training run, and inference.chat_template."
 )
 
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """What a run has made for all of its tasks.
+    """The answers of a run for all of its tasks.
 
     Args:
-        asked_by: Key of a question → the task that came with it first.
+        asked_by: Key of a question → the first task with it.
     """
 
     model: EngineModel
@@ -248,7 +248,7 @@ def build(task: Task, run: Run) -> dict[str, Any]:
 
 
 def _warning(kept: Sequence[Kept]) -> str | None:
-    """Return what to say of answers that are all empty; null if one has text, or was ended by what the task forbids."""
+    """Return the warning if all answers are empty; None if one has text, or was aborted by a limit of the task."""
     choices = [choice for each in kept for choice in each.choices]
     if not choices or any(choice.text.strip() or choice.finish_reason == "abort" for choice in choices):
         return None

@@ -1,4 +1,4 @@
-"""Puts questions to an engine and keeps each answer as it comes; tells how far it is."""
+"""Sends questions to an engine, stores each answer as it arrives, and reports progress."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _METRIC_S: Final = 5.0
 
 
 def sampling_of(inference: InferenceSpec) -> Sampling:
-    """Return how answers are drawn."""
+    """Return the sampling parameters of answers."""
     schema = inference.json_schema
     return Sampling(
         temperature=0.0 if inference.do_sample is False else inference.temperature,
@@ -49,7 +49,7 @@ def sampling_of(inference: InferenceSpec) -> Sampling:
 
 
 def render(engine: Engine, question: Question, inference: InferenceSpec) -> tuple[str, bool]:
-    """Return what the model is given for a question, and whether a chat template has written it.
+    """Return the rendered prompt of a question, and whether a chat template rendered it.
 
     Raises:
         InputError: If the model has no chat template, and the spec or a chat needs one.
@@ -62,13 +62,13 @@ def render(engine: Engine, question: Question, inference: InferenceSpec) -> tupl
     given = inference.chat_template_kwargs
     if not engine.has_template and (inference.chat_template is True or given):
         key = "chat_template" if inference.chat_template is True else "chat_template_kwargs"
-        raise InputError(f"spec.inference.{key}: the model has no chat template.", hint="Leave it out.")
+        raise InputError(f"spec.inference.{key}: the model has no chat template.", hint="Remove it.")
     return engine.render(question.messages, **(given or {})), engine.has_template
 
 
 @dataclass(slots=True)
 class Pace:
-    """How far a run is, and how fast."""
+    """Progress and throughput of a run."""
 
     session: trainer_control.JobSession
     total: int
@@ -80,12 +80,12 @@ class Pace:
 
     @property
     def seconds(self) -> float:
-        """Since the first question was put."""
+        """Seconds since the first question."""
         return time.monotonic() - self._began
 
     @property
     def tokens_per_s(self) -> float | None:
-        """Of the answers."""
+        """Generated tokens per second."""
         return self.tokens / self.seconds if self.tokens and self.seconds > 0 else None
 
     def take(self, kept: Kept) -> None:
@@ -96,7 +96,7 @@ class Pace:
         self.tell()
 
     def tell(self) -> None:
-        """Say how far it is."""
+        """Report progress."""
         each_s = self.seconds / self._made if self._made else None
         eta_s = None if each_s is None else each_s * (self.total - self.done)
         self.session.status.update(phase=GENERATING, step=self.done, max_steps=self.total, eta_s=eta_s)
@@ -121,7 +121,7 @@ def put(
     answers: Answers,
     taken: Callable[[Kept], None],
 ) -> None:
-    """Answer all questions; what cannot be asked is kept with why, and the others go on."""
+    """Answer all questions; the error of an invalid one is stored, and the others continue."""
     sampling = sampling_of(inference)
     rendered = [render(engine, question, inference) for question in questions]
     open_ones = {

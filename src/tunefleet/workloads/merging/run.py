@@ -1,6 +1,6 @@
-"""A merge from beginning to end: vocabulary → plan → weights, file by file → proof → GGUF.
+"""The program of a merge: vocabulary → plan → weights, file by file → verification → GGUF.
 
-May be killed at any moment and started again on the same folder: files that are whole are kept, by their digest.
+May be killed at any time and relaunched in the same folder: complete files are kept, by their digest.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ _WORK: Final = ".merge"
 
 @dataclass(frozen=True, slots=True)
 class Run(Opened[MergeTaskSpec]):
-    """One process start of a merge."""
+    """One launch of a merge."""
 
     clock: Clock = field(default_factory=Clock)
 
@@ -55,11 +55,11 @@ class Run(Opened[MergeTaskSpec]):
 
     @property
     def work(self) -> Path:
-        """What is whole already."""
+        """The folder of complete files."""
         return self.folder.root / _WORK
 
     def tell(self, phase: str, text: str, data: dict[str, Any] | None = None) -> None:
-        """Say in the task's history what begins now."""
+        """Report the next phase in the task's history."""
         self.journal.event(f"merge.{phase}", text, "info", data)
         self.journal.progress(phase)
 
@@ -68,8 +68,8 @@ def run(folder: Path) -> None:
     """Run the merge of a job folder.
 
     Raises:
-        InputError: If base and adapters do not go together, or use what cannot be merged exactly.
-        MachineError: If this machine has no converter for the file that was asked for, or too little memory.
+        InputError: If base and adapters do not match, or use a feature that cannot be merged exactly.
+        MachineError: If this machine has no converter for the requested file, or not enough memory.
     """
     job.libraries()
     task = open_task(folder, MergeTaskSpec)
@@ -97,7 +97,7 @@ def _merge(run: Run) -> dict[str, Any]:
     report = made(run, source, adapters, digests, bones)
     converted = None
     if converter is not None and spec.merge.gguf is not None and spec.gguf_name is not None:
-        run.tell("converting", f"The model becomes {spec.gguf_name}.")
+        run.tell("converting", f"Converting the model to {spec.gguf_name}.")
         with run.clock.part("gguf"):
             target = run.folder.root / spec.gguf_name
             converted = gguf.convert(run.product, target, spec.merge.gguf, converter, run.job.launch)
@@ -168,7 +168,7 @@ def _into_adapter(
     combine.check(adapters, bones, options)
     proving = _proving(run, bones.parameters)
     _tell_templates(run, words)
-    run.tell("merging", f"{len(adapters)} adapters become one by {options.method}.")
+    run.tell("merging", f"Combining {len(adapters)} adapters by {options.method}.")
     about: dict[str, Any] = {}
 
     def fill(folder: Path) -> None:
@@ -201,7 +201,7 @@ def _assemble(
 ) -> None:
     vocabulary.carry(base, folder, words, merged)
     for each in written:
-        # A second name: what is whole stays whole if this is cut off.
+        # A hard link: the complete file stays available if this step is interrupted.
         os.link(run.work / each.name, folder / each.name)
     if len(written) > 1:
         index = {
@@ -218,7 +218,7 @@ def _parents(
     adapters: Sequence[Adapter],
     digests: Sequence[str],
 ) -> dict[str, Any]:
-    """Say what the product was made of, by the digests that artifacts of the same files have."""
+    """Describe the parents of the product, by the digests of artifacts with the same files."""
     known = {} if written is None else {each.name: each for each in written if each.source_digest is not None}
     named, start = run.spec.model.source, run.spec.start
     given = [each.model_dump(mode="json", exclude_none=True, include={"name", "path", "task_id", "url"})
@@ -238,7 +238,7 @@ def _parents(
 
 
 def _digest(base: Path, known: dict[str, shard_writer.Written]) -> str:
-    """Return the digest of a folder, whose files may be links; weights of a base were hashed as they were read."""
+    """Return the digest of a folder, whose files may be links; a base's weights were hashed while they were read."""
     entries = []
     for path in sorted(base.rglob("*")):
         name = path.relative_to(base).as_posix()
@@ -254,7 +254,7 @@ def _digest(base: Path, known: dict[str, shard_writer.Written]) -> str:
 
 
 def _proving(run: Run, parameters: int) -> bool:
-    """Whether the result is proved, for which there must be memory; where there need not be any, that is told."""
+    """Return whether to verify the result, which needs memory; with `auto`, a lack of memory only logs a warning."""
     wanted = run.spec.merge.verify
     try:
         if wanted:
@@ -262,7 +262,7 @@ def _proving(run: Run, parameters: int) -> bool:
     except MachineError as error:
         if wanted != "auto":
             raise
-        run.journal.event("merge.unproved", f"The merge is not proved. {error.message}", "warning")
+        run.journal.event("merge.unproved", f"The merge is not verified. {error.message}", "warning")
         return False
     return bool(wanted)
 
@@ -276,7 +276,7 @@ def _proved(run: Run, prove: Callable[[], check.Proof]) -> dict[str, Any]:
     if run.spec.model.adapters and not proof.telling:
         text = (
             f"The adapters change the logits by {proof.effect:.2g} of their spread, and rounding to the base's type by "
-            f"{proof.error:.2g}: the forward pass cannot tell them apart."
+            f"{proof.error:.2g}: the forward pass cannot distinguish them."
         )
         run.journal.event("merge.faint", text, "warning")
     return proof.as_json()
@@ -297,7 +297,7 @@ def _reporter(journal: Journal, whole_bytes: int) -> shard_writer.Report:
 def _tell_templates(run: Run, words: vocabulary.Vocabulary) -> None:
     if words.differing:
         others = ", ".join(words.differing)
-        text = f"The chat template is that of {words.origin}; {others} had another one."
+        text = f"The chat template is that of {words.origin}; {others} had a different one."
         run.journal.event("merge.templates", text, "warning")
 
 

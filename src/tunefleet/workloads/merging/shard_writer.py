@@ -1,7 +1,7 @@
-"""Write the merged model file by file, a few megabytes at a time; a file that is whole is not written again.
+"""Writes the merged model file by file, a few megabytes at a time; complete files are not written again.
 
-.merge/<file>         a whole file of the merged model
-.merge/<file>.json    what it was made of, and its digest; written last
+.merge/<file>         a complete file of the merged model
+.merge/<file>.json    its sources and digest; written last
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from tunefleet.fsutil import write_file
 from tunefleet.workloads.merging.plan import Part, Piece, Plan, Shard
 from tunefleet.workloads.merging.safetensors_reader import FLOATS, Tensor, as_floats, header_of
 
-# Called with the number of bytes that were just read.
+# Called with the number of bytes just read.
 Report = Callable[[int], None]
 
 
@@ -42,10 +42,10 @@ class Written:
 
 
 def write(plan: Plan, adapters: Sequence[str], folder: Path, report: Report) -> list[Written]:
-    """Write all files; those that are there already are checked by their digest and kept.
+    """Write all files; existing ones are verified by their digest and kept.
 
     Raises:
-        ModelError: If a file of the base or of an adapter is not what its header says.
+        ModelError: If a file of the base or of an adapter does not match its header.
     """
     folder.mkdir(parents=True, exist_ok=True)
     return [_shard(plan, shard, adapters, folder, report) for shard in plan.shards]
@@ -122,7 +122,7 @@ class _Writer:
         self._size_bytes += len(data)
 
     def _pass_over(self, tensor: Tensor) -> None:
-        """Read what another tensor takes the place of: the base's digest is of all of it."""
+        """Hash a replaced tensor: the base's digest covers the complete file."""
         for _, _, data in tensor.blocks():
             self._source.update(data)
 
@@ -153,11 +153,11 @@ class _Added:
         self._part = part
 
     def to(self, rows: torch.Tensor, first: int, last: int) -> torch.Tensor:
-        """Return a block of rows with what is added to it."""
+        """Return a block of rows with the adapter's product added."""
         if self._part.kind == "linear":
             rows = torch.addmm(rows, self._b[first:last], self._a, alpha=self._part.factor)
         else:
-            # The tensor lies the other way round: a row of it is a column of the product.
+            # The tensor is transposed: a row of it is a column of the product.
             rows = torch.addmm(rows, self._a[:, first:last].T, self._b.T, alpha=self._part.factor)
         if self._magnitude is None:
             return rows
@@ -167,7 +167,7 @@ class _Added:
 def _bytes_of(rows: torch.Tensor, name: str) -> memoryview:
     if not bool(torch.isfinite(rows).all()):
         raise ModelError(
-            f"The merged {name} has values that are no finite numbers.",
+            f"The merged {name} has values that are not finite.",
             hint="The adapter or the base is broken, or the values leave the range of the base's type.",
         )
     return memoryview(rows.contiguous().view(torch.uint8).numpy()).cast("B")
