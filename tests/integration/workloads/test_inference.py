@@ -268,7 +268,7 @@ def test_answers_obey_their_fields_and_one_that_was_cut_says_so(infer: Infer) ->
     cut = infer(inference={"temperature": 0, "max_tokens": 3, "templates": fields}).result
     assert cut["usage"]["invalid"] == 3
     assert cut["items"][0]["parsed"] is None
-    assert "It was cut: raise inference.max_tokens." in cut["items"][0]["error"]
+    assert "It was truncated: raise inference.max_tokens." in cut["items"][0]["error"]
 
 
 def test_a_prompt_that_is_too_long_is_named_and_the_others_are_answered(infer: Infer) -> None:

@@ -1,7 +1,7 @@
-"""The run of a `rag_index` task from beginning to end.
+"""The program of a `rag_index` task.
 
-Vectors are kept as they are made, and how many points are in the database is written down: a launch after a kill goes
-on there. A point that was put in and not noted takes its own place.
+Vectors are stored as they are computed, and so is the number of points in the database: a relaunch continues there. A
+point that was written but not counted is replaced by itself.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _WORK: Final = "vectors"
 
 
 def run(folder: Path) -> None:
-    """Put a job's texts into the database; goes on where a launch before was ended.
+    """Index a job's texts in the database; resumes after an earlier launch.
 
     Raises:
         TunefleetError: If the data, the model or the database cannot be used.
@@ -56,7 +56,7 @@ def run(folder: Path) -> None:
 
 
 class _Run:
-    """What a run does while the database is open."""
+    """The steps of a run while the database is open."""
 
     def __init__(self, folder: Path, session: JobSession, job: Job, spec: RagIndexTaskSpec, database: Database) -> None:
         self._began = time.monotonic()
@@ -65,7 +65,7 @@ class _Run:
         self._job = job
         self._spec = spec
         self._database = database
-        # Before the work: a wrong address or collection is known at once.
+        # Before any work, so that a wrong address or collection fails early.
         self._there = database.find(spec.qdrant.collection)
         self._items = read_items(spec.data, job.inputs, folder / "inputs")
         self._encoder = open_encoder(
@@ -79,7 +79,7 @@ class _Run:
             fit(self._there, self._encoder, spec.embedding.model)
 
     def result(self, heed: Callable[[int], None]) -> dict[str, Any]:
-        """Embed and index; returns the result."""
+        """Embed and index; return the result."""
         spec, encoder = self._spec, self._encoder
         pieces = chunks(self._items, spec.chunking, encoder.model.offsets)
         texts = [piece.text for piece in pieces]
@@ -112,27 +112,27 @@ class _Run:
 
 
 def about_database(collection: str, url: str | None) -> dict[str, Any]:
-    """Return what a result says of the database; secrets of an address stay names."""
+    """Return the database's fields of a result; secrets in an address stay references."""
     return {"collection": collection, "url": url}
 
 
 def fit(there: Collection | None, encoder: Encoder, model: str) -> None:
-    """Check that a model suits a collection.
+    """Check that a model fits a collection.
 
     Raises:
-        InputError: If its vectors have another number of numbers.
+        InputError: If the dimensions differ.
     """
     if there is not None and there.dimension != encoder.dimension:
-        made = f" It was made with {there.model}." if there.model else ""
+        made = f" It was created with {there.model}." if there.model else ""
         raise InputError(
-            f"The collection {there.name} holds vectors of {there.dimension} numbers, and {model} makes "
+            f"The collection {there.name} has vectors of dimension {there.dimension}, and {model} has "
             f"{encoder.dimension}.{made}",
-            hint="Use the model that the collection was made with, or another collection.",
+            hint="Use the model of the collection, or another collection.",
         )
 
 
 class Note:
-    """How far a run is with the database."""
+    """Progress of indexing, on disk."""
 
     def __init__(self, file: Path, of: str) -> None:
         self._file = file
@@ -140,12 +140,12 @@ class Note:
         found = read_json(file) or {}
         mine = found.get("of") == of
         self.prepared = mine
-        """Whether the collection is ready for the points: emptied, if that was asked for."""
+        """Whether the collection is ready for points: emptied, if requested."""
         self.done = int(found.get("done", 0)) if mine else 0
-        """How many points are in the database."""
+        """Number of points in the database."""
 
     def write(self, done: int) -> None:
-        """Note that the collection is ready and how many points are in it."""
+        """Record that the collection is ready, and its number of points."""
         self.prepared, self.done = True, done
         write_json(self._file, {"of": self._of, "done": done}, sync=True)
 

@@ -1,6 +1,6 @@
-"""The run of a `rag` task from beginning to end, and of those that are computed with it.
+"""The program of a `rag` task, and of the tasks merged with it.
 
-Each task gets the hits of its own queries and nothing else; a query that several of them ask is asked once.
+Each task gets the hits of its own queries only; a query of several tasks is searched once.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ Hits = list[dict[str, Any]]
 
 
 def run(folder: Path) -> None:
-    """Search for each query of a job and of its children; a search that was ended begins anew, which costs little.
+    """Search for each query of a job and of its children; an interrupted search starts again, which is cheap.
 
     Raises:
         TunefleetError: If the queries, the model or the database cannot be used.
@@ -47,7 +47,7 @@ def run(folder: Path) -> None:
             wanted = checked(child.spec, RagTaskSpec, filled=False)
             asked[child.task_id] = _queries(wanted, child.inputs, folder / CHILDREN / child.task_id)
         except (InputError, SpecError) as error:
-            # It fails alone; the others go on.
+            # Only this child fails; the others continue.
             logger.warning("Task %s fails: %s", child.task_id, error)
             failed[child.task_id] = {"ok": False, "error": str(error)}
     joined = batch({task_id: [item.text for item in items] for task_id, items in asked.items()})
@@ -90,8 +90,8 @@ def _open(folder: Path, spec: RagTaskSpec, inputs: Mapping[str, str]) -> Databas
     keys = (DATABASE, f"{DATABASE}.path", f"{DATABASE}.artifact")
     found = next((inputs[key] for key in keys if key in inputs), None)
     if found is None:
-        raise InputError("spec.qdrant: the database was not brought to this worker.")
-    # Opening takes a lock and may write: others may search the same folder now, and it is an artifact.
+        raise InputError("spec.qdrant: the database is not on this worker.")
+    # Opening takes a lock and may write: other jobs may search the same folder now, and it is an artifact.
     mine = folder / "database"
     shutil.rmtree(mine, ignore_errors=True)
     copy_database(Path(found), mine)
@@ -102,8 +102,8 @@ def _warn_of_model(session: JobSession, there: Collection, spec: RagTaskSpec) ->
     if there.model is not None and there.model != spec.embedding.model:
         session.journal.event(
             "rag.other_model",
-            f"The collection {there.name} says that it was made with {there.model}, and is searched with "
-            f"{spec.embedding.model}: the hits mean something only if both are the same model.",
+            f"The collection {there.name} was created with {there.model}, but is searched with "
+            f"{spec.embedding.model}: hits are meaningful only if both are the same model.",
             "warning",
         )
 

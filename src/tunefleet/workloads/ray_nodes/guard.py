@@ -1,8 +1,8 @@
-"""Runs a node's command, and ends it when it is told to, or when nobody is left who could tell it.
+"""Runs a node's command, and ends it on request, or when the actor that could request it is dead.
 
-Ray kills an actor, or the machine's raylet goes, without a word to what the actor has started; and it kills the
-children of a process that ends. So the command has a parent of its own, which is no child of the actor: they share a
-socket, and its end is a word, too.
+Ray kills an actor, or the raylet dies, without notifying the actor's subprocesses; and it kills the children of a
+process that ends. So the command has a parent that is not a child of the actor. Both share a socket, and its end is a
+stop request as well.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ class Guard:
         self._told = False
 
     def run(self, command: list[str]) -> None:
-        """Start the command, and stay until nothing of it is left."""
+        """Start the command, and return when no process of it is left."""
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
             signal.signal(number, self._hear)
-        # Ray's processes block some signals, and a mask is inherited.
+        # Ray's processes block some signals, and the mask is inherited.
         signal.pthread_sigmask(signal.SIG_SETMASK, ())
         try:
             child = subprocess.Popen(command, stdin=subprocess.DEVNULL, start_new_session=True)
@@ -67,7 +67,7 @@ class Guard:
         return code
 
     def _answer(self, said: dict[str, object]) -> None:
-        # Nobody listens where the actor is gone.
+        # The actor may be dead.
         with contextlib.suppress(OSError):
             self._line.sendall(json.dumps(said).encode() + b"\n")
 
@@ -78,7 +78,7 @@ def _signal(group: int, number: signal.Signals) -> None:
 
 
 def main() -> int:
-    """Leave the actor's family at once, with its socket as standard input."""
+    """Detach from the actor's process group immediately; its socket is standard input."""
     if os.fork():
         return 0
     os.setsid()

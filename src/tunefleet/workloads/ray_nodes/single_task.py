@@ -1,4 +1,4 @@
-"""The nodes of one task: they begin together, and it is over when all have ended."""
+"""The nodes of one task: they start together, and the task is done when all have ended."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from tunefleet.workloads.ray_nodes.placement_group import Room
 
 _LOOK_S: Final = 0.5
 _KILL_S: Final = 5.0
-"""So long after the grace the guards have killed what was left."""
+"""By this time after the grace period, the remaining processes have been killed."""
 
 
 @dataclass
 class Ended:
-    """How nodes have ended."""
+    """The result of the nodes."""
 
     codes: list[int] = field(default_factory=list)
     faults: list[str] = field(default_factory=list)
@@ -29,7 +29,7 @@ class Ended:
 
     @property
     def code(self) -> int:
-        """Return the job's exit code."""
+        """The job's exit code."""
         if self.hopeless:
             return HOPELESS
         if AGAIN in self.codes:
@@ -37,7 +37,7 @@ class Ended:
         return FAILED if self.faults or any(self.codes) else 0
 
     def add(self, name: str, ref: Any, *, told: bool) -> bool:
-        """Read how a node ended."""
+        """Read the result of a node; return whether it ran."""
         try:
             code, fault = ray.get(ref)
         except RayError as error:
@@ -62,7 +62,7 @@ class Ended:
 
 
 def run(ask: Ask, room: Room, stopped: Callable[[], bool]) -> Ended:
-    """Run the command on all nodes; returns when nothing of it is left."""
+    """Run the command on all nodes; return when no process of it is left."""
     names = room.names()
     started = [room.start(number, number) for number in range(room.nodes)]
     waited = {ref: number for number, (_, ref) in enumerate(started)}
@@ -75,7 +75,7 @@ def run(ask: Ask, room: Room, stopped: Callable[[], bool]) -> Ended:
             deadline = time.monotonic() + ask.grace_s + _KILL_S
             for number in waited.values():
                 started[number][0].stop.remote()
-    ended.faults += [f"Ray node {names[number]} did not end within the grace." for number in waited.values()]
+    ended.faults += [f"Ray node {names[number]} did not end within the grace period." for number in waited.values()]
     return ended
 
 

@@ -1,4 +1,4 @@
-"""A verification from beginning to end: files → vocabulary → forward pass → the model with another tokenizer."""
+"""The program of a verification: files → vocabulary → forward pass → the model with another tokenizer."""
 
 from __future__ import annotations
 
@@ -31,14 +31,14 @@ logger = logging.getLogger(__name__)
 
 PRODUCT: Final = "final_model"
 _SNAPSHOTS: Final = "snapshots"
-"""Folder of the hub's cache whose folders have the name of a commit."""
+"""Folder in the hub's cache whose subfolders are named by commit."""
 
 
 def run(folder: Path) -> None:
     """Run the verification of a job folder.
 
     Raises:
-        ModelError: If the model is not whole, or does not go with its tokenizer.
+        ModelError: If the model is incomplete, or does not match its tokenizer.
         UnreachableError: If the hub does not answer.
         MachineError: If this machine is too small for the forward pass.
     """
@@ -49,7 +49,7 @@ def run(folder: Path) -> None:
 
 def _verified(task: Opened[VerifyTaskSpec]) -> dict[str, Any]:
     spec, inputs = task.spec, task.job.inputs
-    _tell(task, "files", "The files of the model are looked at.")
+    _tell(task, "files", "Checking the model's files.")
     source = _here(task)
     weights = model_files.check(Path(source.path))
     rows = _rows(source, weights)
@@ -60,15 +60,15 @@ def _verified(task: Opened[VerifyTaskSpec]) -> dict[str, Any]:
     words = tokenizer.check(whose, rows, chat=spec.verify.chat_template)
     ran = None
     if spec.verify.forward:
-        _tell(task, "forward", "The weights are loaded for one forward pass.")
+        _tell(task, "forward", "Loading the weights for one forward pass.")
         ran = forward.run(source, weights, words.highest, on_cpu=spec.enforce_cpu)
     changed = None
     if wanted is not None:
         changed = moved(Path(source.path), words)
         if changed:
-            text = f"{changed} tokens of the model's own tokenizer mean something else in that of {wanted}."
+            text = f"{changed} tokens of the model's own tokenizer have another id in that of {wanted}."
             task.journal.event("verify.moved", text, "warning")
-        _tell(task, "tokenizer", f"The model gets the tokenizer of {wanted}.")
+        _tell(task, "tokenizer", f"Replacing the tokenizer by that of {wanted}.")
         write(Path(source.path), task.folder.root / PRODUCT, whose, words)
     return {
         "ok": True,
@@ -88,7 +88,7 @@ def _verified(task: Opened[VerifyTaskSpec]) -> dict[str, Any]:
 
 
 def _here(task: Opened[VerifyTaskSpec]) -> Source:
-    """Find the model, and bring it here if it is on the hub."""
+    """Find the model, and download it if it is on the hub."""
     named = task.spec.model.source
     source = base_model.named(named, task.job.inputs, task.workspace, trust_remote_code=named.trust_remote_code)
     if Path(source.path).is_dir():
@@ -97,7 +97,7 @@ def _here(task: Opened[VerifyTaskSpec]) -> Source:
 
 
 def _rows(source: Source, weights: model_files.Files) -> int:
-    """Return how many tokens the model has embeddings for: in its files and in its config, which must agree."""
+    """Return the number of token embeddings, from the files and the config, which must agree."""
     try:
         config = AutoConfig.from_pretrained(source.path, trust_remote_code=source.trust_remote_code)
     except (OSError, ValueError, KeyError, ImportError) as error:
@@ -113,7 +113,7 @@ def _rows(source: Source, weights: model_files.Files) -> int:
         )
     rows = stored or said
     if rows is None:
-        raise ModelError(f"Nobody can tell how many tokens {source.identifier} has embeddings for.")
+        raise ModelError(f"The number of token embeddings of {source.identifier} is unknown.")
     return rows
 
 
@@ -129,11 +129,11 @@ def _tell(task: Opened[VerifyTaskSpec], phase: str, text: str) -> None:
 
 POINTER: Final = "model.tokenizer"
 _WANTED: Final = ("*.json", "*.jinja", "*.model", "*.txt", "*.tiktoken")
-"""What is fetched of a repository whose tokenizer is taken; no weights."""
+"""Files that are downloaded for a tokenizer; no weights."""
 
 
 def locate(name: str, given: str | None, workspace: Path) -> Source:
-    """Find the tokenizer that takes the place of a model's.
+    """Find the tokenizer that replaces the model's own.
 
     Raises:
         UnreachableError: If the hub does not answer.
@@ -149,17 +149,17 @@ def locate(name: str, given: str | None, workspace: Path) -> Source:
 
 
 def moved(base: Path, tokens: Tokens) -> int | None:
-    """Return how many tokens of a model's own tokenizer mean something else in the new one; null if it has none."""
+    """Return how many tokens of a model's own tokenizer have another id in the new one; None if it has no tokenizer."""
     try:
         own = base_model.load_tokenizer(Source(base.name, str(base)))
     except ModelError:
-        return None  # it has none that can be read: that may be why it gets another
+        return None  # it has no readable one, which may be the reason for the new one
     ids: dict[str, int] = tokens.tokenizer.get_vocab()
     return sum(ids.get(token) != at for token, at in own.get_vocab().items())
 
 
 def write(base: Path, target: Path, tokenizer: Source, tokens: Tokens) -> None:
-    """Write the model with its new tokenizer, whole or not at all."""
+    """Write the model with its new tokenizer, atomically."""
     words = vocabulary.Vocabulary(Path(tokenizer.path), tokenizer.identifier, tokens.count)
     nothing = Plan((), {}, 0, (), (False, False), 0)
 
@@ -180,7 +180,7 @@ def write(base: Path, target: Path, tokenizer: Source, tokens: Tokens) -> None:
 
 
 def _name_special(path: Path, tokenizer: PreTrainedTokenizerBase) -> None:
-    """Let a file name the special tokens of the new tokenizer; those of the old one mean something else now."""
+    """Set the special token ids of the new tokenizer in a file; the old ids now mean other tokens."""
     said: dict[str, Any] = json.loads(path.read_bytes())
     for block in (said, said.get("text_config")):
         if isinstance(block, dict):

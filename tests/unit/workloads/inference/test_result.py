@@ -52,7 +52,7 @@ GOOD = Kept("d", 1, (Choice("yes", "stop", 1),))
 def test_answers_that_are_all_empty_are_warned_of(kept: tuple[Kept, ...], *, warned: bool) -> None:
     found = built(*kept)
     assert ("warning" in found) is warned
-    assert not warned or found["warning"].startswith("All answers are empty: was the prompt written as the model")
+    assert not warned or found["warning"].startswith("All answers are empty: does the prompt have the format")
 
 
 def built(*kept: Kept) -> dict[str, Any]:

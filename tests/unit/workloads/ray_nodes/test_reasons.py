@@ -32,7 +32,7 @@ def test_gpus_of_another_type_do_not_do() -> None:
         "No node of the Ray cluster has 2 GPUs (A100) and 1 CPU (there are GPUs of T4), and no"
     )
     assert "none has that (there are GPUs of T4); " in seen.why(60)
-    assert "GPUs of no type that Ray knows" in outlook(ask, [FREE], autoscaled=False).never
+    assert "GPUs of no type known to Ray" in outlook(ask, [FREE], autoscaled=False).never
     good = Machine("e", {**FREE.total, "accelerator_type:A100": 1.0}, FREE.free)
     assert outlook(ask, [other, good], autoscaled=False).could == 1
     assert "accelerator_type:A100" not in bundle(_ask(gpu_type="a100")), "without GPUs it matters not"
@@ -79,13 +79,13 @@ def test_machines_that_are_busy_are_waited_for() -> None:
 
 @pytest.mark.parametrize(
     ("autoscaled", "hope"),
-    [(True, "Ray's autoscaler is asked for more"), (False, "more may join"), (None, "more may join")],
+    [(True, "waiting for Ray's autoscaler"), (False, "waiting for more nodes"), (None, "more may join")],
 )
 def test_machines_that_are_not_there_are_waited_for_with_patience(autoscaled: bool | None, hope: str) -> None:
     seen = outlook(_ask(gpu_count=1), [SMALL, FREE], autoscaled=autoscaled)
     assert (seen.could, seen.lacking, seen.hopeless) == (1, True, False)
     assert seen.why(60) == (
-        f"2 nodes with 1 GPU and 1 CPU wanted: of the Ray cluster's 2 nodes 1 has that; {hope}, for at most 60 s"
+        f"2 nodes with 1 GPU and 1 CPU wanted: of the Ray cluster's 2 nodes 1 has that; {hope}, at most 60 s"
     )
 
 
@@ -96,5 +96,5 @@ def test_without_a_machine_or_an_autoscaler_it_is_hopeless() -> None:
     seen = outlook(_ask(1, gpu_count=3), [BUSY, FREE], autoscaled=False)
     assert (
         seen.never
-        == "No node of the Ray cluster has 3 GPUs and 1 CPU, and no autoscaler runs there that could bring one."
+        == "No node of the Ray cluster has 3 GPUs and 1 CPU, and there is no autoscaler that could add one."
     )
