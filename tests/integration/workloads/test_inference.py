@@ -320,7 +320,7 @@ def test_a_task_that_goes_along_has_its_own_file_or_its_own_error(infer: Infer) 
     assert bad["ok"] is False
     assert "has no column 'nope'" in bad["error"]
     assert result["children"]["long"]["ok"] is False, "as it would by itself"
-    assert "None of its 1 items could be answered: Prompt" in result["children"]["long"]["error"]
+    assert "None of the 1 items could be answered: Prompt" in result["children"]["long"]["error"]
     assert "children" not in good
 
 

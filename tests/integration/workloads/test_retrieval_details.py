@@ -147,7 +147,7 @@ def test_a_second_index_doubles_nothing_and_forgets_what_a_document_no_longer_sa
             database.search(there, encoder.encode(["rolls"]), top_k=9, threshold=None, only={"must": [{"kex": 1}]})
         assert index.put({"c": "c"}, mode="recreate") == 1
         other = database.create("wide", DIMENSION + 1, "cosine", "other")
-        with pytest.raises(InputError, match=rf"vectors of {DIMENSION + 1}, and words has {DIMENSION}"):
+        with pytest.raises(InputError, match=rf"vectors of dimension {DIMENSION + 1}, and words has {DIMENSION}"):
             indexing.fit(other, encoder, "words")
         database.close()
 
@@ -156,7 +156,7 @@ def test_a_server_that_refuses_or_is_not_there_is_told_apart(monkeypatch: pytest
     monkeypatch.setenv("TUNEFLEET_URL_ALLOW", "127.0.0.1")
     with QdrantDouble("key") as server:
         spec = QdrantSpec(url=server.url, collection="notes")
-        with pytest.raises(InputError, match=r"answers 401: Must provide an API key\. Give its key"):
+        with pytest.raises(InputError, match=r"returned 401: Must provide an API key\. Set qdrant.api_key"):
             open_server(spec).find("notes")
         server.key, server.answers = None, [503]
         with pytest.raises(UnreachableError, match="answers 503: not now"):

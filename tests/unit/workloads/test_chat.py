@@ -126,7 +126,7 @@ def test_a_model_that_takes_more_than_half_of_the_gpu_is_talked_with_alone(
         os.truncate(file.fileno(), 60 * GB)
     said: list[str] = []
     held = made(said, tmp_path)
-    assert "no room" in said[0]
+    assert "does not fit" in said[0]
     assert held.names == ("tuned",)
     assert "gpu_memory_utilization" not in opened[""].options, "it has the GPU to itself"
     with pytest.raises(InputError, match="no model 'base'"):

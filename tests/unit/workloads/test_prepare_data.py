@@ -394,12 +394,12 @@ def test_parquet_has_a_column_that_shows_late(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("first", "last", "said"),
     [
-        (1, "x", "'a' was int, and is text there"),
-        (1.5, True, "'a' was float, and is true or false there"),
-        (["x"], "x", "'a' was list, and is text there"),
-        ({"k": [1]}, {"k": ["x"]}, r"'a\.k\[\]' was int, and is text there"),
-        (0.5, 2**53 + 1, "'a' was float, and is int beyond 53 bits there"),
-        (-1, 2**63, "'a' was negative int, and is int beyond 63 bits there"),
+        (1, "x", "'a' was int, and is text in it"),
+        (1.5, True, "'a' was float, and is true or false in it"),
+        (["x"], "x", "'a' was list, and is text in it"),
+        ({"k": [1]}, {"k": ["x"]}, r"'a\.k\[\]' was int, and is text in it"),
+        (0.5, 2**53 + 1, "'a' was float, and is int beyond 53 bits in it"),
+        (-1, 2**63, "'a' was negative int, and is int beyond 63 bits in it"),
     ],
     ids=["text", "bool", "list", "deep", "no-float-has-it", "unsigned"],
 )
@@ -407,7 +407,7 @@ def test_what_no_type_has_in_common_is_named(tmp_path: Path, first: Any, last: A
     with pytest.raises(DataError, match=rf"Row 10,001 \(number 1 of sources\.1\).*{said}"):
         write(late(first, last), tmp_path / "a.parquet", "parquet")
     assert not (tmp_path / "a.parquet").exists()
-    with pytest.raises(DataError, match=r"'a\.b' holds nothing but mappings without a key"):
+    with pytest.raises(DataError, match=r"'a\.b' holds only mappings without keys"):
         write([Row({"a": {"b": {}}}, 0, 1)], tmp_path / "a.parquet", "parquet")
 
 

@@ -159,7 +159,7 @@ def list_of_ids(samples: list[dict[str, Any]]) -> dict[str, Any]:
 def test_a_stream_of_which_nothing_can_be_learnt_ends_with_a_sentence(tmp_path: Path, encoder: Encoder) -> None:
     file = tmp_path / "rows.jsonl"
     file.write_text('{"text": "x"}\n' * 5)
-    with pytest.raises(DataError, match="No row of rows has a trained token within 1 tokens"):
+    with pytest.raises(DataError, match="No row of rows has a token to learn within 1 tokens"):
         next(stream_of(JsonlReader(file), encoder, max_length=1).samples(Place()))
     file.write_text('{"text": "x"}\nnonsense\n')
     with pytest.raises(DataError, match=r"Line 2 of rows.jsonl is not valid JSON"):

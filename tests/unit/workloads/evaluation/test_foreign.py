@@ -130,7 +130,7 @@ def test_nothing_from_outside_of_the_folder_is_included(tmp_path: Path, place: s
 
 def test_an_include_that_is_not_there_and_one_that_is_no_yaml_are_said(tmp_path: Path) -> None:
     (tmp_path / "mine.yaml").write_text("task: mine\ninclude: rest\n")
-    with pytest.raises(InputError, match=r"mine\.yaml includes rest, which is not there"):
+    with pytest.raises(InputError, match=r"mine\.yaml includes rest, which does not exist"):
         custom_tasks.check(tmp_path, NAMES)
     (tmp_path / "rest").write_text("{")
     with pytest.raises(InputError, match="The lm-eval task rest is not valid YAML"):
@@ -180,7 +180,7 @@ def test_a_hub_that_is_switched_off_is_named(monkeypatch: pytest.MonkeyPatch) ->
 
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     with (
-        pytest.raises(UnreachableError, match=r"task hellaswag cannot be had: .* HF_HUB_OFFLINE is set"),
+        pytest.raises(UnreachableError, match=r"task hellaswag cannot be downloaded: HF_HUB_OFFLINE is set"),
         lm_eval._hub_named("hellaswag"),
     ):
         raise RuntimeError("no data") from ConnectionError("offline")

@@ -79,7 +79,7 @@ def test_an_item_names_its_adapter_where_there_are_several() -> None:
     assert [each.adapter for each in ask([Item("a")], InferenceSpec(), ["x"], default="x")] == ["x"]
     with pytest.raises(InputError, match=r"Item 0 names the adapter 'z'\. The model has: x"):
         ask([Item("a", {"adapter": "z"})], InferenceSpec(), ["x"], default="x")
-    with pytest.raises(InputError, match="Item 0 does not say which of the adapters answers it"):
+    with pytest.raises(InputError, match="Item 0 does not name one of the adapters"):
         ask([Item("a")], InferenceSpec(), ["x", "y"], default=None)
 
 

@@ -29,7 +29,7 @@ def test_gpus_of_another_type_do_not_do() -> None:
     seen = outlook(ask, [FREE, other], autoscaled=False)
     assert (seen.could, seen.hopeless) == (0, True)
     assert seen.never.startswith(
-        "No node of the Ray cluster has 2 GPUs (A100) and 1 CPU (there are GPUs of T4), and no"
+        "No node of the Ray cluster has 2 GPUs (A100) and 1 CPU (there are GPUs of T4), and there is no"
     )
     assert "none has that (there are GPUs of T4); " in seen.why(60)
     assert "GPUs of no type known to Ray" in outlook(ask, [FREE], autoscaled=False).never
@@ -79,7 +79,7 @@ def test_machines_that_are_busy_are_waited_for() -> None:
 
 @pytest.mark.parametrize(
     ("autoscaled", "hope"),
-    [(True, "waiting for Ray's autoscaler"), (False, "waiting for more nodes"), (None, "more may join")],
+    [(True, "waiting for Ray's autoscaler"), (False, "waiting for more nodes"), (None, "waiting for more nodes")],
 )
 def test_machines_that_are_not_there_are_waited_for_with_patience(autoscaled: bool | None, hope: str) -> None:
     seen = outlook(_ask(gpu_count=1), [SMALL, FREE], autoscaled=autoscaled)
