@@ -51,7 +51,7 @@ class Place:
         """Read one split, with its slice; return the rows and their name for messages."""
         match = _SPLIT.match(split)
         if match is None:
-            raise DataError(f"Invalid split {split!r}.", hint="Write a name, or a slice such as train[:10%].")
+            raise DataError(f"Cannot parse split {split!r}.", hint="Write a name, or a slice such as train[:10%].")
         path = self._path()
         if path is None:
             return first(_from_hub(self.name, split, self.hub or HubSet()), limit), f"{self.name} ({split})"

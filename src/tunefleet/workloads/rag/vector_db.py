@@ -173,7 +173,7 @@ class Database:
         except ResponseHandlingException as error:
             meant = failure(error.source, self._where)
             if meant is None:
-                raise UnreachableError(f"{self._where} returned an invalid response: {error.source}.") from error
+                raise UnreachableError(f"{self._where} returned a response that is not Qdrant's: {error.source}.") from error
             raise meant from error
         except ResourceExhaustedResponse as error:
             raise UnreachableError(f"{self._where} is overloaded.", detail=str(error)) from error
