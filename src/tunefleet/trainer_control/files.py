@@ -82,12 +82,12 @@ def until(stop: threading.Event, every_s: float, work: Callable[[], None], troub
         trouble: Half a sentence for the log, such as `The folder cannot be read`.
         log: Receives the failures.
     """
-    complained = False
+    logged = False
     while not stop.wait(every_s):
         try:
             work()
-            complained = False
+            logged = False
         except Exception:
-            if not complained:
+            if not logged:
                 log.exception("%s; trying again", trouble)
-            complained = True
+            logged = True

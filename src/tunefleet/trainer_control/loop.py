@@ -36,7 +36,7 @@ from .checkpoints.retention import adopt
 from .control.command_queue import ABORTED, SAVING, Command
 from .control.discovery import jobs_dir, safe_job_id
 from .distributed import world
-from .distributed.collectives import Meeting
+from .distributed.collectives import SaveBarrier
 from .distributed.step_agreement import Decider, decider_for
 from .files import make_private, read_json, write_json
 from .journal.writer import plain_values
@@ -65,8 +65,8 @@ class Control:
         self._decider: Decider | None = None
         self._sigterm: SigtermPause | None = None
         self._step = 0
-        self._steering = Steering(self.folder)
-        self._meeting: Meeting | None = None
+        self._commands = LoopCommands(self.folder)
+        self._barrier: SaveBarrier | None = None
         self._lock: int | None = None
         self.values: dict[str, float] = {}
         self.resume: Checkpoint | None = None
@@ -151,7 +151,7 @@ class Control:
         commands = self._decider.due(step)
         if not commands:
             return NOTHING
-        asked = self._steering.act(run, step, commands)
+        asked = self._commands.act(run, step, commands)
         self.values.update(asked.values)
         return asked
 
@@ -167,25 +167,25 @@ class Control:
             OSError: If the checkpoint cannot be read or made durable.
         """
         run = self._opened()
-        if self._meeting is None and world.size() > 1 and world.distributed() is not None:
-            self._meeting = Meeting()
-        meeting = self._meeting
-        if meeting is not None:
-            meeting.wait()  # all ranks have written their files
+        if self._barrier is None and world.size() > 1 and world.distributed() is not None:
+            self._barrier = SaveBarrier()
+        barrier = self._barrier
+        if barrier is not None:
+            barrier.wait()  # all ranks have written their files
         fault: OSError | None = None
         if run.session.rank == 0:
             try:
                 if self._attached:
                     adopt(self.folder, Path(path).resolve().parent, {})
-                self._steering.finish(run, Path(path).resolve(), self._step if step is None else step)
+                self._commands.finish(run, Path(path).resolve(), self._step if step is None else step)
             except OSError as error:
                 fault = error
         # All ranks must raise or return together, or the ones that return would wait for the others in a collective.
-        whole = fault is None if meeting is None else meeting.tell(whole=fault is None)
+        whole = fault is None if barrier is None else barrier.tell(whole=fault is None)
         if not whole:
-            self._steering.pausing = False
+            self._commands.pausing = False
             raise fault or OSError(f"{path} could not be made durable; see the error of rank 0")
-        if self._steering.pausing:
+        if self._commands.pausing:
             run.board.close("the training was paused")
             raise SystemExit(0)
 
@@ -202,7 +202,7 @@ class Control:
             if error is not None and not (isinstance(error, SystemExit) and error.code in (None, 0, ABORTED)):
                 run.on_exception(error)
         finally:
-            self._steering.give_up(run, "the loop ended without calling saved()")
+            self._commands.give_up(run, "the loop ended without calling saved()")
             run.on_exit()
             if self._lock is not None:
                 os.close(self._lock)
@@ -290,7 +290,7 @@ class Asked:
 NOTHING = Asked()
 
 
-class Steering:
+class LoopCommands:
     """The commands of one loop, and their outcomes."""
 
     def __init__(self, folder: Path) -> None:

@@ -21,7 +21,7 @@ from .checkpoints.resume import Decision, ResumeError, await_decision, decide, f
 from .diagnostics import record_failure
 from .distributed import world
 from .files import read_json
-from .journal.null import Journal, QuietJournal
+from .journal.null import Journal, NullJournal
 from .journal.status import StatusFile
 from .journal.writer import JournalWriter
 
@@ -142,7 +142,7 @@ def _open(folder: Path) -> JobSession:
         # On other nodes than rank 0's, the first process of the node decides for its folder; the result is the same.
         decision = decide(folder, job) if world.leads_folder() else await_decision(folder, job)
         status = StatusFile(None)
-        return JobSession(folder, job, QuietJournal(log_events=False), status, decision.checkpoint, rank=rank)
+        return JobSession(folder, job, NullJournal(log_events=False), status, decision.checkpoint, rank=rank)
     return _lead(folder, job)
 
 

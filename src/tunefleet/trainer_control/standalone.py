@@ -14,12 +14,12 @@ from typing import Any
 from .checkpoints.manifest import MANIFEST
 from .control.command_queue import CommandBoard
 from .control.control_server import ControlServer
-from .control.discovery import claim, jobs_dir, plain_id
-from .control.file_channel import ControlFiles
+from .control.discovery import claim, jobs_dir, sanitized_job_id
+from .control.file_channel import FileChannel
 from .diagnostics import kind_of, watch
 from .distributed import world
 from .files import make_private, read_json
-from .journal.null import Journal, QuietJournal
+from .journal.null import Journal, NullJournal
 from .journal.status import StatusFile
 from .journal.writer import JournalWriter
 from .session import JobSession
@@ -28,7 +28,7 @@ logger = logging.getLogger("tunefleet.control")
 
 
 @dataclass(frozen=True)
-class BareOptions:
+class StandaloneOptions:
     """The arguments of `TrainerControlCallback`."""
 
     job_id: str | None = None
@@ -41,7 +41,7 @@ class BareOptions:
 
 
 @dataclass(eq=False)
-class BareJob:
+class StandaloneJob:
     """The endpoint of one training run, from its construction to the end of the process.
 
     Args:
@@ -54,21 +54,21 @@ class BareJob:
     board: CommandBoard
     status: StatusFile
     folder: Path
-    options: BareOptions
+    options: StandaloneOptions
     server: ControlServer
-    files: ControlFiles | None = None
+    files: FileChannel | None = None
     session: JobSession | None = None
     _training: bool = field(default=False)
     _ended: bool = field(default=False)
 
     @classmethod
-    def open(cls, options: BareOptions) -> BareJob:
+    def open(cls, options: StandaloneOptions) -> StandaloneJob:
         """Make the job discoverable and take commands for it.
 
         Raises:
             OSError: If its folders cannot be written.
         """
-        wanted = plain_id(options.job_id)
+        wanted = sanitized_job_id(options.job_id)
         endpoint = claim(jobs_dir(), wanted)
         folder = _job_folder(options.journal, endpoint.job_id)
         endpoint.job_folder = folder
@@ -138,12 +138,12 @@ class BareJob:
             except OSError as error:
                 logger.warning("Port %s cannot be opened (%s); using command files instead", self.options.port, error)
         endpoint.publish(host=self.options.host, port=0, token=None)
-        self.files = ControlFiles(endpoint.path, self.board)
+        self.files = FileChannel(endpoint.path, self.board)
         self.files.start()
 
     def _journal(self, step: int, output_dir: str | None) -> Journal:
         if not self.options.journal:
-            return QuietJournal(self.status.flush_if_due)
+            return NullJournal(self.status.flush_if_due)
         manifest = read_json(Path(output_dir or ".", f"checkpoint-{step}", MANIFEST)) if step else None
         digest, parent = (manifest.get("digest"), manifest.get("launch")) if manifest else (None, None)
         launch = f"launch-{uuid.uuid4().hex[:12]}"
@@ -169,9 +169,9 @@ class BareJob:
             logger.warning("The endpoint could not be cleaned up: %s", fault)
 
 
-def quiet_session() -> JobSession:
+def null_session() -> JobSession:
     """Return a session that writes nothing: for ranks other than 0, and where no folder can be written."""
-    journal, status = QuietJournal(log_events=False), StatusFile(None)
+    journal, status = NullJournal(log_events=False), StatusFile(None)
     return JobSession(Path(), {}, journal, status, None, itertools.count(1), rank=world.rank())
 
 

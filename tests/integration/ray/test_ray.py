@@ -50,9 +50,7 @@ def test_what_ray_does_not_have_is_said_at_once_and_what_may_join_after_the_pati
     assert gpus.told == (
         "No node of the Ray cluster has 2 GPUs and 1 CPU, and there is no autoscaler that could add one."
     )
-    assert three.told == (
-        "3 nodes with 1 CPU wanted: of the Ray cluster's 2 nodes 2 have that; no change within 4 s."
-    )
+    assert three.told == ("3 nodes with 1 CPU wanted: of the Ray cluster's 2 nodes 2 have that; no change within 4 s.")
     assert gpus.hopeless
     assert three.hopeless
 

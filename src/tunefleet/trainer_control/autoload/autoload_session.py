@@ -15,10 +15,10 @@ from ..checkpoints.retention import decided
 from ..control.command_queue import CommandBoard
 from ..control.control_server import ControlServer
 from ..control.discovery import EndpointFolder
-from ..control.file_channel import ControlFiles
+from ..control.file_channel import FileChannel
 from ..control.overrides import Overrides
 from ..distributed import world
-from ..journal.null import QuietJournal
+from ..journal.null import NullJournal
 from ..journal.status import StatusFile
 from ..journal.writer import JournalWriter
 from ..session import JobSession
@@ -42,7 +42,7 @@ class AttachedRun:
     session: JobSession
     board: CommandBoard
     server: ControlServer | None = None
-    files: ControlFiles | None = None
+    files: FileChannel | None = None
     endpoint: EndpointFolder | None = None
     _failed: bool = False
     _ended: bool = False
@@ -59,8 +59,8 @@ class AttachedRun:
         """
         rank, checkpoint, numbers = world.rank(), training.checkpoint, itertools.count(training.number)
         if rank > 0:
-            quiet = QuietJournal(log_events=False)
-            session = JobSession(folder, job, quiet, StatusFile(None), checkpoint, trainings=numbers, rank=rank)
+            null_journal = NullJournal(log_events=False)
+            session = JobSession(folder, job, null_journal, StatusFile(None), checkpoint, trainings=numbers, rank=rank)
             return cls(session, CommandBoard())
         status = StatusFile(folder)
         status.write(state="starting", phase="loading")
@@ -133,7 +133,7 @@ class AttachedRun:
         try:
             self.endpoint.publish(host="localhost", port=0, token=None)
             session.status.add_mirror(self.endpoint.status_copy)
-            self.files = ControlFiles(self.endpoint.path, self.board)
+            self.files = FileChannel(self.endpoint.path, self.board)
             self.files.start()
         except OSError as error:
             self.files = None

@@ -107,18 +107,18 @@ def _attach(module: ModuleType, folder: str) -> None:
 
 def _package() -> str:
     """Return the name of this package, imported from its own location."""
-    here = Path(__file__).resolve().parent.parent
-    ours = importlib.util.find_spec("tunefleet")
-    places = [Path(place).resolve() for place in (ours.submodule_search_locations or ())] if ours else []
-    if here.parent in places:
+    package_dir = Path(__file__).resolve().parent.parent
+    installed = importlib.util.find_spec("tunefleet")
+    places = [Path(place).resolve() for place in (installed.submodule_search_locations or ())] if installed else []
+    if package_dir.parent in places:
         return "tunefleet.trainer_control"  # the script's own callbacks then share these modules
     name = "tunefleet_trainer_control"
     if name not in sys.modules:
         spec = importlib.util.spec_from_file_location(
-            name, here / "__init__.py", submodule_search_locations=[str(here)]
+            name, package_dir / "__init__.py", submodule_search_locations=[str(package_dir)]
         )
         if spec is None or spec.loader is None:
-            raise ImportError(f"{here} is not a package")
+            raise ImportError(f"{package_dir} is not a package")
         module = sys.modules[name] = importlib.util.module_from_spec(spec)
         spec.loader.exec_module(module)
     return name

@@ -64,20 +64,20 @@ def begin(folder: Path, job: dict[str, Any], output_dir: Path, *, wanted: bool) 
     """
     known = recorded(folder)
     number = 1 + sum(item.get("launch") == job["launch"] for item in known)
-    said = decided(folder, job)
+    decision = decided(folder, job)
     # The first run of a launch follows the decision of the job; later ones can only be matched by their folder.
-    if said is not None and number == 1:
-        found = adopt(folder, output_dir, said)
+    if decision is not None and number == 1:
+        found = adopt(folder, output_dir, decision)
         checkpoint = found if wanted and _alone_in(known, number, output_dir) else None
     else:
-        resumes = wanted and (int(job.get("attempt", 1)) > 1 or said is not None)
+        resumes = wanted and (int(job.get("attempt", 1)) > 1 or decision is not None)
         lived_until = (job.get("spec") or {}).get("lived_until") or time.time()
         checkpoint = _newest(folder, known, number, output_dir, float(lived_until)) if resumes else None
     entry = {
         "number": number,
         "launch": job["launch"],
         "output_dir": str(output_dir),
-        "checkpoint": None if checkpoint is None else _told(checkpoint),
+        "checkpoint": None if checkpoint is None else _checkpoint_entry(checkpoint),
         "pid": os.getpid(),
         "at": time.time(),
     }
@@ -115,10 +115,10 @@ def recorded(folder: Path) -> list[dict[str, Any]]:
 def _newest(
     folder: Path, known: list[dict[str, Any]], number: int, output_dir: Path, lived_until: float
 ) -> Checkpoint | None:
-    there = [item for item in known if item.get("output_dir") == str(output_dir)]
-    if not there or not _alone_in(known, number, output_dir):
+    earlier = [item for item in known if item.get("output_dir") == str(output_dir)]
+    if not earlier or not _alone_in(known, number, output_dir):
         return None
-    digests, began = _digests(folder), float(there[-1].get("at") or lived_until)
+    digests, began = _digests(folder), float(earlier[-1].get("at") or lived_until)
     for checkpoint in reversed(list_whole(output_dir)):
         made_at = float((read_json(checkpoint.path / MANIFEST) or {}).get("at") or 0)
         if checkpoint.digest not in digests and not began <= made_at <= lived_until:
@@ -157,5 +157,5 @@ def _digest(line: bytes) -> set[str]:
     return {str(record["digest"])} if record.get("type") == "checkpoint" and record.get("digest") else set()
 
 
-def _told(checkpoint: Checkpoint) -> dict[str, Any]:
+def _checkpoint_entry(checkpoint: Checkpoint) -> dict[str, Any]:
     return {"path": str(checkpoint.path), "rest": [checkpoint.step, checkpoint.digest, checkpoint.size_bytes]}

@@ -9,14 +9,14 @@ from typing import Any
 
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
-from ..checkpoints.commit import Exchange
-from ..checkpoints.finalizer import CheckpointFinisher, Saved
+from ..checkpoints.commit import CheckpointCommit
+from ..checkpoints.finalizer import CheckpointFinalizer, SavedCheckpoint
 from ..checkpoints.manifest import Checkpoint
 from ..checkpoints.retention import kept_by_others, retain
 from ..control.command_queue import CommandBoard
 from ..distributed import world
-from ..distributed.collectives import Meeting
-from ..distributed.tcp_store import open_line
+from ..distributed.collectives import SaveBarrier
+from ..distributed.tcp_store import open_connection
 from ..session import JobSession
 
 logger = logging.getLogger(__name__)
@@ -43,11 +43,11 @@ class CheckpointCallback(TrainerCallback):
         self._session = session
         self._board = board
         self._retention = retention
-        self._meeting: Meeting | None = None
+        self._barrier: SaveBarrier | None = None
         self._limit: int | None = None
         self._saved_step = -1
         self._save_began = 0.0
-        self._finisher = CheckpointFinisher(self._settle, self._durable, self._failed, launch=session.journal.launch)
+        self._finisher = CheckpointFinalizer(self._settle, self._durable, self._failed, launch=session.journal.launch)
         session.before_end.append(self._settle_failure)
 
     def on_train_begin(
@@ -59,11 +59,11 @@ class CheckpointCallback(TrainerCallback):
             args.save_total_limit = None
         self._saved_step = -1
         _find_best(args, state)
-        self._meeting = None
+        self._barrier = None
         if world.size() > 1 and world.distributed() is not None:
-            line = open_line("checkpoints")
-            self._finisher.join_ranks(Exchange(line) if line is not None else None)
-            self._meeting = Meeting() if line is None else None
+            connection = open_connection("checkpoints")
+            self._finisher.join_ranks(CheckpointCommit(connection) if connection is not None else None)
+            self._barrier = SaveBarrier() if connection is None else None
 
     def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
         """Record when a save may begin."""
@@ -85,14 +85,14 @@ class CheckpointCallback(TrainerCallback):
     def on_save(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
         """Hand the folder over to the background thread."""
         self._saved_step = state.global_step
-        if self._meeting is not None:
-            self._meeting.wait()  # without a store, the barrier is what shows that all ranks have written
+        if self._barrier is not None:
+            self._barrier.wait()  # without a store, the barrier is what shows that all ranks have written
         if args.output_dir is None or (self._finisher.alone and world.rank() > 0):
             return
         best = (Path(state.best_model_checkpoint).name,) if state.best_model_checkpoint else ()
         path = Path(args.output_dir) / f"checkpoint-{state.global_step}"
         stall_s = time.monotonic() - self._save_began
-        self._finisher.submit(Saved(path, stall_s, tuple(self._board.take_saving()), best))
+        self._finisher.submit(SavedCheckpoint(path, stall_s, tuple(self._board.take_saving()), best))
 
     def on_train_end(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
@@ -115,11 +115,11 @@ class CheckpointCallback(TrainerCallback):
         """
         self._finisher.drain()
         whole = self._finisher.is_whole(step)
-        return whole if self._meeting is None else self._meeting.tell(whole=whole)
+        return whole if self._barrier is None else self._barrier.tell(whole=whole)
 
     def agree(self, yes: bool) -> bool:
         """Return rank 0's answer on every rank; all ranks call it after `settle`."""
-        return self._finisher.agree(yes) if self._meeting is None else self._meeting.tell(whole=yes)
+        return self._finisher.agree(yes) if self._barrier is None else self._barrier.tell(whole=yes)
 
     def _settle_failure(self) -> None:
         if not self.drain(_PATIENCE_S if self._finisher.alone else _RANKS_PATIENCE_S):
@@ -131,7 +131,7 @@ class CheckpointCallback(TrainerCallback):
         # What a resume relies on must be on disk before the manifest that makes the checkpoint resumable.
         self._session.journal.sync()
 
-    def _durable(self, saved: Saved, checkpoint: Checkpoint) -> None:
+    def _durable(self, saved: SavedCheckpoint, checkpoint: Checkpoint) -> None:
         name = checkpoint.path.name
         self._session.journal.checkpoint(
             checkpoint.step, name, checkpoint.digest, checkpoint.size_bytes, round(saved.stall_s, 4)
@@ -146,7 +146,7 @@ class CheckpointCallback(TrainerCallback):
         if deleted:
             logger.info("Deleted after %s: %s", name, ", ".join(deleted))
 
-    def _failed(self, saved: Saved, error: OSError) -> None:
+    def _failed(self, saved: SavedCheckpoint, error: OSError) -> None:
         message = f"{saved.path.name} could not be finished and cannot be resumed from: {error}"
         logger.error(message)
         self._session.journal.event("checkpoint.failed", message, "error")
@@ -164,9 +164,9 @@ def _find_best(args: TrainingArguments, state: TrainerState) -> None:
         return
     step = getattr(state, "best_global_step", None)
     name = Path(state.best_model_checkpoint).name if state.best_model_checkpoint else f"checkpoint-{step}"
-    here = Path(args.output_dir) / name
-    if here.is_dir():
-        state.best_model_checkpoint = str(here)
+    local = Path(args.output_dir) / name
+    if local.is_dir():
+        state.best_model_checkpoint = str(local)
     elif world.node() is None and (
         state.best_model_checkpoint is None or not Path(state.best_model_checkpoint).is_dir()
     ):

@@ -15,7 +15,7 @@ from ..distributed.step_agreement import Decider, Solo, decider_for
 from ..preemption import SigtermPause
 from ..session import JobSession
 from .checkpoint_callback import CheckpointCallback
-from .termination_callback import EndingCallback
+from .termination_callback import TerminationCallback
 
 logger = logging.getLogger("tunefleet.control")
 
@@ -41,7 +41,7 @@ class ControlCallback(TrainerCallback):
         board: CommandBoard,
         server: ControlServer | None,
         checkpoints: CheckpointCallback,
-        ending: EndingCallback,
+        ending: TerminationCallback,
         overrides: Overrides | None = None,
     ) -> None:
         self._session = session

@@ -23,7 +23,7 @@ from ..session import JobSession
 from .checkpoint_callback import CheckpointCallback
 from .control_callback import ControlCallback
 from .journal_callback import JournalCallback
-from .termination_callback import EndingCallback
+from .termination_callback import TerminationCallback
 
 
 def callbacks_for_session(session: JobSession) -> list[TrainerCallback]:
@@ -32,7 +32,7 @@ def callbacks_for_session(session: JobSession) -> list[TrainerCallback]:
     Args:
         session: From `open_session`; a job without an `endpoint_dir` cannot be controlled.
     """
-    board, server = _steering(session)
+    board, server = _queue_and_server(session)
     return assemble(session, board, server, Overrides(session.folder))
 
 
@@ -54,13 +54,13 @@ def assemble(
         retention: Whether to take over the deletion of checkpoints.
     """
     checkpoints = CheckpointCallback(session, board, retention=retention)
-    ending = EndingCallback(session, board, checkpoints)
+    ending = TerminationCallback(session, board, checkpoints)
     control = ControlCallback(session, board, server, checkpoints, ending, overrides)
     return [control, checkpoints, RandomStateCallback(), JournalCallback(session), ending]
 
 
 @functools.cache
-def _steering(session: JobSession) -> tuple[CommandBoard, ControlServer | None]:
+def _queue_and_server(session: JobSession) -> tuple[CommandBoard, ControlServer | None]:
     """Return the command queue and the server of a process: one of each, for all its Trainers."""
     board = CommandBoard(session.folder if session.leads else None)
     endpoint_dir = session.job.get("endpoint_dir")

@@ -10,9 +10,9 @@ from typing import Any
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
 from ..control.command_queue import CommandBoard
-from ..control.discovery import plain_id
+from ..control.discovery import sanitized_job_id
 from ..control.overrides import Overrides
-from ..standalone import BareJob, BareOptions, quiet_session
+from ..standalone import StandaloneJob, StandaloneOptions, null_session
 from .checkpoint_callback import CheckpointCallback
 from .factory import assemble
 
@@ -62,14 +62,14 @@ class TrainerControlCallback(TrainerCallback):
         *,
         journal: bool | str | os.PathLike[str] = False,
     ) -> None:
-        plain_id(job_id)
-        self._options = BareOptions(job_id, port, host, enable_http, cleanup_on_exit, token, journal)
-        self._job: BareJob | None = None
+        sanitized_job_id(job_id)
+        self._options = StandaloneOptions(job_id, port, host, enable_http, cleanup_on_exit, token, journal)
+        self._job: StandaloneJob | None = None
         self._opened = False
         self._overrides = Overrides(always=False)
         self._calls: dict[str, list[_Call]] = {}
         self._checkpoints: CheckpointCallback | None = None
-        self._complained = False
+        self._logged_failure = False
 
     @property
     def job_id(self) -> str | None:
@@ -78,7 +78,7 @@ class TrainerControlCallback(TrainerCallback):
 
     def on_init_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
         """Make the job discoverable while it loads."""
-        self._overrides.lie_in(args.output_dir)
+        self._overrides.set_folder(args.output_dir)
         self._overrides.at_init(args)
         self._open(state)
 
@@ -87,12 +87,12 @@ class TrainerControlCallback(TrainerCallback):
     ) -> None:
         """Start to act on commands."""
         self._open(state)
-        self._overrides.lie_in(args.output_dir)
+        self._overrides.set_folder(args.output_dir)
         try:
-            session = self._job.begin(state.global_step, args.output_dir) if self._job else quiet_session()
+            session = self._job.begin(state.global_step, args.output_dir) if self._job else null_session()
         except OSError as error:
             logger.warning("The journal cannot be written, so the training run cannot be controlled: %s", error)
-            session = quiet_session()
+            session = null_session()
         if not self._calls:
             board = self._job.board if self._job else CommandBoard()
             parts = assemble(session, board, None, self._overrides, retention=False)
@@ -105,8 +105,8 @@ class TrainerControlCallback(TrainerCallback):
         try:
             for call in self._calls.get("on_step_end", ()):
                 call(args, state, control, **kwargs)
-        except Exception as error:  # noqa: BLE001 - logged by _complain; a failure of ours must not end a training run
-            self._complain("on_step_end", error)
+        except Exception as error:  # noqa: BLE001 - logged by _log_failure; a failure of ours must not end a training run
+            self._log_failure("on_step_end", error)
         if control.should_save:
             self._before_save(args)
 
@@ -140,7 +140,7 @@ class TrainerControlCallback(TrainerCallback):
             try:
                 call(args, state, control, **kwargs)
             except Exception as error:  # noqa: BLE001 - as above
-                self._complain("on_step_begin", error)
+                self._log_failure("on_step_begin", error)
 
     def on_log(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
         """Forward the event."""
@@ -165,7 +165,7 @@ class TrainerControlCallback(TrainerCallback):
             return
         self._opened = True
         try:
-            self._job = BareJob.open(self._options)
+            self._job = StandaloneJob.open(self._options)
         except OSError as error:
             logger.warning("The training run cannot be controlled: %s", error)
 
@@ -174,13 +174,13 @@ class TrainerControlCallback(TrainerCallback):
             try:
                 call(args, state, control, **kwargs)
             except Exception as error:  # noqa: BLE001 - as above
-                self._complain(event, error)
+                self._log_failure(event, error)
 
-    def _complain(self, event: str, error: Exception) -> None:
+    def _log_failure(self, event: str, error: Exception) -> None:
         """Log the first failure of our own callbacks; a requested end (SystemExit) is not an Exception."""
-        if not self._complained:
+        if not self._logged_failure:
             logger.error("Control failed in %s; the training run continues", event, exc_info=error)
-        self._complained = True
+        self._logged_failure = True
 
     def _before_save(self, args: TrainingArguments) -> None:
         # The Trainer's own rotation runs in the save: earlier checkpoints should be complete by then.

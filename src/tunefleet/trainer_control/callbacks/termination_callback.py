@@ -20,7 +20,7 @@ from .checkpoint_callback import CheckpointCallback
 logger = logging.getLogger("tunefleet.control")
 
 
-class EndingCallback(TrainerCallback):
+class TerminationCallback(TrainerCallback):
     """Comes last among our callbacks. If a pause's checkpoint fails, the pause fails and the training run continues.
 
     Args:

@@ -11,14 +11,14 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ..distributed import world
-from .commit import Exchange
+from .commit import CheckpointCommit
 from .manifest import Checkpoint, finish_checkpoint, hash_own_files, read_apart, step_of
 
 logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
-class Saved:
+class SavedCheckpoint:
     """A checkpoint that was written and is to be finished.
 
     Args:
@@ -33,7 +33,7 @@ class Saved:
     keep: tuple[str, ...] = ()
 
 
-class CheckpointFinisher:
+class CheckpointFinalizer:
     """One thread that finishes checkpoints in the order in which they were saved.
 
     Args:
@@ -45,8 +45,8 @@ class CheckpointFinisher:
     def __init__(
         self,
         before_manifest: Callable[[], None],
-        on_durable: Callable[[Saved, Checkpoint], None],
-        on_failed: Callable[[Saved, OSError], None],
+        on_durable: Callable[[SavedCheckpoint, Checkpoint], None],
+        on_failed: Callable[[SavedCheckpoint, OSError], None],
         *,
         launch: str | None = None,
     ) -> None:
@@ -54,12 +54,12 @@ class CheckpointFinisher:
         self._on_durable = on_durable
         self._on_failed = on_failed
         self._launch = launch
-        self._queue: queue.Queue[Saved] = queue.Queue()
+        self._queue: queue.Queue[SavedCheckpoint] = queue.Queue()
         self._thread: threading.Thread | None = None
         self._whole: dict[int, bool] = {}
-        self._exchange: Exchange | None = None
+        self._exchange: CheckpointCommit | None = None
 
-    def join_ranks(self, exchange: Exchange | None) -> None:
+    def join_ranks(self, exchange: CheckpointCommit | None) -> None:
         """Finish checkpoints together with other ranks from now on; None: without other ranks."""
         self.drain()
         self._exchange = exchange
@@ -69,7 +69,7 @@ class CheckpointFinisher:
         """Whether this process finishes checkpoints without other ranks."""
         return self._exchange is None
 
-    def submit(self, saved: Saved) -> None:
+    def submit(self, saved: SavedCheckpoint) -> None:
         """Take a checkpoint that this rank does not write to any more."""
         self._whole.pop(step_of(saved.path), None)
         self._queue.put(saved)
@@ -104,7 +104,7 @@ class CheckpointFinisher:
             return yes
         exchange.begin()
         if exchange.rank > 0:
-            return exchange.verdict()
+            return exchange.await_result()
         exchange.announce(whole=yes)
         return yes
 
@@ -119,7 +119,7 @@ class CheckpointFinisher:
             finally:
                 self._queue.task_done()
 
-    def _finish(self, saved: Saved) -> None:
+    def _finish(self, saved: SavedCheckpoint) -> None:
         exchange = self._exchange
         if exchange is not None:
             exchange.begin()
@@ -139,7 +139,7 @@ class CheckpointFinisher:
             self._whole[checkpoint.step] = True
             self._on_durable(saved, checkpoint)
 
-    def _complete(self, saved: Saved, exchange: Exchange | None) -> Checkpoint:
+    def _complete(self, saved: SavedCheckpoint, exchange: CheckpointCommit | None) -> Checkpoint:
         hashed = None
         if exchange is not None:
             # Other ranks may still write their files, so those are not read before the rank has posted its digests.
@@ -148,10 +148,10 @@ class CheckpointFinisher:
         self._before_manifest()
         return finish_checkpoint(saved.path, hashed, launch=self._launch)
 
-    def _contribute(self, saved: Saved, exchange: Exchange) -> None:
+    def _contribute(self, saved: SavedCheckpoint, exchange: CheckpointCommit) -> None:
         try:
             hashed = hash_own_files(saved.path, exchange.rank)
             exchange.post(hashed, files=read_apart(saved.path, hashed) if world.node() else None)
         except OSError as error:
             exchange.post(None, str(error))
-        self._whole[step_of(saved.path)] = exchange.verdict()
+        self._whole[step_of(saved.path)] = exchange.await_result()

@@ -214,8 +214,8 @@ def _manifest(folder: Path) -> dict[str, Any] | None:
 
 def _files(folder: Path) -> Iterator[Path]:
     # Files with a leading dot are temporary manifests that were never renamed.
-    ours = (folder / MANIFEST, *folder.glob(f".{MANIFEST}.*"))
-    return iter(sorted(path for path in folder.rglob("*") if path.is_file() and path not in ours))
+    excluded = (folder / MANIFEST, *folder.glob(f".{MANIFEST}.*"))
+    return iter(sorted(path for path in folder.rglob("*") if path.is_file() and path not in excluded))
 
 
 def _rank_of(file: Path) -> int:

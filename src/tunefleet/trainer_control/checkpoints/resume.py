@@ -84,15 +84,15 @@ def await_decision(folder: Path, job: dict[str, Any]) -> Decision:
         ResumeError: If rank 0 decides nothing.
     """
     deadline = time.monotonic() + _PATIENCE_S
-    while (said := read_json(folder / FILE) or {}).get("launch") != job["launch"]:
+    while (decision := read_json(folder / FILE) or {}).get("launch") != job["launch"]:
         if time.monotonic() > deadline:
             raise ResumeError("Rank 0 has not decided which checkpoint is resumed.")
         time.sleep(_LOOK_S)
-    chosen = said["checkpoint"]
+    chosen = decision["checkpoint"]
     if chosen is None:
         return Decision(None)
     path = folder / "checkpoints" / chosen["name"]
-    return Decision(Checkpoint(path, int(said["step"]), chosen["digest"], int(chosen["bytes"])))
+    return Decision(Checkpoint(path, int(decision["step"]), chosen["digest"], int(chosen["bytes"])))
 
 
 def first_step(folder: Path, resumed: Checkpoint | None) -> int:

@@ -39,16 +39,16 @@ def retain(checkpoints_dir: Path, *, limit: int | None, keep: Iterable[str] = ()
         return []
     newest, protected = whole[-1], {whole[-1].path.name, *keep}
     passed = [old for old in list_folders(checkpoints_dir / SUPERSEDED) if step_of(old) <= newest.step]
-    doomed = [old for old in passed if old.name not in keep]
+    obsolete = [old for old in passed if old.name not in keep]
     if limit is not None and limit > 0:
         surplus = len(whole) - max(limit, sum(item.path.name in protected for item in whole))
         free = [item.path for item in whole if item.path.name not in protected]
-        doomed += free[: max(surplus, 0)]
-    for folder in doomed:
+        obsolete += free[: max(surplus, 0)]
+    for folder in obsolete:
         # The manifest goes first: a partly deleted checkpoint must not look complete.
         (folder / MANIFEST).unlink(missing_ok=True)
         shutil.rmtree(folder, ignore_errors=True)
-    return [folder.name for folder in doomed]
+    return [folder.name for folder in obsolete]
 
 
 logger = logging.getLogger("tunefleet.run")
@@ -56,11 +56,11 @@ logger = logging.getLogger("tunefleet.run")
 
 def decided(folder: Path, job: dict[str, Any]) -> dict[str, Any] | None:
     """Return the decision where the launch starts, if the job has one; jobs of `tunefleet run` have none."""
-    said = read_json(folder / RESUME)
-    return said if said is not None and said.get("launch") == job["launch"] else None
+    decision = read_json(folder / RESUME)
+    return decision if decision is not None and decision.get("launch") == job["launch"] else None
 
 
-def adopt(folder: Path, output_dir: Path, said: dict[str, Any]) -> Checkpoint | None:
+def adopt(folder: Path, output_dir: Path, decision: dict[str, Any]) -> Checkpoint | None:
     """Make `checkpoints` of the job folder a link to the folder of the first training run; return its checkpoint.
 
     Args:
@@ -73,7 +73,7 @@ def adopt(folder: Path, output_dir: Path, said: dict[str, Any]) -> Checkpoint | 
     root, link = folder.resolve(), folder / "checkpoints"
     if not output_dir.is_relative_to(root):
         logger.warning("%s is outside of the job folder: its checkpoints stay on this machine", output_dir)
-        return _chosen(link, said)
+        return _chosen(link, decision)
     output_dir.mkdir(parents=True, exist_ok=True)
     if link.resolve() != output_dir:
         if link.exists():
@@ -84,7 +84,7 @@ def adopt(folder: Path, output_dir: Path, said: dict[str, Any]) -> Checkpoint | 
             link.rmdir()
         # Relative, so that the job folder can be moved.
         link.symlink_to(os.path.relpath(output_dir, root))
-    return _chosen(output_dir, said)
+    return _chosen(output_dir, decision)
 
 
 def _move(source: Path, target: Path) -> None:
@@ -93,12 +93,12 @@ def _move(source: Path, target: Path) -> None:
             path.rename(target / path.name)
 
 
-def _chosen(place: Path, said: dict[str, Any]) -> Checkpoint | None:
-    chosen = said.get("checkpoint")
+def _chosen(place: Path, decision: dict[str, Any]) -> Checkpoint | None:
+    chosen = decision.get("checkpoint")
     if not isinstance(chosen, dict):
         return None
     path = place / str(chosen["name"])
     if not path.is_dir():
         logger.warning("%s is not in the folder where the script saves, and is not resumed from", path.name)
         return None
-    return Checkpoint(path.resolve(), int(said["step"]), str(chosen["digest"]), int(chosen["bytes"]))
+    return Checkpoint(path.resolve(), int(decision["step"]), str(chosen["digest"]), int(chosen["bytes"]))

@@ -107,7 +107,7 @@ class CommandBoard:
                 item.state = "applied"
             else:
                 self._waiting.append(item)
-            self._tell(item)
+            self._publish(item)
             self.armed = bool(self._waiting)
         return item
 
@@ -180,9 +180,9 @@ class CommandBoard:
         item = self._known[command_id]
         for name, value in changes.items():
             setattr(item, name, value)
-        self._tell(item)
+        self._publish(item)
 
-    def _tell(self, item: Command) -> None:
+    def _publish(self, item: Command) -> None:
         self._store()
         for listener in self._listeners:
             listener(item)

@@ -138,7 +138,7 @@ def jobs_dir() -> Path:
     return Path(given or Path(variable("TUNEFLEET_HOME") or "~/.tunefleet", "jobs")).expanduser()
 
 
-def plain_id(job_id: str | None) -> str:
+def sanitized_job_id(job_id: str | None) -> str:
     """Return a job id that is a valid file name; other characters are replaced, with a warning.
 
     Without an id it is made of host name, time and pid, so that two jobs never get the same one.
@@ -159,7 +159,7 @@ def claim(endpoints_dir: Path, job_id: str, job_folder: Path | None = None) -> E
 
     Args:
         endpoints_dir: The folder that holds one folder per job.
-        job_id: From `plain_id`.
+        job_id: From `sanitized_job_id`.
         job_folder: Its job folder, if it has one.
 
     Raises:

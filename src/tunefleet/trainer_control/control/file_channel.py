@@ -26,7 +26,7 @@ MAX_FILE_BYTES = 64 << 10
 _OUTCOME = ".outcome.json"
 
 
-class ControlFiles:
+class FileChannel:
     """Watches `control/` of an endpoint folder.
 
     Args:

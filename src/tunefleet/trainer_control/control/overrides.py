@@ -52,7 +52,7 @@ class Overrides:
     """The changes of one training run.
 
     Args:
-        folder: The folder of `overrides.json`; None until `lie_in` sets it.
+        folder: The folder of `overrides.json`; None until `set_folder` sets it.
         always: Whether the folder belongs to one job and counts from the start. Otherwise it counts only for a run that
             resumes: the folder of an unmanaged Trainer may be used by a new training run that is unrelated to the last
                 one.
@@ -62,7 +62,7 @@ class Overrides:
         self._file = folder / FILE if folder else None
         self._always = always
 
-    def lie_in(self, folder: str | Path | None) -> None:
+    def set_folder(self, folder: str | Path | None) -> None:
         """Set the folder, if it is not set yet."""
         if self._file is None and folder is not None:
             self._file = Path(folder) / FILE
@@ -123,8 +123,8 @@ class Overrides:
             setattr(state, name, value)
 
     def _read(self) -> dict[str, Any]:
-        there = (read_json(self._file) if self._file else None) or {}
-        changes = {name: value for name, value in there.items() if name not in KEPT}
+        stored = (read_json(self._file) if self._file else None) or {}
+        changes = {name: value for name, value in stored.items() if name not in KEPT}
         try:
             if changes:
                 check_changes(changes)

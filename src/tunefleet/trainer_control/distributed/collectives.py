@@ -31,7 +31,7 @@ class Collective:
         self._asked_at = time.monotonic()
 
     def due(self, step: int) -> Sequence[Command]:
-        """Exchange with all ranks if this step is due; every rank does so at the same steps."""
+        """CheckpointCommit with all ranks if this step is due; every rank does so at the same steps."""
         if step == self._step or step < self._at:
             return _NOTHING
         steps = max(step - self._step, 1) if self._step >= 0 else 1
@@ -51,9 +51,9 @@ class Collective:
 
     def _gather(self, group: object) -> list[Command]:
         mine = [(item.command_id, item.command, item.data) for item in self._board.take()]
-        everybody: list[list[tuple[str, str, dict[str, object]]]] = [[] for _ in range(world.size())]
-        group.all_gather_object(everybody, mine, group=self._group)  # type: ignore[attr-defined]
-        return [self._board.adopt(Command(*fields)) for each in everybody for fields in each]
+        gathered: list[list[tuple[str, str, dict[str, object]]]] = [[] for _ in range(world.size())]
+        group.all_gather_object(gathered, mine, group=self._group)  # type: ignore[attr-defined]
+        return [self._board.adopt(Command(*fields)) for each in gathered for fields in each]
 
 
 def cpu_group() -> object:
@@ -66,7 +66,7 @@ def cpu_group() -> object:
         return group.group.WORLD
 
 
-class Meeting:
+class SaveBarrier:
     """Collectives of all ranks around a save; created by every rank at the same time."""
 
     def __init__(self) -> None:
@@ -81,6 +81,6 @@ class Meeting:
     def tell(self, *, whole: bool) -> bool:
         """Return rank 0's answer on every rank."""
         torch, group = world.modules()
-        said = torch.tensor([int(whole)], dtype=torch.int64)
-        group.broadcast(said, src=0, group=self._group)
-        return bool(said[0])
+        answer = torch.tensor([int(whole)], dtype=torch.int64)
+        group.broadcast(answer, src=0, group=self._group)
+        return bool(answer[0])

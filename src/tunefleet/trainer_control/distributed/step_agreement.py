@@ -19,8 +19,8 @@ from typing import Protocol
 from ..control.command_queue import ClosedError, Command, CommandBoard
 from . import world
 from .collectives import Collective, cpu_group
-from .shared_memory import Entry, Listener, Speaker
-from .tcp_store import LONG_STEP_S, Line, horizon_of, open_line
+from .shared_memory import Entry, Publisher, Subscriber
+from .tcp_store import LONG_STEP_S, StoreConnection, horizon_of, open_connection
 
 logger = logging.getLogger(__name__)
 
@@ -73,14 +73,14 @@ class Leader:
 
     Args:
         board: The command queue.
-        line: The connection to the other ranks.
+        connection: The connection to the other ranks.
     """
 
     leader = True
 
-    def __init__(self, board: CommandBoard, line: Line) -> None:
+    def __init__(self, board: CommandBoard, connection: StoreConnection) -> None:
         self._board = board
-        self._line = line
+        self._connection = connection
         self._step = self._until = -1
         # Before this step only the queue has to be checked.
         self._look_at = 0
@@ -89,7 +89,7 @@ class Leader:
         self._looked_at = time.monotonic()
         self._looked_step = 0
         self._step_s = 1.0
-        self._speaker = Speaker(line)
+        self._publisher = Publisher(connection)
 
     def due(self, step: int) -> Sequence[Command]:
         """Publish if the others need it, and return what was decided for this step.
@@ -115,22 +115,22 @@ class Leader:
         ahead, until = horizon // 2 or 1, step + horizon
         # A decision stays, even if the horizon has become shorter: other ranks may have reached it already.
         far = self._until >= step + ahead
-        if far or self._board.armed or self._held or self._planned or not self._speaker.say_free(until):
+        if far or self._board.armed or self._held or self._planned or not self._publisher.publish_free(until):
             return self._look_closely(step, horizon, ahead)
         self._until, self._look_at = until, until - ahead + 1
         return _NOTHING
 
     def broken(self) -> bool:
         """Return whether another rank is lost."""
-        return self._line.any_lost()
+        return self._connection.any_lost()
 
     def _look_closely(self, step: int, horizon: int, ahead: int) -> Sequence[Command]:
-        self._hear()
+        self._receive()
         if self._board.armed or self._held:
             self._decide(step, horizon)
         elif self._until < step + ahead:
             self._until = step + horizon
-            self._speaker.say(Entry(self._until, -1, ()))
+            self._publisher.say(Entry(self._until, -1, ()))
         due = _ready(self._planned, step) if self._planned else _NOTHING
         self._look_at = step + 1 if self._planned else self._until - ahead + 1
         return due
@@ -140,11 +140,11 @@ class Leader:
         at = self._until + 1
         self._planned[at] = commands
         self._until = max(at, step + horizon)
-        self._speaker.say(Entry(self._until, at, commands))
+        self._publisher.say(Entry(self._until, at, commands))
 
-    def _hear(self) -> None:
+    def _receive(self) -> None:
         """Take commands that other ranks received, for example by a signal."""
-        for item in self._speaker.hear():
+        for item in self._publisher.hear():
             try:
                 self._board.submit(item.command, item.data, item.command_id)
             except ClosedError as closed:
@@ -159,7 +159,7 @@ class Leader:
         aborts = [item for item in waiting if item.command == "abort"]
         if aborts:
             # Only after this process has recorded its end: a launcher ends all ranks when one exits.
-            atexit.register(_end, self._line)
+            atexit.register(_end, self._connection)
         return aborts
 
 
@@ -168,15 +168,15 @@ class Follower:
 
     Args:
         board: Commands that only this rank received, for example by a signal; they are sent to rank 0.
-        line: The connection to the other ranks.
+        connection: The connection to the other ranks.
     """
 
     leader = False
 
-    def __init__(self, board: CommandBoard, line: Line) -> None:
+    def __init__(self, board: CommandBoard, connection: StoreConnection) -> None:
         self._board = board
-        self._line = line
-        self._listener = Listener(line)
+        self._connection = connection
+        self._subscriber = Subscriber(connection)
         self._step = self._until = -1
         # Nothing acts up to this step.
         self._free_until = -1
@@ -194,9 +194,9 @@ class Follower:
         self._step = step
         if self._board.armed:
             for item in self._board.take():
-                self._listener.pass_on(item)
+                self._subscriber.send(item)
         while step > self._until:
-            free = self._listener.hear_free()
+            free = self._subscriber.receive_free()
             if free is None:
                 self._read(step)
             else:
@@ -207,10 +207,10 @@ class Follower:
 
     def broken(self) -> bool:
         """Return whether another rank is lost."""
-        return self._line.any_lost()
+        return self._connection.any_lost()
 
     def _read(self, step: int) -> None:
-        entry = self._listener.hear(step)
+        entry = self._subscriber.hear(step)
         self._until = entry.until
         if entry.commands:
             self._planned[entry.at] = [self._board.adopt(item) for item in entry.commands]
@@ -220,9 +220,9 @@ def decider_for(board: CommandBoard) -> Decider:
     """Return the coordinator for this process; called when a training run begins, after the process groups exist."""
     if world.size() < 2 or world.distributed() is None:
         return Solo(board)
-    line = open_line("control")
-    if line is not None:
-        return Leader(board, line) if line.rank == 0 else Follower(board, line)
+    connection = open_connection("control")
+    if connection is not None:
+        return Leader(board, connection) if connection.rank == 0 else Follower(board, connection)
     return Collective(board, cpu_group())
 
 
@@ -231,9 +231,9 @@ def _ready(planned: dict[int, list[Command]], step: int) -> list[Command]:
     return [item for at in sorted(planned) if at <= step for item in planned.pop(at)]
 
 
-def _end(line: Line) -> None:
+def _end(connection: StoreConnection) -> None:
     # SIGTERM and not a key in the store: a rank in an evaluation reads no keys.
-    for pid in line.local_peers():
+    for pid in connection.local_peers():
         try:
             os.kill(pid, signal.SIGTERM)
         except ProcessLookupError:

@@ -37,7 +37,7 @@ class PeerLostError(TimeoutError):
     """Another rank is gone, or did not respond within the timeout of the process group."""
 
 
-class Line:
+class StoreConnection:
     """Keys of one purpose, shared by all ranks; not thread-safe.
 
     Args:
@@ -85,14 +85,14 @@ class Line:
 
         Args:
             ranks: The ranks that may have to write it; the wait ends if one of them is lost.
-            what: What is missing, for the error: "what is decided for step 7".
+            what: What is missing, for the error: "the decision for step 7".
 
         Raises:
             PeerLostError: If it is not written in time.
         """
-        patience = Patience(self, tuple(ranks), what)
+        wait = PeerWait(self, tuple(ranks), what)
         while not self.has(key):
-            patience.spend()
+            wait.once()
         return self.read(key)
 
     def lost(self, rank: int) -> bool:
@@ -100,8 +100,8 @@ class Line:
         if not self.has(f"process/{rank}"):
             return False
         peer = json.loads(self.read(f"process/{rank}"))
-        here = peer["host"] == machine() and peer["started_at"] is not None
-        return here and process_started_at(peer["pid"]) != peer["started_at"]
+        is_local = peer["host"] == machine() and peer["started_at"] is not None
+        return is_local and process_started_at(peer["pid"]) != peer["started_at"]
 
     def any_lost(self) -> bool:
         """Return whether another rank of this machine is gone."""
@@ -115,21 +115,21 @@ class Line:
         return [int(peer["pid"]) for peer in peers if peer["host"] == machine()]
 
 
-class Patience:
+class PeerWait:
     """Waits a little longer each time, and gives up when a rank is lost or the time is up.
 
     Args:
-        line: The connection, which knows the lost ranks.
+        connection: The connection, which knows the lost ranks.
         ranks: The ranks that are waited for.
         what: The missing message, for the error.
     """
 
-    def __init__(self, line: Line, ranks: tuple[int, ...], what: str) -> None:
-        self._line, self._ranks, self._what = line, ranks, what
+    def __init__(self, connection: StoreConnection, ranks: tuple[int, ...], what: str) -> None:
+        self._connection, self._ranks, self._what = connection, ranks, what
         self._began = self._looked = time.monotonic()
         self._pause_s = _FIRST_LOOK_S
 
-    def spend(self) -> None:
+    def once(self) -> None:
         """Wait once.
 
         Raises:
@@ -141,14 +141,14 @@ class Patience:
         # Not at each wait: a check reads the store and /proc.
         if now - self._looked >= _PEERS_EVERY_S:
             self._looked = now
-            gone = [rank for rank in self._ranks if self._line.lost(rank)]
+            gone = [rank for rank in self._ranks if self._connection.lost(rank)]
             if gone:
-                raise PeerLostError(f"Rank {gone[0]} is gone; rank {self._line.rank} waited for {self._what}.")
-        if now - self._began > self._line._timeout_s:
+                raise PeerLostError(f"Rank {gone[0]} is lost; rank {self._connection.rank} waited for {self._what}.")
+        if now - self._began > self._connection._timeout_s:
             names = ", ".join(map(str, self._ranks))
             raise PeerLostError(
-                f"Rank {names} has not said {self._what} within {self._line._timeout_s:.0f} s; rank {self._line.rank} "
-                "waits no longer."
+                f"Rank {names} did not send {self._what} within {self._connection._timeout_s:.0f} s; "
+                f"rank {self._connection.rank} gave up."
             )
 
 
@@ -157,7 +157,7 @@ def horizon_of(step_s: float) -> int:
     return max(1, min(MAX_HORIZON, int(_HORIZON_S / max(step_s, 1e-6))))
 
 
-def open_line(purpose: str) -> Line | None:
+def open_connection(purpose: str) -> StoreConnection | None:
     """Open a connection to the other ranks, or return None if their store cannot be cloned.
 
     Every rank opens the same connections in the same order; those of one purpose are numbered.
@@ -179,4 +179,4 @@ def open_line(purpose: str) -> Line | None:
         logger.info("The process group's store cannot be shared (%r); the ranks use collectives", error)
         return None
     # Longer than a collective waits: the collective should fail first, since it knows which rank is late.
-    return Line(clone, int(group.get_rank()), int(group.get_world_size()), limit.total_seconds() + _MARGIN_S)
+    return StoreConnection(clone, int(group.get_rank()), int(group.get_world_size()), limit.total_seconds() + _MARGIN_S)

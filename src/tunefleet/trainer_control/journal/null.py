@@ -51,7 +51,7 @@ class Journal(Protocol):
         """Sync and end."""
 
 
-class QuietJournal:
+class NullJournal:
     """Writes nothing; events go to the log.
 
     Args:

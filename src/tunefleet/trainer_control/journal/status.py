@@ -135,8 +135,8 @@ class StatusFile:
         """
         with self._lock:
             self._take_logged()
-            said = read_json(self._paths[0]) if self._paths else None
-            found = {name: value for name, value in (said or {}).items() if name in self._fields}
+            stored = read_json(self._paths[0]) if self._paths else None
+            found = {name: value for name, value in (stored or {}).items() if name in self._fields}
             state = str(found.get("state", self._fields["state"]))
             self._fields.update(found, pid=self._pid)
             if state not in ("paused", "aborted"):

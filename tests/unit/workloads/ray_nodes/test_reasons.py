@@ -95,6 +95,5 @@ def test_without_a_machine_or_an_autoscaler_it_is_hopeless() -> None:
     ]  # fmt: skip
     seen = outlook(_ask(1, gpu_count=3), [BUSY, FREE], autoscaled=False)
     assert (
-        seen.never
-        == "No node of the Ray cluster has 3 GPUs and 1 CPU, and there is no autoscaler that could add one."
+        seen.never == "No node of the Ray cluster has 3 GPUs and 1 CPU, and there is no autoscaler that could add one."
     )
