@@ -197,9 +197,9 @@ class JobContract(ExecutorContract):
         assert self.same(equal, mine), f"An equal task got another result than the task itself: {equal}, not {mine}."
         for task_id, spec in specs.items():
             check_json(results[task_id])
-            foreign = {text for other in (self.spec, *specs.values()) for text in texts_of(other)} - texts_of(spec)
-            said = json.dumps(results[task_id], ensure_ascii=False) + _left(root / "children" / task_id)
-            leaked = [text for text in foreign if text in said]
+            others_texts = {text for other in (self.spec, *specs.values()) for text in texts_of(other)} - texts_of(spec)
+            content = json.dumps(results[task_id], ensure_ascii=False) + _left(root / "children" / task_id)
+            leaked = [text for text in others_texts if text in content]
             assert not leaked, f"{task_id} got texts of other tasks: {leaked}."
 
     def _runner(self, tmp_path: Path) -> Runner:

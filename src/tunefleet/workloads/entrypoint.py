@@ -73,8 +73,8 @@ def main(folder: Path) -> int:
             _discard_unfinished(folder)
         message = job_secrets.hidden(message)
         session.journal.event("launch.failed", message, "error")
-        told = error.traceback if isinstance(error, CommandFailedError) else traceback.format_exc()
-        session.fail(message, kind, told and job_secrets.hidden(told))
+        details = error.traceback if isinstance(error, CommandFailedError) else traceback.format_exc()
+        session.fail(message, kind, details and job_secrets.hidden(details))
         return INPUT_FAILED if kind == "input" else FAILED
     finally:
         session.close()
@@ -138,8 +138,9 @@ def _disk_sentence(folder: Path) -> str:
 
 def _discard_unfinished(folder: Path) -> None:
     """Delete files that a full disk left incomplete: they are useless, and the error report needs space."""
-    doomed = [path for path in (folder / "checkpoints").glob("checkpoint-*") if not (path / "manifest.json").exists()]
-    for path in [*doomed, *folder.glob(".*.partial")]:
+    saved = (folder / "checkpoints").glob("checkpoint-*")
+    unfinished = [path for path in saved if not (path / "manifest.json").exists()]
+    for path in [*unfinished, *folder.glob(".*.partial")]:
         logger.warning("%s is deleted: it is incomplete because the disk was full", path.name)
         if path.is_dir():
             shutil.rmtree(path, ignore_errors=True)

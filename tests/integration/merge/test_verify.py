@@ -223,7 +223,7 @@ def test_a_tokenizer_that_does_not_fit_is_refused_and_nothing_is_left(
 def test_too_little_memory_is_said_before_anything_is_loaded(verify: Verify, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(psutil, "virtual_memory", lambda: SimpleNamespace(available=1_000_000))
     ended = verify(BUILTIN)
-    assert "0.0 GB are available" in (ended.status.error or "")
+    assert "0.0 GB are free" in (ended.status.error or "")
     assert "model.verify: files" in (ended.status.error or "")
     assert verify(BUILTIN, verify={"forward": False}).result["forward"] is None
 

@@ -124,7 +124,7 @@ def test_what_was_decided_stays_decided_where_steps_become_longer(
     rng = random.Random(7)
     monkeypatch.setattr(step_agreement, "LONG_STEP_S", float("inf"))
     monkeypatch.setattr(step_agreement, "horizon_of", lambda step_s: rng.choice([1, 2, 8]))
-    monkeypatch.setattr(shared_memory, "_HEAR_EVERY_S", 0.0)
+    monkeypatch.setattr(shared_memory, "_RECEIVE_EVERY_S", 0.0)
     first, second = lines(store, 2)
     board = CommandBoard()
     leader, follower = Leader(board, first), Follower(CommandBoard(), second)
@@ -166,7 +166,7 @@ def test_ranks_of_one_machine_need_no_message_at_a_step(
     store: TCPStore, elsewhere: int, at_most: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(step_agreement, "horizon_of", lambda step_s: 1)
-    monkeypatch.setattr(shared_memory, "_HEAR_EVERY_S", 0.0)
+    monkeypatch.setattr(shared_memory, "_RECEIVE_EVERY_S", 0.0)
     let_some_have_no_page(monkeypatch, elsewhere)
     prefix = f"test/{next(_number)}"
     first, second = (Counting(PrefixStore(prefix, store.clone()), rank, 2, 20.0) for rank in range(2))
@@ -184,7 +184,7 @@ def test_ranks_of_one_machine_need_no_message_at_a_step(
 def test_what_a_rank_was_asked_for_before_it_began_is_carried_out(
     store: TCPStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(shared_memory, "_HEAR_EVERY_S", 0.0)
+    monkeypatch.setattr(shared_memory, "_RECEIVE_EVERY_S", 0.0)
     first, second = lines(store, 2)
     board = CommandBoard()
     leader, follower = Leader(CommandBoard(), first), Follower(board, second)
@@ -262,7 +262,7 @@ def test_ranks_of_a_system_without_such_memory_ask_their_store(
 
 
 def test_a_page_is_kept_open_until_every_rank_has_answered(store: TCPStore, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(shared_memory, "_HEAR_EVERY_S", 0.0)
+    monkeypatch.setattr(shared_memory, "_RECEIVE_EVERY_S", 0.0)
     let_some_have_no_page(monkeypatch, 1)
     ends = lines(store, 3)
     before = files_open()
@@ -334,7 +334,7 @@ def test_a_rank_that_is_gone_is_named_and_waited_for_no_longer(store: TCPStore) 
     third, fourth = lines(store, 2, timeout_s=600)
     gone(fourth, 1)
     ahead = Leader(CommandBoard(), third)
-    with pytest.raises(PeerLostError, match="Rank 1 is gone"):
+    with pytest.raises(PeerLostError, match="Rank 1 is lost"):
         walk(ahead, 2000)
 
 

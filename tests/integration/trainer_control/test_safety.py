@@ -175,7 +175,7 @@ def test_commands_are_files_without_http_and_their_outcomes_lie_beside_them(bare
         (b"[]", "must be an object"),
         (b"[" * 60_000, "not JSON"),
         (b'{"command": 3}', "must be an object"),
-        (b'{"command": "explode"}', "no command explode"),
+        (b'{"command": "explode"}', "unknown command explode"),
         (b'{"command": "set", "data": {"learning_rate": NaN}}', "NaN"),
         (b'{"command": "set", "data": {"learning_rate": -1}}', "greater than 0"),
         (b"x" * (MAX_FILE_BYTES + 1), "more than"),

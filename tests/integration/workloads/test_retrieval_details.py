@@ -19,12 +19,12 @@ from tunefleet.spec.tasks.retrieval import ChunkingSpec, QdrantSpec, VectorSpec
 @pytest.fixture(scope="module", autouse=True)
 def libraries() -> None:
     """Imported for the tests, not to collect them."""
-    global Database, Encoder, Item, KeptVectors, chunks, indexing, open_encoder, open_folder, open_server
+    global Database, Encoder, Item, VectorCache, chunks, indexing, open_encoder, open_folder, open_server
     pytest.importorskip("qdrant_client")
     pytest.importorskip("torch")
 
     from tunefleet.workloads.embedding.encoder import Encoder, open_encoder
-    from tunefleet.workloads.embedding.vector_cache import KeptVectors
+    from tunefleet.workloads.embedding.vector_cache import VectorCache
     from tunefleet.workloads.inference.items import Item
     from tunefleet.workloads.rag import indexer as indexing
     from tunefleet.workloads.rag.chunking import chunks
@@ -80,14 +80,14 @@ def test_a_model_that_was_not_made_for_it_gives_the_mean_over_its_tokens(tmp_pat
 
 def test_vectors_that_were_kept_survive_a_torn_tail_and_only_their_own_run(tmp_path: Path) -> None:
     rows = np.arange(12, dtype=np.float32).reshape(3, 4)
-    KeptVectors(tmp_path / "v", 4, "run").append(rows[:2])
+    VectorCache(tmp_path / "v", 4, "run").append(rows[:2])
     with (tmp_path / "v" / "vectors.f32").open("ab") as file:
         file.write(b"torn")
-    kept = KeptVectors(tmp_path / "v", 4, "run")
+    kept = VectorCache(tmp_path / "v", 4, "run")
     assert kept.count == 2
     kept.append(rows[2:])
     assert kept.read().tolist() == rows.tolist()
-    assert KeptVectors(tmp_path / "v", 4, "another run").count == 0
+    assert VectorCache(tmp_path / "v", 4, "another run").count == 0
 
 
 class Index:

@@ -52,7 +52,7 @@ def look(
         most_bytes: Maximum number of bytes that are read.
         most_seconds: Maximum duration.
     """
-    seen = _Seen(name, rows)
+    seen = _Preview(name, rows)
     unseen = None
     try:
         for each in file_reader.found(name, pieces, size_bytes, Limits(most_bytes, most_seconds)):
@@ -81,7 +81,7 @@ def look(
     )
 
 
-class _Seen:
+class _Preview:
     """The result so far."""
 
     def __init__(self, name: str, wanted: int) -> None:
@@ -158,12 +158,12 @@ class _Seen:
 
 def _shown(pieces: Sequence[RowPiece]) -> Iterator[RowPiece]:
     """Yield the first pieces, truncated to what a page shows."""
-    room = ROW_SHOWN
+    remaining = ROW_SHOWN
     for piece in pieces[:PIECES_SHOWN]:
-        text = piece.text[: min(_TEXT_SHOWN, room)]
-        room -= len(text)
+        text = piece.text[: min(_TEXT_SHOWN, remaining)]
+        remaining -= len(text)
         yield piece.model_copy(update={"text": text})
-        if not room:
+        if not remaining:
             return
 
 
@@ -178,19 +178,19 @@ def _pieces(parts: Parts) -> Iterable[RowPiece]:
     context = parts.worse is not None or parts.prompted
     answered = [(turn, _is_trained(turn) and not context) for turn in parts.before]
     for turn, counts in answered:
-        yield RowPiece(part=turn["role"], text=_said(turn), counts=counts)
+        yield RowPiece(part=turn["role"], text=_text_of(turn), counts=counts)
     for turn in parts.answer:
         part = "chosen" if parts.worse is not None else turn["role"]
-        yield RowPiece(part=part, text=_said(turn), counts=_is_trained(turn))
+        yield RowPiece(part=part, text=_text_of(turn), counts=_is_trained(turn))
     for turn in parts.worse or ():
-        yield RowPiece(part="rejected", text=_said(turn), counts=turn["role"] == "assistant")
+        yield RowPiece(part="rejected", text=_text_of(turn), counts=turn["role"] == "assistant")
 
 
 def _is_trained(turn: Message) -> bool:
     return turn["role"] == "assistant" and turn.get("weight") != 0
 
 
-def _said(turn: Message) -> str:
+def _text_of(turn: Message) -> str:
     calls = turn.get("tool_calls")
     return str(turn["content"]) or (json.dumps(calls, ensure_ascii=False) if calls else "")
 

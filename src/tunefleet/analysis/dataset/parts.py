@@ -168,7 +168,7 @@ def _after_history(row: Row, prompt: str, parts: Parts) -> Parts:
         raise RowError(f"{HISTORY!r} holds {kind_of(turns)}, not a list of pairs of a prompt and its answer")
     if not all(isinstance(text, str) for turn in turns for text in turn):
         raise RowError(f"{HISTORY!r} holds a turn that is not a pair of texts")
-    earlier = tuple(message for asked, said in turns for message in (*_user(asked), *_assistant(said)))
+    earlier = tuple(message for asked, text in turns for message in (*_user(asked), *_assistant(text)))
     return replace(parts, before=(*earlier, *_user(prompt)), chat=True)
 
 

@@ -128,7 +128,7 @@ def recognize(values: Mapping[str, Any], wanted: str, origin: str, kinds: Collec
         DataError: If it is none of the shapes, or not a usable one.
     """
     if wanted != "auto":
-        kinds = _SAID[wanted]
+        kinds = _KINDS_OF_SPEC[wanted]
     found = [shape for look in _LOOKS if (shape := look(values)) is not None]
     usable = [shape for shape in found if not kinds or shape.kind in kinds]
     if usable:
@@ -150,7 +150,7 @@ def _elsewhere(kind: Kind) -> str:
     return "kto trains on them" if kind == "judged" else "sft and lora_sft train on them"
 
 
-_SAID: Final[dict[str, frozenset[Kind]]] = {
+_KINDS_OF_SPEC: Final[dict[str, frozenset[Kind]]] = {
     "alpaca": frozenset({"alpaca"}),
     "sharegpt": frozenset({"sharegpt"}),
     "messages": frozenset({"messages", "chatml"}),
@@ -282,8 +282,8 @@ def judged(base: Recognized, label: str) -> Recognized:
 
 
 def _chat(values: Mapping[str, Any]) -> Recognized | None:
-    there = [name for name in _CHATS if name in values and _may_be_chat(values[name])]
-    name = next((name for name in there if filled(values, name)), there[0] if there else None)
+    present = [name for name in _CHATS if name in values and _may_be_chat(values[name])]
+    name = next((name for name in present if filled(values, name)), present[0] if present else None)
     if name is None:
         return None
     turns = values[name]

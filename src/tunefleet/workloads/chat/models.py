@@ -33,8 +33,8 @@ class Models:
     ) -> None:
         self._gpus, self._say, self._note, self._lock = job.gpus, say, note, threading.Lock()
         model = engine_model(spec, job.inputs, workspace, engines.choose(spec, job.gpus))
-        bare = spec.model_copy(update={"checkpoint": LoadedCheckpointSpec()})
-        plain = engine_model(bare, job.inputs, workspace, engines.choose(spec, job.gpus))
+        base_spec = spec.model_copy(update={"checkpoint": LoadedCheckpointSpec()})
+        plain = engine_model(base_spec, job.inputs, workspace, engines.choose(spec, job.gpus))
         plain = dataclasses.replace(plain, adapters=())
         named = runtime_adapters(model)
         changed = model.path != plain.path or any(each.merge for each in model.adapters)

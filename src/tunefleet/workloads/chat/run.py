@@ -97,8 +97,8 @@ class Chat:
     def _wait(self) -> str:
         while not self._ended.wait(_LOOK_S):
             with self._lock:
-                quiet_s = 0.0 if self._answering else time.monotonic() - self._asked_at
-            if quiet_s > self._spec.idle_s:
+                idle_s = 0.0 if self._answering else time.monotonic() - self._asked_at
+            if idle_s > self._spec.idle_s:
                 return "idle"
         return "asked"
 
@@ -118,11 +118,11 @@ class Chat:
                     return
                 question = lines.readline()
                 if question.endswith(b"\n"):
-                    self._heed(connection, json.loads(question))
+                    self._handle(connection, json.loads(question))
         except (OSError, ValueError) as error:
             logger.info("A connection was closed: %s", error)
 
-    def _heed(self, connection: socket.socket, question: dict[str, Any]) -> None:
+    def _handle(self, connection: socket.socket, question: dict[str, Any]) -> None:
         op = question.get("op")
         if op == "hello":
             _send(connection, {"models": list(self._models.names)})
@@ -196,7 +196,7 @@ _TOO_LONG: Final = re.compile(r"Prompt \d+ has (\d+) tokens, and the model knows
 
 
 @dataclass(frozen=True, slots=True)
-class Talk(Question):
+class Conversation(Question):
     """A conversation, as one question."""
 
     said: Sequence[dict[str, str]] = ()
@@ -220,7 +220,7 @@ def answer(models: Models, inference: InferenceSpec, request: ChatRequest) -> It
     messages = [message.model_dump(exclude_none=True) for message in request.messages]
     if inference.system_prompt and messages[0]["role"] != "system":
         messages.insert(0, {"role": "system", "content": inference.system_prompt})
-    prompt, rendered = render(engine, Talk(request.messages[-1].content, said=messages), inference)
+    prompt, rendered = render(engine, Conversation(request.messages[-1].content, said=messages), inference)
     pieces = engine.stream(Request(0, prompt, sampling(inference, request), adapter, rendered))
     try:
         while True:
@@ -259,6 +259,6 @@ def sampling(inference: InferenceSpec, request: ChatRequest) -> Sampling:
         if not isinstance(schema, dict):
             raise InputError("response_format has no schema.", hint='Write {"json_schema": {"schema": {…}}}.')
         changes["schema"] = json.dumps(schema)
-    drawn = sampling_of(inference)
-    found = {name: getattr(drawn, name) for name in Sampling.__dataclass_fields__}
+    defaults = sampling_of(inference)
+    found = {name: getattr(defaults, name) for name in Sampling.__dataclass_fields__}
     return Sampling(**{**found, **{name: value for name, value in changes.items() if value is not None}})

@@ -74,13 +74,14 @@ def run_attached(session: JobSession, argv: Sequence[str], *, env: Mapping[str, 
     with session.lent():
         returncode = subprocesses.run([_found(argv[0], environment), *argv[1:]], env=environment, cwd=cwd)
     state = session.status.take_back()
-    ours = [item for item in trainings.recorded(session.folder) if item.get("launch") == session.job["launch"]]
-    ran = Ran(state if state in ("stopped", "paused", "aborted") else "completed", bool(ours), time.monotonic() - began)
+    recorded = [item for item in trainings.recorded(session.folder) if item.get("launch") == session.job["launch"]]
+    ended_as = state if state in ("stopped", "paused", "aborted") else "completed"
+    ran = Ran(ended_as, bool(recorded), time.monotonic() - began)
     if ran.ended:
         return ran
     if state == "failed":
-        said = session.status.fields
-        raise CommandFailedError(str(said["error"]), said["error_kind"] or "bug", said["traceback"])
+        fields = session.status.fields
+        raise CommandFailedError(str(fields["error"]), fields["error_kind"] or "bug", fields["traceback"])
     # A signal must look like one to the supervisor, which decides by it whether to relaunch.
     if returncode < 0:
         session.close()

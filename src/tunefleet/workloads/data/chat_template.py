@@ -126,7 +126,7 @@ class ChatRenderer:
         text changes. For later messages the longest word must be in the text, else they are rendered in this way as
         well.
         """
-        for key, said in _said(message):
+        for key, said in _texts(message):
             if not said.strip():
                 continue  # templates omit the empty content of a tool call
             kind = (message["role"], key, bool(chat.tools), "tool_calls" in message)
@@ -192,7 +192,8 @@ class ChatRenderer:
         except Exception as error:
             place = f"{where}: the" if where else "The"
             raise DataError(
-                f"{place} chat template of {self._tokenizer.name_or_path} rejects the conversation: {_said_by(error)}."
+                f"{place} chat template of {self._tokenizer.name_or_path} rejects the conversation: "
+                f"{_describe_error(error)}."
             ) from error
         return texts[0], [(start, end) for start, end in found[0]] if spans else []
 
@@ -202,7 +203,7 @@ def _writes(text: str, content: str) -> bool:
     return content.strip() in text or "".join(content.split()) in "".join(text.split())
 
 
-def _said(message: Message) -> list[tuple[str, str]]:
+def _texts(message: Message) -> list[tuple[str, str]]:
     """Return the texts of a message by their keys."""
     texts = [
         (key, message[key]) for key in ("content", "reasoning_content", "thinking") if isinstance(message.get(key), str)
@@ -217,7 +218,7 @@ def _changed(value: Any) -> Any:
     return [{**call, "function": {**call["function"], "name": f"{call['function']['name']}{_PROBE}"}} for call in value]
 
 
-def _said_by(error: Exception) -> str:
+def _describe_error(error: Exception) -> str:
     text = str(error).strip().rstrip(".")
     return text if text and not isinstance(error, KeyError | IndexError) else f"{type(error).__name__} {text}".strip()
 

@@ -80,8 +80,8 @@ def _digests(rows: Rows, columns: Collection[str]) -> Iterable[bytes]:
     options = orjson.OPT_SORT_KEYS | orjson.OPT_NON_STR_KEYS
     for row in _each(rows):
         # A table adds None for keys that only other rows have; JSON lines do not.
-        said = without_nulls({name: value for name, value in row.items() if name in columns})
-        yield hashlib.blake2b(orjson.dumps(said, default=repr, option=options), digest_size=16).digest()
+        content = without_nulls({name: value for name, value in row.items() if name in columns})
+        yield hashlib.blake2b(orjson.dumps(content, default=repr, option=options), digest_size=16).digest()
 
 
 def _each(rows: Rows) -> Iterable[Mapping[str, Any]]:

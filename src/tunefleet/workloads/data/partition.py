@@ -97,10 +97,10 @@ def _drawn(
     """Return how many rows of each value are sampled, `size` in total."""
     taken = np.zeros_like(left)
     while (missing := size - int(taken.sum())) > 0:
-        there = left > taken
-        weights = np.where(there, mixture, 0.0)
+        available = left > taken
+        weights = np.where(available, mixture, 0.0)
         if weights.sum() <= 0.0:  # no row of its values is left
-            weights = np.where(there, left - taken, 0).astype(np.float64)
+            weights = np.where(available, left - taken, 0).astype(np.float64)
         more = draw.multinomial(missing, weights / weights.sum())
         taken = np.minimum(taken + more, left)
     return taken

@@ -73,12 +73,12 @@ def preview(
             append_eos=spec.training.append_eos,
             vocabulary=base_model.embedding_rows(model),
         )
-        told = described(portions.train.rows, portions.train.shape, tokenizer, encoder, limit, shown=rows)
+        description = described(portions.train.rows, portions.train.shape, tokenizer, encoder, limit, shown=rows)
     duplicates = portions.duplicates.sentence if portions.duplicates else None
     return {
         "model": spec.model.source.identifier,
-        **told,
-        "notes": [*told["notes"], *([duplicates] if duplicates else [])],
+        **description,
+        "notes": [*description["notes"], *([duplicates] if duplicates else [])],
         "total_rows": len(portions.train.rows),
         "held_out_rows": len(portions.held_out.rows) if portions.held_out else 0,
     }

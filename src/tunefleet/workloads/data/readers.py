@@ -281,9 +281,9 @@ def _require_whole_set(folder: Path, split: str, files: list[Path]) -> None:
             f"{', '.join(file.name for file in files)}.",
             hint="Name one file as the path.",
         )
-    there = {int(shard["at"]) for shard in shards if shard}
+    present = {int(shard["at"]) for shard in shards if shard}
     count = int(_set_of(files[0])[1])
-    if missing := sorted(set(range(count)) - there):
+    if missing := sorted(set(range(count)) - present):
         raise DataError(
             f"The folder {folder.name} lacks {len(missing)} of the {count} files of the split {split!r}, "
             f"such as {_set_of(files[0])[0]}-{missing[0]:05d}-of-{count:05d}{files[0].suffix}.",

@@ -83,10 +83,10 @@ class KeptTokens:
 
     def discard(self) -> bool:
         """Delete all tables; return whether there were any."""
-        there = self._writes and self._folder.is_dir()
-        if there:
+        exists = self._writes and self._folder.is_dir()
+        if exists:
             shutil.rmtree(self._folder, ignore_errors=True)
-        return there
+        return exists
 
     def _load(self, key: str) -> tuple[datasets.Dataset, Mapping[str, Any]] | None:
         self._used.add(key)

@@ -237,7 +237,7 @@ class Encoder:
 
         At inference the prompt ends there, so a token must end there, too.
         """
-        if not any(begin and _lies_across(text, offsets, begin) for begin, _ in spans):
+        if not any(begin and _crosses(text, offsets, begin) for begin, _ in spans):
             return Tokens(ids, _inside(offsets[:, 0], spans))
         found: list[int] = []
         trained: list[bool] = []
@@ -299,7 +299,7 @@ def _end_of_trained(trained: list[bool]) -> int:
     return max((at for at, is_trained in enumerate(trained) if is_trained), default=len(trained) - 1) + 1
 
 
-def _lies_across(text: str, offsets: np.ndarray[Any, Any], place: int) -> bool:
+def _crosses(text: str, offsets: np.ndarray[Any, Any], place: int) -> bool:
     """Return whether a token has characters on both sides of a position in the text.
 
     Byte-level tokenizers exclude the leading blank of a token from its offsets.

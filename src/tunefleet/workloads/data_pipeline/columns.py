@@ -67,8 +67,8 @@ def _turns(value: Any, column: str) -> list[Any]:
 def _message(turn: Any, fields: ChatFieldsSpec, column: str) -> dict[str, Any]:
     if not isinstance(turn, dict) or fields.role not in turn or fields.content not in turn:
         raise RowError(f"{column!r} has a message without {fields.role!r} and {fields.content!r}")
-    who = turn[fields.role]
-    known = (fields.roles or {}).get(who, who) if isinstance(who, str) else who
+    speaker = turn[fields.role]
+    known = (fields.roles or {}).get(speaker, speaker) if isinstance(speaker, str) else speaker
     return {"role": known, "content": turn[fields.content]}
 
 
@@ -101,10 +101,10 @@ def _stripped(value: Any, column: str) -> str:
 
 
 def _bool(value: Any) -> bool:
-    said = str(value).strip().lower()
-    if said not in _TRUE | _FALSE:
+    text = str(value).strip().lower()
+    if text not in _TRUE | _FALSE:
         raise ValueError(f"{value!r} is neither true nor false")
-    return said in _TRUE
+    return text in _TRUE
 
 
 def _text(value: Any) -> str:

@@ -94,10 +94,10 @@ def _no_text(parts: Parts) -> None:
 
 def _one_turn(parts: Parts, separator: str) -> str:
     """Return the messages before the answer as one text: a system message, and one user turn."""
-    said = [each for each in parts.before if each["role"] != "system"]
-    if len(said) != 1 or said[0]["role"] != "user":
+    turns = [each for each in parts.before if each["role"] != "system"]
+    if len(turns) != 1 or turns[0]["role"] != "user":
         raise RowError(
-            f"it has {len(said)} turns before its last answer, and one prompt is one turn: convert to messages"
+            f"it has {len(turns)} turns before its last answer, and one prompt is one turn: convert to messages"
         )
     return separator.join(each["content"] for each in parts.before)
 

@@ -28,7 +28,7 @@ from tunefleet.workloads.data_pipeline.tokenizers import Tokenizers
 Rows = Iterator[Row]
 
 
-class Tell(Protocol):
+class ProgressCallback(Protocol):
     """Receives the progress: the current phase and the number of rows."""
 
     def __call__(self, phase: str, done: int = 0, total: int = 0) -> None:
@@ -39,7 +39,7 @@ def _silent(phase: str, done: int = 0, total: int = 0) -> None:
     del phase, done, total
 
 
-_TELL_ROWS = 1000
+_REPORT_ROWS = 1000
 
 
 @dataclass
@@ -59,7 +59,7 @@ class Count:
     bad: int = 0
     more: dict[str, Any] = field(default_factory=dict)
 
-    def told(self) -> dict[str, Any]:
+    def as_json(self) -> dict[str, Any]:
         """Return the counts as in the result."""
         plain = asdict(self)
         plain |= plain.pop("more")
@@ -81,7 +81,7 @@ class Pipeline:
         *,
         tokenizers: Tokenizers,
         say: Callable[[str], None],
-        tell: Tell = _silent,
+        tell: ProgressCallback = _silent,
     ) -> None:
         self._spec = spec
         self._sources = sources
@@ -129,7 +129,7 @@ class Pipeline:
             for row in source.rows(bad):
                 count.rows_in += 1
                 count.rows_out += 1
-                if count.rows_out % _TELL_ROWS == 0:
+                if count.rows_out % _REPORT_ROWS == 0:
                     self._tell("reading", count.rows_out)
                 yield row
 
@@ -237,7 +237,7 @@ class Pipeline:
         self._tell(doing, 0, len(chosen))
         for row in spool.pick(chosen):
             count.rows_out += 1
-            if count.rows_out % _TELL_ROWS == 0:
+            if count.rows_out % _REPORT_ROWS == 0:
                 self._tell(doing, count.rows_out, len(chosen))
             yield row
 
@@ -294,13 +294,13 @@ class Pipeline:
         """Write rows to disk; a relaunch finds them there, with the counts up to here."""
         plain = "".join(letter if letter.isalnum() or letter == "-" else "_" for letter in name)
         spool = Spool(self._workspace / plain)
-        said = spool.noted()
-        if said is None:
+        stored = spool.noted()
+        if stored is None:
             spool.fill(rows)
             spool.note({"counts": [asdict(count) for count in self.counts]})
             return spool
         # The streams of these steps are not consumed again, so their counts come from the earlier launch.
-        for count, before in zip(self.counts, said["counts"], strict=False):
+        for count, before in zip(self.counts, stored["counts"], strict=False):
             if not count.rows_in:
                 count.rows_in, count.rows_out, count.bad = before["rows_in"], before["rows_out"], before["bad"]
                 count.more = before["more"]

@@ -30,7 +30,7 @@ from tunefleet.workloads.data_pipeline.writer import write
 
 # Folder for rows that wait for others; deleted at the end.
 WORKSPACE: Final = "rows"
-_TELL_S: Final = 0.5
+_REPORT_S: Final = 0.5
 
 
 def main(folder: Path) -> None:
@@ -63,14 +63,15 @@ def open_pipeline(
 
 
 def _made(spec: DataTaskSpec, inputs: Mapping[str, str], session: JobSession, workspace: Path) -> dict[str, Any]:
-    said: list[str] = []
-    recognised = _Sayer(session, said)
-    pipeline, sources = open_pipeline(spec, inputs, workspace, say=recognised.say, tell=_Teller(session).tell)
+    sentences: list[str] = []
+    recognised = _ShapeReporter(session, sentences)
+    pipeline, sources = open_pipeline(spec, inputs, workspace, say=recognised.say, tell=_ProgressReporter(session).tell)
     session.status.write(state="running", phase="preparing")
     if spec.preview is not None:
         origin = sources[0].name if len(sources) == 1 else "the data"
         shown = previewed(spec.preview, pipeline.run()["train"], origin, inputs, workspace)
-        return {"ok": True, "preview": shown, "steps": [count.told() for count in pipeline.counts], "recognised": said}
+        counts = [count.as_json() for count in pipeline.counts]
+        return {"ok": True, "preview": shown, "steps": counts, "recognised": sentences}
     files = []
     for name, rows in pipeline.run().items():
         target = session.folder / f"{name}.{spec.format}"
@@ -79,7 +80,7 @@ def _made(spec: DataTaskSpec, inputs: Mapping[str, str], session: JobSession, wo
     # A single shard may be left without rows: the other shards have the rest.
     if first["rows"] == 0 and spec.shard is None:
         raise _nothing_read(pipeline.counts)
-    steps = [count.told() for count in pipeline.counts]
+    steps = [count.as_json() for count in pipeline.counts]
     for count in steps:
         session.journal.event("data.counted", _sentence(count), data=count)
     result: dict[str, Any] = {
@@ -88,7 +89,7 @@ def _made(spec: DataTaskSpec, inputs: Mapping[str, str], session: JobSession, wo
         "bad_rows": sum(count["bad"] for count in steps),
         "files": files,
         "steps": steps,
-        "recognised": said,
+        "recognised": sentences,
         # Summed over the shards of a sharded task.
         "usage": {
             "rows_read": sum(count["rows_in"] for count in steps if count["step"] == "read"),
@@ -124,12 +125,12 @@ def _sentence(count: Mapping[str, Any]) -> str:
     return f"{count['step']}{of}: {count['rows_in']:,} rows in, {count['rows_out']:,} out{bad}."
 
 
-class _Sayer:
+class _ShapeReporter:
     """Reports the recognised shapes in the task's history and its result."""
 
-    def __init__(self, session: JobSession, said: list[str]) -> None:
+    def __init__(self, session: JobSession, sentences: list[str]) -> None:
         self._session = session
-        self._said = said
+        self._said = sentences
 
     def say(self, sentence: str) -> None:
         if sentence not in self._said:
@@ -137,18 +138,18 @@ class _Sayer:
             self._session.journal.event("data.recognised", sentence)
 
 
-class _Teller:
+class _ProgressReporter:
     """Reports progress a few times a second at most; a new phase is reported immediately."""
 
     def __init__(self, session: JobSession) -> None:
         self._session = session
-        self._told_at = 0.0
+        self._reported_at = 0.0
         self._phase = ""
 
     def tell(self, phase: str, done: int = 0, total: int = 0) -> None:
         now = time.monotonic()
-        if phase != self._phase or now - self._told_at >= _TELL_S:
-            self._told_at, self._phase = now, phase
+        if phase != self._phase or now - self._reported_at >= _REPORT_S:
+            self._reported_at, self._phase = now, phase
             self._session.status.update(phase=phase, values={"rows": done})
             self._session.journal.progress(phase, step=done, max_steps=total)
 
@@ -172,5 +173,5 @@ def previewed(
     whole, vocabulary = spec.completion_only_loss is False, base_model.embedding_rows(model)
     encoder = Encoder(tokenizer, whole=whole, vocabulary=vocabulary)
     shape = choose(spec.shape, first, origin)
-    told = described(itertools.chain([first], given), shape, tokenizer, encoder, limit, shown=spec.rows)
-    return {"model": spec.model, **told}
+    description = described(itertools.chain([first], given), shape, tokenizer, encoder, limit, shown=spec.rows)
+    return {"model": spec.model, **description}

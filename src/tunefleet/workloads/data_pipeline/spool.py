@@ -27,12 +27,12 @@ class Spool:
 
     def noted(self) -> dict[str, Any] | None:
         """Return the note written at completion; None if the spool is incomplete."""
-        said = read_json(self._note)
-        if said is None or not self._rows.exists():
+        note_content = read_json(self._note)
+        if note_content is None or not self._rows.exists():
             return None
         if not self._starts:
             self._index()
-        return said
+        return note_content
 
     def fill(self, rows: Iterable[Row]) -> None:
         """Write rows, replacing existing ones."""
@@ -45,9 +45,9 @@ class Spool:
                 self._starts.append(at)
                 at += file.write(line)
 
-    def note(self, said: dict[str, Any]) -> None:
+    def note(self, note_content: dict[str, Any]) -> None:
         """Mark the spool as complete."""
-        write_json(self._note, said)
+        write_json(self._note, note_content)
 
     def __len__(self) -> int:
         """Number of rows."""

@@ -42,17 +42,17 @@ def trial(spec: DataTaskSpec, root: Path, rows: int) -> dict[str, Any]:
             "steps": tuple(step for step in spec.steps if step.word not in _NEED_ALL),
         }
     )
-    said: list[str] = []
+    sentences: list[str] = []
     with tempfile.TemporaryDirectory(prefix="tunefleet-try-") as workspace:
-        pipeline, _ = open_pipeline(few, inputs, Path(workspace), say=said.append)
+        pipeline, _ = open_pipeline(few, inputs, Path(workspace), say=sentences.append)
         made = iter(pipeline.run()["train"])
         shown = [row.values for row in itertools.islice(made, rows)]
         # The remaining rows are processed as well, to find errors in them.
         for _ in made:
             pass
-        counts = [count.told() for count in pipeline.counts]
+        counts = [count.as_json() for count in pipeline.counts]
     left_out = [step.word for step in spec.steps if step.word in _NEED_ALL]
-    return {"rows": shown, "steps": counts, "recognised": list(dict.fromkeys(said)), "left_out": left_out}
+    return {"rows": shown, "steps": counts, "recognised": list(dict.fromkeys(sentences)), "left_out": left_out}
 
 
 def _beginning(source: SourceSpec) -> SourceSpec:

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from tunefleet.trainer_control.session import JobSession
 
 
-class Teller:
+class ProgressReporter:
     """Reports the number of finished items to the journal and the status."""
 
     def __init__(

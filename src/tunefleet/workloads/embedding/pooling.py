@@ -83,8 +83,8 @@ def _positions(model: Any, named: int | None) -> int | None:
     for name, part in model.named_modules():
         if name.endswith("position_embeddings") and getattr(part, "padding_idx", None) is not None:
             # Positions start after the one for padding.
-            there = int(part.num_embeddings) - int(part.padding_idx) - 1
-            return there if named is None else min(there, named)
+            positions = int(part.num_embeddings) - int(part.padding_idx) - 1
+            return positions if named is None else min(positions, named)
     return named
 
 

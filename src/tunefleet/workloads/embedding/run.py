@@ -19,10 +19,10 @@ from tunefleet.spec.tasks.retrieval import VECTORS
 from tunefleet.trainer_control.files import write_json
 from tunefleet.workloads.common.item_control import Heeding
 from tunefleet.workloads.common.job import open_task
-from tunefleet.workloads.embedding.embedding_log import Teller
+from tunefleet.workloads.embedding.embedding_log import ProgressReporter
 from tunefleet.workloads.embedding.encoder import Encoder, open_encoder
 from tunefleet.workloads.embedding.model_source import Loading, Vectors
-from tunefleet.workloads.embedding.vector_cache import KeptVectors, encoded, fingerprint
+from tunefleet.workloads.embedding.vector_cache import VectorCache, encoded, fingerprint
 from tunefleet.workloads.inference.items import Item, read_items
 
 # Batches between two writes: few enough to lose little, enough to sort texts by length.
@@ -44,11 +44,11 @@ def run(folder: Path) -> None:
     texts = [item.text for item in items]
     how = spec.embedding.model_dump(exclude={"inline", "batch_size"})
     about = fingerprint(texts, job.inputs, spec.model.model_dump(), how)
-    kept = KeptVectors(folder / "vectors", encoder.dimension, about)
+    kept = VectorCache(folder / "vectors", encoder.dimension, about)
     before = kept.count
     with Heeding(session, kept=kept.name) as heeding:
-        told = Teller(session, len(texts), before, heed=heeding.heed).at
-        vectors = encoded(kept, texts, _BATCHES_KEPT * spec.embedding.batch_size, encoder, told)
+        report = ProgressReporter(session, len(texts), before, heed=heeding.heed).at
+        vectors = encoded(kept, texts, _BATCHES_KEPT * spec.embedding.batch_size, encoder, report)
     file = folder / VECTORS
     _write(file, items, vectors)
     usage = {

@@ -28,7 +28,7 @@ def fingerprint(texts: Iterable[str], *about: Any) -> str:
     return digest.hexdigest()
 
 
-class KeptVectors:
+class VectorCache:
     """Vectors of one run, in the order of the texts."""
 
     def __init__(self, folder: Path, dimension: int, of: str) -> None:
@@ -81,11 +81,11 @@ class KeptVectors:
             file.truncate(size - size % self._row_bytes)
 
 
-def encoded(kept: KeptVectors, texts: Sequence[str], at_once: int, encoder: Encoder, told: Any) -> Vectors:
+def encoded(kept: VectorCache, texts: Sequence[str], at_once: int, encoder: Encoder, report: Any) -> Vectors:
     """Return the vectors of all texts; new ones are stored batch by batch."""
     encoder.count(texts[: kept.count])
     for begin in range(kept.count, len(texts), at_once):
-        told(begin)
+        report(begin)
         kept.append(encoder.encode(texts[begin : begin + at_once]))
-    told(len(texts))
+    report(len(texts))
     return kept.read()

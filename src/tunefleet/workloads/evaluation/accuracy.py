@@ -15,9 +15,9 @@ from tunefleet.workloads.common.answer_extraction import extractor, judge
 from tunefleet.workloads.data.formats import Chat, Example, Pair
 from tunefleet.workloads.engine.protocol import Answer, Engine, Request, Sampling
 from tunefleet.workloads.engine.server import open_engine
-from tunefleet.workloads.evaluation.item_log import Item, KeptItems
+from tunefleet.workloads.evaluation.item_log import Item, ItemLog
 from tunefleet.workloads.evaluation.items import RowSet
-from tunefleet.workloads.evaluation.model_under_test import Subject
+from tunefleet.workloads.evaluation.model_under_test import EvaluatedModel
 from tunefleet.workloads.evaluation.tracker_report import Progress
 
 # Prompts per call of the engine: it sorts them, and a killed run loses at most some of them.
@@ -67,8 +67,8 @@ def _question(index: int, example: Example, evaluation: EvaluationSpec, origin: 
                 f"{example.place} has no prompt: the only answer of its chat comes first.", hint="Remove the row."
             )
         own = bool(before) and before[0]["role"] == "system"
-        said = str(example.messages[last]["content"])
-        return Question(index, before if own else first + before, said, example.tools)
+        reference = str(example.messages[last]["content"])
+        return Question(index, before if own else first + before, reference, example.tools)
     if not isinstance(example, Pair):
         raise DataError(
             f"The rows of {origin} have no answers to compare with.", hint="Name prompt_column and response_column."
@@ -80,7 +80,7 @@ def _question(index: int, example: Example, evaluation: EvaluationSpec, origin: 
 
 
 def answer(
-    evaluation: EvaluationSpec, questions: list[Question], subject: Subject, kept: KeptItems, progress: Progress
+    evaluation: EvaluationSpec, questions: list[Question], subject: EvaluatedModel, kept: ItemLog, progress: Progress
 ) -> None:
     """Answer the remaining rows with the model, and score each answer."""
     progress.start(len(questions), len(kept))
@@ -100,7 +100,7 @@ def answer(
         engine.close()
 
 
-def metrics(kept: KeptItems, wanted: Wanted) -> dict[str, Metric]:
+def metrics(kept: ItemLog, wanted: Wanted) -> dict[str, Metric]:
     """Return the share of right answers."""
     items = list(kept)
     right, n = sum(item["right"] for item in items), len(items)
@@ -114,7 +114,7 @@ def _chunks(questions: list[Question]) -> Iterator[list[Question]]:
         yield chunk
 
 
-def _request(engine: Engine, question: Question, asked: AnswerSpec, subject: Subject) -> Request:
+def _request(engine: Engine, question: Question, asked: AnswerSpec, subject: EvaluatedModel) -> Request:
     prompt, rendered = question.prompt, False
     if not isinstance(prompt, str):
         options = {**(asked.chat_template_kwargs or {}), **({"tools": question.tools} if question.tools else {})}
@@ -133,13 +133,13 @@ def _request(engine: Engine, question: Question, asked: AnswerSpec, subject: Sub
 
 def _item(question: Question, given: Answer, evaluation: EvaluationSpec) -> Item:
     text = given.choices[0].text
-    verdict = judge(text, question.reference, evaluation.match)
-    assert verdict is not None, "a row with nothing to compare was rejected before"
+    score = judge(text, question.reference, evaluation.match)
+    assert score is not None, "a row with nothing to compare was rejected before"
     return {
         "index": question.index,
-        "right": verdict.right,
-        "found": verdict.found,
-        "wanted": verdict.wanted,
+        "right": score.right,
+        "found": score.found,
+        "wanted": score.wanted,
         "answer": text,
         "finish_reason": given.choices[0].finish_reason,
         "tokens": given.choices[0].tokens,

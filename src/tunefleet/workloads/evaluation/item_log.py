@@ -13,7 +13,7 @@ from tunefleet.fsutil import write_file
 Item = dict[str, Any]
 
 
-class KeptItems:
+class ItemLog:
     """The finished items of one evaluation, by their index."""
 
     def __init__(self, path: Path) -> None:

@@ -57,5 +57,5 @@ def _digest(portion: sources.Portion) -> str:
 
 
 def _plain(example: Example) -> dict[str, Any]:
-    said = {name: value for name, value in asdict(example).items() if name != "place"}
-    return said | ({"untrained": sorted(example.untrained)} if isinstance(example, Chat) else {})
+    fields = {name: value for name, value in asdict(example).items() if name != "place"}
+    return fields | ({"untrained": sorted(example.untrained)} if isinstance(example, Chat) else {})

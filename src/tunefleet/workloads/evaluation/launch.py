@@ -10,8 +10,8 @@ from tunefleet.analysis.evaluation.statistics import Wanted
 from tunefleet.spec import EvaluateTaskSpec
 from tunefleet.spec.tasks.evaluate_task import ITEMS_FOLDER
 from tunefleet.workloads.common.job import Opened
-from tunefleet.workloads.evaluation.item_log import KeptItems
-from tunefleet.workloads.evaluation.model_under_test import Subject
+from tunefleet.workloads.evaluation.item_log import ItemLog
+from tunefleet.workloads.evaluation.model_under_test import EvaluatedModel
 from tunefleet.workloads.evaluation.tracker_report import Progress
 
 WORK: Final = "evaluations"
@@ -26,7 +26,7 @@ class Run(Opened[EvaluateTaskSpec]):
         progress: Progress over all evaluations.
     """
 
-    subject: Subject
+    subject: EvaluatedModel
     progress: Progress
     seconds: dict[str, float] = field(default_factory=dict)
 
@@ -36,9 +36,9 @@ class Run(Opened[EvaluateTaskSpec]):
         asked = self.spec.interval
         return Wanted(asked.confidence, asked.resamples, asked.seed)
 
-    def kept(self, name: str, mark: str) -> KeptItems:
+    def kept(self, name: str, mark: str) -> ItemLog:
         """Open the finished items of an evaluation, by its fingerprint."""
-        return KeptItems(self.folder.root / WORK / f"{name}-{mark[:16]}.jsonl")
+        return ItemLog(self.folder.root / WORK / f"{name}-{mark[:16]}.jsonl")
 
     def items(self, name: str) -> Path:
         """Return the path where the items of an evaluation are delivered."""

@@ -16,9 +16,9 @@ from tunefleet.analysis.evaluation.statistics import Metric, Wanted
 from tunefleet.errors import DataError
 from tunefleet.spec.tasks.evaluate_task import EvaluationSpec
 from tunefleet.workloads.data.tokenization import IGNORED, Clipped, Encoder, clip, encode_all
-from tunefleet.workloads.evaluation.item_log import Item, KeptItems
+from tunefleet.workloads.evaluation.item_log import Item, ItemLog
 from tunefleet.workloads.evaluation.items import RowSet
-from tunefleet.workloads.evaluation.model_under_test import Subject
+from tunefleet.workloads.evaluation.model_under_test import EvaluatedModel
 from tunefleet.workloads.evaluation.tracker_report import Progress
 
 UNIT: Final = "nats per token"
@@ -35,7 +35,7 @@ class Prepared:
     digest: str
 
 
-def prepare(evaluation: EvaluationSpec, rows: RowSet, subject: Subject) -> Prepared:
+def prepare(evaluation: EvaluationSpec, rows: RowSet, subject: EvaluatedModel) -> Prepared:
     """Tokenize the rows as a training run does.
 
     Raises:
@@ -64,7 +64,7 @@ def prepare(evaluation: EvaluationSpec, rows: RowSet, subject: Subject) -> Prepa
     return Prepared(kept, dropped, truncated, max_length, digest.hexdigest())
 
 
-def measure(prepared: Prepared, batch_size: int, subject: Subject, kept: KeptItems, progress: Progress) -> None:
+def measure(prepared: Prepared, batch_size: int, subject: EvaluatedModel, kept: ItemLog, progress: Progress) -> None:
     """Measure the remaining rows."""
     progress.start(len(prepared.rows), len(kept))
     for batch in _batches(prepared.rows, batch_size):
@@ -75,7 +75,7 @@ def measure(prepared: Prepared, batch_size: int, subject: Subject, kept: KeptIte
         progress.tell(len(kept))
 
 
-def metrics(kept: KeptItems, wanted: Wanted) -> dict[str, Metric]:
+def metrics(kept: ItemLog, wanted: Wanted) -> dict[str, Metric]:
     """Return loss and perplexity over all rows."""
     items = list(kept)
     parts, weights = [item["loss_sum"] for item in items], [float(item["tokens"]) for item in items]
@@ -95,7 +95,7 @@ def _batches(rows: list[tuple[int, Clipped]], size: int) -> Iterator[list[tuple[
 
 
 @torch.inference_mode()
-def _losses(batch: list[tuple[int, Clipped]], subject: Subject) -> list[Item]:
+def _losses(batch: list[tuple[int, Clipped]], subject: EvaluatedModel) -> list[Item]:
     model: Any = subject.model()
     pad = subject.tokenizer.pad_token_id
     longest = len(batch[0][1].ids)

@@ -16,7 +16,7 @@ from tunefleet.workloads.engine.protocol import EngineModel
 from tunefleet.workloads.inference.weights import runtime_adapters
 
 
-class Subject:
+class EvaluatedModel:
     """The evaluated model; loaded on first use, since a relaunch may have all items already."""
 
     def __init__(self, engine_model: EngineModel) -> None:

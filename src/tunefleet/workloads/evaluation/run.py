@@ -19,9 +19,9 @@ from tunefleet.workloads.common import job as library_logging
 from tunefleet.workloads.common.item_control import Heeding
 from tunefleet.workloads.common.job import open_task
 from tunefleet.workloads.evaluation import fingerprint, items, loss, summary
-from tunefleet.workloads.evaluation.item_log import KeptItems
+from tunefleet.workloads.evaluation.item_log import ItemLog
 from tunefleet.workloads.evaluation.launch import WORK, Run
-from tunefleet.workloads.evaluation.model_under_test import Subject
+from tunefleet.workloads.evaluation.model_under_test import EvaluatedModel
 from tunefleet.workloads.evaluation.summary import Measured
 from tunefleet.workloads.evaluation.tracker_report import PHASE, Progress
 from tunefleet.workloads.inference.weights import engine_model
@@ -40,7 +40,7 @@ def run(folder: Path) -> None:
     job, spec, session = task.job, task.spec, task.session
     library_logging.libraries()
     session.status.write(state="running", phase=PHASE)
-    subject = Subject(engine_model(spec, job.inputs, task.workspace, "transformers"))
+    subject = EvaluatedModel(engine_model(spec, job.inputs, task.workspace, "transformers"))
     with Heeding(session, kept=WORK) as heeding:
         this = Run(job, spec, task.folder, session, subject, Progress(session, heeding.heed))
         measured = [_measured(this, index, each) for index, each in enumerate(spec.evaluations)]
@@ -55,8 +55,8 @@ def _measured(this: Run, index: int, evaluation: EvaluationSpec) -> Measured:
     names = {name: metric.value for name, metric in measured.metrics.items()}
     journal = this.session.journal
     journal.metric(index + 1, names, series="evaluation")
-    words = ", ".join(f"{name} {value:.4g}" for name, value in names.items())
-    journal.event("evaluation.finished", f"{evaluation.label}: {words}.", data={"metrics": names})
+    summary_text = ", ".join(f"{name} {value:.4g}" for name, value in names.items())
+    journal.event("evaluation.finished", f"{evaluation.label}: {summary_text}.", data={"metrics": names})
     return measured
 
 
@@ -94,7 +94,7 @@ def _made(
     evaluation: EvaluationSpec,
     mark: str,
     found: items.RowSet,
-    kept: KeptItems,
+    kept: ItemLog,
     metrics: dict[str, Any],
     data: dict[str, Any],
 ) -> Measured:

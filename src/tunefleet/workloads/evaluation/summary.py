@@ -15,7 +15,7 @@ from tunefleet.schemas.job_folder import Job
 from tunefleet.spec import EvaluateTaskSpec
 from tunefleet.spec.tasks.evaluate_task import EvaluationSpec, GateSpec
 from tunefleet.workloads.evaluation import fingerprint
-from tunefleet.workloads.evaluation.model_under_test import Subject
+from tunefleet.workloads.evaluation.model_under_test import EvaluatedModel
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,11 +63,11 @@ class Measured:
         }
 
 
-def build(job: Job, spec: EvaluateTaskSpec, subject: Subject, measured: list[Measured]) -> dict[str, Any]:
+def build(job: Job, spec: EvaluateTaskSpec, subject: EvaluatedModel, measured: list[Measured]) -> dict[str, Any]:
     """Build the result."""
     metrics = {name: metric.as_json() for each in measured for name, metric in each.metrics.items()}
     start = spec.start
-    gates = [_judged(index, gate, metrics) for index, gate in enumerate(spec.gates)]
+    gates = [_gate_result(index, gate, metrics) for index, gate in enumerate(spec.gates)]
     return {
         "ok": True,
         "task_id": job.task_id,
@@ -84,7 +84,7 @@ def build(job: Job, spec: EvaluateTaskSpec, subject: Subject, measured: list[Mea
     }
 
 
-def _judged(index: int, gate: GateSpec, metrics: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
+def _gate_result(index: int, gate: GateSpec, metrics: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
     if gate.metric not in metrics:
         raise InputError(
             f"spec.gates.{index}.metric: {gate.metric} is not measured.", hint=f"Choose {', '.join(sorted(metrics))}."

@@ -46,13 +46,13 @@ def without_bars() -> Iterator[None]:
     The variable TQDM_DISABLE is not enough: callers that pass `disable`, as lm-eval does, override it.
     """
     bar = importlib.import_module("tqdm.std").tqdm
-    drawn = bar.__init__
+    original_init = bar.__init__
 
     def hidden(self: Any, *given: Any, **options: Any) -> None:
-        drawn(self, *given, **{**options, "disable": True})
+        original_init(self, *given, **{**options, "disable": True})
 
     bar.__init__ = hidden
     try:
         yield
     finally:
-        bar.__init__ = drawn
+        bar.__init__ = original_init

@@ -28,7 +28,7 @@ _SYNC_S: Final = 1.0
 
 
 @dataclass(frozen=True, slots=True)
-class Kept:
+class StoredAnswer:
     """The answers to one question."""
 
     rendered: str
@@ -45,12 +45,12 @@ class Answers:
         text = json.dumps(made_with, sort_keys=True, default=str)
         self._stamp = hashlib.sha256(text.encode()).hexdigest()
         self._made_with = dict(made_with)
-        self._known: dict[str, Kept] = {}
+        self._known: dict[str, StoredAnswer] = {}
         self._synced_at = time.monotonic()
         self._fd = -1
 
     @property
-    def known(self) -> Mapping[str, Kept]:
+    def known(self) -> Mapping[str, StoredAnswer]:
         """Key of a question → its answers."""
         return self._known
 
@@ -72,7 +72,7 @@ class Answers:
         os.close(self._fd)
         self._fd = -1
 
-    def add(self, key: str, kept: Kept) -> None:
+    def add(self, key: str, kept: StoredAnswer) -> None:
         """Append the answers to a question; they are durable within about a second.
 
         Raises:
@@ -108,7 +108,7 @@ class Answers:
 
     def _take(self, record: dict[str, Any]) -> None:
         choices = tuple(Choice(**choice) for choice in record["choices"])
-        self._known[record["key"]] = Kept(record["rendered"], record["prompt_tokens"], choices, record["error"])
+        self._known[record["key"]] = StoredAnswer(record["rendered"], record["prompt_tokens"], choices, record["error"])
 
     def _set_aside(self) -> None:
         try:

@@ -35,8 +35,8 @@ class Structure:
         if fault is not None:
             where = ".".join(str(part) for part in fault.instance_path)
             return found, f"The answer does not match the schema{f' at {where}' if where else ''}: {fault.message}."
-        lost = self._out_of_bounds(found)
-        return found, None if lost is None else f"The answer does not match the schema at {lost}: it is out of bounds."
+        field = self._out_of_bounds(found)
+        return found, None if field is None else f"The answer does not match the schema at {field}: out of bounds."
 
     def _out_of_bounds(self, found: Any) -> str | None:
         if not isinstance(found, dict):

@@ -23,14 +23,14 @@ def choose(spec: AnsweringTaskSpec, gpus: Sequence[str]) -> EngineName:
     """
     if spec.enforce_cpu:
         return "transformers"
-    lost = _without_vllm()
-    if spec.model.vllm is not None and lost is not None:
+    unavailable = _without_vllm()
+    if spec.model.vllm is not None and unavailable is not None:
         raise MachineError(
-            f"The spec has a block model.vllm, and vLLM cannot run here. {lost}",
+            f"The spec has a block model.vllm, and vLLM cannot run here. {unavailable}",
             hint="Without that block the task runs with Transformers.",
         )
     asked = spec.model.vllm is not None
-    return "vllm" if asked or (gpus and lost is None and spec.model.transformers is None) else "transformers"
+    return "vllm" if asked or (gpus and unavailable is None and spec.model.transformers is None) else "transformers"
 
 
 def _without_vllm() -> str | None:

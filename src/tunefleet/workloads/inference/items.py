@@ -97,16 +97,16 @@ def _of_dataset(data: PromptData, inputs: Mapping[str, str], workspace: Path, pa
 
 def _columns(data: PromptData, rows: Rows, origin: str) -> dict[str, str]:
     """Return the columns that are kept as metadata, with their names."""
-    there = list(rows[0])
-    if data.column not in there:
-        hint = f"Set `data.column`. {columns_hint(data.column, there)}"
+    columns = list(rows[0])
+    if data.column not in columns:
+        hint = f"Set `data.column`. {columns_hint(data.column, columns)}"
         raise DataError(f"{origin} has no column {data.column!r}.", hint=hint)
     if data.metadata_include_all:
-        return {column: column for column in there}
+        return {column: column for column in columns}
     wanted = dict(data.metadata_columns or {})
     for column in wanted:
-        if column not in there:
-            hint = f"Correct `data.metadata_columns`. {columns_hint(column, there)}"
+        if column not in columns:
+            hint = f"Correct `data.metadata_columns`. {columns_hint(column, columns)}"
             raise DataError(f"{origin} has no column {column!r}.", hint=hint)
     return wanted
 

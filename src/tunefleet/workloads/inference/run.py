@@ -26,7 +26,7 @@ from tunefleet.workloads.common.job import open_task
 from tunefleet.workloads.common.job_secrets import hidden_in
 from tunefleet.workloads.engine.protocol import Choice, EngineModel
 from tunefleet.workloads.inference import engines, runner
-from tunefleet.workloads.inference.answer_log import Answers, Kept
+from tunefleet.workloads.inference.answer_log import Answers, StoredAnswer
 from tunefleet.workloads.inference.answer_schema import Structure
 from tunefleet.workloads.inference.items import Item
 from tunefleet.workloads.inference.merged_tasks import CHILDREN, Task, fail, read_all, read_tasks
@@ -81,7 +81,7 @@ def _answer(
                 pace = runner.Pace(session, len(unique), len(before))
                 with Heeding(session, kept=answers.path.name, sync=answers.sync) as heeding:
 
-                    def taken(kept: Kept) -> None:
+                    def taken(kept: StoredAnswer) -> None:
                         pace.take(kept)
                         heeding.heed(pace.done)
 
@@ -224,7 +224,7 @@ class Run:
 
     model: EngineModel
     engine: str
-    answers: Mapping[str, Kept]
+    answers: Mapping[str, StoredAnswer]
     asked_by: Mapping[str, str]
     before: frozenset[str]
     structure: Structure | None
@@ -247,7 +247,7 @@ def build(task: Task, run: Run) -> dict[str, Any]:
     }
 
 
-def _warning(kept: Sequence[Kept]) -> str | None:
+def _warning(kept: Sequence[StoredAnswer]) -> str | None:
     """Return the warning if all answers are empty; None if one has text, or was aborted by a limit of the task."""
     choices = [choice for each in kept for choice in each.choices]
     if not choices or any(choice.text.strip() or choice.finish_reason == "abort" for choice in choices):
@@ -255,16 +255,16 @@ def _warning(kept: Sequence[Kept]) -> str | None:
     return _ALL_EMPTY
 
 
-def _item(number: int, item: Item, kept: Kept, run: Run) -> dict[str, Any]:
+def _item(number: int, item: Item, kept: StoredAnswer, run: Run) -> dict[str, Any]:
     about = {"prompt": item.text, "rendered_prompt": kept.rendered, **item.metadata}
     found: dict[str, Any] = {"index": number, "prompt": item.text, "output": None, "finish_reason": None}
     if item.chat:
         found["messages"] = list(item.chat)
     if kept.error is not None:
         return found | {"metadata": about, "error": kept.error}
-    told = [_choice(choice, run.structure) for choice in kept.choices]
-    found |= told[0] | {"metadata": about}
-    return found if len(told) == 1 else found | {"choices": told}
+    choices = [_choice(choice, run.structure) for choice in kept.choices]
+    found |= choices[0] | {"metadata": about}
+    return found if len(choices) == 1 else found | {"choices": choices}
 
 
 def _choice(choice: Choice, structure: Structure | None) -> dict[str, Any]:
@@ -279,7 +279,7 @@ def _choice(choice: Choice, structure: Structure | None) -> dict[str, Any]:
     return found
 
 
-def _usage(task: Task, run: Run, kept: Sequence[Kept], items: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+def _usage(task: Task, run: Run, kept: Sequence[StoredAnswer], items: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     prompt = sum(each.prompt_tokens for each in kept)
     completion = sum(choice.tokens for each in kept for choice in each.choices)
     own = {question.key for question in task.questions if run.asked_by[question.key] == task.task_id}

@@ -15,7 +15,7 @@ from tunefleet.spec.options.generation import InferenceSpec
 from tunefleet.workloads.common.job_secrets import hidden
 from tunefleet.workloads.engine.protocol import Answer, Engine, Request, Sampling
 from tunefleet.workloads.faults import RequestError
-from tunefleet.workloads.inference.answer_log import Answers, Kept
+from tunefleet.workloads.inference.answer_log import Answers, StoredAnswer
 from tunefleet.workloads.inference.questions import Question
 
 logger = logging.getLogger(__name__)
@@ -88,7 +88,7 @@ class Pace:
         """Generated tokens per second."""
         return self.tokens / self.seconds if self.tokens and self.seconds > 0 else None
 
-    def take(self, kept: Kept) -> None:
+    def take(self, kept: StoredAnswer) -> None:
         """Count the answers to one question."""
         self.done += 1
         self._made += 1
@@ -119,7 +119,7 @@ def put(
     questions: Sequence[Question],
     inference: InferenceSpec,
     answers: Answers,
-    taken: Callable[[Kept], None],
+    taken: Callable[[StoredAnswer], None],
 ) -> None:
     """Answer all questions; the error of an invalid one is stored, and the others continue."""
     sampling = sampling_of(inference)
@@ -129,7 +129,7 @@ def put(
         for number, (question, (text, by_template)) in enumerate(zip(questions, rendered, strict=True))
     }
 
-    def keep(number: int, kept: Kept) -> None:
+    def keep(number: int, kept: StoredAnswer) -> None:
         del open_ones[number]
         answers.add(questions[number].key, kept)
         taken(kept)
@@ -140,8 +140,8 @@ def put(
                 keep(answer.key, _kept(answer, rendered[answer.key][0]))
         except RequestError as error:
             logger.warning("A prompt cannot be answered: %s", error)
-            keep(error.key, Kept(hidden(rendered[error.key][0]), 0, (), str(error)))
+            keep(error.key, StoredAnswer(hidden(rendered[error.key][0]), 0, (), str(error)))
 
 
-def _kept(answer: Answer, rendered: str) -> Kept:
-    return Kept(hidden(rendered), answer.prompt_tokens, answer.choices)
+def _kept(answer: Answer, rendered: str) -> StoredAnswer:
+    return StoredAnswer(hidden(rendered), answer.prompt_tokens, answer.choices)

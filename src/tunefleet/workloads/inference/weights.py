@@ -111,8 +111,8 @@ def _started(load: CheckpointLoadSpec, pointer: str, inputs: Mapping[str, str], 
     path = Path(place)
     found = path if load.archive_format == "none" else unpacked_path(path, workspace)
     found = found / load.subdir if load.subdir is not None else only_folder(found)
-    there = any((found / name).is_file() for name in (_ADAPTER_FILE, _MODEL_FILE))
-    if not there and not (found.is_file() and found.suffix in _SINGLE):
+    is_complete = any((found / name).is_file() for name in (_ADAPTER_FILE, _MODEL_FILE))
+    if not is_complete and not (found.is_file() and found.suffix in _SINGLE):
         raise ModelError(
             f"spec.checkpoint.load: {named} holds neither a model ({_MODEL_FILE}) nor an adapter ({_ADAPTER_FILE}).",
             hint="Name the output of a training run, and the folder in it with `subdir`.",
@@ -147,8 +147,8 @@ def _check_base(folder: Path, hub_id: str | None, pointer: str) -> None:
         trained_on = json.loads((folder / _ADAPTER_FILE).read_bytes()).get("base_model_name_or_path")
     except (OSError, ValueError, AttributeError) as error:
         raise ModelError(f"spec.{pointer}: {_ADAPTER_FILE} cannot be read: {error}.") from error
-    ours, theirs = _hub_name(hub_id), _hub_name(trained_on)
-    if None not in (ours, theirs) and ours != theirs:
+    task_model, adapter_base = _hub_name(hub_id), _hub_name(trained_on)
+    if None not in (task_model, adapter_base) and task_model != adapter_base:
         raise ModelError(
             f"spec.{pointer}: the adapter was trained on {trained_on}, and the task's model is {hub_id}.",
             hint=f"Write model.source.identifier: {trained_on}.",

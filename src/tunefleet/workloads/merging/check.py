@@ -25,11 +25,11 @@ TOLERANCES: Final = {"F64": 1e-4, "F32": 1e-4, "F16": 5e-3, "BF16": 4e-2}
 """Dtype of the merged weights → tolerance of the logits, relative to their standard deviation: the sum is rounded to
 that dtype."""
 # Memory of a model while it is loaded, relative to its weights.
-_ROOM: Final = 1.3
+_LOADING_FACTOR: Final = 1.3
 
 
 @dataclass(frozen=True, slots=True)
-class Proof:
+class Comparison:
     """The logits of the merged model compared with those of base and adapters, both computed in float32."""
 
     error: float
@@ -59,25 +59,25 @@ class Proof:
 
 def require_memory(parameters: int) -> None:
     """Check that a model fits into memory in float32."""
-    needed = int(parameters * 4 * _ROOM)
-    there = psutil.virtual_memory().available
-    if needed > there:
+    needed = int(parameters * 4 * _LOADING_FACTOR)
+    available = psutil.virtual_memory().available
+    if needed > available:
         raise MachineError(
             f"The forward pass that verifies the merge needs about {needed / 1e9:.1f} GB of memory, and "
-            f"{there / 1e9:.1f} GB are available.",
+            f"{available / 1e9:.1f} GB are available.",
             hint="Set merge.verify: false, or use a worker with more memory. The merge itself needs little.",
         )
 
 
-def into_base(source: Source, adapters: Sequence[Adapter], merged: Path, rows: int, dtype: str) -> Proof:
+def into_base(source: Source, adapters: Sequence[Adapter], merged: Path, rows: int, dtype: str) -> Comparison:
     """Compare a merged model with base and adapters."""
     limit, alone, together = _reference(source, adapters, rows)
     gc.collect()  # one of the models at a time
     found = _logits(_whole(merged, source), limit)
-    return _judge(found, together, alone, TOLERANCES[dtype])
+    return _compared(found, together, alone, TOLERANCES[dtype])
 
 
-def into_adapter(source: Source, folder: Path) -> Proof:
+def into_adapter(source: Source, folder: Path) -> Comparison:
     """Run a base model with a combined adapter; there is no reference to compare it with."""
     model = _load(source.path, source)
     limit = model.get_input_embeddings().weight.shape[0]
@@ -85,7 +85,7 @@ def into_adapter(source: Source, folder: Path) -> Proof:
     together = _logits(PeftModel.from_pretrained(model, str(folder)), limit)
     spread = float(together.std())
     effect = float((together - alone).square().mean().sqrt()) / spread
-    return Proof(0.0, 0.0, effect, 0.0, together[..., 0].numel())
+    return Comparison(0.0, 0.0, effect, 0.0, together[..., 0].numel())
 
 
 def _reference(source: Source, adapters: Sequence[Adapter], rows: int) -> tuple[int, torch.Tensor, torch.Tensor]:
@@ -109,13 +109,14 @@ def _reference(source: Source, adapters: Sequence[Adapter], rows: int) -> tuple[
 
 
 def _whole(folder: Path, source: Source) -> Any:
-    model, said = AutoModelForCausalLM.from_pretrained(
+    model, loading_info = AutoModelForCausalLM.from_pretrained(
         str(folder),
         dtype=torch.float32,
         output_loading_info=True,
         trust_remote_code=source.trust_remote_code,
     )
-    wrong = {name: sorted(said.get(name) or ()) for name in ("missing_keys", "unexpected_keys", "mismatched_keys")}
+    kinds = ("missing_keys", "unexpected_keys", "mismatched_keys")
+    wrong = {name: sorted(loading_info.get(name) or ()) for name in kinds}
     named = [f"{name.removesuffix('_keys')} {keys[0]}" for name, keys in wrong.items() if keys]
     if named:
         raise ModelError(f"The merged model cannot be loaded completely: {', '.join(named)}.")
@@ -142,7 +143,7 @@ def _logits(model: Any, limit: int) -> torch.Tensor:
     return found
 
 
-def _judge(found: torch.Tensor, wanted: torch.Tensor, alone: torch.Tensor, tolerance: float) -> Proof:
+def _compared(found: torch.Tensor, wanted: torch.Tensor, alone: torch.Tensor, tolerance: float) -> Comparison:
     shared = min(found.shape[-1], wanted.shape[-1], alone.shape[-1])
     spread = float(wanted.std()) or 1.0
     error = float((found - wanted).square().mean().sqrt()) / spread
@@ -154,4 +155,4 @@ def _judge(found: torch.Tensor, wanted: torch.Tensor, alone: torch.Tensor, toler
             f"and {tolerance:g} are allowed (the adapters change them by {effect:.2g}).",
             hint="This is a defect of the merge or of PEFT; use base and adapter (`apply: runtime`) instead.",
         )
-    return Proof(error, largest, effect, tolerance, found[..., 0].numel())
+    return Comparison(error, largest, effect, tolerance, found[..., 0].numel())

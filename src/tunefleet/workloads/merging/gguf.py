@@ -87,8 +87,8 @@ def convert(model: Path, target: Path, wanted: GgufSpec, converter: Converter, l
         old.unlink()
     draft = target.with_name(f".{target.name}.{launch}")
     first = wanted.type if converter.quantize is None else "f16"
-    told = ["--outtype", first, "--outfile", str(draft), str(model)]
-    _run([converter.python, str(_WRAPPER), str(converter.script), *told], "The converter")
+    arguments = ["--outtype", first, "--outfile", str(draft), str(model)]
+    _run([converter.python, str(_WRAPPER), str(converter.script), *arguments], "The converter")
     if converter.quantize is not None:
         whole = draft.with_name(f"{draft.name}.{wanted.type}")
         _run([converter.quantize, str(draft), str(whole), wanted.type.upper()], _QUANTIZE)
@@ -131,8 +131,8 @@ def _missing(python: str, script: Path) -> list[str]:
         needed.append("gguf")
     code = f"import importlib.util as u, json; print(json.dumps([n for n in {needed!r} if u.find_spec(n) is None]))"
     try:
-        said = subprocess.run([python, "-c", code], capture_output=True, check=True, timeout=120)
-        found: list[str] = json.loads(said.stdout)
+        completed = subprocess.run([python, "-c", code], capture_output=True, check=True, timeout=120)
+        found: list[str] = json.loads(completed.stdout)
     except (OSError, subprocess.SubprocessError, ValueError) as error:
         raise MachineError(f"The interpreter {python} of the GGUF converter cannot be run: {error}") from error
     return found

@@ -19,12 +19,12 @@ from typing import Any
 def splitting(folder: Path) -> str | None:
     """Return llama.cpp's name for a tokenizer's pre-tokenizer; None if there is no exact match."""
     try:
-        said: dict[str, Any] = json.loads((folder / "tokenizer.json").read_text(encoding="utf-8"))
+        tokenizer: dict[str, Any] = json.loads((folder / "tokenizer.json").read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return None
-    if said.get("normalizer") is not None or said.get("model", {}).get("type") != "BPE":
+    if tokenizer.get("normalizer") is not None or tokenizer.get("model", {}).get("type") != "BPE":
         return None
-    before = said.get("pre_tokenizer") or {}
+    before = tokenizer.get("pre_tokenizer") or {}
     steps = before.get("pretokenizers", []) if before.get("type") == "Sequence" else [before]
     shape = [_shape(step) for step in steps]
     if shape == ["bytes"]:

@@ -205,8 +205,10 @@ class _Scales:
         Raises:
             ModelError: If the file has another rank than the config.
         """
-        said = int(self._ranks.get(get_pattern_key(list(self._ranks), module), self._r))
-        if said != rank:
-            raise ModelError(f"The config of the {self._label} sets rank {said} for {module}, its file has {rank}.")
+        configured = int(self._ranks.get(get_pattern_key(list(self._ranks), module), self._r))
+        if configured != rank:
+            raise ModelError(
+                f"The config of the {self._label} sets rank {configured} for {module}, its file has {rank}."
+            )
         alpha = float(self._alphas.get(get_pattern_key(list(self._alphas), module), self._alpha))
         return alpha / (math.sqrt(rank) if self._root else rank)

@@ -73,15 +73,15 @@ def _shard(plan: Plan, shard: Shard, adapters: Sequence[str], folder: Path, repo
 
 def _known(target: Path, note: Path, fingerprint: str) -> Written | None:
     try:
-        said: dict[str, Any] = json.loads(note.read_bytes())
+        stored: dict[str, Any] = json.loads(note.read_bytes())
     except (OSError, ValueError):
         return None
-    if said.get("fingerprint") != fingerprint or not target.is_file():
+    if stored.get("fingerprint") != fingerprint or not target.is_file():
         return None
     digest, size_bytes = hash_file(target)
-    if digest != said.get("digest"):
+    if digest != stored.get("digest"):
         return None
-    return Written(target.name, digest, size_bytes, said.get("source_digest"), kept=True)
+    return Written(target.name, digest, size_bytes, stored.get("source_digest"), kept=True)
 
 
 @dataclass(slots=True)

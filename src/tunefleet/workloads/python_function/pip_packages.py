@@ -46,10 +46,10 @@ def _make(layer: Path, requirements: Sequence[str], environment: Mapping[str, st
     logger.info("Installing %s.", ", ".join(requirements))
     shutil.rmtree(layer, ignore_errors=True)
     _run([sys.executable, "-m", "venv", "--without-pip", str(layer)], environment)
-    ours = Path(sysconfig.get_path("purelib"))
-    theirs = layer / "lib" / f"python{sys.version_info[0]}.{sys.version_info[1]}" / "site-packages"
+    worker_packages = Path(sysconfig.get_path("purelib"))
+    layer_packages = layer / "lib" / f"python{sys.version_info[0]}.{sys.version_info[1]}" / "site-packages"
     # In a .pth file, which comes after the layer's own packages in sys.path, so that those take precedence.
-    (theirs / "zz_worker.pth").write_text(f"{ours}\n", encoding="utf-8")
+    (layer_packages / "zz_worker.pth").write_text(f"{worker_packages}\n", encoding="utf-8")
     wanted = layer / "requirements.txt"
     wanted.write_text("\n".join(requirements) + "\n", encoding="utf-8")
     pip = [sys.executable, "-m", "pip", "--python", str(layer / "bin" / "python"), "install", "--no-input"]
@@ -65,7 +65,7 @@ def _run(command: Sequence[str], environment: Mapping[str, str]) -> None:
     except subprocess.TimeoutExpired:
         raise InputError("Installing the packages of spec.requirements took more than half an hour.") from None
     if done.returncode != 0:
-        said = [line for line in (done.stdout + done.stderr).splitlines() if line.strip()]
-        errors = [line for line in said if line.startswith("ERROR")]
-        last = (errors or said or ["no error message"])[-1].removeprefix("ERROR: ")
-        raise InputError(f"The packages of spec.requirements cannot be installed: {last}", detail="\n".join(said))
+        lines = [line for line in (done.stdout + done.stderr).splitlines() if line.strip()]
+        errors = [line for line in lines if line.startswith("ERROR")]
+        last = (errors or lines or ["no error message"])[-1].removeprefix("ERROR: ")
+        raise InputError(f"The packages of spec.requirements cannot be installed: {last}", detail="\n".join(lines))

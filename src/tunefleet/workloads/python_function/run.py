@@ -96,15 +96,18 @@ def _run(spec: PythonTaskSpec, job: Job, work: Path, python: str, environment: M
         raise CommandFailedError(f"The code ran longer than timeoutSeconds ({spec.timeout_s:g} s).", "input") from None
     # Once more after the end: the function may have written since the last check.
     _weighing(work, spec, every_s=0.0)()
-    said = read_json(failure) or {}
+    failure_report = read_json(failure) or {}
     if returncode == runner.NO_ISOLATION:
         raise MachineError(
-            f"The code requires network isolation, which this worker does not support: {said.get('message')}.",
+            "The code requires network isolation, which this worker does not support: "
+            f"{failure_report.get('message')}.",
             hint="Set network: bridge to allow network access, or enable user namespaces on the worker.",
         )
-    if said:
+    if failure_report:
         raise CommandFailedError(
-            f"The code failed: {said['message']}.", said.get("kind", "input"), said.get("traceback")
+            f"The code failed: {failure_report['message']}.",
+            failure_report.get("kind", "input"),
+            failure_report.get("traceback"),
         )
     if returncode != 0:
         raise _ended_by(returncode)

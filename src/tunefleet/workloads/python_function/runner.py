@@ -51,7 +51,7 @@ def main(call_file: Path) -> int:
         return FAILED
     except BaseException as error:  # noqa: BLE001 - any exception of the function is reported
         traceback.print_exc()
-        _write(Path(call["failure"]), _told(error))
+        _write(Path(call["failure"]), _failure_report(error))
         return FAILED
     return 0
 
@@ -123,7 +123,7 @@ def _takes_inputs(function: Callable[..., Any]) -> bool:
     return any(each.kind is not each.KEYWORD_ONLY and each.kind is not each.VAR_KEYWORD for each in parameters)
 
 
-def _told(error: BaseException) -> dict[str, Any]:
+def _failure_report(error: BaseException) -> dict[str, Any]:
     text = "".join(traceback.format_exception(error))
     last = next(
         (frame for frame in reversed(traceback.extract_tb(error.__traceback__)) if frame.filename == "task.py"), None

@@ -22,10 +22,10 @@ from tunefleet.trainer_control.files import read_json, write_json
 from tunefleet.trainer_control.session import JobSession
 from tunefleet.workloads.common.item_control import Heeding
 from tunefleet.workloads.common.job import open_task
-from tunefleet.workloads.embedding.embedding_log import Teller
+from tunefleet.workloads.embedding.embedding_log import ProgressReporter
 from tunefleet.workloads.embedding.encoder import Encoder, open_encoder
 from tunefleet.workloads.embedding.model_source import Vectors
-from tunefleet.workloads.embedding.vector_cache import KeptVectors, encoded, fingerprint
+from tunefleet.workloads.embedding.vector_cache import VectorCache, encoded, fingerprint
 from tunefleet.workloads.inference.items import read_items
 from tunefleet.workloads.rag.chunking import Chunk, chunks
 from tunefleet.workloads.rag.vector_db import Collection, Database, copy_database, open_folder, open_server
@@ -66,7 +66,7 @@ class _Run:
         self._spec = spec
         self._database = database
         # Before any work, so that a wrong address or collection fails early.
-        self._there = database.find(spec.qdrant.collection)
+        self._existing = database.find(spec.qdrant.collection)
         self._items = read_items(spec.data, job.inputs, folder / "inputs")
         self._encoder = open_encoder(
             spec.embedding.model,
@@ -76,7 +76,7 @@ class _Run:
             trust_remote_code=spec.embedding.trust_remote_code,
         )
         if spec.mode == "append":
-            fit(self._there, self._encoder, spec.embedding.model)
+            fit(self._existing, self._encoder, spec.embedding.model)
 
     def result(self, heed: Callable[[int], None]) -> dict[str, Any]:
         """Embed and index; return the result."""
@@ -84,14 +84,14 @@ class _Run:
         pieces = chunks(self._items, spec.chunking, encoder.model.offsets)
         texts = [piece.text for piece in pieces]
         about = fingerprint(texts, self._job.inputs, spec.embedding.model_dump(exclude={"batch_size"}))
-        kept = KeptVectors(self._work, encoder.dimension, about)
+        kept = VectorCache(self._work, encoder.dimension, about)
         before = kept.count
-        told = Teller(self._session, len(texts), before, heed=heed).at
-        vectors = encoded(kept, texts, _BATCHES_KEPT * spec.embedding.batch_size, encoder, told)
-        note = Note(self._work / "points.json", about)
+        report = ProgressReporter(self._session, len(texts), before, heed=heed).at
+        vectors = encoded(kept, texts, _BATCHES_KEPT * spec.embedding.batch_size, encoder, report)
+        note = IndexProgress(self._work / "points.json", about)
         target = _target(self._database, spec, encoder.dimension, note)
-        teller = Teller(self._session, len(texts), note.done, "indexing", heed=heed)
-        _put(self._database, target, pieces, vectors, note, teller)
+        progress = ProgressReporter(self._session, len(texts), note.done, "indexing", heed=heed)
+        _put(self._database, target, pieces, vectors, note, progress)
         about_it = about_database(target.name, spec.qdrant.url)
         return {
             "ok": True,
@@ -116,22 +116,22 @@ def about_database(collection: str, url: str | None) -> dict[str, Any]:
     return {"collection": collection, "url": url}
 
 
-def fit(there: Collection | None, encoder: Encoder, model: str) -> None:
+def fit(existing: Collection | None, encoder: Encoder, model: str) -> None:
     """Check that a model fits a collection.
 
     Raises:
         InputError: If the dimensions differ.
     """
-    if there is not None and there.dimension != encoder.dimension:
-        made = f" It was created with {there.model}." if there.model else ""
+    if existing is not None and existing.dimension != encoder.dimension:
+        made = f" It was created with {existing.model}." if existing.model else ""
         raise InputError(
-            f"The collection {there.name} has vectors of dimension {there.dimension}, and {model} has "
+            f"The collection {existing.name} has vectors of dimension {existing.dimension}, and {model} has "
             f"{encoder.dimension}.{made}",
             hint="Use the model of the collection, or another collection.",
         )
 
 
-class Note:
+class IndexProgress:
     """Progress of indexing, on disk."""
 
     def __init__(self, file: Path, of: str) -> None:
@@ -160,17 +160,22 @@ def _open(folder: Path, spec: RagIndexTaskSpec, job: Job) -> Database:
     return open_folder(path)
 
 
-def _target(database: Database, spec: RagIndexTaskSpec, dimension: int, note: Note) -> Collection:
+def _target(database: Database, spec: RagIndexTaskSpec, dimension: int, note: IndexProgress) -> Collection:
     name = spec.qdrant.collection
-    there = database.find(name)
-    if there is not None and spec.mode == "recreate" and not note.prepared:
+    existing = database.find(name)
+    if existing is not None and spec.mode == "recreate" and not note.prepared:
         database.delete(name)
-        there = None
-    return there or database.create(name, dimension, spec.distance, spec.embedding.model)
+        existing = None
+    return existing or database.create(name, dimension, spec.distance, spec.embedding.model)
 
 
 def _put(
-    database: Database, target: Collection, pieces: Sequence[Chunk], vectors: Vectors, note: Note, teller: Teller
+    database: Database,
+    target: Collection,
+    pieces: Sequence[Chunk],
+    vectors: Vectors,
+    note: IndexProgress,
+    progress: ProgressReporter,
 ) -> None:
     if not note.prepared:
         counts = list(Counter(piece.source for piece in pieces).items())
@@ -178,9 +183,9 @@ def _put(
             database.forget(target.name, counts[begin : begin + _DOCUMENTS_AT_ONCE])
         note.write(0)
     for begin in range(note.done, len(pieces), _POINTS_AT_ONCE):
-        teller.at(begin)
+        progress.at(begin)
         some = pieces[begin : begin + _POINTS_AT_ONCE]
         ids = [piece.id(target.name) for piece in some]
         database.put(target, ids, vectors[begin : begin + len(some)], [piece.payload for piece in some])
         note.write(begin + len(some))
-    teller.at(len(pieces))
+    progress.at(len(pieces))

@@ -18,7 +18,7 @@ from tunefleet.spec.documents.paths import DATABASE
 from tunefleet.trainer_control.files import write_json
 from tunefleet.trainer_control.session import JobSession
 from tunefleet.workloads.common.job import checked, open_task
-from tunefleet.workloads.embedding.embedding_log import Teller
+from tunefleet.workloads.embedding.embedding_log import ProgressReporter
 from tunefleet.workloads.embedding.encoder import Encoder, open_encoder
 from tunefleet.workloads.inference.deduplication import batch
 from tunefleet.workloads.inference.items import Item, read_items
@@ -53,7 +53,7 @@ def run(folder: Path) -> None:
     joined = batch({task_id: [item.text for item in items] for task_id, items in asked.items()})
     database = _open(folder, spec, job.inputs)
     try:
-        there = database.require(spec.qdrant.collection)
+        collection = database.require(spec.qdrant.collection)
         encoder = open_encoder(
             spec.embedding.model,
             job.inputs.get("embedding.model"),
@@ -61,9 +61,10 @@ def run(folder: Path) -> None:
             revision=spec.embedding.revision,
             trust_remote_code=spec.embedding.trust_remote_code,
         )
-        fit(there, encoder, spec.embedding.model)
-        _warn_of_model(session, there, spec)
-        hits = _searched(database, there, encoder, spec, joined.unique, Teller(session, len(joined.unique)))
+        fit(collection, encoder, spec.embedding.model)
+        _warn_of_model(session, collection, spec)
+        progress = ProgressReporter(session, len(joined.unique))
+        hits = _searched(database, collection, encoder, spec, joined.unique, progress)
     finally:
         database.close()
         shutil.rmtree(folder / "database", ignore_errors=True)
@@ -98,11 +99,11 @@ def _open(folder: Path, spec: RagTaskSpec, inputs: Mapping[str, str]) -> Databas
     return open_folder(mine)
 
 
-def _warn_of_model(session: JobSession, there: Collection, spec: RagTaskSpec) -> None:
-    if there.model is not None and there.model != spec.embedding.model:
+def _warn_of_model(session: JobSession, collection: Collection, spec: RagTaskSpec) -> None:
+    if collection.model is not None and collection.model != spec.embedding.model:
         session.journal.event(
             "rag.other_model",
-            f"The collection {there.name} was created with {there.model}, but is searched with "
+            f"The collection {collection.name} was created with {collection.model}, but is searched with "
             f"{spec.embedding.model}: hits are meaningful only if both are the same model.",
             "warning",
         )
@@ -110,24 +111,24 @@ def _warn_of_model(session: JobSession, there: Collection, spec: RagTaskSpec) ->
 
 def _searched(
     database: Database,
-    there: Collection,
+    collection: Collection,
     encoder: Encoder,
     spec: RagTaskSpec,
     queries: Sequence[str],
-    teller: Teller,
+    progress: ProgressReporter,
 ) -> list[Hits]:
     found: list[Hits] = []
     at_once = 8 * spec.embedding.batch_size
     for begin in range(0, len(queries), at_once):
-        teller.at(begin)
+        progress.at(begin)
         found += database.search(
-            there,
+            collection,
             encoder.encode(queries[begin : begin + at_once]),
             top_k=spec.search.top_k,
             threshold=spec.search.score_threshold,
             only=spec.search.filter,
         )
-    teller.at(len(queries))
+    progress.at(len(queries))
     return found
 
 

@@ -173,7 +173,7 @@ class Database:
         except ResponseHandlingException as error:
             meant = failure(error.source, self._where)
             if meant is None:
-                raise UnreachableError(f"{self._where} returned a response that is not Qdrant's: {error.source}.") from error
+                raise UnreachableError(f"{self._where} did not answer like Qdrant: {error.source}.") from error
             raise meant from error
         except ResourceExhaustedResponse as error:
             raise UnreachableError(f"{self._where} is overloaded.", detail=str(error)) from error
@@ -183,10 +183,10 @@ class Database:
     def _refused(self, error: UnexpectedResponse) -> InputError | UnreachableError:
         status = error.status_code or 0
         try:
-            said = str(error.structured()["status"]["error"])
+            reason = str(error.structured()["status"]["error"])
         except (ValueError, KeyError, TypeError):
-            said = ""
-        sentence = f"{self._where} returned {status}{f': {said[:200]}' if said else ''}."
+            reason = ""
+        sentence = f"{self._where} returned {status}{f': {reason[:200]}' if reason else ''}."
         if status in (401, 403):
             return InputError(sentence, hint="Set qdrant.api_key: ${secret:NAME} to a key with this permission.")
         return InputError(sentence) if status in _LASTING else UnreachableError(sentence)

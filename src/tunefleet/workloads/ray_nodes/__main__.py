@@ -33,13 +33,13 @@ def main() -> int:
     # Replaces Ray's own handler, which would exit immediately.
     signal.signal(signal.SIGTERM, lambda *_: stop.set())
     try:
-        code, words = _do(_order(sys.argv[1]), stop)
+        code, message = _do(_order(sys.argv[1]), stop)
     except OrderError as error:
-        code, words = FAILED, f"{error}."
+        code, message = FAILED, f"{error}."
     # Shut down first, so that the nodes' output comes before the last line.
     ray.shutdown()
     if code:
-        print(f"{ENDED}{words}", flush=True)
+        print(f"{ENDED}{message}", flush=True)
     return code
 
 

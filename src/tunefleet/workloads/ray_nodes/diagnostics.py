@@ -121,12 +121,12 @@ def _fits(has: Mapping[str, float], need: Mapping[str, float]) -> bool:
 
 
 def _words(need: Mapping[str, float]) -> str:
-    said = [f"{need[name]:.0f} {name}{'s' if need[name] > 1 else ''}" for name in ("GPU", "CPU") if name in need]
+    parts = [f"{need[name]:.0f} {name}{'s' if need[name] > 1 else ''}" for name in ("GPU", "CPU") if name in need]
     if "GPU" in need:
-        said[0] += "".join(f" ({name.removeprefix(PREFIX)})" for name in need if name.startswith(PREFIX))
+        parts[0] += "".join(f" ({name.removeprefix(PREFIX)})" for name in need if name.startswith(PREFIX))
     if "memory" in need:
-        said.append(f"{need['memory'] / _GIGABYTE:.1f} GB of memory")
-    return " and ".join((", ".join(said[:-1]), said[-1])) if len(said) > 1 else said[0]
+        parts.append(f"{need['memory'] / _GIGABYTE:.1f} GB of memory")
+    return " and ".join((", ".join(parts[:-1]), parts[-1])) if len(parts) > 1 else parts[0]
 
 
 def _nodes(count: int) -> str:

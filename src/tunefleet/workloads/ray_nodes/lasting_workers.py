@@ -16,7 +16,7 @@ from ray.exceptions import RayError
 from tunefleet.integrations.clusters.base import Ask
 from tunefleet.integrations.clusters.ray_order import RUNNING, WAITING
 from tunefleet.workloads.ray_nodes.demand import Demand
-from tunefleet.workloads.ray_nodes.placement_group import Room, look
+from tunefleet.workloads.ray_nodes.placement_group import NodeGroup, look
 
 _LOOK_S: Final = 1.0
 _BACKOFF_S: Final = (1.0, 2.0, 5.0, 15.0, 60.0)
@@ -34,7 +34,7 @@ class Slot:
     def __init__(self, ask: Ask, number: int) -> None:
         self._ask = ask
         self.number = number
-        self._room: Room | None = None
+        self._group: NodeGroup | None = None
         self._actor: Any = None
         self._run: Any = None
         self._since = 0.0
@@ -44,7 +44,7 @@ class Slot:
     @property
     def taken(self) -> bool:
         """Whether it has a pending or reserved node."""
-        return self._room is not None
+        return self._group is not None
 
     @property
     def running(self) -> bool:
@@ -58,25 +58,25 @@ class Slot:
 
     def want(self) -> None:
         """Request a node from Ray, unless it has one or failed recently."""
-        if self._room is None and time.monotonic() >= self._not_before:
-            self._room = Room(self._ask, 1)
+        if self._group is None and time.monotonic() >= self._not_before:
+            self._group = NodeGroup(self._ask, 1)
 
     def drop(self) -> None:
         """Cancel the pending node."""
-        if self._room is not None and not self.running:
-            self._room.leave()
-            self._room = None
+        if self._group is not None and not self.running:
+            self._group.leave()
+            self._group = None
 
     def step(self) -> str | None:
         """Advance: start on a ready node, clean up after an end; return a message about it."""
-        if self._room is None:
+        if self._group is None:
             return None
         if self._run is None:
-            if not self._room.ready(0):
+            if not self._group.ready(0):
                 return None
-            self._actor, self._run = self._room.start(0, self.number)
+            self._actor, self._run = self._group.start(0, self.number)
             self._since = time.monotonic()
-            return f"Worker {self.number} starts on Ray node {self._room.names()[0]}."
+            return f"Worker {self.number} starts on Ray node {self._group.names()[0]}."
         ready, _ = ray.wait([self._run], timeout=0)
         return self._end(self._run) if ready else None
 
@@ -91,9 +91,9 @@ class Slot:
             how = fault or f"ended with exit code {code}"
         except RayError as error:
             how = f"was lost with its node ({type(error).__name__})"
-        assert self._room is not None, "it ran there"
-        self._room.leave()
-        self._room = self._actor = self._run = None
+        assert self._group is not None, "it ran there"
+        self._group.leave()
+        self._group = self._actor = self._run = None
         lasted = time.monotonic() - self._since
         self._failures = 0 if lasted > _STEADY_S else self._failures + 1
         pause = _BACKOFF_S[min(self._failures, len(_BACKOFF_S)) - 1] if self._failures else 0.0
@@ -107,16 +107,16 @@ def keep(ask: Ask, say: Callable[[str], None], stopped: Callable[[], bool]) -> N
     # Workers beyond the minimum end automatically when they are idle for a while.
     further = replace(one, environment={**one.environment, "TUNEFLEET_NODES_IDLE_S": f"{_IDLE_S:g}"})
     slots = [Slot(one if number < ask.nodes else further, number) for number in range(ask.nodes_max)]
-    demand, said = Demand(ask), ""
+    demand, last_status = Demand(ask), ""
     while not stopped():
         _want(slots, ask.nodes, demand.waiting())
-        for told in [slot.step() for slot in slots]:
-            if told is not None:
-                say(told)
-        now = _standing(slots, ask, one)
-        if now != said:
+        for event in [slot.step() for slot in slots]:
+            if event is not None:
+                say(event)
+        now = _status(slots, ask, one)
+        if now != last_status:
             say(now)
-            said = now
+            last_status = now
         time.sleep(_LOOK_S)
     _end(slots, ask.grace_s)
 
@@ -134,7 +134,7 @@ def _want(slots: list[Slot], least: int, waiting: int) -> None:
             missing -= 1
 
 
-def _standing(slots: list[Slot], ask: Ask, one: Ask) -> str:
+def _status(slots: list[Slot], ask: Ask, one: Ask) -> str:
     running = sum(slot.running for slot in slots)
     if running or not any(slot.taken for slot in slots):
         return f"{RUNNING}{running} of {ask.nodes} to {ask.nodes_max} workers"

@@ -35,11 +35,11 @@ class Node:
         with self._theirs:
             subprocess.run(arguments, stdin=self._theirs.fileno(), env=given, check=True)
         with self._line.makefile("rb") as answers:
-            said = answers.readline()
-        if not said:
+            line = answers.readline()
+        if not line:
             return 1, "its parent process was killed"
-        told = json.loads(said)
-        return int(told.get("code", 1)), str(told.get("fault", ""))
+        outcome = json.loads(line)
+        return int(outcome.get("code", 1)), str(outcome.get("fault", ""))
 
     def stop(self) -> None:
         """Stop the command: SIGTERM, and SIGKILL after the grace period."""

@@ -36,7 +36,7 @@ class StoppedError(Exception):
     """The job was asked to stop."""
 
 
-class Room:
+class NodeGroup:
     """The nodes of an order; all are reserved together."""
 
     def __init__(self, ask: Ask, nodes: int) -> None:
@@ -88,7 +88,7 @@ class Room:
         remove_placement_group(self._group)
 
 
-def take(ask: Ask, say: Callable[[str], None], stopped: Callable[[], bool]) -> Room:
+def take(ask: Ask, say: Callable[[str], None], stopped: Callable[[], bool]) -> NodeGroup:
     """Reserve the nodes of an order: more than the minimum if they are free now, else the minimum.
 
     Raises:
@@ -97,37 +97,37 @@ def take(ask: Ask, say: Callable[[str], None], stopped: Callable[[], bool]) -> R
     """
     most = min(look(ask).now, ask.nodes_max)
     if most > ask.nodes:
-        room = Room(ask, most)
-        if room.ready(_FREE_S):
-            return room
-        room.leave()
-    room = Room(ask, ask.nodes)
+        group = NodeGroup(ask, most)
+        if group.ready(_FREE_S):
+            return group
+        group.leave()
+    group = NodeGroup(ask, ask.nodes)
     try:
-        _wait(room, ask, say, stopped)
+        _wait(group, ask, say, stopped)
     except BaseException:
-        room.leave()
+        group.leave()
         raise
-    return room
+    return group
 
 
-def _wait(room: Room, ask: Ask, say: Callable[[str], None], stopped: Callable[[], bool]) -> None:
-    said, began = "", time.monotonic()
+def _wait(group: NodeGroup, ask: Ask, say: Callable[[str], None], stopped: Callable[[], bool]) -> None:
+    last_reason, began = "", time.monotonic()
     had, patient_s = began, _FIRST_S
-    while not room.ready(patient_s):
+    while not group.ready(patient_s):
         patient_s = _LOOK_S
         if stopped():
             raise StoppedError
         now, seen = time.monotonic(), look(ask)
-        room.suit(seen.need)
+        group.suit(seen.need)
         had = had if seen.lacking else now
         if seen.hopeless and now - began > min(_SETTLE_S, ask.patience_s):
             raise HopelessError(seen.never)
         if now - had > ask.patience_s:
             raise HopelessError(f"{seen.short}; no change within {ask.patience_s:.0f} s.")
         why = seen.why(ask.patience_s)
-        if why != said:
+        if why != last_reason:
             say(why)
-            said = why
+            last_reason = why
 
 
 def look(ask: Ask) -> Outlook:

@@ -88,8 +88,8 @@ async def handler(job: Mapping[str, Any]) -> dict[str, Any]:
     except Exception as error:  # noqa: BLE001 -- any error becomes the job's answer, and the worker continues
         foreseen = isinstance(error, TunefleetError)
         text = str(error) if foreseen else f"{type(error).__name__}: {error}"
-        told = text if foreseen else traceback.format_exc()
-        logger.error("Job %s failed: %s", job.get("id"), _without(token, told))  # noqa: TRY400 -- without the token
+        details = text if foreseen else traceback.format_exc()
+        logger.error("Job %s failed: %s", job.get("id"), _without(token, details))  # noqa: TRY400 -- without the token
         return {"error": _without(token, text), "status": "failed"}
 
 
@@ -100,8 +100,8 @@ def _without(token: str, text: str) -> str:
 async def _done(wanted: Wanted) -> dict[str, Any]:
     place = Repository(wanted.username, wanted.token, private=wanted.private)
     parts = await asyncio.to_thread(place.parts, wanted.lora, wanted.base, wanted.revision)
-    name, there = await asyncio.to_thread(place.name, parts, anonymise=wanted.anonymise)
-    if there and not wanted.anew:
+    name, exists = await asyncio.to_thread(place.name, parts, anonymise=wanted.anonymise)
+    if exists and not wanted.anew:
         logger.info("%s already holds this merge", name)
         return {"model_repo_id": name, "status": "success"}
     with tempfile.TemporaryDirectory(prefix="tunefleet-merge-") as folder:

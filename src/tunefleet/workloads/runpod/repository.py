@@ -99,9 +99,9 @@ class Repository:
             self._hub.upload_file(
                 repo_id=name, path_in_repo="README.md", path_or_fileobj=_card(parts), commit_message="Say what this is"
             )
-            said = json.dumps({**asdict(parts), "digest": parts.digest}, indent=1).encode()
+            mark = json.dumps({**asdict(parts), "digest": parts.digest}, indent=1).encode()
             self._hub.upload_file(
-                repo_id=name, path_in_repo=MARK, path_or_fileobj=said, commit_message="Say what this was merged from"
+                repo_id=name, path_in_repo=MARK, path_or_fileobj=mark, commit_message="Say what this was merged from"
             )
         except HfHubHTTPError as error:
             raise InputError(f"{name} is not writable: {error}") from error

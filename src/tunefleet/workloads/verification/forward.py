@@ -21,7 +21,7 @@ logger = logging.getLogger(__name__)
 _TEXTS: Final = 2
 _LENGTH: Final = 16
 _SEED: Final = 20
-_ROOM: Final = 1.3
+_LOADING_FACTOR: Final = 1.3
 """Memory of a model while it is loaded, relative to its weights."""
 _BYTES: Final = {"float32": 4, "bfloat16": 2, "float16": 2}
 _FILES_ONLY: Final = "check the files only (model.verify: files of a campaign, verify.forward: false of a task)"
@@ -57,15 +57,15 @@ def run(source: Source, weights: Files, highest: int, *, on_cpu: bool) -> dict[s
 
 
 def _require_memory(weights: Files, hardware: Hardware, compute: str) -> None:
-    needed = int(weights.parameters * _BYTES[compute] * _ROOM)
-    there, where = psutil.virtual_memory().available, "memory"
+    needed = int(weights.parameters * _BYTES[compute] * _LOADING_FACTOR)
+    available, where = psutil.virtual_memory().available, "memory"
     if hardware.device == "cuda":
-        there = sum(torch.cuda.mem_get_info(each)[0] for each in range(torch.cuda.device_count()))
+        available = sum(torch.cuda.mem_get_info(each)[0] for each in range(torch.cuda.device_count()))
         where = "memory of the GPU"
-    if needed > there:
+    if needed > available:
         way = "Use a worker with more" if hardware.device == "cpu" else "Set USE_CPU_FOR_MODELS=true, use a larger GPU"
         raise MachineError(
-            f"The forward pass needs about {needed / 1e9:.1f} GB of {where}, and {there / 1e9:.1f} GB are available.",
+            f"The forward pass needs about {needed / 1e9:.1f} GB of {where}, but {available / 1e9:.1f} GB are free.",
             hint=f"{way}, or {_FILES_ONLY}.",
         )
 
@@ -74,7 +74,7 @@ def _loaded(source: Source, hardware: Hardware, compute: str) -> Any:
     several = hardware.device == "cuda" and torch.cuda.device_count() > 1
     places = {"device_map": "auto" if several else {"": 0}} if hardware.device == "cuda" else {}
     try:
-        model, said = AutoModelForCausalLM.from_pretrained(
+        model, loading_info = AutoModelForCausalLM.from_pretrained(
             source.path,
             revision=source.revision,
             trust_remote_code=source.trust_remote_code,
@@ -85,7 +85,7 @@ def _loaded(source: Source, hardware: Hardware, compute: str) -> Any:
     except (OSError, ValueError, KeyError, ImportError, SafetensorError, UnpicklingError) as error:
         raise unloadable("model", source, error) from error
     for name in ("missing_keys", "mismatched_keys"):
-        wrong = sorted(map(str, said.get(name) or ()))
+        wrong = sorted(map(str, loading_info.get(name) or ()))
         if wrong:
             what = "lack" if name == "missing_keys" else "have in another shape"
             raise ModelError(

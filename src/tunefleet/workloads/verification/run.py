@@ -50,26 +50,26 @@ def run(folder: Path) -> None:
 def _verified(task: Opened[VerifyTaskSpec]) -> dict[str, Any]:
     spec, inputs = task.spec, task.job.inputs
     _tell(task, "files", "Checking the model's files.")
-    source = _here(task)
+    source = _local_source(task)
     weights = model_files.check(Path(source.path))
     rows = _rows(source, weights)
     tokenizer.check_special(Path(source.path), rows)
     wanted = spec.model.tokenizer
     given = inputs.get(POINTER)
-    whose = source if wanted is None else locate(wanted, given, task.workspace)
-    words = tokenizer.check(whose, rows, chat=spec.verify.chat_template)
+    tokenizer_source = source if wanted is None else locate(wanted, given, task.workspace)
+    tokens = tokenizer.check(tokenizer_source, rows, chat=spec.verify.chat_template)
     ran = None
     if spec.verify.forward:
         _tell(task, "forward", "Loading the weights for one forward pass.")
-        ran = forward.run(source, weights, words.highest, on_cpu=spec.enforce_cpu)
+        ran = forward.run(source, weights, tokens.highest, on_cpu=spec.enforce_cpu)
     changed = None
     if wanted is not None:
-        changed = moved(Path(source.path), words)
+        changed = moved(Path(source.path), tokens)
         if changed:
             text = f"{changed} tokens of the model's own tokenizer have another id in that of {wanted}."
             task.journal.event("verify.moved", text, "warning")
         _tell(task, "tokenizer", f"Replacing the tokenizer by that of {wanted}.")
-        write(Path(source.path), task.folder.root / PRODUCT, whose, words)
+        write(Path(source.path), task.folder.root / PRODUCT, tokenizer_source, tokens)
     return {
         "ok": True,
         "task_id": task.job.task_id,
@@ -80,14 +80,14 @@ def _verified(task: Opened[VerifyTaskSpec]) -> dict[str, Any]:
         "parameters": weights.parameters,
         "dtypes": weights.dtypes,
         "vocabulary": {
-            "tokens": words.count, "rows": rows, "tokenizer_of": whose.identifier, "moved": changed,
-            "chat_template": words.chat_template,
+            "tokens": tokens.count, "rows": rows, "tokenizer_of": tokenizer_source.identifier, "moved": changed,
+            "chat_template": tokens.chat_template,
         },
         "forward": ran,
     }  # fmt: skip
 
 
-def _here(task: Opened[VerifyTaskSpec]) -> Source:
+def _local_source(task: Opened[VerifyTaskSpec]) -> Source:
     """Find the model, and download it if it is on the hub."""
     named = task.spec.model.source
     source = base_model.named(named, task.job.inputs, task.workspace, trust_remote_code=named.trust_remote_code)
@@ -102,16 +102,16 @@ def _rows(source: Source, weights: model_files.Files) -> int:
         config = AutoConfig.from_pretrained(source.path, trust_remote_code=source.trust_remote_code)
     except (OSError, ValueError, KeyError, ImportError) as error:
         raise unloadable("model", source, error) from error
-    said: int | None = getattr(config.get_text_config(), "vocab_size", None)
+    config_size: int | None = getattr(config.get_text_config(), "vocab_size", None)
     name = build(source).embedding
     _, _, short = name.partition(".")
     stored = model_files.embedding_rows(weights, (name, short))
-    if said is not None and stored is not None and said != stored:
+    if config_size is not None and stored is not None and config_size != stored:
         raise ModelError(
-            f"The config.json of {source.identifier} says vocab_size: {said}, and its embeddings have {stored} rows.",
+            f"The config.json of {source.identifier} has vocab_size: {config_size}, but its embeddings {stored} rows.",
             hint="The files are of different models.",
         )
-    rows = stored or said
+    rows = stored or config_size
     if rows is None:
         raise ModelError(f"The number of token embeddings of {source.identifier} is unknown.")
     return rows
@@ -160,11 +160,11 @@ def moved(base: Path, tokens: Tokens) -> int | None:
 
 def write(base: Path, target: Path, tokenizer: Source, tokens: Tokens) -> None:
     """Write the model with its new tokenizer, atomically."""
-    words = vocabulary.Vocabulary(Path(tokenizer.path), tokenizer.identifier, tokens.count)
+    replacement = vocabulary.Vocabulary(Path(tokenizer.path), tokenizer.identifier, tokens.count)
     nothing = Plan((), {}, 0, (), (False, False), 0)
 
     def fill(folder: Path) -> None:
-        vocabulary.carry(base, folder, words, nothing)
+        vocabulary.carry(base, folder, replacement, nothing)
         for path in sorted(base.iterdir()):
             if (
                 path.is_file()
@@ -181,8 +181,8 @@ def write(base: Path, target: Path, tokenizer: Source, tokens: Tokens) -> None:
 
 def _name_special(path: Path, tokenizer: PreTrainedTokenizerBase) -> None:
     """Set the special token ids of the new tokenizer in a file; the old ids now mean other tokens."""
-    said: dict[str, Any] = json.loads(path.read_bytes())
-    for block in (said, said.get("text_config")):
+    config: dict[str, Any] = json.loads(path.read_bytes())
+    for block in (config, config.get("text_config")):
         if isinstance(block, dict):
-            block |= {key: getattr(tokenizer, key) for key in SPECIAL if block is said or key in block}
-    path.write_text(json.dumps(said, indent=2) + "\n", "utf-8")
+            block |= {key: getattr(tokenizer, key) for key in SPECIAL if block is config or key in block}
+    path.write_text(json.dumps(config, indent=2) + "\n", "utf-8")

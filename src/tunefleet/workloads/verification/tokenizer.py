@@ -72,11 +72,11 @@ def _special(folder: Path) -> Iterator[tuple[str, str, int]]:
         if not path.is_file():
             continue
         try:
-            said: Any = json.loads(path.read_bytes())
+            config: Any = json.loads(path.read_bytes())
         except ValueError as error:
             raise ModelError(f"The model's {name} cannot be read: {error}") from error
         for key in SPECIAL:
-            value = said.get(key)
+            value = config.get(key)
             for each in value if isinstance(value, list) else [value]:
                 if isinstance(each, int):
                     yield name, key, each
