@@ -106,7 +106,7 @@ class Index:
         given = {"taskType": "rag_index", "qdrant": {"collection": "notes"}, "data": {"type": "list", "items": ["-"]}}
         spec = load_task_spec({**given, **changes})
         pieces = chunks([Item(text, {"source": source}) for source, text in notes.items()], spec.chunking, characters)
-        note = indexing.Note(self._work / str(self._runs) / "points.json", "run")
+        note = indexing.IndexProgress(self._work / str(self._runs) / "points.json", "run")
         target = indexing._target(self._database, spec, self._encoder.dimension, note)
         vectors = self._encoder.encode([piece.text for piece in pieces])
 

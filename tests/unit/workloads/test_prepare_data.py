@@ -45,7 +45,7 @@ class Made:
         self.said: list[str] = []
         pipeline, _ = open_pipeline(spec, {}, folder, say=self.said.append)
         self.rows = {name: [row.values for row in rows] for name, rows in pipeline.run().items()}
-        self.counts = [count.told() for count in pipeline.counts]
+        self.counts = [count.as_json() for count in pipeline.counts]
 
     @property
     def train(self) -> list[dict[str, Any]]:
