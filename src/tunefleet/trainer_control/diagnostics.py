@@ -79,6 +79,7 @@ def listen() -> bool:
     Returns:
         False if the signal has a handler already, or the system does not support it; nothing is changed then.
     """
+    # A handler of the script keeps precedence.
     if signal.getsignal(SIGNAL) != signal.SIG_DFL:
         return False
     try:

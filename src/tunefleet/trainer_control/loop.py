@@ -214,6 +214,7 @@ class Control:
         data = {"from_step": start, "max_steps": self._max_steps, "series": "train"}
         session.journal.event("training.started", f"Training from step {start}.", data=data)
         session.status.write(state="running", phase="training", step=start, max_steps=self._max_steps)
+        # Without a port, commands arrive as files.
         if run.server is None:
             return
         try:
@@ -233,6 +234,7 @@ class Control:
 
     def _refuse_a_second(self) -> None:
         endpoint = read_json(jobs_dir() / self.job_id / "endpoint.json") or {}
+        # A pid of another machine or boot says nothing about this one.
         same = (endpoint.get("hostname"), endpoint.get("boot_id")) == (
             process_identity.hostname(),
             process_identity.boot_id(),
@@ -358,6 +360,7 @@ class LoopCommands:
         self.pausing = self.pausing or name == "pause"
         if name == "set":
             changes.update({key: value for key, value in command.data.items() if value is not None})
+            # The other ranks apply the same values; only one may write the file.
             if session.rank == 0:
                 self._keep(changes)
 
@@ -390,6 +393,7 @@ def _write(run: AttachedRun, **fields: Any) -> None:
 
 def newest(folder: Path) -> Checkpoint | None:
     """Return the newest complete checkpoint that the loop reported with `saved`."""
+    # Newest first: an older checkpoint is only a fallback.
     for item in sorted(_saved(folder), key=lambda item: -int(item["step"])):
         path = Path(item["path"])
         fault = fault_of(path) if path.is_dir() else "it does not exist any more"

@@ -55,9 +55,11 @@ class SigtermPause:
         can_install = os.name == "posix" and threading.current_thread() is threading.main_thread()
         if self._ends is not None or not can_install:
             return
+        # A script with its own handler, such as a Trainer that saves on SIGTERM, keeps it.
         if signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL:
             return
         ends = os.pipe()
+        # The interpreter writes to the pipe in a signal handler, which must never block.
         for end in ends:
             os.set_blocking(end, False)
         before = signal.set_wakeup_fd(ends[1], warn_on_full_buffer=False)
@@ -107,6 +109,7 @@ class SigtermPause:
         self.heard()
 
     def _listen(self, pipe: int) -> None:
+        # Unbuffered, so that a signal is read as soon as it arrives.
         with os.fdopen(pipe, "rb", buffering=0) as signals:
             while numbers := signals.read(64):
                 if signal.SIGTERM in numbers:

@@ -80,6 +80,7 @@ class JobSession:
 
     def finish(self) -> None:
         """Record the end (completed, or stopped on request), after the journal is durable."""
+        # Before the final status, which announces that the records are complete.
         self.journal.sync()
         if isinstance(self.journal, JournalWriter):
             self.status.update(records=self.journal.seq, launch=self.journal.launch)
@@ -87,6 +88,7 @@ class JobSession:
 
     def settle(self) -> None:
         """Wait until saved checkpoints are finished: the next launch resumes from the newest of them."""
+        # A checkpoint that is being hashed is the one that the next launch should resume from.
         for wait in self.before_end:
             wait()
 
@@ -129,6 +131,7 @@ def open_session(folder: str | Path) -> JobSession:
         session = _sessions.get((os.getpid(), path))
         if session is None:
             session = _sessions[os.getpid(), path] = _open(path)
+            # A program that ends by an exception must still flush its journal.
             atexit.register(session.close)
     return session
 
@@ -147,6 +150,7 @@ def _open(folder: Path) -> JobSession:
 
 
 def _lead(folder: Path, job: dict[str, Any]) -> JobSession:
+    # Written first, so that the supervisor sees a live process while checkpoints are verified.
     status = StatusFile(folder)
     status.write(state="starting", phase="loading")
     try:

@@ -95,6 +95,7 @@ class StandaloneJob:
         self.status.begin_again()
         self._training = True
         if self.session is None:
+            # Opened at the first training run: only now is it known which checkpoint is resumed.
             journal = self._journal(step, output_dir)
             job = {"job_id": self.job_id, "endpoint_dir": None}
             self.session = JobSession(self.folder, job, journal, self.status, None, itertools.count(1))
@@ -128,6 +129,7 @@ class StandaloneJob:
             self.files.stop()
         if self.session is not None:
             self.session.close()
+        # Last: a client may still read the outcome of its command until here.
         self._retire()
 
     def _listen(self, endpoint: Any) -> None:

@@ -78,6 +78,7 @@ class AttachedRun:
 
     def add_to(self, trainer: Any) -> None:
         """Add our callbacks to a Trainer, after its own, and the `max_steps` that was set for it."""
+        # Imports transformers, which the script has imported by now.
         from ..callbacks.factory import assemble
 
         overrides = Overrides(self.session.folder)

@@ -19,6 +19,7 @@ from .autoload_session import AttachedRun
 
 logger = logging.getLogger("tunefleet.run")
 
+# Compared by name: the script may have imported the class from another copy of this package.
 _OWN = "TrainerControlCallback"
 _IN_JOBS = "ControlCallback"
 
@@ -66,6 +67,7 @@ class Hook:
         """Attach to a Trainer that is about to train; return the checkpoint that it resumes from."""
         try:
             return self._prepare(trainer, given)
+        # The script must train even if the attachment fails.
         except Exception as error:
             logger.warning("This training run cannot be controlled: %s", error, exc_info=True)
             return given
@@ -77,6 +79,7 @@ class Hook:
         job = read_json(self._folder / "job.json")
         if job is None or not self._claim():
             return given
+        # Resolved now: the script may change its working directory later.
         output_dir = Path(trainer.args.output_dir or ".").resolve()
         if world.rank() == 0:
             training = trainings.begin(self._folder, job, output_dir, wanted=given in (None, False))

@@ -52,6 +52,7 @@ def write_site(folder: Path) -> Path:
     """Write the `sitecustomize` of a job and return the folder that belongs in front of `PYTHONPATH`."""
     site = folder.resolve() / "attach"
     site.mkdir(parents=True, exist_ok=True)
+    # A marker of an earlier launch must not count for this one.
     (site / SEEN).unlink(missing_ok=True)
     text = _SITE.format(inject=str(Path(__file__).resolve()), folder=str(folder.resolve()))
     (site / "sitecustomize.py").write_text(text, encoding="utf-8")
@@ -77,6 +78,7 @@ class _Finder(importlib.abc.MetaPathFinder):
         """Let the other finders find the module, and run a callback after it is executed."""
         if fullname != TARGET:
             return None
+        # The other finders are asked directly: `importlib.util.find_spec` would come back to this one.
         for finder in sys.meta_path:
             spec = finder.find_spec(fullname, path, target) if finder is not self else None
             if spec is not None:
@@ -96,6 +98,7 @@ class _Finder(importlib.abc.MetaPathFinder):
             except Exception as error:  # noqa: BLE001 - a failure of ours must not stop the script
                 sys.stderr.write(f"tunefleet: this training run cannot be controlled: {error!r}\n")
 
+        # Patched on this loader instance only; other modules are not affected.
         loader.exec_module = exec_module
 
 

@@ -81,6 +81,7 @@ def begin(folder: Path, job: dict[str, Any], output_dir: Path, *, wanted: bool) 
         "pid": os.getpid(),
         "at": time.time(),
     }
+    # Durable before training starts: the other ranks and later launches rely on it.
     write_json(folder / FILE, {"trainings": [*known, entry]}, sync=True)
     return Training(number, output_dir, checkpoint)
 
@@ -119,6 +120,7 @@ def _newest(
     if not earlier or not _alone_in(known, number, output_dir):
         return None
     digests, began = _digests(folder), float(earlier[-1].get("at") or lived_until)
+    # Newest first: only the chosen one has to be hashed completely.
     for checkpoint in reversed(list_whole(output_dir)):
         made_at = float((read_json(checkpoint.path / MANIFEST) or {}).get("at") or 0)
         if checkpoint.digest not in digests and not began <= made_at <= lived_until:
@@ -144,6 +146,7 @@ def _digests(folder: Path) -> set[str]:
     for file in (folder / "journal").glob("*.jsonl"):
         with file.open("rb") as lines:
             for line in lines:
+                # A cheap test first: a journal may have a gigabyte of metrics.
                 if b'"checkpoint"' in line:
                     found |= _digest(line)
     return found

@@ -92,6 +92,7 @@ class CheckpointCallback(TrainerCallback):
         best = (Path(state.best_model_checkpoint).name,) if state.best_model_checkpoint else ()
         path = Path(args.output_dir) / f"checkpoint-{state.global_step}"
         stall_s = time.monotonic() - self._save_began
+        # Hashing and syncing happen in the background, so that training continues immediately.
         self._finisher.submit(SavedCheckpoint(path, stall_s, tuple(self._board.take_saving()), best))
 
     def on_train_end(

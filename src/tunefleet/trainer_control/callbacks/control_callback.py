@@ -73,6 +73,7 @@ class ControlCallback(TrainerCallback):
         self._sigterm.begin(self._decider.broken)
         self._stopping = self._must_save = False
         self._overrides.at_begin(args, state, kwargs.get("lr_scheduler"))
+        # Other ranks get their commands from rank 0.
         if not state.is_world_process_zero:
             return
         self._board.open()
@@ -94,6 +95,7 @@ class ControlCallback(TrainerCallback):
 
     def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
         """Carry out the commands that arrived during the step."""
+        # All ranks call this at every step, or they would act at different ones.
         commands = self._decider.due(state.global_step)
         if not commands:
             return
@@ -207,6 +209,7 @@ class ControlCallback(TrainerCallback):
         except OSError as error:
             # A full disk must not keep a training run going that is to be aborted.
             logger.warning("The abort could not be recorded: %s", error)
+        # After the status, so that a client whose command is refused finds the final state.
         self._board.close("the training was aborted")
         self._session.journal.event("training.aborted", f"Aborted at the end of step {step}.", "warning")
         # What was saved before stays resumable; nothing new is saved.

@@ -66,6 +66,7 @@ def _queue_and_server(session: JobSession) -> tuple[CommandBoard, ControlServer 
     endpoint_dir = session.job.get("endpoint_dir")
     if not endpoint_dir or not session.leads:
         return board, None
+    # One port per process: it is opened by the first training run and closed at exit.
     server = ControlServer(session.job["job_id"], board, session.status, Path(endpoint_dir), job_folder=session.folder)
     atexit.register(server.stop)
     return board, server
@@ -113,6 +114,7 @@ def capture() -> Callable[[], None]:
 
     Only libraries that are already imported have a state, and only a CUDA that is initialized.
     """
+    # The modules are looked up in sys.modules, so that nothing is imported for the capture.
     undo: list[Callable[[], None]] = []
     ours = random.getstate()
     undo.append(lambda: random.setstate(ours))

@@ -97,6 +97,7 @@ class JournalCallback(TrainerCallback):
         epoch = values.pop("epoch", None)
         number = epoch if isinstance(epoch, float) else None
         window = None
+        # Only training losses are averages over a window of steps.
         if "loss" in values:
             window = (self._window_from, step)
             self._window_from = step + 1
@@ -141,6 +142,7 @@ class JournalCallback(TrainerCallback):
             control.should_log = True
 
     def _report(self, phase: str, state: TrainerState) -> None:
+        # At most one progress record per second: steps may take milliseconds.
         self._next_progress = time.perf_counter() + PROGRESS_S
         self._phase = phase
         if not self._reports:

@@ -80,6 +80,7 @@ class TrainerControlCallback(TrainerCallback):
         """Make the job discoverable while it loads."""
         self._overrides.set_folder(args.output_dir)
         self._overrides.at_init(args)
+        # Already here, so that the job can be found while the dataset is tokenized.
         self._open(state)
 
     def on_train_begin(
@@ -190,5 +191,6 @@ class TrainerControlCallback(TrainerCallback):
 
 def _doing(event: str, parts: list[TrainerCallback]) -> list[_Call]:
     """Return the handlers of an event: a callback without one is not called at every step."""
+    # Every callback inherits an empty handler, which would be called at every step.
     nothing = getattr(TrainerCallback, event)
     return [getattr(part, event) for part in parts if getattr(type(part), event) is not nothing]

@@ -54,6 +54,7 @@ class TerminationCallback(TrainerCallback):
         if not self._checkpoints.agree(fault is None):
             self._give_up(f"the pause could not be recorded: {fault or 'see rank 0'}")
             return
+        # Before the loop stops: later commands would have no effect.
         self._board.close("the training was paused")
         self._ended = True
         control.should_training_stop = True

@@ -82,6 +82,7 @@ class CheckpointCommit:
         """Publish whether the checkpoint is complete; return when all ranks have read it: this process may end then."""
         key = f"{self._number}/result"
         self._connection.set(key, b"1" if whole else b"0")
+        # A rank that died meanwhile never reads the result, so the wait is bounded.
         deadline = time.monotonic() + _SEEN_S
         while self._connection.count(f"{self._number}/seen") < self._connection.size - 1:
             if time.monotonic() > deadline:

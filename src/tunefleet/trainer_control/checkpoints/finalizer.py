@@ -71,9 +71,11 @@ class CheckpointFinalizer:
 
     def submit(self, saved: SavedCheckpoint) -> None:
         """Take a checkpoint that this rank does not write to any more."""
+        # A step that is saved again loses its old result.
         self._whole.pop(step_of(saved.path), None)
         self._queue.put(saved)
         if self._thread is None:
+            # A daemon, so that it does not keep an aborted process alive.
             self._thread = threading.Thread(target=self._run, name="tunefleet-checkpoints", daemon=True)
             self._thread.start()
 

@@ -231,6 +231,7 @@ def _hashed(file: Path) -> Hashed:
 def _hash(file: Path, *, sync: bool = False) -> str:
     digest = hashlib.sha256()
     with file.open("rb", buffering=0) as stream:
+        # In chunks: a weight file may be larger than the memory.
         while chunk := stream.read(_CHUNK_BYTES):
             digest.update(chunk)
         if sync:
@@ -240,6 +241,7 @@ def _hash(file: Path, *, sync: bool = False) -> str:
 
 def digest_of(files: list[dict[str, Any]]) -> str:
     """Return the digest of a manifest with these files."""
+    # Sorted and without white space, so that every process computes the same digest.
     rows = sorted([file["path"], file["digest"], file["size_bytes"]] for file in files)
     return hashlib.sha256(json.dumps(rows, separators=(",", ":")).encode()).hexdigest()
 
@@ -251,10 +253,12 @@ def _described(folder: Path, manifest: dict[str, Any]) -> Checkpoint:
 def _supersede(folder: Path) -> Path:
     aside = folder.parent / SUPERSEDED
     aside.mkdir(exist_ok=True)
+    # A step may be superseded several times: each copy gets a name of its own.
     target, count = aside / folder.name, 0
     while target.exists():
         count += 1
         target = aside / f"{folder.name}.{count}"
+    # A rename, not a copy: it is atomic and takes no space.
     folder.rename(target)
     sync_folder(folder.parent)
     return target

@@ -55,6 +55,7 @@ def decide(folder: Path, job: dict[str, Any]) -> Decision:
     wanted, attempt = job.get("from_step"), job.get("attempt")
     before = read_json(folder / FILE) or {}
     notes: list[tuple[str, str, str]] = []
+    # A relaunch of the same attempt resumes from its own newest checkpoint, not from `from_step` again.
     again = (before.get("attempt"), before.get("from_step")) == (attempt, wanted) and not job.get("gang")
     if job.get("gang") and wanted is None:
         # All nodes start from scratch, whatever one of them still has from an earlier attempt.
@@ -73,6 +74,7 @@ def decide(folder: Path, job: dict[str, Any]) -> Decision:
         notes.append(("checkpoint.superseded", text, "info"))
     fields = {"launch": job["launch"], "attempt": attempt, "from_step": wanted}
     chosen = None if found is None else {"name": found.path.name, "digest": found.digest, "bytes": found.size_bytes}
+    # Written last: the other ranks wait for this file.
     write_json(folder / FILE, {**fields, "step": found.step if found else 0, "checkpoint": chosen}, sync=True)
     return Decision(found, tuple(notes))
 
@@ -110,6 +112,7 @@ def first_step(folder: Path, resumed: Checkpoint | None) -> int:
 def _last_reported(folder: Path) -> int:
     last = 0
     for file in (folder / "journal").glob("*.jsonl"):
+        # Without the last element: it is empty, or a torn line.
         for line in file.read_bytes().split(b"\n")[:-1]:
             # A full disk may have truncated a line.
             with contextlib.suppress(ValueError):

@@ -41,6 +41,7 @@ def retain(checkpoints_dir: Path, *, limit: int | None, keep: Iterable[str] = ()
     passed = [old for old in list_folders(checkpoints_dir / SUPERSEDED) if step_of(old) <= newest.step]
     obsolete = [old for old in passed if old.name not in keep]
     if limit is not None and limit > 0:
+        # Protected checkpoints count toward the limit.
         surplus = len(whole) - max(limit, sum(item.path.name in protected for item in whole))
         free = [item.path for item in whole if item.path.name not in protected]
         obsolete += free[: max(surplus, 0)]
@@ -76,6 +77,7 @@ def adopt(folder: Path, output_dir: Path, decision: dict[str, Any]) -> Checkpoin
         return _chosen(link, decision)
     output_dir.mkdir(parents=True, exist_ok=True)
     if link.resolve() != output_dir:
+        # Checkpoints that were restored before the script chose its folder.
         if link.exists():
             _move(link.resolve(), output_dir)
         if link.is_symlink():

@@ -120,6 +120,7 @@ class ControlServer:
         if withdraw:
             self.folder.withdraw()
         server, self._server = self._server, None
+        # Before close: the serving thread must have left its loop.
         server.shutdown()
         server.server_close()
 
@@ -201,7 +202,9 @@ class _Handler(http.server.BaseHTTPRequestHandler):
             return True
         kind, _, given = self.headers.get("Authorization", "").partition(" ")
         if given:
+            # Constant time, so that a token cannot be guessed byte by byte.
             return kind.lower() == "bearer" and hmac.compare_digest(given.strip().encode(), token.encode())
+        # Without a token, the kernel's socket table shows which user connected.
         return peer_uid(self.client_address, self.connection.getsockname()) == os.geteuid()
 
     def _route(self) -> tuple[int, dict[str, Any]]:

@@ -55,6 +55,7 @@ class EndpointFolder:
         self.path.mkdir(parents=True, exist_ok=True, mode=0o700)
         link = self.path / "job"
         if self.job_folder is not None:
+            # A link of an earlier process may point to another job folder.
             link.unlink(missing_ok=True)
             link.symlink_to(self.job_folder)
         endpoint = {
@@ -165,6 +166,7 @@ def claim(endpoints_dir: Path, job_id: str, job_folder: Path | None = None) -> E
     Raises:
         OSError: If the folders cannot be written.
     """
+    # The lock decides, not the existence of the folder: a killed process leaves its folder.
     for number in range(1, _MOST + 1):
         name = job_id if number == 1 else f"{job_id[:120]}-{number}"
         folder = EndpointFolder(endpoints_dir, name, job_folder)

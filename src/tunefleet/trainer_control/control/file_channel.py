@@ -80,9 +80,11 @@ class FileChannel:
         return [stem for stem in stems if stem not in answered and stem not in self._seen]
 
     def _take(self, name: str) -> None:
+        # Also for a file that fails, or it would be read again at every poll.
         self._seen.add(name)
         try:
             command, data, command_id = _parts(self._read(name), name)
+            # Before submit: the queue publishes the first state from within it.
             self._names[command_id] = name
             item = self._board.submit(command, data, command_id)
         except UnknownCommandError as unknown:

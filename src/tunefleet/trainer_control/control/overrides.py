@@ -149,6 +149,7 @@ def _check_intervals(intervals: Mapping[str, int], args: Any, state: Any) -> Non
     for name in intervals:
         strategy_name = name.replace("_steps", "_strategy")
         strategy = _value(getattr(args, strategy_name))
+        # The Trainer reads the interval only with this strategy.
         if strategy != "steps":
             raise RefusedChangeError(f"{name} has no effect: the training run uses {strategy_name}={strategy!r}.")
     if not (args.load_best_model_at_end and intervals.keys() & {"save_steps", "eval_steps"}):
@@ -190,6 +191,7 @@ def _scale_rates(lr_scheduler: Any, peak: float) -> None:
     before = max(float(rate) for rate in bases)
     if before <= 0:
         raise RefusedChangeError("The learning rate is 0 throughout and cannot be scaled.")
+    # Avoids a rounding error in all rates.
     if before == peak:
         return
     for scheduler in schedulers:

@@ -32,6 +32,7 @@ class Collective:
 
     def due(self, step: int) -> Sequence[Command]:
         """CheckpointCommit with all ranks if this step is due; every rank does so at the same steps."""
+        # Every rank computes the same schedule, so none waits in a collective alone.
         if step == self._step or step < self._at:
             return _NOTHING
         steps = max(step - self._step, 1) if self._step >= 0 else 1

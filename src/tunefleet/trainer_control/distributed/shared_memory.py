@@ -104,6 +104,7 @@ class Publisher:
         without, have = divmod(self._connection.count("pages"), self._connection.size)
         if without + have < self._connection.size - 1:
             return
+        # Every rank has opened it by now; the mapping stays without the descriptor.
         page.close()
         if without:
             self._page = None
@@ -160,6 +161,7 @@ class Subscriber:
 
     def send(self, command: Command) -> None:
         """Send a command of this rank to rank 0."""
+        # An atomic counter: several ranks may send at the same time.
         number = self._connection.count("said", 1)
         self._connection.set(f"said/{number}", json.dumps([command.command_id, command.command, command.data]).encode())
         if self._page is not None:
@@ -240,6 +242,7 @@ class Page:
         except OSError as error:
             logger.info("Shared memory is not available (%s); the ranks use their store", error)
             return None
+        # New pages are zero, which no valid entry is.
         os.ftruncate(fd, (_RING + slots) * _WORD_BYTES)
         page, token = cls(fd, slots), secrets.randbits(62)
         page._words[_TOKEN] = token

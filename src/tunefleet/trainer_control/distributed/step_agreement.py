@@ -137,6 +137,7 @@ class Leader:
 
     def _decide(self, step: int, horizon: int) -> None:
         commands, self._held = [*self._held, *self._board.take()], []
+        # The first step that no rank may have passed yet.
         at = self._until + 1
         self._planned[at] = commands
         self._until = max(at, step + horizon)
@@ -235,6 +236,7 @@ def _end(connection: StoreConnection) -> None:
     # SIGTERM and not a key in the store: a rank in an evaluation reads no keys.
     for pid in connection.local_peers():
         try:
+            # Only peers on this machine can be signalled.
             os.kill(pid, signal.SIGTERM)
         except ProcessLookupError:
             logger.debug("Process %d is gone already", pid)

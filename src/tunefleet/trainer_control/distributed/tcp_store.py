@@ -136,6 +136,7 @@ class PeerWait:
             PeerLostError: If a rank is lost, or the time is up.
         """
         time.sleep(self._pause_s)
+        # Starts short, since the key usually exists already, and backs off to spare the store.
         self._pause_s = min(self._pause_s * 2, _LONGEST_LOOK_S)
         now = time.monotonic()
         # Not at each wait: a check reads the store and /proc.

@@ -180,6 +180,7 @@ class StatusFile:
         # A forked child has a copy of the object, but the file belongs to its parent.
         if os.getpid() != self._pid:
             return
+        # Set before the write: a full disk must not be retried at every tick.
         self._written_at = time.monotonic()
         self._fields["at"] = time.time()
         self._dirty = False
@@ -190,6 +191,7 @@ class StatusFile:
         self._dirty = True
         write_json(first, self._fields, sync=self.final)
         self._dirty = False
+        # A copy is a convenience: its failure must not fail the status.
         for mirror in mirrors:
             try:
                 write_json(mirror, self._fields)

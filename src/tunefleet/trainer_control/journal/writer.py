@@ -76,6 +76,7 @@ class JournalWriter:
     def _begin(self) -> None:
         """Continue at the end of the file."""
         self._progress_at = -math.inf
+        # Opened for append: after `lent`, another process has written to the file.
         self._fd = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
         self._size, self._next_seq = self._cut_torn_tail()
         self._others = sum(file.stat().st_size for file in self.path.parent.glob("*.jsonl") if file != self.path)
@@ -156,6 +157,7 @@ class JournalWriter:
             return
         self._stop.set()
         if threading.current_thread() is not self._thread:
+            # Bounded: a hung file system must not block the exit.
             self._thread.join(timeout=5.0)
         try:
             self._take_progress(now=math.inf)
@@ -205,6 +207,7 @@ class JournalWriter:
                 record = self._queue.popleft()
                 if self._is_left_out(record):
                     continue
+                # Numbered when written, not when queued, so that dropped records leave no gap.
                 record["seq"] = self._next_seq
                 self._next_seq += 1
                 parts.append(line_of(record))
