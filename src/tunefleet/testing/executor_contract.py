@@ -53,6 +53,7 @@ class ExecutorContract:
         assert type(mine) is self.executor, f"{self.executor.kind} is {type(mine)}: two packages register the kind."
         offer = next(each for each in found.offers() if each.kind == self.executor.kind)
         assert (offer.slot_class, offer.merges) == (self.executor.slot_class, self.executor.merges)
+        # An executor may only support commands that the protocol has.
         unknown = set(offer.heeds or ()) - set(ControlCommand)
         assert not unknown, f"{self.executor.kind} supports {sorted(unknown)}, which are not commands."
 
@@ -66,6 +67,7 @@ class ExecutorContract:
 
     def same(self, result: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
         """Return whether two runs of one spec have the same result; by default except `usage` and the task id."""
+        # Timings differ between two runs.
         plain = [{key: value for key, value in each.items() if key not in _OWN} for each in (result, other)]
         return plain[0] == plain[1]
 

@@ -77,6 +77,7 @@ class Runner:
         """Wait for the end of a launch; fail the test on a timeout."""
         end = handle.wait(self._timeout_s)
         if end is None:
+            # Without a grace period: the test has failed already.
             handle.cancel(0)
             handle.wait(30)
             raise AssertionError(f"The job did not end within {self._timeout_s:g} seconds.\n{self.log(handle)}")

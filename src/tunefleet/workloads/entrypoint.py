@@ -63,6 +63,7 @@ def main(folder: Path) -> int:
             _program(job.program)(folder)
         session.finish()
     except Exception as error:
+        # Before the failure is recorded: the next launch resumes from a checkpoint that is finished now.
         session.settle()
         kind = kind_of(error, folder)
         foreseen = isinstance(error, DiskTooSmallError)
@@ -98,6 +99,7 @@ def kind_of(error: BaseException, folder: Path) -> ErrorKind:
         return "oom"
     if isinstance(error, RuntimeError) and any(sign in str(error) for sign in _OUT_OF_MEMORY):
         return "oom"
+    # Libraries report a full disk in many ways, so the disk itself is checked.
     return "disk" if shutil.disk_usage(folder).free < _NEARLY_FULL_BYTES else "bug"
 
 

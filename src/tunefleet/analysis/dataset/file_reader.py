@@ -154,6 +154,7 @@ def _numbered(pieces: Iterable[bytes], size_bytes: int, most_bytes: int) -> Iter
     rest, number, seen = bytearray(), 0, 0
     for piece in pieces:
         seen += len(piece)
+        # A piece ends anywhere, also in the middle of a line or a character.
         *whole, last = piece.split(b"\n")
         for line in whole:
             number += 1
@@ -165,6 +166,7 @@ def _numbered(pieces: Iterable[bytes], size_bytes: int, most_bytes: int) -> Iter
             raise Unseen(
                 f"Line {number + 1} is longer than {MAX_AT_ONCE >> 20} MiB; only a worker reads on from there."
             )
+        # Checked after each piece; a line that the limit cuts is dropped below.
         if seen >= most_bytes:
             break
     if seen < size_bytes:

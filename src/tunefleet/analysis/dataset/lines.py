@@ -15,6 +15,7 @@ from tunefleet.errors import DataError
 
 _MANY_DIGITS: Final = re.compile(rb"\d{19}")
 _SEPARATORS: Final = {";": "semicolons", "\t": "tabs", "|": "vertical bars", ",": "commas"}
+# The range that orjson represents exactly.
 _LEAST, _MOST = -(2**63), 2**64 - 1
 
 
@@ -106,6 +107,7 @@ def csv_rows(name: str, text: Iterable[str]) -> Iterator[dict[str, str]]:
         if twice := next((column for column in header if list(header).count(column) > 1), None):
             raise DataError(f"{name} has two columns named {twice!r}.", hint="Rename one of them.")
         for row in reader:
+            # DictReader reports a surplus field under None, and a missing one as None.
             if None in row or None in row.values():
                 raise DataError(
                     f"Line {reader.line_num} of {name} does not have the {len(reader.fieldnames or ())} fields"
@@ -119,6 +121,7 @@ def csv_rows(name: str, text: Iterable[str]) -> Iterator[dict[str, str]]:
 
 def _refuse_separator(name: str, header: Sequence[str], expected: str) -> None:
     """Reject a file with another separator: each row would become a single column."""
+    # With the right separator, a file has more than one column.
     if len(header) != 1:
         return
     for separator, what in _SEPARATORS.items():

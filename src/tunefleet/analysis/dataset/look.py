@@ -109,6 +109,7 @@ class _Preview:
             self.blame(row.fault or DataError("It is not a row."), row.line)
             return
         self.rows += 1
+        # The first row decides the shape, as in a training run.
         if not self.columns:
             self.columns = tuple(map(str, row.values))
             try:
@@ -136,6 +137,7 @@ class _Preview:
 
     def use(self) -> DatasetUse | None:
         """Return how a training run reads the rows."""
+        # A file with errors would fail in a run as well, so no use is suggested.
         if self.shape is None or self.faults or not self.rows:
             return None
         kind, names = self.shape.kind, self.shape.names
@@ -204,6 +206,7 @@ def _lengths(found: array[int]) -> Lengths | None:
     edges = [low + (high - low) * at / bins for at in range(bins + 1)]
     below = [bisect_right(ordered, edge) if at == bins else bisect_left(ordered, edge) for at, edge in enumerate(edges)]
     counts = [after - before for before, after in itertools.pairwise(below)]
+    # Plain Python: this package does not depend on NumPy.
     middle = len(ordered) // 2
     median = ordered[middle] if len(ordered) % 2 else (ordered[middle - 1] + ordered[middle]) / 2
     return Lengths(

@@ -83,6 +83,7 @@ def looks_like_messages(value: Any) -> bool:
     """Return whether a value is a chat and not a text: a list of messages, one message, or JSON text of a list."""
     if isinstance(value, str):
         text = value.lstrip()
+        # A cheap test first: this runs for every row.
         if not text.startswith("[") or '"' not in text:
             return False
         try:
@@ -129,6 +130,7 @@ def parsed(text: str, column: str) -> Any:
         return json.loads(text)
     except ValueError as error:
         raise RowError(f"{column!r} holds a text that is not valid JSON ({error})") from None
+    # json raises it for deep nesting, which a hostile upload may have.
     except RecursionError:
         raise RowError(f"{column!r} holds JSON that is nested too deeply") from None
 
@@ -174,6 +176,7 @@ def _listed(value: Any, keys: Sequence[str]) -> Any:
 def _message(given: Any, column: str, notes: Notes, row: int) -> Message:
     if not isinstance(given, Mapping):
         raise RowError(f"{column!r} holds {kind_of(given)} among its messages; a message has a role and content")
+    # A copy, so that the caller's row stays unchanged.
     message: Message = without_nulls(given)
     if "role" not in message and "from" in message:
         message["role"] = message.pop("from")
@@ -207,6 +210,7 @@ def _content(message: Message, column: str) -> str:
             return ""
         raise RowError(f"{column!r} has a message of the {message['role']} without content")
     if isinstance(content, str):
+        # A lone surrogate cannot be encoded as UTF-8.
         if any("\ud800" <= character <= "\udfff" for character in content):
             raise RowError(f"{column!r} has a message with half of a character (a lone surrogate)")
         return content
@@ -258,6 +262,7 @@ def _weigh(message: Message, column: str, notes: Notes, row: int) -> None:
     for key, value in message.items():
         if key not in _READ and not is_empty(value):
             notes.add(f"{key!r} of messages is left to the chat template", row)
+    # Removed from the message: a chat template must not see them.
     given = {key: message.pop(key) for key in _WEIGHTS if key in message}
     for key, value in given.items():
         flag = read_flag(value)

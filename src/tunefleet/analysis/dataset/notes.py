@@ -38,6 +38,7 @@ class Notes:
         """Add the notes collected elsewhere, for example in another process."""
         for own, others in ((self._found, other._found), (self._columns, other._columns)):
             for key, (count, row) in others.items():
+                # Rows are numbered over all processes, so the smallest number is the first row.
                 known, first = own.get(key, (0, row))
                 own[key] = (known + count, min(first, row))
 

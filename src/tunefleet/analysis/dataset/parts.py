@@ -93,6 +93,7 @@ def with_system(parts: Parts, row: Row, used: set[str]) -> Parts:
         used.add(name)
         system = row.text(name)
         own = next((message for message in parts.before if message["role"] == "system"), None)
+        # A system message in the chat itself takes precedence over a column.
         if own is None:
             parts = replace(parts, before=({"role": "system", "content": system}, *parts.before))
             added = name
@@ -204,6 +205,7 @@ def _read_pair(names: Mapping[str, str], row: Row) -> Parts:
 
 def _without_repetition(asked: tuple[Message, ...], given: tuple[Message, ...], column: str) -> Parts:
     """Split a prompt and its answer, which in some datasets repeats the prompt, with a system message before it."""
+    # Some datasets put a system message before the repeated prompt.
     for system in ((), given[:1] if given[0]["role"] == "system" else ()):
         repeated = (*system, *asked)
         if given[: len(repeated)] == repeated:
@@ -272,6 +274,7 @@ def _of_dialogues(row: Row, before: tuple[Message, ...], good: tuple[Message, ..
     shared = 0
     while shared < min(len(good), len(bad)) - 1 and good[shared] == bad[shared]:
         shared += 1
+    # The prompt must not end with an answer: both answers may share their beginning.
     while shared and good[shared - 1]["role"] == "assistant":
         shared -= 1
     if not shared:
@@ -313,6 +316,7 @@ class SameAnswersError(RowError):
 
 def _dialogue(text: str, column: str) -> tuple[Message, ...]:
     marks = list(_HUMAN.finditer(text))
+    # Each turn ends where the next mark begins.
     ends = [mark.start() for mark in marks[1:]] + [len(text)]
     turns = tuple(
         {"role": "user" if mark[1] == "Human" else "assistant", "content": text[mark.end() : end].strip()}

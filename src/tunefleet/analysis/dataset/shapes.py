@@ -132,6 +132,7 @@ def recognize(values: Mapping[str, Any], wanted: str, origin: str, kinds: Collec
     found = [shape for look in _LOOKS if (shape := look(values)) is not None]
     usable = [shape for shape in found if not kinds or shape.kind in kinds]
     if usable:
+        # Empty columns of another shape are common in tables, so filled ones win.
         return next((shape for shape in usable if any(filled(values, name) for name in shape.columns)), usable[0])
     columns = f"columns: {', '.join(map(str, values)) or 'none'}"
     if found and wanted == "auto":
@@ -267,6 +268,7 @@ def columns_hint(column: str, known: Iterable[str]) -> str:
 def _judged(values: Mapping[str, Any]) -> Recognized | None:
     label = next((name for name in _LABELS if name in values), None)
     base = next((shape for look in (_chat, _alpaca, _pair) if (shape := look(values)) is not None), None)
+    # `label` is a common column name in other datasets, so its values must be boolean.
     if label is None or base is None or (label == "label" and read_flag(values[label]) is None):
         return None
     return judged(base, label)
@@ -329,6 +331,7 @@ _BY_ROW: Final[dict[Kind, Callable[[Mapping[str, Any]], Recognized | None]]] = {
     "hh": _preference,
     "judged": _judged,
 }
+# In order of precedence: the more specific shape first.
 _LOOKS: Final = (_preference, _judged, _chat, _alpaca, _pair, _text)
 
 

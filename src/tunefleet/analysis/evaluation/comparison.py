@@ -89,6 +89,7 @@ def compare(results: Mapping[str, Result], items: Items, *, force: bool = False)
 
 def _row(name: str, results: Mapping[str, Result], items: Items, *, force: bool) -> Row:
     having = [task for task, result in results.items() if name in result["metrics"]]
+    # Equal names are not enough: rows, settings and tokenizers may differ.
     marks = {task: _evaluation(results[task], name).get("fingerprint") for task in having}
     comparable = len(set(marks.values())) == 1
     if not comparable and not force:
@@ -136,6 +137,7 @@ def _difference(name: str, results: Mapping[str, Result], tasks: tuple[str, str]
     pairs = [_evaluation(results[task], name).get("pairs", {}).get(name) for task in tasks]
     rows = [_read(items(task, pair["file"]), pair) if pair else None for task, pair in zip(tasks, pairs, strict=True)]
     wanted = Wanted(confidence=float(metrics[0].get("confidence") or 0.95))
+    # Pairing needs the same items on both sides.
     if rows[0] is None or rows[1] is None or rows[0].keys() != rows[1].keys():
         return Difference(value, None, None, "no items to pair", None, "none")
     left, right = ([each[index] for index in sorted(each)] for each in rows if each is not None)
@@ -144,6 +146,7 @@ def _difference(name: str, results: Mapping[str, Result], tasks: tuple[str, str]
     shown = _shown(interval) if p is None else p < 1 - wanted.confidence
     verdict = "none" if not shown else "better" if (value > 0) is better else "worse"
     exp = bool(pairs[0] and pairs[0].get("exp"))
+    # The comparison is done on losses; perplexities are shown.
     if exp:
         value, interval = statistics.exp(value), statistics.exponent(interval, "loss")
     return Difference(value, interval.low, interval.high, interval.method, p, verdict, exp)
@@ -161,6 +164,7 @@ def _read(path: Path | None, pair: Mapping[str, Any]) -> dict[int, tuple[float, 
 
 
 def _p(left: Sequence[tuple[float, float]], right: Sequence[tuple[float, float]]) -> float | None:
+    # McNemar's test applies to right and wrong items only.
     if any(part not in {0.0, 1.0} or weight != 1.0 for part, weight in (*left, *right)):
         return None
     return statistics.mcnemar([bool(part) for part, _ in left], [bool(part) for part, _ in right])

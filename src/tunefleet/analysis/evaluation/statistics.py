@@ -181,6 +181,7 @@ def _z(confidence: float) -> float:
 def _interval(columns: Sequence[Sequence[float]], of: Callable[..., float], wanted: Wanted) -> Interval:
     """Return the interval of a number that is computed from the sums of columns."""
     n = len(columns[0])
+    # The spread of one or two rows is unknown.
     if n < 3:
         return Interval(
             None, None, f"no interval: {n} row{'s' if n > 1 else ''}, and it takes 3 to see how they spread"
@@ -189,6 +190,7 @@ def _interval(columns: Sequence[Sequence[float]], of: Callable[..., float], want
         if n < FEW_ROWS or n > MAX_DRAWN_ROWS:
             return _jackknife(columns, of, wanted)
         drawn = [of(*(math.fsum(map(column.__getitem__, rows)) for column in columns)) for rows in _draws(n, wanted)]
+    # A resample may consist of rows without weight.
     except ZeroDivisionError:
         return Interval(None, None, f"no interval: too few of {n} rows have a weight")
     return _percentiles(drawn, wanted, f"bootstrap of {n} rows, {wanted.resamples} draws, seed {wanted.seed}")
@@ -213,6 +215,7 @@ def _draws(n: int, wanted: Wanted) -> Iterator[list[int]]:
 
 
 def _percentiles(drawn: list[float], wanted: Wanted, method: str) -> Interval:
+    # Percentile bootstrap: the quantiles of the resampled values.
     drawn.sort()
     outside = (1 - wanted.confidence) / 2
     last = len(drawn) - 1
@@ -221,6 +224,7 @@ def _percentiles(drawn: list[float], wanted: Wanted, method: str) -> Interval:
 
 def _t(confidence: float, freedom: int) -> float:
     """Return the quantile of Student's distribution for a two-sided confidence, by bisection."""
+    # Bisection over the angle, since the standard library has no inverse of Student's distribution.
     low, high = 0.0, math.pi / 2
     for _ in repeat(None, 60):
         angle = (low + high) / 2

@@ -72,6 +72,7 @@ def shape_of(config: Mapping[str, Any], adapter: LoraSpec | None) -> Shape:
     linear = _linear(config, family, hidden, intermediate)
     matrices = sum(each.inputs * each.outputs for each in linear)
     biases = sum(each.outputs for each in linear if each.bias)
+    # One norm for queries and one for keys.
     head_norms = 2 * _head(config, hidden) if family.head_norms else 0
     layer = matrices + biases + head_norms + family.norms * hidden
     tied = bool(config.get("tie_word_embeddings", family.tied))
@@ -123,6 +124,7 @@ def _head(config: Mapping[str, Any], hidden: int) -> int:
 
 def _size(config: Mapping[str, Any], key: str) -> int:
     value = config.get(key)
+    # bool is an int in Python.
     if isinstance(value, bool) or not isinstance(value, int) or value < 1:
         raise UnknownShape(f"its configuration has no {key}")
     return value

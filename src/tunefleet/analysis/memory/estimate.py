@@ -120,6 +120,7 @@ def estimate(
         load: Work per row.
     """
     training = spec.training
+    # Bytes per value.
     width = 4 if compute == "float32" else 2
     tokens = training.batch_size * load.sequences * length
     # What a block keeps for the backward pass: inputs and outputs of its attention and feed-forward part.
@@ -134,6 +135,7 @@ def estimate(
     value_weights = 4 * shape.weights if spec.adapter is None else width * shape.weights + 4 * shape.trained
     return Estimate(
         weights_bytes=_weights(shape, spec, width),
+        # Trained weights, and so their gradients, are kept in float32.
         gradients_bytes=4 * shape.trained,
         optimizer_bytes=optimizer * shape.trained,
         activations_bytes=shape.layers * kept + block if checkpointed else shape.layers * block,

@@ -39,6 +39,7 @@ class Models:
         named = runtime_adapters(model)
         changed = model.path != plain.path or any(each.merge for each in model.adapters)
         offered = True
+        # vLLM reserves its share of GPU memory at the start, so both shares must be known before.
         if changed and job.gpus and model.engine == plain.engine == "vllm":
             model, plain, offered = self._beside(model, plain)
         # Two engines only if the weights differ: an adapter is switched per turn.
@@ -80,6 +81,7 @@ class Models:
                 apart = BASE if model is self._plain and self._plain is not self._model else ""
                 if apart:
                     self._note(f"{model.identifier} (base) is loading next to the tuned model.")
+                # Outside of `self._lock`, which would block all turns during the start.
                 opened = connect(model, gpus=self._gpus, apart=apart, say=self._say)
                 with self._lock:
                     self._open[key] = opened

@@ -84,6 +84,7 @@ class Chat:
 
     def hold(self) -> str:
         """Answer until the session ends; return the reason."""
+        # A killed launch leaves its socket file, on which bind would fail.
         self._address.unlink(missing_ok=True)
         try:
             with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listener:
@@ -139,6 +140,7 @@ class Chat:
             pieces = answer(self._models, self._spec.inference, ChatRequest.model_validate(asked))
             for piece in pieces:
                 if _gone(connection):
+                    # Closing the generator stops the generation in the engine.
                     pieces.close()  # type: ignore[attr-defined]
                     return
                 if piece.usage is not None:
@@ -166,6 +168,7 @@ class Chat:
             self.counts["turns"] += 1
             self.counts["prompt_tokens"] += usage.prompt_tokens
             self.counts["completion_tokens"] += usage.completion_tokens
+            # On disk after each turn, so that a relaunch continues the counts.
             write_file(self._state, json.dumps(self.counts).encode())
             self._session.status.write(step=self.counts["turns"])
 

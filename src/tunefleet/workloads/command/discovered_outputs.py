@@ -27,6 +27,7 @@ def collected(folder: Path, work: Path, spec: CommandSpec) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for name, path in spec.outputs.items():
         place = (work / path).resolve()
+        # A link must not deliver a file from outside of the task.
         if not place.is_relative_to(work.resolve()) or not place.exists():
             raise InputError(
                 f"spec.outputs.{name}: the command did not write {path}.",
@@ -65,6 +66,7 @@ def _has_weights(place: Path) -> bool:
 
 def _linked(source: Path, target: Path) -> Path:
     """Give a trained folder its standard name, without checkpoints; hard links avoid a copy where possible."""
+    # Renamed when complete, so that a killed launch leaves no half output.
     draft = target.with_name(f".{target.name}.partial")
     shutil.rmtree(draft, ignore_errors=True)
     draft.mkdir()
@@ -78,6 +80,7 @@ def _linked(source: Path, target: Path) -> Path:
 
 def _link(source: Path, target: Path) -> None:
     try:
+        # Fails across file systems, hence the copy.
         os.link(source.resolve(), target)
     except OSError:
         shutil.copy2(source, target)

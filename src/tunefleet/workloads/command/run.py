@@ -35,6 +35,7 @@ def main(folder: Path) -> None:
     task = open_task(folder, CommandSpec, filled=False)
     spec, session = task.spec, task.session
     work = _prepared(folder, spec, task.job.inputs)
+    # Filled in as late as possible; the spec itself keeps the references.
     filled = job_secrets.filled({"command": list(spec.command), "env": dict(spec.env)})
     env = environment_of(spec.environment, filled["env"])
     session.journal.event("command.started", f"Running {spec.command[0]}.", data={"arguments": len(spec.command) - 1})
@@ -62,6 +63,7 @@ def _prepared(folder: Path, spec: CommandSpec, inputs: Mapping[str, str]) -> Pat
             shutil.copytree(source, target, symlinks=True, dirs_exist_ok=True)
         else:
             shutil.copy2(source, target)
+    # Written last: a killed copy is repeated.
     write_json(folder / _READY, {"ready": True}, sync=True)
     return work
 

@@ -70,7 +70,9 @@ def run_attached(session: JobSession, argv: Sequence[str], *, env: Mapping[str, 
     environment[inject.ATTACHED_TO] = str(session.folder)
     environment["PYTHONPATH"] = os.pathsep.join([str(site), *filter(None, [env.get("PYTHONPATH")])])
     session.status.write(state="running", phase="running")
+    # Only the output of this command is searched for an error.
     offset = job_log.end(folder.log)
+    # Sequence numbers have one writer: this process must not report while the command does.
     with session.lent():
         returncode = subprocesses.run([_found(argv[0], environment), *argv[1:]], env=environment, cwd=cwd)
     state = session.status.take_back()

@@ -57,6 +57,7 @@ class ChatRenderer:
                 own: str = self._tokenizer.get_chat_template(tools=list(tools) if tools else None)
             except ValueError as error:
                 raise ModelError(f"The tokenizer of {self._tokenizer.name_or_path}: {error}") from error
+            # The template's own markers take precedence over TRL's copy.
             known = None if _MARKERS.search(own) else _known_to_trl(self._tokenizer, own)
             found = self._templates[bool(tools)] = known or own
         return found
@@ -141,6 +142,7 @@ class ChatRenderer:
                     continue
             except DataError:
                 pass  # a template that rejects the change has read the key
+            # One probe per role and key is enough: it costs a rendering of the chat.
             self._probed.add(kind)
 
     def _turn(self, chat: Chat, at: int, text: str) -> Span:
@@ -150,6 +152,7 @@ class ChatRenderer:
             before = self.render(chat.messages[:at], chat.tools, ask=True, where=str(chat.place))
         else:
             before = self._header(chat, after)
+        # Without this property, the difference of two renderings is not the answer.
         if not (text.startswith(after) and after.startswith(before)):
             raise ModelError(
                 f"{chat.place}: the chat template of {self._tokenizer.name_or_path} rewrites earlier turns and has no "

@@ -55,6 +55,7 @@ class Place:
         path = self._path()
         if path is None:
             return first(_from_hub(self.name, split, self.hub or HubSet()), limit), f"{self.name} ({split})"
+        # A slice counts from the rows of the whole split, so the limit applies after it.
         sliced = match["from"] is not None or match["to"] is not None
         rows = read_path(path, match["name"], None if sliced else limit)
         origin = self.name if path.is_file() else f"{self.name} ({split})"
@@ -105,6 +106,7 @@ def _checked(name: str, wanted: HubSet) -> hub.Resolved:
     """Return the arguments for `load_dataset`, after checking that the dataset's card names no other files."""
     found = hub.resolve(name, "dataset", wanted.revision)
     cached = Path(found.path) if found.path != name else None
+    # Only the card is downloaded for the check: `datasets` would open what it names.
     containment.check_dataset(cached or hub.few_files(name, found.revision, containment.CARDS, kind="dataset"))
     return found
 

@@ -56,9 +56,11 @@ def preview(
             f"The data {source.value!r} is on the server; a preview needs it on this machine.",
             hint=f"`tunefleet artifacts get {source.value}` downloads it; pass it with --input {source.pointer}=PATH.",
         )
+    # Archives are unpacked into it.
     with tempfile.TemporaryDirectory(prefix="tunefleet-preview-") as workspace:
         data = spec.data
         if data.streaming:
+            # A stream has no length; only the first rows are measured.
             few = min(data.max_samples or _MEASURED_ROWS, _MEASURED_ROWS)
             data = data.model_copy(update={"max_samples": few})
         portions = open_portions(data, inputs, Path(workspace), seed=spec.training.seed)
@@ -119,6 +121,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--task", help="task of the workflow file")
     parser.add_argument("--json", action="store_true", help="print JSON (the only form)")
     options = parser.parse_args(arguments)
+    # Standard output must hold nothing but the JSON object.
     datasets.disable_progress_bars()
     transformers.utils.logging.set_verbosity_error()
     try:
@@ -135,6 +138,7 @@ def main(arguments: list[str] | None = None) -> int:
     except TunefleetError as error:
         faults = [str(fault) for fault in error.faults] if isinstance(error, SpecError) else []
         shown = {"error": error.message, "hint": error.hint, "faults": faults}
+    # The only output: the caller parses it.
     print(json.dumps(shown))
     return INPUT_FAILED if "error" in shown else 0
 

@@ -47,6 +47,7 @@ class PromptTokenizer:
         for anchor in _ANCHORS:
             left = [at for at, text in enumerate(texts) if at not in found]
             if left:
+                # All texts in a single call: a fast tokenizer processes them in parallel.
                 front, *behind = self._ids([anchor, *(anchor + texts[at] for at in left)], special=False)
                 found |= {at: ids[len(front) :] for at, ids in zip(left, behind, strict=True) if _starts(ids, front)}
         # A text that merges with every anchor keeps its blank.
@@ -57,6 +58,7 @@ class PromptTokenizer:
     @functools.cached_property
     def _adds_blank(self) -> bool:
         alone, later = self._ids(["a", "\na"], special=False)
+        # Probed instead of read from the configuration, which differs between tokenizer classes.
         return alone != later[-len(alone) :]
 
     def _ids(self, texts: Sequence[str], *, special: bool) -> list[list[int]]:

@@ -152,6 +152,7 @@ def _read_json(path: Path, limit: int | None) -> Rows:
     try:
         content = orjson.loads(text)
     except orjson.JSONDecodeError as error:
+        # The file holds one object per line, in spite of its suffix.
         if error.msg.startswith("unexpected content after document"):
             return _read_jsonl(path, limit)
         refuse_encoding(path.name, text)
@@ -221,6 +222,7 @@ def _check_files(path: Path) -> None:
         except (ValueError, KeyError, TypeError) as error:
             raise DataError(f"{note.name} of {path.name} does not list its files: {error!r}.") from None
         for name in named:
+            # Resolved, so that links cannot escape either.
             if not isinstance(name, str) or not (note.parent / name).resolve().is_relative_to(path.resolve()):
                 raise DataError(f"{note.name} of {path.name} names {name!r}, which is outside of the folder.")
 

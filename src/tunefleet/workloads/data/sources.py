@@ -80,6 +80,7 @@ def open_rows(
     if held is None:
         return Found(rows, origin, None, origin)
     if held.fraction is not None:
+        # Rows count as equal by the columns that are trained on, not by ids or notes.
         columns = {*trained(rows[0], origin), *SIDE_COLUMNS}
         train, kept, duplicates = hold_out(rows, held.fraction, seed, origin, columns)
         return Found(first(train, data.max_samples), origin, first(kept, held.max_samples), origin, duplicates)
@@ -130,6 +131,7 @@ def open_stream(data: TrainingData, inputs: Mapping[str, str], workspace: Path) 
     source = _chosen(data, inputs)
     place = Place(source.value, inputs.get(source.pointer), workspace, _hub(data) if source.kind == "hub" else None)
     reader, origin = place.stream(data.split)
+    # The first row decides the shape, before training starts.
     begin = reader.read(None, 1)
     shape = _shape([begin.row(0)] if begin.size else [], data.shape, origin)
     return Stream(reader, shape, _held_out(data, place, inputs, workspace, shape))

@@ -75,8 +75,10 @@ class JsonlReader:
             while len(lines) < count and (line := file.readline()):
                 number += 1
                 if not line.isspace():
+                    # Kept as bytes: parsing is deferred until a row is used.
                     lines.append((number, line))
             end = file.tell()
+            # One byte ahead shows whether this is the last block.
             more = bool(file.read(1))
         self.rows_read += len(lines)
         return Block(
@@ -187,6 +189,7 @@ class HubReader:
             elif self._rows is not None:
                 self._stream.load_state_dict(self._start)
             else:
+                # Kept to go back to the beginning later.
                 self._start = self._stream.state_dict()
             self._rows = iter(self._stream)
         rows = list(itertools.islice(self._rows, count))

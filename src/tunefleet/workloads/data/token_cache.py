@@ -114,6 +114,7 @@ class KeptTokens:
         try:
             self._folder.mkdir(exist_ok=True)
             tokens, free = dataset.with_format("arrow")[:], shutil.disk_usage(self._folder).free
+            # The disk is needed for checkpoints.
             if tokens.nbytes > free * SHARE_OF_FREE_DISK:
                 logger.info("Tokenized rows are not cached: %s of %s free bytes", f"{tokens.nbytes:,}", f"{free:,}")
                 return
@@ -130,6 +131,7 @@ class KeptTokens:
 
 def _facts(tokenizer: PreTrainedTokenizerBase, encoder: Encoder) -> str | None:
     backend = getattr(tokenizer, "backend_tokenizer", None)
+    # A slow tokenizer cannot be serialized, so its tokens cannot be identified.
     if backend is None:
         return None
     versions = {name: metadata.version(name) for name in _LIBRARIES}

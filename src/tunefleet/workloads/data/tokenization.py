@@ -95,6 +95,7 @@ class Encoder:
         for kind, encode in kinds:
             places = [at for at, example in enumerate(examples) if isinstance(example, kind)]
             if places:
+                # Grouped by kind, since a fast tokenizer processes a whole batch in parallel.
                 found |= zip(places, encode([examples[at] for at in places], notes), strict=True)
         encoded = [found[at] for at in range(len(examples))]
         for example, tokens in zip(examples, encoded, strict=True):
@@ -178,6 +179,7 @@ class Encoder:
 
     def _pairs(self, examples: list[Pair], notes: Notes) -> list[Tokens]:
         del notes
+        # Separately from the response: at inference the prompt is tokenized alone.
         prompts = self._tokens.prompts([example.prompt for example in examples], rendered=False)
         responses = map(self._ended, self._tokens.continuations([example.response for example in examples]))
         return [
@@ -212,6 +214,7 @@ class Encoder:
         return text, [(begin, end) for begin, end in zip(edges[::2], edges[1::2], strict=True) if begin < end]
 
     def _with_spans(self, texts: list[str], spans: list[list[Span]]) -> list[Tokens]:
+        # Only fast tokenizers return character offsets.
         if not self.tokenizer.is_fast:
             raise ModelError(
                 f"The tokenizer of {self.tokenizer.name_or_path} has no character offsets, so "

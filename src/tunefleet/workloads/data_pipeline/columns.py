@@ -115,6 +115,7 @@ def _whole(value: Any) -> int:
     if isinstance(value, float) and not value.is_integer():
         raise ValueError(f"{value} is not an integer")
     whole = int(value)
+    # orjson cannot write larger integers.
     if not -(2**63) <= whole < 2**64:
         raise ValueError("it has more than 64 bits")
     return whole

@@ -55,6 +55,7 @@ def chatml(messages: Sequence[Message]) -> str:
 def _messages(parts: Parts, wanted: ConvertSpec, template: Template) -> dict[str, Any]:
     del wanted, template
     _no_text(parts)
+    # Answers in the prompt are context and must not be trained.
     before = [_context(each) if parts.prompted else each for each in parts.before]
     return {"messages": [*before, *parts.answer]}
 

@@ -35,6 +35,7 @@ class Duplicates:
         compared = [value_of(values, column) for column in columns]
         if self._wanted.normalise:
             compared = [_normal(value) for value in compared]
+        # Rows with other columns must not be equal because their values are.
         named = compared if self._wanted.columns else [columns, compared]
         digest = hashlib.blake2b(orjson.dumps(named, option=orjson.OPT_SORT_KEYS), digest_size=_DIGEST_BYTES).digest()
         if digest in self._seen:
@@ -85,6 +86,7 @@ class _Near:
         sketch.update_batch(sorted(groups))
         if self._index.query(sketch):
             return False
+        # Exact duplicates have been filtered out before, so the key is new.
         self._index.insert(key, sketch, check_duplication=False)
         return True
 

@@ -98,6 +98,7 @@ def _streamed(reader: Reader, on_bad: Bad) -> Iterator[Mapping[str, Any]]:
 def _plain(values: Mapping[str, Any], number: int, name: str) -> dict[str, Any]:
     """Return a row as JSON values, so that later steps do not depend on the source format."""
     try:
+        # A round trip through JSON converts NumPy values and rejects everything else.
         plain: dict[str, Any] = orjson.loads(orjson.dumps(dict(values), option=orjson.OPT_SERIALIZE_NUMPY))
     except (TypeError, ValueError) as error:
         large = "64-bit" in str(error)

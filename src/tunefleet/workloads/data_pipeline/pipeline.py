@@ -358,6 +358,7 @@ def parts(seed: int, groups: npt.NDArray[np.int64], count: int, wanted: dict[str
         DataError: If there are too few rows, or a part gets none.
     """
     drawn, begin = order("split", seed, count), 0
+    # Zero is `train`, which gets all rows that no part takes.
     sides = np.zeros(count, dtype=np.uint8)
     for side, (name, value) in enumerate(wanted.items(), 1):
         size = round(value * count) if value < 1 else int(value)

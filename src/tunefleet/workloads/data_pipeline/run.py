@@ -45,6 +45,7 @@ def main(folder: Path) -> None:
     workspace.mkdir(exist_ok=True)
     result = _made(task.spec, task.job.inputs, task.session, workspace)
     write_json(task.folder.responses_json, result, sync=True)
+    # After the result: a relaunch before it continues from these files.
     shutil.rmtree(workspace, ignore_errors=True)
 
 

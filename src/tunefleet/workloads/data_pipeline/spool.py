@@ -23,6 +23,7 @@ class Spool:
     def __init__(self, path: Path) -> None:
         self._rows = path.with_suffix(".rows")
         self._note = path.with_suffix(".json")
+        # 8 bytes per row, instead of a Python int of 32.
         self._starts = array("Q")
 
     def noted(self) -> dict[str, Any] | None:
@@ -36,6 +37,7 @@ class Spool:
 
     def fill(self, rows: Iterable[Row]) -> None:
         """Write rows, replacing existing ones."""
+        # First: an incomplete file must not look complete after a kill.
         self._note.unlink(missing_ok=True)
         self._starts = array("Q")
         at = 0

@@ -90,6 +90,7 @@ def arrow(found: Type, path: str) -> pa.DataType:
 
 
 def _name(value: bool | str | float) -> str:
+    # bool is an int in Python, so it comes first.
     if isinstance(value, bool):
         return "true or false"
     if isinstance(value, str):

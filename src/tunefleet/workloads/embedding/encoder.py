@@ -53,6 +53,7 @@ class Encoder:
             )
         if self._options.normalize:
             lengths = np.linalg.norm(found, axis=1, keepdims=True)
+            # The smallest float avoids a division by zero for a zero vector.
             found = found / np.maximum(lengths, np.finfo(np.float32).tiny)
         return np.ascontiguousarray(found, dtype=np.float32)
 
@@ -69,6 +70,7 @@ class Encoder:
         if len(places) <= most:
             return text
         self.cut += 1
+        # Cut by character offsets, at a token boundary.
         return text[: places[most - 1][1]]
 
 
@@ -116,6 +118,7 @@ def _has_modules(source: Source) -> bool:
         return (Path(source.path) / MODULES).is_file()
     try:
         hf_hub_download(source.path, MODULES, revision=source.revision)
+    # A subclass of EntryNotFoundError: offline, so the answer is unknown.
     except LocalEntryNotFoundError:
         raise
     except EntryNotFoundError:

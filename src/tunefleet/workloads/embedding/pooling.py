@@ -65,6 +65,7 @@ class PooledModel:
         if fed["input_ids"].shape[1] == 0:  # only empty texts, and a tokenizer without special tokens
             return torch.zeros(len(texts), self.dimension)
         fed = {name: value.to(self._model.device) for name, value in fed.items()}
+        # In float32: a mean over many tokens loses precision in half precision.
         states = self._model(**fed).last_hidden_state.float()
         mask = fed["attention_mask"]
         if self._pooling == "cls":

@@ -60,6 +60,7 @@ def run(folder: Path) -> None:
     }
     result = _result(spec, encoder, items, vectors) | {"vectors": _about(file, vectors), "usage": usage}
     write_json(task.folder.responses_json, result, sync=True)
+    # After the result: a relaunch before it resumes from these vectors.
     shutil.rmtree(folder / "vectors")
 
 

@@ -61,6 +61,7 @@ class VectorCache:
         with self._file.open("ab") as file:
             file.write(np.ascontiguousarray(vectors, dtype="<f4").tobytes())
             file.flush()
+            # The next launch trusts the size of the file.
             os.fsync(file.fileno())
 
     def read(self) -> Vectors:
@@ -83,6 +84,7 @@ class VectorCache:
 
 def encoded(kept: VectorCache, texts: Sequence[str], at_once: int, encoder: Encoder, report: Any) -> Vectors:
     """Return the vectors of all texts; new ones are stored batch by batch."""
+    # Usage counts every text, also those that an earlier launch embedded.
     encoder.count(texts[: kept.count])
     for begin in range(kept.count, len(texts), at_once):
         report(begin)

@@ -87,6 +87,7 @@ def answer(
     left = [each for each in questions if each.index not in kept]
     if not left:
         return
+    # Free the memory first: the engine loads its own copy of the weights.
     subject.release()
     engine = open_engine(subject.engine_model)
     try:
@@ -94,6 +95,7 @@ def answer(
             asked = {each.index: each for each in chunk}
             requests = [_request(engine, each, evaluation.generation, subject) for each in chunk]
             for given in engine.generate(requests):
+                # Stored one by one: an answer may take seconds to compute.
                 kept.add([_item(asked[given.key], given, evaluation)])
                 progress.tell(len(kept))
     finally:

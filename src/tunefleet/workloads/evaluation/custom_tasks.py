@@ -58,6 +58,7 @@ def check(folder: Path, names: Names) -> None:
     for card in (path for path in _files(folder) if path.name in containment.CARDS):
         containment.check_dataset(card.parent)
     waiting = [path for path in _files(folder) if path.suffix in {".yaml", ".yml"}]
+    # Includes may be circular.
     seen: set[Path] = set()
     while waiting:
         path = waiting.pop().resolve()

@@ -39,4 +39,5 @@ def of_exact(evaluation: EvaluationSpec, rows: RowSet) -> str:
 
 def together(marks: Iterable[str]) -> str:
     """Return the digest of several digests, independent of their order."""
+    # Sorted, so that the order of evaluations in the spec does not matter.
     return of({"evaluations": sorted(marks)})

@@ -28,6 +28,7 @@ class ItemLog:
             self._items[int(item["index"])] = item
             good += len(line)
         self._file = path.open("ab")
+        # Before appending, or the next item would continue the torn line.
         self._file.truncate(good)
 
     def __len__(self) -> int:

@@ -52,6 +52,7 @@ def read(evaluation: EvaluationSpec, index: int, inputs: Mapping[str, str], work
 def _digest(portion: sources.Portion) -> str:
     digest = hashlib.sha256()
     for number, row in numbered(portion.rows):
+        # Of the parsed content, so that the file format does not matter.
         digest.update(orjson.dumps(_plain(portion.shape.read(number, row)), option=orjson.OPT_SORT_KEYS) + b"\n")
     return digest.hexdigest()
 

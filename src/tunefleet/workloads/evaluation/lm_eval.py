@@ -46,6 +46,7 @@ def measure(run: Run, index: int, evaluation: EvaluationSpec) -> Measured:
         run.progress.start(len(names), 0)
         for done, name in enumerate(names, start=1):
             kept = work / f"{evaluation.label}-{scores.NO_NAME.sub('_', name)}.json"
+            # One file per task: a relaunch repeats only the unfinished one.
             if not kept.exists():
                 write_file(kept, json.dumps(_task(run, evaluation, name, manager), default=_plain).encode())
             found[name] = json.loads(kept.read_bytes())

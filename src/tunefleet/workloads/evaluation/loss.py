@@ -54,6 +54,7 @@ def prepare(evaluation: EvaluationSpec, rows: RowSet, subject: EvaluatedModel) -
         if cut is None:
             dropped += 1
             continue
+        # Of tokens and labels, so that another tokenizer or mask gives another fingerprint.
         digest.update(np.ascontiguousarray(cut.ids).tobytes() + np.ascontiguousarray(cut.labels).tobytes())
         kept.append((index, cut))
     if not kept:
@@ -107,6 +108,7 @@ def _losses(batch: list[tuple[int, Clipped]], subject: EvaluatedModel) -> list[I
     logits = model(input_ids=ids.to(model.device), attention_mask=mask.to(model.device), use_cache=False).logits
     found = []
     for place, (index, row) in enumerate(batch):
+        # Shifted: the logits at a position predict the next token.
         labels = torch.from_numpy(row.labels[1:]).to(logits.device)
         counted = labels != IGNORED
         # One row at a time in float32: all rows together would double the memory of the logits.

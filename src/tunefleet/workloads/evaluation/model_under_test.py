@@ -64,6 +64,7 @@ class EvaluatedModel:
         """Free the memory of the weights."""
         if self._model is not None:
             self._model = None
+            # Reference cycles in the model would keep GPU memory alive.
             gc.collect()
             if torch.cuda.is_available():
                 torch.cuda.empty_cache()

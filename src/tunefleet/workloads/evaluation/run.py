@@ -44,6 +44,7 @@ def run(folder: Path) -> None:
     with Heeding(session, kept=WORK) as heeding:
         this = Run(job, spec, task.folder, session, subject, Progress(session, heeding.heed))
         measured = [_measured(this, index, each) for index, each in enumerate(spec.evaluations)]
+    # After the loop: gates refer to the metrics of all evaluations.
     report = summary.build(job, spec, this.subject, measured)
     write_file(task.folder.responses_json, json.dumps(report, indent=1).encode())
 
@@ -75,6 +76,7 @@ def _loss(this: Run, index: int, evaluation: EvaluationSpec) -> Measured:
 
 
 def _exact(this: Run, index: int, evaluation: EvaluationSpec) -> Measured:
+    # Imports an engine, which a loss evaluation does not need.
     from tunefleet.workloads.evaluation import accuracy
 
     found = items.read(evaluation, index, this.job.inputs, this.workspace)
@@ -112,6 +114,7 @@ def _made(
 
 
 def _harness(this: Run, index: int, evaluation: EvaluationSpec) -> Measured:
+    # Imports lm-eval, which other evaluations do not need.
     from tunefleet.workloads.evaluation import lm_eval
 
     return lm_eval.measure(this, index, evaluation)

@@ -126,6 +126,7 @@ def _interval(task: str, key: Key, value: float, result: Result, wanted: Wanted,
     numbers = _numbers(task, key, value, result)
     if numbers is not None and _loss_of(task, key, result) is not None:
         return numbers.interval(wanted)
+    # Wilson's interval is better than a standard error for a proportion.
     if numbers is not None and set(numbers.parts) <= {0.0, 1.0}:
         return statistics.wilson(round(math.fsum(numbers.parts)), len(numbers.parts), wanted)
     error = result["results"][task].get(f"{key.metric}_stderr,{key.taken}")
@@ -138,6 +139,7 @@ def _numbers(task: str, key: Key, value: float, result: Result) -> Numbers | Non
     found = _read(_raw(task, key, result), _loss_of(task, key, result))
     if found is None or (found.weights is not None and not math.fsum(found.weights)):
         return None
+    # The items must reproduce lm-eval's value, or they are not what it aggregated.
     return found if math.isclose(found.value, value, rel_tol=1e-6, abs_tol=1e-9) else None
 
 

@@ -85,6 +85,7 @@ def build(job: Job, spec: EvaluateTaskSpec, subject: EvaluatedModel, measured: l
 
 
 def _gate_result(index: int, gate: GateSpec, metrics: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
+    # Metric names of lm-eval are known only after the run.
     if gate.metric not in metrics:
         raise InputError(
             f"spec.gates.{index}.metric: {gate.metric} is not measured.", hint=f"Choose {', '.join(sorted(metrics))}."

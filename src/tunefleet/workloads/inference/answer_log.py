@@ -59,6 +59,7 @@ class Answers:
         self._set_aside()
         self._fd = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
         size = self._read()
+        # Before appending, or the next answer would continue the torn line.
         os.ftruncate(self._fd, size)
         if size == 0:
             self._append({"stamp": self._stamp, "made_with": self._made_with})
@@ -119,6 +120,7 @@ class Answers:
             return
         except (orjson.JSONDecodeError, KeyError):
             stamp = None
+        # Answers of another model or sampling must not be mixed with new ones.
         if stamp != self._stamp:
             logger.warning("%s was made with another model or options; it is moved aside.", self.path.name)
             self.path.replace(self.path.with_name(f"{NAME}.old"))

@@ -31,6 +31,7 @@ class Structure:
         except ValueError as error:
             cut = " It was truncated: raise inference.max_tokens." if finish_reason == "length" else ""
             return None, f"The answer is not JSON: {error}.{cut}"
+        # One error is enough for the message.
         fault = next(self._validator.iter_errors(found), None)
         if fault is not None:
             where = ".".join(str(part) for part in fault.instance_path)

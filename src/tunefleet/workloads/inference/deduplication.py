@@ -42,6 +42,7 @@ def batch(prompts: Mapping[str, Sequence[P]]) -> Batch[P]:
         prompts: Task → its prompts; anything that distinguishes two of them (such as a system prompt) must be part of
             them.
     """
+    # A dict keeps the order of first occurrence.
     known: dict[P, int] = {}
     places = {
         task_id: tuple(known.setdefault(prompt, len(known)) for prompt in mine) for task_id, mine in prompts.items()

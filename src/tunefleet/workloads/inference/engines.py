@@ -21,6 +21,7 @@ def choose(spec: AnsweringTaskSpec, gpus: Sequence[str]) -> EngineName:
     Raises:
         MachineError: If vLLM is requested but cannot run here.
     """
+    # vLLM is used on GPUs only.
     if spec.enforce_cpu:
         return "transformers"
     unavailable = _without_vllm()

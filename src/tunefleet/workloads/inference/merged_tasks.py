@@ -55,6 +55,7 @@ def read_all(tasks: list[Task], workspace: Path, adapters: list[str]) -> None:
             task.items = read_items(task.spec.data, task.inputs, place, shard=task.spec.shard)
             task.questions = ask(task.items, task.spec.inference, adapters, default=default)
         except InputError as error:
+            # The job's own task decides the result of the job.
             if number == 0:
                 raise
             fail(task, error)

@@ -32,6 +32,7 @@ class Question:
     @property
     def key(self) -> str:
         """The question's key on disk."""
+        # `chat` is omitted if empty, so that keys of questions without one stay the same.
         parts = {name: value for name, value in asdict(self).items() if name != "chat" or value is not None}
         text = json.dumps(parts, sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()[:32]
@@ -69,6 +70,7 @@ def ask(
                 hint="Remove one of them.",
             )
         chat = json.dumps(item.chat) if item.chat else None
+        # A question that one task repeats is sampled again each time, so it gets a number.
         place = (item.text, adapter, chat)
         found.append(Question(item.text, system, adapter, seen[place] if drawn else 0, chat))
         seen[place] += 1

@@ -72,6 +72,7 @@ def _answer(
         for question in task.questions:
             asked_by.setdefault(question.key, task.task_id)
     with Answers(session.folder, _made_with(model, spec)) as answers:
+        # Taken before the run: the usage separates resumed from computed answers.
         before = frozenset(question.key for question in unique if question.key in answers.known)
         left = [question for question in unique if question.key not in before]
         _tell(session, tasks, unique, before)

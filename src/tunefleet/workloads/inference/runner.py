@@ -109,6 +109,7 @@ class Pace:
             tokens_per_s=self.tokens_per_s,
         )
         now = time.monotonic()
+        # Throughput is a metric of the run, which needs fewer points than its progress.
         if self.tokens_per_s is not None and (now - self._told >= _METRIC_S or self.done == self.total):
             self._told = now
             self.session.journal.metric(self.done, {"tokens_per_s": self.tokens_per_s})
@@ -123,6 +124,7 @@ def put(
 ) -> None:
     """Answer all questions; the error of an invalid one is stored, and the others continue."""
     sampling = sampling_of(inference)
+    # Rendered in advance, so that a template error fails before anything is generated.
     rendered = [render(engine, question, inference) for question in questions]
     open_ones = {
         number: Request(number, text, sampling, question.adapter, by_template)
@@ -134,6 +136,7 @@ def put(
         answers.add(questions[number].key, kept)
         taken(kept)
 
+    # An invalid prompt ends the whole call of the engine, so the remaining ones are sent again.
     while open_ones:
         try:
             for answer in engine.generate(list(open_ones.values())):

@@ -125,6 +125,7 @@ def _whole_model(started: Path, base: Path, workspace: Path) -> Path:
     if started.is_dir():
         containment.check_model(started)
         return started
+    # A single file of weights needs the config and tokenizer of a model folder.
     if not base.is_dir():
         raise ModelError(
             f"spec.checkpoint.load: {started.name} contains only weights, and their model is not a local folder.",
@@ -136,6 +137,7 @@ def _whole_model(started: Path, base: Path, workspace: Path) -> Path:
     links = {entry.name: entry for entry in base.iterdir() if entry not in own}
     for name, target in (links | {_SINGLE[started.suffix]: started}).items():
         link = folder / name
+        # Of an earlier launch.
         link.unlink(missing_ok=True)
         link.symlink_to(target.resolve())
     return folder
@@ -148,6 +150,7 @@ def _check_base(folder: Path, hub_id: str | None, pointer: str) -> None:
     except (OSError, ValueError, AttributeError) as error:
         raise ModelError(f"spec.{pointer}: {_ADAPTER_FILE} cannot be read: {error}.") from error
     task_model, adapter_base = _hub_name(hub_id), _hub_name(trained_on)
+    # A local path says nothing about the model, so only hub names are compared.
     if None not in (task_model, adapter_base) and task_model != adapter_base:
         raise ModelError(
             f"spec.{pointer}: the adapter was trained on {trained_on}, and the task's model is {hub_id}.",

@@ -93,6 +93,7 @@ def _reference(source: Source, adapters: Sequence[Adapter], rows: int) -> tuple[
     limit: int = model.get_input_embeddings().weight.shape[0]
     alone = _logits(model, limit)
     if rows != limit:
+        # Like the training run did: the adapter's embeddings have more rows.
         model.resize_token_embeddings(rows, mean_resizing=False)
     if not adapters:
         return limit, alone, alone
@@ -104,6 +105,7 @@ def _reference(source: Source, adapters: Sequence[Adapter], rows: int) -> tuple[
     for layer in (each for each in tuned.modules() if isinstance(each, LoraLayer)):
         for name, adapter in zip(names, adapters, strict=True):
             if name in layer.scaling:
+                # PEFT has no weights for active adapters, so the scale carries them.
                 layer.scaling[name] *= adapter.weight
     return limit, alone, _logits(tuned, limit)
 
@@ -133,6 +135,7 @@ def _load(path: str, source: Source) -> Any:
 def _logits(model: Any, limit: int) -> torch.Tensor:
     """Return the logits for fixed random tokens below a limit."""
     model.eval()
+    # The same tokens for both models.
     generator = torch.Generator().manual_seed(_SEED)
     tokens = torch.randint(0, limit, (_TEXTS, _LENGTH), generator=generator)
     found: torch.Tensor = model(input_ids=tokens).logits.float()
@@ -144,6 +147,7 @@ def _logits(model: Any, limit: int) -> torch.Tensor:
 
 
 def _compared(found: torch.Tensor, wanted: torch.Tensor, alone: torch.Tensor, tolerance: float) -> Comparison:
+    # Vocabularies may differ by added tokens.
     shared = min(found.shape[-1], wanted.shape[-1], alone.shape[-1])
     spread = float(wanted.std()) or 1.0
     error = float((found - wanted).square().mean().sqrt()) / spread

@@ -94,6 +94,7 @@ def combine(adapters: Sequence[Adapter], skeleton: Skeleton, options: MergeOptio
         ModelError: If PEFT cannot combine them, or the result is not finite.
     """
     torch.manual_seed(options.seed)
+    # PEFT needs modules to attach to, but `add_weighted_adapter` reads the adapters only.
     model = without_storage(skeleton)
     names = [f"adapter_{index}" for index in range(len(adapters))]
     try:
@@ -120,6 +121,7 @@ def combine(adapters: Sequence[Adapter], skeleton: Skeleton, options: MergeOptio
     tuned.save_pretrained(str(target), selected_adapters=[_NAME], save_embedding_layers=False)
     for path in sorted((target / _NAME).iterdir()):
         path.rename(target / path.name)
+    # PEFT saves a named adapter in a subfolder; consumers expect the files at the top.
     (target / _NAME).rmdir()
     return {"rank": int(config.r), "error_of_sum": errors}
 
@@ -162,6 +164,7 @@ def _own(layer: Any) -> tuple[torch.Tensor, torch.Tensor]:
 
 def _square(parts: Sequence[tuple[float, torch.Tensor, torch.Tensor]]) -> float:
     """Return the square of the Frobenius norm of `Σ scale · B · A`, without computing the products."""
+    # ‖BA‖² is the trace of (BᵀB)(AAᵀ): small matrices instead of full ones.
     left = torch.cat([scale * b for scale, _, b in parts], dim=1).double()
     right = torch.cat([a for _, a, _ in parts], dim=0).double()
     return max(0.0, float(((left.T @ left) * (right @ right.T)).sum()))

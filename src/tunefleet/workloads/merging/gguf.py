@@ -83,6 +83,7 @@ def convert(model: Path, target: Path, wanted: GgufSpec, converter: Converter, l
     Raises:
         ModelError: If the converter does not support the model.
     """
+    # Left over from killed launches.
     for old in target.parent.glob(f".{target.name}.*"):
         old.unlink()
     draft = target.with_name(f".{target.name}.{launch}")
@@ -95,6 +96,7 @@ def convert(model: Path, target: Path, wanted: GgufSpec, converter: Converter, l
         draft.unlink()
         draft = whole
     with draft.open("rb") as file:
+        # The converter may exit with 0 without a valid file.
         if file.read(4) != b"GGUF":
             raise ModelError("The converter did not write a GGUF file.")
         os.fsync(file.fileno())
@@ -140,6 +142,7 @@ def _missing(python: str, script: Path) -> list[str]:
 
 def _run(command: Sequence[str], what: str) -> None:
     """Run a program with its output in the task's log; its last non-empty line becomes the error."""
+    # The model is local: the converter must not download anything.
     environment = {**os.environ, "HF_HUB_OFFLINE": "1", "PYTHONUNBUFFERED": "1"}
     last: list[str] = []
     with subprocess.Popen(
@@ -148,6 +151,7 @@ def _run(command: Sequence[str], what: str) -> None:
         for line in process.stdout or ():
             sys.stdout.write(line)
             if line.strip():
+                # Only the end of the output is reported.
                 last = [*last[-19:], line.strip()]
     if process.returncode != 0:
         reason = last[-1] if last else f"it ended with {process.returncode}"

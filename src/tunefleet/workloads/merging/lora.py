@@ -135,6 +135,7 @@ def _check(config: Mapping[str, Any], label: str) -> None:
     kind = config.get("peft_type")
     if kind != "LORA":
         raise ModelError(f"The {label} is of the type {kind}; only LoRA adapters can be merged.")
+    # Unknown keys with a value may change what the adapter adds; guessing would corrupt the merge silently.
     unknown = sorted(name for name, value in config.items() if value and name not in _UNDERSTOOD)
     if unknown:
         raise ModelError(
@@ -142,6 +143,7 @@ def _check(config: Mapping[str, Any], label: str) -> None:
             hint="Use base and adapter (`apply: runtime`), or merge it with the tool that trained it.",
         )
     init = config.get("init_lora_weights", True)
+    # Other initializations, such as PiSSA, subtract a part of the base's weights.
     if isinstance(init, str) and init.lower() not in _INITS:
         raise ModelError(
             f"The {label} was initialized with init_lora_weights: {init}, which changes the base during training.",

@@ -138,6 +138,7 @@ def _names(files: Sequence[TensorFile], skeleton: Skeleton) -> _Work:
     known = {name for name, _ in skeleton.model.named_parameters(remove_duplicate=False)}
     work = _Work({}, {})
     for tensor in (tensor for file in files for tensor in file.tensors):
+        # Checkpoints may store names with or without the prefix of the model's body.
         name = next((each for each in (tensor.name, skeleton.prefix + tensor.name) if each in known), tensor.name)
         work.names[tensor.name] = name
         work.base[name] = tensor

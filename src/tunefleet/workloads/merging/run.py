@@ -80,6 +80,7 @@ def run(folder: Path) -> None:
 
 def _merge(run: Run) -> dict[str, Any]:
     spec = run.spec
+    # First: a missing converter must fail before hours of merging.
     converter = None if spec.merge.gguf is None else gguf.find(spec.merge.gguf)
     with run.clock.part("reading"):
         source = source_models.base_of(spec, run.job.inputs, run.workspace)
@@ -271,6 +272,7 @@ def _verified(run: Run, prove: Callable[[], check.Comparison]) -> dict[str, Any]
     try:
         comparison = prove()
     except InputError:
+        # A merge that failed verification must not be delivered.
         shutil.rmtree(run.product, ignore_errors=True)
         raise
     if run.spec.model.adapters and not comparison.telling:

@@ -105,6 +105,7 @@ def open_file(path: Path) -> TensorFile:
         with path.open("rb") as file:
             start = file.read(8)
             length = int.from_bytes(start, "little")
+            # A damaged length must not allocate gigabytes.
             if len(start) < 8 or length > min(size_bytes, _MAX_HEADER_BYTES):
                 raise ModelError(f"{path.name} is not a safetensors file, or is incomplete.")
             header = file.read(length)
@@ -165,6 +166,7 @@ def header_of(tensors: list[tuple[str, str, tuple[int, ...], int]], metadata: di
         entries[name] = {"dtype": dtype, "shape": list(shape), "data_offsets": [at, at + size_bytes]}
         at += size_bytes
     text = json.dumps(entries, separators=(",", ":")).encode()
+    # safetensors aligns the data to 8 bytes.
     text += b" " * (-len(text) % 8)
     return len(text).to_bytes(8, "little") + text
 
@@ -177,6 +179,7 @@ def size_of(dtype: str, shape: tuple[int, ...]) -> int:
 def _fill(file: Any, data: bytearray) -> int:
     view, done = memoryview(data), 0
     while done < len(data):
+        # Reads into the existing buffer, without a copy.
         count = os.readv(file.fileno(), [view[done:]])
         if count == 0:
             break

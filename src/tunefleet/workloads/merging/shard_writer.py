@@ -58,6 +58,7 @@ def _shard(plan: Plan, shard: Shard, adapters: Sequence[str], folder: Path, repo
     if known is not None:
         report(sum(piece.source.size_bytes for piece in shard.pieces))
         return known
+    # First: an old note must not vouch for the new file.
     note.unlink(missing_ok=True)
     partial = folder / f".{shard.name}.partial"
     with partial.open("wb") as file:
@@ -135,6 +136,7 @@ class _Writer:
             if piece.copied:
                 self._put(data)
                 continue
+            # The sum is computed in float32 and rounded once.
             rows = as_floats(data, piece.source).reshape(last - first, -1)
             for each in added:
                 rows = each.to(rows, first, last)

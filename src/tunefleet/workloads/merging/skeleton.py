@@ -85,6 +85,7 @@ def build(source: Source) -> Skeleton:
         config = AutoConfig.from_pretrained(
             source.path, revision=source.revision, trust_remote_code=source.trust_remote_code
         )
+        # No memory is allocated for the parameters.
         with torch.device("meta"):
             model = AutoModelForCausalLM.from_config(config, trust_remote_code=source.trust_remote_code)
     except (OSError, ValueError, KeyError, ImportError) as error:

@@ -51,6 +51,7 @@ def adapter_folder(index: int, adapter: MergeAdapterSpec, inputs: Mapping[str, s
         folder = hub_files.fetched(adapter.path, adapter.revision, NEEDED)
     else:
         raise ModelError(f"spec.{pointer}: {adapter.path or adapter.task_id or adapter.url} not found on this worker.")
+    # Before PEFT reads the configuration, which may name other files.
     containment.check_adapter(folder)
     return folder
 

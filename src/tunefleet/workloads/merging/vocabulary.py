@@ -83,6 +83,7 @@ def carry(base: Path, target: Path, vocabulary: Vocabulary, plan: Plan) -> None:
     for path in sorted(base.iterdir()):
         if not path.is_file() or path.name.startswith(".") or is_weights(path.name):
             continue
+        # Files of two tokenizers must not be mixed.
         if not (replaced and path.name in _TOKENIZER):
             shutil.copyfile(path, target / path.name)
     carry_tokenizer(vocabulary, target)

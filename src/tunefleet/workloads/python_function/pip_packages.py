@@ -33,6 +33,7 @@ def python_with(requirements: Sequence[str], environment: Mapping[str, str], cac
         return sys.executable
     root = cache or Path(platformdirs.user_cache_dir("tunefleet")) / "python-layers"
     root.mkdir(parents=True, exist_ok=True)
+    # Another interpreter or worker environment needs another layer.
     text = "\n".join([sys.version, sysconfig.get_path("purelib"), *sorted(requirements)])
     layer = root / hashlib.sha256(text.encode()).hexdigest()[:24]
     # Several tasks of one worker may need the same layer at the same time.

@@ -33,6 +33,7 @@ def main(call_file: Path) -> int:
         call_file: JSON: `code` and `entrypoint`, `inputs` (stage → folder), `network`, `limits`, `result`, `failure`.
     """
     call = json.loads(call_file.read_bytes())
+    # Set before the user's code: a killed job must not leave it running.
     _die_with_parent()
     if call["network"] == "none":
         fault = take_network_away()
@@ -70,6 +71,7 @@ def take_network_away() -> str | None:
             Path("/proc/self/gid_map").write_text(f"{group} {group} 1")
     elif libc.unshare(_NEW_NETWORK) != 0:
         return f"the system does not allow a network namespace ({os.strerror(ctypes.get_errno())})"
+    # setuid programs could otherwise regain privileges.
     libc.prctl(_NO_NEW_PRIVILEGES, 1, 0, 0, 0)
     others = [name for _, name in socket.if_nameindex() if name != "lo"]
     # Tunnel interfaces that are down exist in every network namespace.
@@ -106,6 +108,7 @@ def _limit(limits: dict[str, int | None]) -> None:
 def _called(call: dict[str, Any]) -> Any:
     path = Path(call["code"])
     source = path.read_text(encoding="utf-8")
+    # Tracebacks show the lines of the code.
     linecache.cache[path.name] = (len(source), None, source.splitlines(keepends=True), path.name)
     module = types.ModuleType("task")
     module.__file__ = str(path)

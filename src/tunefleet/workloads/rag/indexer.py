@@ -50,6 +50,7 @@ def run(folder: Path) -> None:
             result = this.result(heeding.heed)
     finally:
         database.close()
+    # The folder is delivered as an artifact, without the client's lock.
     (folder / INDEX / ".lock").unlink(missing_ok=True)
     write_json(task.folder.responses_json, result, sync=True)
     shutil.rmtree(folder / _WORK)
@@ -178,9 +179,11 @@ def _put(
     progress: ProgressReporter,
 ) -> None:
     if not note.prepared:
+        # A document that became shorter must not keep its old last chunks.
         counts = list(Counter(piece.source for piece in pieces).items())
         for begin in range(0, len(counts), _DOCUMENTS_AT_ONCE):
             database.forget(target.name, counts[begin : begin + _DOCUMENTS_AT_ONCE])
+        # Recorded before the first point: a relaunch must not empty the collection again.
         note.write(0)
     for begin in range(note.done, len(pieces), _POINTS_AT_ONCE):
         progress.at(begin)

@@ -118,6 +118,7 @@ class Database:
             for id_, row, payload in zip(ids, vectors.tolist(), payloads, strict=True)
         ]
         with self._in_our_words():
+            # wait: the points are counted as done afterwards.
             self._client.upsert(into.name, points, wait=True)
 
     def forget(self, name: str, beyond: Sequence[tuple[str, int]]) -> None:

@@ -26,6 +26,7 @@ def main() -> int:
     """Run the order, and report its result; the last line is for the server."""
     # Keep each node's lines, even if other nodes print the same ones.
     os.environ.setdefault("RAY_DEDUP_LOGS", "0")
+    # Imported here, after the environment variable that it reads.
     import ray
 
     ray.init(logging_level=logging.ERROR)

@@ -77,6 +77,7 @@ def bundle(ask: Ask, machines: Sequence[Machine] = ()) -> dict[str, float]:
     """Return the Ray resources of each node; at least one core, since a bundle must not be empty."""
     wanted = {"CPU": float(ask.cpu or 1), "GPU": float(ask.gpu_count), "memory": float(ask.memory_bytes)}
     need = {name: amount for name, amount in wanted.items() if amount}
+    # Ray models a GPU type as a resource; a small share of it selects the node.
     if ask.gpu_type is not None and ask.gpu_count:
         need[PREFIX + _type(ask, ask.gpu_type, need, machines)] = SHARE
     return need

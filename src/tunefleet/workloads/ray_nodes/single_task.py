@@ -71,6 +71,7 @@ def run(ask: Ask, group: NodeGroup, stopped: Callable[[], bool]) -> Ended:
     while waited and (deadline is None or time.monotonic() < deadline):
         ready, _ = ray.wait(list(waited), num_returns=1, timeout=_LOOK_S)
         alone = [ended.add(names[waited.pop(ref)], ref, stopped=deadline is not None) for ref in ready]
+        # One failed node is enough to stop the others: the task needs all of them.
         if deadline is None and (stopped() or not all(alone)):
             deadline = time.monotonic() + ask.grace_s + _KILL_S
             for number in waited.values():

@@ -50,6 +50,7 @@ def run(source: Source, weights: Files, highest: int, *, on_cpu: bool) -> dict[s
             f"{source.identifier} returns values that are not finite.",
             hint="Its weights are damaged; download it again.",
         )
+    # Weights of zeros load without an error.
     if float(logits.std()) == 0:
         raise ModelError(f"{source.identifier} returns constant logits.", hint="Its weights are damaged.")
     logger.info("%s ran in %s on %s", source.identifier, kernels.compute, hardware.device)

@@ -70,6 +70,7 @@ def check(folder: Path) -> Files:
 
 def _check_places(file: TensorFile) -> None:
     """Check that each tensor has the size of its shape, and that there are no gaps or overlaps."""
+    # safetensors requires the tensors to fill the data section without gaps.
     at = len(file.header)
     for tensor in file.tensors:
         bits = _BITS.get(tensor.dtype)

@@ -53,6 +53,7 @@ def _verified(task: Opened[VerifyTaskSpec]) -> dict[str, Any]:
     source = _local_source(task)
     weights = model_files.check(Path(source.path))
     rows = _rows(source, weights)
+    # Before the forward pass, which takes far longer.
     tokenizer.check_special(Path(source.path), rows)
     wanted = spec.model.tokenizer
     given = inputs.get(POINTER)

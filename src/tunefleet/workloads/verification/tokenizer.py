@@ -40,6 +40,7 @@ def check(source: Source, rows: int, *, chat: bool) -> Tokens:
     """
     tokenizer = base_model.load_tokenizer(source)
     ids: dict[str, int] = tokenizer.get_vocab()
+    # The highest id matters, not the count: ids may have gaps.
     token, highest = max(ids.items(), key=lambda pair: pair[1], default=("", -1))
     if highest < 0:
         raise ModelError(f"The tokenizer of {source.identifier} has no tokens.")
