@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from tunefleet.analysis.evaluation import statistics
-from tunefleet.analysis.evaluation.statistics import Interval, Wanted
+from tunefleet.analysis.evaluation.statistics import Interval, IntervalOptions
 from tunefleet.errors import ConflictError, InputError
 
 Result = Mapping[str, Any]
@@ -136,7 +136,7 @@ def _difference(name: str, results: Mapping[str, Result], tasks: tuple[str, str]
     better = bool(metrics[0]["higher_is_better"])
     pairs = [_evaluation(results[task], name).get("pairs", {}).get(name) for task in tasks]
     rows = [_read(items(task, pair["file"]), pair) if pair else None for task, pair in zip(tasks, pairs, strict=True)]
-    wanted = Wanted(confidence=float(metrics[0].get("confidence") or 0.95))
+    wanted = IntervalOptions(confidence=float(metrics[0].get("confidence") or 0.95))
     # Pairing needs the same items on both sides.
     if rows[0] is None or rows[1] is None or rows[0].keys() != rows[1].keys():
         return Difference(value, None, None, "no items to pair", None, "none")

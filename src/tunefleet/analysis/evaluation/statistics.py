@@ -23,7 +23,7 @@ MAX_DRAWN_ROWS: Final = 1_000
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class IntervalOptions:
     """The requested confidence of an interval.
 
     Args:
@@ -79,12 +79,12 @@ class Metric:
         return {name: getattr(self, name) for name in self.__slots__}
 
 
-def metric(value: float, interval: Interval, n: int, unit: str, *, better: bool, wanted: Wanted) -> Metric:
+def metric(value: float, interval: Interval, n: int, unit: str, *, better: bool, wanted: IntervalOptions) -> Metric:
     """Return a metric with its interval."""
     return Metric(value, interval.low, interval.high, n, unit, better, interval.method, wanted.confidence)
 
 
-def wilson(right: int, n: int, wanted: Wanted) -> Interval:
+def wilson(right: int, n: int, wanted: IntervalOptions) -> Interval:
     """Return Wilson's interval of a proportion, which is also valid at 0 and 1 and for few items."""
     z = _z(wanted.confidence)
     share, weight = right / n, z * z / n
@@ -93,7 +93,7 @@ def wilson(right: int, n: int, wanted: Wanted) -> Interval:
     return Interval(max(0.0, middle - half), min(1.0, middle + half), f"Wilson, {n} items")
 
 
-def of_error(value: float, error: float | None, wanted: Wanted, *, share: bool) -> Interval:
+def of_error(value: float, error: float | None, wanted: IntervalOptions, *, share: bool) -> Interval:
     """Return the interval of a standard error.
 
     Args:
@@ -124,7 +124,7 @@ def exp(value: float) -> float:
     return math.exp(min(value, 700.0))
 
 
-def ratio(parts: Sequence[float], weights: Sequence[float], wanted: Wanted) -> Interval:
+def ratio(parts: Sequence[float], weights: Sequence[float], wanted: IntervalOptions) -> Interval:
     """Return the interval of a ratio of sums, such as loss over tokens; rows are resampled.
 
     Args:
@@ -136,7 +136,7 @@ def ratio(parts: Sequence[float], weights: Sequence[float], wanted: Wanted) -> I
 
 
 def ratio_difference(
-    ours: Sequence[tuple[float, float]], theirs: Sequence[tuple[float, float]], wanted: Wanted
+    ours: Sequence[tuple[float, float]], theirs: Sequence[tuple[float, float]], wanted: IntervalOptions
 ) -> tuple[float, Interval]:
     """Return the difference of a ratio of sums between two models on the same rows, theirs minus ours.
 
@@ -178,7 +178,7 @@ def _z(confidence: float) -> float:
     return NormalDist().inv_cdf(0.5 + confidence / 2)
 
 
-def _interval(columns: Sequence[Sequence[float]], of: Callable[..., float], wanted: Wanted) -> Interval:
+def _interval(columns: Sequence[Sequence[float]], of: Callable[..., float], wanted: IntervalOptions) -> Interval:
     """Return the interval of a number that is computed from the sums of columns."""
     n = len(columns[0])
     # The spread of one or two rows is unknown.
@@ -196,7 +196,7 @@ def _interval(columns: Sequence[Sequence[float]], of: Callable[..., float], want
     return _percentiles(drawn, wanted, f"bootstrap of {n} rows, {wanted.resamples} draws, seed {wanted.seed}")
 
 
-def _jackknife(columns: Sequence[Sequence[float]], of: Callable[..., float], wanted: Wanted) -> Interval:
+def _jackknife(columns: Sequence[Sequence[float]], of: Callable[..., float], wanted: IntervalOptions) -> Interval:
     """Return the interval from the values without each row."""
     n, sums = len(columns[0]), [math.fsum(column) for column in columns]
     without = [of(*(whole - one for whole, one in zip(sums, row, strict=True))) for row in zip(*columns, strict=True)]
@@ -207,14 +207,14 @@ def _jackknife(columns: Sequence[Sequence[float]], of: Callable[..., float], wan
     return Interval(of(*sums) - half, of(*sums) + half, f"jackknife of {n} rows, {'t' if few else 'normal'} interval")
 
 
-def _draws(n: int, wanted: Wanted) -> Iterator[list[int]]:
+def _draws(n: int, wanted: IntervalOptions) -> Iterator[list[int]]:
     """Yield the row indices of each resample."""
     draw = random.Random(wanted.seed).random
     for _ in repeat(None, wanted.resamples):
         yield [int(draw() * n) for _ in range(n)]
 
 
-def _percentiles(drawn: list[float], wanted: Wanted, method: str) -> Interval:
+def _percentiles(drawn: list[float], wanted: IntervalOptions, method: str) -> Interval:
     # Percentile bootstrap: the quantiles of the resampled values.
     drawn.sort()
     outside = (1 - wanted.confidence) / 2

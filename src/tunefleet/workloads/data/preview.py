@@ -166,7 +166,7 @@ def _row(tokenizer: PreTrainedTokenizerBase, row: Tokens, limit: int) -> dict[st
 
 def _lengths(encoded: list[Tokens], limit: int) -> dict[str, Any]:
     lengths = np.array([len(row.ids) for row in encoded])
-    learnt = np.array([sum(row.trained[:limit]) for row in encoded])
+    trained_counts = np.array([sum(row.trained[:limit]) for row in encoded])
     counts, edges = np.histogram(lengths, bins=min(_BINS, max(int(np.ptp(lengths)), 1)))
     return {
         "max_seq_length": limit,
@@ -179,8 +179,8 @@ def _lengths(encoded: list[Tokens], limit: int) -> dict[str, Any]:
         },
         "histogram": {"edges": [round(float(edge), 1) for edge in edges], "counts": counts.tolist()},
         "truncated_share": float((lengths > limit).mean()),
-        "nothing_to_learn_share": float((learnt == 0).mean()),
-        "trained_share": float(learnt.sum() / np.minimum(lengths, limit).sum()),
+        "nothing_to_learn_share": float((trained_counts == 0).mean()),
+        "trained_share": float(trained_counts.sum() / np.minimum(lengths, limit).sum()),
     }
 
 

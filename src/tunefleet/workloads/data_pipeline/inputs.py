@@ -21,7 +21,7 @@ from tunefleet.workloads.data_pipeline.row_types import Row
 
 _BLOCK_ROWS = 1000
 _SLICED = re.compile(r"\[")
-Bad = Any
+OnBadRow = Any
 """Called with the number and the error of an unreadable row."""
 
 
@@ -49,7 +49,7 @@ class Source:
         """Whether its rows are on this machine, so that nothing is downloaded first."""
         return self._place.on_disk or self._source.kind == "inline"
 
-    def rows(self, on_bad: Bad) -> Iterator[Row]:
+    def rows(self, on_bad: OnBadRow) -> Iterator[Row]:
         """Yield the rows.
 
         Args:
@@ -68,7 +68,7 @@ class Source:
                 continue
             yield Row(plain, self._index, number)
 
-    def _values(self, on_bad: Bad) -> Iterator[Mapping[str, Any]]:
+    def _values(self, on_bad: OnBadRow) -> Iterator[Mapping[str, Any]]:
         if self._source.kind == "inline":
             return iter(self._spec.rows or ())
         local = Path(self._place.local or self._source.value)
@@ -78,7 +78,7 @@ class Source:
         return _streamed(self._place.stream(self._spec.split)[0], on_bad)
 
 
-def _streamed(reader: Reader, on_bad: Bad) -> Iterator[Mapping[str, Any]]:
+def _streamed(reader: Reader, on_bad: OnBadRow) -> Iterator[Mapping[str, Any]]:
     mark, number = None, 0
     while True:
         block = reader.read(mark, _BLOCK_ROWS)

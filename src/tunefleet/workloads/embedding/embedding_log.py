@@ -18,13 +18,13 @@ class ProgressReporter:
         before: int = 0,
         phase: str = "embedding",
         *,
-        heed: Callable[[int], None] | None = None,
+        check_commands: Callable[[int], None] | None = None,
     ) -> None:
         self._session = session
         self._total = total
         self._before = before
         self._phase = phase
-        self._heed = heed
+        self._check_commands = check_commands
         self._began = time.monotonic()
         if before:
             session.journal.event("items.kept", f"{before:,} of {total:,} items were done before.")
@@ -38,5 +38,5 @@ class ProgressReporter:
             state="running", phase=self._phase, step=done, max_steps=self._total, eta_s=eta_s, at=time.time()
         )
         self._session.journal.progress(self._phase, step=done, max_steps=self._total, eta_s=eta_s)
-        if self._heed is not None:
-            self._heed(done)
+        if self._check_commands is not None:
+            self._check_commands(done)

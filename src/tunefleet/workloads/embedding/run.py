@@ -47,7 +47,7 @@ def run(folder: Path) -> None:
     kept = VectorCache(folder / "vectors", encoder.dimension, about)
     before = kept.count
     with Heeding(session, kept=kept.name) as heeding:
-        report = ProgressReporter(session, len(texts), before, heed=heeding.heed).at
+        report = ProgressReporter(session, len(texts), before, check_commands=heeding.heed).at
         vectors = encoded(kept, texts, _BATCHES_KEPT * spec.embedding.batch_size, encoder, report)
     file = folder / VECTORS
     _write(file, items, vectors)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from tunefleet.analysis.evaluation import statistics
-from tunefleet.analysis.evaluation.statistics import Metric, Wanted
+from tunefleet.analysis.evaluation.statistics import IntervalOptions, Metric
 from tunefleet.errors import DataError
 from tunefleet.spec.tasks.evaluate_task import AnswerSpec, EvaluationSpec
 from tunefleet.workloads.common.answer_extraction import extractor, judge
@@ -102,7 +102,7 @@ def answer(
         engine.close()
 
 
-def metrics(kept: ItemLog, wanted: Wanted) -> dict[str, Metric]:
+def metrics(kept: ItemLog, wanted: IntervalOptions) -> dict[str, Metric]:
     """Return the share of right answers."""
     items = list(kept)
     right, n = sum(item["right"] for item in items), len(items)

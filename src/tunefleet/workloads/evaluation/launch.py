@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-from tunefleet.analysis.evaluation.statistics import Wanted
+from tunefleet.analysis.evaluation.statistics import IntervalOptions
 from tunefleet.spec import EvaluateTaskSpec
 from tunefleet.spec.tasks.evaluate_task import ITEMS_FOLDER
 from tunefleet.workloads.common.job import Opened
@@ -31,10 +31,10 @@ class Run(Opened[EvaluateTaskSpec]):
     seconds: dict[str, float] = field(default_factory=dict)
 
     @property
-    def wanted(self) -> Wanted:
+    def wanted(self) -> IntervalOptions:
         """The requested confidence of intervals."""
         asked = self.spec.interval
-        return Wanted(asked.confidence, asked.resamples, asked.seed)
+        return IntervalOptions(asked.confidence, asked.resamples, asked.seed)
 
     def kept(self, name: str, mark: str) -> ItemLog:
         """Open the finished items of an evaluation, by its fingerprint."""

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 
 from tunefleet.analysis.evaluation import statistics
-from tunefleet.analysis.evaluation.statistics import Metric, Wanted
+from tunefleet.analysis.evaluation.statistics import IntervalOptions, Metric
 from tunefleet.errors import DataError
 from tunefleet.spec.tasks.evaluate_task import EvaluationSpec
 from tunefleet.workloads.data.tokenization import IGNORED, Clipped, Encoder, clip, encode_all
@@ -76,7 +76,7 @@ def measure(prepared: Prepared, batch_size: int, subject: EvaluatedModel, kept: 
         progress.tell(len(kept))
 
 
-def metrics(kept: ItemLog, wanted: Wanted) -> dict[str, Metric]:
+def metrics(kept: ItemLog, wanted: IntervalOptions) -> dict[str, Metric]:
     """Return loss and perplexity over all rows."""
     items = list(kept)
     parts, weights = [item["loss_sum"] for item in items], [float(item["tokens"]) for item in items]

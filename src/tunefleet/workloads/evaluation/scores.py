@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from tunefleet.analysis.evaluation import statistics
-from tunefleet.analysis.evaluation.statistics import Interval, Metric, Wanted
+from tunefleet.analysis.evaluation.statistics import Interval, IntervalOptions, Metric
 from tunefleet.spec.tasks.evaluate_task import EvaluationSpec
 from tunefleet.workloads.evaluation.summary import Pair
 
@@ -60,13 +60,13 @@ class Numbers:
         mean = math.fsum(self.parts) / (len(self.parts) if self.weights is None else math.fsum(self.weights))
         return statistics.exp(mean) if self.exp else mean
 
-    def interval(self, wanted: Wanted) -> Interval:
+    def interval(self, wanted: IntervalOptions) -> Interval:
         """Return the interval of a loss."""
         found = statistics.ratio(self.parts, self.weights or [1.0] * len(self.parts), wanted)
         return statistics.exponent(found, "loss") if self.exp else found
 
 
-def metrics(name: str, result: Result, wanted: Wanted, evaluation: EvaluationSpec) -> dict[str, Metric]:
+def metrics(name: str, result: Result, wanted: IntervalOptions, evaluation: EvaluationSpec) -> dict[str, Metric]:
     """Return the metrics of a task; for a group its own metrics, else those of its tasks."""
     results: Mapping[str, Any] = result["results"]
     of = [name] if _values(results.get(name, {})) or not _below(name, result) else list(results)
@@ -122,7 +122,7 @@ def items(task: str, result: Result) -> Iterator[dict[str, Any]]:
     return (lines[index] for index in sorted(lines))
 
 
-def _interval(task: str, key: Key, value: float, result: Result, wanted: Wanted, *, share: bool) -> Interval:
+def _interval(task: str, key: Key, value: float, result: Result, wanted: IntervalOptions, *, share: bool) -> Interval:
     numbers = _numbers(task, key, value, result)
     if numbers is not None and _loss_of(task, key, result) is not None:
         return numbers.interval(wanted)

@@ -16,9 +16,9 @@ PHASE: Final = "evaluating"
 class Progress:
     """Reports the number of finished items over all evaluations of a task."""
 
-    def __init__(self, session: JobSession, heed: Callable[[int], None]) -> None:
+    def __init__(self, session: JobSession, check_commands: Callable[[int], None]) -> None:
         self._session = session
-        self._heed = heed
+        self._check_commands = check_commands
         self._before = self._total = 0
         self._began, self._done_then = time.monotonic(), 0
 
@@ -36,7 +36,7 @@ class Progress:
         step, of = self._before + done, self._before + self._total
         self._session.journal.progress(PHASE, step=step, max_steps=of, eta_s=eta)
         self._session.status.update(step=step, max_steps=of, phase=PHASE)
-        self._heed(step)
+        self._check_commands(step)
 
 
 @contextlib.contextmanager

@@ -12,7 +12,7 @@ from tunefleet.spec.options.answer_schema import AnswerField
 from tunefleet.spec.options.generation import InferenceSpec
 
 
-class Structure:
+class AnswerSchema:
     """The schema of the answers."""
 
     def __init__(self, inference: InferenceSpec) -> None:

@@ -27,7 +27,7 @@ from tunefleet.workloads.common.job_secrets import hidden_in
 from tunefleet.workloads.engine.protocol import Choice, EngineModel
 from tunefleet.workloads.inference import engines, runner
 from tunefleet.workloads.inference.answer_log import Answers, StoredAnswer
-from tunefleet.workloads.inference.answer_schema import Structure
+from tunefleet.workloads.inference.answer_schema import AnswerSchema
 from tunefleet.workloads.inference.items import Item
 from tunefleet.workloads.inference.merged_tasks import CHILDREN, Task, fail, read_all, read_tasks
 from tunefleet.workloads.inference.questions import Question, join
@@ -65,7 +65,7 @@ def _answer(
     session: trainer_control.JobSession, job: Job, tasks: Sequence[Task], model: EngineModel, spec: InferenceTaskSpec
 ) -> Run:
     """Answer the remaining questions."""
-    structure = Structure(spec.inference) if spec.inference.templates is not None else None
+    structure = AnswerSchema(spec.inference) if spec.inference.templates is not None else None
     unique = join({task.task_id: task.questions for task in tasks}).unique
     asked_by: dict[str, str] = {}
     for task in tasks:
@@ -79,16 +79,16 @@ def _answer(
         engine_name, seconds = str(model.engine), 0.0
         if left:
             with engines.opened(model, job.gpus, session.journal) as engine:
-                pace = runner.Pace(session, len(unique), len(before))
+                throughput = runner.Throughput(session, len(unique), len(before))
                 with Heeding(session, kept=answers.path.name, sync=answers.sync) as heeding:
 
                     def taken(kept: StoredAnswer) -> None:
-                        pace.take(kept)
-                        heeding.heed(pace.done)
+                        throughput.take(kept)
+                        heeding.heed(throughput.done)
 
-                    pace.tell()
+                    throughput.tell()
                     runner.put(engine, left, spec.inference, answers, taken)
-                engine_name, seconds = engine.name, pace.seconds
+                engine_name, seconds = engine.name, throughput.seconds
         known = {question.key: answers.known[question.key] for question in unique}
     text = "1 answer" if len(unique) == 1 else f"{len(unique)} answers"
     text += f", {len(left)} of them computed now." if len(left) < len(unique) else "."
@@ -228,7 +228,7 @@ class Run:
     answers: Mapping[str, StoredAnswer]
     asked_by: Mapping[str, str]
     before: frozenset[str]
-    structure: Structure | None
+    structure: AnswerSchema | None
     seconds: float
 
 
@@ -268,7 +268,7 @@ def _item(number: int, item: Item, kept: StoredAnswer, run: Run) -> dict[str, An
     return found if len(choices) == 1 else found | {"choices": choices}
 
 
-def _choice(choice: Choice, structure: Structure | None) -> dict[str, Any]:
+def _choice(choice: Choice, structure: AnswerSchema | None) -> dict[str, Any]:
     found: dict[str, Any] = {"output": choice.text, "finish_reason": choice.finish_reason}
     if choice.logprobs is not None:
         found["logprobs"] = choice.logprobs

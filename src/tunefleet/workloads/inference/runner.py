@@ -67,7 +67,7 @@ def render(engine: Engine, question: Question, inference: InferenceSpec) -> tupl
 
 
 @dataclass(slots=True)
-class Pace:
+class Throughput:
     """Progress and throughput of a run."""
 
     session: trainer_control.JobSession
@@ -75,8 +75,8 @@ class Pace:
     done: int
     tokens: int = 0
     _began: float = field(default_factory=time.monotonic)
-    _made: int = 0
-    _told: float = field(default_factory=time.monotonic)
+    _computed: int = 0
+    _reported_at: float = field(default_factory=time.monotonic)
 
     @property
     def seconds(self) -> float:
@@ -91,13 +91,13 @@ class Pace:
     def take(self, kept: StoredAnswer) -> None:
         """Count the answers to one question."""
         self.done += 1
-        self._made += 1
+        self._computed += 1
         self.tokens += sum(choice.tokens for choice in kept.choices)
         self.tell()
 
     def tell(self) -> None:
         """Report progress."""
-        each_s = self.seconds / self._made if self._made else None
+        each_s = self.seconds / self._computed if self._computed else None
         eta_s = None if each_s is None else each_s * (self.total - self.done)
         self.session.status.update(phase=GENERATING, step=self.done, max_steps=self.total, eta_s=eta_s)
         self.session.journal.progress(
@@ -110,8 +110,8 @@ class Pace:
         )
         now = time.monotonic()
         # Throughput is a metric of the run, which needs fewer points than its progress.
-        if self.tokens_per_s is not None and (now - self._told >= _METRIC_S or self.done == self.total):
-            self._told = now
+        if self.tokens_per_s is not None and (now - self._reported_at >= _METRIC_S or self.done == self.total):
+            self._reported_at = now
             self.session.journal.metric(self.done, {"tokens_per_s": self.tokens_per_s})
 
 

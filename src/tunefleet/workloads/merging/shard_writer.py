@@ -86,7 +86,7 @@ def _known(target: Path, note: Path, fingerprint: str) -> Written | None:
 
 
 @dataclass(slots=True)
-class _Made:
+class _WrittenFile:
     digest: str
     size_bytes: int
     source_digest: str | None
@@ -102,7 +102,7 @@ class _Writer:
         self._source = hashlib.sha256()
         self._size_bytes = 0
 
-    def run(self, shard: Shard) -> _Made:
+    def run(self, shard: Shard) -> _WrittenFile:
         """Write the file."""
         metadata = shard.file.metadata if shard.file is not None else {}
         rows = [(piece.name, piece.dtype, piece.source.shape, piece.size_bytes) for piece in shard.pieces]
@@ -115,7 +115,7 @@ class _Writer:
             if shard.file is not None and not own:
                 self._pass_over(next(each for each in shard.file.tensors if each.name == piece.name))
         source = self._source.hexdigest() if shard.file is not None else None
-        return _Made(self._digest.hexdigest(), self._size_bytes, source)
+        return _WrittenFile(self._digest.hexdigest(), self._size_bytes, source)
 
     def _put(self, data: bytes | bytearray | memoryview) -> None:
         self._out(data)
@@ -128,7 +128,7 @@ class _Writer:
             self._source.update(data)
 
     def _piece(self, piece: Piece, *, own: bool) -> None:
-        added = [_Added(part) for part in piece.parts]
+        added = [_AdapterProduct(part) for part in piece.parts]
         for first, last, data in piece.source.blocks():
             if own:
                 self._source.update(data)
@@ -143,7 +143,7 @@ class _Writer:
             self._put(_bytes_of(rows.to(FLOATS[piece.dtype]), piece.name))
 
 
-class _Added:
+class _AdapterProduct:
     """What one adapter adds, in float32, block by block."""
 
     def __init__(self, part: Part) -> None:

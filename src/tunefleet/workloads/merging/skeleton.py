@@ -90,9 +90,9 @@ def build(source: Source) -> Skeleton:
             model = AutoModelForCausalLM.from_config(config, trust_remote_code=source.trust_remote_code)
     except (OSError, ValueError, KeyError, ImportError) as error:
         raise unloadable("model", source, error) from error
-    quantised = getattr(config, "quantization_config", None)
-    if quantised is not None:
-        method = quantised.get("quant_method") if isinstance(quantised, dict) else type(quantised).__name__
+    quantization = getattr(config, "quantization_config", None)
+    if quantization is not None:
+        method = quantization.get("quant_method") if isinstance(quantization, dict) else type(quantization).__name__
         raise ModelError(
             f"The weights of {source.identifier} are quantized ({method}); an adapter cannot be merged into them.",
             hint="Name the original model in bf16, fp16 or fp32: a QLoRA adapter fits it.",

@@ -79,7 +79,7 @@ class _Run:
         if spec.mode == "append":
             fit(self._existing, self._encoder, spec.embedding.model)
 
-    def result(self, heed: Callable[[int], None]) -> dict[str, Any]:
+    def result(self, check_commands: Callable[[int], None]) -> dict[str, Any]:
         """Embed and index; return the result."""
         spec, encoder = self._spec, self._encoder
         pieces = chunks(self._items, spec.chunking, encoder.model.offsets)
@@ -87,11 +87,11 @@ class _Run:
         about = fingerprint(texts, self._job.inputs, spec.embedding.model_dump(exclude={"batch_size"}))
         kept = VectorCache(self._work, encoder.dimension, about)
         before = kept.count
-        report = ProgressReporter(self._session, len(texts), before, heed=heed).at
+        report = ProgressReporter(self._session, len(texts), before, check_commands=check_commands).at
         vectors = encoded(kept, texts, _BATCHES_KEPT * spec.embedding.batch_size, encoder, report)
         note = IndexProgress(self._work / "points.json", about)
         target = _target(self._database, spec, encoder.dimension, note)
-        progress = ProgressReporter(self._session, len(texts), note.done, "indexing", heed=heed)
+        progress = ProgressReporter(self._session, len(texts), note.done, "indexing", check_commands=check_commands)
         _put(self._database, target, pieces, vectors, note, progress)
         about_it = about_database(target.name, spec.qdrant.url)
         return {

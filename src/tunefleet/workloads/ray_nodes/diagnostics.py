@@ -23,7 +23,7 @@ class Machine:
 
 
 @dataclass(frozen=True, slots=True)
-class Outlook:
+class ClusterCapacity:
     """Whether a cluster can provide the nodes of an order.
 
     Args:
@@ -100,12 +100,12 @@ def _types(machines: Sequence[Machine]) -> list[str]:
     return sorted(name.removeprefix(PREFIX) for name in names if name.startswith(PREFIX))
 
 
-def outlook(ask: Ask, machines: Sequence[Machine], *, autoscaled: bool | None) -> Outlook:
+def capacity_of(ask: Ask, machines: Sequence[Machine], *, autoscaled: bool | None) -> ClusterCapacity:
     """Compare an order with the cluster's machines."""
     need = bundle(ask, machines)
     types = _types(machines)
     strange = any(name.startswith(PREFIX) and name.removeprefix(PREFIX) not in types for name in need)
-    return Outlook(
+    return ClusterCapacity(
         wanted=ask.nodes,
         each=_words(need),
         machines=len(machines),

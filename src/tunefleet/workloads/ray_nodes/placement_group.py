@@ -14,7 +14,7 @@ from ray.util.placement_group import placement_group, placement_group_table, rem
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
 from tunefleet.integrations.clusters.base import Ask
-from tunefleet.workloads.ray_nodes.diagnostics import Machine, Outlook, outlook
+from tunefleet.workloads.ray_nodes.diagnostics import ClusterCapacity, Machine, capacity_of
 from tunefleet.workloads.ray_nodes.node import Node
 
 _LOOK_S: Final = 0.5
@@ -130,7 +130,7 @@ def _wait(group: NodeGroup, ask: Ask, say: Callable[[str], None], stopped: Calla
             last_reason = why
 
 
-def look(ask: Ask) -> Outlook:
+def look(ask: Ask) -> ClusterCapacity:
     """Compare an order with the cluster's current state."""
     free = available_resources_per_node()
     machines = [
@@ -138,7 +138,7 @@ def look(ask: Ask) -> Outlook:
         for node in ray.nodes()
         if node["Alive"]
     ]
-    return outlook(ask, machines, autoscaled=_autoscaled())
+    return capacity_of(ask, machines, autoscaled=_autoscaled())
 
 
 def _autoscaled() -> bool | None:

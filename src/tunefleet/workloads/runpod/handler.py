@@ -31,7 +31,7 @@ logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class JobInput:
     """The input of a job.
 
     Args:
@@ -46,10 +46,10 @@ class Wanted:
     private: bool = True
     code: bool = False
     revision: str | None = None
-    anew: bool = False
+    merge_again: bool = False
 
     @staticmethod
-    def read(given: Any, environment: Mapping[str, str]) -> Wanted:
+    def read(given: Any, environment: Mapping[str, str]) -> JobInput:
         """Read the input of a job.
 
         Raises:
@@ -74,15 +74,15 @@ class Wanted:
         if revision is not None and not isinstance(revision, str):
             raise InputError("lora_revision of the job's input must be text.")
         lora, base, username, token = map(str, texts.values())
-        anonymise, private, code, anew = switches.values()
-        return Wanted(lora, base, username, token, anonymise, private, code, revision, anew)
+        anonymise, private, code, merge_again = switches.values()
+        return JobInput(lora, base, username, token, anonymise, private, code, revision, merge_again)
 
 
 async def handler(job: Mapping[str, Any]) -> dict[str, Any]:
     """Process a job."""
     token = ""
     try:
-        wanted = Wanted.read(job.get("input"), os.environ)
+        wanted = JobInput.read(job.get("input"), os.environ)
         token = wanted.token
         return await _done(wanted)
     except Exception as error:  # noqa: BLE001 -- any error becomes the job's answer, and the worker continues
@@ -97,17 +97,17 @@ def _without(token: str, text: str) -> str:
     return text.replace(token, "***") if token else text
 
 
-async def _done(wanted: Wanted) -> dict[str, Any]:
+async def _done(wanted: JobInput) -> dict[str, Any]:
     place = Repository(wanted.username, wanted.token, private=wanted.private)
     parts = await asyncio.to_thread(place.parts, wanted.lora, wanted.base, wanted.revision)
     name, exists = await asyncio.to_thread(place.name, parts, anonymise=wanted.anonymise)
-    if exists and not wanted.anew:
+    if exists and not wanted.merge_again:
         logger.info("%s already holds this merge", name)
         return {"model_repo_id": name, "status": "success"}
     with tempfile.TemporaryDirectory(prefix="tunefleet-merge-") as folder:
         if parts.whole:
             logger.info("%s is a complete model: nothing is merged", wanted.lora)
-            made = Made(await asyncio.to_thread(place.copied, parts), verified=None)
+            made = MergedModel(await asyncio.to_thread(place.copied, parts), verified=None)
         else:
             made = await merge(parts, wanted.token, Path(folder), trust=wanted.code)
         name = await asyncio.to_thread(place.put, name, made.folder, parts)
@@ -129,7 +129,7 @@ class MergeFailed(TunefleetError):
 
 
 @dataclass(frozen=True, slots=True)
-class Made:
+class MergedModel:
     """A model that is ready for upload.
 
     Args:
@@ -140,7 +140,7 @@ class Made:
     verified: bool | None
 
 
-async def merge(parts: Parts, token: str, folder: Path, *, trust: bool = False) -> Made:
+async def merge(parts: Parts, token: str, folder: Path, *, trust: bool = False) -> MergedModel:
     """Merge in bf16; sums are computed in float32, a few megabytes at a time, so that no model is too large.
 
     Raises:
@@ -164,7 +164,7 @@ async def merge(parts: Parts, token: str, folder: Path, *, trust: bool = False) 
     if code != 0:
         raise MergeFailed(_why(job, code))
     result: dict[str, Any] = json.loads(job.responses_json.read_bytes())
-    return Made(folder / _PRODUCT, verified=result["verification"] is not None)
+    return MergedModel(folder / _PRODUCT, verified=result["verification"] is not None)
 
 
 async def _ran(arguments: list[str], environment: dict[str, str]) -> int:
