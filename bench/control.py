@@ -175,10 +175,10 @@ MEMORY = """
 import os, sys, urllib.request
 from pathlib import Path
 from transformers import Trainer, TrainingArguments
-from tunefleet.trainer_control.standalone import BareJob, BareOptions
+from tunefleet.trainer_control.standalone import StandaloneJob, StandaloneOptions
 from tunefleet.trainer_control.process_identity import resident_bytes
 import gc; gc.collect(); before = resident_bytes()
-job = BareJob.open(BareOptions("memory", None, "localhost", True, True, "auto", False))
+job = StandaloneJob.open(StandaloneOptions("memory", None, "localhost", True, True, "auto", False))
 import json
 port = json.loads(Path(os.environ["TUNEFLEET_JOBS_DIR"], "memory", "endpoint.json").read_text())["port"]
 for _ in range(50): urllib.request.urlopen(f"http://localhost:{port}/jobs/memory/status").read()

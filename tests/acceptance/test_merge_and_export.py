@@ -143,7 +143,7 @@ def test_a_gguf_file_without_a_converter_says_how_to_get_one_before_any_work(
         fleet, capsys, monkeypatch, "export", tasks["first"].id, "--gguf", "--out", str(tmp_path / "out")
     )
     assert code == 5, said
-    assert (said + wrong).count("A GGUF file cannot be made on this worker") == 1
+    assert (said + wrong).count("This worker cannot create a GGUF file") == 1
     assert "convert_hf_to_gguf.py" in wrong
     assert "TUNEFLEET_LLAMA_CPP" in wrong
     assert not (tmp_path / "out").exists()

@@ -19,7 +19,7 @@ _REASONS = {
     "It took more than {_IMPORT_S} s to import.": "a finding of `tunefleet env check`",
     "It does not run: {error}.": "a finding of `tunefleet env check`",
     "Job {…} cannot be started: {error}.": "the error of the system, with the file's name",
-    "The interpreter {python} of the GGUF converter cannot be asked: {error}": "the interpreter's own sentence follows",
+    "The interpreter {python} of the GGUF converter cannot be run: {error}": "the interpreter's own sentence follows",
     "There is no campaign {campaign_id}.": "a job of it asks, and ends",
     "The attempt token is not valid.": "a worker asks, and drops the attempt",
     "{…} processes of simulated workers did not leave in time.": "nobody can act: the load has ended",

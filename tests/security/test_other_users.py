@@ -45,9 +45,9 @@ print("private")
 PIDS = {"lock", "lock.pid", "tunefleet.db.lock", "tunefleet.db.lock.pid", "up.json", "up.lock"}
 """What a data folder has of process ids, which every user of the machine sees anyway."""
 CALLBACK = """
-from tunefleet.trainer_control.standalone import BareJob, BareOptions
+from tunefleet.trainer_control.standalone import StandaloneJob, StandaloneOptions
 
-BareJob.open(BareOptions("script", journal=True)).begin(0, None)
+StandaloneJob.open(StandaloneOptions("script", journal=True)).begin(0, None)
 """
 """What `TrainerControlCallback("script", journal=True)` does, without a trainer."""
 INTO = 'import os\nos.makedirs("tunefleet-runs/script", mode=0o755)\n' + CALLBACK.replace(

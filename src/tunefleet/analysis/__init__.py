@@ -1,1 +1,1 @@
-"""What is computed of rows, models and results without a training library."""
+"""Analysis of rows, model sizes and results, without a training library."""

@@ -1,4 +1,4 @@
-"""What a package with executors of its own tests them with; see `executor_contract`."""
+"""Test contracts for packages with their own executors; see `executor_contract`."""
 
 from __future__ import annotations
 

@@ -1,11 +1,11 @@
-"""What every executor keeps to, as tests that a package subclasses.
+"""The executor contract, as test classes that a package subclasses.
 
     class TestWordCount(JobContract):
         executor = WordCountExecutor
         spec = {"data": {"type": "list", "items": ["one two"]}}
         bad_spec = {"data": {"type": "list", "items": [""]}}
 
-pytest finds the tests of the class; each runs the executor for real, a job in a process of its own.
+pytest finds the tests of the class; each runs the real executor, a job in its own process.
 """
 
 from __future__ import annotations
@@ -23,66 +23,68 @@ from tunefleet.schemas.control import ControlCommand
 from tunefleet.schemas.job_folder import MergeChild
 from tunefleet.testing.job_runner import Runner, offer_of
 
-# What is asked for, in this order; a job is ended by the worker if it does not heed an abort.
+# Requested in this order; the worker ends a job that does not support an abort.
 _ASKED = (ControlCommand.SAVE_CHECKPOINT, ControlCommand.PAUSE)
 _OWN = frozenset({"usage", "task_id"})
 _TEXT: tuple[str, ...] = (".json", ".jsonl", ".txt", ".csv", ".log", ".md")
 
 
 class ExecutorContract:
-    """What holds for every executor. Subclass `JobContract` or `LightContract`."""
+    """Rules for every executor. Subclass `JobContract` or `LightContract`."""
 
     executor: ClassVar[type[Executor]]
     """The executor."""
     spec: ClassVar[Mapping[str, Any]]
     """A spec that works, without `taskType`."""
     bad_spec: ClassVar[Mapping[str, Any] | None] = None
-    """A spec with something that cannot work; none if there is nothing of the kind."""
+    """A spec that is invalid; None if every spec is valid."""
     installed: ClassVar[bool] = True
     """Whether the executor is installed under its entry point."""
 
     def test_is_found_by_its_kind(self) -> None:
-        """A worker finds it, and says whether it can run here."""
+        """A worker finds the executor, and knows whether it is available."""
         if not self.installed:
             return
         found = registry.installed()
         mine = found.find(self.executor.kind)
         assert mine is not None, (
-            f"No installed package names {self.executor.kind} under the entry point group {registry.GROUP}."
+            f"No installed package registers {self.executor.kind} in the entry point group {registry.GROUP}."
         )
-        assert type(mine) is self.executor, f"{self.executor.kind} is {type(mine)}: two packages bring the kind."
+        assert type(mine) is self.executor, f"{self.executor.kind} is {type(mine)}: two packages register the kind."
         offer = next(each for each in found.offers() if each.kind == self.executor.kind)
         assert (offer.slot_class, offer.merges) == (self.executor.slot_class, self.executor.merges)
+        # An executor may only support commands that the protocol has.
         unknown = set(offer.heeds or ()) - set(ControlCommand)
-        assert not unknown, f"{self.executor.kind} heeds {sorted(unknown)}, which nobody asks for."
+        assert not unknown, f"{self.executor.kind} supports {sorted(unknown)}, which are not commands."
 
     def test_says_in_a_sentence_why_it_cannot_run_here(self) -> None:
-        """Who cannot run somewhere says why, for people."""
+        """An unavailable executor gives its reason as a sentence for the user."""
         reason = self.executor().unavailable_reason()
         if reason is not None:
             assert reason.strip() == reason
-            assert reason[:1].isupper(), f"{reason!r} is no sentence."
-            assert len(reason.split()) > 2, f"{reason!r} is no sentence."
+            assert reason[:1].isupper(), f"{reason!r} is not a sentence."
+            assert len(reason.split()) > 2, f"{reason!r} is not a sentence."
 
     def same(self, result: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
-        """Whether two runs of one spec have come to the same; by default all but `usage` and whose result it is."""
+        """Return whether two runs of one spec have the same result; by default except `usage` and the task id."""
+        # Timings differ between two runs.
         plain = [{key: value for key, value in each.items() if key not in _OWN} for each in (result, other)]
         return plain[0] == plain[1]
 
 
 class LightContract(ExecutorContract):
-    """What holds for a kind that runs inside the worker."""
+    """Rules for a kind that runs inside the worker."""
 
     executor: ClassVar[type[LightExecutor]]
 
     def test_gives_a_result_that_is_json_and_the_same_again(self) -> None:
-        """The result goes over the wire; the executor keeps nothing from one task to the next."""
+        """The result is sent as JSON; the executor keeps no state between tasks."""
         one, other = (self.executor().run(offer_of(self.executor.kind, self.spec)) for _ in range(2))
         check_json(one)
         assert self.same(one, other), f"{one} is not {other}."
 
     def test_what_cannot_work_is_said_in_a_sentence(self) -> None:
-        """A mistake in the spec is an InputError: it is not tried again."""
+        """An invalid spec raises InputError: the task is not retried."""
         if self.bad_spec is None:
             return
         try:
@@ -90,37 +92,37 @@ class LightContract(ExecutorContract):
         except InputError as error:
             check_sentence(str(error))
             return
-        raise AssertionError("What cannot work has worked.")
+        raise AssertionError("The invalid spec did not fail.")
 
 
 class JobContract(ExecutorContract):
-    """What holds for a kind that runs as a process of its own."""
+    """Rules for a kind that runs in its own process."""
 
     executor: ClassVar[type[JobExecutor]]
     inputs: ClassVar[Mapping[str, str]] = {}
-    """For pointers into the spec, the local paths that stand for them."""
+    """Pointers into the spec → local paths that replace them."""
     environment: ClassVar[Mapping[str, str]] = {}
-    """Variables of the job."""
+    """Environment variables of the job."""
     long_spec: ClassVar[Mapping[str, Any] | None] = None
-    """A spec that keeps the job at work for some seconds once it takes commands; by default `spec`."""
+    """A spec that keeps the job busy for some seconds once it takes commands; by default `spec`."""
     children: ClassVar[Sequence[Mapping[str, Any]]] = ()
-    """Specs of tasks that run together with `spec`, needed of a kind that merges; they differ in their `data`."""
+    """Specs of tasks that run together with `spec`, required for a kind that merges; they differ in their `data`."""
     warm: ClassVar[bool] = False
-    """Fork the jobs from a process that has the training libraries imported, as a worker does."""
+    """Fork the jobs from a process that has imported the training libraries, as a worker does."""
     timeout_s: ClassVar[float] = 300.0
-    """How long a launch may take."""
+    """Timeout of a launch."""
 
     def time_to_kill(self, folder: Path) -> bool:
-        """Whether the job is in the middle of its work; by default as soon as it has begun."""
+        """Return whether the job is in the middle of its work; by default as soon as it has started."""
         return (folder / "status.json").exists()
 
     def inputs_of(self, tmp_path: Path) -> Mapping[str, str]:
-        """Return the inputs; override it to make them."""
-        del tmp_path  # for those that make some
+        """Return the inputs; override it to create them."""
+        del tmp_path  # for overrides
         return self.inputs
 
     def test_goes_on_after_a_kill_and_leaves_what_it_says(self, tmp_path: Path) -> None:
-        """A job that was killed ends well when it is launched again in its folder; a third launch changes nothing."""
+        """A killed job completes when it is launched again in its folder; a third launch changes nothing."""
         runner, inputs = self._runner(tmp_path), self.inputs_of(tmp_path)
         first = runner.launch(self.spec, inputs=inputs)
         assert runner.kill(first, self.time_to_kill), (
@@ -132,11 +134,11 @@ class JobContract(ExecutorContract):
         assert len(set(names)) == len(names), f"Two outputs have one name: {names}."
         for output in outputs:
             assert output.path.exists(), f"The output {output.name} is not at {output.path}."
-            assert output.path.is_relative_to(runner.folder.root), f"{output.path} is not in the job's folder."
+            assert output.path.is_relative_to(runner.folder.root), f"{output.path} is not in the job folder."
         assert self.same(found, self._ended_well(runner, self.spec, inputs)), "A third launch has changed the result."
 
     def test_heeds_what_it_says(self, tmp_path: Path) -> None:
-        """A save and a pause that `heeds` names are carried out, and a launch after the pause goes on to the end."""
+        """A save and a pause in `heeds` are carried out, and a launch after the pause completes."""
         asked = [name for name in _ASKED if name in self.executor.heeds]
         if not asked:
             return
@@ -146,13 +148,13 @@ class JobContract(ExecutorContract):
         took = runner.ask(handle, *asked)
         end = runner.end(handle)
         assert took, (
-            f"The job ended ({end.reason}) before it took {', '.join(asked)}: give it more to do with long_spec, or "
+            f"The job ended ({end.reason}) before it took {', '.join(asked)}: give it more work with long_spec, or "
             f"leave them out of heeds.\n{runner.log(handle)}"
         )
         for name in asked:
             state = handle.command_state(name)
             assert state.state == "durable", (
-                f"{name} came to {state.state}: {state.message}. Give it more to do with long_spec, or leave {name} "
+                f"{name} is {state.state}: {state.message}. Give it more work with long_spec, or leave {name} "
                 "out of heeds."
             )
         if ControlCommand.PAUSE in asked:
@@ -160,7 +162,7 @@ class JobContract(ExecutorContract):
             self._ended_well(runner, spec, inputs)
 
     def test_what_cannot_work_is_said_in_a_sentence(self, tmp_path: Path) -> None:
-        """A mistake in the spec ends the job as one: it is not tried again."""
+        """An invalid spec fails the job with bad input: it is not retried."""
         if self.bad_spec is None:
             return
         runner = self._runner(tmp_path)
@@ -171,15 +173,15 @@ class JobContract(ExecutorContract):
         check_sentence(str(end.error))
 
     def test_each_task_of_a_shared_run_gets_its_own(self, tmp_path: Path) -> None:
-        """`merge_children`: everybody has a result of their own, as if they had run alone, and nobody another's."""
+        """`merge_children`: each task gets its own result, as if it had run alone, and never one of another task."""
         if not self.executor.merges:
             assert not self.children, f"{self.executor.kind} does not merge."
             return
         assert self.children, (
-            f"{self.executor.kind} merges: give children, one with a text of its own; an equal task alone shows little."
+            f"{self.executor.kind} merges: set children, one with a different text; an equal task alone shows little."
         )
         runner, inputs = self._runner(tmp_path), self.inputs_of(tmp_path)
-        # The first child asks the same as the task itself.
+        # The first child has the same spec as the task itself.
         specs = {f"task-child-{number}": spec for number, spec in enumerate((self.spec, *self.children))}
         kind = self.executor.kind
         children = [
@@ -191,16 +193,16 @@ class JobContract(ExecutorContract):
         results = own.pop("children", {})
         assert set(results) == set(specs), f"There are results for {sorted(results)}, not for {sorted(specs)}."
         equal = results["task-child-0"]
-        # What is said of the run as a whole may stand in the result of its own task alone.
+        # Figures of the whole run may be in the result of the task itself only.
         assert equal.keys() - _OWN, "An equal task got nothing but figures."
         mine = {key: own.get(key) for key in equal}
         assert self.same(equal, mine), f"An equal task got another result than the task itself: {equal}, not {mine}."
         for task_id, spec in specs.items():
             check_json(results[task_id])
-            foreign = {text for other in (self.spec, *specs.values()) for text in texts_of(other)} - texts_of(spec)
-            said = json.dumps(results[task_id], ensure_ascii=False) + _left(root / "children" / task_id)
-            leaked = [text for text in foreign if text in said]
-            assert not leaked, f"{task_id} got what others asked: {leaked}."
+            others_texts = {text for other in (self.spec, *specs.values()) for text in texts_of(other)} - texts_of(spec)
+            content = json.dumps(results[task_id], ensure_ascii=False) + _left(root / "children" / task_id)
+            leaked = [text for text in others_texts if text in content]
+            assert not leaked, f"{task_id} got texts of other tasks: {leaked}."
 
     def _runner(self, tmp_path: Path) -> Runner:
         folder = tmp_path / "jobs"
@@ -232,12 +234,12 @@ def check_json(result: object) -> None:
 def check_sentence(text: str) -> None:
     """Fail unless a message is a sentence for the user."""
     assert text.strip(), "There is no message."
-    assert "Traceback" not in text, f"{text!r} is no sentence for the user."
-    assert len(text.split()) > 2, f"{text!r} is no sentence."
+    assert "Traceback" not in text, f"{text!r} is not a sentence for the user."
+    assert len(text.split()) > 2, f"{text!r} is not a sentence."
 
 
 def texts_of(spec: Mapping[str, Any]) -> set[str]:
-    """Return the texts that a spec asks about: its items, or its query."""
+    """Return the input texts of a spec: its items, or its query."""
     data = spec.get("data")
     items = data.get("items", ()) if isinstance(data, Mapping) else ()
     found = {item for item in items if isinstance(item, str)}

@@ -1,4 +1,4 @@
-"""Runs a job as a worker does, without a worker: a process of its own, in a folder of its own."""
+"""Runs a job as a worker does, without a worker: in its own process and folder."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from tunefleet.settings import inherited_environment
 
 
 def offer_of(kind: str, spec: Mapping[str, Any], *, task_id: str = "task-own", attempt: int = 1) -> Offer:
-    """Return an offer as a server makes it."""
+    """Return an offer as a server creates it."""
     written = {"taskType": kind, **spec}
     return Offer(
         token="token", task_id=task_id, workflow_id="wf-own", attempt=attempt, kind=kind, name=kind, spec=written
@@ -36,10 +36,10 @@ class Runner:
     """Runs the jobs of one executor, in one job folder.
 
     Args:
-        folder: Holds the job folder; not heeded if `warm`.
-        environment: Variables of the jobs beside those of this process.
-        timeout_s: How long a launch may take.
-        warm: Fork jobs from a process that has the training libraries imported; all runners have the same.
+        folder: Parent of the job folder; ignored if `warm`.
+        environment: Environment variables of the jobs in addition to those of this process.
+        timeout_s: Timeout of a launch.
+        warm: Fork jobs from a process that has imported the training libraries; all runners share it.
     """
 
     def __init__(
@@ -66,7 +66,7 @@ class Runner:
     def launch(
         self, spec: Mapping[str, Any], *, inputs: Mapping[str, str], children: Sequence[MergeChild] = ()
     ) -> JobHandle:
-        """Start the job, or start it again in the folder that it has left."""
+        """Start the job, or start it again in its existing folder."""
         self._attempt += 1
         offer = offer_of(self._executor.kind, spec, task_id=self.task_id, attempt=self._attempt)
         job = self._executor.job(offer, launch=new_launch_id(), inputs=inputs)
@@ -74,19 +74,20 @@ class Runner:
         return self._jobs.launch(job.model_copy(update=changes))
 
     def end(self, handle: JobHandle) -> JobEnd:
-        """Wait for the end of a launch; fails the test if it takes too long."""
+        """Wait for the end of a launch; fail the test on a timeout."""
         end = handle.wait(self._timeout_s)
         if end is None:
+            # Without a grace period: the test has failed already.
             handle.cancel(0)
             handle.wait(30)
             raise AssertionError(f"The job did not end within {self._timeout_s:g} seconds.\n{self.log(handle)}")
         return end
 
     def kill(self, handle: JobHandle, when: Callable[[Path], bool]) -> bool:
-        """Kill the job's process once something is so; returns whether it was still running.
+        """Kill the job's process once a condition is true; return whether it was still running.
 
         Args:
-            when: Told the job's folder, again and again.
+            when: Called repeatedly with the job folder.
         """
         deadline = time.monotonic() + self._timeout_s
         while time.monotonic() < deadline:
@@ -98,28 +99,28 @@ class Runner:
                 end = self.end(handle)
                 return end.outcome != "completed"
             time.sleep(0.005)
-        raise AssertionError(f"The moment for the kill did not come within {self._timeout_s:g} seconds.")
+        raise AssertionError(f"The condition for the kill was not met within {self._timeout_s:g} seconds.")
 
     def ask(self, handle: JobHandle, *commands: ControlCommand) -> bool:
-        """Give the job commands as soon as it takes any; returns whether it took all of them.
+        """Send commands to the job as soon as it takes any; return whether it took all of them.
 
         Args:
-            commands: Each has its name as its id.
+            commands: Each uses its name as its id.
         """
         waiting = list(commands)
         deadline = time.monotonic() + self._timeout_s
         while waiting and handle.poll() is None:
-            assert time.monotonic() < deadline, f"The job takes no commands: it was asked for {self._timeout_s:g} s."
+            assert time.monotonic() < deadline, f"The job took no command within {self._timeout_s:g} s."
             try:
                 handle.command(waiting[0], command_id=waiting[0])
             except (ConflictError, UnreachableError):
-                time.sleep(0.005)  # it loads
+                time.sleep(0.005)  # it is still loading
                 continue
             del waiting[0]
         return not waiting
 
     def log(self, handle: JobHandle) -> str:
-        """Return what the job has said."""
+        """Return the job's log."""
         return handle.folder.log.read_text(errors="replace") if handle.folder.log.exists() else ""
 
 
@@ -132,5 +133,5 @@ def _warm() -> Supervisor:
     folder = tempfile.TemporaryDirectory(prefix="tunefleet-contract-", ignore_cleanup_errors=True)
     found = _supervisor(Path(folder.name), warm=True)
     atexit.register(folder.cleanup)
-    atexit.register(found.close)  # before the folder goes
+    atexit.register(found.close)  # runs before the folder is removed
     return found

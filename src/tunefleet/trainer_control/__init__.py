@@ -1,10 +1,10 @@
-"""What goes into anybody's trainer: journal, status, control server, checkpoint manifests.
+"""Control and reporting for any trainer: journal, status, control server, checkpoint manifests.
 
-Uses the standard library and, for the callbacks, `transformers.TrainerCallback`; it imports nothing else of ours, so
-that it can be loaded by file location in an environment that has no Tunefleet. What it writes is described by
-`tunefleet.schemas.journal`, `schemas.control` and `schemas.job_folder`; a contract test holds the two together.
+Uses the standard library and, for the callbacks, `transformers.TrainerCallback`. It imports no other Tunefleet package,
+so that it can be loaded by file location in an environment without Tunefleet. `tunefleet.schemas.journal`,
+`schemas.control` and `schemas.job_folder` describe what it writes; a contract test keeps the two in sync.
 
-A program that runs in a job process does this::
+A program in a job process uses it like this::
 
     session = trainer_control.open_session(folder)       # one journal and one status file for the process
     trainer = Trainer(..., callbacks=trainer_control.callbacks_for_job(folder))
@@ -40,7 +40,7 @@ __all__ = [
 
 
 def callbacks_for_job(folder: str | Path) -> list[TrainerCallback]:
-    """Return the callbacks that report and steer a training of this job folder.
+    """Return the callbacks that report and control a training run of this job folder.
 
     The Trainer's `output_dir` must be the folder's `checkpoints`; the callbacks take over its `save_total_limit`.
 
@@ -48,7 +48,7 @@ def callbacks_for_job(folder: str | Path) -> list[TrainerCallback]:
         folder: The job folder, with its `job.json`.
 
     Returns:
-        Control, checkpoint and journal callbacks, in the order that they need.
+        Control, checkpoint and journal callbacks, in the required order.
     """
     # Transformers takes half a second to import, and a session without a Trainer does not need it.
     from .callbacks.factory import callbacks_for_session

@@ -1,7 +1,7 @@
-"""How a process ends that is not ours: with an exception that nobody caught, or just so.
+"""How a third-party process ends: exception hook, exit hook and stack dumps.
 
-`sys.excepthook` is called for what reaches the top of the script, also under torchrun's `@record`; what the script
-catches never comes there. At the exit of the interpreter everybody who watches is told.
+`sys.excepthook` is called for every exception that reaches the top of the script, also under torchrun's `@record`; an
+exception that the script catches is not seen. All watchers are called when the interpreter exits.
 """
 
 from __future__ import annotations
@@ -22,28 +22,30 @@ from .files import write_json
 
 
 class Watcher(Protocol):
-    """Wants to know how the process ends."""
+    """Is called when the process ends."""
 
     def on_exception(self, error: BaseException) -> None:
-        """An exception ends the script."""
+        """Handle an exception that ends the script."""
 
     def on_exit(self) -> None:
-        """The interpreter exits; called after `on_exception`, if that was."""
+        """Handle the exit of the interpreter; called after `on_exception`, if there was an exception."""
 
 
 _watchers: list[Watcher] = []
 
 
 def watch(watcher: Watcher) -> None:
-    """Tell `watcher` how this process ends."""
+    """Call `watcher` when this process ends."""
     if not _watchers:
+        # Installed on first use only: a process without a watcher keeps its own hooks.
         sys.excepthook = _chained(sys.excepthook)
         atexit.register(_exit)
     _watchers.append(watcher)
 
 
 def kind_of(error: BaseException) -> str:
-    """Return the kind of a failure, as `schemas.job_folder.JobStatus.error_kind` has it."""
+    """Return the kind of a failure, one of `schemas.job_folder.JobStatus.error_kind`."""
+    # CUDA reports an exhausted device as a RuntimeError whose text says so, not as a MemoryError.
     if isinstance(error, MemoryError) or "out of memory" in str(error).lower():
         return "oom"
     if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
@@ -67,28 +69,29 @@ def _exit() -> None:
 
 logger = logging.getLogger(__name__)
 
-# Asks for the stacks of all threads, on standard error.
+# Dumps the stacks of all threads to standard error. A real-time signal, because libraries use SIGUSR1 themselves.
 SIGNAL: int = signal.SIGRTMAX - 7 if hasattr(signal, "SIGRTMAX") else signal.SIGUSR1
 
 
 def listen() -> bool:
-    """Write the stacks to standard error whenever `SIGNAL` comes; children that are forked do so, too.
+    """Dump the stacks to standard error on each `SIGNAL`, also in forked children.
 
     Returns:
-        False if the signal has a handler already, or the system cannot do it: then nothing has changed.
+        False if the signal has a handler already, or the system does not support it; nothing is changed then.
     """
+    # A handler of the script keeps precedence.
     if signal.getsignal(SIGNAL) != signal.SIG_DFL:
         return False
     try:
         faulthandler.register(SIGNAL, file=2, all_threads=True, chain=False)
     except (AttributeError, OSError, RuntimeError, ValueError) as error:
-        logger.debug("Stacks cannot be asked for: %s", error)
+        logger.debug("Stack dumps are not available: %s", error)
         return False
     return True
 
 
 def listens(pid: int) -> bool:
-    """Tell whether a process catches `SIGNAL`; the default action would end it. Only Linux tells, elsewhere False."""
+    """Return whether a process catches `SIGNAL`, whose default action would end it. Linux only; elsewhere False."""
     try:
         status = Path(f"/proc/{pid}/status").read_text(encoding="ascii", errors="replace")
     except OSError:
@@ -101,7 +104,7 @@ RANKS = "ranks"
 
 
 def record_failure(folder: Path, rank: int, error: str, kind: str, traceback: str | None) -> None:
-    """Write down why a rank failed: of several failures the earliest is the cause, the others follow from it.
+    """Record why a rank failed: of several failures the earliest is the cause, the others follow from it.
 
     Args:
         error: One sentence for the user.
@@ -112,4 +115,4 @@ def record_failure(folder: Path, rank: int, error: str, kind: str, traceback: st
         (folder / RANKS).mkdir(exist_ok=True)
         write_json(folder / RANKS / f"{rank}.json", fields)
     except OSError as fault:
-        logger.warning("Why rank %d failed could not be written down: %s", rank, fault)
+        logger.warning("The failure of rank %d could not be recorded: %s", rank, fault)

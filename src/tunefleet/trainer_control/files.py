@@ -1,4 +1,4 @@
-"""Small durable files: write whole or not at all, read without surprise."""
+"""Small durable files: atomic writes, tolerant reads."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any
 
 
 def sync_folder(path: Path) -> None:
-    """Make the names in a folder durable."""
+    """Make the file names in a folder durable."""
     fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
     try:
         os.fsync(fd)
@@ -21,10 +21,10 @@ def sync_folder(path: Path) -> None:
 
 
 def make_private(folder: Path) -> None:
-    """Make a folder that other users of this machine cannot look into, whatever the umask; its parents are made, too.
+    """Create a folder that other users of this machine cannot read, whatever the umask; parents are created as well.
 
     Args:
-        folder: One of ours: a job's, or one of its kind. If it exists, its permissions are fixed.
+        folder: A folder of Tunefleet's own. If it exists, its permissions are fixed.
     """
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     if folder.stat().st_mode & 0o077:
@@ -32,19 +32,20 @@ def make_private(folder: Path) -> None:
 
 
 def write_json(path: Path, data: Any, *, mode: int = 0o600, sync: bool = False) -> None:
-    """Replace a JSON file in one act: a reader sees the old or the new one, never a part.
+    """Replace a JSON file atomically: a reader sees the old or the new file, never a part.
 
     Args:
-        path: The file; its folder exists.
-        data: What `json` can hold.
-        mode: Permissions of the file from its first moment.
-        sync: Whether it must survive a power cut, not only a killed process.
+        path: The file; its folder must exist.
+        data: Any JSON value.
+        mode: Permissions of the file, set when it is created.
+        sync: Whether the file must survive a power cut, not only a killed process.
     """
     write_text(path, json.dumps(data, separators=(",", ":"), allow_nan=False), mode=mode, sync=sync)
 
 
 def write_text(path: Path, text: str, *, mode: int = 0o600, sync: bool = False) -> None:
-    """Replace a file in one act; arguments are those of `write_json`."""
+    """Replace a text file atomically; takes the arguments of `write_json`."""
+    # Two threads of two processes may write the same file, so the temporary name holds both ids.
     part = path.with_name(f".{path.name}.{os.getpid()}.{threading.get_ident()}")
     fd = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, mode)
     try:
@@ -57,12 +58,13 @@ def write_text(path: Path, text: str, *, mode: int = 0o600, sync: bool = False) 
     except BaseException:
         part.unlink(missing_ok=True)
         raise
+    # The rename is durable only when the folder is synced as well.
     if sync:
         sync_folder(path.parent)
 
 
 def read_json(path: Path) -> dict[str, Any] | None:
-    """Return the object in a JSON file, or None if there is no such file or no object in it."""
+    """Return the object in a JSON file, or None if there is no such file or it holds no JSON object."""
     try:
         data = json.loads(path.read_bytes())
     except (FileNotFoundError, NotADirectoryError, ValueError):
@@ -71,21 +73,21 @@ def read_json(path: Path) -> dict[str, Any] | None:
 
 
 def until(stop: threading.Event, every_s: float, work: Callable[[], None], trouble: str, log: logging.Logger) -> None:
-    """Do a piece of work every so often, until an event is set; returns then.
+    """Run `work` periodically until an event is set.
 
-    A failure ends nothing: it is tried again, and told once until it has worked in between.
+    A failure is retried; it is logged once, and again only after a success in between.
 
     Args:
-        every_s: Seconds before each time.
+        every_s: Seconds before each call.
         trouble: Half a sentence for the log, such as `The folder cannot be read`.
-        log: Told of a failure.
+        log: Receives the failures.
     """
-    complained = False
+    logged = False
     while not stop.wait(every_s):
         try:
             work()
-            complained = False
+            logged = False
         except Exception:
-            if not complained:
+            if not logged:
                 log.exception("%s; trying again", trouble)
-            complained = True
+            logged = True

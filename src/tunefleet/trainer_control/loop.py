@@ -1,4 +1,4 @@
-"""Control for a training loop that somebody wrote himself: no Trainer, no callbacks.
+"""Control for a hand-written training loop: no Trainer, no callbacks.
 
     with tunefleet.control("my-run") as c:
         for step, batch in enumerate(batches, start=c.step_reached + 1):
@@ -10,8 +10,8 @@
             if asked.stop:
                 break
 
-The standard library is enough. Of several ranks of torch.distributed the first listens; all get the same answer at the
-same step, and all call `saved`.
+Needs the standard library only. With several ranks of torch.distributed, rank 0 takes the commands; all ranks get the
+same answer at the same step, and all call `saved`.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from .checkpoints.retention import adopt
 from .control.command_queue import ABORTED, SAVING, Command
 from .control.discovery import jobs_dir, safe_job_id
 from .distributed import world
-from .distributed.collectives import Meeting
+from .distributed.collectives import SaveBarrier
 from .distributed.step_agreement import Decider, decider_for
 from .files import make_private, read_json, write_json
 from .journal.writer import plain_values
@@ -47,12 +47,12 @@ logger = logging.getLogger("tunefleet.control")
 
 
 class Control:
-    """Steers one loop; made by `control`.
+    """Controls one loop; created by `control`.
 
     Args:
-        max_steps: How many steps it will take, if that is known.
-        http: Whether to open a port; without, commands are files.
-        attached: Whether the folder is that of the job which has started this process.
+        max_steps: Total number of steps, if it is known.
+        http: Whether to open a port; without it, commands are files.
+        attached: Whether the folder belongs to the job that started this process.
     """
 
     def __init__(self, job_id: str, folder: Path, max_steps: int, *, http: bool, attached: bool = False) -> None:
@@ -65,8 +65,8 @@ class Control:
         self._decider: Decider | None = None
         self._sigterm: SigtermPause | None = None
         self._step = 0
-        self._steering = Steering(self.folder)
-        self._meeting: Meeting | None = None
+        self._commands = LoopCommands(self.folder)
+        self._barrier: SaveBarrier | None = None
         self._lock: int | None = None
         self.values: dict[str, float] = {}
         self.resume: Checkpoint | None = None
@@ -77,7 +77,7 @@ class Control:
         return self.resume.step if self.resume is not None else 0
 
     def __enter__(self) -> Control:
-        """Make the job findable, and look for the checkpoint to go on from."""
+        """Make the job discoverable, and find the checkpoint to resume from."""
         make_private(self.folder)
         self.resume = newest(self.folder)
         job = self._job_of_process() if self._attached else self._job_of_its_own()
@@ -93,18 +93,18 @@ class Control:
             training = trainings.begin(self.folder, job, (self.folder / "checkpoints").resolve(), wanted=True)
         else:
             training = trainings.await_begin(self.folder, job["launch"], 0)
-        # What the task's journal begins with, so that no point of an earlier launch is hidden.
+        # The task's journal begins with this checkpoint, so that no point of an earlier launch is hidden.
         self.resume = training.checkpoint
         return training
 
     def _job_of_process(self) -> dict[str, Any]:
         job = read_json(self.folder / "job.json")
         if job is None:
-            raise RuntimeError(f"{self.folder} is no job folder, and {ATTACHED_TO} names it.")
+            raise RuntimeError(f"{self.folder} is not a job folder (from {ATTACHED_TO}).")
         if world.rank() == 0 and self._lock is None:
             self._lock = trainings.claim(self.folder)
             if self._lock is None:
-                raise RuntimeError(f"Another process of {job['job_id']} reports already; give this loop a folder.")
+                raise RuntimeError(f"Another process of {job['job_id']} already reports; pass `folder` to this loop.")
         self.job_id = str(job["job_id"])
         return job
 
@@ -122,23 +122,25 @@ class Control:
             "endpoint_dir": str(jobs_dir()),
         }
         if world.rank() == 0:
+            # Rank 0 alone writes the folder; the others would find an endpoint of their own job.
             self._refuse_a_second()
             write_json(self.folder / "job.json", job)
         return job
 
     def step(self, step: int, logs: Mapping[str, Any] | None = None, *, epoch: float | None = None) -> Asked:
-        """Say that an optimizer step is done; return what is asked for.
+        """Report that an optimizer step is done; return what is requested.
 
-        Without anything it costs about a microsecond, and the logs another few.
+        Costs about a microsecond without a command, and a few more with logs.
 
         Args:
-            step: Which one, counted from 1.
+            step: Its number, counted from 1.
             logs: Values to record; numbers, or scalars that can be read without waiting for a device.
 
         Raises:
             SystemExit: If the job is aborted.
         """
         run = self._opened()
+        # Created at the first step: the process groups of torch.distributed exist only from then on.
         self._step = step
         if self._decider is None:
             self._decider = decider_for(run.board)
@@ -149,47 +151,48 @@ class Control:
         commands = self._decider.due(step)
         if not commands:
             return NOTHING
-        asked = self._steering.act(run, step, commands)
+        asked = self._commands.act(run, step, commands)
         self.values.update(asked.values)
         return asked
 
     def saved(self, path: str | os.PathLike[str], step: int | None = None) -> None:
-        """Say that a checkpoint is written: it gets its manifest, and can be resumed from.
+        """Report that a checkpoint is written: it gets its manifest, and can be resumed from.
 
         Args:
-            path: A folder that nobody writes to any more; it holds this checkpoint alone.
-            step: The step that it is of; default: the last one.
+            path: A folder that holds this checkpoint alone and is not written to any more.
+            step: The step of the checkpoint; default: the last one.
 
         Raises:
-            SystemExit: If it was a pause's: the process ends here.
-            OSError: If it cannot be read or made durable.
+            SystemExit: If the checkpoint was saved for a pause: the process ends here.
+            OSError: If the checkpoint cannot be read or made durable.
         """
         run = self._opened()
-        if self._meeting is None and world.size() > 1 and world.distributed() is not None:
-            self._meeting = Meeting()
-        meeting = self._meeting
-        if meeting is not None:
-            meeting.wait()  # everybody has written
+        if self._barrier is None and world.size() > 1 and world.distributed() is not None:
+            self._barrier = SaveBarrier()
+        barrier = self._barrier
+        if barrier is not None:
+            barrier.wait()  # all ranks have written their files
         fault: OSError | None = None
         if run.session.rank == 0:
             try:
                 if self._attached:
                     adopt(self.folder, Path(path).resolve().parent, {})
-                self._steering.finish(run, Path(path).resolve(), self._step if step is None else step)
+                self._commands.finish(run, Path(path).resolve(), self._step if step is None else step)
             except OSError as error:
                 fault = error
-        whole = fault is None if meeting is None else meeting.tell(whole=fault is None)
+        # All ranks must raise or return together, or the ones that return would wait for the others in a collective.
+        whole = fault is None if barrier is None else barrier.tell(whole=fault is None)
         if not whole:
-            self._steering.pausing = False
-            raise fault or OSError(f"{path} could not be made durable; rank 0 says why")
-        if self._steering.pausing:
+            self._commands.pausing = False
+            raise fault or OSError(f"{path} could not be made durable; see the error of rank 0")
+        if self._commands.pausing:
             run.board.close("the training was paused")
             raise SystemExit(0)
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Record how the loop ended; what was asked for and not done has failed."""
+        """Record how the loop ended; commands that were not carried out fail."""
         run, self._run = self._run, None
         if run is None:
             return
@@ -199,7 +202,7 @@ class Control:
             if error is not None and not (isinstance(error, SystemExit) and error.code in (None, 0, ABORTED)):
                 run.on_exception(error)
         finally:
-            self._steering.give_up(run, "the loop ended without saying that it had saved")
+            self._commands.give_up(run, "the loop ended without calling saved()")
             run.on_exit()
             if self._lock is not None:
                 os.close(self._lock)
@@ -211,10 +214,12 @@ class Control:
         data = {"from_step": start, "max_steps": self._max_steps, "series": "train"}
         session.journal.event("training.started", f"Training from step {start}.", data=data)
         session.status.write(state="running", phase="training", step=start, max_steps=self._max_steps)
+        # Without a port, commands arrive as files.
         if run.server is None:
             return
         try:
             run.server.start()
+        # Training without control is better than no training.
         except OSError as error:
             logger.warning("The control port could not be opened: %s", error)
 
@@ -229,28 +234,29 @@ class Control:
 
     def _refuse_a_second(self) -> None:
         endpoint = read_json(jobs_dir() / self.job_id / "endpoint.json") or {}
+        # A pid of another machine or boot says nothing about this one.
         same = (endpoint.get("hostname"), endpoint.get("boot_id")) == (
             process_identity.hostname(),
             process_identity.boot_id(),
         )
         started_at = process_identity.process_started_at(int(endpoint.get("pid") or 0)) if same else None
         if started_at is not None and started_at == endpoint.get("process_started_at"):
-            raise RuntimeError(f"A job {self.job_id} lives already; give this one another id.")
+            raise RuntimeError(f"A job {self.job_id} is already running; choose another id.")
 
 
 def control(
     job_id: str, *, max_steps: int = 0, folder: str | os.PathLike[str] | None = None, http: bool = True
 ) -> Control:
-    """Let a training loop be steered: `tunefleet control status|save|stop|pause|… JOB`.
+    """Make a training loop controllable: `tunefleet control status|save|stop|pause|… JOB`.
 
     Args:
-        job_id: Its name: letters, digits, dot, dash and underscore. The same name again goes on with what was saved.
-        max_steps: How many steps it will take, for who watches.
+        job_id: Letters, digits, dot, dash and underscore. The same id resumes from what was saved before.
+        max_steps: Total number of steps, for progress displays.
         folder: Its job folder; default: that of the task that runs this script, else `tunefleet-runs/<job_id>` here.
-        http: Whether to open a port on loopback; without, commands are files.
+        http: Whether to open a port on loopback; without it, commands are files.
 
     Raises:
-        ValueError: If the name could not be a file's.
+        ValueError: If the id is not a valid file name.
     """
     attached = None if folder is not None else variable(ATTACHED_TO)
     if attached is not None:
@@ -265,11 +271,11 @@ _STOPPING = ("graceful_stop", "save_and_stop", "pause")
 
 @dataclass(frozen=True)
 class Asked:
-    """What the loop is asked for at the end of a step.
+    """What is requested of the loop at the end of a step.
 
     Args:
-        save: Save a checkpoint now, and say so with `saved`.
-        stop: Leave the loop; after the save, if that is asked for as well.
+        save: Save a checkpoint now, then call `saved`.
+        stop: Leave the loop; after the save, if one is requested as well.
         values: What `set` has changed since the last step: `learning_rate`, `logging_steps` and so on.
     """
 
@@ -279,15 +285,15 @@ class Asked:
     values: Mapping[str, float] = field(default_factory=dict)
 
     def __bool__(self) -> bool:
-        """Whether anything is asked for."""
+        """Whether anything is requested."""
         return self.save or self.evaluate or self.stop or bool(self.values)
 
 
 NOTHING = Asked()
 
 
-class Steering:
-    """What was asked of one loop, and what became of it."""
+class LoopCommands:
+    """The commands of one loop, and their outcomes."""
 
     def __init__(self, folder: Path) -> None:
         self.pausing = False
@@ -297,10 +303,10 @@ class Steering:
         self._asked_at = 0.0
 
     def act(self, run: AttachedRun, step: int, commands: Sequence[Command]) -> Asked:
-        """Note that commands act at the end of a step, and return what the loop has to do for them.
+        """Record that commands act at the end of a step, and return what the loop has to do for them.
 
         Raises:
-            SystemExit: If one is an abort.
+            SystemExit: If one of them is an abort.
         """
         changes: dict[str, float] = {}
         for command in commands:
@@ -314,13 +320,14 @@ class Steering:
         )
 
     def finish(self, run: AttachedRun, path: Path, step: int) -> None:
-        """Make what the loop has saved durable, and answer who asked for it.
+        """Make what the loop has saved durable, and complete the commands that requested it.
 
         Raises:
-            OSError: If that cannot be done; then those who asked are told.
+            OSError: If that fails; the commands fail with it.
         """
         stall_s = time.perf_counter() - self._asked_at if self._saving else 0.0
         try:
+            # Commands are completed only after the manifest is durable: the caller may stop the machine then.
             self._record(run, path, step, stall_s)
         except OSError as error:
             self.give_up(run, f"{path.name} could not be made durable: {error}")
@@ -330,7 +337,7 @@ class Steering:
             run.board.durable(command_id, path.name)
 
     def give_up(self, run: AttachedRun, reason: str) -> None:
-        """Tell those who asked for a save that none comes."""
+        """Fail the commands that requested a save."""
         saving, self._saving = self._saving, []
         for command_id in saving:
             run.board.failed(command_id, reason)
@@ -353,6 +360,7 @@ class Steering:
         self.pausing = self.pausing or name == "pause"
         if name == "set":
             changes.update({key: value for key, value in command.data.items() if value is not None})
+            # The other ranks apply the same values; only one may write the file.
             if session.rank == 0:
                 self._keep(changes)
 
@@ -360,9 +368,10 @@ class Steering:
         try:
             write_json(self._folder / _OVERRIDES, {**overrides(self._folder), **changes}, sync=True)
         except OSError as error:
-            logger.warning("What was set holds for this launch only, it could not be written down: %s", error)
+            logger.warning("The change applies to this launch only, it could not be recorded: %s", error)
 
     def _record(self, run: AttachedRun, path: Path, step: int, stall_s: float) -> None:
+        # The journal must not be older than the checkpoint: a resume continues both from this step.
         run.session.journal.sync()
         made = finish_checkpoint(path, launch=run.session.journal.launch)
         run.session.journal.checkpoint(step, path.name, made.digest, made.size_bytes, round(stall_s, 4))
@@ -378,19 +387,20 @@ def _write(run: AttachedRun, **fields: Any) -> None:
     try:
         run.session.status.write(**fields)
     except OSError as error:
-        # A full disk must not keep a loop from doing what it was asked for.
+        # A full disk must not keep a loop from stopping.
         logger.warning("The status could not be written: %s", error)
 
 
 def newest(folder: Path) -> Checkpoint | None:
-    """Return the newest checkpoint that the loop has said it saved, and that is whole."""
+    """Return the newest complete checkpoint that the loop reported with `saved`."""
+    # Newest first: an older checkpoint is only a fallback.
     for item in sorted(_saved(folder), key=lambda item: -int(item["step"])):
         path = Path(item["path"])
-        fault = fault_of(path) if path.is_dir() else "it is gone"
+        fault = fault_of(path) if path.is_dir() else "it does not exist any more"
         manifest = read_json(path / "manifest.json") or {}
         if fault is None and manifest.get("digest") == item["digest"]:
             return Checkpoint(path, int(item["step"]), item["digest"], int(item["bytes"]))
-        logger.warning("%s is not resumed from: %s; the one before it is used", path.name, fault or "it has changed")
+        logger.warning("Checkpoint %s is skipped: %s; using the one before it", path.name, fault or "it has changed")
     return None
 
 

@@ -1,8 +1,8 @@
-"""SIGTERM to a trainer: it saves at the end of the step and pauses, on all ranks; a second one ends it at once.
+"""SIGTERM handling of a trainer: save at the end of the step and pause, on all ranks; a second one ends the process.
 
-`timeout`, systemd, Slurm and spot machines end a whole process group by it, so whichever rank hears it asks rank 0. A
-thread reads the signal from the interpreter's wake-up pipe: the main thread may sit in a kernel, where no handler of
-Python's runs, and must end all the same the second time.
+`timeout`, systemd, Slurm and spot machines signal a whole process group, so any rank that gets it asks rank 0. A
+thread reads the signal from the interpreter's wake-up pipe: the main thread may be in a CUDA kernel, where no Python
+handler runs, and a second signal must end it nevertheless.
 """
 
 from __future__ import annotations
@@ -22,18 +22,18 @@ from .session import JobSession
 
 logger = logging.getLogger("tunefleet.control")
 
-# Signals that are so close to the first are one: a launcher passes on what its whole group was sent.
+# Signals within this time of the first one count as one: a launcher forwards what its whole group was sent.
 _SAME_S: Final = 2.0
-# Begins the id of the pause that a signal asks for.
+# Prefix of the command id of the pause that a signal requests.
 PREFIX: Final = "sigterm-"
 
 
 class SigtermPause:
-    """Turns SIGTERM into a pause between the begin and the end of a training.
+    """Turns SIGTERM into a pause between the begin and the end of a training run.
 
     Args:
-        session: Of the job; its folder says whether somebody ends it anyway.
-        board: Takes the pause.
+        session: The job's session; its folder shows whether the job is being ended anyway.
+        board: Takes the pause command.
     """
 
     def __init__(self, session: JobSession, board: CommandBoard) -> None:
@@ -46,51 +46,53 @@ class SigtermPause:
         self._before: Any = None
 
     def begin(self, broken: Callable[[], bool]) -> None:
-        """Heed the signal, unless the script or the Trainer does so itself; does nothing outside of the main thread.
+        """Install the handler, unless the script or the Trainer has one; does nothing outside of the main thread.
 
         Args:
-            broken: Tells whether a rank is gone, without which nothing can be saved.
+            broken: Whether a rank is lost, in which case nothing can be saved.
         """
         self._broken = broken
-        here = os.name == "posix" and threading.current_thread() is threading.main_thread()
-        if self._ends is not None or not here:
+        can_install = os.name == "posix" and threading.current_thread() is threading.main_thread()
+        if self._ends is not None or not can_install:
             return
+        # A script with its own handler, such as a Trainer that saves on SIGTERM, keeps it.
         if signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL:
             return
         ends = os.pipe()
+        # The interpreter writes to the pipe in a signal handler, which must never block.
         for end in ends:
             os.set_blocking(end, False)
         before = signal.set_wakeup_fd(ends[1], warn_on_full_buffer=False)
-        if before != -1:  # an event loop has it; then the handler alone must do
+        if before != -1:  # an event loop uses it; the Python handler alone must do
             signal.set_wakeup_fd(before, warn_on_full_buffer=False)
         os.set_blocking(ends[0], True)
         self._ends = ends
         signal.signal(signal.SIGTERM, self._handle if before != -1 else _nothing)
         threading.Thread(target=self._listen, args=(ends[0],), name="tunefleet-sigterm", daemon=True).start()
-        # A child of this process is told by its own parent; it must not speak for us.
+        # A forked child gets the signal from its own parent; it must not answer for this process.
         os.register_at_fork(after_in_child=self._forget)
 
     def end(self) -> None:
-        """Let the signal do what it did before."""
+        """Restore the default handling of the signal."""
         if self._ends is None or threading.current_thread() is not threading.main_thread():
             return
         ends, self._ends = self._ends, None
         if signal.getsignal(signal.SIGTERM) in (self._handle, _nothing):
             signal.signal(signal.SIGTERM, signal.SIG_DFL)
         current = signal.set_wakeup_fd(-1)
-        if current not in (-1, ends[1]):  # somebody else's, who came before or since
+        if current not in (-1, ends[1]):  # another library's, installed before or since
             signal.set_wakeup_fd(current, warn_on_full_buffer=False)
-        os.close(ends[1])  # the thread reads the end, and closes its own
+        os.close(ends[1])  # the thread reads EOF, and closes its own end
 
     def heard(self) -> None:
-        """Ask for the pause; end the process if it was asked for before, or nothing can be saved any more."""
+        """Request the pause; end the process if it was requested before, or nothing can be saved any more."""
         now = time.monotonic()
         if self._must_end() or (self._first_at is not None and now - self._first_at > _SAME_S):
             _die()
         if self._first_at is not None:
             return
         self._first_at = now
-        logger.warning("SIGTERM: saving at the end of this step, then pausing; a second one ends at once")
+        logger.warning("SIGTERM: saving at the end of this step, then pausing; send it again to end immediately")
         try:
             self._board.submit("pause", {}, f"{PREFIX}{self._launch or os.getpid()}")
         except ClosedError:
@@ -107,6 +109,7 @@ class SigtermPause:
         self.heard()
 
     def _listen(self, pipe: int) -> None:
+        # Unbuffered, so that a signal is read as soon as it arrives.
         with os.fdopen(pipe, "rb", buffering=0) as signals:
             while numbers := signals.read(64):
                 if signal.SIGTERM in numbers:
@@ -120,10 +123,13 @@ class SigtermPause:
 
 
 def _nothing(*_: object) -> None:
-    """The handler without which the system would end the process before the pipe is read."""
+    """Replace the default action, which would end the process before the pipe is read."""
 
 
 def _die() -> None:
-    """End this process by SIGTERM, from whichever thread: Python sets handlers in the main one only."""
+    """End this process by SIGTERM, from any thread.
+
+    `signal.signal` works in the main thread only, so libc resets the handler.
+    """
     ctypes.CDLL(None).signal(int(signal.SIGTERM), None)
     os.kill(os.getpid(), signal.SIGTERM)

@@ -1,7 +1,7 @@
-"""Who a process is, beyond a number that will be used again.
+"""Identity of a process, beyond its pid, which is reused.
 
-A pid with its start time and the machine's boot id names one process for ever. On a system without `/proc` the start
-time is unknown, and whoever compares identities must not trust the pid alone.
+A pid with its start time and the machine's boot id identifies one process for ever. On a system without `/proc` the
+start time is unknown, and the pid alone must not be trusted.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from pathlib import Path
 
 
 def process_started_at(pid: int) -> float | None:
-    """Return when a process started, in seconds since boot, or None if that is unknown or it is gone.
+    """Return when a process started, in seconds since boot, or None if that is unknown or the process is gone.
 
     Seconds since boot and not since the epoch: the wall clock may be set while the process lives.
     """
@@ -22,13 +22,14 @@ def process_started_at(pid: int) -> float | None:
         return None
     # The name in parentheses may hold spaces; the 20th field after it is the start time in clock ticks.
     fields = stat[stat.rindex(b")") + 2 :].split()
+    # A zombie or dead process still has an entry, but does nothing any more.
     if fields[0] in (b"Z", b"X"):
         return None
     return int(fields[19]) / os.sysconf("SC_CLK_TCK")
 
 
 def boot_id() -> str | None:
-    """Return the id of this boot of the machine, or None where there is none."""
+    """Return the id of this boot of the machine, or None where the system has none."""
     try:
         return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
     except OSError:
@@ -50,7 +51,7 @@ def resident_bytes() -> int | None:
 
 
 def machine() -> str:
-    """Return a name that only processes share which see each other: containers may have equal host names."""
+    """Return a name that only processes share which see each other's pids: containers may have equal host names."""
     try:
         space = str(Path("/proc/self/ns/pid").readlink())
     except OSError:
@@ -59,5 +60,5 @@ def machine() -> str:
 
 
 def variable(name: str) -> str | None:
-    """Return an environment variable; None if it is not set, or empty."""
+    """Return an environment variable; None if it is unset or empty."""
     return os.environ.get(name) or None

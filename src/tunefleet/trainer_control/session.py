@@ -1,6 +1,6 @@
 """The one journal and one status file of a job process, and the checkpoint that it resumes from.
 
-Everything in a process that reports goes through the same session, because sequence numbers have one writer.
+Everything in a process that reports uses the same session, because sequence numbers have a single writer.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from .checkpoints.resume import Decision, ResumeError, await_decision, decide, f
 from .diagnostics import record_failure
 from .distributed import world
 from .files import read_json
-from .journal.null import Journal, QuietJournal
+from .journal.null import Journal, NullJournal
 from .journal.status import StatusFile
 from .journal.writer import JournalWriter
 
@@ -37,12 +37,11 @@ class JobSession:
 
     Args:
         journal: The journal of this launch.
-        resume: The checkpoint that the launch resumes from; None starts from nothing.
-        trainings: Numbers the trainings of the process; each has a series of its own.
-        rank: Number of the process among those of the training. Only rank 0 reports; the sessions of the others take
-            everything and write nothing.
-        before_manifest: Called before a checkpoint is hashed: wait there for what still writes to it.
-        before_end: Called before a failure ends the process: wait there for checkpoints that are being finished.
+        resume: The checkpoint that the launch resumes from; None starts from scratch.
+        trainings: Numbers of the process's training runs; each run has a series of its own.
+        rank: Rank of the process. Only rank 0 reports; the sessions of the others accept everything and write nothing.
+        before_manifest: Called before a checkpoint is hashed: wait here for anything that still writes to it.
+        before_end: Called before a failure ends the process: wait here for checkpoints that are being finished.
     """
 
     folder: Path
@@ -57,7 +56,7 @@ class JobSession:
 
     @property
     def leads(self) -> bool:
-        """Whether this process reports, takes commands and delivers; exactly one of a training does."""
+        """Whether this process reports, takes commands and delivers; exactly one process of a run does."""
         return self.rank == 0
 
     @property
@@ -67,9 +66,9 @@ class JobSession:
 
     @contextmanager
     def lent(self) -> Iterator[None]:
-        """Let a process that this one has started report in its place while the body runs; only for who leads.
+        """Let a subprocess report in place of this process while the body runs; for rank 0 only.
 
-        Afterwards the status is what that process has left; `StatusFile.take_back` says how it ended.
+        Afterwards the status is what the subprocess left; `StatusFile.take_back` returns how it ended.
         """
         journal = self.journal
         if not isinstance(journal, JournalWriter):
@@ -80,19 +79,21 @@ class JobSession:
             yield
 
     def finish(self) -> None:
-        """Record the proper end (completed, or stopped if somebody asked for it); the journal is durable before."""
+        """Record the end (completed, or stopped on request), after the journal is durable."""
+        # Before the final status, which announces that the records are complete.
         self.journal.sync()
         if isinstance(self.journal, JournalWriter):
             self.status.update(records=self.journal.seq, launch=self.journal.launch)
         self.status.finish()
 
     def settle(self) -> None:
-        """Wait until the checkpoints that were saved are finished: the next launch goes on from the newest of them."""
+        """Wait until saved checkpoints are finished: the next launch resumes from the newest of them."""
+        # A checkpoint that is being hashed is the one that the next launch should resume from.
         for wait in self.before_end:
             wait()
 
     def fail(self, error: str, kind: str, traceback: str | None = None) -> None:
-        """Record a failure: what the user reads, its kind (`JobStatus.error_kind`), the traceback."""
+        """Record a failure: message for the user, kind (`JobStatus.error_kind`), traceback."""
         self.settle()
         try:
             self.journal.sync()
@@ -103,7 +104,7 @@ class JobSession:
         self.status.fail(error, kind, traceback)
 
     def close(self) -> None:
-        """Write what is left and end the writer's thread. Runs by itself at the end of the process."""
+        """Write what is left and end the writer's thread. Called automatically at the end of the process."""
         try:
             self.journal.close()
             self.status.flush()
@@ -114,21 +115,23 @@ class JobSession:
 def open_session(folder: str | Path) -> JobSession:
     """Return this process's session for a job folder; the first call opens it.
 
-    Opening finds the newest valid checkpoint (broken ones are set aside, ones beyond it superseded), starts the
-    journal of the launch with it, and writes the first status. Of several ranks only the first does all that.
+    Opening finds the newest valid checkpoint (broken ones are moved aside, later ones superseded), starts the journal
+    of the launch with it, and writes the first status. Only rank 0 does all that.
 
     Args:
         folder: The job folder, with its `job.json`; this process holds the folder's lock.
 
     Raises:
         FileNotFoundError: If there is no readable `job.json`.
-        ResumeError: If the step that it is to resume from has no valid checkpoint; the status says so.
+        ResumeError: If the step to resume from has no valid checkpoint; the status records it.
     """
     path = Path(folder).resolve()
     with _lock:
+        # Keyed by pid as well: a forked child must not write with the session of its parent.
         session = _sessions.get((os.getpid(), path))
         if session is None:
             session = _sessions[os.getpid(), path] = _open(path)
+            # A program that ends by an exception must still flush its journal.
             atexit.register(session.close)
     return session
 
@@ -139,14 +142,15 @@ def _open(folder: Path) -> JobSession:
         raise FileNotFoundError(f"{folder} has no readable job.json.")
     rank = world.rank()
     if rank > 0:
-        # On another machine than rank 0 the first process there decides for its folder: the same, by the job.
+        # On other nodes than rank 0's, the first process of the node decides for its folder; the result is the same.
         decision = decide(folder, job) if world.leads_folder() else await_decision(folder, job)
         status = StatusFile(None)
-        return JobSession(folder, job, QuietJournal(log_events=False), status, decision.checkpoint, rank=rank)
+        return JobSession(folder, job, NullJournal(log_events=False), status, decision.checkpoint, rank=rank)
     return _lead(folder, job)
 
 
 def _lead(folder: Path, job: dict[str, Any]) -> JobSession:
+    # Written first, so that the supervisor sees a live process while checkpoints are verified.
     status = StatusFile(folder)
     status.write(state="starting", phase="loading")
     try:

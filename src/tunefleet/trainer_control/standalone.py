@@ -1,4 +1,4 @@
-"""One training that nobody manages: its endpoint, from the construction of the Trainer to the end of the process."""
+"""The endpoint of an unmanaged training run, from the construction of the Trainer to the end of the process."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from typing import Any
 from .checkpoints.manifest import MANIFEST
 from .control.command_queue import CommandBoard
 from .control.control_server import ControlServer
-from .control.discovery import claim, jobs_dir, plain_id
-from .control.file_channel import ControlFiles
+from .control.discovery import claim, jobs_dir, sanitized_job_id
+from .control.file_channel import FileChannel
 from .diagnostics import kind_of, watch
 from .distributed import world
 from .files import make_private, read_json
-from .journal.null import Journal, QuietJournal
+from .journal.null import Journal, NullJournal
 from .journal.status import StatusFile
 from .journal.writer import JournalWriter
 from .session import JobSession
@@ -28,8 +28,8 @@ logger = logging.getLogger("tunefleet.control")
 
 
 @dataclass(frozen=True)
-class BareOptions:
-    """What `TrainerControlCallback` was given."""
+class StandaloneOptions:
+    """The arguments of `TrainerControlCallback`."""
 
     job_id: str | None = None
     port: int | None = None
@@ -41,34 +41,34 @@ class BareOptions:
 
 
 @dataclass(eq=False)
-class BareJob:
-    """The endpoint of one training, from its construction to the end of the process.
+class StandaloneJob:
+    """The endpoint of one training run, from its construction to the end of the process.
 
     Args:
-        board: Where commands wait.
-        status: The status file; in the job folder if a journal was asked for, with a copy in the endpoint folder.
-        folder: The job folder, if a journal was asked for; else the endpoint folder.
+        board: The command queue.
+        status: The status file; in the job folder if a journal is kept, with a copy in the endpoint folder.
+        folder: The job folder, if a journal is kept; else the endpoint folder.
     """
 
     job_id: str
     board: CommandBoard
     status: StatusFile
     folder: Path
-    options: BareOptions
+    options: StandaloneOptions
     server: ControlServer
-    files: ControlFiles | None = None
+    files: FileChannel | None = None
     session: JobSession | None = None
     _training: bool = field(default=False)
     _ended: bool = field(default=False)
 
     @classmethod
-    def open(cls, options: BareOptions) -> BareJob:
-        """Make the job findable and take commands for it.
+    def open(cls, options: StandaloneOptions) -> StandaloneJob:
+        """Make the job discoverable and take commands for it.
 
         Raises:
             OSError: If its folders cannot be written.
         """
-        wanted = plain_id(options.job_id)
+        wanted = sanitized_job_id(options.job_id)
         endpoint = claim(jobs_dir(), wanted)
         folder = _job_folder(options.journal, endpoint.job_id)
         endpoint.job_folder = folder
@@ -91,23 +91,24 @@ class BareJob:
         return job
 
     def begin(self, step: int, output_dir: str | None) -> JobSession:
-        """Note that a training begins, and return what its callbacks report with."""
+        """Record that a training run begins, and return the session of its callbacks."""
         self.status.begin_again()
         self._training = True
         if self.session is None:
+            # Opened at the first training run: only now is it known which checkpoint is resumed.
             journal = self._journal(step, output_dir)
             job = {"job_id": self.job_id, "endpoint_dir": None}
             self.session = JobSession(self.folder, job, journal, self.status, None, itertools.count(1))
         return self.session
 
     def end(self) -> None:
-        """Record that the training has ended as it should."""
+        """Record that the training run ended normally."""
         self._training = False
         if self.session is not None:
             self.session.finish()
 
     def on_exception(self, error: BaseException) -> None:
-        """Record that the script ends with an exception, if its training had not ended."""
+        """Record that the script ends with an exception, if its training run had not ended."""
         if not self._training or isinstance(error, SystemExit):
             return
         text = "".join(traceback.format_exception(error))
@@ -115,18 +116,20 @@ class BareJob:
         self._fail(message, kind_of(error), text)
 
     def on_exit(self) -> None:
-        """Close everything; the status and the outcomes stay readable."""
+        """Close everything; the status and the command outcomes stay readable."""
+        # A forked child runs the exit hooks, too, and must not end the job of its parent.
         if self._ended or os.getpid() != self.status.fields["pid"]:
             return
         self._ended = True
         if self._training and not self.status.final:
-            # Nothing reached the top, yet the training never came to its end: `sys.exit`, or an error that was caught.
+            # No exception reached the top, yet the run did not end: `sys.exit`, or an error that the script caught.
             self._fail("The process ended before its training did.", "bug", None)
         self.board.close("the process had ended")
         if self.files is not None:
             self.files.stop()
         if self.session is not None:
             self.session.close()
+        # Last: a client may still read the outcome of its command until here.
         self._retire()
 
     def _listen(self, endpoint: Any) -> None:
@@ -135,21 +138,21 @@ class BareJob:
                 self.server.start()
                 return
             except OSError as error:
-                logger.warning("Port %s cannot be opened (%s); commands are taken as files", self.options.port, error)
+                logger.warning("Port %s cannot be opened (%s); using command files instead", self.options.port, error)
         endpoint.publish(host=self.options.host, port=0, token=None)
-        self.files = ControlFiles(endpoint.path, self.board)
+        self.files = FileChannel(endpoint.path, self.board)
         self.files.start()
 
     def _journal(self, step: int, output_dir: str | None) -> Journal:
         if not self.options.journal:
-            return QuietJournal(self.status.flush_if_due)
+            return NullJournal(self.status.flush_if_due)
         manifest = read_json(Path(output_dir or ".", f"checkpoint-{step}", MANIFEST)) if step else None
         digest, parent = (manifest.get("digest"), manifest.get("launch")) if manifest else (None, None)
         launch = f"launch-{uuid.uuid4().hex[:12]}"
         return JournalWriter(self.folder, launch, 0, step, digest, parent=parent, on_tick=self.status.flush_if_due)
 
     def _fail(self, message: str, kind: str, text: str | None) -> None:
-        logger.debug("The training has failed: %s", message)
+        logger.debug("The training run failed: %s", message)
         try:
             if self.session is not None:
                 self.session.journal.event("training.failed", message, "error")
@@ -157,7 +160,7 @@ class BareJob:
             else:
                 self.status.fail(message, kind, text)
         except OSError as fault:
-            logger.warning("The failure could not be written down: %s", fault)
+            logger.warning("The failure could not be recorded: %s", fault)
 
     def _retire(self) -> None:
         try:
@@ -168,9 +171,9 @@ class BareJob:
             logger.warning("The endpoint could not be cleaned up: %s", fault)
 
 
-def quiet_session() -> JobSession:
-    """Return a session that reports nowhere: for ranks that do not report, and where no folder can be written."""
-    journal, status = QuietJournal(log_events=False), StatusFile(None)
+def null_session() -> JobSession:
+    """Return a session that writes nothing: for ranks other than 0, and where no folder can be written."""
+    journal, status = NullJournal(log_events=False), StatusFile(None)
     return JobSession(Path(), {}, journal, status, None, itertools.count(1), rank=world.rank())
 
 
@@ -182,6 +185,6 @@ def _job_folder(journal: bool | str | os.PathLike[str], job_id: str) -> Path | N
         make_private(folder)
     else:
         folder = Path(journal)
-        # The caller's own folder keeps its permissions if it is there.
+        # An existing folder of the caller keeps its permissions.
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     return folder.resolve()

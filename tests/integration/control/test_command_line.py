@@ -20,7 +20,7 @@ from tunefleet.cli.exit_codes import ExitCode
 from tunefleet.trainer_control.control.command_queue import SAVING, CommandBoard
 from tunefleet.trainer_control.control.control_server import ControlServer
 from tunefleet.trainer_control.control.discovery import EndpointFolder
-from tunefleet.trainer_control.control.file_channel import ControlFiles
+from tunefleet.trainer_control.control.file_channel import FileChannel
 from tunefleet.trainer_control.files import write_json
 from tunefleet.trainer_control.journal.status import StatusFile
 
@@ -36,13 +36,13 @@ class Trainer:
         self.status = StatusFile(self.folder)
         self.status.write(state="running", phase="training", step=7, max_steps=20, values={"loss": 1.5})
         self.server = ControlServer(job_id, self.board, self.status, self.endpoints, job_folder=self.folder)
-        self.files: ControlFiles | None = None
+        self.files: FileChannel | None = None
         if http:
             self.server.start()
         else:
             folder = EndpointFolder(self.endpoints, job_id, self.folder)
             folder.publish(host="localhost", port=0, token=None)
-            self.files = ControlFiles(folder.path, self.board)
+            self.files = FileChannel(folder.path, self.board)
             self.files.start()
         self.acted: list[tuple[str, dict[str, Any]]] = []
         self._stop = threading.Event()

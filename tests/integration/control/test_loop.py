@@ -126,7 +126,7 @@ def test_what_the_loop_does_not_do_has_failed(jobs: Path) -> None:
         outcome = ask(jobs, "save_checkpoint")
         c.step(1)
     assert outcome().state == "failed"
-    assert "without saying that it had saved" in str(outcome().message)
+    assert "without calling saved()" in str(outcome().message)
 
 
 def test_an_exception_is_the_last_word(jobs: Path) -> None:
@@ -149,7 +149,7 @@ def test_a_save_that_fails_fails_its_pause_and_the_loop_goes_on(jobs: Path) -> N
 def test_two_of_one_name_are_refused(jobs: Path) -> None:
     with tunefleet.control("loop") as c:
         c.step(1)
-        with pytest.raises(RuntimeError, match="lives already"):
+        with pytest.raises(RuntimeError, match="is already running"):
             Control("loop", Path("elsewhere").resolve(), 0, http=True).__enter__()
 
 

@@ -57,7 +57,7 @@ def test_the_example_reads_what_its_first_task_wrote_and_counts_every_row(bench:
 def test_a_row_that_does_not_fit_is_named(bench: Bench) -> None:
     rows = [{"prompt": "a", "response": "b"}, {"prompt": "c", "response": None}]
     task = {"taskType": "data", "sources": [{"name": "mine", "rows": rows}], "steps": [{"convert": "messages"}]}
-    assert "Step 1 (convert) cannot work on row 2 of mine: 'response' holds nothing" in bench.error(task)
+    assert "Step 1 (convert) failed on row 2 of mine: 'response' holds nothing" in bench.error(task)
     dropped = bench.result(bench.submit({**task, "on_bad": "drop"})["task"])
     assert (dropped["rows"], dropped["bad_rows"]) == (1, 1)
     nowhere = {"taskType": "data", "sources": [{"jsonl": {"worker_path": "/nowhere/rows.jsonl"}}]}

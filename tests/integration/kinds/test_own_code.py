@@ -56,13 +56,13 @@ def test_a_script_is_paused_resumed_killed_and_leaves_what_it_was_asked_for(benc
 
 
 def test_what_is_wrong_with_a_command_is_said(bench: Bench) -> None:
-    assert "There is no program no-such-program" in bench.error({"taskType": "command", "command": ["no-such-program"]})
+    assert "Program no-such-program not found" in bench.error({"taskType": "command", "command": ["no-such-program"]})
     lost = "'lost' if 'HF_TOKEN' not in os.environ else 'a token'"
     code = f"import os, sys; sys.stderr.write('about to fail\\n'); {{}}[{lost}]"
     said = bench.error({"taskType": "command", "command": ["python", "-c", code]})
     assert "python ended with exit code 1: KeyError: 'lost'" in said
     said = bench.error({"taskType": "command", "command": ["python", "-c", ""], "outputs": {"mine": "a/b.txt"}})
-    assert "spec.outputs.mine: the command has left no a/b.txt" in said
+    assert "spec.outputs.mine: the command did not write a/b.txt" in said
 
 
 def test_a_function_gets_the_results_before_it_and_hands_its_own_on(bench: Bench) -> None:

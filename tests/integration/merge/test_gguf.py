@@ -39,7 +39,7 @@ def llama_cpp(tmp_path: Path) -> Path:
 
 
 def test_what_is_missing_is_named_with_the_way_out(llama_cpp: Path, tmp_path: Path) -> None:
-    with pytest.raises(MachineError, match=r"neither TUNEFLEET_LLAMA_CPP nor the PATH leads to convert_hf_to_gguf"):
+    with pytest.raises(MachineError, match=r"convert_hf_to_gguf.py is neither in TUNEFLEET_LLAMA_CPP nor on the PATH"):
         gguf.find(GgufSpec(), {"PATH": str(tmp_path)})
     with pytest.raises(MachineError, match=r"has no convert_hf_to_gguf\.py.*Clone github\.com/ggml-org/llama\.cpp"):
         gguf.find(GgufSpec(), {"TUNEFLEET_LLAMA_CPP": str(tmp_path)})
@@ -69,7 +69,7 @@ def test_the_converter_is_told_how_a_tokenizer_of_ones_own_splits_text(llama_cpp
     strange.mkdir()
     (strange / "tokenizer.json").write_text('{"model": {"type": "BPE"}, "pre_tokenizer": {"type": "Whitespace"}}')
     assert splitting(strange) is None
-    with pytest.raises(ModelError, match=r"does not know the way in which this model's tokenizer splits text"):
+    with pytest.raises(ModelError, match=r"does not support this model's pre-tokenizer"):
         gguf.convert(strange, tmp_path / "model.gguf", GgufSpec(), converter, "two")
 
 
@@ -77,7 +77,7 @@ def test_without_a_converter_nothing_is_merged(merge: Merge, tmp_path: Path, mon
     monkeypatch.setenv("TUNEFLEET_LLAMA_CPP", str(tmp_path))
     ended = merge(BUILTIN, lora(BUILTIN, tmp_path / "adapter"), gguf={"type": "q8_0"})
     assert ended.code == 2
-    assert "A GGUF file cannot be made on this worker" in (ended.status.error or "")
+    assert "This worker cannot create a GGUF file" in (ended.status.error or "")
     assert not (ended.folder.root / ".merge").exists()
 
 

@@ -15,7 +15,7 @@ def test_a_merge_says_whether_gguf_files_can_be_made_here(tmp_path: Path) -> Non
 
     nothing = said(PATH=str(tmp_path))
     assert set(nothing) == {"gguf", "llama-quantize"}
-    assert all("neither TUNEFLEET_LLAMA_CPP nor the PATH leads to" in (why or "") for why in nothing.values())
+    assert all("is neither in TUNEFLEET_LLAMA_CPP nor on the PATH" in (why or "") for why in nothing.values())
     # Doubles: a converter whose interpreter has all that it asks for, and no llama-quantize.
     (tmp_path / "convert_hf_to_gguf.py").touch()
     python = tmp_path / ".venv" / "bin" / "python"

@@ -142,9 +142,9 @@ def _config(adapter: Path, **changes: Any) -> Path:
     [
         ({"kasa_config": {"beta": 1}}, "uses kasa_config, which cannot be merged exactly"),
         ({"trainable_token_indices": [1]}, "uses trainable_token_indices"),
-        ({"init_lora_weights": "pissa"}, "began with init_lora_weights: pissa"),
+        ({"init_lora_weights": "pissa"}, "was initialized with init_lora_weights: pissa"),
         ({"peft_type": "IA3"}, "only LoRA adapters"),
-        ({"r": 8}, "says that .* has rank 8, and its file has rank 4"),
+        ({"r": 8}, "sets rank 8 for .*, its file has 4"),
     ],
     ids=["kasa", "tokens", "pissa", "ia3", "rank"],
 )

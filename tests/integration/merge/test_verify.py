@@ -127,7 +127,7 @@ def _no_template(folder: Path) -> None:
 
 
 DAMAGES: list[tuple[Callable[[Path], object], str]] = [
-    (_cut, "it is not whole"),
+    (_cut, "it is incomplete"),
     (_misplaced, "of the shape"),
     (lambda folder: (folder / WEIGHTS).unlink(), f"has no {WEIGHTS}"),
     (lambda folder: (folder / "config.json").write_text("{"), "config.json cannot be read"),
@@ -136,8 +136,8 @@ DAMAGES: list[tuple[Callable[[Path], object], str]] = [
     (_one_token_more, "'<one-too-many>' at 2048, and the model has embeddings for 2048"),
     (_no_template, "has no chat template, and the rows are chats"),
     (_one_less, "lack model.layers.1.mlp.up_proj.weight"),
-    (_not_a_number, "no finite numbers"),
-    (_nothing, "says the same whatever it is asked"),
+    (_not_a_number, "not finite"),
+    (_nothing, "returns constant logits"),
 ]
 
 
@@ -169,7 +169,7 @@ def test_an_index_says_what_is_where(verify: Verify, tmp_path: Path, copied: Pat
         assert sentence in (verify(whole, verify={"forward": False}).status.error or "")
     edit(whole / INDEX, weight_map=before)
     (whole / other).unlink()
-    assert f"names {other}, which is not there" in (verify(whole).status.error or "")
+    assert f"names {other}, which does not exist" in (verify(whole).status.error or "")
 
 
 def test_a_model_gets_another_tokenizer_and_keeps_its_weights(
@@ -206,7 +206,7 @@ def test_a_tokenizer_that_does_not_fit_is_refused_and_nothing_is_left(
     shutil.copytree(copied, tmp_path / "larger")
     _one_token_more(tmp_path / "larger")
     ended = verify(BUILTIN, tokenizer=tmp_path / "larger")
-    assert "embeddings are not made larger" in (ended.status.error or "")
+    assert "embeddings are not resized" in (ended.status.error or "")
     assert not (ended.folder.root / "final_model").exists()
     moved = tmp_path / "moved"
     shutil.copytree(copied, moved)
@@ -217,13 +217,13 @@ def test_a_tokenizer_that_does_not_fit_is_refused_and_nothing_is_left(
     (moved / "tokenizer.json").write_text(json.dumps(said))
     ended = verify(BUILTIN, tokenizer=moved, verify={"forward": False})
     assert ended.result["vocabulary"]["moved"] == 2
-    assert any("mean something else" in str(each) for each in ended.records("event"))
+    assert any("have another id" in str(each) for each in ended.records("event"))
 
 
 def test_too_little_memory_is_said_before_anything_is_loaded(verify: Verify, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(psutil, "virtual_memory", lambda: SimpleNamespace(available=1_000_000))
     ended = verify(BUILTIN)
-    assert "0.0 GB are available" in (ended.status.error or "")
+    assert "0.0 GB are free" in (ended.status.error or "")
     assert "model.verify: files" in (ended.status.error or "")
     assert verify(BUILTIN, verify={"forward": False}).result["forward"] is None
 

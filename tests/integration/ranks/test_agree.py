@@ -17,14 +17,14 @@ from typing import Any
 import pytest
 
 from tunefleet.trainer_control.checkpoints import commit
-from tunefleet.trainer_control.checkpoints.commit import Exchange
-from tunefleet.trainer_control.checkpoints.finalizer import CheckpointFinisher, Saved
+from tunefleet.trainer_control.checkpoints.commit import CheckpointCommit
+from tunefleet.trainer_control.checkpoints.finalizer import CheckpointFinalizer, SavedCheckpoint
 from tunefleet.trainer_control.checkpoints.manifest import fault_of
 from tunefleet.trainer_control.control.command_queue import CommandBoard
 from tunefleet.trainer_control.distributed import shared_memory, step_agreement
 from tunefleet.trainer_control.distributed.shared_memory import Page
 from tunefleet.trainer_control.distributed.step_agreement import Follower, Leader
-from tunefleet.trainer_control.distributed.tcp_store import MAX_HORIZON, Line, PeerLostError
+from tunefleet.trainer_control.distributed.tcp_store import MAX_HORIZON, PeerLostError, StoreConnection
 from tunefleet.trainer_control.process_identity import machine, process_started_at
 
 
@@ -48,9 +48,9 @@ def store() -> TCPStore:
 _number = iter(range(10**6))
 
 
-def lines(store: TCPStore, size: int, timeout_s: float = 20.0) -> list[Line]:
+def lines(store: TCPStore, size: int, timeout_s: float = 20.0) -> list[StoreConnection]:
     prefix = f"test/{next(_number)}"
-    return [Line(PrefixStore(prefix, store.clone()), rank, size, timeout_s) for rank in range(size)]
+    return [StoreConnection(PrefixStore(prefix, store.clone()), rank, size, timeout_s) for rank in range(size)]
 
 
 def stumble(decider: Any, steps: int, seed: float, step_s: float, acted: list[tuple[int, str]]) -> None:
@@ -124,7 +124,7 @@ def test_what_was_decided_stays_decided_where_steps_become_longer(
     rng = random.Random(7)
     monkeypatch.setattr(step_agreement, "LONG_STEP_S", float("inf"))
     monkeypatch.setattr(step_agreement, "horizon_of", lambda step_s: rng.choice([1, 2, 8]))
-    monkeypatch.setattr(shared_memory, "_HEAR_EVERY_S", 0.0)
+    monkeypatch.setattr(shared_memory, "_RECEIVE_EVERY_S", 0.0)
     first, second = lines(store, 2)
     board = CommandBoard()
     leader, follower = Leader(board, first), Follower(CommandBoard(), second)
@@ -143,7 +143,7 @@ def test_what_was_decided_stays_decided_where_steps_become_longer(
     assert theirs[: len(ours)] == ours
 
 
-class Counting(Line):
+class Counting(StoreConnection):
     """Counts the messages to the store."""
 
     sent: int = 0
@@ -166,7 +166,7 @@ def test_ranks_of_one_machine_need_no_message_at_a_step(
     store: TCPStore, elsewhere: int, at_most: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(step_agreement, "horizon_of", lambda step_s: 1)
-    monkeypatch.setattr(shared_memory, "_HEAR_EVERY_S", 0.0)
+    monkeypatch.setattr(shared_memory, "_RECEIVE_EVERY_S", 0.0)
     let_some_have_no_page(monkeypatch, elsewhere)
     prefix = f"test/{next(_number)}"
     first, second = (Counting(PrefixStore(prefix, store.clone()), rank, 2, 20.0) for rank in range(2))
@@ -184,7 +184,7 @@ def test_ranks_of_one_machine_need_no_message_at_a_step(
 def test_what_a_rank_was_asked_for_before_it_began_is_carried_out(
     store: TCPStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(shared_memory, "_HEAR_EVERY_S", 0.0)
+    monkeypatch.setattr(shared_memory, "_RECEIVE_EVERY_S", 0.0)
     first, second = lines(store, 2)
     board = CommandBoard()
     leader, follower = Leader(CommandBoard(), first), Follower(board, second)
@@ -217,11 +217,11 @@ def test_a_page_has_the_newest_entries_and_nothing_that_was_not_written() -> Non
     other.tell()
     assert not page.put_free(2, 19)
     assert other.get_free(2) is None
-    assert page.was_told()
+    assert page.take_flag()
     page.close()
-    assert not page.was_told()
+    assert not page.take_flag()
     other.tell()
-    assert (page.was_told(), page.was_told()) == (True, False), "whoever has it keeps it"
+    assert (page.take_flag(), page.take_flag()) == (True, False), "whoever has it keeps it"
     assert Page.find(address, 4) is None
 
 
@@ -262,7 +262,7 @@ def test_ranks_of_a_system_without_such_memory_ask_their_store(
 
 
 def test_a_page_is_kept_open_until_every_rank_has_answered(store: TCPStore, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(shared_memory, "_HEAR_EVERY_S", 0.0)
+    monkeypatch.setattr(shared_memory, "_RECEIVE_EVERY_S", 0.0)
     let_some_have_no_page(monkeypatch, 1)
     ends = lines(store, 3)
     before = files_open()
@@ -313,7 +313,7 @@ def walk(decider: Leader | Follower, steps: int) -> None:
         decider.due(step)
 
 
-def gone(line: Line, rank: int) -> None:
+def gone(line: StoreConnection, rank: int) -> None:
     """Have a rank be a process that has ended."""
     process = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
     me = {"host": machine(), "pid": process.pid, "started_at": process_started_at(process.pid)}
@@ -328,13 +328,13 @@ def test_a_rank_that_is_gone_is_named_and_waited_for_no_longer(store: TCPStore) 
     leader = Leader(CommandBoard(), first)
     leader.due(1)
     gone(first, 0)
-    with pytest.raises(PeerLostError, match=r"Rank 0 is gone; rank 1 waited for what is decided for step \d+"):
+    with pytest.raises(PeerLostError, match=r"Rank 0 is lost; rank 1 waited for the decision for step \d+"):
         walk(follower, 100)
 
     third, fourth = lines(store, 2, timeout_s=600)
     gone(fourth, 1)
     ahead = Leader(CommandBoard(), third)
-    with pytest.raises(PeerLostError, match="Rank 1 is gone"):
+    with pytest.raises(PeerLostError, match="Rank 1 is lost"):
         walk(ahead, 2000)
 
 
@@ -343,19 +343,19 @@ def test_silence_has_an_end_too(store: TCPStore) -> None:
     follower = Follower(CommandBoard(), second)
     Leader(CommandBoard(), first)
     follower.due(1)
-    with pytest.raises(PeerLostError, match=r"Rank 0 has not said what is decided for step 2 within 0 s"):
+    with pytest.raises(PeerLostError, match=r"Rank 0 did not send the decision for step 2 within 0 s"):
         follower.due(2)
 
 
-def finishers(store: TCPStore, said: list[str], timeout_s: float = 20.0) -> list[CheckpointFinisher]:
+def finishers(store: TCPStore, said: list[str], timeout_s: float = 20.0) -> list[CheckpointFinalizer]:
     made = []
     for line in lines(store, 2, timeout_s):
-        finisher = CheckpointFinisher(
+        finisher = CheckpointFinalizer(
             lambda: None,
             lambda saved, checkpoint: said.append(f"durable {checkpoint.path.name}"),
             lambda saved, error: said.append(f"failed {saved.path.name}: {error}"),
         )
-        finisher.join_ranks(Exchange(line))
+        finisher.join_ranks(CheckpointCommit(line))
         made.append(finisher)
     return made
 
@@ -366,11 +366,11 @@ def test_a_checkpoint_is_whole_when_the_slowest_rank_has_written(store: TCPStore
     folder = tmp_path / "checkpoint-5"
     folder.mkdir()
     (folder / "model.safetensors").write_text("weights")
-    first.submit(Saved(folder, 0.0))
+    first.submit(SavedCheckpoint(folder, 0.0))
     time.sleep(0.2)
     assert said == [], "rank 0 was done before rank 1 had its file"
     (folder / "rng_state_1.pth").write_text("random")
-    second.submit(Saved(folder, 0.0))
+    second.submit(SavedCheckpoint(folder, 0.0))
     assert first.drain(10)
     assert second.drain(10)
     assert (first.is_whole(5), second.is_whole(5), said) == (True, True, ["durable checkpoint-5"])
@@ -400,10 +400,8 @@ def test_a_checkpoint_without_the_part_of_a_lost_rank_is_none(
     folder = tmp_path / "checkpoint-5"
     folder.mkdir()
     (folder / "model.safetensors").write_text("weights")
-    first.submit(Saved(folder, 0.0))
+    first.submit(SavedCheckpoint(folder, 0.0))
     assert first.drain(20)
     assert not first.is_whole(5)
-    assert said == [
-        "failed checkpoint-5: Rank 1 has not said its digests of checkpoint 1 within 0 s; rank 0 waits no longer."
-    ]
+    assert said == ["failed checkpoint-5: Rank 1 did not send the digests of checkpoint 1 within 0 s; rank 0 gave up."]
     assert not (folder / "manifest.json").exists()

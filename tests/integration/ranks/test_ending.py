@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from tunefleet.trainer_control.checkpoints.commit import Exchange
+from tunefleet.trainer_control.checkpoints.commit import CheckpointCommit
 from tunefleet.trainer_control.control.command_queue import Command, CommandBoard
-from tunefleet.trainer_control.distributed.tcp_store import Line
-from tunefleet.trainer_control.journal.null import QuietJournal
+from tunefleet.trainer_control.distributed.tcp_store import StoreConnection
+from tunefleet.trainer_control.journal.null import NullJournal
 from tunefleet.trainer_control.journal.status import StatusFile
 from tunefleet.trainer_control.session import JobSession
 
@@ -21,13 +21,13 @@ from tunefleet.trainer_control.session import JobSession
 @pytest.fixture(scope="module", autouse=True)
 def libraries() -> None:
     """Imported for the tests, not to collect them."""
-    global CheckpointCallback, EndingCallback, PrefixStore, TCPStore
+    global CheckpointCallback, TerminationCallback, PrefixStore, TCPStore
     pytest.importorskip("torch")
 
     from torch.distributed import PrefixStore, TCPStore
 
     from tunefleet.trainer_control.callbacks.checkpoint_callback import CheckpointCallback
-    from tunefleet.trainer_control.callbacks.termination_callback import EndingCallback
+    from tunefleet.trainer_control.callbacks.termination_callback import TerminationCallback
 
 
 pytestmark = pytest.mark.torch
@@ -36,13 +36,13 @@ pytestmark = pytest.mark.torch
 class Rank:
     """What of our callbacks one rank has that ends it."""
 
-    def __init__(self, line: Line, folder: Path) -> None:
+    def __init__(self, line: StoreConnection, folder: Path) -> None:
         self.status = StatusFile(folder if line.rank == 0 else None)
-        session = JobSession(folder, {}, QuietJournal(log_events=False), self.status, None, rank=line.rank)
+        session = JobSession(folder, {}, NullJournal(log_events=False), self.status, None, rank=line.rank)
         self.board, self.folder = CommandBoard(), folder
         self.checkpoints = CheckpointCallback(session, self.board, retention=False)
-        self.checkpoints._finisher.join_ranks(Exchange(line))
-        self.ending = EndingCallback(session, self.board, self.checkpoints)
+        self.checkpoints._finisher.join_ranks(CheckpointCommit(line))
+        self.ending = TerminationCallback(session, self.board, self.checkpoints)
         self.events: Any = (SimpleNamespace(output_dir=str(folder)), None, SimpleNamespace(should_training_stop=False))
 
     def save(self, step: int) -> None:
@@ -72,7 +72,7 @@ def together(ranks: list[Rank], step: int) -> list[bool]:
 
 def test_a_pause_that_rank_0_cannot_write_down_ends_nobody(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     store = TCPStore("127.0.0.1", 0, None, True, timedelta(seconds=30), wait_for_workers=False)
-    ranks = [Rank(Line(PrefixStore("ending", store.clone()), rank, 2, 20.0), tmp_path) for rank in range(2)]
+    ranks = [Rank(StoreConnection(PrefixStore("ending", store.clone()), rank, 2, 20.0), tmp_path) for rank in range(2)]
 
     def full(**_: Any) -> None:
         raise OSError(28, "No space left on device")

@@ -17,7 +17,7 @@ from typing import ClassVar
 import pytest
 
 from tunefleet.trainer_control.control import discovery
-from tunefleet.trainer_control.standalone import BareJob, BareOptions
+from tunefleet.trainer_control.standalone import StandaloneJob, StandaloneOptions
 
 pytestmark = [pytest.mark.proof]
 
@@ -112,7 +112,7 @@ def test_a_page_of_another_origin_cannot_drive_a_job(
 ) -> None:
     """From the same host name with another port, and from a name that has been rebound to this machine."""
     caplog.set_level(logging.DEBUG, "tunefleet.control")
-    job = BareJob.open(BareOptions("mine"))
+    job = StandaloneJob.open(StandaloneOptions("mine"))
     try:
         with site() as ours, site() as unprotected:
             # The last one stands for a server without any checks: what comes through there did leave the browser.

@@ -21,17 +21,17 @@ from tunefleet.schemas.control import CommandOutcomeFile, Endpoint
 from tunefleet.trainer_control import process_identity
 from tunefleet.trainer_control.control import discovery
 from tunefleet.trainer_control.control.file_channel import MAX_FILE_BYTES
-from tunefleet.trainer_control.standalone import BareJob, BareOptions
+from tunefleet.trainer_control.standalone import StandaloneJob, StandaloneOptions
 
-Open = Callable[..., BareJob]
+Open = Callable[..., StandaloneJob]
 
 
 @pytest.fixture
 def bare(jobs: Path) -> Iterator[Open]:
-    made: list[BareJob] = []
+    made: list[StandaloneJob] = []
 
-    def make(job_id: str | None = "mine", **options: Any) -> BareJob:
-        made.append(BareJob.open(BareOptions(job_id, **options)))
+    def make(job_id: str | None = "mine", **options: Any) -> StandaloneJob:
+        made.append(StandaloneJob.open(StandaloneOptions(job_id, **options)))
         return made[-1]
 
     yield make
@@ -73,8 +73,8 @@ def write_endpoint(jobs: Path, **fields: Any) -> Path:
 def test_two_processes_that_start_at_once_under_one_name_both_live(jobs: Path) -> None:
     program = """
         import sys
-        from tunefleet.trainer_control.standalone import BareJob, BareOptions
-        job = BareJob.open(BareOptions("mine"))
+        from tunefleet.trainer_control.standalone import StandaloneJob, StandaloneOptions
+        job = StandaloneJob.open(StandaloneOptions("mine"))
         print(job.job_id, job.server.port, flush=True)
         sys.stdin.read()
     """
@@ -106,8 +106,8 @@ def test_a_name_cannot_leave_the_folder(bare: Open, jobs: Path, given: str, made
 
 
 def test_a_name_of_nothing_is_an_error() -> None:
-    with pytest.raises(ValueError, match="no letter"):
-        discovery.plain_id("../..")
+    with pytest.raises(ValueError, match="neither a letter"):
+        discovery.sanitized_job_id("../..")
 
 
 def test_a_job_of_another_machine_in_a_shared_home_is_left_alone(bare: Open, jobs: Path) -> None:
@@ -175,7 +175,7 @@ def test_commands_are_files_without_http_and_their_outcomes_lie_beside_them(bare
         (b"[]", "must be an object"),
         (b"[" * 60_000, "not JSON"),
         (b'{"command": 3}', "must be an object"),
-        (b'{"command": "explode"}', "no command explode"),
+        (b'{"command": "explode"}', "unknown command explode"),
         (b'{"command": "set", "data": {"learning_rate": NaN}}', "NaN"),
         (b'{"command": "set", "data": {"learning_rate": -1}}', "greater than 0"),
         (b"x" * (MAX_FILE_BYTES + 1), "more than"),
@@ -234,7 +234,7 @@ def test_a_dead_server_thread_harms_nobody(bare: Open, caplog: pytest.LogCapture
         raise RuntimeError("dead")
 
     server.service_actions = die  # type: ignore[method-assign]
-    until(lambda: "control port is gone" in caplog.text)
+    until(lambda: "control server failed" in caplog.text)
     assert job.board.submit("save_checkpoint").state == "pending"
     ended = threading.Thread(target=job.on_exit)
     ended.start()
@@ -291,8 +291,8 @@ ENDS = {
 def test_the_end_is_told_as_it_was(name: str, jobs: Path) -> None:
     code, state, error = ENDS[name]
     program = (
-        "import sys\nfrom tunefleet.trainer_control.standalone import BareJob, BareOptions\n"
-        f"job = BareJob.open(BareOptions('mine'))\njob.begin(0, None)\n{code}\n"
+        "import sys\nfrom tunefleet.trainer_control.standalone import StandaloneJob, StandaloneOptions\n"
+        f"job = StandaloneJob.open(StandaloneOptions('mine'))\njob.begin(0, None)\n{code}\n"
     )
     ran = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False)
     status = json.loads((jobs / "mine/status.json").read_text())

@@ -179,7 +179,7 @@ def test_on_a_full_disk_an_abort_ends_and_a_pause_fails(
         return
     one.run()
     assert (one.outcome().state, one.status["state"], one.status["step"]) == ("failed", "completed", 8)
-    assert "could not be written down" in str(one.outcome().message)
+    assert "could not be recorded" in str(one.outcome().message)
 
 
 @pytest.mark.parametrize("options", [{}, BEST], ids=["plain", "load_best_model_at_end"])
@@ -369,7 +369,7 @@ def test_a_fault_of_ours_does_not_end_the_training(script: Make, caplog: pytest.
     one.run()
     del one.board.take
     assert one.trainer.state.global_step == 8
-    assert "the training goes on" in caplog.text
+    assert "the training run continues" in caplog.text
 
 
 def test_a_home_that_cannot_be_written_is_said_and_the_training_goes_on(
@@ -380,7 +380,7 @@ def test_a_home_that_cannot_be_written_is_said_and_the_training_goes_on(
     one.run()
     assert one.trainer.state.global_step == 8
     assert one.control.job_id is None
-    assert "cannot be steered" in caplog.text
+    assert "cannot be controlled" in caplog.text
 
 
 def test_the_class_takes_the_documents_arguments_by_position() -> None:

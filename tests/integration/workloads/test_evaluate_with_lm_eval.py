@@ -136,7 +136,7 @@ def test_a_model_its_adapter_and_what_would_run_code(
     # What cannot be measured is said, and nothing of it has run.
     said = {name: str(end.error) for name, end in ends.items()}
     assert "The lm-eval task b.txt runs code: it has !function." in said["included"]
-    assert "The lm-eval task a.yaml runs code: its metric evil is none of lm-eval's own." in said["measured"]
+    assert "The lm-eval task a.yaml runs code: its metric evil is not built into lm-eval." in said["measured"]
     assert not list(tmp_path.rglob("ran"))
     assert "%|" not in log, "bars are for terminals"
     assert "it/s" not in log

@@ -268,7 +268,7 @@ def test_answers_obey_their_fields_and_one_that_was_cut_says_so(infer: Infer) ->
     cut = infer(inference={"temperature": 0, "max_tokens": 3, "templates": fields}).result
     assert cut["usage"]["invalid"] == 3
     assert cut["items"][0]["parsed"] is None
-    assert "It was cut: raise inference.max_tokens." in cut["items"][0]["error"]
+    assert "It was truncated: raise inference.max_tokens." in cut["items"][0]["error"]
 
 
 def test_a_prompt_that_is_too_long_is_named_and_the_others_are_answered(infer: Infer) -> None:
@@ -320,7 +320,7 @@ def test_a_task_that_goes_along_has_its_own_file_or_its_own_error(infer: Infer) 
     assert bad["ok"] is False
     assert "has no column 'nope'" in bad["error"]
     assert result["children"]["long"]["ok"] is False, "as it would by itself"
-    assert "None of its 1 items could be answered: Prompt" in result["children"]["long"]["error"]
+    assert "None of the 1 items could be answered: Prompt" in result["children"]["long"]["error"]
     assert "children" not in good
 
 

@@ -19,12 +19,12 @@ from tunefleet.spec.tasks.retrieval import ChunkingSpec, QdrantSpec, VectorSpec
 @pytest.fixture(scope="module", autouse=True)
 def libraries() -> None:
     """Imported for the tests, not to collect them."""
-    global Database, Encoder, Item, KeptVectors, chunks, indexing, open_encoder, open_folder, open_server
+    global Database, Encoder, Item, VectorCache, chunks, indexing, open_encoder, open_folder, open_server
     pytest.importorskip("qdrant_client")
     pytest.importorskip("torch")
 
     from tunefleet.workloads.embedding.encoder import Encoder, open_encoder
-    from tunefleet.workloads.embedding.vector_cache import KeptVectors
+    from tunefleet.workloads.embedding.vector_cache import VectorCache
     from tunefleet.workloads.inference.items import Item
     from tunefleet.workloads.rag import indexer as indexing
     from tunefleet.workloads.rag.chunking import chunks
@@ -80,14 +80,14 @@ def test_a_model_that_was_not_made_for_it_gives_the_mean_over_its_tokens(tmp_pat
 
 def test_vectors_that_were_kept_survive_a_torn_tail_and_only_their_own_run(tmp_path: Path) -> None:
     rows = np.arange(12, dtype=np.float32).reshape(3, 4)
-    KeptVectors(tmp_path / "v", 4, "run").append(rows[:2])
+    VectorCache(tmp_path / "v", 4, "run").append(rows[:2])
     with (tmp_path / "v" / "vectors.f32").open("ab") as file:
         file.write(b"torn")
-    kept = KeptVectors(tmp_path / "v", 4, "run")
+    kept = VectorCache(tmp_path / "v", 4, "run")
     assert kept.count == 2
     kept.append(rows[2:])
     assert kept.read().tolist() == rows.tolist()
-    assert KeptVectors(tmp_path / "v", 4, "another run").count == 0
+    assert VectorCache(tmp_path / "v", 4, "another run").count == 0
 
 
 class Index:
@@ -106,7 +106,7 @@ class Index:
         given = {"taskType": "rag_index", "qdrant": {"collection": "notes"}, "data": {"type": "list", "items": ["-"]}}
         spec = load_task_spec({**given, **changes})
         pieces = chunks([Item(text, {"source": source}) for source, text in notes.items()], spec.chunking, characters)
-        note = indexing.Note(self._work / str(self._runs) / "points.json", "run")
+        note = indexing.IndexProgress(self._work / str(self._runs) / "points.json", "run")
         target = indexing._target(self._database, spec, self._encoder.dimension, note)
         vectors = self._encoder.encode([piece.text for piece in pieces])
 
@@ -147,7 +147,7 @@ def test_a_second_index_doubles_nothing_and_forgets_what_a_document_no_longer_sa
             database.search(there, encoder.encode(["rolls"]), top_k=9, threshold=None, only={"must": [{"kex": 1}]})
         assert index.put({"c": "c"}, mode="recreate") == 1
         other = database.create("wide", DIMENSION + 1, "cosine", "other")
-        with pytest.raises(InputError, match=rf"vectors of {DIMENSION + 1} numbers, and words makes {DIMENSION}"):
+        with pytest.raises(InputError, match=rf"vectors of dimension {DIMENSION + 1}, and words has {DIMENSION}"):
             indexing.fit(other, encoder, "words")
         database.close()
 
@@ -156,7 +156,7 @@ def test_a_server_that_refuses_or_is_not_there_is_told_apart(monkeypatch: pytest
     monkeypatch.setenv("TUNEFLEET_URL_ALLOW", "127.0.0.1")
     with QdrantDouble("key") as server:
         spec = QdrantSpec(url=server.url, collection="notes")
-        with pytest.raises(InputError, match=r"answers 401: Must provide an API key\. Give its key"):
+        with pytest.raises(InputError, match=r"returned 401: Must provide an API key\. Set qdrant.api_key"):
             open_server(spec).find("notes")
         server.key, server.answers = None, [503]
         with pytest.raises(UnreachableError, match="answers 503: not now"):

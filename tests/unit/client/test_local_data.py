@@ -101,11 +101,11 @@ def test_held_out_rows_and_those_of_evaluations_are_checked(tmp_path: Path) -> N
     bad = write(tmp_path, "bad.jsonl", [{"x": 1}])
     data = {"path": str(bad), "eval": {"path": str(bad)}}
     spec = load_task_spec({"taskType": "sft", "model": MODEL, "data": data})
-    with pytest.raises(DataError, match=r"spec\.data\.eval\.path: bad\.jsonl has no shape"):
+    with pytest.raises(DataError, match=r"spec\.data\.eval\.path: bad\.jsonl has an unknown shape"):
         check_file(spec, "data.eval.path", bad)
     evaluation = {"name": "a", "type": "loss", "data": {"path": str(bad)}}
     spec = load_task_spec({"taskType": "evaluate", "model": MODEL, "evaluations": [evaluation]})
-    with pytest.raises(DataError, match=r"spec\.evaluations\.0\.data\.path: bad\.jsonl has no shape"):
+    with pytest.raises(DataError, match=r"spec\.evaluations\.0\.data\.path: bad\.jsonl has an unknown shape"):
         check_file(spec, "evaluations.0.data.path", bad)
 
 

@@ -115,10 +115,10 @@ def test_each_fault_names_its_line_and_a_faulty_file_trains_nothing() -> None:
         ("rows.jsonl", b"", "rows.jsonl has no rows."),
         ("rows.jsonl", b"\n \n", "rows.jsonl has no rows."),
         ("rows.jsonl", '{"text": "x"}'.encode("utf-16"), "Line 1 of rows.jsonl is UTF-16 text, not UTF-8."),
-        ("rows.txt", b"x", "rows.txt has no format that is known by its suffix '.txt'."),
+        ("rows.txt", b"x", "rows.txt has an unknown suffix '.txt'."),
         ("rows.json", b"{}", "rows.json is not a JSON array."),
         ("rows.csv", b"prompt,response\na,b\nc\n", "Line 3 of rows.csv does not have the 2 fields of the header."),
-        ("r.jsonl", b'{"x": 1}\n', "r.jsonl has no shape that is recognized (columns: x)."),
+        ("r.jsonl", b'{"x": 1}\n', "r.jsonl has an unknown shape (columns: x)."),
     ],
 )  # fmt: skip
 def test_a_file_that_is_none_is_told_so(name: str, content: bytes, message: str) -> None:

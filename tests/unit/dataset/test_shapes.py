@@ -195,7 +195,7 @@ def test_tools_are_read_of_chats_and_noted_elsewhere() -> None:
 @pytest.mark.parametrize(
     ("row", "kinds", "error", "message"),
     [
-        ({"x": 1}, SUPERVISED, DataError, r"no shape that is recognized \(columns: x\)"),
+        ({"x": 1}, SUPERVISED, DataError, r"an unknown shape \(columns: x\)"),
         ({"chosen": "a", "rejected": "b", "prompt": "c"}, SUPERVISED, DataError, "preference pairs.*dpo"),
         ({"prompt": "a", "response": "b"}, PREFERENCES, DataError, "prompts and responses.*lora_sft"),
         ({"prompt": "a", "completion": "b", "label": "maybe"}, JUDGED, DataError, "prompts and responses"),

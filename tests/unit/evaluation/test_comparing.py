@@ -89,5 +89,5 @@ def test_what_was_measured_otherwise_is_refused(tmp_path: Path) -> None:
     assert (row.comparable, row.differences) == (False, [None, None])
     with pytest.raises(InputError, match="no metric in common"):
         compare({"a": evaluated(), "b": evaluated(name="other")}, items(tmp_path))
-    with pytest.raises(InputError, match="b is no evaluation"):
+    with pytest.raises(InputError, match="b is not an evaluation"):
         compare({"a": evaluated(), "b": {"ok": True}}, items(tmp_path))

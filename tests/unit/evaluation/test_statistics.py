@@ -9,9 +9,9 @@ from statistics import mean, stdev
 import pytest
 
 from tunefleet.analysis.evaluation import statistics
-from tunefleet.analysis.evaluation.statistics import Wanted
+from tunefleet.analysis.evaluation.statistics import IntervalOptions
 
-WANTED = Wanted()
+WANTED = IntervalOptions()
 
 
 @pytest.mark.parametrize(
@@ -33,9 +33,9 @@ def test_the_bootstrap_agrees_with_the_normal_approximation_and_is_repeatable(mo
     parts, weights = rows(400)
     drawn = statistics.ratio(parts, weights, WANTED)
     assert drawn == statistics.ratio(parts, weights, WANTED)
-    assert drawn != statistics.ratio(parts, weights, Wanted(seed=7))
+    assert drawn != statistics.ratio(parts, weights, IntervalOptions(seed=7))
     assert drawn.method == "bootstrap of 400 rows, 1000 draws, seed 42"
-    narrow = statistics.ratio(parts, weights, Wanted(confidence=0.6))
+    narrow = statistics.ratio(parts, weights, IntervalOptions(confidence=0.6))
     monkeypatch.setattr(statistics, "MAX_DRAWN_ROWS", 399)
     straight = statistics.ratio(parts, weights, WANTED)
     assert straight.method == "jackknife of 400 rows, normal interval"
@@ -46,9 +46,9 @@ def test_the_bootstrap_agrees_with_the_normal_approximation_and_is_repeatable(mo
 
 
 def test_draws_are_the_same_with_every_version_of_python() -> None:
-    found = next(statistics._draws(10, Wanted(seed=42)))
+    found = next(statistics._draws(10, IntervalOptions(seed=42)))
     assert found == [6, 0, 2, 2, 7, 6, 8, 0, 4, 0], "random.Random(42).random(), which Python promises to keep"
-    assert len(list(statistics._draws(3, Wanted(resamples=7)))) == 7
+    assert len(list(statistics._draws(3, IntervalOptions(resamples=7)))) == 7
 
 
 @pytest.mark.parametrize(

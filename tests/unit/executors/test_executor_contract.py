@@ -19,7 +19,7 @@ class _Alone(JobContract):
 
 
 def test_a_kind_that_merges_needs_children(tmp_path: Path) -> None:
-    with pytest.raises(AssertionError, match="inference merges: give children"):
+    with pytest.raises(AssertionError, match="inference merges: set children"):
         _Alone().test_each_task_of_a_shared_run_gets_its_own(tmp_path)
 
 

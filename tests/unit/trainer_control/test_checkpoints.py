@@ -12,7 +12,7 @@ import pytest
 from tunefleet.artifacts import manifest_digest
 from tunefleet.schemas.api import FileEntry
 from tunefleet.trainer_control.checkpoints import finalizer as finisher_module
-from tunefleet.trainer_control.checkpoints.finalizer import CheckpointFinisher, Saved
+from tunefleet.trainer_control.checkpoints.finalizer import CheckpointFinalizer, SavedCheckpoint
 from tunefleet.trainer_control.checkpoints.manifest import (
     Checkpoint,
     fault_of,
@@ -152,8 +152,8 @@ class Watched:
     def __init__(self) -> None:
         self.calls: list[str] = []
 
-    def finisher(self) -> CheckpointFinisher:
-        return CheckpointFinisher(
+    def finisher(self) -> CheckpointFinalizer:
+        return CheckpointFinalizer(
             lambda: self.calls.append("journal"),
             lambda saved, _: self.calls.append(f"durable {saved.path.name}"),
             lambda saved, error: self.calls.append(f"failed {saved.path.name} {error.errno}"),
@@ -169,7 +169,7 @@ def test_the_journal_is_durable_before_the_manifest(tmp_path: Path, monkeypatch:
 
     monkeypatch.setattr(finisher_module, "finish_checkpoint", finish)
     finisher = watched.finisher()
-    finisher.submit(Saved(make(tmp_path, 5, finish=False), 0.0))
+    finisher.submit(SavedCheckpoint(make(tmp_path, 5, finish=False), 0.0))
     assert finisher.drain(10)
     assert watched.calls == ["journal", "manifest", "durable checkpoint-5"]
 
@@ -177,16 +177,16 @@ def test_the_journal_is_durable_before_the_manifest(tmp_path: Path, monkeypatch:
 def test_one_that_cannot_be_finished_does_not_stop_the_next(tmp_path: Path) -> None:
     watched = Watched()
     finisher = watched.finisher()
-    finisher.submit(Saved(tmp_path / "checkpoint-1", 0.0))
-    finisher.submit(Saved(make(tmp_path, 2, finish=False), 0.0))
+    finisher.submit(SavedCheckpoint(tmp_path / "checkpoint-1", 0.0))
+    finisher.submit(SavedCheckpoint(make(tmp_path, 2, finish=False), 0.0))
     assert finisher.drain(10)
     assert [call for call in watched.calls if call != "journal"] == ["failed checkpoint-1 2", "durable checkpoint-2"]
 
 
 def test_a_wait_for_a_slow_disk_has_an_end(tmp_path: Path) -> None:
     release = threading.Event()
-    finisher = CheckpointFinisher(lambda: release.wait(60) and None, lambda *_: None, lambda *_: None)
-    finisher.submit(Saved(make(tmp_path, 1, finish=False), 0.0))
+    finisher = CheckpointFinalizer(lambda: release.wait(60) and None, lambda *_: None, lambda *_: None)
+    finisher.submit(SavedCheckpoint(make(tmp_path, 1, finish=False), 0.0))
     assert not finisher.drain(0.05)
     release.set()
     assert finisher.drain(10)

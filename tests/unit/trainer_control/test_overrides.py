@@ -86,7 +86,7 @@ def test_nothing_is_changed_if_one_part_is_refused() -> None:
     found = optimizer(1e-3)
     scheduler = torch.optim.lr_scheduler.LambdaLR(found, lambda step: 1.0)
     now = state()
-    with pytest.raises(RefusedChangeError, match="no multiple"):
+    with pytest.raises(RefusedChangeError, match="not a multiple"):
         change({"learning_rate": 1.0, "save_steps": 3}, scheduler, now)
     assert (found.param_groups[0]["lr"], now.save_steps) == (1e-3, 4)
 

@@ -112,7 +112,7 @@ def test_two_engines_on_a_gpu_have_room_beside_each_other(opened: dict[str, Engi
     assert (held.is_open("tuned"), held.is_open("base")) == (True, False)
     held.of("base")
     assert held.is_open("base")
-    assert "is loaded beside the tuned one" in said[1]
+    assert "is loading next to the tuned model" in said[1]
     assert {apart: model.options["gpu_memory_utilization"] for apart, model in opened.items()} == {
         "": 0.45, "base": 0.45,
     }  # fmt: skip
@@ -126,7 +126,7 @@ def test_a_model_that_takes_more_than_half_of_the_gpu_is_talked_with_alone(
         os.truncate(file.fileno(), 60 * GB)
     said: list[str] = []
     held = made(said, tmp_path)
-    assert "no room" in said[0]
+    assert "does not fit" in said[0]
     assert held.names == ("tuned",)
     assert "gpu_memory_utilization" not in opened[""].options, "it has the GPU to itself"
     with pytest.raises(InputError, match="no model 'base'"):
@@ -166,7 +166,7 @@ def test_loading_the_base_holds_up_nobody_who_asks_the_tuned_one(
 def test_who_asks_a_model_that_is_not_loaded_yet_is_told() -> None:
     held = SimpleNamespace(default="tuned", is_open=lambda name: name != "base", of=lambda _: (FakeEngine(), None))
     first = next(iter(answer(held, InferenceSpec(), HELLO.model_copy(update={"model": "base"}))))  # type: ignore[arg-type]
-    assert first.waiting == "The worker loads the model for 'base'."
+    assert first.waiting == "Loading the model for 'base'."
     assert next(iter(answer(held, InferenceSpec(), HELLO))).waiting is None  # type: ignore[arg-type]
 
 
@@ -187,7 +187,7 @@ def test_a_conversation_that_is_too_long_is_told_in_words_of_a_chat() -> None:
     request = ChatRequest(messages=(ChatMessage(role="user", content="one two three four five six seven eight"),))
     with pytest.raises(InputError) as failed:
         list(answer(one_engine(), InferenceSpec(), request))
-    assert failed.value.message == "The conversation has 9 tokens, and the model knows 9 with its answer."
+    assert failed.value.message == "The conversation has 9 tokens, and the model supports 9 including its answer."
     assert "/reset" in str(failed.value.hint)
     fits = list(answer(one_engine(), InferenceSpec(), HELLO))
     assert fits[-1] == ChatPiece(finish="stop", usage=fits[-1].usage)

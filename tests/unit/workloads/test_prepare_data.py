@@ -45,7 +45,7 @@ class Made:
         self.said: list[str] = []
         pipeline, _ = open_pipeline(spec, {}, folder, say=self.said.append)
         self.rows = {name: [row.values for row in rows] for name, rows in pipeline.run().items()}
-        self.counts = [count.told() for count in pipeline.counts]
+        self.counts = [count.as_json() for count in pipeline.counts]
 
     @property
     def train(self) -> list[dict[str, Any]]:
@@ -183,7 +183,7 @@ def test_a_column_that_not_every_row_has_is_looked_up_in_each(tmp_path: Path, ro
     ("rows", "step", "said"),
     [
         ([{"prompt": "a", "response": "b"}, {"prompt": "a"}], PAIRS_TO_CHATS,
-         "Step 1 (convert) cannot work on row 2 of mine: it has no column 'response', but prompt"),
+         "Step 1 (convert) failed on row 2 of mine: it has no column 'response', but prompt"),
         ([{"messages": CHAT + CHAT}], {"convert": "prompt_response"}, "it has 3 turns before its last answer"),
         ([{"t": "x"}], {"filter": {"column": "size", "gt": 3}}, "it has no column 'size'; it has t"),
         ([{"n": "x"}], {"map": {"cast": {"n": "int"}}}, "'n' cannot be read as int"),
@@ -281,7 +281,7 @@ def test_a_source_without_rows_is_not_mixed(tmp_path: Path, until: str) -> None:
 
 
 def test_a_sample_of_nothing_is_an_error_that_names_the_step(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match=r"step 1 \(sample\) lets none of 2 through"):
+    with pytest.raises(DataError, match=r"step 1 \(sample\) drops all 2 rows"):
         Made(tmp_path, numbers(2), steps=[{"sample": {"fraction": 0.1}}])
 
 
@@ -291,7 +291,7 @@ def test_a_sample_of_nothing_is_an_error_that_names_the_step(tmp_path: Path) -> 
         (float("nan"), r"'x' that is not finite", "Write null"),
         ([{"y": float("inf")}], r"'x' that is not finite", "Write null"),
         (2**70, "64-bit", "as a text"),
-        (b"\x89PNG", "holds what JSON cannot", "Images and bytes"),
+        (b"\x89PNG", "holds a value that JSON cannot", "Images and bytes"),
     ],
     ids=["nan", "deep-infinity", "beyond-64-bits", "bytes"],
 )
@@ -324,7 +324,7 @@ def test_what_waited_on_disk_is_found_again_after_a_kill(tmp_path: Path) -> None
 
 
 def test_nothing_left_is_an_error_that_names_the_step(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match=r"step 1 \(filter\) lets none of 5 through"):
+    with pytest.raises(DataError, match=r"step 1 \(filter\) drops all 5 rows"):
         Made(tmp_path, numbers(5), steps=[{"filter": {"column": "n", "gt": 9}}])
 
 
@@ -394,12 +394,12 @@ def test_parquet_has_a_column_that_shows_late(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("first", "last", "said"),
     [
-        (1, "x", "'a' was int, and is text there"),
-        (1.5, True, "'a' was float, and is true or false there"),
-        (["x"], "x", "'a' was list, and is text there"),
-        ({"k": [1]}, {"k": ["x"]}, r"'a\.k\[\]' was int, and is text there"),
-        (0.5, 2**53 + 1, "'a' was float, and is int beyond 53 bits there"),
-        (-1, 2**63, "'a' was negative int, and is int beyond 63 bits there"),
+        (1, "x", "'a' was int, and is text in it"),
+        (1.5, True, "'a' was float, and is true or false in it"),
+        (["x"], "x", "'a' was list, and is text in it"),
+        ({"k": [1]}, {"k": ["x"]}, r"'a\.k\[\]' was int, and is text in it"),
+        (0.5, 2**53 + 1, "'a' was float, and is int beyond 53 bits in it"),
+        (-1, 2**63, "'a' was negative int, and is int beyond 63 bits in it"),
     ],
     ids=["text", "bool", "list", "deep", "no-float-has-it", "unsigned"],
 )
@@ -407,7 +407,7 @@ def test_what_no_type_has_in_common_is_named(tmp_path: Path, first: Any, last: A
     with pytest.raises(DataError, match=rf"Row 10,001 \(number 1 of sources\.1\).*{said}"):
         write(late(first, last), tmp_path / "a.parquet", "parquet")
     assert not (tmp_path / "a.parquet").exists()
-    with pytest.raises(DataError, match=r"'a\.b' holds nothing but mappings without a key"):
+    with pytest.raises(DataError, match=r"'a\.b' holds only mappings without keys"):
         write([Row({"a": {"b": {}}}, 0, 1)], tmp_path / "a.parquet", "parquet")
 
 

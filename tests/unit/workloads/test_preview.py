@@ -75,7 +75,7 @@ def test_the_example_is_shown(show: Show) -> None:
         (document("{path: 'builtin:gsm8k', text_field: answer}", model="./absent"), "absent"),
         (
             "apiVersion: tunefleet/v1\nkind: T\nmetadata: {name: t}\nspec: {taskType: echo}\n",
-            "shows supervised trainings",
+            "shows supervised training",
         ),
     ],
 )

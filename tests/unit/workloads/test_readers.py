@@ -117,7 +117,7 @@ def test_whole_numbers_stay_whole(tmp_path: Path) -> None:
         ),
         ("a.json", '[{"id": -9223372036854775809}]', r"a\.json holds the whole number -9223372036854775809,"),
         ("a.json", '{"text": "a",}', r"a\.json is not valid JSON \(line 1, column"),
-        ("a.json", '{"text": "a"}', r"a\.json is not a JSON array.*one object a line"),
+        ("a.json", '{"text": "a"}', r"a\.json is not a JSON array.*one object per line"),
         ("a.json", "[1]", r"Element 1 of a\.json is a JSON int"),
         ("a.csv", "a,b\n1,2\n3\n", r"Line 3 of a\.csv does not have the 2 fields"),
         ("a.csv", "a,b\n1,2,3\n", r"Line 2 of a\.csv does not have the 2 fields"),
@@ -167,7 +167,7 @@ def test_a_saved_dataset_without_the_split_lists_what_it_has(tmp_path: Path) -> 
     with pytest.raises(DataError, match=r"no split 'test'.*train"):
         read_path(_saved_splits(tmp_path / "splits"), "test")
     (tmp_path / "splits" / "train" / "state.json").write_text("{")
-    with pytest.raises(DataError, match=r"state\.json of splits does not say which files it has"):
+    with pytest.raises(DataError, match=r"state\.json of splits does not list its files"):
         read_path(tmp_path / "splits", "train")
 
 

@@ -18,11 +18,11 @@ from tunefleet.errors import InputError
 @pytest.fixture(scope="module", autouse=True)
 def libraries() -> None:
     """Imported for the tests, not to collect them."""
-    global Parts, Repository, Wanted, handler, handlers
+    global Parts, Repository, JobInput, handler, handlers
     pytest.importorskip("huggingface_hub")
 
     from tunefleet.workloads.runpod import handler as handlers
-    from tunefleet.workloads.runpod.handler import Wanted, handler
+    from tunefleet.workloads.runpod.handler import JobInput, handler
     from tunefleet.workloads.runpod.repository import Parts, Repository
 
 
@@ -35,19 +35,19 @@ INPUT = {
 
 
 def test_the_documents_input_is_read_and_the_endpoint_may_have_the_token() -> None:
-    assert Wanted.read(INPUT, {}) == Wanted("org/adapter", "org/base", "me", TOKEN)
+    assert JobInput.read(INPUT, {}) == JobInput("org/adapter", "org/base", "me", TOKEN)
     short = {"lora_model_id": "org/adapter", "base_model_id": "org/base", "private": False, "anonimize": True}
     of_endpoint = {"HF_TOKEN": TOKEN, "HF_USERNAME": "me"}
-    assert Wanted.read(short, of_endpoint) == Wanted("org/adapter", "org/base", "me", TOKEN, True, False)
-    assert TOKEN not in repr(Wanted.read(INPUT, {}))
-    assert not Wanted.read(INPUT, {}).code, "no code is run that nobody asked for"
-    assert Wanted.read({**INPUT, "trust_remote_code": True}, {}).code
-    assert Wanted.read({**INPUT, "lora_revision": "c1"}, {}).revision == "c1"
-    assert Wanted.read({**INPUT, "merge_anew": True}, {}).anew
+    assert JobInput.read(short, of_endpoint) == JobInput("org/adapter", "org/base", "me", TOKEN, True, False)
+    assert TOKEN not in repr(JobInput.read(INPUT, {}))
+    assert not JobInput.read(INPUT, {}).code, "no code is run that nobody asked for"
+    assert JobInput.read({**INPUT, "trust_remote_code": True}, {}).code
+    assert JobInput.read({**INPUT, "lora_revision": "c1"}, {}).revision == "c1"
+    assert JobInput.read({**INPUT, "merge_anew": True}, {}).merge_again
     with pytest.raises(InputError, match="lacks base_model_id, hf_username, hf_token"):
-        Wanted.read({"lora_model_id": "org/adapter", "base_model_id": ""}, {})
+        JobInput.read({"lora_model_id": "org/adapter", "base_model_id": ""}, {})
     with pytest.raises(InputError, match="anonimize of the job's input must be true or false"):
-        Wanted.read({**INPUT, "anonimize": "False"}, {})
+        JobInput.read({**INPUT, "anonimize": "False"}, {})
 
 
 @pytest.fixture
@@ -58,8 +58,8 @@ def placed(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 ENDS: list[tuple[int, str, str]] = [
-    (-9, "out of memory: the system has ended the merge", "The merge at RunPod ran out of memory."),
-    (3, "the merge has ended with code 3, and says nothing", "The merge at RunPod has failed"),
+    (-9, "out of memory: the system killed the merge", "The merge at RunPod ran out of memory."),
+    (3, "the merge ended with code 3, without an error message", "The merge at RunPod has failed"),
 ]
 
 
@@ -86,7 +86,7 @@ async def test_how_a_merge_ended_is_said_in_words_that_the_campaign_reads(
 async def test_no_token_is_in_an_answer_or_a_line_of_the_log(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async def broken(wanted: Wanted) -> dict[str, Any]:
+    async def broken(wanted: JobInput) -> dict[str, Any]:
         raise ValueError(f"something with {wanted.token} in it")
 
     monkeypatch.setattr(handlers, "_done", broken)

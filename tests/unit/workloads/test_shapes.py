@@ -45,7 +45,7 @@ def test_named_columns_win() -> None:
     [
         (TextShape("pair", prompt="sum", response="totl"), r"sums\.csv has no column 'totl'.*It has: sum, total"),
         (TextShape("text", text="body"), r"sums\.csv has no column 'body'"),
-        (AUTO, r"sums\.csv has no shape"),
+        (AUTO, r"sums\.csv has an unknown shape"),
     ],
 )
 def test_a_missing_column_lists_those_that_exist(wanted: TextShape, message: str) -> None:

@@ -90,7 +90,7 @@ def test_max_samples_does_not_change_which_rows_are_held_out(jsonl: Writer, tmp_
 
 
 def test_a_fraction_that_leaves_nothing_is_refused(jsonl: Writer, tmp_path: Path) -> None:
-    with pytest.raises(DataError, match=r"Holding out 0\.01 of the 20 rows"):
+    with pytest.raises(DataError, match=r"An eval set of 0\.01 of the 20 rows"):
         opened({"path": str(jsonl(ROWS)), "eval": {"fraction": 0.01}}, tmp_path)
 
 
@@ -170,7 +170,7 @@ def test_held_out_rows_of_another_file_that_are_trained_on_are_counted(jsonl: Wr
     portions = opened({"path": str(jsonl(ROWS)), "eval": {"path": str(other)}}, tmp_path)
     assert portions.duplicates is not None
     assert (portions.duplicates.rows, portions.duplicates.shared) == (0, 1)
-    assert "1 held-out rows are also training rows" in str(portions.duplicates.sentence)
+    assert "1 eval rows are also training rows" in str(portions.duplicates.sentence)
 
 
 def test_a_row_keeps_its_number_in_the_file_whatever_is_taken_out_before_it(jsonl: Writer, tmp_path: Path) -> None:

@@ -97,7 +97,7 @@ def test_the_mixtures_are_those_of_the_dirichlet_distribution() -> None:
 
 
 def test_what_cannot_be_dealt_out_is_refused_by_name() -> None:
-    with pytest.raises(DataError, match="3 rows cannot be dealt out to 4 workers"):
+    with pytest.raises(DataError, match="3 rows cannot be split among 4 workers"):
         split(3, 4, IID, [], 0)
     with pytest.raises(DataError, match="'label' holds 2 different values, too few for 3 workers"):
         split(9, 3, COLUMN, ["a", "b", "a"] * 3, 0)

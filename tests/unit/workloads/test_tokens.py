@@ -299,7 +299,7 @@ def test_markers_that_leave_the_end_out_are_noted(tokenizer: PreTrainedTokenizer
     notes = Notes()
     (row,) = Encoder(with_template(tokenizer, out)).encode([Chat(ASKED)], notes)
     assert learnt(tokenizer, row) == "four apples."
-    assert "leave out the token that ends an answer" in notes.sentences[0]
+    assert "exclude the token that ends an answer" in notes.sentences[0]
 
 
 @pytest.mark.parametrize("template", [None, PLAIN_TEMPLATE])
@@ -357,7 +357,7 @@ def test_a_named_template_is_used_for_tools(tokenizer: PreTrainedTokenizerBase) 
 
 def test_a_template_that_fails_names_the_row(tokenizer: PreTrainedTokenizerBase) -> None:
     for body in ("{{ messages[9].content }}", "{{ 1 / 0 }}", "{{ 'a' + 1 }}", "{{ raise_exception('no') }}"):
-        with pytest.raises(DataError, match=r"Row 217 of x: the chat template of .* refuses the conversation"):
+        with pytest.raises(DataError, match=r"Row 217 of x: the chat template of .* rejects the conversation"):
             Encoder(with_template(tokenizer, body), whole=True).encode([Chat(TALK, place=Place(217, "x"))], Notes())
 
 

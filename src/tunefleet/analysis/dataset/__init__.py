@@ -1,5 +1,5 @@
-"""What the rows of a dataset are: reads lines, recognises shapes, looks a file through.
+"""Dataset rows: reading lines, recognising shapes, previewing a file.
 
-Pure, and light: the server says with it what somebody has uploaded, and jobs read rows with it. Knows no tokens, no
-models, and not where a file comes from.
+Lightweight and without side effects: the server previews uploads with it, and jobs read rows with it. Independent of
+tokenizers, models and the origin of a file.
 """

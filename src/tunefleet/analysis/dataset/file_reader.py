@@ -1,4 +1,4 @@
-"""From the bytes of a file to its rows, each with where it begins; nothing is read beyond a limit."""
+"""Reads the rows of a file from its bytes, each with its position, up to a limit."""
 
 from __future__ import annotations
 
@@ -21,20 +21,20 @@ COLUMNS: Final = ".parquet"
 SUFFIXES: Final = LINES | TABLES | {ARRAY, COLUMNS}
 T = TypeVar("T")
 MAX_AT_ONCE: Final = 8 << 20
-"""What is parsed in one go holds all other threads up: a line or an array of more bytes is left to a worker."""
+"""Parsing blocks all other threads of the server: a longer line or array is left to a worker."""
 
 
 class Unseen(Exception):
-    """The rest of a file is not looked at; the message says why."""
+    """The rest of a file is not read; the message holds the reason."""
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """How much of a file is looked at.
+    """How much of a file is read.
 
     Args:
-        bytes: How many of its bytes.
-        seconds: For how long.
+        bytes: Maximum number of bytes.
+        seconds: Maximum duration.
     """
 
     bytes: int
@@ -43,11 +43,11 @@ class Limits:
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """A row, or why there is none.
+    """A row, or the error in its place.
 
     Args:
-        line: Where it begins; of an array its number.
-        fault: What is wrong with it.
+        line: Line where the row begins; the index in an array.
+        fault: The error.
     """
 
     line: int
@@ -59,23 +59,23 @@ def found(name: str, pieces: Iterable[bytes], size_bytes: int, limits: Limits) -
     """Yield the rows of a file.
 
     Args:
-        name: Of the file; its end says the format.
-        pieces: Its bytes, or the first of them.
-        size_bytes: Of the whole file.
-        limits: How much of it is looked at; what is done with the rows between takes of the time, too.
+        name: File name; its suffix sets the format.
+        pieces: The file's bytes, or the first of them.
+        size_bytes: Size of the whole file.
+        limits: How much of it is read; the time includes what the caller does between rows.
 
     Raises:
-        DataError: If the file as a whole is not what its name says.
-        Unseen: Behind the rows that were read, if there may be more.
+        DataError: If the file as a whole does not have the format of its suffix.
+        Unseen: After the last row that was read, if there may be more.
     """
     suffix = PurePosixPath(name).suffix.lower()
     if suffix not in SUFFIXES:
         raise DataError(
-            f"{name} has no format that is known by its suffix {suffix!r}.",
-            hint=f"Known: {', '.join(sorted(SUFFIXES))}. Write one JSON object a line, and call the file *.jsonl.",
+            f"{name} has an unknown suffix {suffix!r}.",
+            hint=f"Known: {', '.join(sorted(SUFFIXES))}. Write one JSON object per line, and name the file *.jsonl.",
         )
     if suffix == COLUMNS:
-        raise Unseen("Parquet is read by workers only: look at it with a model's tokenizer.")
+        raise Unseen("Parquet is read by workers only: preview it with a model's tokenizer.")
     ends_at = time.monotonic() + limits.seconds
     if suffix == ARRAY:
         rows = _array(name, pieces, size_bytes)
@@ -86,13 +86,11 @@ def found(name: str, pieces: Iterable[bytes], size_bytes: int, limits: Limits) -
 
 
 def _in_time(given: Iterable[T], ends_at: float, limits: Limits) -> Iterator[T]:
-    """Yield what is given until the time is over, and one at least; blank lines never become rows."""
+    """Yield items until the time is up, and at least one; blank lines never become rows."""
     for each in given:
         yield each
         if time.monotonic() >= ends_at:
-            raise Unseen(
-                f"Only what could be read in {limits.seconds:g} seconds was looked at; a worker reads all of it."
-            )
+            raise Unseen(f"Only the rows read within {limits.seconds:g} seconds are shown; a worker reads all of them.")
 
 
 def _lines(name: str, lines: Iterable[tuple[int, bytes]]) -> Iterator[Found]:
@@ -112,24 +110,25 @@ def _array(name: str, pieces: Iterable[bytes], size_bytes: int) -> Iterator[Foun
         if len(content) > MAX_AT_ONCE:
             raise Unseen(f"A JSON array of more than {MAX_AT_ONCE >> 20} MiB is read by workers only.")
     if len(content) < size_bytes:
-        raise Unseen("A JSON array is looked at once all of it is here.")
+        raise Unseen("A JSON array is previewed once it is uploaded completely.")
     if not content.strip():
         return
     text = bytes(content).removeprefix(codecs.BOM_UTF8)
     try:
         rows = orjson.loads(text)
     except orjson.JSONDecodeError as error:
+        # A file with the suffix of an array often holds JSON lines.
         if error.msg.startswith("unexpected content after document"):
             yield from _lines(name, enumerate(text.splitlines(), start=1))
             return
         refuse_encoding(name, text)
         raise DataError(
             f"{name} is not valid JSON (line {error.lineno}, column {error.colno}: {error.msg}).",
-            hint="Write an array of objects, or one object a line.",
+            hint="Write an array of objects, or one object per line.",
         ) from None
     refuse_rounding(name, text)
     if not isinstance(rows, list):
-        raise DataError(f"{name} is not a JSON array.", hint="Write an array of objects, or one object a line.")
+        raise DataError(f"{name} is not a JSON array.", hint="Write an array of objects, or one object per line.")
     for number, row in enumerate(rows, start=1):
         if isinstance(row, dict):
             yield Found(number, row)
@@ -151,10 +150,11 @@ def _texts(name: str, lines: Iterable[tuple[int, bytes]]) -> Iterator[str]:
 
 
 def _numbered(pieces: Iterable[bytes], size_bytes: int, most_bytes: int) -> Iterator[tuple[int, bytes]]:
-    """Yield whole lines with their numbers; a last one that the limit cuts is left out."""
+    """Yield complete lines with their numbers; a last line that the limit cuts is left out."""
     rest, number, seen = bytearray(), 0, 0
     for piece in pieces:
         seen += len(piece)
+        # A piece ends anywhere, also in the middle of a line or a character.
         *whole, last = piece.split(b"\n")
         for line in whole:
             number += 1
@@ -166,9 +166,10 @@ def _numbered(pieces: Iterable[bytes], size_bytes: int, most_bytes: int) -> Iter
             raise Unseen(
                 f"Line {number + 1} is longer than {MAX_AT_ONCE >> 20} MiB; only a worker reads on from there."
             )
+        # Checked after each piece; a line that the limit cuts is dropped below.
         if seen >= most_bytes:
             break
     if seen < size_bytes:
-        raise Unseen(f"Only the first {seen / (1 << 20):,.1f} MiB were looked at; a worker reads all of it.")
+        raise Unseen(f"Only the first {seen / (1 << 20):,.1f} MiB were read; a worker reads all of it.")
     if rest:
         yield number + 1, bytes(rest)

@@ -1,4 +1,4 @@
-"""Read the lines of JSONL and CSV; a fault names the line."""
+"""Reads the lines of JSONL and CSV; errors name the line."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from tunefleet.errors import DataError
 
 _MANY_DIGITS: Final = re.compile(rb"\d{19}")
 _SEPARATORS: Final = {";": "semicolons", "\t": "tabs", "|": "vertical bars", ",": "commas"}
+# The range that orjson represents exactly.
 _LEAST, _MOST = -(2**63), 2**64 - 1
 
 
@@ -22,13 +23,14 @@ def json_line(name: str, number: int, line: bytes) -> dict[str, Any]:
     """Read one line of a JSONL file.
 
     Args:
-        name: Of the file, for messages.
-        number: Of the line, from 1.
-        line: As it stands there.
+        name: File name, for messages.
+        number: Line number, from 1.
+        line: The raw line.
 
     Raises:
         DataError: If it is not one JSON object.
     """
+    # Some editors put a byte order mark at the start of a file.
     try:
         row = orjson.loads(line.removeprefix(b"\xef\xbb\xbf") if number == 1 else line)
     except orjson.JSONDecodeError as error:
@@ -47,10 +49,10 @@ def json_line(name: str, number: int, line: bytes) -> dict[str, Any]:
 
 
 def refuse_encoding(where: str, content: bytes) -> None:
-    """Refuse text in another encoding than UTF-8.
+    """Reject text in an encoding other than UTF-8.
 
     Raises:
-        DataError: If it is one; the message names the first byte that does not fit.
+        DataError: If the text is not UTF-8; the message names the first invalid byte.
     """
     if content.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
         raise DataError(f"{where} is UTF-16 text, not UTF-8.", hint="Save the file as UTF-8.")
@@ -65,10 +67,10 @@ def refuse_encoding(where: str, content: bytes) -> None:
 
 
 def refuse_rounding(where: str, content: bytes) -> None:
-    """Refuse whole numbers of more than 64 bits, which the fast reader would make floats of.
+    """Reject integers of more than 64 bits, which orjson would convert to floats.
 
     Raises:
-        DataError: If there is one.
+        DataError: If the text holds one.
     """
 
     def held(digits: str) -> int:
@@ -80,20 +82,22 @@ def refuse_rounding(where: str, content: bytes) -> None:
             )
         return value
 
+    # The regular expression is cheap; the standard library parses only the rare line with a long number.
     if _MANY_DIGITS.search(content):
         json.loads(content.removeprefix(b"\xef\xbb\xbf"), parse_int=held)
 
 
 def csv_rows(name: str, text: Iterable[str]) -> Iterator[dict[str, str]]:
-    """Read CSV, or TSV by the end of its name, row by row.
+    """Read CSV row by row; TSV if the file name ends with it.
 
     Args:
-        name: Of the file, for messages.
-        text: Its lines, with their ends as they are.
+        name: File name, for messages.
+        text: Its lines, with their line breaks.
 
     Raises:
         DataError: If a row does not have the fields of the header, or is malformed.
     """
+    # The default limit of 128 KiB is too small for a field that holds a document.
     csv.field_size_limit(1 << 30)
     delimiter = "\t" if name.lower().endswith(".tsv") else ","
     reader = csv.DictReader(text, delimiter=delimiter, strict=True)
@@ -103,6 +107,7 @@ def csv_rows(name: str, text: Iterable[str]) -> Iterator[dict[str, str]]:
         if twice := next((column for column in header if list(header).count(column) > 1), None):
             raise DataError(f"{name} has two columns named {twice!r}.", hint="Rename one of them.")
         for row in reader:
+            # DictReader reports a surplus field under None, and a missing one as None.
             if None in row or None in row.values():
                 raise DataError(
                     f"Line {reader.line_num} of {name} does not have the {len(reader.fieldnames or ())} fields"
@@ -115,7 +120,8 @@ def csv_rows(name: str, text: Iterable[str]) -> Iterator[dict[str, str]]:
 
 
 def _refuse_separator(name: str, header: Sequence[str], expected: str) -> None:
-    """Refuse a file whose columns are separated by something else: all of a row would be one column."""
+    """Reject a file with another separator: each row would become a single column."""
+    # With the right separator, a file has more than one column.
     if len(header) != 1:
         return
     for separator, what in _SEPARATORS.items():

@@ -1,4 +1,4 @@
-"""Look a file of rows through: what the rows are, the first of them, how long they are, and what is wrong."""
+"""Preview of a dataset file: shape of the rows, the first rows, their lengths, and errors."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ from tunefleet.analysis.dataset.shapes import Recognized, recognize
 from tunefleet.errors import DataError
 from tunefleet.schemas.datasets import DatasetLook, DatasetUse, Lengths, RowFault, RowPiece, RowShown
 
-# So much of a file is looked at; a worker reads all of it.
+# Only this much of a file is read; a worker reads all of it.
 MOST_BYTES: Final = 64 << 20
-# So long a file is looked at: it is done in Python, beside everything else that the server does.
+# The preview is CPU-bound Python next to all other work of the server, so its time is limited.
 MOST_SECONDS: Final = 10.0
 FAULTS_SHOWN: Final = 20
 COLUMNS_SHOWN: Final = 200
 PIECES_SHOWN: Final = 200
 ROW_SHOWN: Final = 40_000
-"""So many characters of a row are shown, of all its pieces together."""
+"""Characters of a row that are shown, over all its pieces."""
 _FAULT_SHOWN: Final = 1000
 _TEXT_SHOWN: Final = 4000
 _BINS: Final = 24
@@ -42,17 +42,17 @@ def look(
     most_bytes: int = MOST_BYTES,
     most_seconds: float = MOST_SECONDS,
 ) -> DatasetLook:
-    """Look a file through.
+    """Preview a file.
 
     Args:
-        name: Of the file; its end says the format.
-        pieces: Its bytes, or the first of them.
-        size_bytes: Of the whole file.
-        rows: How many rows are shown.
-        most_bytes: How much of it is looked at.
-        most_seconds: For how long.
+        name: File name; its suffix sets the format.
+        pieces: The file's bytes, or the first of them.
+        size_bytes: Size of the whole file.
+        rows: Number of rows that are shown.
+        most_bytes: Maximum number of bytes that are read.
+        most_seconds: Maximum duration.
     """
-    seen = _Seen(name, rows)
+    seen = _Preview(name, rows)
     unseen = None
     try:
         for each in file_reader.found(name, pieces, size_bytes, Limits(most_bytes, most_seconds)):
@@ -62,7 +62,7 @@ def look(
     except Unseen as why:
         unseen = str(why)
     if seen.rows == 0 and unseen is None and not seen.faults:
-        seen.blame(DataError(f"{name} has no rows.", hint="Write one JSON object a line."))
+        seen.blame(DataError(f"{name} has no rows.", hint="Write one JSON object per line."))
     return DatasetLook(
         file=name,
         size_bytes=size_bytes,
@@ -81,8 +81,8 @@ def look(
     )
 
 
-class _Seen:
-    """What is known so far."""
+class _Preview:
+    """The result so far."""
 
     def __init__(self, name: str, wanted: int) -> None:
         self._name = name
@@ -97,18 +97,19 @@ class _Seen:
         self.fault_count = 0
 
     def blame(self, fault: DataError, line: int | None = None) -> None:
-        """Note a fault; only the first ones are kept."""
+        """Record an error; only the first ones are kept."""
         self.fault_count += 1
         if len(self.faults) < FAULTS_SHOWN:
             hint = None if fault.hint is None else _cut(fault.hint, _FAULT_SHOWN)
             self.faults.append(RowFault(message=_cut(fault.message, _FAULT_SHOWN), line=line, hint=hint))
 
     def take(self, row: Found) -> None:
-        """Take the next row."""
+        """Process the next row."""
         if row.fault is not None or row.values is None:
-            self.blame(row.fault or DataError("It is no row."), row.line)
+            self.blame(row.fault or DataError("It is not a row."), row.line)
             return
         self.rows += 1
+        # The first row decides the shape, as in a training run.
         if not self.columns:
             self.columns = tuple(map(str, row.values))
             try:
@@ -135,7 +136,8 @@ class _Seen:
             )  # fmt: skip
 
     def use(self) -> DatasetUse | None:
-        """Return how a training reads the rows."""
+        """Return how a training run reads the rows."""
+        # A file with errors would fail in a run as well, so no use is suggested.
         if self.shape is None or self.faults or not self.rows:
             return None
         kind, names = self.shape.kind, self.shape.names
@@ -152,18 +154,18 @@ class _Seen:
             case "prompt_response":
                 pair = {"prompt_column": names["prompt"], "response_column": names["response"]}
                 return DatasetUse(kind="lora_sft", data=pair)
-        # Several columns make the prompt, or a text is a chat: a run recognizes them itself.
+        # Several columns form the prompt, or a text is a chat: a run recognizes them automatically.
         return DatasetUse(kind="lora_sft")
 
 
 def _shown(pieces: Sequence[RowPiece]) -> Iterator[RowPiece]:
-    """Yield the first pieces, as much of them as a page shows."""
-    room = ROW_SHOWN
+    """Yield the first pieces, truncated to what a page shows."""
+    remaining = ROW_SHOWN
     for piece in pieces[:PIECES_SHOWN]:
-        text = piece.text[: min(_TEXT_SHOWN, room)]
-        room -= len(text)
+        text = piece.text[: min(_TEXT_SHOWN, remaining)]
+        remaining -= len(text)
         yield piece.model_copy(update={"text": text})
-        if not room:
+        if not remaining:
             return
 
 
@@ -178,19 +180,19 @@ def _pieces(parts: Parts) -> Iterable[RowPiece]:
     context = parts.worse is not None or parts.prompted
     answered = [(turn, _is_trained(turn) and not context) for turn in parts.before]
     for turn, counts in answered:
-        yield RowPiece(part=turn["role"], text=_said(turn), counts=counts)
+        yield RowPiece(part=turn["role"], text=_text_of(turn), counts=counts)
     for turn in parts.answer:
         part = "chosen" if parts.worse is not None else turn["role"]
-        yield RowPiece(part=part, text=_said(turn), counts=_is_trained(turn))
+        yield RowPiece(part=part, text=_text_of(turn), counts=_is_trained(turn))
     for turn in parts.worse or ():
-        yield RowPiece(part="rejected", text=_said(turn), counts=turn["role"] == "assistant")
+        yield RowPiece(part="rejected", text=_text_of(turn), counts=turn["role"] == "assistant")
 
 
 def _is_trained(turn: Message) -> bool:
     return turn["role"] == "assistant" and turn.get("weight") != 0
 
 
-def _said(turn: Message) -> str:
+def _text_of(turn: Message) -> str:
     calls = turn.get("tool_calls")
     return str(turn["content"]) or (json.dumps(calls, ensure_ascii=False) if calls else "")
 
@@ -204,6 +206,7 @@ def _lengths(found: array[int]) -> Lengths | None:
     edges = [low + (high - low) * at / bins for at in range(bins + 1)]
     below = [bisect_right(ordered, edge) if at == bins else bisect_left(ordered, edge) for at, edge in enumerate(edges)]
     counts = [after - before for before, after in itertools.pairwise(below)]
+    # Plain Python: this package does not depend on NumPy.
     middle = len(ordered) // 2
     median = ordered[middle] if len(ordered) % 2 else (ordered[middle - 1] + ordered[middle]) / 2
     return Lengths(

@@ -1,8 +1,8 @@
-"""Reads chat messages in every common form into one: OpenAI, ShareGPT, content parts, tool calls, JSON text.
+"""Converts chat messages of every common form into one: OpenAI, ShareGPT, content parts, tool calls, JSON text.
 
-A message that comes out has `role`, `content` (a string) and whatever else a chat template may read, such as
-`tool_calls`, `tool_call_id`, `name` or `reasoning_content`. An assistant message that is not to be trained has
-`weight: 0`; no other message has a weight.
+A converted message has `role`, `content` (a string) and all other keys that a chat template may read, such as
+`tool_calls`, `tool_call_id`, `name` or `reasoning_content`. An assistant message that is not trained has `weight: 0`;
+no other message has a weight.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from tunefleet.analysis.dataset.notes import Notes, is_empty
 
 Message = dict[str, Any]
 
-# Other names of the four roles. Any other role is left to the chat template, which knows it or refuses it.
+# Other names of the four roles. Any other role is left to the chat template, which accepts or rejects it.
 ROLES: Final = {
     "human": "user",
     "gpt": "assistant",
@@ -39,7 +39,7 @@ _WEIGHTS: Final = ("weight", "train", "training", "trainable", "loss")
 _READ: Final = frozenset({
     "role", "content", "tool_calls", "tool_call_id", "name", "reasoning_content", "thinking", *_WEIGHTS,
 })  # fmt: skip
-"""Keys of a message that are read; others may be known to a chat template."""
+"""Keys of a message that are read; a chat template may read others."""
 _YES: Final = frozenset({"true", "yes", "1"})
 _NO: Final = frozenset({"false", "no", "0"})
 
@@ -48,14 +48,14 @@ def read_messages(value: Any, column: str, notes: Notes | None = None, row: int 
     """Read a chat.
 
     Args:
-        value: A list of messages, one message, JSON text of either, or the lists that a table with a sequence of
-            structures has instead (`{"role": [...], "content": [...]}`).
-        column: Where it is, for errors.
-        notes: Gets what is not used.
-        row: Number of the row, for the notes.
+        value: A list of messages, one message, JSON text of either, or an object of lists, as a table with a sequence
+            of structures has it (`{"role": [...], "content": [...]}`).
+        column: Column name, for errors.
+        notes: Collects what is not used.
+        row: Row number, for the notes.
 
     Raises:
-        RowError: If it is no chat, or a message has something that cannot be trained as text.
+        RowError: If it is not a chat, or a message holds content that cannot be trained as text.
     """
     if isinstance(value, str):
         value = parsed(value, column)
@@ -68,10 +68,10 @@ def read_messages(value: Any, column: str, notes: Notes | None = None, row: int 
 
 
 def read_question(value: Any, column: str) -> tuple[Message, ...]:
-    """Read a chat whose last message is to be answered; arguments are those of `read_messages`.
+    """Read a chat whose last message is to be answered; takes the arguments of `read_messages`.
 
     Raises:
-        RowError: If it is no chat, or ends with an answer.
+        RowError: If it is not a chat, or ends with an answer.
     """
     chat = read_messages(value, column)
     if chat[-1]["role"] == "assistant":
@@ -80,9 +80,10 @@ def read_question(value: Any, column: str) -> tuple[Message, ...]:
 
 
 def looks_like_messages(value: Any) -> bool:
-    """Whether a value is a chat and not a text: a list of messages, one message, or JSON text of a list of them."""
+    """Return whether a value is a chat and not a text: a list of messages, one message, or JSON text of a list."""
     if isinstance(value, str):
         text = value.lstrip()
+        # A cheap test first: this runs for every row.
         if not text.startswith("[") or '"' not in text:
             return False
         try:
@@ -98,7 +99,7 @@ def read_tools(value: Any, column: str = "tools") -> list[Any] | None:
 
     Args:
         value: A list of JSON schemas, one schema, JSON text of either, or nothing.
-        column: Where it is, for errors.
+        column: Column name, for errors.
 
     Raises:
         RowError: If it is none of these.
@@ -120,21 +121,22 @@ def read_tools(value: Any, column: str = "tools") -> list[Any] | None:
 
 
 def parsed(text: str, column: str) -> Any:
-    """Read a text that holds JSON.
+    """Parse a text that holds JSON.
 
     Raises:
-        RowError: If it does not.
+        RowError: If it is not valid JSON.
     """
     try:
         return json.loads(text)
     except ValueError as error:
         raise RowError(f"{column!r} holds a text that is not valid JSON ({error})") from None
+    # json raises it for deep nesting, which a hostile upload may have.
     except RecursionError:
         raise RowError(f"{column!r} holds JSON that is nested too deeply") from None
 
 
 def without_nulls(value: Any) -> Any:
-    """Return a value without the keys that are null: a table fills them in for keys that only other rows have."""
+    """Return a value without the keys that are None: a table adds them for keys that only other rows have."""
     if isinstance(value, Mapping):
         return {key: without_nulls(each) for key, each in value.items() if each is not None}
     if isinstance(value, list):
@@ -143,7 +145,7 @@ def without_nulls(value: Any) -> Any:
 
 
 def read_flag(value: Any) -> bool | None:
-    """Read true or false in any of the ways in which tables write them; `None` if it is neither."""
+    """Read true or false in any notation that tables use; None if it is neither."""
     if isinstance(value, bool):
         return value
     text = str(value).strip().lower().removesuffix(".0")
@@ -158,14 +160,15 @@ def _listed(value: Any, keys: Sequence[str]) -> Any:
     """Return objects as a list: a single one, or lists by key, as `datasets` stores a sequence of structures.
 
     Args:
-        value: What a row has.
-        keys: Of which every object has one.
+        value: The value in a row.
+        keys: Keys of which every object has one.
     """
     if not isinstance(value, Mapping):
         return value
     if not value or not any(isinstance(value.get(key), list) for key in keys):
         return [value] if value else []
     lists = {key: each for key, each in value.items() if isinstance(each, list)}
+    # Shorter lists happen where a table drops trailing empty values.
     count = max(map(len, lists.values()), default=0)
     return [{key: each[at] for key, each in lists.items() if at < len(each)} for at in range(count)]
 
@@ -173,6 +176,7 @@ def _listed(value: Any, keys: Sequence[str]) -> Any:
 def _message(given: Any, column: str, notes: Notes, row: int) -> Message:
     if not isinstance(given, Mapping):
         raise RowError(f"{column!r} holds {kind_of(given)} among its messages; a message has a role and content")
+    # A copy, so that the caller's row stays unchanged.
     message: Message = without_nulls(given)
     if "role" not in message and "from" in message:
         message["role"] = message.pop("from")
@@ -206,6 +210,7 @@ def _content(message: Message, column: str) -> str:
             return ""
         raise RowError(f"{column!r} has a message of the {message['role']} without content")
     if isinstance(content, str):
+        # A lone surrogate cannot be encoded as UTF-8.
         if any("\ud800" <= character <= "\udfff" for character in content):
             raise RowError(f"{column!r} has a message with half of a character (a lone surrogate)")
         return content
@@ -228,7 +233,7 @@ def _part(part: Any, column: str) -> str:
 
 
 def _calls(value: Any, column: str) -> list[Any]:
-    """Read tool calls; their arguments become objects, which is what chat templates write as JSON."""
+    """Read tool calls; their arguments become objects, which chat templates write as JSON."""
     if isinstance(value, str):
         value = parsed(value, column)
     listed = _listed(value, ("type", "function", "name"))
@@ -253,10 +258,11 @@ def _call(call: Mapping[str, Any], column: str) -> Message:
 
 
 def _weigh(message: Message, column: str, notes: Notes, row: int) -> None:
-    """Replace the keys that say whether a message is trained by `weight: 0`, if it is not; note unknown keys."""
+    """Replace the keys that set whether a message is trained by `weight: 0`, if it is not; note unknown keys."""
     for key, value in message.items():
         if key not in _READ and not is_empty(value):
             notes.add(f"{key!r} of messages is left to the chat template", row)
+    # Removed from the message: a chat template must not see them.
     given = {key: message.pop(key) for key in _WEIGHTS if key in message}
     for key, value in given.items():
         flag = read_flag(value)
@@ -270,10 +276,10 @@ def _weigh(message: Message, column: str, notes: Notes, row: int) -> None:
 
 
 class RowError(Exception):
-    """A row is not what it should be; the message says what of it is wrong."""
+    """A row is invalid; the message holds the reason."""
 
 
 def kind_of(value: Any) -> str:
-    """Say what a value is, in words."""
+    """Describe the type of a value for an error message."""
     names = {type(None): "nothing (null)", list: "a list", dict: "a mapping", bool: "true or false", str: "a text"}
     return names.get(type(value), "a number" if isinstance(value, int | float) else f"a {type(value).__name__}")

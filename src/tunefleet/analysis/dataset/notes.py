@@ -1,4 +1,4 @@
-"""What a reader of rows could not use: each thing once, with how often it occurred and in which row first."""
+"""Notes about unused parts of a dataset: each once, with its number of occurrences and the first row."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ _LONGEST: Final = 100
 
 
 class Notes:
-    """Collects what a dataset says and a training run does not use.
+    """Collects the parts of a dataset that a training run does not use.
 
-    A note is a sentence without its full stop. Columns are collected separately and listed in one sentence.
+    A note is a sentence without a full stop. Columns are collected separately and listed in one sentence.
     """
 
     def __init__(self) -> None:
@@ -22,28 +22,29 @@ class Notes:
         self._columns: dict[str, tuple[int, int]] = {}
 
     def add(self, sentence: str, row: int) -> None:
-        """Note something of a row.
+        """Add a note about a row.
 
         Args:
-            sentence: What it is; equal sentences are counted together.
-            row: Number of the row, from 1.
+            sentence: The note; equal sentences are counted together.
+            row: Row number, from 1.
         """
         _count(self._found, sentence, row)
 
     def ignore_column(self, column: str, row: int) -> None:
-        """Note that a row has a value in a column that nothing reads."""
+        """Note that a row has a value in an unused column."""
         _count(self._columns, column, row)
 
     def merge(self, other: Notes) -> None:
-        """Add what was collected elsewhere, such as in another process."""
+        """Add the notes collected elsewhere, for example in another process."""
         for own, others in ((self._found, other._found), (self._columns, other._columns)):
             for key, (count, row) in others.items():
+                # Rows are numbered over all processes, so the smallest number is the first row.
                 known, first = own.get(key, (0, row))
                 own[key] = (known + count, min(first, row))
 
     @property
     def sentences(self) -> tuple[str, ...]:
-        """Everything that was noted, in the order of the first occurrence."""
+        """All notes, in the order of their first occurrence."""
         columns: tuple[str, ...] = ()
         if self._columns:
             listed = list(self._columns.items())
@@ -64,10 +65,10 @@ def _rows(found: tuple[int, int]) -> str:
 
 
 def filled(values: Mapping[str, object], column: str) -> bool:
-    """Whether a row has something in a column."""
+    """Return whether a row has a value in a column."""
     return not is_empty(values.get(column))
 
 
 def is_empty(value: object) -> bool:
-    """Whether a value says nothing: null, an empty text, list or object."""
+    """Return whether a value is empty: None, or an empty text, list or object."""
     return value in (None, "", [], {})

@@ -1,4 +1,4 @@
-"""Reads a row whose shape is known into parts that are the same for all shapes."""
+"""Reads a row of a known shape into parts that are the same for all shapes."""
 
 from __future__ import annotations
 
@@ -28,15 +28,15 @@ _HUMAN: Final = re.compile(r"\n\n(Human|Assistant):")
 
 @dataclass(frozen=True, slots=True)
 class Parts:
-    """What a row says, whatever its shape.
+    """The content of a row, independent of its shape.
 
     Args:
-        before: The messages before the answer; none of a plain text.
-        answer: The answer, or the better one; of a chat its last answer, with the messages behind it if there are any.
-        worse: The worse answer, of a preference.
-        chat: Whether the row was a chat, whose messages are kept as such.
+        before: The messages before the answer; none for a plain text.
+        answer: The answer, or the better one; in a chat the last answer, with any messages after it.
+        worse: The worse answer of a preference pair.
+        chat: Whether the row was a chat, whose messages are kept as they are.
         tools: Schemas of the tools that a chat may call.
-        good: Whether the answer is good, of an answer that was judged.
+        good: Whether the answer is labelled good, for answers with a label.
         prompted: Whether answers before the answer belong to the prompt, and are trained only if everything is.
     """
 
@@ -52,14 +52,14 @@ class Parts:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """A row that is being read."""
+    """A row while it is read."""
 
     values: Mapping[str, Any]
     separator: str
     notes: Notes
     number: int
     used: set[str] = field(default_factory=set)
-    """Columns that were read beside those of the shape."""
+    """Columns that were read in addition to those of the shape."""
 
     def text(self, column: str) -> str:
         """Return a text or number as text."""
@@ -75,17 +75,17 @@ class Row:
         return read_messages(self.values[column], column, self.notes, self.number)
 
     def is_chat(self, column: str) -> bool:
-        """Whether a column has a chat and not a text."""
+        """Return whether a column holds a chat and not a text."""
         return looks_like_messages(self.values.get(column))
 
     def require(self, column: str) -> None:
-        """Refuse a row without a column."""
+        """Reject a row without the column."""
         if column not in self.values:
             raise RowError(f"it has no column {column!r}, but {', '.join(map(str, self.values)) or 'none'}")
 
 
 def with_system(parts: Parts, row: Row, used: set[str]) -> Parts:
-    """Put a system prompt of a column of its own in front."""
+    """Prepend the system prompt of a separate column."""
     added = ""
     for name in SYSTEM:
         if name in used or not filled(row.values, name):
@@ -93,6 +93,7 @@ def with_system(parts: Parts, row: Row, used: set[str]) -> Parts:
         used.add(name)
         system = row.text(name)
         own = next((message for message in parts.before if message["role"] == "system"), None)
+        # A system message in the chat itself takes precedence over a column.
         if own is None:
             parts = replace(parts, before=({"role": "system", "content": system}, *parts.before))
             added = name
@@ -103,7 +104,7 @@ def with_system(parts: Parts, row: Row, used: set[str]) -> Parts:
 
 
 def with_tools(parts: Parts, row: Row, used: set[str]) -> Parts:
-    """Add the tools of a chat, which are in a column of their own."""
+    """Add the tools of a chat, which are in a separate column."""
     if TOOLS in used or TOOLS not in row.values or not parts.chat:
         return parts
     used.add(TOOLS)
@@ -111,7 +112,7 @@ def with_tools(parts: Parts, row: Row, used: set[str]) -> Parts:
 
 
 def read_label(row: Row, label: str) -> bool:
-    """Return whether an answer is good.
+    """Return whether an answer is labelled good.
 
     Raises:
         RowError: If the label is neither true nor false.
@@ -132,11 +133,11 @@ def _assistant(text: str) -> tuple[Message, ...]:
 
 
 def _split(messages: tuple[Message, ...], column: str) -> Parts:
-    """Part a chat before its last answer."""
+    """Split a chat before its last answer."""
     last = max((at for at, message in enumerate(messages) if message["role"] == "assistant"), default=None)
     if last is None:
-        raise RowError(f"{column!r} has no message of the assistant, so nothing could be trained")
-    # What is said after the last answer stays with it: a chat that becomes a chat loses no message.
+        raise RowError(f"{column!r} has no message of the assistant, so there is nothing to train")
+    # Messages after the last answer stay with it, so that converting a chat to a chat loses none.
     return Parts(messages[:last], messages[last:], chat=True)
 
 
@@ -153,7 +154,7 @@ def _instruction(names: Mapping[str, str], row: Row) -> str:
 
 
 def _after_history(row: Row, prompt: str, parts: Parts) -> Parts:
-    """Put a prompt before an answer, and before it the earlier turns of a column `history`."""
+    """Prepend a prompt to an answer, and to both the earlier turns of the column `history`."""
     if not filled(row.values, HISTORY):
         return replace(parts, before=_user(prompt))
     row.used.add(HISTORY)
@@ -168,7 +169,7 @@ def _after_history(row: Row, prompt: str, parts: Parts) -> Parts:
         raise RowError(f"{HISTORY!r} holds {kind_of(turns)}, not a list of pairs of a prompt and its answer")
     if not all(isinstance(text, str) for turn in turns for text in turn):
         raise RowError(f"{HISTORY!r} holds a turn that is not a pair of texts")
-    earlier = tuple(message for asked, said in turns for message in (*_user(asked), *_assistant(said)))
+    earlier = tuple(message for asked, text in turns for message in (*_user(asked), *_assistant(text)))
     return replace(parts, before=(*earlier, *_user(prompt)), chat=True)
 
 
@@ -203,14 +204,15 @@ def _read_pair(names: Mapping[str, str], row: Row) -> Parts:
 
 
 def _without_repetition(asked: tuple[Message, ...], given: tuple[Message, ...], column: str) -> Parts:
-    """Part a prompt and its answer, which in some datasets repeats the prompt, with a system message before it."""
+    """Split a prompt and its answer, which in some datasets repeats the prompt, with a system message before it."""
+    # Some datasets put a system message before the repeated prompt.
     for system in ((), given[:1] if given[0]["role"] == "system" else ()):
         repeated = (*system, *asked)
         if given[: len(repeated)] == repeated:
             asked, given = repeated, given[len(repeated) :]
             break
     if not any(message["role"] == "assistant" for message in given):
-        raise RowError(f"{column!r} has no message of the assistant, so nothing could be trained")
+        raise RowError(f"{column!r} has no message of the assistant, so there is nothing to train")
     return Parts(asked, given, chat=True, prompted=True)
 
 
@@ -219,7 +221,7 @@ def _read_text(names: Mapping[str, str], row: Row) -> Parts:
 
 
 def _read_prompt(names: Mapping[str, str], row: Row) -> Parts:
-    """Read a prompt, and the right answer if there is one: rewards compare with it, and it is not trained."""
+    """Read a prompt, and the right answer if there is one: rewards compare with it, it is not trained."""
     prompt, reference = names["prompt"], names.get("reference")
     answer = () if reference is None else _assistant(row.text(reference))
     if row.is_chat(prompt):
@@ -252,7 +254,7 @@ def _is_asked_as_chat(names: Mapping[str, str], row: Row) -> bool:
 
 
 def _asked(names: Mapping[str, str], row: Row) -> tuple[Message, ...]:
-    """Read the prompt of a preference, which may be missing: then both answers are whole dialogues."""
+    """Read the prompt of a preference pair; without one, both answers are whole dialogues."""
     if "messages" in names:
         return row.messages(names["messages"])
     name = names.get("prompt")
@@ -262,7 +264,7 @@ def _asked(names: Mapping[str, str], row: Row) -> tuple[Message, ...]:
 
 
 def _of_dialogues(row: Row, before: tuple[Message, ...], good: tuple[Message, ...], bad: tuple[Message, ...]) -> Parts:
-    """Divide two dialogues into what they have in common, which is the prompt, and the answers.
+    """Split two dialogues into their common part, which is the prompt, and the answers.
 
     Many datasets repeat the prompt in both answers, some with a system message that the prompt's column lacks.
     """
@@ -272,6 +274,7 @@ def _of_dialogues(row: Row, before: tuple[Message, ...], good: tuple[Message, ..
     shared = 0
     while shared < min(len(good), len(bad)) - 1 and good[shared] == bad[shared]:
         shared += 1
+    # The prompt must not end with an answer: both answers may share their beginning.
     while shared and good[shared - 1]["role"] == "assistant":
         shared -= 1
     if not shared:
@@ -287,7 +290,8 @@ def _of_dialogues(row: Row, before: tuple[Message, ...], good: tuple[Message, ..
 
 
 def _repeats(common: tuple[Message, ...], before: tuple[Message, ...]) -> bool:
-    """Whether dialogues begin with what the prompt's column asks."""
+    """Return whether dialogues begin with the messages of the prompt's column."""
+    # White space is ignored: many datasets strip it in one of the two columns only.
     said = {" ".join(message["content"].split()) for message in common}
     return all(" ".join(message["content"].split()) in said for message in before if message["role"] != "system")
 
@@ -307,18 +311,19 @@ def _differ(good: Any, bad: Any) -> None:
 
 
 class SameAnswersError(RowError):
-    """Nothing can be preferred in a pair of equal answers; a run leaves it out and counts it."""
+    """A pair of equal answers has no preference; a run skips and counts it."""
 
 
 def _dialogue(text: str, column: str) -> tuple[Message, ...]:
     marks = list(_HUMAN.finditer(text))
+    # Each turn ends where the next mark begins.
     ends = [mark.start() for mark in marks[1:]] + [len(text)]
     turns = tuple(
         {"role": "user" if mark[1] == "Human" else "assistant", "content": text[mark.end() : end].strip()}
         for mark, end in zip(marks, ends, strict=True)
     )
     if len(turns) < 2 or turns[-1]["role"] != "assistant" or not text[: marks[0].start()].strip() == "":
-        raise RowError(f"it has no prompt, and {column!r} is no dialogue of Human: and Assistant: either")
+        raise RowError(f"it has no prompt, and {column!r} is not a dialogue of Human: and Assistant: turns either")
     return turns
 
 

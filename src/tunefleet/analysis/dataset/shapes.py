@@ -1,6 +1,6 @@
 """Recognizes the shape of rows by their columns, and reads a row of any shape into the same parts.
 
-The only reader of rows: data tasks, the page, previews, and every kind of training use it.
+The only reader of rows: data tasks, the web UI, previews, and every kind of training use it.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ Kind = Literal[
     "alpaca", "sharegpt", "messages", "chatml", "prompt_response", "preference", "hh", "judged", "prompt", "text"
 ]
 
-# What a supervised run trains on.
+# Shapes for supervised training.
 SUPERVISED: Final[frozenset[Kind]] = frozenset({"alpaca", "sharegpt", "messages", "chatml", "prompt_response", "text"})
-# What a run on pairs of answers trains on.
+# Shapes for training on preference pairs.
 PREFERENCES: Final[frozenset[Kind]] = frozenset({"preference", "hh"})
-# What a run on answers that are good or bad trains on; a pair counts as one of each.
+# Shapes for training on answers labelled good or bad; a pair counts as one of each.
 JUDGED: Final[frozenset[Kind]] = PREFERENCES | {"judged"}
 
 _CHATS: Final = ("messages", "conversations", "conversation")
@@ -51,8 +51,8 @@ class Recognized:
     """A shape, and the columns that hold it.
 
     Args:
-        names: What a column holds → its name.
-        base: Of answers that were judged: the shape without the label.
+        names: Content of a column → its name.
+        base: For answers with a label: the shape without the label.
         by_row: Whether columns that only some rows have (a second part of the prompt, another column with it) are
             looked up in each row; not if the user named the columns.
     """
@@ -64,12 +64,12 @@ class Recognized:
 
     @property
     def columns(self) -> tuple[str, ...]:
-        """The columns, in the order that the kind has them."""
+        """The columns, in the order of the kind."""
         return tuple(self.names.values())
 
     @property
     def sentence(self) -> str:
-        """What was recognized, in words."""
+        """Description of the recognized shape."""
         return f"{_TITLES[self.kind]} ({', '.join(self.columns)})"
 
     def read(self, values: Mapping[str, Any], separator: str, notes: Notes | None = None, number: int = 0) -> Parts:
@@ -77,11 +77,11 @@ class Recognized:
 
         Args:
             separator: Between the instruction and the input of Alpaca rows.
-            notes: Gets what the row has and nothing reads.
-            number: Of the row, from 1, for the notes.
+            notes: Collects values of the row that nothing reads.
+            number: Row number, from 1, for the notes.
 
         Raises:
-            RowError: If it does not fit.
+            RowError: If the row does not have the shape.
         """
         row = Row(values, separator, notes or Notes(), number)
         shape = self._of_row(values)
@@ -116,27 +116,28 @@ _TITLES: Final[dict[Kind, str]] = {
 
 
 def recognize(values: Mapping[str, Any], wanted: str, origin: str, kinds: Collection[Kind] = ()) -> Recognized:
-    """Say what rows are, by the columns of the first one.
+    """Recognize the shape of rows by the columns of the first one.
 
     Args:
         values: The first row.
-        wanted: `auto`, or what the spec says that they are.
-        origin: What messages call them.
-        kinds: The shapes that can be used; all by default.
+        wanted: `auto`, or the shape named in the spec.
+        origin: Name of the dataset in messages.
+        kinds: The usable shapes; all by default.
 
     Raises:
-        DataError: If it is none of the shapes, or none that can be used.
+        DataError: If it is none of the shapes, or not a usable one.
     """
     if wanted != "auto":
-        kinds = _SAID[wanted]
+        kinds = _KINDS_OF_SPEC[wanted]
     found = [shape for look in _LOOKS if (shape := look(values)) is not None]
     usable = [shape for shape in found if not kinds or shape.kind in kinds]
     if usable:
+        # Empty columns of another shape are common in tables, so filled ones win.
         return next((shape for shape in usable if any(filled(values, name) for name in shape.columns)), usable[0])
     columns = f"columns: {', '.join(map(str, values)) or 'none'}"
     if found and wanted == "auto":
         raise DataError(f"{origin} has {found[0].sentence}; {_elsewhere(found[0].kind)}.", hint=f"It has {columns}.")
-    what = "no shape that is recognized" if wanted == "auto" else f"no rows of the shape {wanted}"
+    what = "an unknown shape" if wanted == "auto" else f"no rows of the shape {wanted}"
     raise DataError(
         f"{origin} has {what} ({columns}).",
         hint="Name the columns in `data`, such as prompt_column and response_column, messages_field or text_field.",
@@ -144,13 +145,13 @@ def recognize(values: Mapping[str, Any], wanted: str, origin: str, kinds: Collec
 
 
 def _elsewhere(kind: Kind) -> str:
-    """Say which runs use a shape."""
+    """Return which runs use a shape, for an error message."""
     if kind in PREFERENCES:
         return "dpo, orpo, kto and reward train on them"
     return "kto trains on them" if kind == "judged" else "sft and lora_sft train on them"
 
 
-_SAID: Final[dict[str, frozenset[Kind]]] = {
+_KINDS_OF_SPEC: Final[dict[str, frozenset[Kind]]] = {
     "alpaca": frozenset({"alpaca"}),
     "sharegpt": frozenset({"sharegpt"}),
     "messages": frozenset({"messages", "chatml"}),
@@ -192,11 +193,11 @@ def named(names: Mapping[str, str], first: Mapping[str, Any], origin: str) -> Re
     """Return the shape of rows whose columns the user has named.
 
     Args:
-        names: `text`, or `messages`, or `prompt` with `response` → the column.
-        origin: What errors call the dataset.
+        names: `text`, or `messages`, or `prompt` with `response` → column.
+        origin: Name of the dataset in errors.
 
     Raises:
-        DataError: If the first row lacks one.
+        DataError: If the first row lacks a column.
     """
     require_columns(names.values(), first, origin)
     kind: Kind = "text" if "text" in names else "messages" if "messages" in names else "prompt_response"
@@ -207,11 +208,11 @@ def named_pair(columns: tuple[str, str, str], first: Mapping[str, Any], origin: 
     """Return the shape of preference pairs.
 
     Args:
-        columns: Of prompt, better and worse answer, as the spec has them.
-        origin: What errors call the dataset.
+        columns: Columns of prompt, better and worse answer, from the spec.
+        origin: Name of the dataset in errors.
 
     Raises:
-        DataError: If the first row lacks one, or the rows are something else.
+        DataError: If the first row lacks a column, or the rows have another shape.
     """
     prompt, chosen, rejected = columns
     if columns == ("prompt", "chosen", "rejected") and not {prompt, chosen} <= first.keys():
@@ -226,14 +227,14 @@ def named_pair(columns: tuple[str, str, str], first: Mapping[str, Any], origin: 
 
 
 def named_judged(columns: tuple[str, str, str], first: Mapping[str, Any], origin: str) -> Recognized:
-    """Return the shape of judged answers; pairs count as two of them.
+    """Return the shape of answers with a label; a pair counts as two of them.
 
     Args:
-        columns: Of prompt, answer and label, as the spec has them.
-        origin: What errors call the dataset.
+        columns: Columns of prompt, answer and label, from the spec.
+        origin: Name of the dataset in errors.
 
     Raises:
-        DataError: If the first row lacks one, or the rows are something else.
+        DataError: If the first row lacks a column, or the rows have another shape.
     """
     prompt, response, label = columns
     if {prompt, response, label} <= first.keys():
@@ -247,10 +248,10 @@ def named_judged(columns: tuple[str, str, str], first: Mapping[str, Any], origin
 
 
 def require_columns(columns: Iterable[str], first: Mapping[str, Any], origin: str) -> None:
-    """Refuse a dataset whose first row lacks a column.
+    """Reject a dataset whose first row lacks a column.
 
     Raises:
-        DataError: If it does.
+        DataError: If a column is missing.
     """
     for column in columns:
         if column not in first:
@@ -258,7 +259,7 @@ def require_columns(columns: Iterable[str], first: Mapping[str, Any], origin: st
 
 
 def columns_hint(column: str, known: Iterable[str]) -> str:
-    """Return the hint for a column that is not there: the nearest name, and all that there are."""
+    """Return the hint for a missing column: the nearest name, and all columns."""
     names = sorted(known)
     guess = nearest(column, names)
     return f"{f'Did you mean {guess}? ' if guess else ''}It has: {', '.join(names) or 'no column'}."
@@ -267,6 +268,7 @@ def columns_hint(column: str, known: Iterable[str]) -> str:
 def _judged(values: Mapping[str, Any]) -> Recognized | None:
     label = next((name for name in _LABELS if name in values), None)
     base = next((shape for look in (_chat, _alpaca, _pair) if (shape := look(values)) is not None), None)
+    # `label` is a common column name in other datasets, so its values must be boolean.
     if label is None or base is None or (label == "label" and read_flag(values[label]) is None):
         return None
     return judged(base, label)
@@ -276,14 +278,14 @@ def judged(base: Recognized, label: str) -> Recognized:
     """Return the shape of answers with a label.
 
     Args:
-        base: The shape without it.
+        base: The shape without the label.
     """
     return Recognized("judged", {**base.names, "label": label}, base.kind, base.by_row)
 
 
 def _chat(values: Mapping[str, Any]) -> Recognized | None:
-    there = [name for name in _CHATS if name in values and _may_be_chat(values[name])]
-    name = next((name for name in there if filled(values, name)), there[0] if there else None)
+    present = [name for name in _CHATS if name in values and _may_be_chat(values[name])]
+    name = next((name for name in present if filled(values, name)), present[0] if present else None)
     if name is None:
         return None
     turns = values[name]
@@ -302,7 +304,7 @@ def _alpaca(values: Mapping[str, Any]) -> Recognized | None:
     if "instruction" not in values or output is None:
         return None
     if output == "response" and given is None:
-        return None  # an ordinary pair
+        return None  # a prompt and a response, not Alpaca
     names = {"instruction": "instruction", **({"input": given} if given else {}), "output": output}
     return Recognized("alpaca", names, by_row=True)
 
@@ -329,6 +331,7 @@ _BY_ROW: Final[dict[Kind, Callable[[Mapping[str, Any]], Recognized | None]]] = {
     "hh": _preference,
     "judged": _judged,
 }
+# In order of precedence: the more specific shape first.
 _LOOKS: Final = (_preference, _judged, _chat, _alpaca, _pair, _text)
 
 

@@ -1,5 +1,5 @@
-"""How sure a measurement is, and whether one model is better than another on the same items. Standard library only.
+"""Confidence intervals of metrics, and comparison of two models on the same items. Standard library only.
 
-Pure: knows neither models nor how a metric came about. Programs measure with it, people compare with it, and a campaign
-decides by it what is promoted.
+Independent of models and of how a metric is computed. Evaluation jobs, the CLI and the promotion gate of a campaign use
+it.
 """

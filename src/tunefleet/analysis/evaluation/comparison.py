@@ -1,6 +1,6 @@
-"""Evaluations of several tasks beside each other: metric by metric, and item by item where the items are there.
+"""Compares the evaluations of several tasks: metric by metric, and item by item if items are available.
 
-Standard library only: it runs on the machine of whoever asks.
+Standard library only: it runs on the client's machine.
 """
 
 from __future__ import annotations
@@ -12,26 +12,26 @@ from pathlib import Path
 from typing import Any
 
 from tunefleet.analysis.evaluation import statistics
-from tunefleet.analysis.evaluation.statistics import Interval, Wanted
+from tunefleet.analysis.evaluation.statistics import Interval, IntervalOptions
 from tunefleet.errors import ConflictError, InputError
 
 Result = Mapping[str, Any]
 Items = Callable[[str, str], Path | None]
-"""Task and file of its items → where they are; None if they cannot be had."""
+"""Task and file name of its items → path; None if the items are not available."""
 
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """How a task differs from the first one in a metric.
+    """The difference of a task from the first one in a metric.
 
     Args:
-        value: Its value minus the first's; with `factor` how many times the first's it is.
-        low: Lower end of the interval; None if nothing can be said.
+        value: Its value minus the first's; with `factor` its value divided by the first's.
+        low: Lower end of the interval; None if unknown.
         high: Upper end.
-        method: How the interval was made.
-        p: How probable such a difference is between models that are equally good; of right and wrong items only.
-        verdict: `better`, `worse`, or `none`: no difference shown. By `p` where there is one, else by the interval.
-        factor: Whether it is a factor, as of perplexities, which are the exponents of losses; 1 is no difference.
+        method: How the interval was computed.
+        p: Probability of such a difference between equally good models; for items that are right or wrong only.
+        verdict: `better`, `worse`, or `none`: no difference shown. Based on `p` if there is one, else on the interval.
+        factor: Whether it is a factor, as for perplexities, the exponentials of losses; 1 is no difference.
     """
 
     value: float
@@ -49,9 +49,9 @@ class Row:
 
     Args:
         higher_is_better: Whether more is better.
-        comparable: Whether all that have it have measured the same.
-        values: Of each task, as its result has it; None if it has not measured it.
-        differences: From the first task; None for itself, and where nothing can be said.
+        comparable: Whether all tasks with the metric measured the same thing.
+        values: Per task, as in its result; None if the task has not measured it.
+        differences: From the first task; None for the first task itself, and if unknown.
     """
 
     metric: str
@@ -61,25 +61,25 @@ class Row:
     differences: list[Difference | None]
 
     def as_json(self) -> dict[str, Any]:
-        """Return it as JSON has it."""
+        """Return the row as a JSON object."""
         return asdict(self)
 
 
 def compare(results: Mapping[str, Result], items: Items, *, force: bool = False) -> list[Row]:
-    """Compare evaluations; the first task is what the others are held against.
+    """Compare evaluations with that of the first task.
 
     Args:
-        results: Of each task, by its id.
-        items: Finds the items of a task.
-        force: Put beside each other what was measured otherwise, too.
+        results: Results by task id.
+        items: Returns the items of a task.
+        force: Also compare values that were measured differently.
 
     Raises:
-        InputError: If a task has no metrics, or no two have one in common.
-        ConflictError: If two have measured different things under one name.
+        InputError: If a task has no metrics, or no two tasks have one in common.
+        ConflictError: If two tasks measured different things under one name.
     """
     for task, result in results.items():
         if not isinstance(result.get("metrics"), Mapping) or "evaluations" not in result:
-            raise InputError(f"{task} is no evaluation.", hint="Compare tasks of the kind evaluate.")
+            raise InputError(f"{task} is not an evaluation.", hint="Compare tasks of the kind evaluate.")
     names = list(dict.fromkeys(name for result in results.values() for name in result["metrics"]))
     shared = [name for name in names if sum(name in result["metrics"] for result in results.values()) > 1]
     if len(results) > 1 and not shared:
@@ -89,6 +89,7 @@ def compare(results: Mapping[str, Result], items: Items, *, force: bool = False)
 
 def _row(name: str, results: Mapping[str, Result], items: Items, *, force: bool) -> Row:
     having = [task for task, result in results.items() if name in result["metrics"]]
+    # Equal names are not enough: rows, settings and tokenizers may differ.
     marks = {task: _evaluation(results[task], name).get("fingerprint") for task in having}
     comparable = len(set(marks.values())) == 1
     if not comparable and not force:
@@ -96,7 +97,7 @@ def _row(name: str, results: Mapping[str, Result], items: Items, *, force: bool)
         why = _unlike(name, results, having[0], other)
         raise ConflictError(
             f"{name} of {other} cannot be compared with that of {having[0]}: {why}.",
-            hint="Evaluate both by the same settings; --force puts the numbers beside each other anyway.",
+            hint="Evaluate both with the same settings; --force shows the numbers next to each other anyway.",
         )
     first, *others = results
     values = [results[task]["metrics"].get(name) for task in results]
@@ -119,13 +120,13 @@ def _unlike(name: str, results: Mapping[str, Result], one: str, other: str) -> s
     if left["data"].get("digest") != right["data"].get("digest"):
         return "the rows differ"
     if left.get("versions") != right.get("versions"):
-        return "it was measured by different versions"
+        return "it was measured with different versions"
     if left.get("settings") != right.get("settings"):
         return "the settings differ"
     return (
-        "the rows become other tokens, since the tokenizers differ"
+        "the rows have different tokens, since the tokenizers differ"
         if left.get("type") == "loss"
-        else "it was measured otherwise"
+        else "it was measured differently"
     )
 
 
@@ -135,7 +136,8 @@ def _difference(name: str, results: Mapping[str, Result], tasks: tuple[str, str]
     better = bool(metrics[0]["higher_is_better"])
     pairs = [_evaluation(results[task], name).get("pairs", {}).get(name) for task in tasks]
     rows = [_read(items(task, pair["file"]), pair) if pair else None for task, pair in zip(tasks, pairs, strict=True)]
-    wanted = Wanted(confidence=float(metrics[0].get("confidence") or 0.95))
+    wanted = IntervalOptions(confidence=float(metrics[0].get("confidence") or 0.95))
+    # Pairing needs the same items on both sides.
     if rows[0] is None or rows[1] is None or rows[0].keys() != rows[1].keys():
         return Difference(value, None, None, "no items to pair", None, "none")
     left, right = ([each[index] for index in sorted(each)] for each in rows if each is not None)
@@ -144,6 +146,7 @@ def _difference(name: str, results: Mapping[str, Result], tasks: tuple[str, str]
     shown = _shown(interval) if p is None else p < 1 - wanted.confidence
     verdict = "none" if not shown else "better" if (value > 0) is better else "worse"
     exp = bool(pairs[0] and pairs[0].get("exp"))
+    # The comparison is done on losses; perplexities are shown.
     if exp:
         value, interval = statistics.exp(value), statistics.exponent(interval, "loss")
     return Difference(value, interval.low, interval.high, interval.method, p, verdict, exp)
@@ -161,6 +164,7 @@ def _read(path: Path | None, pair: Mapping[str, Any]) -> dict[int, tuple[float, 
 
 
 def _p(left: Sequence[tuple[float, float]], right: Sequence[tuple[float, float]]) -> float | None:
+    # McNemar's test applies to right and wrong items only.
     if any(part not in {0.0, 1.0} or weight != 1.0 for part, weight in (*left, *right)):
         return None
     return statistics.mcnemar([bool(part) for part, _ in left], [bool(part) for part, _ in right])

@@ -1,4 +1,4 @@
-"""How much memory a training will take, told before anything is allocated.
+"""Memory estimate of a training run, before anything is allocated.
 
-Pure: the server says it of a document, a training of itself before it begins; the latter also measures, and learns.
+Without side effects: the server estimates from a workflow file, a training run from its own model before it starts.
 """

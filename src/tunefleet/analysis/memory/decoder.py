@@ -1,4 +1,4 @@
-"""The sizes of a decoder from its `config.json`, without any library: what its weights are called and how large."""
+"""Sizes of a decoder from its `config.json`, without any library: names and shapes of its weight matrices."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tunefleet.spec import LoraSpec
 
 
 class UnknownShape(Exception):
-    """The sizes of a model cannot be told from its configuration; the message says why."""
+    """The sizes of a model cannot be derived from its configuration; the message holds the reason."""
 
 
 class _Linear(NamedTuple):
@@ -21,14 +21,14 @@ class _Linear(NamedTuple):
 
 
 class _Family(NamedTuple):
-    """What the models of one type have in common.
+    """Properties that the models of one type have in common.
 
     Args:
-        norms: Norms of the model's width in each layer.
+        norms: Norms of the hidden size per layer.
         fused: Whether q, k and v are one matrix, and gate and up are another.
         qkv_bias: Whether q, k and v have biases whatever the configuration says.
-        head_norms: Whether queries and keys are normed, head by head.
-        biased: Whether it heeds `attention_bias`.
+        head_norms: Whether queries and keys are normalized per head.
+        biased: Whether `attention_bias` has an effect.
         tied: Whether embeddings and head are the same weights if the configuration does not say.
     """
 
@@ -57,21 +57,22 @@ def shape_of(config: Mapping[str, Any], adapter: LoraSpec | None) -> Shape:
     """Count the weights of a model.
 
     Args:
-        adapter: What is trained on it; null if all weights are.
+        adapter: The trained adapter; None for full fine-tuning.
 
     Raises:
-        UnknownShape: If the model is of a type that is not known here, or its configuration lacks a size.
+        UnknownShape: If the model type is unknown, or its configuration lacks a size.
     """
     name = str(config.get("model_type"))
     family = _FAMILIES.get(name)
     if family is None:
-        raise UnknownShape(f"the sizes of a model of type {name} are not known here")
+        raise UnknownShape(f"the sizes of model type {name} are unknown")
     hidden, layers, vocabulary, intermediate = (
         _size(config, key) for key in ("hidden_size", "num_hidden_layers", "vocab_size", "intermediate_size")
     )
     linear = _linear(config, family, hidden, intermediate)
     matrices = sum(each.inputs * each.outputs for each in linear)
     biases = sum(each.outputs for each in linear if each.bias)
+    # One norm for queries and one for keys.
     head_norms = 2 * _head(config, hidden) if family.head_norms else 0
     layer = matrices + biases + head_norms + family.norms * hidden
     tied = bool(config.get("tie_word_embeddings", family.tied))
@@ -123,6 +124,7 @@ def _head(config: Mapping[str, Any], hidden: int) -> int:
 
 def _size(config: Mapping[str, Any], key: str) -> int:
     value = config.get(key)
+    # bool is an int in Python.
     if isinstance(value, bool) or not isinstance(value, int) or value < 1:
         raise UnknownShape(f"its configuration has no {key}")
     return value

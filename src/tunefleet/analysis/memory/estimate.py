@@ -1,4 +1,4 @@
-"""What a training takes at the peak of a step, from the sizes of its model. Pure: arithmetic, and no tensor."""
+"""Peak memory of a training step, from the sizes of the model. Arithmetic only, no tensors."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ _OPTIMIZER_BYTES = {"adamw_8bit": 2, "paged_adamw_8bit": 2, "paged_adamw_32bit":
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """What the figures are made from.
+    """The sizes that the estimate is computed from.
 
     Args:
         weights: Parameters of the model.
-        linear_weights: Those that quantisation compresses.
-        trained: Parameters that are trained.
-        layers: Blocks of the model.
-        intermediate: Width inside a block.
-        vocabulary: Tokens that the model knows.
+        linear_weights: Weights that quantization compresses.
+        trained: Trained parameters.
+        layers: Number of blocks.
+        intermediate: Width of the feed-forward part.
+        vocabulary: Vocabulary size.
     """
 
     weights: int
@@ -39,7 +39,7 @@ class Estimate:
     """Bytes at the peak of a training step.
 
     Args:
-        correction: What earlier trainings of this kind took, divided by their sums.
+        correction: Measured memory of earlier runs of this kind, divided by their estimates.
     """
 
     weights_bytes: int
@@ -65,12 +65,12 @@ class Estimate:
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """What a training does with a row of its batch.
+    """What a training run does per row of its batch.
 
     Args:
-        sequences: That go through the model at once.
-        reference: Whether an untrained copy of the model judges them, too.
-        value_model: Whether a second model of its size is trained beside it.
+        sequences: Sequences that go through the model together.
+        reference: Whether a frozen reference model scores them as well.
+        value_model: Whether a value model of the same size is trained as well.
     """
 
     sequences: int = 1
@@ -82,7 +82,7 @@ PLAIN: Final = Load()
 
 
 class Planned(Protocol):
-    """What of a spec the figures are made from."""
+    """The parts of a spec that the estimate uses."""
 
     @property
     def training(self) -> CommonTrainingSpec:
@@ -90,11 +90,11 @@ class Planned(Protocol):
 
     @property
     def adapter(self) -> LoraSpec | None:
-        """The adapter that is trained; null if all weights are."""
+        """The trained adapter; None for full fine-tuning."""
 
     @property
     def quantized(self) -> QuantizationSpec | None:
-        """In how many bits the base model is loaded; null if as it is."""
+        """The quantization of the base model; None if it is not quantized."""
 
 
 def estimate(
@@ -108,31 +108,34 @@ def estimate(
     correction: float = 1.0,
     load: Load = PLAIN,
 ) -> Estimate:
-    """Say what a training takes.
+    """Estimate the memory of a training run.
 
     Args:
-        spec: Batch, optimizer, quantisation.
-        compute: The type of the arithmetic, such as `bfloat16`.
-        length: Tokens of the longest sequence.
+        spec: Batch, optimizer, quantization.
+        compute: Compute dtype, such as `bfloat16`.
+        length: Max sequence length in tokens.
         liger: Whether Liger's kernels compute the loss.
-        labelled: Share of the tokens that have a label, if only those are scored.
-        correction: Learnt from earlier trainings.
-        load: What is done with a row.
+        labelled: Share of the tokens that have a label, if only those are in the loss.
+        correction: Correction from earlier runs.
+        load: Work per row.
     """
     training = spec.training
+    # Bytes per value.
     width = 4 if compute == "float32" else 2
     tokens = training.batch_size * load.sequences * length
-    # What a block keeps for the way back: inputs and outputs of its attention and of its feed-forward part.
+    # What a block keeps for the backward pass: inputs and outputs of its attention and feed-forward part.
     block = tokens * (12 * shape.hidden + 4 * shape.intermediate) * width
     kept = tokens * shape.hidden * width
     checkpointed = training.gradient_checkpointing
-    # The logits and their gradient, in float32; Liger's loss never makes them whole.
+    # The logits and their gradient, in float32; Liger's fused loss never materializes them.
     logits = 0 if liger else round(2 * labelled * tokens * shape.vocabulary * 4)
+    # AdamW in float32 has two moments of four bytes each.
     optimizer = _OPTIMIZER_BYTES.get(training.optim or "", 8)
-    # Never quantised.
+    # The value model is never quantized.
     value_weights = 4 * shape.weights if spec.adapter is None else width * shape.weights + 4 * shape.trained
     return Estimate(
         weights_bytes=_weights(shape, spec, width),
+        # Trained weights, and so their gradients, are kept in float32.
         gradients_bytes=4 * shape.trained,
         optimizer_bytes=optimizer * shape.trained,
         activations_bytes=shape.layers * kept + block if checkpointed else shape.layers * block,
@@ -148,6 +151,6 @@ def _weights(shape: Shape, spec: Planned, width: int) -> int:
         return 4 * shape.weights
     if spec.quantized is None:
         return width * shape.weights + 4 * shape.trained
-    # Half a byte and its share of the scales.
+    # Half a byte (or one) per weight, and the quantization scales.
     each = 0.56 if spec.quantized.load_in_4bit else 1.05
     return round(each * shape.linear_weights) + width * (shape.weights - shape.linear_weights) + 4 * shape.trained

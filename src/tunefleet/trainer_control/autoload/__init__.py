@@ -1,1 +1,1 @@
-"""What is attached to a script that knows nothing of it."""
+"""Attaches control and reporting to a script that does not use Tunefleet."""

@@ -1,4 +1,4 @@
-"""What a process of `tunefleet run` reports with: one journal, one status, one port, however many Trainers it has."""
+"""The session of a `tunefleet run` process: one journal, one status, one port, for any number of Trainers."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from ..checkpoints.retention import decided
 from ..control.command_queue import CommandBoard
 from ..control.control_server import ControlServer
 from ..control.discovery import EndpointFolder
-from ..control.file_channel import ControlFiles
+from ..control.file_channel import FileChannel
 from ..control.overrides import Overrides
 from ..distributed import world
-from ..journal.null import QuietJournal
+from ..journal.null import NullJournal
 from ..journal.status import StatusFile
 from ..journal.writer import JournalWriter
 from ..session import JobSession
@@ -29,38 +29,38 @@ logger = logging.getLogger("tunefleet.run")
 
 @dataclass(eq=False)
 class AttachedRun:
-    """A job folder, attached to this process.
+    """A job folder attached to this process.
 
     Args:
-        session: What the callbacks report with.
-        board: Where commands wait.
-        server: The control port; started with the first training.
-        files: Takes commands where there is no port.
-        endpoint: Makes the job findable where there is no port.
+        session: The session of the callbacks.
+        board: The command queue.
+        server: The control port; started with the first training run.
+        files: Takes commands as files, without a port.
+        endpoint: Makes the job discoverable without a port.
     """
 
     session: JobSession
     board: CommandBoard
     server: ControlServer | None = None
-    files: ControlFiles | None = None
+    files: FileChannel | None = None
     endpoint: EndpointFolder | None = None
     _failed: bool = False
     _ended: bool = False
 
     @classmethod
     def open(cls, folder: Path, job: dict[str, Any], training: Training) -> AttachedRun:
-        """Begin to report; of several ranks only the first does.
+        """Start reporting; only rank 0 does.
 
         Args:
-            training: The first training of the process.
+            training: The first training run of the process.
 
         Raises:
             OSError: If the folder cannot be written.
         """
         rank, checkpoint, numbers = world.rank(), training.checkpoint, itertools.count(training.number)
         if rank > 0:
-            quiet = QuietJournal(log_events=False)
-            session = JobSession(folder, job, quiet, StatusFile(None), checkpoint, trainings=numbers, rank=rank)
+            null_journal = NullJournal(log_events=False)
+            session = JobSession(folder, job, null_journal, StatusFile(None), checkpoint, trainings=numbers, rank=rank)
             return cls(session, CommandBoard())
         status = StatusFile(folder)
         status.write(state="starting", phase="loading")
@@ -68,7 +68,7 @@ class AttachedRun:
         attempt = int(job.get("attempt", 1))
         parent = made_by(checkpoint) if checkpoint is not None else None
         journal = JournalWriter(folder, job["launch"], attempt, *start, parent=parent, on_tick=status.flush_if_due)
-        if checkpoint is not None and decided(folder, job) is None:  # else who decided has said so
+        if checkpoint is not None and decided(folder, job) is None:  # else the deciding process has recorded it
             journal.event("training.resumed", f"Resumed from {checkpoint.path.name}.", data={"step": checkpoint.step})
         session = JobSession(folder, job, journal, status, checkpoint, trainings=numbers)
         run = cls(session, CommandBoard(folder))
@@ -77,7 +77,8 @@ class AttachedRun:
         return run
 
     def add_to(self, trainer: Any) -> None:
-        """Give a Trainer our callbacks, behind all of its own, and the end that was set for it."""
+        """Add our callbacks to a Trainer, after its own, and the `max_steps` that was set for it."""
+        # Imports transformers, which the script has imported by now.
         from ..callbacks.factory import assemble
 
         overrides = Overrides(self.session.folder)
@@ -94,15 +95,16 @@ class AttachedRun:
         first = next((line for line in str(error).splitlines() if line.strip()), "")
         try:
             if isinstance(error, KeyboardInterrupt):
+                # Ctrl-C is a request of the user, not a failure.
                 self.session.status.write(state="stopped", intent="stop", error="Interrupted by Ctrl-C.")
             else:
                 message = f"{type(error).__name__}: {first}".rstrip(": ")
                 self.session.fail(message, diagnostics.kind_of(error), text)
         except OSError as fault:
-            logger.warning("How the run failed could not be written down: %s", fault)
+            logger.warning("The failure of the run could not be recorded: %s", fault)
 
     def on_exit(self) -> None:
-        """Record the proper end, and withdraw. A second time does nothing."""
+        """Record a normal end, and withdraw the endpoint. A second call does nothing."""
         if self._ended:
             return
         self._ended = True
@@ -111,7 +113,7 @@ class AttachedRun:
             if not self._failed and not self.session.status.final:
                 self.session.finish()
         except OSError as fault:
-            logger.warning("How the run ended could not be written down: %s", fault)
+            logger.warning("The end of the run could not be recorded: %s", fault)
         if self.files is not None:
             self.files.stop()
         if self.server is not None:
@@ -132,8 +134,8 @@ class AttachedRun:
         try:
             self.endpoint.publish(host="localhost", port=0, token=None)
             session.status.add_mirror(self.endpoint.status_copy)
-            self.files = ControlFiles(self.endpoint.path, self.board)
+            self.files = FileChannel(self.endpoint.path, self.board)
             self.files.start()
         except OSError as error:
             self.files = None
-            logger.warning("The training cannot be steered: %s", error)
+            logger.warning("The training run cannot be controlled: %s", error)

@@ -1,7 +1,7 @@
-"""Attaches a job folder to every training of a script that knows nothing of it.
+"""Attaches a job folder to every training run of a script that does not use Tunefleet.
 
 Wraps `Trainer.train`: each Trainer gets the callbacks of the job before it trains, and a resumed job starts from its
-newest whole checkpoint where the script names none. Whatever goes wrong here, the training goes on without it.
+newest complete checkpoint if the script names none. A failure in here never stops the training.
 """
 
 from __future__ import annotations
@@ -19,12 +19,13 @@ from .autoload_session import AttachedRun
 
 logger = logging.getLogger("tunefleet.run")
 
+# Compared by name: the script may have imported the class from another copy of this package.
 _OWN = "TrainerControlCallback"
 _IN_JOBS = "ControlCallback"
 
 
 def attach_to(trainer_class: Any, folder: Path) -> None:
-    """Make every training of a Trainer class, and of those derived from it, report to a job folder.
+    """Make each training run of a Trainer class and its subclasses report to a job folder.
 
     Args:
         folder: The job folder, with its `job.json`.
@@ -35,7 +36,7 @@ def attach_to(trainer_class: Any, folder: Path) -> None:
 
     @functools.wraps(init)
     def attached_init(self: Any, *args: Any, **kwargs: Any) -> None:
-        # It would open a port of its own as soon as the Trainer is there.
+        # The script's own control callback would open a second port as soon as the Trainer is constructed.
         init(self, *map(hook.without_own, args), **{name: hook.without_own(value) for name, value in kwargs.items()})
 
     @functools.wraps(train)
@@ -46,7 +47,7 @@ def attach_to(trainer_class: Any, folder: Path) -> None:
 
 
 class Hook:
-    """What is attached in this process."""
+    """The state of the attachment in this process."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -56,18 +57,19 @@ class Hook:
         self._trained = 0
 
     def without_own(self, given: Any) -> Any:
-        """Return the callbacks that a script gives its Trainer, without one that would steer it a second time."""
+        """Return a script's callbacks without its own control callback, which would act a second time."""
         if not isinstance(given, (list, tuple)) or not any(_is_own(item) for item in given):
             return given
-        logger.warning("The script's own %s rests: this training is steered as %s", _OWN, self._folder.name)
+        logger.warning("The script's own %s is removed: this training run is controlled as %s", _OWN, self._folder.name)
         return [item for item in given if not _is_own(item)]
 
     def prepare(self, trainer: Any, given: Any) -> Any:
-        """Attach to a Trainer that is about to train; return what it is to resume from."""
+        """Attach to a Trainer that is about to train; return the checkpoint that it resumes from."""
         try:
             return self._prepare(trainer, given)
+        # The script must train even if the attachment fails.
         except Exception as error:
-            logger.warning("This training cannot be steered: %s", error, exc_info=True)
+            logger.warning("This training run cannot be controlled: %s", error, exc_info=True)
             return given
 
     def _prepare(self, trainer: Any, given: Any) -> Any:
@@ -77,6 +79,7 @@ class Hook:
         job = read_json(self._folder / "job.json")
         if job is None or not self._claim():
             return given
+        # Resolved now: the script may change its working directory later.
         output_dir = Path(trainer.args.output_dir or ".").resolve()
         if world.rank() == 0:
             training = trainings.begin(self._folder, job, output_dir, wanted=given in (None, False))
@@ -85,19 +88,20 @@ class Hook:
         if self._run is None:
             self._run = AttachedRun.open(self._folder, job, training)
         for callback in filter(_is_own, callbacks):
+            # Passed by the script after construction, so `without_own` has not seen it.
             trainer.remove_callback(callback)
         self._run.add_to(trainer)
         self._trained += 1
         return str(training.checkpoint.path) if training.checkpoint is not None else given
 
     def _claim(self) -> bool:
-        """Be the one process of the script that reports; two that train at once would write into one journal."""
+        """Become the one process of the script that reports; two processes would write to the same journal."""
         if self._lock is not None or world.rank() > 0:
             return True
         self._lock = trainings.claim(self._folder)
         if self._lock is None:
             self._refused = True
-            logger.warning("Another process of this run is training; this one is not steered")
+            logger.warning("Another process of this run is training; this one is not controlled")
         return self._lock is not None
 
 

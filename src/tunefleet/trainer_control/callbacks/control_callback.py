@@ -1,4 +1,4 @@
-"""Carries commands out at the end of an optimizer step."""
+"""Carries out commands at the end of an optimizer step."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from ..distributed.step_agreement import Decider, Solo, decider_for
 from ..preemption import SigtermPause
 from ..session import JobSession
 from .checkpoint_callback import CheckpointCallback
-from .termination_callback import EndingCallback
+from .termination_callback import TerminationCallback
 
 logger = logging.getLogger("tunefleet.control")
 
@@ -24,15 +24,15 @@ _STOPPING = ("graceful_stop", "save_and_stop")
 
 
 class ControlCallback(TrainerCallback):
-    """Acts on the board's commands; without one it costs one attribute read a step.
+    """Carries out queued commands; costs one attribute read per step without one.
 
     Args:
-        session: What the job reports with.
-        board: Where commands wait.
-        server: Started with the training; None if somebody else starts it, or nobody.
-        checkpoints: Asked to finish what was saved before an abort.
+        session: The job's session.
+        board: The command queue.
+        server: Started with the training run; None if it is started elsewhere, or not at all.
+        checkpoints: Finishes saved checkpoints before an abort.
         ending: Ends the process after the save of a pause.
-        overrides: What `set` has changed; None takes the job folder's.
+        overrides: Values changed by `set`; None uses the job folder's.
     """
 
     def __init__(
@@ -41,7 +41,7 @@ class ControlCallback(TrainerCallback):
         board: CommandBoard,
         server: ControlServer | None,
         checkpoints: CheckpointCallback,
-        ending: EndingCallback,
+        ending: TerminationCallback,
         overrides: Overrides | None = None,
     ) -> None:
         self._session = session
@@ -58,21 +58,22 @@ class ControlCallback(TrainerCallback):
         self._best: tuple[Any, Any] | None = None
 
     def listen(self, listener: Callable[[Command], None]) -> None:
-        """Call `listener` with each command that is taken or changes, in the thread that changes it."""
+        """Call `listener` with each command that is submitted or changes, in the thread that changes it."""
         self._board.listen(listener)
 
     def on_init_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
-        """Apply an end of the training that was set in an earlier launch."""
+        """Apply a `max_steps` that was set in an earlier launch."""
         self._overrides.at_init(args)
 
     def on_train_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
-        """Open the control port; apply what was set in an earlier launch."""
+        """Open the control port; apply the values that were set in an earlier launch."""
         self._decider = decider_for(self._board)
         self._sigterm.begin(self._decider.broken)
         self._stopping = self._must_save = False
         self._overrides.at_begin(args, state, kwargs.get("lr_scheduler"))
+        # Other ranks get their commands from rank 0.
         if not state.is_world_process_zero:
             return
         self._board.open()
@@ -81,19 +82,20 @@ class ControlCallback(TrainerCallback):
         try:
             self._server.start()
         except OSError as error:
-            # A training that cannot be steered is better than none; it can still be ended by a signal.
+            # A training run without control is better than none; it can still be stopped by a signal.
             logger.warning("The control port could not be opened: %s", error)
-            self._session.journal.event("control.unavailable", f"The job cannot be steered: {error}", "warning")
+            self._session.journal.event("control.unavailable", f"The job cannot be controlled: {error}", "warning")
 
     def on_step_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
-        """Put back what the evaluation before must not have changed."""
+        """Restore what the previous evaluation must not have changed."""
         if self._best is not None:
             self._put_best_back(state)
 
     def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
-        """Carry out what was asked for during the step."""
+        """Carry out the commands that arrived during the step."""
+        # All ranks call this at every step, or they would act at different ones.
         commands = self._decider.due(state.global_step)
         if not commands:
             return
@@ -102,24 +104,24 @@ class ControlCallback(TrainerCallback):
             self._act(command, args, state, control, kwargs.get("lr_scheduler"))
         extra = control.should_evaluate and not scheduled and not control.should_save
         if extra and args.metric_for_best_model is not None and args.save_strategy != "best":
-            # Nothing is saved here, so this step must not be remembered as the best: there would be no such checkpoint.
+            # Nothing is saved here, so this step must not be recorded as the best: there would be no such checkpoint.
             self._best = (state.best_metric, getattr(state, "best_global_step", None))
 
     def on_prediction_step(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
-        """Let an abort end a long evaluation; everything else waits for the next step."""
+        """Let an abort end a long evaluation; all other commands wait for the next step."""
         if self._board.armed and self._board.wants("abort"):
             self.on_step_end(args, state, control, **kwargs)
 
     def on_evaluate(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
-        """Keep `save_strategy="best"` from dropping a save that was asked for, because the step is not the best one."""
+        """Keep `save_strategy="best"` from dropping a requested save because the step is not the best one."""
         if self._must_save and args.save_strategy == "best":
             self._strategy = args.save_strategy
             args.save_strategy = type(args.save_strategy)("steps")
 
     def on_save(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
-        """Give the training its own strategy back."""
+        """Restore the training run's own strategy."""
         self._must_save = False
         if self._strategy is not None:
             args.save_strategy, self._strategy = self._strategy, None
@@ -127,7 +129,7 @@ class ControlCallback(TrainerCallback):
     def on_epoch_end(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
-        """Take back what an epoch's end would add after a stop: it would evaluate and save a second time."""
+        """Undo what the end of an epoch adds after a stop: it would evaluate and save a second time."""
         if self._best is not None:
             self._put_best_back(state)
         if self._stopping:
@@ -137,7 +139,7 @@ class ControlCallback(TrainerCallback):
     def on_train_end(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
-        """Refuse further commands."""
+        """Reject further commands."""
         self._sigterm.end()
         self._board.close("training had ended")
 
@@ -180,10 +182,10 @@ class ControlCallback(TrainerCallback):
         try:
             self._overrides.keep(command.data)
         except OSError as error:
-            logger.warning("What was set could not be written down: %s", error)
-            return f"it holds for this launch only, it could not be written down: {error}"
+            logger.warning("The change could not be recorded: %s", error)
+            return f"applies to this launch only, it could not be recorded: {error}"
         later = command.data.get("max_steps") or 0
-        return f"max_steps {later} counts from the next resume on" if later > state.max_steps else None
+        return f"max_steps {later} applies from the next resume on" if later > state.max_steps else None
 
     def _put_best_back(self, state: TrainerState) -> None:
         best, self._best = self._best, None
@@ -196,8 +198,8 @@ class ControlCallback(TrainerCallback):
         try:
             self._session.status.write(intent="stop", phase="stopping", step=step)
         except OSError as error:
-            # It is remembered, and written with the next status that can be.
-            logger.warning("The intent to stop could not be written down yet: %s", error)
+            # The value is kept in memory, and written with the next status that can be written.
+            logger.warning("The intent to stop could not be recorded yet: %s", error)
 
     def _abort(self, step: int) -> NoReturn:
         """End the process here: the Trainer's end, and the script's own save after it, are skipped."""
@@ -205,8 +207,9 @@ class ControlCallback(TrainerCallback):
         try:
             self._session.status.write(state="aborted", intent="abort", step=step)
         except OSError as error:
-            # A full disk must not keep a training going that somebody wants to end.
-            logger.warning("The abort could not be written down: %s", error)
+            # A full disk must not keep a training run going that is to be aborted.
+            logger.warning("The abort could not be recorded: %s", error)
+        # After the status, so that a client whose command is refused finds the final state.
         self._board.close("the training was aborted")
         self._session.journal.event("training.aborted", f"Aborted at the end of step {step}.", "warning")
         # What was saved before stays resumable; nothing new is saved.

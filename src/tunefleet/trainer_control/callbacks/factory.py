@@ -1,7 +1,7 @@
-"""The Trainer callbacks of a job: control, checkpoints, random state, journal, ending, in the order that they need.
+"""The Trainer callbacks of a job: control, checkpoints, random state, journal, ending, in the required order.
 
-Control first, since it may ask for a save or end the run; the journal records what the others decided; a pause ends
-the process last.
+Control comes first, since it may request a save or end the run; the journal records the decisions of the others; a
+pause ends the process last.
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ from ..session import JobSession
 from .checkpoint_callback import CheckpointCallback
 from .control_callback import ControlCallback
 from .journal_callback import JournalCallback
-from .termination_callback import EndingCallback
+from .termination_callback import TerminationCallback
 
 
 def callbacks_for_session(session: JobSession) -> list[TrainerCallback]:
     """Return the callbacks of a job that report to a session.
 
     Args:
-        session: What `open_session` gave; without an `endpoint_dir` in its job nobody can steer the training.
+        session: From `open_session`; a job without an `endpoint_dir` cannot be controlled.
     """
-    board, server = _steering(session)
+    board, server = _queue_and_server(session)
     return assemble(session, board, server, Overrides(session.folder))
 
 
@@ -44,75 +44,77 @@ def assemble(
     *,
     retention: bool = True,
 ) -> list[TrainerCallback]:
-    """Return our callbacks in their order.
+    """Return the callbacks in their order.
 
     Args:
-        session: What the job reports with.
-        board: Where commands wait.
-        server: Started with the training; None if it is started by somebody else.
-        overrides: What `set` has changed.
-        retention: Whether to take over which checkpoints are deleted.
+        session: The job's session.
+        board: The command queue.
+        server: Started with the training run; None if it is started elsewhere.
+        overrides: Values changed by `set`.
+        retention: Whether to take over the deletion of checkpoints.
     """
     checkpoints = CheckpointCallback(session, board, retention=retention)
-    ending = EndingCallback(session, board, checkpoints)
+    ending = TerminationCallback(session, board, checkpoints)
     control = ControlCallback(session, board, server, checkpoints, ending, overrides)
     return [control, checkpoints, RandomStateCallback(), JournalCallback(session), ending]
 
 
 @functools.cache
-def _steering(session: JobSession) -> tuple[CommandBoard, ControlServer | None]:
-    """Return what steers a process: one board and one port, however many Trainers it has, one after the other."""
+def _queue_and_server(session: JobSession) -> tuple[CommandBoard, ControlServer | None]:
+    """Return the command queue and the server of a process: one of each, for all its Trainers."""
     board = CommandBoard(session.folder if session.leads else None)
     endpoint_dir = session.job.get("endpoint_dir")
     if not endpoint_dir or not session.leads:
         return board, None
+    # One port per process: it is opened by the first training run and closed at exit.
     server = ControlServer(session.job["job_id"], board, session.status, Path(endpoint_dir), job_folder=session.folder)
     atexit.register(server.stop)
     return board, server
 
 
 class RandomStateCallback(TrainerCallback):
-    """Captures before an evaluation, and puts back after it.
+    """Saves the random state before an evaluation, and restores it afterwards: an evaluation must not change the run.
 
-    It stands behind the callbacks that may ask for an evaluation. Whatever a callback behind it asks for is not seen.
+    Comes after the callbacks that may request an evaluation. A request of a later callback is not seen.
     """
 
     def __init__(self) -> None:
         self._put_back: Callable[[], None] | None = None
 
     def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
-        """Capture if the step is evaluated."""
+        """Save the state if the step is evaluated."""
         self._put_back = capture() if control.should_evaluate else None
 
     def on_epoch_end(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
-        """Capture if the epoch is evaluated."""
+        """Save the state if the epoch is evaluated."""
         self._put_back = capture() if control.should_evaluate else None
 
     def on_evaluate(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
-        """Put the random state back; several evaluation sets come here once each."""
+        """Restore the random state; called once per evaluation set."""
         if self._put_back is not None:
             self._put_back()
 
     def on_step_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
-        """Forget: what is evaluated from here on is somebody else's."""
+        """Forget the state: later evaluations are not ours."""
         self._put_back = None
 
     def on_train_end(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
-        """Forget."""
+        """Forget the state."""
         self._put_back = None
 
 
 def capture() -> Callable[[], None]:
-    """Return what puts the random state of this moment back: Python's, NumPy's, torch's on CPU and CUDA.
+    """Return a function that restores the current random state: Python's, NumPy's, torch's on CPU and CUDA.
 
-    Only libraries that are already imported have a state, and only a CUDA that is already in use.
+    Only libraries that are already imported have a state, and only a CUDA that is initialized.
     """
+    # The modules are looked up in sys.modules, so that nothing is imported for the capture.
     undo: list[Callable[[], None]] = []
     ours = random.getstate()
     undo.append(lambda: random.setstate(ours))

@@ -1,7 +1,7 @@
-"""Writes what a training logs, and where it stands, into the journal and the status file.
+"""Writes a training run's logs and progress to the journal and the status file.
 
-Nothing here waits for a device: it takes what the Trainer has logged, and once a second asks the clock and torch's
-allocator for what it has reserved. The kernel is asked for the resident memory by the journal's thread.
+Nothing here waits for a device: it uses what the Trainer has logged, and once a second reads the clock and torch's
+allocator. The resident memory is read by the journal's thread.
 """
 
 from __future__ import annotations
@@ -21,17 +21,17 @@ _SMOOTHING = 0.1
 
 
 class JournalCallback(TrainerCallback):
-    """Reports one process's trainings; the second one gets a series of its own.
+    """Reports the training runs of one process; the second run gets a series of its own.
 
     Args:
-        session: What the job reports with.
+        session: The job's session.
     """
 
     def __init__(self, session: JobSession) -> None:
         self._journal = session.journal
         self._status = session.status
         self._trainings = session.trainings
-        # What a rank that does not report would put together goes nowhere.
+        # A rank that does not report skips building records that nothing would read.
         self._reports = session.leads
         self._rest = "loading"
         self._series = "train"
@@ -45,7 +45,7 @@ class JournalCallback(TrainerCallback):
     def on_train_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
-        """Begin a series at the step that the training starts or resumes from."""
+        """Begin a series at the step that the training run starts or resumes from."""
         number = next(self._trainings)
         self._series = "train" if number == 1 else f"train-{number}"
         self._rest = "training"
@@ -61,7 +61,7 @@ class JournalCallback(TrainerCallback):
         self._report("training", state)
 
     def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
-        """Measure the step; make a save, a stop or the end log, so that the windows tile the run."""
+        """Measure the step; force a log at a save, a stop or the end, so that the windows tile the run."""
         now = time.perf_counter()
         taken, self._step_ended = now - self._step_ended, now
         before = self._step_time_s
@@ -79,7 +79,7 @@ class JournalCallback(TrainerCallback):
     def on_epoch_end(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
-        """Log before an epoch's save, and before the end."""
+        """Log before the save of an epoch, and before the end."""
         self._force_log(args, control)
 
     def on_log(
@@ -97,6 +97,7 @@ class JournalCallback(TrainerCallback):
         epoch = values.pop("epoch", None)
         number = epoch if isinstance(epoch, float) else None
         window = None
+        # Only training losses are averages over a window of steps.
         if "loss" in values:
             window = (self._window_from, step)
             self._window_from = step + 1
@@ -109,25 +110,25 @@ class JournalCallback(TrainerCallback):
     def on_prediction_step(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
-        """Say that an evaluation is going on."""
+        """Report a running evaluation."""
         if self._phase != "evaluating" or time.perf_counter() >= self._next_progress:
             self._report("evaluating", state)
 
     def on_evaluate(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
-        """Say that the evaluation is over; a save may follow."""
+        """Report the end of the evaluation; a save may follow."""
         if control.should_save:
             self._report("saving", state)
         else:
             self._resume(state)
 
     def on_save(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
-        """Say that the save is over."""
+        """Report the end of the save."""
         self._resume(state)
 
     def on_train_end(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
-        """Say that what follows is the program's own work."""
+        """Report that the program's own work follows."""
         self._rest = "finishing"
         self._report(self._rest, state)
 
@@ -141,6 +142,7 @@ class JournalCallback(TrainerCallback):
             control.should_log = True
 
     def _report(self, phase: str, state: TrainerState) -> None:
+        # At most one progress record per second: steps may take milliseconds.
         self._next_progress = time.perf_counter() + PROGRESS_S
         self._phase = phase
         if not self._reports:
@@ -165,12 +167,12 @@ class JournalCallback(TrainerCallback):
         left, step_time_s = state.max_steps - state.global_step, self._step_time_s
         if step_time_s is None:
             return None
-        # To the millisecond; `round` goes by way of the decimal digits, and takes several times as long.
+        # Milliseconds; `round` converts by way of decimal digits, and takes several times as long.
         return int(left * step_time_s * 1e3) / 1e3 if left > 0 else 0.0
 
 
 class _Rate:
-    """Smoothed growth per second of a counter that is read now and then."""
+    """Smoothed growth per second of a counter that is read irregularly."""
 
     def __init__(self) -> None:
         self.per_s: float | None = None
@@ -178,7 +180,7 @@ class _Rate:
         self._at = 0.0
 
     def add(self, count: float) -> None:
-        """Take a reading; one that has not grown says nothing."""
+        """Add a reading; one that has not grown is ignored."""
         now = time.perf_counter()
         if count <= self._count:
             return
@@ -193,8 +195,8 @@ def _resident() -> dict[str, int | None]:
 
 
 def _gpu_bytes(figure: str) -> int | None:
-    # Only asked of a torch that has already opened the device; asking it opens nothing and waits for nothing. By the
-    # training's thread, between steps: another one has a current device of its own, and may wait for an allocation.
+    # Read only from a torch that has already initialized the device; the call neither initializes nor waits. In the
+    # training thread, between steps: another thread has its own current device, and may wait for an allocation.
     torch = sys.modules.get("torch")
     if torch is None or not torch.cuda.is_initialized():
         return None

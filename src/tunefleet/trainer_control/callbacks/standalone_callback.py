@@ -1,4 +1,4 @@
-"""`TrainerControlCallback`: control for any Hugging Face Trainer, with no other part of Tunefleet running."""
+"""`TrainerControlCallback`: control for any Hugging Face Trainer, without any other part of Tunefleet."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from typing import Any
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
 from ..control.command_queue import CommandBoard
-from ..control.discovery import plain_id
+from ..control.discovery import sanitized_job_id
 from ..control.overrides import Overrides
-from ..standalone import BareJob, BareOptions, quiet_session
+from ..standalone import StandaloneJob, StandaloneOptions, null_session
 from .checkpoint_callback import CheckpointCallback
 from .factory import assemble
 
@@ -27,30 +27,28 @@ _Call = Callable[..., Any]
 
 
 class TrainerControlCallback(TrainerCallback):
-    """Lets a training be steered from outside: `tunefleet control`, curl, or files.
+    """Controls a training run from outside: `tunefleet control`, curl, or files.
 
-    It serves HTTP on loopback from the construction of the Trainer to the end of the process, and makes the job
-    findable in `~/.tunefleet/jobs/<job_id>/` (`TUNEFLEET_JOBS_DIR` moves that). Nothing that goes wrong in here ends
-    the training. With several ranks, rank 0 listens and all act at the same step.
+    Serves HTTP on loopback from the construction of the Trainer to the end of the process, and publishes the job in
+    `~/.tunefleet/jobs/<job_id>/` (`TUNEFLEET_JOBS_DIR` moves it). A failure in here never ends the training run. With
+    several ranks, rank 0 listens and all ranks act at the same step.
 
-    Checkpoints get a manifest, which is what `durable` means, but none is ever deleted: `save_total_limit` stays the
-    Trainer's. After the end of the process `status.json` and `commands.json` stay; `tunefleet control cleanup` removes
-    them.
+    Checkpoints get a manifest, which is what `durable` means, but none is deleted: `save_total_limit` stays with the
+    Trainer. `status.json` and `commands.json` stay after the process ends; `tunefleet control cleanup` removes them.
 
     Args:
-        job_id: Name of the job. What cannot be in a file name is replaced; while another job of that id lives, this
-            one is `<job_id>-2`. Default: machine, time and process.
-        port: Port of the control server; None lets the system choose. If it is taken, commands are files.
-        host: What the endpoint names. The server is bound to loopback whatever it says.
+        job_id: Name of the job. Characters that a file name cannot have are replaced; while another job of that id is
+            running, this one is `<job_id>-2`. Default: machine, time and process.
+        port: Port of the control server; None lets the system choose. If it is in use, commands are files.
+        host: Host name in the endpoint. The server is bound to loopback in any case.
         enable_http: Whether to open a port; without one, commands are files in `control/`.
-        cleanup_on_exit: Whether to remove the endpoint at the end of the process; without, it stays, with the time of
-            the end in it.
-        token: `auto` makes one; None asks nobody for one. A process of the same user needs none.
-        journal: Whether to keep a journal and the status in a job folder; True takes `./tunefleet-runs/<job_id>`, a
-            path that one.
+        cleanup_on_exit: Whether to remove the endpoint when the process ends; if False, it stays, with the end time.
+        token: `auto` creates one; None disables it. A process of the same user needs none.
+        journal: Whether to keep a journal and the status in a job folder; True uses `./tunefleet-runs/<job_id>`, a path
+            that folder.
 
     Raises:
-        ValueError: If the job id has nothing that a file name could be made of.
+        ValueError: If the job id has no character that a file name can have.
     """
 
     def __init__(
@@ -64,37 +62,38 @@ class TrainerControlCallback(TrainerCallback):
         *,
         journal: bool | str | os.PathLike[str] = False,
     ) -> None:
-        plain_id(job_id)
-        self._options = BareOptions(job_id, port, host, enable_http, cleanup_on_exit, token, journal)
-        self._job: BareJob | None = None
+        sanitized_job_id(job_id)
+        self._options = StandaloneOptions(job_id, port, host, enable_http, cleanup_on_exit, token, journal)
+        self._job: StandaloneJob | None = None
         self._opened = False
         self._overrides = Overrides(always=False)
         self._calls: dict[str, list[_Call]] = {}
         self._checkpoints: CheckpointCallback | None = None
-        self._complained = False
+        self._logged_failure = False
 
     @property
     def job_id(self) -> str | None:
-        """The id that the job got; None before the Trainer is built, and on ranks that do not listen."""
+        """The id of the job; None before the Trainer is built, and on ranks that do not listen."""
         return self._job.job_id if self._job else None
 
     def on_init_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
-        """Make the job findable while it loads."""
-        self._overrides.lie_in(args.output_dir)
+        """Make the job discoverable while it loads."""
+        self._overrides.set_folder(args.output_dir)
         self._overrides.at_init(args)
+        # Already here, so that the job can be found while the dataset is tokenized.
         self._open(state)
 
     def on_train_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
-        """Begin to act."""
+        """Start to act on commands."""
         self._open(state)
-        self._overrides.lie_in(args.output_dir)
+        self._overrides.set_folder(args.output_dir)
         try:
-            session = self._job.begin(state.global_step, args.output_dir) if self._job else quiet_session()
+            session = self._job.begin(state.global_step, args.output_dir) if self._job else null_session()
         except OSError as error:
-            logger.warning("The journal cannot be written, so the training cannot be steered: %s", error)
-            session = quiet_session()
+            logger.warning("The journal cannot be written, so the training run cannot be controlled: %s", error)
+            session = null_session()
         if not self._calls:
             board = self._job.board if self._job else CommandBoard()
             parts = assemble(session, board, None, self._overrides, retention=False)
@@ -103,19 +102,19 @@ class TrainerControlCallback(TrainerCallback):
         self._each("on_train_begin", args, state, control, kwargs)
 
     def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
-        """Carry out what was asked for during the step."""
+        """Carry out the commands that arrived during the step."""
         try:
             for call in self._calls.get("on_step_end", ()):
                 call(args, state, control, **kwargs)
-        except Exception as error:  # noqa: BLE001 - said by _complain; our own fault must not end a training
-            self._complain("on_step_end", error)
+        except Exception as error:  # noqa: BLE001 - logged by _log_failure; a failure of ours must not end a training run
+            self._log_failure("on_step_end", error)
         if control.should_save:
             self._before_save(args)
 
     def on_epoch_end(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
-        """Pass on."""
+        """Forward the event."""
         self._each("on_epoch_end", args, state, control, kwargs)
         if control.should_save:
             self._before_save(args)
@@ -123,40 +122,43 @@ class TrainerControlCallback(TrainerCallback):
     def on_train_end(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
-        """Refuse further commands, and record the end."""
+        """Reject further commands, and record the end."""
         self._each("on_train_end", args, state, control, kwargs)
         try:
             if self._job is not None:
                 self._job.end()
         except OSError as error:
-            logger.warning("The end of the training could not be written down: %s", error)
+            logger.warning("The end of the training run could not be recorded: %s", error)
 
     def on_step_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
-        """Pass on; not by `_each`: this comes at every step, when each function called comes from memory again."""
+        """Forward the event.
+
+        Not by `_each`: this runs at every step, and each further function call costs cache misses.
+        """
         for call in self._calls.get("on_step_begin", ()):
             try:
                 call(args, state, control, **kwargs)
             except Exception as error:  # noqa: BLE001 - as above
-                self._complain("on_step_begin", error)
+                self._log_failure("on_step_begin", error)
 
     def on_log(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
-        """Pass on."""
+        """Forward the event."""
         self._each("on_log", args, state, control, kwargs)
 
     def on_prediction_step(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
-        """Pass on."""
+        """Forward the event."""
         self._each("on_prediction_step", args, state, control, kwargs)
 
     def on_evaluate(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
-        """Pass on."""
+        """Forward the event."""
         self._each("on_evaluate", args, state, control, kwargs)
 
     def on_save(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
-        """Pass on."""
+        """Forward the event."""
         self._each("on_save", args, state, control, kwargs)
 
     def _open(self, state: TrainerState) -> None:
@@ -164,30 +166,31 @@ class TrainerControlCallback(TrainerCallback):
             return
         self._opened = True
         try:
-            self._job = BareJob.open(self._options)
+            self._job = StandaloneJob.open(self._options)
         except OSError as error:
-            logger.warning("The training cannot be steered: %s", error)
+            logger.warning("The training run cannot be controlled: %s", error)
 
     def _each(self, event: str, args: Any, state: Any, control: Any, kwargs: dict[str, Any]) -> None:
         for call in self._calls.get(event, ()):
             try:
                 call(args, state, control, **kwargs)
             except Exception as error:  # noqa: BLE001 - as above
-                self._complain(event, error)
+                self._log_failure(event, error)
 
-    def _complain(self, event: str, error: Exception) -> None:
-        """Say once that our own part broke; the training goes on. An end that was asked for is no Exception."""
-        if not self._complained:
-            logger.error("Control failed in %s; the training goes on", event, exc_info=error)
-        self._complained = True
+    def _log_failure(self, event: str, error: Exception) -> None:
+        """Log the first failure of our own callbacks; a requested end (SystemExit) is not an Exception."""
+        if not self._logged_failure:
+            logger.error("Control failed in %s; the training run continues", event, exc_info=error)
+        self._logged_failure = True
 
     def _before_save(self, args: TrainingArguments) -> None:
-        # The Trainer's own rotation runs in the save: what was saved before should be whole by then.
+        # The Trainer's own rotation runs in the save: earlier checkpoints should be complete by then.
         if self._checkpoints is not None and args.save_total_limit is not None:
             self._checkpoints.drain(_DRAIN_BEFORE_SAVE_S)
 
 
 def _doing(event: str, parts: list[TrainerCallback]) -> list[_Call]:
-    """Return what happens at an event: a part that has nothing to do there is not called at every step."""
+    """Return the handlers of an event: a callback without one is not called at every step."""
+    # Every callback inherits an empty handler, which would be called at every step.
     nothing = getattr(TrainerCallback, event)
     return [getattr(part, event) for part in parts if getattr(type(part), event) is not nothing]

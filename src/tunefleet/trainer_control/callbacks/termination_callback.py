@@ -1,8 +1,8 @@
-"""Ends the process of a training that was paused, once its checkpoint can be relied on.
+"""Ends the process of a paused training run once its checkpoint is durable.
 
-The checkpoint is waited for in `on_save`. Only when it is durable is the loop told to stop, and the process ends at
-the loop's next event: whatever other callbacks do in their own `on_save` has been done then, while the Trainer's end
-(which may delete checkpoints or load another model) and what the script does after it never come.
+`on_save` waits for the checkpoint. Only when it is durable does the loop stop, and the process ends at the loop's next
+event: other callbacks have finished their own `on_save` then, while the Trainer's end (which may delete checkpoints or
+load another model) and the rest of the script never run.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from .checkpoint_callback import CheckpointCallback
 logger = logging.getLogger("tunefleet.control")
 
 
-class EndingCallback(TrainerCallback):
-    """Stands last among our callbacks. A pause whose checkpoint fails has failed, and the training goes on.
+class TerminationCallback(TrainerCallback):
+    """Comes last among our callbacks. If a pause's checkpoint fails, the pause fails and the training run continues.
 
     Args:
-        session: What the job reports with.
-        board: Holds the command that asked for the pause.
-        checkpoints: Says whether the checkpoint is whole.
+        session: The job's session.
+        board: Holds the command that requested the pause.
+        checkpoints: Reports whether the checkpoint is complete.
     """
 
     def __init__(self, session: JobSession, board: CommandBoard, checkpoints: CheckpointCallback) -> None:
@@ -50,10 +50,11 @@ class EndingCallback(TrainerCallback):
             self._give_up(f"the checkpoint of step {step} could not be finished")
             return
         fault = self._write_down(step)
-        # Only rank 0 writes: were it to stay where the others leave, it would wait for them for ever.
+        # Only rank 0 writes: if it stayed while the others exit, it would wait for them for ever.
         if not self._checkpoints.agree(fault is None):
-            self._give_up(f"the pause could not be written down: {fault or 'rank 0 says why'}")
+            self._give_up(f"the pause could not be recorded: {fault or 'see rank 0'}")
             return
+        # Before the loop stops: later commands would have no effect.
         self._board.close("the training was paused")
         self._ended = True
         control.should_training_stop = True
@@ -61,7 +62,7 @@ class EndingCallback(TrainerCallback):
     def on_step_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
-        """Notice a pause whose save never came."""
+        """Fail a pause whose save never happened."""
         if self._command_ids:
             self._leave()
             self._give_up("nothing was saved")
@@ -69,18 +70,18 @@ class EndingCallback(TrainerCallback):
     def on_epoch_end(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
-        """Leave: the loop comes here first when it stops."""
+        """Exit: the loop gets here first when it stops."""
         self._leave()
 
     def on_log(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
-        """Leave, should a loop come here first."""
-        if self._ended:  # asked here: it may be each step, and one call more comes from memory again
+        """Exit, if a loop gets here first."""
+        if self._ended:  # checked inline: it may be every step, and a further call costs cache misses
             self._leave()
 
     def on_train_end(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
-        """Leave, should a loop come here first."""
+        """Exit, if a loop gets here first."""
         self._leave()
 
     def _write_down(self, step: int) -> OSError | None:
@@ -99,8 +100,8 @@ class EndingCallback(TrainerCallback):
             raise SystemExit(0)
 
     def _give_up(self, reason: str) -> None:
-        logger.error("The pause failed: %s; the training goes on", reason)
-        self._session.journal.event("control.failed", f"The pause failed: {reason}. The training goes on.", "error")
+        logger.error("The pause failed: %s; the training run continues", reason)
+        self._session.journal.event("control.failed", f"The pause failed: {reason}. The run continues.", "error")
         self._session.status.update(phase="training")
         for command_id in self._command_ids:
             item = self._board.state(command_id)

@@ -1,1 +1,1 @@
-"""Whole checkpoints: their manifest, and which of them stay."""
+"""Complete checkpoints: manifest, resume and retention."""

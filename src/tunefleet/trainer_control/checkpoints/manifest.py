@@ -1,7 +1,7 @@
-"""Checkpoints that are known to be whole: manifests, and the newest valid one.
+"""Checkpoint manifests, and the newest valid checkpoint.
 
 Hugging Face writes `checkpoint-<step>` in place. Here its files are hashed and synced, then `manifest.json` is renamed
-into it: no manifest, no checkpoint.
+into it: a folder without a manifest is not a checkpoint.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ logger = logging.getLogger(__name__)
 MANIFEST = "manifest.json"
 SUPERSEDED = "superseded"
 _NAME = re.compile(r"checkpoint-(\d+)")
-# As Transformers, torch's distributed checkpoints and DeepSpeed name the files of one rank.
+# File names of one rank in Transformers, torch's distributed checkpoints and DeepSpeed.
 _RANKED = re.compile(r"rng_state_(\d+)\.pth|__(\d+)_\d+\.distcp|.*_rank_?(\d+)(?!\d).*")
 _CHUNK_BYTES = 1 << 20
 _MAX_APART_BYTES = 16 << 20
-"""A rank's random state has some ten kilobytes, and a few more for each device."""
+"""A rank's random state takes some ten kilobytes, and a few more for each device."""
 
 
 @dataclass(frozen=True)
@@ -46,7 +46,7 @@ Hashed = tuple[str, int, int]
 
 
 def hash_own_files(folder: Path, rank: int) -> dict[str, Hashed]:
-    """Hash and sync those files of a checkpoint that one rank has written; all but the named ones are rank 0's.
+    """Hash and sync the files of a checkpoint that one rank wrote; files without a rank in their name are rank 0's.
 
     Args:
         folder: The checkpoint; other ranks may still write to it.
@@ -59,19 +59,19 @@ def hash_own_files(folder: Path, rank: int) -> dict[str, Hashed]:
 
 
 def read_apart(folder: Path, hashed: Mapping[str, Hashed]) -> dict[str, bytes]:
-    """Read the files that a rank on another machine than rank 0 has written, such as its random state.
+    """Read the files that a rank on another machine than rank 0 wrote, such as its random state.
 
     Args:
         folder: The checkpoint, on this machine.
 
     Raises:
-        OSError: If one cannot be read, or they are too large to be sent: parts of the weights.
+        OSError: If a file cannot be read, or they are too large to be sent, such as parts of the weights.
     """
     size = sum(each[1] for each in hashed.values())
     if size > _MAX_APART_BYTES:
         raise OSError(
-            f"it has written {size:,} bytes of the checkpoint on its own machine; only a checkpoint that rank 0 writes "
-            "whole can be used by several machines"
+            f"it has written {size:,} bytes of the checkpoint on its own machine; with several machines, rank 0 must "
+            "write the whole checkpoint"
         )
     return {name: (folder / name).read_bytes() for name in hashed}
 
@@ -79,17 +79,18 @@ def read_apart(folder: Path, hashed: Mapping[str, Hashed]) -> dict[str, bytes]:
 def finish_checkpoint(
     path: str | Path, hashed: Mapping[str, Hashed] | None = None, *, launch: str | None = None
 ) -> Checkpoint:
-    """Hash and sync the files of a checkpoint and give it its manifest; then it can be relied on.
+    """Hash and sync the files of a checkpoint and give it its manifest.
 
     Args:
-        path: A `checkpoint-<step>` folder that nobody writes to any more.
-        hashed: What the ranks have hashed already; a file that has changed since is hashed again.
-        launch: Which launch has made it, if that has a journal: what it logged until then leads to this checkpoint.
+        path: A `checkpoint-<step>` folder that is not written to any more.
+        hashed: Digests that the ranks already have; a file that has changed since is hashed again.
+        launch: The launch that made it, if it has a journal: its records up to here lead to this checkpoint.
 
     Raises:
         OSError: If a file cannot be read or synced; the checkpoint then has no manifest.
     """
     folder = Path(path)
+    # An old manifest must not vouch for files that are being replaced.
     (folder / MANIFEST).unlink(missing_ok=True)
     files: list[dict[str, Any]] = []
     for file in _files(folder):
@@ -98,6 +99,7 @@ def finish_checkpoint(
         if known is None or tuple(known[1:]) != (facts.st_size, facts.st_mtime_ns):
             known = _hashed(file)
         files.append({"path": name, "digest": known[0], "size_bytes": known[1]})
+    # File names first, manifest last: after a power cut a manifest never names a file that is missing.
     for inner in {file.parent for file in _files(folder)} | {folder}:
         sync_folder(inner)
     manifest = {
@@ -115,7 +117,7 @@ def finish_checkpoint(
 
 
 def made_by(checkpoint: Checkpoint) -> str | None:
-    """Return which launch has made a checkpoint, or None if its manifest does not say so."""
+    """Return the launch that made a checkpoint, or None if its manifest does not name one."""
     launch = (read_json(checkpoint.path / MANIFEST) or {}).get("launch")
     return launch if isinstance(launch, str) else None
 
@@ -134,8 +136,8 @@ def find_newest(
     Args:
         checkpoints_dir: The folder that holds the `checkpoint-<step>` folders.
         set_aside: Move newer ones that are broken or unfinished to `superseded/`; only for the process that holds the
-            job's lock, since a trainer may just be writing one.
-        on_fault: Told of each one that is set aside, and why.
+            job's lock, since a trainer may be writing one.
+        on_fault: Called for each one that is set aside, with the reason.
     """
     for folder in reversed(list_folders(checkpoints_dir)):
         fault = fault_of(folder)
@@ -143,7 +145,7 @@ def find_newest(
             manifest = _manifest(folder)
             return _described(folder, manifest) if manifest else None
         if set_aside:
-            logger.warning("%s is set aside: %s; the checkpoint before it is used", folder.name, fault)
+            logger.warning("%s is set aside: %s; using the checkpoint before it", folder.name, fault)
             if on_fault is not None:
                 on_fault(f"{folder.name} is set aside: {fault}")
             _supersede(folder)
@@ -151,7 +153,7 @@ def find_newest(
 
 
 def find_step(checkpoints_dir: Path, step: int) -> tuple[Checkpoint | None, str | None]:
-    """Return the checkpoint of a step if its files match its manifest; else None and why not."""
+    """Return the checkpoint of a step if its files match its manifest; else None and the reason."""
     folder = checkpoints_dir / f"checkpoint-{step}"
     fault = fault_of(folder) if folder.is_dir() else "there is no such checkpoint"
     manifest = _manifest(folder) if fault is None else None
@@ -168,13 +170,14 @@ def fault_of(folder: Path) -> str | None:
     """Return why a checkpoint cannot be resumed from, or None if its files match its manifest."""
     manifest = _manifest(folder)
     if manifest is None:
-        return "it has no whole manifest, it was not finished"
+        return "it has no complete manifest, it was not finished"
     for entry in manifest["files"]:
         file = folder / entry["path"]
         try:
             size = file.stat().st_size
         except FileNotFoundError:
             return f"{entry['path']} is missing"
+        # Size first: it is cheap, and a truncated file is the most common damage.
         if size != entry["size_bytes"]:
             return f"{entry['path']} has {size} bytes instead of {entry['size_bytes']}"
         if _hash(file) != entry["digest"]:
@@ -183,7 +186,7 @@ def fault_of(folder: Path) -> str | None:
 
 
 def supersede_beyond(checkpoints_dir: Path, step: int) -> list[Path]:
-    """Move checkpoints beyond a step to `superseded/`: a run that resumes at `step` will write them anew."""
+    """Move checkpoints beyond a step to `superseded/`: a run that resumes at `step` will write them again."""
     beyond = [folder for folder in list_folders(checkpoints_dir) if step_of(folder) > step]
     return [_supersede(folder) for folder in beyond]
 
@@ -195,7 +198,7 @@ def step_of(folder: Path) -> int:
 
 
 def list_folders(parent: Path) -> list[Path]:
-    """Return the `checkpoint-<step>` folders of a folder, oldest first, whole or not."""
+    """Return the `checkpoint-<step>` folders of a folder, oldest first, complete or not."""
     if not parent.is_dir():
         return []
     return sorted((path for path in parent.iterdir() if step_of(path) >= 0 and path.is_dir()), key=step_of)
@@ -205,13 +208,14 @@ def _manifest(folder: Path) -> dict[str, Any] | None:
     manifest = read_json(folder / MANIFEST)
     if manifest is None or not isinstance(manifest.get("files"), list):
         return None
+    # The digest over the entries shows a damaged manifest.
     return manifest if manifest.get("digest") == digest_of(manifest["files"]) else None
 
 
 def _files(folder: Path) -> Iterator[Path]:
-    # A leading dot is a part file of a manifest that was never renamed.
-    ours = (folder / MANIFEST, *folder.glob(f".{MANIFEST}.*"))
-    return iter(sorted(path for path in folder.rglob("*") if path.is_file() and path not in ours))
+    # Files with a leading dot are temporary manifests that were never renamed.
+    excluded = (folder / MANIFEST, *folder.glob(f".{MANIFEST}.*"))
+    return iter(sorted(path for path in folder.rglob("*") if path.is_file() and path not in excluded))
 
 
 def _rank_of(file: Path) -> int:
@@ -227,6 +231,7 @@ def _hashed(file: Path) -> Hashed:
 def _hash(file: Path, *, sync: bool = False) -> str:
     digest = hashlib.sha256()
     with file.open("rb", buffering=0) as stream:
+        # In chunks: a weight file may be larger than the memory.
         while chunk := stream.read(_CHUNK_BYTES):
             digest.update(chunk)
         if sync:
@@ -235,7 +240,8 @@ def _hash(file: Path, *, sync: bool = False) -> str:
 
 
 def digest_of(files: list[dict[str, Any]]) -> str:
-    """Return the digest that a manifest of these files has."""
+    """Return the digest of a manifest with these files."""
+    # Sorted and without white space, so that every process computes the same digest.
     rows = sorted([file["path"], file["digest"], file["size_bytes"]] for file in files)
     return hashlib.sha256(json.dumps(rows, separators=(",", ":")).encode()).hexdigest()
 
@@ -247,10 +253,12 @@ def _described(folder: Path, manifest: dict[str, Any]) -> Checkpoint:
 def _supersede(folder: Path) -> Path:
     aside = folder.parent / SUPERSEDED
     aside.mkdir(exist_ok=True)
+    # A step may be superseded several times: each copy gets a name of its own.
     target, count = aside / folder.name, 0
     while target.exists():
         count += 1
         target = aside / f"{folder.name}.{count}"
+    # A rename, not a copy: it is atomic and takes no space.
     folder.rename(target)
     sync_folder(folder.parent)
     return target

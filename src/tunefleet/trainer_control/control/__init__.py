@@ -1,1 +1,1 @@
-"""How commands come into a training."""
+"""Commands for a training run: queue, HTTP server, files, overrides."""

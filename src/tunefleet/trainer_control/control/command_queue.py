@@ -1,8 +1,8 @@
 """Commands between the control server's threads and the training thread.
 
-The training thread reads one attribute a step (`armed`); only when it is true does it take the lock. Each command has
-a state that can be asked for, also after the process ended: `commands.json` in the job folder holds them, which makes
-a command that is delivered twice act once.
+The training thread reads one attribute per step (`armed`) and takes the lock only when it is true. Each command has a
+state that can be queried, also after the process ended: it is stored in `commands.json` of the job folder, so that a
+command that is delivered twice acts once.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ logger = logging.getLogger("tunefleet.control")
 
 COMMANDS = ("graceful_stop", "save_checkpoint", "save_and_stop", "abort", "pause", "evaluate", "set")
 STATUS = "status"
-"""The document's fifth: taken like the others, and there is nothing to do; what it asks for is read by `GET`."""
-# Those that are done when their checkpoint is durable; the others are done when they are applied.
+"""The fifth command of the published protocol: accepted, but without effect; its answer is read by `GET`."""
+# Commands that are done when their checkpoint is durable; the others are done when they are applied.
 SAVING = ("save_checkpoint", "save_and_stop", "pause")
 
 
-# Exit code of a script whose training was aborted: what its caller does after a good end must not follow.
+# Exit code of an aborted script: steps that follow a successful exit in its caller must not run.
 ABORTED = 9
 
 
@@ -37,12 +37,12 @@ class UnknownCommandError(Exception):
 
 
 class ClosedError(Exception):
-    """The training takes no commands any more."""
+    """The training run takes no commands any more."""
 
 
 @dataclass
 class Command:
-    """A command and what became of it.
+    """A command and its outcome.
 
     Args:
         state: `pending`, then `applied` at its step, `durable` when its checkpoint has a manifest, or `failed`.
@@ -59,14 +59,15 @@ class Command:
 
 
 class CommandBoard:
-    """Where commands wait for the end of a step.
+    """Queue of commands that wait for the end of a step.
 
     Args:
-        folder: The job folder, if outcomes are to outlive the process.
+        folder: The job folder, if outcomes are kept after the process ends.
     """
 
     def __init__(self, folder: Path | None = None) -> None:
         self.armed = False
+        # Reentrant: a listener may query the queue while a change is published.
         self._file = folder / "commands.json" if folder else None
         self._lock = threading.RLock()
         self._closed: str | None = None
@@ -79,12 +80,12 @@ class CommandBoard:
             self._load(self._file)
 
     def submit(self, command: str, data: dict[str, Any] | None = None, command_id: str | None = None) -> Command:
-        """Take a command for the end of the running step; one that is already known is returned as it is.
+        """Queue a command for the end of the running step; a known `command_id` returns the existing command.
 
         Raises:
             UnknownCommandError: If there is no such command.
-            ValueError: If the data of a `set` is none that can be carried out.
-            ClosedError: If the training has ended; the text says why.
+            ValueError: If the data of a `set` is invalid.
+            ClosedError: If the training run has ended; the text holds the reason.
         """
         if command not in (*COMMANDS, STATUS):
             raise UnknownCommandError(command)
@@ -92,8 +93,8 @@ class CommandBoard:
             check_changes(data or {})
         with self._lock:
             known = self._known.get(command_id) if command_id else None
-            # A pause that is asked for again, though an earlier process has seen its end, did not hold: that process
-            # was killed, or launched again, before anybody had heard of it.
+            # A pause that is repeated after an earlier process recorded its outcome did not take effect: that process
+            # was killed or relaunched before its supervisor read the outcome.
             unheard = known is not None and known.command == "pause" and known.command_id in self._earlier
             if known is not None and not unheard:
                 return known
@@ -106,29 +107,29 @@ class CommandBoard:
                 item.state = "applied"
             else:
                 self._waiting.append(item)
-            self._tell(item)
+            self._publish(item)
             self.armed = bool(self._waiting)
         return item
 
     def listen(self, listener: Callable[[Command], None]) -> None:
-        """Call `listener` with each command that is taken or changes, in the thread that changes it."""
+        """Call `listener` with each command that is submitted or changes, in the thread that changes it."""
         with self._lock:
             self._listeners.append(listener)
 
     def take(self) -> list[Command]:
-        """Return the waiting commands, oldest first, and forget that they wait."""
+        """Return the queued commands, oldest first, and empty the queue."""
         with self._lock:
             waiting, self._waiting = self._waiting, []
             self.armed = False
         return waiting
 
     def adopt(self, item: Command) -> Command:
-        """Return this rank's own record of a command that was decided on another one; it does not wait here."""
+        """Return this rank's record of a command that was decided on another rank; it is not queued."""
         with self._lock:
             return self._known.setdefault(item.command_id, item)
 
     def wants(self, command: str) -> bool:
-        """Tell whether such a command is waiting, without taking it."""
+        """Return whether such a command is queued, without taking it."""
         with self._lock:
             return any(item.command == command for item in self._waiting)
 
@@ -140,7 +141,7 @@ class CommandBoard:
             self._change(command_id, state="applied", step=step, message=message)
 
     def take_saving(self) -> list[str]:
-        """Return the commands that the checkpoint which was just written answers."""
+        """Return the commands that the checkpoint just written completes."""
         with self._lock:
             saving, self._saving = self._saving, []
         return saving
@@ -156,16 +157,16 @@ class CommandBoard:
             self._change(command_id, state="failed", message=message)
 
     def open(self) -> None:
-        """Take commands (again): a training has begun."""
+        """Accept commands (again): a training run has begun."""
         with self._lock:
             self._closed = None
 
     def close(self, message: str) -> None:
-        """Refuse further commands; what still waits has failed with this message. The first reason stays."""
+        """Reject further commands; queued ones fail with this message. The first reason stays."""
         with self._lock:
             message = self._closed = self._closed or message
             self.take()
-            # Those that were decided for a later step, or whose save never came, are not answered any more either.
+            # Commands decided for a later step, or whose save never happened, fail as well.
             pending = [item.command_id for item in self._known.values() if item.state == "pending"]
             for command_id in [*pending, *self.take_saving()]:
                 self._change(command_id, state="failed", message=message)
@@ -179,9 +180,9 @@ class CommandBoard:
         item = self._known[command_id]
         for name, value in changes.items():
             setattr(item, name, value)
-        self._tell(item)
+        self._publish(item)
 
-    def _tell(self, item: Command) -> None:
+    def _publish(self, item: Command) -> None:
         self._store()
         for listener in self._listeners:
             listener(item)
@@ -192,14 +193,15 @@ class CommandBoard:
         try:
             write_json(self._file, {"commands": [asdict(item) for item in self._known.values()]})
         except OSError as error:
-            # The training must not end for it; whoever asks now is still told.
-            logger.warning("The outcome of a command could not be written down: %s", error)
+            # Must not end the training run; queries of the running process still get the answer.
+            logger.warning("The outcome of a command could not be recorded: %s", error)
 
     def _load(self, file: Path) -> None:
         names = {field.name for field in fields(Command)}
         for stored in (read_json(file) or {}).get("commands", []):
             item = Command(**{name: value for name, value in stored.items() if name in names})
             unfinished = item.state == "pending" or (item.state == "applied" and item.command in SAVING)
+            # The new process cannot finish what the old one had begun; a client may send the command again.
             if unfinished:
                 item.state, item.message = "failed", "the process ended before it was done"
             self._known[item.command_id] = item

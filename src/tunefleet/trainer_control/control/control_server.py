@@ -1,12 +1,13 @@
 """The control server of a trainer: standard library HTTP on loopback.
 
     GET  /jobs                           the endpoints of this machine, without tokens
-    GET  /jobs/{id}/status               what status.json says, with what is not written yet
+    GET  /jobs/{id}/status               the content of status.json, with values not written yet
     POST /jobs/{id}/control              {"command", "data"?, "command_id"?} → acknowledged
     GET  /jobs/{id}/commands/{command}   pending | applied | durable | failed
 
-A process of the same user on this machine needs no token; anybody else does. A browser cannot drive it: the Host must
-be local, any Origin is refused, and a command must be JSON. It never touches the training: commands go to the board.
+A process of the same user on this machine needs no token; any other client does. A browser cannot use it: the Host must
+be local, any Origin is refused, and a command must be JSON. The server never touches the training run: commands go to
+the queue.
 """
 
 from __future__ import annotations
@@ -46,7 +47,7 @@ _ROUTE = re.compile(r"/jobs/(?P<job_id>[^/]+)/(?P<what>status|control|commands/(
 
 
 class RefusedError(Exception):
-    """A request that is answered with an error status."""
+    """A request that gets an error status."""
 
     def __init__(self, status: int, message: str, **extra: Any) -> None:
         super().__init__(message)
@@ -55,16 +56,16 @@ class RefusedError(Exception):
 
 
 class ControlServer:
-    """Serves one job on loopback while its trainer lives.
+    """Serves one job on loopback while its trainer runs.
 
     Args:
-        board: Where commands go.
-        status: Where the job stands.
-        endpoints: Where the job is made findable: the folder of all jobs, or its own, claimed before.
-        job_folder: Where its job folder lies.
-        host: What `endpoint.json` names; the socket is bound to 127.0.0.1 whatever it says.
+        board: The command queue.
+        status: The status of the job.
+        endpoints: The folder of all jobs, or the job's own endpoint folder, claimed before.
+        job_folder: The job folder, if there is one.
+        host: Host name in `endpoint.json`; the socket is bound to 127.0.0.1 in any case.
         port: 0 lets the system choose.
-        token: `auto` makes one; None asks nobody for one.
+        token: `auto` creates one; None disables it.
     """
 
     def __init__(
@@ -87,23 +88,24 @@ class ControlServer:
         self._port = port
         claimed = endpoints if isinstance(endpoints, EndpointFolder) else None
         self.folder = claimed or EndpointFolder(Path(str(endpoints)), job_id, job_folder)
-        # A folder that was claimed before holds the status already.
+        # A claimed folder is already a mirror of the status.
         self._mirrors = claimed is None
         self._server: _Server | None = None
 
     @property
     def port(self) -> int:
-        """The port that was bound; 0 before the start."""
+        """The bound port; 0 before the start."""
         return int(self._server.server_address[1]) if self._server else 0
 
     def start(self) -> None:
-        """Bind, serve in a thread, and make the job findable. Starting twice is starting once.
+        """Bind, serve in a thread, and publish the endpoint. A second call does nothing.
 
         Raises:
-            OSError: If the port is taken or the endpoint folder cannot be written.
+            OSError: If the port is in use or the endpoint folder cannot be written.
         """
         if self._server is not None:
             return
+        # Bound before it is published: a client that finds the endpoint can connect.
         self._server = _Server(self, self._port)
         threading.Thread(target=self._server.serve, name="tunefleet-control", daemon=True).start()
         logger.debug("Job %s listens on 127.0.0.1:%d", self.job_id, self.port)
@@ -112,19 +114,20 @@ class ControlServer:
             self.status.add_mirror(self.folder.status_copy)
 
     def stop(self, *, withdraw: bool = True) -> None:
-        """Stop serving, and withdraw the endpoint unless somebody else does."""
+        """Stop serving, and withdraw the endpoint unless the caller does."""
         if self._server is None:
             return
         if withdraw:
             self.folder.withdraw()
         server, self._server = self._server, None
+        # Before close: the serving thread must have left its loop.
         server.shutdown()
         server.server_close()
 
 
 class _Server(http.server.ThreadingHTTPServer):
     daemon_threads = True
-    # Closing must not wait for a client that holds its connection open.
+    # A client that keeps its connection open must not block the end of the process.
     block_on_close = False
 
     def __init__(self, control: ControlServer, port: int) -> None:
@@ -132,34 +135,35 @@ class _Server(http.server.ThreadingHTTPServer):
         super().__init__(("127.0.0.1", port), _Handler)
 
     def serve(self) -> None:
-        """Serve until shut down; whatever ends it before, the training goes on without a port."""
+        """Serve until shut down; after a failure, the training run continues without a port."""
         try:
             self.serve_forever(poll_interval=0.25)
         except Exception:
-            logger.exception("The control port is gone; the training goes on")
+            logger.exception("The control server failed; the training run continues")
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        logger.debug("A control connection from %s broke: %r", client_address, sys.exc_info()[1])
+        logger.debug("A control connection from %s failed: %r", client_address, sys.exc_info()[1])
 
 
 class _Handler(http.server.BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
     server_version = "tunefleet-control"
     sys_version = ""
+    # Seconds; an idle client would otherwise keep its thread for ever.
     timeout = 10
     server: _Server
     connection: socket.socket
     _VERBS: ClassVar[dict[str, str]] = {"status": "GET", "control": "POST", "commands": "GET"}
 
     def do_GET(self) -> None:
-        """Answer a question."""
+        """Answer a query."""
         self._respond()
 
     def do_POST(self) -> None:
         """Take a command."""
         self._respond()
 
-    # Whatever else a browser or a script may send is answered like them, not with a page of the library's.
+    # Any other method gets a JSON error as well, not an HTML page of the library.
     do_OPTIONS = do_PUT = do_PATCH = do_DELETE = do_POST
 
     def log_message(self, format: str, *args: Any) -> None:
@@ -181,6 +185,7 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         self.wfile.write(payload)
 
     def _check_source(self) -> None:
+        # Against DNS rebinding: a web page's own host name may resolve to 127.0.0.1.
         host = self.headers.get("Host", "")
         if re.sub(r":\d+$", "", host).lower() not in _LOCAL_HOSTS:
             raise RefusedError(403, f"The Host {host!r} is not local.")
@@ -189,7 +194,7 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         if self.headers.get("Sec-Fetch-Site", "none") != "none":
             raise RefusedError(403, "A request from a web page is refused.")
         if not self._authorized():
-            raise RefusedError(401, "A token is needed: send the one in endpoint.json as Authorization: Bearer.")
+            raise RefusedError(401, "A token is required: send the one in endpoint.json as Authorization: Bearer.")
 
     def _authorized(self) -> bool:
         token = self.server.control.token
@@ -197,7 +202,9 @@ class _Handler(http.server.BaseHTTPRequestHandler):
             return True
         kind, _, given = self.headers.get("Authorization", "").partition(" ")
         if given:
+            # Constant time, so that a token cannot be guessed byte by byte.
             return kind.lower() == "bearer" and hmac.compare_digest(given.strip().encode(), token.encode())
+        # Without a token, the kernel's socket table shows which user connected.
         return peer_uid(self.client_address, self.connection.getsockname()) == os.geteuid()
 
     def _route(self) -> tuple[int, dict[str, Any]]:
@@ -206,7 +213,7 @@ class _Handler(http.server.BaseHTTPRequestHandler):
             return 200, {"jobs": list_endpoints(control.folder.path.parent)}
         match = _ROUTE.fullmatch(path)
         if match is None or match["job_id"] != control.job_id:
-            raise RefusedError(404, f"There is no {path} here; this is job {control.job_id}.")
+            raise RefusedError(404, f"{path} not found; this server is for job {control.job_id}.")
         what = match["what"].partition("/")[0]
         if self.command != self._VERBS[what]:
             raise RefusedError(405, f"{path} takes {self._VERBS[what]}.")
@@ -232,7 +239,7 @@ class _Handler(http.server.BaseHTTPRequestHandler):
     def _command_state(self, command_id: str) -> dict[str, Any]:
         item = self.server.control.board.state(command_id)
         if item is None:
-            raise RefusedError(404, f"There is no command {command_id}.")
+            raise RefusedError(404, f"Command {command_id} not found.")
         return _state(item)
 
     def _take(self) -> dict[str, Any]:
@@ -260,13 +267,13 @@ class _Handler(http.server.BaseHTTPRequestHandler):
 
     def _json_body(self) -> dict[str, Any]:
         if self.headers.get_content_type() != "application/json":
-            raise RefusedError(415, "A command is sent as Content-Type: application/json.")
+            raise RefusedError(415, "Send a command with Content-Type: application/json.")
         length = self.headers.get("Content-Length", "")
         if not length.isdecimal():
-            raise RefusedError(411, "A command is sent with a Content-Length.")
-        # What has thousands of digits is no number to Python.
+            raise RefusedError(411, "Send a command with a Content-Length.")
+        # Python refuses to convert a string of thousands of digits.
         if len(length) > _LENGTH_DIGITS or int(length) > MAX_BODY_BYTES:
-            raise RefusedError(413, f"A command has at most {MAX_BODY_BYTES} bytes.")
+            raise RefusedError(413, f"A command may have at most {MAX_BODY_BYTES} bytes.")
         try:
             body = json.loads(self.rfile.read(int(length)), parse_constant=_no_number)
         except (ValueError, RecursionError):
@@ -302,7 +309,7 @@ def peer_uid(peer: tuple[str, int], ours: tuple[str, int]) -> int | None:
         return None
     for line in table.splitlines()[1:]:
         fields = line.split()
-        # A connection that its owner has closed is listed with uid 0, so only an open one counts.
+        # A closed connection is listed with uid 0, so only an established one counts.
         if (fields[1], fields[2]) == wanted and fields[3] == _ESTABLISHED:
             return int(fields[7])
     return None

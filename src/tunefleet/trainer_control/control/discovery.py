@@ -1,7 +1,7 @@
-"""The endpoint folder: how a live job is found, and how a client makes sure that it found the right process.
+"""The endpoint folder: how a running job is found, and how a client verifies that it found the right process.
 
-The folder only points: `endpoint.json` (mode 0600), a link `job` to the job folder, a copy of `status.json`. A job id
-is a file name here, so what could leave the folder is refused.
+The folder only holds pointers: `endpoint.json` (mode 0600), a link `job` to the job folder, a copy of `status.json`. A
+job id is a file name here, so an id that could leave the folder is refused.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ _SAFE_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 
 
 def safe_job_id(job_id: str) -> str:
-    """Return the id if it can be a file name.
+    """Return the id if it is a valid file name.
 
     Raises:
-        ValueError: If it could not.
+        ValueError: If it is not.
     """
     if not _SAFE_ID.fullmatch(job_id):
         raise ValueError(f"{job_id!r} cannot be a job id: letters, digits, dot, dash and underscore, at most 128.")
@@ -36,8 +36,8 @@ class EndpointFolder:
     """`<endpoints>/<job_id>/` of this process.
 
     Args:
-        endpoints_dir: The folder that holds one folder a job.
-        job_folder: Where its job folder lies, if it has one.
+        endpoints_dir: The folder that holds one folder per job.
+        job_folder: Its job folder, if it has one.
     """
 
     def __init__(self, endpoints_dir: Path, job_id: str, job_folder: Path | None = None) -> None:
@@ -47,14 +47,15 @@ class EndpointFolder:
 
     @property
     def status_copy(self) -> Path:
-        """Where the copy of `status.json` goes."""
+        """Path of the copy of `status.json`."""
         return self.path / "status.json"
 
     def publish(self, *, host: str, port: int, token: str | None) -> dict[str, Any]:
-        """Write `endpoint.json`; from then on the job can be found. Returns what was written."""
+        """Write `endpoint.json`, which makes the job discoverable; return its content."""
         self.path.mkdir(parents=True, exist_ok=True, mode=0o700)
         link = self.path / "job"
         if self.job_folder is not None:
+            # A link of an earlier process may point to another job folder.
             link.unlink(missing_ok=True)
             link.symlink_to(self.job_folder)
         endpoint = {
@@ -74,7 +75,7 @@ class EndpointFolder:
         return endpoint
 
     def withdraw(self) -> None:
-        """Remove the endpoint if it is still this process's, and the folder with it if nothing else lies there."""
+        """Remove the endpoint if it still belongs to this process, and the folder if it is empty then."""
         endpoint = read_json(self.path / "endpoint.json")
         if endpoint is None or endpoint.get("pid") != os.getpid():
             return
@@ -83,13 +84,13 @@ class EndpointFolder:
         try:
             self.path.rmdir()
         except OSError:
-            return  # somebody keeps files of their own there
+            return  # other files are in it
 
     def retire(self, *, keep_endpoint: bool) -> None:
-        """End the endpoint of this process, and leave what says how the job ended: its status and its commands.
+        """End the endpoint of this process, but keep its status and commands.
 
         Args:
-            keep_endpoint: Leave `endpoint.json` too, with the time of the end in it.
+            keep_endpoint: Keep `endpoint.json` as well, with the end time.
         """
         file = self.path / "endpoint.json"
         endpoint = read_json(file)
@@ -102,9 +103,9 @@ class EndpointFolder:
 
 
 def list_endpoints(endpoints_dir: Path) -> list[dict[str, Any]]:
-    """Return every `endpoint.json` of this machine, without the tokens, newest first.
+    """Return every `endpoint.json` in the folder, without the tokens, newest first.
 
-    Whether a process is `alive` only its own machine can tell; null where the file is another machine's.
+    `alive` is None for an endpoint of another machine: only that machine can check its process.
     """
     files = sorted(endpoints_dir.glob("*/endpoint.json"))
     found = [endpoint for file in files if (endpoint := read_json(file)) is not None]
@@ -114,6 +115,7 @@ def list_endpoints(endpoints_dir: Path) -> list[dict[str, Any]]:
     return sorted(found, key=lambda endpoint: float(endpoint.get("started_at", 0)), reverse=True)
 
 
+# A pid is reused; with its start time and the boot id it names one process.
 def _is_alive(endpoint: dict[str, Any]) -> bool | None:
     if endpoint.get("hostname") != process_identity.hostname():
         return None
@@ -128,54 +130,55 @@ logger = logging.getLogger("tunefleet.control")
 
 _MOST = 99
 _held: dict[Path, int] = {}
-"""Locks of this process; kept open until it ends."""
+"""Locks of this process; kept open until it ends, when the kernel releases them."""
 
 
 def jobs_dir() -> Path:
-    """Return where live jobs can be found: `TUNEFLEET_JOBS_DIR`, else `jobs` in `TUNEFLEET_HOME` or `~/.tunefleet`."""
+    """Return the folder of the endpoints: `TUNEFLEET_JOBS_DIR`, else `jobs` in `TUNEFLEET_HOME` or `~/.tunefleet`."""
     given = variable("TUNEFLEET_JOBS_DIR")
     return Path(given or Path(variable("TUNEFLEET_HOME") or "~/.tunefleet", "jobs")).expanduser()
 
 
-def plain_id(job_id: str | None) -> str:
-    """Return a job id that can be a file name: what cannot be in one is replaced, and said.
+def sanitized_job_id(job_id: str | None) -> str:
+    """Return a job id that is a valid file name; other characters are replaced, with a warning.
 
-    Without one it is made of the machine's name, the time and the process, so that two jobs never get the same.
+    Without an id it is made of host name, time and pid, so that two jobs never get the same one.
     """
     if not job_id:
         now = time.strftime("%Y%m%d-%H%M%S", time.gmtime())
         return _cleaned(f"{process_identity.hostname()}_{now}_{os.getpid()}")
     cleaned = _cleaned(job_id)
     if not cleaned:
-        raise ValueError(f"{job_id!r} cannot be a job id: it has no letter and no digit.")
+        raise ValueError(f"{job_id!r} cannot be a job id: it has neither a letter nor a digit.")
     if cleaned != job_id:
-        logger.warning("The job id %r cannot be a file name; it is %r", job_id, cleaned)
+        logger.warning("The job id %r is not a valid file name; using %r", job_id, cleaned)
     return cleaned
 
 
 def claim(endpoints_dir: Path, job_id: str, job_folder: Path | None = None) -> EndpointFolder:
-    """Return the folder of a job, for this process alone; `<id>-2` and so on if others live under that id.
+    """Return the folder of a job, for this process alone; `<id>-2` and so on if the id is in use.
 
     Args:
-        endpoints_dir: The folder that holds one folder a job.
-        job_id: What `plain_id` returned.
-        job_folder: Where its job folder lies, if it has one.
+        endpoints_dir: The folder that holds one folder per job.
+        job_id: From `sanitized_job_id`.
+        job_folder: Its job folder, if it has one.
 
     Raises:
         OSError: If the folders cannot be written.
     """
+    # The lock decides, not the existence of the folder: a killed process leaves its folder.
     for number in range(1, _MOST + 1):
         name = job_id if number == 1 else f"{job_id[:120]}-{number}"
         folder = EndpointFolder(endpoints_dir, name, job_folder)
         if _take(folder.path):
             if number > 1:
-                logger.warning("A job %s lives already; this one is %s", job_id, name)
+                logger.warning("A job %s is already running; this one is %s", job_id, name)
             return folder
-    raise OSError(f"{_MOST} jobs {job_id} live already.")
+    raise OSError(f"{_MOST} jobs named {job_id} are already running.")
 
 
 def _release() -> None:
-    """Give every folder of this process back, as its end does; for tests that play several processes."""
+    """Release the folders of this process, as its end does; for tests that simulate several processes."""
     while _held:
         os.close(_held.popitem()[1])
 
@@ -195,7 +198,7 @@ def _take(path: Path) -> bool:
         os.close(fd)
         return False
     except OSError as error:
-        # A file system without locks: what endpoint.json says must do.
+        # A file system without locks: only endpoint.json shows whether the id is in use.
         logger.debug("%s cannot be locked: %s", path, error)
     if _may_live(path):
         os.close(fd)
@@ -205,7 +208,7 @@ def _take(path: Path) -> bool:
 
 
 def _may_live(path: Path) -> bool:
-    """Tell whether the process that wrote the endpoint may live; of another machine's, nobody here can know."""
+    """Return whether the process that wrote the endpoint may be running; unknown for another machine's."""
     endpoint = read_json(path / "endpoint.json")
     if endpoint is None or endpoint.get("ended_at") is not None:
         return False

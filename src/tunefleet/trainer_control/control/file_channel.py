@@ -1,7 +1,7 @@
-"""Commands as files, for a job without a port; what the files hold is described in `tunefleet.schemas.control`.
+"""Command files, for a job without a port; `tunefleet.schemas.control` describes their content.
 
-A thread looks at one folder's time of change four times a second and reads it only when that moved. It never touches
-the training: commands go to the board, and what is no command gets an outcome that says why.
+A thread checks the modification time of one folder four times a second and reads the folder only when it changed. It
+never touches the training run: commands go to the queue, and an invalid file gets an outcome with the reason.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ MAX_FILE_BYTES = 64 << 10
 _OUTCOME = ".outcome.json"
 
 
-class ControlFiles:
+class FileChannel:
     """Watches `control/` of an endpoint folder.
 
     Args:
-        board: Where commands go.
+        board: The command queue.
     """
 
     def __init__(self, folder: Path, board: CommandBoard) -> None:
@@ -43,11 +43,12 @@ class ControlFiles:
         self._changed_at = -1.0
 
     def start(self) -> None:
-        """Fail what waits from before this process, and watch from now on.
+        """Fail command files from before this process, and watch from now on.
 
         Raises:
-            OSError: If the folder cannot be made.
+            OSError: If the folder cannot be created.
         """
+        # A command of an earlier process was meant for that one.
         self.folder.mkdir(mode=0o700, exist_ok=True)
         for name in self._waiting():
             self._refuse(name, "the training had not started")
@@ -57,14 +58,14 @@ class ControlFiles:
         logger.debug("Commands are taken as files in %s", self.folder)
 
     def stop(self) -> None:
-        """Look a last time, so that nothing that was asked for stays without an answer, and end."""
+        """Check a last time, so that no command stays without an outcome, and end."""
         if not self._stop.is_set():
             self._stop.set()
             self._look(anyway=True)
 
     def _look(self, *, anyway: bool = False) -> None:
         changed_at = self.folder.stat().st_mtime
-        # A file that came within the clock's grain of the last look would not move the time a second time.
+        # A file written within the clock's granularity of the last check would not change the time again.
         settled = time.time() - changed_at > 1.0
         if changed_at == self._changed_at and settled and not anyway:
             return
@@ -79,13 +80,15 @@ class ControlFiles:
         return [stem for stem in stems if stem not in answered and stem not in self._seen]
 
     def _take(self, name: str) -> None:
+        # Also for a file that fails, or it would be read again at every poll.
         self._seen.add(name)
         try:
             command, data, command_id = _parts(self._read(name), name)
+            # Before submit: the queue publishes the first state from within it.
             self._names[command_id] = name
             item = self._board.submit(command, data, command_id)
         except UnknownCommandError as unknown:
-            self._refuse(name, f"there is no command {unknown}")
+            self._refuse(name, f"unknown command {unknown}")
         except (ClosedError, ValueError, OSError) as error:
             self._refuse(name, str(error))
         else:
@@ -93,11 +96,12 @@ class ControlFiles:
             self._answer(item)
 
     def _read(self, name: str) -> Any:
+        # O_NOFOLLOW and O_NONBLOCK: a link or a FIFO in the folder must neither redirect nor block the thread.
         fd = os.open(self.folder / f"{name}.json", os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
         with os.fdopen(fd, "rb") as file:
             facts = os.fstat(fd)
             if not stat.S_ISREG(facts.st_mode) or facts.st_uid not in (os.geteuid(), 0):
-                raise ValueError("it is no file of the user of the training")
+                raise ValueError("it is not a file of the user who runs the training")
             if facts.st_size > MAX_FILE_BYTES:
                 raise ValueError(f"it has more than {MAX_FILE_BYTES} bytes")
             try:
@@ -109,12 +113,12 @@ class ControlFiles:
         name = self._names.get(item.command_id)
         if name is not None:
             fields = ("command_id", "command", "state", "step", "checkpoint", "message")
-            # Two threads answer; the older state must not be written over the newer one.
+            # Two threads write outcomes; an older state must not replace a newer one.
             with self._answering:
                 self._write(name, {field: getattr(item, field) for field in fields})
 
     def _refuse(self, name: str, message: str) -> None:
-        logger.warning("The command in %s.json is refused: %s", name, message)
+        logger.warning("The command file %s.json is refused: %s", name, message)
         self._seen.add(name)
         self._write(name, {"command_id": name, "command": name.rpartition("_")[0], "state": "failed", "step": None,
                            "checkpoint": None, "message": message})  # fmt: skip
@@ -136,4 +140,4 @@ def _parts(body: Any, name: str) -> tuple[str, dict[str, Any], str]:
 
 
 def _no_number(name: str) -> None:
-    raise ValueError(f"{name} is no number of JSON")
+    raise ValueError(f"{name} is not a JSON number")

@@ -1,7 +1,7 @@
-"""What `set` changes in a running training, and how that survives a resume.
+"""Values that `set` changes in a running training run, and how they survive a resume.
 
 The learning rate is changed through the scheduler's base rates, since a rate in the optimizer's groups alone would be
-overwritten at the next step. Every change goes to `overrides.json`; a training that resumes applies it again.
+overwritten at the next step. Every change is stored in `overrides.json`; a resumed training run applies it again.
 """
 
 from __future__ import annotations
@@ -21,58 +21,60 @@ INTERVALS = ("logging_steps", "save_steps", "eval_steps")
 SETTABLE = ("learning_rate", *INTERVALS, "max_steps")
 _MOST_STEPS = 2**53
 KEPT = ("batch_size", "gradient_accumulation_steps", "rollbacks", "after")
-"""What the supervisor of a job writes there for a second try, and its program applies."""
+"""Written by the job's supervisor for a relaunch, and applied by the job's program."""
 
 
 class RefusedChangeError(Exception):
-    """This training cannot be changed so; the text says why."""
+    """This training run does not support the change; the text holds the reason."""
 
 
 def check_changes(data: Mapping[str, Any]) -> None:
-    """Refuse what no training could be set to.
+    """Reject changes that no training run supports.
 
     Raises:
-        ValueError: If a name is unknown, a value is none that it can have, or there is nothing to change.
+        ValueError: If a name is unknown, a value is out of range, or there is nothing to change.
     """
     given = {name: value for name, value in data.items() if value is not None}
     if unknown := sorted(given.keys() - set(SETTABLE)):
-        raise ValueError(f"{', '.join(unknown)} cannot be set; what can: {', '.join(SETTABLE)}.")
+        raise ValueError(f"{', '.join(unknown)} cannot be set; supported: {', '.join(SETTABLE)}.")
     if not given:
-        raise ValueError(f"There is nothing to set; what can be set: {', '.join(SETTABLE)}.")
+        raise ValueError(f"Nothing to set; supported: {', '.join(SETTABLE)}.")
     for name, value in given.items():
         kinds = (int, float) if name == "learning_rate" else (int,)
         most = sys.float_info.max if name == "learning_rate" else _MOST_STEPS
+        # bool is an int in Python.
         if isinstance(value, bool) or not isinstance(value, kinds) or not 0 < value <= most:
             kind = "a number" if name == "learning_rate" else f"a whole number up to {_MOST_STEPS} and"
             raise ValueError(f"{name} must be {kind} greater than 0, not {str(value)[:40]}.")
 
 
 class Overrides:
-    """The changes of one training.
+    """The changes of one training run.
 
     Args:
-        folder: Where `overrides.json` lies; None until `lie_in` says where.
-        always: Whether it belongs to one job and counts from the start. Without, it counts only for a training that
-            resumes: the folder of a bare Trainer may see a new training that knows nothing of the one before.
+        folder: The folder of `overrides.json`; None until `set_folder` sets it.
+        always: Whether the folder belongs to one job and counts from the start. Otherwise it counts only for a run that
+            resumes: the folder of an unmanaged Trainer may be used by a new training run that is unrelated to the last
+                one.
     """
 
     def __init__(self, folder: Path | None = None, *, always: bool = True) -> None:
         self._file = folder / FILE if folder else None
         self._always = always
 
-    def lie_in(self, folder: str | Path | None) -> None:
-        """Name the folder, if it was not known before."""
+    def set_folder(self, folder: str | Path | None) -> None:
+        """Set the folder, if it is not set yet."""
         if self._file is None and folder is not None:
             self._file = Path(folder) / FILE
 
     def at_init(self, args: Any) -> None:
-        """Apply a new end of the training, on which its epochs and its schedule are built."""
+        """Apply `max_steps`, from which the epochs and the schedule are computed."""
         changes = self._read()
         if "max_steps" in changes and (self._always or self._may_resume()):
             args.max_steps = changes["max_steps"]
 
     def at_begin(self, args: Any, state: Any, lr_scheduler: Any) -> None:
-        """Apply the rest, when a training begins and its checkpoint is loaded."""
+        """Apply the other changes, when a training run begins and its checkpoint is loaded."""
         changes = self._read()
         if not changes:
             return
@@ -84,13 +86,13 @@ class Overrides:
             try:
                 self._apply({name: value}, args, state, lr_scheduler)
             except RefusedChangeError as refusal:
-                logger.warning("%s, set in an earlier launch, does not hold in this one: %s", name, refusal)
+                logger.warning("%s, set in an earlier launch, does not apply to this one: %s", name, refusal)
 
     def change(self, data: Mapping[str, Any], args: Any, state: Any, control: Any, lr_scheduler: Any) -> None:
-        """Change a running training, all or nothing.
+        """Change a running training run, all or nothing.
 
         Raises:
-            RefusedChangeError: If this training cannot be changed so; nothing was.
+            RefusedChangeError: If the run does not support the change; nothing is changed then.
         """
         changes = {name: value for name, value in data.items() if value is not None}
         self._apply(changes, args, state, lr_scheduler)
@@ -98,7 +100,7 @@ class Overrides:
             _end_at(changes["max_steps"], args, state, control)
 
     def keep(self, data: Mapping[str, Any]) -> None:
-        """Write changes down for the next resume.
+        """Record changes for the next resume.
 
         Raises:
             OSError: If they cannot be written.
@@ -117,12 +119,12 @@ class Overrides:
             _scale_rates(lr_scheduler, float(changes["learning_rate"]))
         for name, value in intervals.items():
             setattr(args, name, value)
-            # The Trainer's flow reads the state, where fractions are already steps.
+            # The Trainer's loop reads the state, where fractions are already converted to steps.
             setattr(state, name, value)
 
     def _read(self) -> dict[str, Any]:
-        there = (read_json(self._file) if self._file else None) or {}
-        changes = {name: value for name, value in there.items() if name not in KEPT}
+        stored = (read_json(self._file) if self._file else None) or {}
+        changes = {name: value for name, value in stored.items() if name not in KEPT}
         try:
             if changes:
                 check_changes(changes)
@@ -137,9 +139,9 @@ class Overrides:
     def _drop(self, changes: Mapping[str, Any], args: Any) -> None:
         if self._file is None:
             return
-        logger.warning("A new training begins: what was set in an earlier one is dropped: %s", dict(changes))
+        logger.warning("A new training run begins: values set in an earlier one are dropped: %s", dict(changes))
         if changes.get("max_steps") == args.max_steps:
-            logger.warning("Its end, max_steps %s, holds for this training too: it was planned with it", args.max_steps)
+            logger.warning("max_steps %s still applies to this run: it was planned with it", args.max_steps)
         self._file.unlink(missing_ok=True)
 
 
@@ -147,15 +149,16 @@ def _check_intervals(intervals: Mapping[str, int], args: Any, state: Any) -> Non
     for name in intervals:
         strategy_name = name.replace("_steps", "_strategy")
         strategy = _value(getattr(args, strategy_name))
+        # The Trainer reads the interval only with this strategy.
         if strategy != "steps":
-            raise RefusedChangeError(f"{name} has no effect: the training runs with {strategy_name}={strategy!r}.")
+            raise RefusedChangeError(f"{name} has no effect: the training run uses {strategy_name}={strategy!r}.")
     if not (args.load_best_model_at_end and intervals.keys() & {"save_steps", "eval_steps"}):
         return
     save = int(intervals.get("save_steps") or state.save_steps or 0)
     evaluate = int(intervals.get("eval_steps") or state.eval_steps or 0)
     if _value(args.save_strategy) == "steps" and evaluate and save % evaluate:
         raise RefusedChangeError(
-            f"load_best_model_at_end needs an evaluation at every save: {save} is no multiple of {evaluate}."
+            f"load_best_model_at_end needs an evaluation at every save: {save} is not a multiple of {evaluate}."
         )
 
 
@@ -165,7 +168,7 @@ def _value(strategy: Any) -> str:
 
 def _end_at(max_steps: int, args: Any, state: Any, control: Any) -> None:
     if max_steps > state.max_steps:
-        return  # epochs and schedule are planned: it counts from the next resume
+        return  # epochs and schedule are fixed: it applies from the next resume
     state.max_steps = max_steps
     if state.global_step >= max_steps:
         control.should_training_stop = True
@@ -173,21 +176,22 @@ def _end_at(max_steps: int, args: Any, state: Any, control: Any) -> None:
 
 
 def _scale_rates(lr_scheduler: Any, peak: float) -> None:
-    """Give the scheduler a new peak: all its rates grow alike, its shape and its place in it stay."""
+    """Set a new peak: all rates are scaled, the schedule's shape and position stay."""
     schedulers = list(_schedulers(lr_scheduler))
     if not schedulers:
-        raise RefusedChangeError("The training has no learning rate scheduler.")
+        raise RefusedChangeError("The training run has no learning rate scheduler.")
     for scheduler in schedulers:
         if type(scheduler).__module__.partition(".")[0] == "deepspeed" or type(scheduler).__name__ == "DummyScheduler":
             raise RefusedChangeError(
                 f"DeepSpeed's own scheduler ({type(scheduler).__name__}) sets the learning rate, which cannot be"
-                " changed while it trains. Leave `scheduler` out of the DeepSpeed configuration."
+                " changed during training. Leave `scheduler` out of the DeepSpeed configuration."
             )
     groups = schedulers[0].optimizer.param_groups
     bases = getattr(schedulers[-1], "base_lrs", None) or [group["lr"] for group in groups]
     before = max(float(rate) for rate in bases)
     if before <= 0:
         raise RefusedChangeError("The learning rate is 0 throughout and cannot be scaled.")
+    # Avoids a rounding error in all rates.
     if before == peak:
         return
     for scheduler in schedulers:
@@ -200,6 +204,7 @@ def _scale_rates(lr_scheduler: Any, peak: float) -> None:
 
 def _scale_group(group: dict[str, Any], before: float, peak: float) -> None:
     for name in ("lr", "initial_lr"):
+        # A capturable optimizer keeps its rate in a tensor that CUDA graphs hold, so it is changed in place.
         if hasattr(group.get(name), "fill_"):
             group[name].fill_(_scaled(group[name], before, peak))
         elif name in group:

@@ -1,1 +1,1 @@
-"""What the ranks of a training tell each other."""
+"""Communication between the ranks of a training run, outside of its collectives."""

@@ -1,9 +1,9 @@
-"""Which commands act at the end of which step, so that all ranks of a training do the same.
+"""Which commands act at the end of which step, so that all ranks of a training run do the same.
 
-One process decides for itself. Several agree one horizon ahead: rank 0 publishes up to which step everything is
-decided and what acts where; a rank passes the end of a step only if that step is decided. Ranks whose processors run
-ahead of their devices therefore still act together, and nobody waits for a rank that is behind. A command is decided
-for the first step that is still open, so it is at most a horizon late.
+A single process decides alone. Several ranks agree one horizon ahead: rank 0 publishes the last step that is decided
+and what acts where; a rank passes the end of a step only if that step is decided. Ranks whose CPUs run ahead of their
+devices therefore still act together, and no rank waits for one that is behind. A command is decided for the first open
+step, so it is at most one horizon late.
 """
 
 from __future__ import annotations
@@ -19,36 +19,36 @@ from typing import Protocol
 from ..control.command_queue import ClosedError, Command, CommandBoard
 from . import world
 from .collectives import Collective, cpu_group
-from .shared_memory import Entry, Listener, Speaker
-from .tcp_store import LONG_STEP_S, Line, horizon_of, open_line
+from .shared_memory import Entry, Publisher, Subscriber
+from .tcp_store import LONG_STEP_S, StoreConnection, horizon_of, open_connection
 
 logger = logging.getLogger(__name__)
 
 _SMOOTHING = 0.2
-# After so many steps the mean is that of these alone.
+# After so many steps, the mean is that of these steps alone.
 _FORGOTTEN_AFTER = 1 / _SMOOTHING
 _NOTHING: tuple[Command, ...] = ()
 
 
 class Decider(Protocol):
-    """Tells each rank what to carry out at the end of a step."""
+    """Returns to each rank what to carry out at the end of a step."""
 
     @property
     def leader(self) -> bool:
-        """Whether this process takes commands and reports; exactly one of the ranks does."""
+        """Whether this process takes commands and reports; exactly one rank does."""
 
     def due(self, step: int) -> Sequence[Command]:
-        """Return what acts at the end of this optimizer step, in order; called once a step by every rank."""
+        """Return the commands that act at the end of this optimizer step, in order; call it once per step and rank."""
 
     def broken(self) -> bool:
-        """Whether another rank is known to be gone, so that nothing is decided together any more; from any thread."""
+        """Return whether another rank is known to be lost, so that nothing can be decided any more; from any thread."""
 
 
 class Solo:
-    """A training of one process: what waits is due.
+    """A training run of one process: queued commands are due immediately.
 
     Args:
-        board: Where commands wait.
+        board: The command queue.
     """
 
     leader = True
@@ -57,45 +57,45 @@ class Solo:
         self._board = board
 
     def due(self, step: int) -> Sequence[Command]:
-        """Return what waits; without anything it costs one attribute read."""
+        """Return the queued commands; costs one attribute read without one."""
         return self._board.take() if self._board.armed else _NOTHING
 
     def broken(self) -> bool:
-        """There is no other rank."""
+        """Return False: there is no other rank."""
         return False
 
 
 class Leader:
-    """Rank 0 of several: decides, and publishes what it has decided before anybody can need it.
+    """Rank 0 of several: decides, and publishes its decisions before another rank can need them.
 
-    A step that is asked about a second time is one whose evaluation still runs: then only an abort is due, and that
-    ends the others too, since they cannot be asked in the midst of an evaluation.
+    A step that is queried a second time is one whose evaluation is running: only an abort is due then. It ends the
+    other ranks as well, since they cannot be reached during an evaluation.
 
     Args:
-        board: Where commands wait.
-        line: To the other ranks.
+        board: The command queue.
+        connection: The connection to the other ranks.
     """
 
     leader = True
 
-    def __init__(self, board: CommandBoard, line: Line) -> None:
+    def __init__(self, board: CommandBoard, connection: StoreConnection) -> None:
         self._board = board
-        self._line = line
+        self._connection = connection
         self._step = self._until = -1
-        # Before this step there is nothing to do but to see whether a command has come.
+        # Before this step only the queue has to be checked.
         self._look_at = 0
         self._planned: dict[int, list[Command]] = {}
         self._held: list[Command] = []
         self._looked_at = time.monotonic()
         self._looked_step = 0
         self._step_s = 1.0
-        self._speaker = Speaker(line)
+        self._publisher = Publisher(connection)
 
     def due(self, step: int) -> Sequence[Command]:
         """Publish if the others need it, and return what was decided for this step.
 
-        Where nothing is asked for, the first look is all that a step's end needs. It is written for a processor that
-        has computed meanwhile: each further function would come from memory again.
+        Without commands, the first check is all that the end of a step needs. It is inlined because the processor has
+        computed meanwhile, so that each further function call is a cache miss.
         """
         if self._step < step < self._look_at and not self._board.armed:
             self._step = step
@@ -113,38 +113,39 @@ class Leader:
         self._looked_at = now
         horizon = 1 if self._step_s > LONG_STEP_S else horizon_of(self._step_s)
         ahead, until = horizon // 2 or 1, step + horizon
-        # What was decided stays so, also where the horizon has become shorter: the others may be there already.
+        # A decision stays, even if the horizon has become shorter: other ranks may have reached it already.
         far = self._until >= step + ahead
-        if far or self._board.armed or self._held or self._planned or not self._speaker.say_free(until):
+        if far or self._board.armed or self._held or self._planned or not self._publisher.publish_free(until):
             return self._look_closely(step, horizon, ahead)
         self._until, self._look_at = until, until - ahead + 1
         return _NOTHING
 
     def broken(self) -> bool:
-        """Whether one of the others is gone."""
-        return self._line.any_lost()
+        """Return whether another rank is lost."""
+        return self._connection.any_lost()
 
     def _look_closely(self, step: int, horizon: int, ahead: int) -> Sequence[Command]:
-        self._hear()
+        self._receive()
         if self._board.armed or self._held:
             self._decide(step, horizon)
         elif self._until < step + ahead:
             self._until = step + horizon
-            self._speaker.say(Entry(self._until, -1, ()))
+            self._publisher.say(Entry(self._until, -1, ()))
         due = _ready(self._planned, step) if self._planned else _NOTHING
         self._look_at = step + 1 if self._planned else self._until - ahead + 1
         return due
 
     def _decide(self, step: int, horizon: int) -> None:
         commands, self._held = [*self._held, *self._board.take()], []
+        # The first step that no rank may have passed yet.
         at = self._until + 1
         self._planned[at] = commands
         self._until = max(at, step + horizon)
-        self._speaker.say(Entry(self._until, at, commands))
+        self._publisher.say(Entry(self._until, at, commands))
 
-    def _hear(self) -> None:
-        """Take what other ranks were asked for, such as by a signal."""
-        for item in self._speaker.hear():
+    def _receive(self) -> None:
+        """Take commands that other ranks received, for example by a signal."""
+        for item in self._publisher.hear():
             try:
                 self._board.submit(item.command, item.data, item.command_id)
             except ClosedError as closed:
@@ -158,27 +159,27 @@ class Leader:
         self._held += [item for item in waiting if item.command != "abort"]
         aborts = [item for item in waiting if item.command == "abort"]
         if aborts:
-            # When this process has written down its end, and not before: a launcher ends all ranks when one is gone.
-            atexit.register(_end, self._line)
+            # Only after this process has recorded its end: a launcher ends all ranks when one exits.
+            atexit.register(_end, self._connection)
         return aborts
 
 
 class Follower:
-    """Any other rank: does what rank 0 has decided, when it comes there.
+    """Any other rank: carries out rank 0's decisions when it reaches their step.
 
     Args:
-        board: Takes what this rank alone is asked for, such as by a signal; it is passed on to rank 0.
-        line: To the other ranks.
+        board: Commands that only this rank received, for example by a signal; they are sent to rank 0.
+        connection: The connection to the other ranks.
     """
 
     leader = False
 
-    def __init__(self, board: CommandBoard, line: Line) -> None:
+    def __init__(self, board: CommandBoard, connection: StoreConnection) -> None:
         self._board = board
-        self._line = line
-        self._listener = Listener(line)
+        self._connection = connection
+        self._subscriber = Subscriber(connection)
         self._step = self._until = -1
-        # Up to this step it is known that nothing acts.
+        # Nothing acts up to this step.
         self._free_until = -1
         self._planned: dict[int, list[Command]] = {}
 
@@ -194,9 +195,9 @@ class Follower:
         self._step = step
         if self._board.armed:
             for item in self._board.take():
-                self._listener.pass_on(item)
+                self._subscriber.send(item)
         while step > self._until:
-            free = self._listener.hear_free()
+            free = self._subscriber.receive_free()
             if free is None:
                 self._read(step)
             else:
@@ -206,34 +207,36 @@ class Follower:
         return due
 
     def broken(self) -> bool:
-        """Whether one of the others is gone."""
-        return self._line.any_lost()
+        """Return whether another rank is lost."""
+        return self._connection.any_lost()
 
     def _read(self, step: int) -> None:
-        entry = self._listener.hear(step)
+        entry = self._subscriber.hear(step)
         self._until = entry.until
         if entry.commands:
             self._planned[entry.at] = [self._board.adopt(item) for item in entry.commands]
 
 
 def decider_for(board: CommandBoard) -> Decider:
-    """Return the decider that fits this process; called when a training begins, when process groups exist."""
+    """Return the coordinator for this process; called when a training run begins, after the process groups exist."""
     if world.size() < 2 or world.distributed() is None:
         return Solo(board)
-    line = open_line("control")
-    if line is not None:
-        return Leader(board, line) if line.rank == 0 else Follower(board, line)
+    connection = open_connection("control")
+    if connection is not None:
+        return Leader(board, connection) if connection.rank == 0 else Follower(board, connection)
     return Collective(board, cpu_group())
 
 
 def _ready(planned: dict[int, list[Command]], step: int) -> list[Command]:
-    """Take out what acts by now: a loop of somebody's own need not ask at every step."""
+    """Remove and return what acts by now: a hand-written loop need not call at every step."""
     return [item for at in sorted(planned) if at <= step for item in planned.pop(at)]
 
 
-def _end(line: Line) -> None:
-    for pid in line.local_peers():
+def _end(connection: StoreConnection) -> None:
+    # SIGTERM and not a key in the store: a rank in an evaluation reads no keys.
+    for pid in connection.local_peers():
         try:
+            # Only peers on this machine can be signalled.
             os.kill(pid, signal.SIGTERM)
         except ProcessLookupError:
             logger.debug("Process %d is gone already", pid)

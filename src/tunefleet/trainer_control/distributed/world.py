@@ -1,7 +1,7 @@
-"""Which of several processes of one training this is, asked of the environment and of a torch that is there already.
+"""Rank and world size of this process, from the environment or from a torch that is already imported.
 
-A launcher such as torchrun tells each rank its number before any library is imported; `torch.distributed` knows it
-once the ranks have met. Nothing here imports torch.
+A launcher such as torchrun sets each rank's number before any library is imported; `torch.distributed` knows it once
+the process group exists. Nothing here imports torch.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import Any
 
 from ..process_identity import variable
 
-# Number of this machine among those of a training, from 0; not set where all processes share one job folder.
+# Number of this node among those of a training run, from 0; not set if all processes share one job folder.
 NODE = "TUNEFLEET_NODE"
 _RANKS = ("RANK", "PMI_RANK", "OMPI_COMM_WORLD_RANK", "MV2_COMM_WORLD_RANK")
 _SIZES = ("WORLD_SIZE", "PMI_SIZE", "OMPI_COMM_WORLD_SIZE", "MV2_COMM_WORLD_SIZE")
@@ -25,13 +25,13 @@ def distributed() -> Any | None:
 
 
 def modules() -> tuple[Any, Any]:
-    """Return torch and `torch.distributed`; only for a process whose group exists."""
+    """Return torch and `torch.distributed`; only for a process whose process group exists."""
     torch = sys.modules["torch"]
     return torch, torch.distributed
 
 
 def rank() -> int:
-    """Return this process's number among those of the training; 0 if it is alone."""
+    """Return this process's rank; 0 if it is the only one."""
     group = distributed()
     if group is not None:
         return int(group.get_rank())
@@ -45,13 +45,13 @@ def size() -> int:
 
 
 def node() -> int | None:
-    """Return the number of this node among those that each have a job folder of their own; None if there is one."""
+    """Return the number of this node among those with a job folder of their own; None if all share one."""
     text = variable(NODE)
     return int(text) if text and text.isdecimal() else None
 
 
 def leads_folder() -> bool:
-    """Tell whether this process is the first of those that share its job folder."""
+    """Return whether this process is the first of those that share its job folder."""
     return rank() == 0 if node() is None else _number(("LOCAL_RANK",), 0) == 0
 
 

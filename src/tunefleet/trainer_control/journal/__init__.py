@@ -1,1 +1,1 @@
-"""What a training writes down."""
+"""Journal and status file of a training run."""

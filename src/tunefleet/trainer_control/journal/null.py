@@ -1,4 +1,4 @@
-"""A journal for those who keep none: a bare control callback, and the ranks that do not report."""
+"""A journal that writes nothing: for a control callback without a job folder, and for ranks other than 0."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _LEVELS = {"info": logging.INFO, "warning": logging.WARNING, "error": logging.ER
 
 
 class Journal(Protocol):
-    """What the callbacks report to; see `journal.JournalWriter`."""
+    """The interface that the callbacks report to; see `journal.JournalWriter`."""
 
     launch: str | None
 
@@ -30,33 +30,33 @@ class Journal(Protocol):
         epoch: float | None = ...,
         window: tuple[int, int] | None = ...,
     ) -> None:
-        """Record values that were logged."""
+        """Record logged values."""
 
     def progress(self, phase: str, *, probe: Probe | None = ..., **fields: float | None) -> None:
-        """Record where the training stands."""
+        """Record progress."""
 
     def event(self, name: str, message: str, level: str = ..., data: Mapping[str, Any] | None = ...) -> None:
-        """Record what a person wants to see."""
+        """Record an event for the user."""
 
     def checkpoint(self, step: int, name: str, digest: str, size_bytes: int, stall_s: float = ...) -> None:
         """Record that a checkpoint has its manifest."""
 
     def prediction(self, step: int, index: int, prompt: str, output: str, reference: str | None = ...) -> None:
-        """Record text that the model wrote."""
+        """Record text that the model generated."""
 
     def sync(self) -> None:
-        """Make durable what was recorded."""
+        """Make all records durable."""
 
     def close(self) -> None:
         """Sync and end."""
 
 
-class QuietJournal:
-    """Keeps nothing; events go to the log.
+class NullJournal:
+    """Writes nothing; events go to the log.
 
     Args:
-        on_tick: Called a few times a second by a thread of its own, as a journal's writer does; None needs no thread.
-        log_events: Whether events are logged; one of several ranks does.
+        on_tick: Called a few times a second by a thread, as `JournalWriter` does; None starts no thread.
+        log_events: Whether events are logged; only rank 0 does.
     """
 
     launch: str | None = None
@@ -77,13 +77,13 @@ class QuietJournal:
         epoch: float | None = None,
         window: tuple[int, int] | None = None,
     ) -> None:
-        """Drop values."""
+        """Discard values."""
 
     def progress(self, phase: str, *, probe: Probe | None = None, **fields: float | None) -> None:
-        """Drop where the training stands."""
+        """Discard progress."""
 
     def event(self, name: str, message: str, level: str = "info", data: Mapping[str, Any] | None = None) -> None:
-        """Log what happened."""
+        """Log an event."""
         if self._log_events:
             logger.log(_LEVELS.get(level, logging.INFO), "%s: %s", name, message)
 
@@ -93,11 +93,11 @@ class QuietJournal:
             logger.info("%s is durable (%d bytes)", name, size_bytes)
 
     def prediction(self, step: int, index: int, prompt: str, output: str, reference: str | None = None) -> None:
-        """Drop a prediction."""
+        """Discard a prediction."""
 
     def sync(self) -> None:
-        """Nothing waits."""
+        """Do nothing: there is nothing to sync."""
 
     def close(self) -> None:
-        """End the thread."""
+        """Stop the thread."""
         self._stop.set()

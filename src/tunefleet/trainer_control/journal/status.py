@@ -1,7 +1,7 @@
-"""`status.json`: where a trainer stands, always whole, and final once it is final.
+"""`status.json`: the state of a trainer. Always complete, and never changed after a final state.
 
-Writes are cheap to ask for: `update` only remembers, and the journal's thread writes at most once a second. `write`
-writes at once; it is for changes of state, which must be on disk before what they announce happens.
+`update` only stores the values in memory; the journal's thread writes them at most once a second. `write` writes
+immediately: it is for changes of state, which must be on disk before what they announce happens.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class StatusFile:
 
     @property
     def fields(self) -> dict[str, Any]:
-        """A copy of what is known now, written or not."""
+        """A copy of the current values, written or not."""
         with self._lock:
             self._take_logged()
             return {**self._fields, "values": dict(self._fields["values"])}
@@ -68,24 +68,24 @@ class StatusFile:
         return self._fields["state"] in FINAL_STATES
 
     def add_mirror(self, path: Path) -> None:
-        """Write the same content to one more file from now on."""
+        """Write the same content to a further file from now on."""
         with self._lock:
             self._paths.append(path)
 
     def log(self, step: int, values: Mapping[str, float | str], *, epoch: float | None = None) -> None:
-        """Remember what was logged at a step, as `update` does; without its lock, for the training's own thread.
+        """Store the values logged at a step, like `update`, but without its lock, for the training thread.
 
-        It is put with the rest when that is next read, written or updated.
+        They are merged when the status is next read, written or updated.
 
         Args:
-            step: At whose end.
-            values: Name → value; nobody changes it afterwards.
-            epoch: As a fraction; one of the values.
+            step: The step at whose end they were logged.
+            values: Name → value; must not be changed afterwards.
+            epoch: As a fraction; stored as one of the values.
         """
         self._logged.append((step, values, epoch))
 
     def update(self, *, values: Mapping[str, float | str] | None = None, **fields: Any) -> None:
-        """Remember new values; they reach the disk within about a second."""
+        """Store new values; they are on disk within about a second."""
         with self._lock:
             self._take_logged()
             if self.final:
@@ -96,10 +96,10 @@ class StatusFile:
             self._dirty = True
 
     def write(self, *, values: Mapping[str, float | str] | None = None, **fields: Any) -> None:
-        """Write new values at once; a final state is made durable, and a state after it is ignored.
+        """Write new values immediately; a final state is made durable, and a state after it is ignored.
 
         Args:
-            values: Last logged values by name; merged into those of before.
+            values: Last logged values by name; merged into the existing ones.
             fields: Fields of `schemas.job_folder.JobStatus`.
         """
         with self._lock:
@@ -112,31 +112,31 @@ class StatusFile:
                 self._flush()
             except OSError:
                 if self.final:
-                    # Not recorded, so not final: what is said next may be that the disk is full.
+                    # Not recorded, so not final: the next state may be the failure of the disk.
                     self._fields = before
                 raise
 
     def finish(self) -> None:
-        """Record the proper end: `stopped` if somebody asked for an early one, else `completed`."""
+        """Record the end: `stopped` if a stop was requested, else `completed`."""
         self.write(state="stopped" if self._fields["intent"] == "stop" else "completed", phase="finishing")
 
     def begin_again(self) -> None:
-        """Take back the end of a training because the same process begins another."""
+        """Undo the end of a training run, because the same process begins another."""
         with self._lock:
-            self._take_logged()  # what came after the end is none of the next training's
+            self._take_logged()  # values after the end do not belong to the next run
             if self.final:
                 none = dict.fromkeys(("intent", "error", "error_kind", "traceback"))
                 self._fields.update(none, state="starting", phase="loading")
 
     def take_back(self) -> str:
-        """Go on from what another process has written into the file; return the state that it left.
+        """Continue from what a subprocess has written to the file; return the state that it left.
 
-        An end that is not the whole job's does not count as one: what comes after it is this process's.
+        A final state of the subprocess is not the end of the job, except `paused` and `aborted`.
         """
         with self._lock:
             self._take_logged()
-            said = read_json(self._paths[0]) if self._paths else None
-            found = {name: value for name, value in (said or {}).items() if name in self._fields}
+            stored = read_json(self._paths[0]) if self._paths else None
+            found = {name: value for name, value in (stored or {}).items() if name in self._fields}
             state = str(found.get("state", self._fields["state"]))
             self._fields.update(found, pid=self._pid)
             if state not in ("paused", "aborted"):
@@ -149,24 +149,25 @@ class StatusFile:
         Args:
             error: One sentence for the user.
             kind: `input`, `oom`, `disk`, `network` or `bug`.
-            traceback: The last traceback, for the maintainer.
+            traceback: The traceback, for developers.
         """
         self.write(state="failed", error=error, error_kind=kind, traceback=traceback)
 
     def flush_if_due(self) -> None:
-        """Write what was remembered, at most once a second; called by the journal's thread."""
+        """Write stored values, at most once a second; called by the journal's thread."""
         with self._lock:
             self._take_logged()
             if self._dirty and time.monotonic() - self._written_at >= INTERVAL_S:
                 self._flush()
 
     def flush(self) -> None:
-        """Write what was remembered, now."""
+        """Write stored values now."""
         with self._lock:
             self._take_logged()
             if self._dirty:
                 self._flush()
 
+    # `deque` operations are atomic, which is why `log` needs no lock.
     def _take_logged(self) -> None:
         while self._logged:
             step, values, epoch = self._logged.popleft()
@@ -176,17 +177,21 @@ class StatusFile:
                 self._dirty = True
 
     def _flush(self) -> None:
+        # A forked child has a copy of the object, but the file belongs to its parent.
         if os.getpid() != self._pid:
             return
+        # Set before the write: a full disk must not be retried at every tick.
         self._written_at = time.monotonic()
         self._fields["at"] = time.time()
         self._dirty = False
         if not self._paths:
             return
         first, *mirrors = self._paths
+        # Set again in case the write fails, so that the next flush retries it.
         self._dirty = True
         write_json(first, self._fields, sync=self.final)
         self._dirty = False
+        # A copy is a convenience: its failure must not fail the status.
         for mirror in mirrors:
             try:
                 write_json(mirror, self._fields)

@@ -1,8 +1,8 @@
-"""The journal of one launch: an append-only file of JSON lines that the training thread hardly notices.
+"""The journal of one launch: an append-only file of JSON lines, at hardly any cost for the training thread.
 
 A call puts a tuple into a queue (about a microsecond); a thread encodes and appends it a fifth of a second later.
-`sync` does that at once and makes it durable: it is called before a checkpoint's manifest and before the end, so what
-a resume or a result relies on is on disk. Knows no network and no server.
+`sync` does so immediately and makes it durable: it is called before a checkpoint's manifest and before the end, so that
+everything a resume or a result relies on is on disk. Independent of network and server.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ logger = logging.getLogger(__name__)
 FLUSH_S = 0.2
 PROGRESS_S = 1.0
 LIMIT_BYTES = 1 << 30
-"""For all journals of a job: metrics leave points out, the more the nearer they come to it."""
+"""For all journals of a job: the closer they get to it, the fewer metrics are recorded."""
 _RAREST = 1 << 20
 Probe = Callable[[], Mapping[str, float | None]]
 
@@ -38,11 +38,11 @@ class JournalWriter:
 
     Args:
         launch: Id of the launch; names the file.
-        attempt: Number of the attempt; 0 if nobody counts.
-        from_step: The step that the launch resumes at.
-        checkpoint: Digest of the checkpoint that it resumes from.
+        attempt: Number of the attempt; 0 if attempts are not counted.
+        from_step: The step at which the launch resumes.
+        checkpoint: Digest of the checkpoint to resume from.
         parent: The launch that made that checkpoint, if it is known.
-        on_tick: Called by the writer's thread after each flush; for work that need not hold up the training.
+        on_tick: Called by the writer's thread after each flush; for work that must not block training.
     """
 
     def __init__(
@@ -74,8 +74,9 @@ class JournalWriter:
             self._put("launch", {**first, "parent": parent, "pid": self._pid})
 
     def _begin(self) -> None:
-        """Go on where the file ends."""
+        """Continue at the end of the file."""
         self._progress_at = -math.inf
+        # Opened for append: after `lent`, another process has written to the file.
         self._fd = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
         self._size, self._next_seq = self._cut_torn_tail()
         self._others = sum(file.stat().st_size for file in self.path.parent.glob("*.jsonl") if file != self.path)
@@ -87,7 +88,7 @@ class JournalWriter:
 
     @property
     def seq(self) -> int:
-        """The sequence number after the last record that was written."""
+        """The sequence number of the next record."""
         return self._next_seq
 
     def metric(
@@ -99,33 +100,33 @@ class JournalWriter:
         epoch: float | None = None,
         window: tuple[int, int] | None = None,
     ) -> None:
-        """Record values that were logged at the end of a step.
+        """Record values logged at the end of a step.
 
         Args:
-            values: Name → number; what is no number is left out.
-            series: Which training of the process.
-            window: First and last step that the values speak of.
+            values: Name → number; other values are skipped.
+            series: The training run of the process.
+            window: First and last step that the values cover.
         """
         fields = {"series": series, "step": step, "epoch": epoch, "window": window, "values": plain_values(values)}
         self._put("metric", fields)
 
     def progress(self, phase: str, *, probe: Probe | None = None, **fields: float | None) -> None:
-        """Record where the training stands; the newest of a second is written, the others are dropped.
+        """Record progress; only the newest record of each second is written.
 
         Args:
-            probe: Gives further fields when the record is written, by the writer's thread: for what takes longer to
-                ask than a training should wait.
-            fields: Those of `wire.journal.ProgressRecord`.
+            probe: Returns further fields when the record is written, in the writer's thread: for queries that are too
+                slow for the training thread.
+            fields: Those of `schemas.journal.ProgressRecord`.
         """
         self._progress = _record("progress", {"phase": phase, **fields}), probe
 
     def event(self, name: str, message: str, level: str = "info", data: Mapping[str, Any] | None = None) -> None:
-        """Record something that a person wants to see in the task's history.
+        """Record an event for the task's history.
 
         Args:
             name: Dotted name, such as `training.started`.
             level: `info`, `warning` or `error`.
-            data: What goes with it; JSON.
+            data: Further fields; JSON.
         """
         self._put("event", {"name": name, "message": message, "level": level, "data": dict(data or {})})
 
@@ -135,15 +136,15 @@ class JournalWriter:
         self._put("checkpoint", fields)
 
     def prediction(self, step: int, index: int, prompt: str, output: str, reference: str | None = None) -> None:
-        """Record text that the model wrote for one sample."""
+        """Record text that the model generated for one sample."""
         fields = {"step": step, "index": index, "prompt": prompt, "output": output, "reference": reference}
         self._put("prediction", fields)
 
     def sync(self) -> None:
-        """Append everything that was recorded and make it durable.
+        """Append all records and make them durable.
 
         Raises:
-            OSError: If the file cannot be written; the records are kept and tried again.
+            OSError: If the file cannot be written; the records are kept and written again later.
         """
         if os.getpid() != self._pid or self._closed:
             return
@@ -151,11 +152,12 @@ class JournalWriter:
         os.fsync(self._fd)
 
     def close(self) -> None:
-        """Sync and end the writer; further records are dropped. May be called twice."""
+        """Sync and stop the writer; further records are dropped. May be called twice."""
         if os.getpid() != self._pid or self._closed:
             return
         self._stop.set()
         if threading.current_thread() is not self._thread:
+            # Bounded: a hung file system must not block the exit.
             self._thread.join(timeout=5.0)
         try:
             self._take_progress(now=math.inf)
@@ -166,7 +168,7 @@ class JournalWriter:
 
     @contextmanager
     def lent(self) -> Iterator[None]:
-        """Let another process write the launch's records while the body runs; those of this one come after its own."""
+        """Let another process write the launch's records while the body runs; then continue after them."""
         self.close()
         try:
             yield
@@ -184,26 +186,28 @@ class JournalWriter:
         record, probe = newest
         try:
             record.update(probe() if probe is not None else {})
-        except Exception as error:  # noqa: BLE001 - whatever it asked: where the training stands is said all the same
+        except Exception as error:  # noqa: BLE001 - a failed probe must not lose the progress record
             if not self._probe_failed:
-                logger.warning("A progress record lacks what was to be asked when it is written: %s", error)
+                logger.warning("A progress record lacks the fields of its probe: %s", error)
             self._probe_failed = True
         self._queue.append(record)
 
     def _turn(self) -> None:
-        # A full disk must not end the training's reports for good: what was not written is kept.
+        # A full disk must not end reporting for good: unwritten records are kept.
         self._take_progress(now=time.monotonic())
         self._flush()
         if self._on_tick is not None:
             self._on_tick()
 
     def _flush(self) -> None:
+        # `sync` runs in the training thread, `_turn` in the writer's; both must not number records at the same time.
         with self._lock:
             parts = [self._unwritten]
             while self._queue:
                 record = self._queue.popleft()
                 if self._is_left_out(record):
                     continue
+                # Numbered when written, not when queued, so that dropped records leave no gap.
                 record["seq"] = self._next_seq
                 self._next_seq += 1
                 parts.append(line_of(record))
@@ -213,7 +217,7 @@ class JournalWriter:
                 self._unwritten = b""
 
     def _is_left_out(self, record: dict[str, Any]) -> bool:
-        """Whether a record is left out to save space: metrics only, and never those of an evaluation."""
+        """Return whether a record is dropped to save space: metrics only, and never those of an evaluation."""
         if record["type"] != "metric" or any(name.startswith("eval_") for name in record["values"]):
             return False
         used = self._others + self._size
@@ -222,10 +226,10 @@ class JournalWriter:
             self._thinned = True
             message = (
                 f"Points are missing from step {record['step']:,} on: the job's journals have reached {used:,} bytes "
-                f"of the {LIMIT_BYTES:,} that they may take, so metrics are recorded less and less often."
+                f"of their limit of {LIMIT_BYTES:,}, so metrics are recorded less and less often."
             )
             self._put("event", {"name": "journal.thinned", "message": message, "level": "warning", "data": {}})
-        # Per curve: of two kinds of records that alternate, one kind would otherwise be lost completely.
+        # Per curve: of two alternating kinds of records, one would otherwise be dropped completely.
         curve = (record["series"], frozenset(record["values"]))
         self._counts[curve] += 1
         return self._counts[curve] % every != 0
@@ -236,13 +240,13 @@ class JournalWriter:
             while view:
                 view = view[os.write(self._fd, view) :]
         except OSError:
-            # Half a line may be in the file; the whole batch is written again later.
+            # The file may hold half a line; the whole batch is written again later.
             os.ftruncate(self._fd, self._size)
             raise
         self._size += len(data)
 
     def _cut_torn_tail(self) -> tuple[int, int]:
-        """Cut what a killed process wrote after the last newline; return the size and the next sequence number."""
+        """Cut an unfinished last line of a killed process; return the size and the next sequence number."""
         data = self.path.read_bytes()
         size = data.rfind(b"\n") + 1
         if size != len(data):
@@ -251,10 +255,10 @@ class JournalWriter:
 
 
 def one_of(used_bytes: int) -> int:
-    """Return of how many points one is recorded: of twice as many each time that half of what was left is used.
+    """Return n, where one of n points is recorded: it doubles each time half of the remaining space is used.
 
     Args:
-        used_bytes: By all journals of the job.
+        used_bytes: Bytes of all journals of the job.
     """
     every = 1
     while every < _RAREST and (LIMIT_BYTES - used_bytes) * 2 * every < LIMIT_BYTES:
@@ -275,9 +279,9 @@ def number(value: float) -> float | str:
 
 
 def plain_values(values: Mapping[str, Any]) -> dict[str, float | str]:
-    """Return what of a `logs` dictionary can be recorded, without asking a device for anything.
+    """Return the values of a `logs` dictionary that can be recorded without a device sync.
 
-    A tensor on a GPU would have to be waited for, so it is left out; numbers of NumPy and of torch on the CPU count.
+    A tensor on a GPU is skipped, since reading it waits for the device; scalars of NumPy and of torch on the CPU count.
     """
     plain: dict[str, float | str] = {}
     for name, value in values.items():
@@ -290,14 +294,14 @@ def plain_values(values: Mapping[str, Any]) -> dict[str, float | str]:
             try:
                 plain[name] = number(float(value))
             except (TypeError, ValueError):
-                logger.debug("The value of %s is no number and is not recorded", name)
+                logger.debug("The value of %s is not a number and is not recorded", name)
     return plain
 
 
 def line_of(record: dict[str, Any]) -> bytes:
-    """Encode a record; one that cannot be is replaced, since a missing number would look like a lost record.
+    """Encode a record; one that cannot be encoded is replaced, since a missing number would look like a lost record.
 
-    The line ends with the CRC-32 of what it says without it: `jobs.journal_audit` tells by it what a disk has damaged.
+    The line ends with the CRC-32 of its other content, by which `runtime.journal_audit` detects damage on disk.
     """
     try:
         text = json.dumps(record, separators=(",", ":"), allow_nan=False, default=_plain)
@@ -311,7 +315,7 @@ def line_of(record: dict[str, Any]) -> bytes:
 
 
 def _plain(value: Any) -> Any:
-    # A scalar of NumPy or of torch; anything else is described.
+    # A scalar of NumPy or of torch; anything else becomes its text.
     item = getattr(value, "item", None)
     try:
         return str(value) if item is None else _without_nan(item())

@@ -1,11 +1,11 @@
-"""What ships with the package: a small model and a dataset, named `builtin:NAME` in a spec, and example documents.
+"""Bundled assets: a small model and datasets, named `builtin:NAME` in a spec, and example workflow files.
 
-    builtin:gsm8k-llama-2m     model    a Llama of 2.2 million parameters that has read GSM8K's questions
-    builtin:extraction         dataset  4,000 training and 200 test sentences, answered by what they say as JSON
+    builtin:gsm8k-llama-2m     model    a Llama of 2.2 million parameters trained on GSM8K's questions
+    builtin:extraction         dataset  4,000 training and 200 test sentences, with their content as JSON
     builtin:gsm8k              dataset  2,000 training and 320 test rows of GSM8K
     builtin:gsm8k-preferences  dataset  240 training and 40 test pairs of answers to problems of GSM8K
 
-Nothing travels for them. Does not import torch, so that everybody may ask what exists.
+Nothing is uploaded for them. Does not import torch, so that any package can list them.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ _FOLDERS: dict[Literal["model", "dataset"], Path] = {"model": _ROOT / "models", 
 
 
 def is_builtin(name: str) -> bool:
-    """Say whether a name of a spec means something that ships with the package."""
+    """Return whether a name in a spec is a bundled asset."""
     return name.startswith(BUILTIN_PREFIX)
 
 
 def names(kind: Literal["model", "dataset"]) -> list[str]:
-    """List what ships, as a spec names it."""
+    """List the bundled assets by their names in a spec."""
     return sorted(
         BUILTIN_PREFIX + path.name for path in _FOLDERS[kind].iterdir() if path.is_dir() and path.name[0] != "_"
     )
@@ -47,7 +47,7 @@ def locate(name: str, kind: Literal["model", "dataset"]) -> Path:
 
 
 def example(name: str) -> Path:
-    """Return an example document that ships."""
+    """Return a bundled example workflow file."""
     path = _ROOT / "examples" / f"{name}.yaml"
     if not path.is_file():
         known = ", ".join(sorted(found.stem for found in path.parent.glob("*.yaml")))

@@ -1,6 +1,6 @@
-"""The program of a chat: holds a model ready in an engine, and answers turns until it is told to end, or nobody asks.
+"""The program of a chat session: keeps a model loaded in an engine and answers turns until it ends or is idle.
 
-Knows engines and the line on which it is talked with; knows no server.
+Independent of the server: turns arrive over a local socket.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from pathlib import Path
 
 
 def main(folder: Path) -> None:
-    """Hold the chat of a job folder."""
+    """Run the chat session of a job folder."""
     from tunefleet.workloads.chat.run import run
 
     run(folder)

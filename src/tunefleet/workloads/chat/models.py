@@ -1,4 +1,4 @@
-"""What a turn may name: the model as it was, the tuned one, and adapters; and the engines that have them."""
+"""The models that a turn may name (base, tuned, adapters), and the engines that serve them."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tunefleet.workloads.inference.weights import engine_model, runtime_adapters
 
 
 class Models:
-    """The models of a session. Safe to use from several threads.
+    """The models of a session. Thread-safe.
 
     Raises:
         ModelError: If a model or adapter cannot be loaded.
@@ -33,15 +33,16 @@ class Models:
     ) -> None:
         self._gpus, self._say, self._note, self._lock = job.gpus, say, note, threading.Lock()
         model = engine_model(spec, job.inputs, workspace, engines.choose(spec, job.gpus))
-        bare = spec.model_copy(update={"checkpoint": LoadedCheckpointSpec()})
-        plain = engine_model(bare, job.inputs, workspace, engines.choose(spec, job.gpus))
+        base_spec = spec.model_copy(update={"checkpoint": LoadedCheckpointSpec()})
+        plain = engine_model(base_spec, job.inputs, workspace, engines.choose(spec, job.gpus))
         plain = dataclasses.replace(plain, adapters=())
         named = runtime_adapters(model)
         changed = model.path != plain.path or any(each.merge for each in model.adapters)
         offered = True
+        # vLLM reserves its share of GPU memory at the start, so both shares must be known before.
         if changed and job.gpus and model.engine == plain.engine == "vllm":
             model, plain, offered = self._beside(model, plain)
-        # Two engines only where the weights differ: an adapter is put on and off with each turn.
+        # Two engines only if the weights differ: an adapter is switched per turn.
         self._plain = plain if changed else model
         self._model = model
         self._adapters = {name: name for name in named}
@@ -54,7 +55,7 @@ class Models:
         self.engine(self._model)
 
     def of(self, name: str | None) -> tuple[Engine, str | None]:
-        """Return the engine that a turn is put to, and the adapter that it names there.
+        """Return the engine for a turn, and the name of the adapter in it.
 
         Raises:
             InputError: If there is no model of that name.
@@ -66,11 +67,12 @@ class Models:
         return self.engine(self._behind(wanted)), adapter
 
     def is_open(self, name: str) -> bool:
-        """Whether the engine of a model is loaded, or there is none of that name."""
+        """Return whether the engine of a model is loaded, or there is no such model."""
         return name not in self.names or repr(self._behind(name)) in self._open
 
     def engine(self, model: EngineModel) -> Engine:
-        """Return the engine that has a model loaded; it is started the first time, and holds up no other."""
+        """Return the engine of a model; it starts on first use, without blocking the other engines."""
+        # One lock per model: a start takes minutes, during which other models must stay usable.
         key = repr(model)
         with self._lock:
             loading = self._loading.setdefault(key, threading.Lock())
@@ -78,16 +80,17 @@ class Models:
             if key not in self._open:
                 apart = BASE if model is self._plain and self._plain is not self._model else ""
                 if apart:
-                    self._note(f"{model.identifier} as it was is loaded beside the tuned one.")
+                    self._note(f"{model.identifier} (base) is loading next to the tuned model.")
+                # Outside of `self._lock`, which would block all turns during the start.
                 opened = connect(model, gpus=self._gpus, apart=apart, say=self._say)
                 with self._lock:
                     self._open[key] = opened
                 if apart:
-                    self._note(f"{model.identifier} as it was is loaded.")
+                    self._note(f"{model.identifier} (base) is loaded.")
             return self._open[key]
 
     def close(self) -> None:
-        """Let go of the engines; they stay warm for a while."""
+        """Release the engines; they stay warm for a while."""
         with self._lock:
             for engine in self._open.values():
                 engine.close()
@@ -97,7 +100,7 @@ class Models:
         return self._plain if name == BASE else self._model
 
     def _beside(self, model: EngineModel, plain: EngineModel) -> tuple[EngineModel, EngineModel, bool]:
-        """Give each of two engines its share of the GPUs' memory; the last one is false if only the first has room."""
+        """Give each of two engines its share of GPU memory; the last value is False if only the tuned model fits."""
         sizes = [gpu.memory_total_bytes for gpu in read_gpus() if gpu.uuid in self._gpus]
         spread = parallel(model.options.get("tensor_parallel_size"), len(sizes))
         memory = min(size or 0 for size in sizes) * spread if sizes and all(sizes) else None
@@ -105,10 +108,10 @@ class Models:
         share = share_of_two([weights_size(each.path) for each in (model, plain)], memory, asked)
         if share is None:
             self._say(
-                "The GPU has no room for the tuned model and the one as it was: the chat has the tuned one alone."
+                "The base model does not fit on the GPU next to the tuned one: the chat has only the tuned model."
             )
             return model, plain, False
-        self._note(f"The tuned model and the one as it was share the GPU: each gets {share:.0%} of its memory.")
+        self._note(f"The tuned model and the base model share the GPU: each gets {share:.0%} of its memory.")
         first, second = (
             dataclasses.replace(each, options={**each.options, "gpu_memory_utilization": share})
             for each in (model, plain)
@@ -116,18 +119,18 @@ class Models:
         return first, second, True
 
 
-# Memory that an engine needs, by the size of its weights: the rest is for what it computes.
+# Memory of an engine relative to the size of its weights; the excess is for the computation.
 _BESIDE: Final = 1.2
-# Files of weights, the ones that are loaded first: a folder may have both, and an optimizer beside them.
+# Weight files by precedence: a folder may hold both, and an optimizer as well.
 _WEIGHTS: Final = ("*.safetensors", "pytorch_model*.bin")
 
 
 def share_of_two(weights: Sequence[int], memory: int | None, asked: float | None) -> float | None:
-    """Return which share of the memory each of two engines gets; None if they do not fit beside each other.
+    """Return the memory share of each of two engines; None if they do not fit next to each other.
 
     Args:
-        weights: Sizes of the models, in bytes; 0 if one is not known.
-        memory: Of all their GPUs, in bytes; None if the driver does not say.
+        weights: Sizes of the models, in bytes; 0 if unknown.
+        memory: Memory of all their GPUs, in bytes; None if the driver does not report it.
     """
     share = min(asked or UTILIZATION, UTILIZATION / 2)
     fits = memory is None or max(weights) * _BESIDE <= share * memory

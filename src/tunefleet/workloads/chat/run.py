@@ -1,4 +1,4 @@
-"""A chat from beginning to end: model → line → turns → result."""
+"""A chat session: load the model, listen, answer turns, write the result."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ _STATE: Final = "chat.json"
 
 
 def run(folder: Path) -> None:
-    """Hold the chat of a job folder.
+    """Run the chat session of a job folder.
 
     Raises:
         InputError: If model or options cannot be used.
@@ -68,7 +68,7 @@ def run(folder: Path) -> None:
 
 
 class Chat:
-    """Listens on the line and answers."""
+    """Listens on the socket and answers."""
 
     def __init__(self, folder: Path, spec: ChatTaskSpec, models: Models, session: JobSession) -> None:
         self._address = address(folder)
@@ -83,7 +83,8 @@ class Chat:
         self.counts = self._counted()
 
     def hold(self) -> str:
-        """Answer until the end; returns why it came."""
+        """Answer until the session ends; return the reason."""
+        # A killed launch leaves its socket file, on which bind would fail.
         self._address.unlink(missing_ok=True)
         try:
             with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listener:
@@ -97,8 +98,8 @@ class Chat:
     def _wait(self) -> str:
         while not self._ended.wait(_LOOK_S):
             with self._lock:
-                quiet_s = 0.0 if self._answering else time.monotonic() - self._asked_at
-            if quiet_s > self._spec.idle_s:
+                idle_s = 0.0 if self._answering else time.monotonic() - self._asked_at
+            if idle_s > self._spec.idle_s:
                 return "idle"
         return "asked"
 
@@ -114,15 +115,15 @@ class Chat:
         try:
             with connection, connection.makefile("rb") as lines:
                 if peer_uid(connection) != os.geteuid():
-                    logger.warning("A connection of another user is refused")
+                    logger.warning("Refused a connection of another user")
                     return
                 question = lines.readline()
                 if question.endswith(b"\n"):
-                    self._heed(connection, json.loads(question))
+                    self._handle(connection, json.loads(question))
         except (OSError, ValueError) as error:
-            logger.info("A connection broke off: %s", error)
+            logger.info("A connection was closed: %s", error)
 
-    def _heed(self, connection: socket.socket, question: dict[str, Any]) -> None:
+    def _handle(self, connection: socket.socket, question: dict[str, Any]) -> None:
         op = question.get("op")
         if op == "hello":
             _send(connection, {"models": list(self._models.names)})
@@ -139,10 +140,11 @@ class Chat:
             pieces = answer(self._models, self._spec.inference, ChatRequest.model_validate(asked))
             for piece in pieces:
                 if _gone(connection):
+                    # Closing the generator stops the generation in the engine.
                     pieces.close()  # type: ignore[attr-defined]
                     return
                 if piece.usage is not None:
-                    self._count(piece)  # before it is sent: who has the last piece may end the session at once
+                    self._count(piece)  # before it is sent: the client may end the session right after the last piece
                 _send(connection, piece.model_dump(mode="json", exclude_none=True))
         except TunefleetError as error:
             failed = ChatPiece(error=hidden(error.message), hint=error.hint)
@@ -150,7 +152,7 @@ class Chat:
         except OSError:
             raise
         except Exception as error:
-            # The edge of the thread: whatever it is, who asked is told.
+            # The top of the thread: whatever fails, the client gets an error.
             logger.exception("A turn failed")
             message = hidden(f"{type(error).__name__}: {error}")
             _send(connection, ChatPiece(error=message[:5000]).model_dump(mode="json"))
@@ -166,6 +168,7 @@ class Chat:
             self.counts["turns"] += 1
             self.counts["prompt_tokens"] += usage.prompt_tokens
             self.counts["completion_tokens"] += usage.completion_tokens
+            # On disk after each turn, so that a relaunch continues the counts.
             write_file(self._state, json.dumps(self.counts).encode())
             self._session.status.write(step=self.counts["turns"])
 
@@ -182,6 +185,7 @@ def _send(connection: socket.socket, message: dict[str, Any]) -> None:
 
 
 def _gone(connection: socket.socket) -> bool:
+    # Readable without data means that the client has closed the connection.
     # Not `select`: it cannot watch a descriptor beyond 1023.
     watched = select.poll()
     watched.register(connection, select.POLLIN)
@@ -195,31 +199,31 @@ _TOO_LONG: Final = re.compile(r"Prompt \d+ has (\d+) tokens, and the model knows
 
 
 @dataclass(frozen=True, slots=True)
-class Talk(Question):
-    """A conversation, asked as one question."""
+class Conversation(Question):
+    """A conversation, as one question."""
 
     said: Sequence[dict[str, str]] = ()
 
     @property
     def messages(self) -> list[dict[str, str]]:
-        """It as it was held."""
+        """The messages as they were sent."""
         return list(self.said)
 
 
 def answer(models: Models, inference: InferenceSpec, request: ChatRequest) -> Iterator[ChatPiece]:
-    """Yield an answer piece by piece; the last one says how it ended.
+    """Yield an answer piece by piece; the last one holds the finish reason.
 
     Raises:
         InputError: If it cannot be answered.
     """
     wanted = request.model or models.default
     if not models.is_open(wanted):
-        yield ChatPiece(waiting=f"The worker loads the model for {wanted!r}.")
+        yield ChatPiece(waiting=f"Loading the model for {wanted!r}.")
     engine, adapter = models.of(wanted)
     messages = [message.model_dump(exclude_none=True) for message in request.messages]
     if inference.system_prompt and messages[0]["role"] != "system":
         messages.insert(0, {"role": "system", "content": inference.system_prompt})
-    prompt, rendered = render(engine, Talk(request.messages[-1].content, said=messages), inference)
+    prompt, rendered = render(engine, Conversation(request.messages[-1].content, said=messages), inference)
     pieces = engine.stream(Request(0, prompt, sampling(inference, request), adapter, rendered))
     try:
         while True:
@@ -235,18 +239,18 @@ def answer(models: Models, inference: InferenceSpec, request: ChatRequest) -> It
 
 
 def _of_conversation(error: RequestError) -> InputError:
-    """Return what is wrong in the words of somebody who talks, and knows of no prompts and their numbers."""
+    """Convert a prompt error to terms of a chat, which has no numbered prompts."""
     found = _TOO_LONG.match(error.message)
     if found is None:
         return error
     return InputError(
-        f"The conversation has {found[1]} tokens, and the model knows {found[2]} with its answer.",
-        hint="/reset begins anew; a client of its own leaves older messages out.",
+        f"The conversation has {found[1]} tokens, and the model supports {found[2]} including its answer.",
+        hint="/reset starts a new chat; with an API client, omit older messages.",
     )
 
 
 def sampling(inference: InferenceSpec, request: ChatRequest) -> Sampling:
-    """Return how a turn's answer is drawn: as it says, else as the spec says."""
+    """Return the sampling parameters of a turn: its own, else those of the spec."""
     changes: dict[str, Any] = {name: getattr(request, name) for name in _AS_THEY_ARE}
     changes["max_tokens"] = request.max_completion_tokens or request.max_tokens
     changes["stop"] = request.stop or None
@@ -256,8 +260,8 @@ def sampling(inference: InferenceSpec, request: ChatRequest) -> Sampling:
     elif wanted is not None and wanted.type == "json_schema":
         schema = (wanted.json_schema or {}).get("schema")
         if not isinstance(schema, dict):
-            raise InputError("response_format names no schema.", hint='Write {"json_schema": {"schema": {…}}}.')
+            raise InputError("response_format has no schema.", hint='Write {"json_schema": {"schema": {…}}}.')
         changes["schema"] = json.dumps(schema)
-    drawn = sampling_of(inference)
-    found = {name: getattr(drawn, name) for name in Sampling.__dataclass_fields__}
+    defaults = sampling_of(inference)
+    found = {name: getattr(defaults, name) for name in Sampling.__dataclass_fields__}
     return Sampling(**{**found, **{name: value for name, value in changes.items() if value is not None}})

@@ -1,6 +1,6 @@
-"""A command of the user's as a job: attached as `tunefleet run` attaches it, its outputs collected.
+"""A user's command as a job: hooked like `tunefleet run`, its outputs collected.
 
-    ran = run_attached(session, ["axolotl", "train", "config.yaml"], env=…, cwd=…)     # another program's own command
+    ran = run_attached(session, ["axolotl", "train", "config.yaml"], env=…, cwd=…)     # a third-party command
     if ran.ended:
         return                                                                         # paused or aborted: no result
 

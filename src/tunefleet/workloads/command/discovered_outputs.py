@@ -1,4 +1,4 @@
-"""What a command has left: the outputs that its spec names, and an adapter or a model that is found."""
+"""Outputs of a command: those that its spec names, and an adapter or a model that is discovered."""
 
 from __future__ import annotations
 
@@ -23,13 +23,15 @@ _NOT_DELIVERED: Final = frozenset({"training_args.bin", "trainer_state.json", "o
 
 
 def collected(folder: Path, work: Path, spec: CommandSpec) -> dict[str, Any]:
-    """Return the outputs of a command, by name: `kind`, `relative_path`, `bytes`, and of a file its `sha256`."""
+    """Return the outputs of a command, by name: `kind`, `relative_path`, `bytes`, and `sha256` for a file."""
     found: dict[str, Any] = {}
     for name, path in spec.outputs.items():
         place = (work / path).resolve()
+        # A link must not deliver a file from outside of the task.
         if not place.is_relative_to(work.resolve()) or not place.exists():
             raise InputError(
-                f"spec.outputs.{name}: the command has left no {path}.", hint="Paths are below where the command runs."
+                f"spec.outputs.{name}: the command did not write {path}.",
+                hint="Paths are relative to its folder.",
             )
         if name in _KINDS and place.is_dir():
             place = _linked(place, folder / name)
@@ -40,10 +42,10 @@ def collected(folder: Path, work: Path, spec: CommandSpec) -> dict[str, Any]:
 
 
 def trained(folder: Path, work: Path) -> dict[str, Any]:
-    """Return the adapter or model that a training has left where it saves, as an output; nothing if there is none."""
+    """Return the adapter or model in the output folder of a training run, as an output; empty if there is none."""
     places = [Path(item["output_dir"]) for item in reversed(trainings.recorded(folder))]
     if not places:
-        return {}  # what did not train has left no model of its own
+        return {}  # without a training run, a model in the folder is not a result
     for place in dict.fromkeys([*places, *_folders(work)]):
         name = next((name for name, mark in _MARKS.items() if (place / mark).is_file() and _has_weights(place)), None)
         if name is not None:
@@ -52,7 +54,7 @@ def trained(folder: Path, work: Path) -> dict[str, Any]:
 
 
 def _folders(work: Path) -> Iterator[Path]:
-    """Yield the folders in which the command may have saved, those that were changed last first; no checkpoints."""
+    """Yield the folders in which the command may have saved, most recently changed first; no checkpoints."""
     inner = [path.parent for mark in _MARKS.values() for path in work.rglob(mark)]
     own = [path for path in inner if not any(part.startswith("checkpoint-") for part in path.relative_to(work).parts)]
     yield from sorted(own, key=lambda path: path.stat().st_mtime, reverse=True)
@@ -63,7 +65,8 @@ def _has_weights(place: Path) -> bool:
 
 
 def _linked(source: Path, target: Path) -> Path:
-    """Give a trained folder its usual name, without checkpoints; no byte is copied where the disk knows links."""
+    """Give a trained folder its standard name, without checkpoints; hard links avoid a copy where possible."""
+    # Renamed when complete, so that a killed launch leaves no half output.
     draft = target.with_name(f".{target.name}.partial")
     shutil.rmtree(draft, ignore_errors=True)
     draft.mkdir()
@@ -77,6 +80,7 @@ def _linked(source: Path, target: Path) -> Path:
 
 def _link(source: Path, target: Path) -> None:
     try:
+        # Fails across file systems, hence the copy.
         os.link(source.resolve(), target)
     except OSError:
         shutil.copy2(source, target)

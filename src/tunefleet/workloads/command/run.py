@@ -1,4 +1,4 @@
-"""The program of `taskType: command`: its files in place, the command run, its outputs found and written down."""
+"""The program of `taskType: command`: prepare the files, run the command, record its outputs."""
 
 from __future__ import annotations
 
@@ -35,9 +35,10 @@ def main(folder: Path) -> None:
     task = open_task(folder, CommandSpec, filled=False)
     spec, session = task.spec, task.session
     work = _prepared(folder, spec, task.job.inputs)
+    # Filled in as late as possible; the spec itself keeps the references.
     filled = job_secrets.filled({"command": list(spec.command), "env": dict(spec.env)})
     env = environment_of(spec.environment, filled["env"])
-    session.journal.event("command.started", f"Runs {spec.command[0]}.", data={"arguments": len(spec.command) - 1})
+    session.journal.event("command.started", f"Running {spec.command[0]}.", data={"arguments": len(spec.command) - 1})
     ran = run_attached(session, filled["command"], env=env, cwd=work)
     if ran.ended:
         return
@@ -47,10 +48,11 @@ def main(folder: Path) -> None:
 
 
 def _prepared(folder: Path, spec: CommandSpec, inputs: Mapping[str, str]) -> Path:
-    """Return the folder with everything that travelled; made once, since a later launch finds its checkpoints in it."""
+    """Return the folder with all uploaded files; created once, since a later launch finds its checkpoints in it."""
     work = folder / WORK
     if (read_json(folder / _READY) or {}).get("ready"):
         return work
+    # Not ready: an earlier launch was killed while copying.
     shutil.rmtree(work, ignore_errors=True)
     if spec.workdir is not None:
         shutil.copytree(inputs["workdir"], work, symlinks=True)
@@ -61,6 +63,7 @@ def _prepared(folder: Path, spec: CommandSpec, inputs: Mapping[str, str]) -> Pat
             shutil.copytree(source, target, symlinks=True, dirs_exist_ok=True)
         else:
             shutil.copy2(source, target)
+    # Written last: a killed copy is repeated.
     write_json(folder / _READY, {"ready": True}, sync=True)
     return work
 

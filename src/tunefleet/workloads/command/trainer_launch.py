@@ -1,4 +1,4 @@
-"""Runs a command so that the training in it reports to the job, is steered as the job, and goes on where it was."""
+"""Runs a command whose training run reports to the job, takes its commands, and resumes."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _MEMORY_SIGNS = ("OutOfMemoryError", "out of memory", "MemoryError", "Cannot all
 
 @dataclass(frozen=True, slots=True)
 class Ran:
-    """A command that has ended, and has not failed."""
+    """A command that ended without a failure."""
 
     state: str
     attached: bool
@@ -33,17 +33,17 @@ class Ran:
 
     @property
     def ended(self) -> bool:
-        """Whether the job ends here, without a result: it was paused or aborted."""
+        """Whether the job ends here without a result, because it was paused or aborted."""
         return self.state in ("paused", "aborted")
 
 
 def environment_of(
     name: str | None, variables: Mapping[str, str], *, pointer: str = "environment", keeps: Sequence[str] = ()
 ) -> dict[str, str]:
-    """Return the environment of a command: the job's own without credentials, and a Python to be found first.
+    """Return the environment of a command: the job's own without credentials, with the right Python first in PATH.
 
     Args:
-        name: One of `tunefleet env`; None for the one that the worker runs in.
+        name: One of `tunefleet env`; None for the worker's own.
     """
     inherited = inherited_environment(SECRETS_DIR, "PYTHONHOME")
     found = without_credentials(inherited) | {key: inherited[key] for key in keeps if key in inherited}
@@ -59,10 +59,10 @@ def environment_of(
 
 
 def run_attached(session: JobSession, argv: Sequence[str], *, env: Mapping[str, str], cwd: Path) -> Ran:
-    """Run a command until it ends; whatever trains in it by a Hugging Face Trainer is the job's training.
+    """Run a command until it ends; a Hugging Face Trainer in it trains as the job's training run.
 
-    It takes the job's commands, writes its journal and status, and a launch after the first one resumes from the newest
-    whole checkpoint. Meanwhile this process reports nothing.
+    It takes the job's commands, writes its journal and status, and after a relaunch resumes from the newest complete
+    checkpoint. Meanwhile this process reports nothing.
     """
     began, folder = time.monotonic(), JobFolder(session.folder)
     site = inject.write_site(session.folder)
@@ -70,17 +70,21 @@ def run_attached(session: JobSession, argv: Sequence[str], *, env: Mapping[str, 
     environment[inject.ATTACHED_TO] = str(session.folder)
     environment["PYTHONPATH"] = os.pathsep.join([str(site), *filter(None, [env.get("PYTHONPATH")])])
     session.status.write(state="running", phase="running")
+    # Only the output of this command is searched for an error.
     offset = job_log.end(folder.log)
+    # Sequence numbers have one writer: this process must not report while the command does.
     with session.lent():
         returncode = subprocesses.run([_found(argv[0], environment), *argv[1:]], env=environment, cwd=cwd)
     state = session.status.take_back()
-    ours = [item for item in trainings.recorded(session.folder) if item.get("launch") == session.job["launch"]]
-    ran = Ran(state if state in ("stopped", "paused", "aborted") else "completed", bool(ours), time.monotonic() - began)
+    recorded = [item for item in trainings.recorded(session.folder) if item.get("launch") == session.job["launch"]]
+    ended_as = state if state in ("stopped", "paused", "aborted") else "completed"
+    ran = Ran(ended_as, bool(recorded), time.monotonic() - began)
     if ran.ended:
         return ran
     if state == "failed":
-        said = session.status.fields
-        raise CommandFailedError(str(said["error"]), said["error_kind"] or "bug", said["traceback"])
+        fields = session.status.fields
+        raise CommandFailedError(str(fields["error"]), fields["error_kind"] or "bug", fields["traceback"])
+    # A signal must look like one to the supervisor, which decides by it whether to relaunch.
     if returncode < 0:
         session.close()
         subprocesses.end_like(returncode)
@@ -90,14 +94,14 @@ def run_attached(session: JobSession, argv: Sequence[str], *, env: Mapping[str, 
 
 
 def _found(program: str, environment: Mapping[str, str]) -> str:
-    """Return the path of a program, as the command's own PATH has it and not ours."""
+    """Return the path of a program in the command's own PATH, not in this process's."""
     path = shutil.which(program, path=environment.get("PATH"))
     if "/" in program:
         return program
     if path is None:
         raise InputError(
-            f"There is no program {program} on the worker.",
-            hint="Name one that its environment has, or a path in the task's folder such as ./train.sh.",
+            f"Program {program} not found on the worker.",
+            hint="Name a program of its environment, or a path in the task's folder such as ./train.sh.",
         )
     return path
 
@@ -107,5 +111,5 @@ def _failure(folder: JobFolder, offset: int, program: str, returncode: int) -> C
     traceback = last_traceback(tail)
     last = traceback.strip().splitlines()[-1] if traceback else ""
     kind: ErrorKind = "oom" if any(sign in (last or tail[-4096:]) for sign in _MEMORY_SIGNS) else "bug"
-    said = f": {last}" if last else "; its log says more"
+    said = f": {last}" if last else "; see its log"
     return CommandFailedError(f"{program} ended with exit code {returncode}{said}.", kind, traceback)

@@ -1,11 +1,11 @@
-"""From the `data` block of a spec to tokens; `train` and `preview` see the same rows because both come here.
+"""From the `data` block of a spec to tokens; training and preview share it, so they see the same rows.
 
-    sources        which rows a spec means
+    sources        the rows of a spec
     readers        files and folders → rows
-    formats        what a row is
+    formats        the shape of a row
     chat_template  conversations → text and the assistant's spans
-    tokenization   rows → ids, and which of them count in the loss
-    token_cache    what an earlier launch has tokenised
+    tokenization   rows → token ids, trained or masked
+    token_cache    tokens of an earlier launch
 
-Imports tokenizers but no model and no trainer: a preview must not wait for them.
+Imports tokenizers but no model and no trainer, so that a preview is fast.
 """

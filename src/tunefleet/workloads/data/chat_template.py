@@ -1,8 +1,8 @@
-"""Render a conversation with a tokenizer's chat template and say which characters the assistant wrote.
+"""Renders a conversation with a tokenizer's chat template, with the character spans of the assistant.
 
-Three ways, in this order: the template marks the assistant's turns itself (`{% generation %}`); TRL knows the same
-template with markers; or the conversation is rendered turn by turn, which works whenever a longer conversation starts
-with the text of a shorter one. If none works the template is refused: training on everything would be silent and wrong.
+Tried in this order: the template marks the assistant's turns itself (`{% generation %}`); TRL has the same template
+with markers; the conversation is rendered turn by turn, which works if a longer conversation starts with the text of a
+shorter one. If none works, the template is rejected: training on everything would be silent and wrong.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _MARKERS = re.compile(r"\{%-?\s*generation\s*-?%\}")
 _WORD = re.compile(r"\w+")
 _PROBE = "zqxprobe"
 _ANSWER = ("content", "tool_calls")
-"""Keys without which an answer is not the one in the row; reasoning is left out by many templates on purpose."""
+"""Keys that must be rendered for an answer to be complete; many templates omit the reasoning on purpose."""
 
 
 class ChatRenderer:
@@ -46,10 +46,10 @@ class ChatRenderer:
         self._probed: set[tuple[str, str, bool, bool]] = set()
 
     def template(self, tools: Sequence[Any] | None = None) -> str:
-        """Return the template for conversations with these tools, with markers if any are known.
+        """Return the template for conversations with these tools, with markers if possible.
 
         Raises:
-            ModelError: If the tokenizer has several templates and none for them.
+            ModelError: If the tokenizer has several templates and none for these.
         """
         found = self._templates.get(bool(tools))
         if found is None:
@@ -57,6 +57,7 @@ class ChatRenderer:
                 own: str = self._tokenizer.get_chat_template(tools=list(tools) if tools else None)
             except ValueError as error:
                 raise ModelError(f"The tokenizer of {self._tokenizer.name_or_path}: {error}") from error
+            # The template's own markers take precedence over TRL's copy.
             known = None if _MARKERS.search(own) else _known_to_trl(self._tokenizer, own)
             found = self._templates[bool(tools)] = known or own
         return found
@@ -78,12 +79,12 @@ class ChatRenderer:
         """Render a conversation as text.
 
         Raises:
-            DataError: If the template refuses the conversation.
+            DataError: If the template rejects the conversation.
         """
         return self._render(messages, tools, where, ask=ask, **options)[0]
 
     def render_with_spans(self, chat: Chat) -> tuple[str, list[Span]]:
-        """Render a conversation and say which characters (start, end) are to be trained."""
+        """Render a conversation and return the character spans (start, end) to be trained."""
         assistants = sorted(answers(chat.messages))
         if _MARKERS.search(self.template(chat.tools)):
             text, spans = self._render(chat.messages, chat.tools, str(chat.place), spans=True)
@@ -98,7 +99,7 @@ class ChatRenderer:
         return text, [self._turn(chat, at, text) for at in assistants if at not in chat.untrained]
 
     def unrendered(self, chat: Chat, text: str) -> list[str]:
-        """Say what of a conversation the template leaves out."""
+        """Return the parts of a conversation that the template omits."""
         found = []
         for at, message in enumerate(chat.messages):
             missing = list(self._lost(chat, at, message, text))
@@ -106,8 +107,8 @@ class ChatRenderer:
                 if message["role"] == "assistant" and at not in chat.untrained and lost in _ANSWER:
                     raise DataError(
                         f"{chat.place}: the chat template of {self._tokenizer.name_or_path} does not write the "
-                        f"{lost} of an answer, so it could not be trained.",
-                        hint="Use a model whose template knows them, or convert the rows to messages with text.",
+                        f"{lost} of an answer, so it cannot be trained.",
+                        hint="Use a model whose template supports it, or convert the rows to messages with text.",
                     )
                 found.append(f"The chat template does not write the {lost} of messages of the {message['role']}")
             if "content" not in missing and not _writes(text, message["content"]):
@@ -122,12 +123,13 @@ class ChatRenderer:
     def _lost(self, chat: Chat, at: int, message: Message, text: str) -> Iterator[str]:
         """Yield the keys of a message that the template does not write.
 
-        The first message of a role with a key is rendered with another word in it: a template that reads it renders
-        another text. Of the others the longest word must be in the text, else they are rendered so, too.
+        The first message of a role with a key is rendered with another word in it: if the template reads the key, the
+        text changes. For later messages the longest word must be in the text, else they are rendered in this way as
+        well.
         """
-        for key, said in _said(message):
+        for key, said in _texts(message):
             if not said.strip():
-                continue  # templates leave the empty content of a tool call out
+                continue  # templates omit the empty content of a tool call
             kind = (message["role"], key, bool(chat.tools), "tool_calls" in message)
             word = max(_WORD.findall(said), key=len, default="")
             if kind in self._probed and (not word or word in text):
@@ -139,7 +141,8 @@ class ChatRenderer:
                     yield key
                     continue
             except DataError:
-                pass  # a template that refuses the change has read it
+                pass  # a template that rejects the change has read the key
+            # One probe per role and key is enough: it costs a rendering of the chat.
             self._probed.add(kind)
 
     def _turn(self, chat: Chat, at: int, text: str) -> Span:
@@ -149,18 +152,20 @@ class ChatRenderer:
             before = self.render(chat.messages[:at], chat.tools, ask=True, where=str(chat.place))
         else:
             before = self._header(chat, after)
+        # Without this property, the difference of two renderings is not the answer.
         if not (text.startswith(after) and after.startswith(before)):
             raise ModelError(
                 f"{chat.place}: the chat template of {self._tokenizer.name_or_path} rewrites earlier turns and has no "
-                "{% generation %} markers, so the assistant's tokens cannot be told from the others.",
+                "{% generation %} markers, so the assistant's tokens cannot be distinguished from the others.",
                 hint="Add the markers to its chat_template.jinja, or set `training.completion_only_loss: "
                 "false` to train on whole conversations.",
             )
         return len(before), len(after)
 
     def _header(self, chat: Chat, after: str) -> str:
-        """Return what the template writes before the content of a first message: what does not depend on it."""
+        """Return what the template writes before a first message's content: the part that does not depend on it."""
         first = chat.messages[0]
+        # Two different first letters, so that the shared prefix cannot reach into the content.
         others = [{**first, "content": letter + first["content"]} for letter in "az"]
         texts = [self.render([other], chat.tools, where=str(chat.place)) for other in others]
         shared = itertools.takewhile(lambda letters: len(set(letters)) == 1, zip(after, *texts, strict=False))
@@ -190,17 +195,18 @@ class ChatRenderer:
         except Exception as error:
             place = f"{where}: the" if where else "The"
             raise DataError(
-                f"{place} chat template of {self._tokenizer.name_or_path} refuses the conversation: {_said_by(error)}."
+                f"{place} chat template of {self._tokenizer.name_or_path} rejects the conversation: "
+                f"{_describe_error(error)}."
             ) from error
         return texts[0], [(start, end) for start, end in found[0]] if spans else []
 
 
 def _writes(text: str, content: str) -> bool:
-    """Whether a rendered chat has a content, but for its white space."""
+    """Return whether a rendered chat holds a content, ignoring white space."""
     return content.strip() in text or "".join(content.split()) in "".join(text.split())
 
 
-def _said(message: Message) -> list[tuple[str, str]]:
+def _texts(message: Message) -> list[tuple[str, str]]:
     """Return the texts of a message by their keys."""
     texts = [
         (key, message[key]) for key in ("content", "reasoning_content", "thinking") if isinstance(message.get(key), str)
@@ -215,15 +221,15 @@ def _changed(value: Any) -> Any:
     return [{**call, "function": {**call["function"], "name": f"{call['function']['name']}{_PROBE}"}} for call in value]
 
 
-def _said_by(error: Exception) -> str:
+def _describe_error(error: Exception) -> str:
     text = str(error).strip().rstrip(".")
     return text if text and not isinstance(error, KeyError | IndexError) else f"{type(error).__name__} {text}".strip()
 
 
 def _known_to_trl(tokenizer: PreTrainedTokenizerBase, template: str) -> str | None:
     if template != tokenizer.chat_template:
-        return None  # one of several, none of which TRL knows
-    # Imports torch, for which a preview of a template with markers need not wait.
+        return None  # TRL looks at the default template only
+    # Imports torch, which a preview of a template with markers does not need.
     from trl.chat_template_utils import get_training_chat_template
 
     try:
@@ -234,20 +240,20 @@ def _known_to_trl(tokenizer: PreTrainedTokenizerBase, template: str) -> str | No
 
 
 class CallContent:
-    """Gives null instead of an empty text beside tool calls to a template that writes the calls only then."""
+    """Replaces an empty text next to tool calls by None for templates that write the calls only then."""
 
     def __init__(self, render: Callable[[list[Message], Sequence[Any] | None], str]) -> None:
         self._render = render
         self._wants_null: dict[bool, bool] = {}
 
     def fitted(self, messages: Sequence[Message], tools: Sequence[Any] | None) -> list[Message]:
-        """Return messages as the template reads them."""
+        """Return messages in the form that the template reads."""
         bare = {at for at, each in enumerate(messages) if each.get("tool_calls") and not each.get("content")}
         if not bare:
             return list(messages)
         wanted = self._wants_null.get(bool(tools))
         if wanted is None:
-            self._wants_null[bool(tools)] = False  # while the template is tried
+            self._wants_null[bool(tools)] = False  # while the template is probed
             wanted = not self._writes("", tools) and self._writes(None, tools)
             self._wants_null[bool(tools)] = wanted
         return [{**each, "content": None} if wanted and at in bare else each for at, each in enumerate(messages)]

@@ -1,6 +1,6 @@
-"""A dataset by name: a file, a folder, what ships, or a hub; and one split of it, or a slice.
+"""A dataset by name: a file, a folder, a bundled one, or one on a hub; and a split of it, or a slice.
 
-Knows where data lie on this machine; leaves formats to `readers`.
+Resolves locations on this machine; `readers` handles the formats.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _SPLIT = re.compile(r"^(?P<name>[^\[\]]+)(\[(?P<from>-?\d+%?)?:(?P<to>-?\d+%?)?\
 
 @dataclass(frozen=True, slots=True)
 class HubSet:
-    """What of a dataset on a hub is meant."""
+    """Configuration and revision of a dataset on a hub."""
 
     config: str | None = None
     revision: str | None = None
@@ -35,7 +35,7 @@ class HubSet:
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """A dataset by name, and where it lies on this machine."""
+    """A dataset by name, and its location on this machine."""
 
     name: str
     local: str | None
@@ -44,19 +44,18 @@ class Place:
 
     @property
     def on_disk(self) -> bool:
-        """Whether it lies on this machine; else the hub is asked, which may have sent it before."""
+        """Whether it is on this machine; else the hub is queried, or its cache."""
         return self.local is not None or self.hub is None or not self._may_be_hub_name
 
     def read(self, split: str, limit: int | None) -> tuple[Rows, str]:
-        """Read one split, sliced as the split says; returns the rows and what to call them."""
+        """Read one split, with its slice; return the rows and their name for messages."""
         match = _SPLIT.match(split)
         if match is None:
-            raise DataError(
-                f"The split {split!r} cannot be understood.", hint="Write a name, or a slice such as train[:10%]."
-            )
+            raise DataError(f"Cannot parse split {split!r}.", hint="Write a name, or a slice such as train[:10%].")
         path = self._path()
         if path is None:
             return first(_from_hub(self.name, split, self.hub or HubSet()), limit), f"{self.name} ({split})"
+        # A slice counts from the rows of the whole split, so the limit applies after it.
         sliced = match["from"] is not None or match["to"] is not None
         rows = read_path(path, match["name"], None if sliced else limit)
         origin = self.name if path.is_file() else f"{self.name} ({split})"
@@ -65,7 +64,7 @@ class Place:
         return first(rows, limit), origin
 
     def stream(self, split: str) -> tuple[Reader, str]:
-        """Open one split as a stream; returns its reader and what to call it."""
+        """Open one split as a stream; return its reader and its name for messages."""
         path = self._path()
         if path is None:
             return _stream_from_hub(self.name, split, self.hub or HubSet()), f"{self.name} ({split})"
@@ -77,11 +76,11 @@ class Place:
 
     @property
     def _may_be_hub_name(self) -> bool:
-        """Whatever lies under this name in the folder that the process happens to run in is not meant."""
+        """Whether the name may be one on a hub: a path of that name in the current folder is not meant."""
         return not self.name.startswith(BUILTIN_PREFIX) and not is_written_as_path(self.name)
 
     def _path(self) -> Path | None:
-        """Where it lies; `None` if it is on the hub."""
+        """Return its path; None if it is on the hub."""
         if self.name.startswith(BUILTIN_PREFIX):
             return assets.locate(self.name, "dataset")
         if self.local is None and self.hub is not None and self._may_be_hub_name:
@@ -104,9 +103,10 @@ def _slice(rows: Rows, split: str, name: str) -> Rows:
 
 
 def _checked(name: str, wanted: HubSet) -> hub.Resolved:
-    """Return what to give to `load_dataset`, if the dataset's card names nothing outside of it."""
+    """Return the arguments for `load_dataset`, after checking that the dataset's card names no other files."""
     found = hub.resolve(name, "dataset", wanted.revision)
     cached = Path(found.path) if found.path != name else None
+    # Only the card is downloaded for the check: `datasets` would open what it names.
     containment.check_dataset(cached or hub.few_files(name, found.revision, containment.CARDS, kind="dataset"))
     return found
 

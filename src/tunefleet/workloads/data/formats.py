@@ -1,6 +1,6 @@
-"""What a training run learns of a row: a text, a prompt with its response, or a chat.
+"""What a training run gets from a row: a text, a prompt with its response, or a chat.
 
-`tunefleet.analysis.dataset.shapes` reads the row; here its parts become an example. Knows nothing of files, tokens or
+`tunefleet.analysis.dataset.shapes` reads the row; here its parts become an example. Independent of files, tokens and
 models.
 """
 
@@ -20,7 +20,7 @@ from tunefleet.spec import TextShape
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Which row of which dataset something is."""
+    """The row and dataset of an example, for messages."""
 
     row: int = 0
     origin: str = "the data"
@@ -31,7 +31,7 @@ class Place:
 
 @dataclass(frozen=True, slots=True)
 class Plain:
-    """Text that is trained as a whole."""
+    """Text that is trained completely."""
 
     text: str
     place: Place = field(default=Place(), compare=False)
@@ -64,7 +64,7 @@ Content = str | list[Message]
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """How the rows of one dataset are read."""
+    """How the rows of a dataset are read."""
 
     recognized: Recognized
     origin: str
@@ -73,37 +73,37 @@ class Shape:
 
     @property
     def kind(self) -> Literal["text", "pair", "messages"]:
-        """What becomes of most rows; one with earlier turns is a chat whatever the others are."""
+        """The kind of most rows; a row with earlier turns is always a chat."""
         kind = self.recognized.kind
         return "text" if kind == "text" else "pair" if kind in {"alpaca", "prompt_response"} else "messages"
 
     @property
     def columns(self) -> tuple[str, ...]:
-        """The columns that hold it."""
+        """The columns of the shape."""
         return self.recognized.columns
 
     def read(self, number: int, row: Mapping[str, Any], notes: Notes | None = None) -> Example:
         """Read one row.
 
         Args:
-            notes: Gets what is not used, instead of the notes of the shape.
+            notes: Collects what is not used, instead of the notes of the shape.
 
         Raises:
-            DataError: If the row lacks a column or has something else there; names the row.
+            DataError: If the row lacks a column or a value is invalid; names the row.
         """
         return example(self._parts(number, row, notes), self.separator, Place(number, self.origin))
 
     def parts(self, rows: Iterable[tuple[int, Mapping[str, Any]]]) -> Iterator[tuple[Parts, Place]]:
-        """Yield the parts of numbered rows; pairs of equal answers are left out and noted.
+        """Yield the parts of numbered rows; pairs of equal answers are skipped and noted.
 
         Raises:
-            DataError: If a row lacks a column or has something else there; names the row.
+            DataError: If a row lacks a column or a value is invalid; names the row.
         """
         for number, row in rows:
             try:
                 yield self._parts(number, row), Place(number, self.origin)
             except SameAnswersError:
-                self.notes.add("Pairs whose chosen and rejected answers are the same are left out", number)
+                self.notes.add("Pairs whose chosen and rejected answers are the same are skipped", number)
 
     def _parts(self, number: int, row: Mapping[str, Any], notes: Notes | None = None) -> Parts:
         try:
@@ -116,7 +116,7 @@ class Shape:
 
 
 def example(parts: Parts, separator: str, place: Place) -> Example:
-    """Return what is trained of the parts of a row."""
+    """Return the trained example for the parts of a row."""
     if parts.text is not None:
         return Plain(parts.text, place)
     if parts.chat:
@@ -131,7 +131,7 @@ def prompt_of(parts: Parts, separator: str) -> Content:
 
 
 def prompt_text(messages: tuple[Message, ...], separator: str) -> str:
-    """Return a prompt that is no chat as one text, each part followed by the separator."""
+    """Return a prompt that is not a chat as one text, each part followed by the separator."""
     return "".join(f"{message['content']}{separator}" for message in messages)
 
 
@@ -141,19 +141,19 @@ def answers(messages: Sequence[Message]) -> frozenset[int]:
 
 
 def without_weights(messages: tuple[Message, ...]) -> tuple[list[Message], frozenset[int]]:
-    """Divide messages into what a template gets, and the indices of those that are not trained."""
+    """Split messages into the input of a template, and the indices of those that are not trained."""
     untrained = frozenset(at for at, message in enumerate(messages) if message.get("weight") == 0)
     return [{key: value for key, value in each.items() if key != "weight"} for each in messages], untrained
 
 
 def choose(wanted: TextShape, first: Mapping[str, Any], origin: str) -> Shape:
-    """Decide what the rows are, from what the user said or else from the first row.
+    """Choose the shape of the rows, from the spec or else from the first row.
 
     Args:
-        wanted: The shape of the spec; `auto` if nothing was said.
+        wanted: The shape of the spec; `auto` to recognize it.
 
     Raises:
-        DataError: If a named column does not exist, or none was named and the rows have no shape that is known.
+        DataError: If a named column does not exist, or none was named and the shape of the rows is unknown.
     """
     if wanted.kind == "auto":
         return Shape(recognize(first, "auto", origin, SUPERVISED), origin, wanted.separator)

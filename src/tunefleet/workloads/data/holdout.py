@@ -1,4 +1,4 @@
-"""Hold out a share of the rows, with equal rows on one side: a row that is trained on measures nothing."""
+"""Splits off an eval set, with equal rows on one side: a row that is trained on measures nothing."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ _BATCH = 1000
 
 @dataclass(frozen=True, slots=True)
 class Duplicates:
-    """Rows that are in a dataset more than once."""
+    """Duplicate rows of a dataset."""
 
     rows: int
     shared: int
 
     @property
     def sentence(self) -> str | None:
-        """What of it the user should know; `None` if there are none."""
+        """A note for the user; None without duplicates."""
         if self.shared:
-            return f"{self.shared} held-out rows are also training rows: the eval loss is lower than on new rows."
+            return f"{self.shared} eval rows are also training rows: the eval loss is lower than on new rows."
         if self.rows:
             return f"{self.rows} rows are duplicates of other rows; equal rows were kept on one side of the split."
         return None
@@ -38,17 +38,18 @@ class Duplicates:
 def hold_out(
     rows: Rows, fraction: float, seed: int, origin: str, columns: Collection[str]
 ) -> tuple[Rows, Rows, Duplicates]:
-    """Divide rows into those to train on and those to hold out; the same for the same seed and rows."""
+    """Split rows into a training set and an eval set; deterministic for the same seed and rows."""
     count = round(len(rows) * fraction)
     if not 0 < count < len(rows):
         raise DataError(
-            f"Holding out {fraction:g} of the {len(rows)} rows of {origin} leaves nothing on one side.",
-            hint="Change `data.eval.fraction`, or give more rows.",
+            f"An eval set of {fraction:g} of the {len(rows)} rows of {origin} leaves one side empty.",
+            hint="Change `data.eval.fraction`, or add rows.",
         )
     groups = list(_digests(rows, columns))
     sizes = Counter(groups)
     held: set[bytes] = set()
     number = 0
+    # Whole groups of equal rows are added as long as they fit, so that no row is on both sides.
     for at in np.random.default_rng(seed).permutation(len(rows)).tolist():
         group = groups[at]
         if group not in held and number + sizes[group] <= count:
@@ -59,7 +60,7 @@ def hold_out(
     if not held:
         raise DataError(
             f"The {len(rows)} rows of {origin} are mostly equal ({len(sizes)} differ): no group of equal rows is small "
-            f"enough to hold out {count}.",
+            f"enough for an eval set of {count}.",
             hint="Remove duplicates with a data task (step dedupe), or raise `data.eval.fraction`.",
         )
     kept = [at for at, group in enumerate(groups) if group in held]
@@ -68,18 +69,19 @@ def hold_out(
 
 
 def overlap(train: Rows, held_out: Rows, columns: Collection[str]) -> Duplicates:
-    """Count the held-out rows that are trained on, and the rows that are there more than once."""
+    """Count the eval rows that are also trained on, and the duplicate rows."""
     known = Counter(_digests(train, columns))
     shared = sum(digest in known for digest in _digests(held_out, columns))
     return Duplicates(len(train) - len(known), shared)
 
 
 def _digests(rows: Rows, columns: Collection[str]) -> Iterable[bytes]:
-    """Yield a digest of what each row says in the columns, whatever format it is stored in."""
+    """Yield a digest of each row's content in the columns, independent of the storage format."""
     options = orjson.OPT_SORT_KEYS | orjson.OPT_NON_STR_KEYS
     for row in _each(rows):
-        said = without_nulls({name: value for name, value in row.items() if name in columns})
-        yield hashlib.blake2b(orjson.dumps(said, default=repr, option=options), digest_size=16).digest()
+        # A table adds None for keys that only other rows have; JSON lines do not.
+        content = without_nulls({name: value for name, value in row.items() if name in columns})
+        yield hashlib.blake2b(orjson.dumps(content, default=repr, option=options), digest_size=16).digest()
 
 
 def _each(rows: Rows) -> Iterable[Mapping[str, Any]]:

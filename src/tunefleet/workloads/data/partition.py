@@ -1,6 +1,6 @@
-"""Deal rows out to the workers of a federation: each row to one of them, the same at every call.
+"""Partitions rows among the participants of a federation; deterministic.
 
-A pure function of the number of rows, what stands in a column, and a seed: every worker finds its own rows by itself.
+A pure function of the number of rows, a column's values and a seed: each participant computes its own rows.
 """
 
 from __future__ import annotations
@@ -15,20 +15,20 @@ from numpy.typing import NDArray
 from tunefleet.errors import DataError
 from tunefleet.spec import SplitSpec
 
-# Where in the list of all rows some of them are, in rising order.
+# Indices into the list of all rows, ascending.
 Positions: TypeAlias = NDArray[np.int64]
 
 
 def split(count: int, total: int, how: SplitSpec, values: Sequence[Any], seed: int) -> list[Positions]:
-    """Deal out rows.
+    """Partition rows.
 
     Raises:
-        DataError: If a worker would get none, or a value is none by which rows could be told apart.
+        DataError: If a participant would get no row, or a value cannot be used to group rows.
     """
     if count < total:
         raise DataError(
-            f"{count} rows cannot be dealt out to {total} workers: each needs one.",
-            hint="Give more rows, or lower `federation.workers`.",
+            f"{count} rows cannot be split among {total} workers: each needs at least one.",
+            hint="Add rows, or lower `federation.workers`.",
         )
     draw = np.random.default_rng(seed)
     if how.by == "iid":
@@ -41,22 +41,22 @@ def split(count: int, total: int, how: SplitSpec, values: Sequence[Any], seed: i
 
 
 def _labels(values: Sequence[Any], column: str | None) -> NDArray[np.int64]:
-    """Return for each row the number of its value, counted in the order in which they come first."""
+    """Return the number of each row's value, in the order of first occurrence."""
     known: dict[Hashable, int] = {}
     found = np.empty(len(values), dtype=np.int64)
     for row, value in enumerate(values):
         if value is not None and not isinstance(value, str | int | float):
             raise DataError(
-                f"Row {row + 1} holds {type(value).__name__} in {column!r}, by which rows cannot be dealt out.",
-                hint="Name a column of texts, numbers, or true and false in `federation.split.column`.",
+                f"Row {row + 1} holds {type(value).__name__} in {column!r}, which cannot be used to split rows.",
+                hint="Use a column of texts, numbers or booleans in `federation.split.column`.",
             )
-        # True equals 1, and is another value.
+        # True equals 1 in Python, but is another value here.
         found[row] = known.setdefault((type(value), value), len(known))
     return found
 
 
 def _whole_values(labels: NDArray[np.int64], total: int, column: str | None) -> list[Positions]:
-    """Give each value to the worker that has the fewest rows by then, the most frequent values first."""
+    """Give each value to the worker with the fewest rows so far, the most frequent values first."""
     sizes = Counter(labels.tolist())
     if len(sizes) < total:
         raise DataError(
@@ -72,15 +72,15 @@ def _whole_values(labels: NDArray[np.int64], total: int, column: str | None) -> 
 
 
 def _uneven_mixtures(labels: NDArray[np.int64], total: int, alpha: float, draw: np.random.Generator) -> list[Positions]:
-    """Give each worker equally many rows, whose values are mixed as Dir(alpha * p) says; p is how often each is.
+    """Give each worker the same number of rows, with values distributed by Dir(alpha * p); p is their frequency.
 
-    As in Hsu, Qi, Brown 2019 (arXiv:1909.06335): rows are drawn without returning them, and a value of which none is
-    left gives its share to the others.
+    As in Hsu, Qi, Brown 2019 (arXiv:1909.06335): rows are sampled without replacement, and the share of an exhausted
+    value goes to the others.
     """
     left = np.bincount(labels)
     shares = left / left.sum()
     order = draw.permutation(len(labels))
-    # The rows of each value in random order; who draws one takes the next.
+    # The rows of each value in random order; each draw takes the next one.
     stock = [order[labels[order] == label] for label in range(len(left))]
     found = []
     for size in (len(part) for part in np.array_split(order, total)):
@@ -94,13 +94,13 @@ def _uneven_mixtures(labels: NDArray[np.int64], total: int, alpha: float, draw: 
 def _drawn(
     left: NDArray[np.int64], mixture: NDArray[np.float64], size: int, draw: np.random.Generator
 ) -> NDArray[np.int64]:
-    """Return how many rows of each value are drawn, `size` in all."""
+    """Return how many rows of each value are sampled, `size` in total."""
     taken = np.zeros_like(left)
     while (missing := size - int(taken.sum())) > 0:
-        there = left > taken
-        weights = np.where(there, mixture, 0.0)
-        if weights.sum() <= 0.0:  # nothing that it wants is left
-            weights = np.where(there, left - taken, 0).astype(np.float64)
+        available = left > taken
+        weights = np.where(available, mixture, 0.0)
+        if weights.sum() <= 0.0:  # no row of its values is left
+            weights = np.where(available, left - taken, 0).astype(np.float64)
         more = draw.multinomial(missing, weights / weights.sum())
         taken = np.minimum(taken + more, left)
     return taken

@@ -1,10 +1,9 @@
-"""What a training would see, before anything is trained: rendered rows, the tokens that count, the lengths.
+"""Training preview, before anything is trained: rendered rows, trained tokens, lengths.
 
     python -m tunefleet.workloads.data.preview FILE --json [--input data.artifact=PATH]
 
-Reads the same rows and makes the same tokens as the training, loads no weights, and prints one JSON object; the
-command line draws it. A document, dataset or model that cannot be used is printed as `{"error": …, "hint": …}`, with
-exit code 2.
+Reads the same rows and creates the same tokens as the training run, loads no weights, and prints one JSON object, which
+the CLI formats. If a workflow file, dataset or model is invalid, it prints `{"error": …, "hint": …}`, with exit code 2.
 """
 
 from __future__ import annotations
@@ -40,11 +39,11 @@ _MEASURED_ROWS = 10_000
 def preview(
     spec: TrainingTaskSpec, root: Path, *, rows: int = _ROWS, given: Mapping[str, str] | None = None
 ) -> dict[str, Any]:
-    """Describe what a training of a spec would see.
+    """Describe the rows that a training run of a spec gets.
 
     Returns:
-        `rows` (each with `pieces` of text and whether they are learnt), `lengths` of all rows with a `histogram`, the
-        shares that are truncated and trained, what the rows are, and `notes` on what of them is not used.
+        `rows` (each with `pieces` of text and whether they are trained), `lengths` of all rows with a `histogram`, the
+        shares of truncated and trained tokens, the shape of the rows, and `notes` on unused parts.
 
     Raises:
         InputError: If data or model cannot be used.
@@ -55,11 +54,13 @@ def preview(
     if source.kind == "artifact" and source.pointer not in inputs:
         raise InputError(
             f"The data {source.value!r} is on the server; a preview needs it on this machine.",
-            hint=f"`tunefleet artifacts get {source.value}` fetches it; name it with --input {source.pointer}=PATH.",
+            hint=f"`tunefleet artifacts get {source.value}` downloads it; pass it with --input {source.pointer}=PATH.",
         )
+    # Archives are unpacked into it.
     with tempfile.TemporaryDirectory(prefix="tunefleet-preview-") as workspace:
         data = spec.data
         if data.streaming:
+            # A stream has no length; only the first rows are measured.
             few = min(data.max_samples or _MEASURED_ROWS, _MEASURED_ROWS)
             data = data.model_copy(update={"max_samples": few})
         portions = open_portions(data, inputs, Path(workspace), seed=spec.training.seed)
@@ -74,12 +75,12 @@ def preview(
             append_eos=spec.training.append_eos,
             vocabulary=base_model.embedding_rows(model),
         )
-        told = described(portions.train.rows, portions.train.shape, tokenizer, encoder, limit, shown=rows)
+        description = described(portions.train.rows, portions.train.shape, tokenizer, encoder, limit, shown=rows)
     duplicates = portions.duplicates.sentence if portions.duplicates else None
     return {
         "model": spec.model.source.identifier,
-        **told,
-        "notes": [*told["notes"], *([duplicates] if duplicates else [])],
+        **description,
+        "notes": [*description["notes"], *([duplicates] if duplicates else [])],
         "total_rows": len(portions.train.rows),
         "held_out_rows": len(portions.held_out.rows) if portions.held_out else 0,
     }
@@ -94,10 +95,10 @@ def described(
     *,
     shown: int = _ROWS,
 ) -> dict[str, Any]:
-    """Describe rows as a training would see them.
+    """Describe rows as a training run gets them.
 
     Raises:
-        DataError: If a row cannot be used.
+        DataError: If a row is invalid.
     """
     few = rows[:_MEASURED_ROWS] if isinstance(rows, Selection) else itertools.islice(rows, _MEASURED_ROWS)
     encoded = list(encode_all(few, shape, encoder))
@@ -112,14 +113,15 @@ def described(
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Print the preview of a document; returns the exit code."""
+    """Print the preview of a workflow file; return the exit code."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("file", type=Path)
     parser.add_argument("--rows", type=int, default=_ROWS, help="rows to show")
-    parser.add_argument("--input", action="append", default=[], type=_pair, help="POINTER=PATH: what stands for data")
-    parser.add_argument("--task", help="which task of the document")
+    parser.add_argument("--input", action="append", default=[], type=_pair, help="POINTER=PATH: local path of an input")
+    parser.add_argument("--task", help="task of the workflow file")
     parser.add_argument("--json", action="store_true", help="print JSON (the only form)")
     options = parser.parse_args(arguments)
+    # Standard output must hold nothing but the JSON object.
     datasets.disable_progress_bars()
     transformers.utils.logging.set_verbosity_error()
     try:
@@ -127,15 +129,16 @@ def main(arguments: list[str] | None = None) -> int:
         node = workflow.task(options.task)
         spec = node.spec
         if spec is None:
-            raise InputError(f"{node.name} has references to other tasks, so what it sees is not known yet.")
+            raise InputError(f"{node.name} has references to other tasks, so its rows are not known yet.")
         if not isinstance(spec, TrainingTaskSpec):
-            raise InputError(f"A preview shows supervised trainings (sft, lora_sft); {node.name} is of {node.kind}.")
+            raise InputError(f"A preview shows supervised training (sft, lora_sft); {node.name} is of {node.kind}.")
         shown = preview(spec, options.file.resolve().parent, rows=options.rows, given=dict(options.input))
     except OSError as error:
         shown = {"error": f"{options.file} cannot be read: {error.strerror or error}.", "hint": None}
     except TunefleetError as error:
         faults = [str(fault) for fault in error.faults] if isinstance(error, SpecError) else []
         shown = {"error": error.message, "hint": error.hint, "faults": faults}
+    # The only output: the caller parses it.
     print(json.dumps(shown))
     return INPUT_FAILED if "error" in shown else 0
 
@@ -148,7 +151,7 @@ def _pair(text: str) -> tuple[str, str]:
 
 
 def _row(tokenizer: PreTrainedTokenizerBase, row: Tokens, limit: int) -> dict[str, Any]:
-    """Cut a row into pieces of text that are learnt, read only, or cut off."""
+    """Split a row into pieces of text that are trained, masked, or cut off."""
     states = [
         ("cut" if position >= limit else "trained" if trained else "context", token)
         for position, (token, trained) in enumerate(zip(row.ids, row.trained, strict=True))
@@ -163,7 +166,7 @@ def _row(tokenizer: PreTrainedTokenizerBase, row: Tokens, limit: int) -> dict[st
 
 def _lengths(encoded: list[Tokens], limit: int) -> dict[str, Any]:
     lengths = np.array([len(row.ids) for row in encoded])
-    learnt = np.array([sum(row.trained[:limit]) for row in encoded])
+    trained_counts = np.array([sum(row.trained[:limit]) for row in encoded])
     counts, edges = np.histogram(lengths, bins=min(_BINS, max(int(np.ptp(lengths)), 1)))
     return {
         "max_seq_length": limit,
@@ -176,8 +179,8 @@ def _lengths(encoded: list[Tokens], limit: int) -> dict[str, Any]:
         },
         "histogram": {"edges": [round(float(edge), 1) for edge in edges], "counts": counts.tolist()},
         "truncated_share": float((lengths > limit).mean()),
-        "nothing_to_learn_share": float((learnt == 0).mean()),
-        "trained_share": float(learnt.sum() / np.minimum(lengths, limit).sum()),
+        "nothing_to_learn_share": float((trained_counts == 0).mean()),
+        "trained_share": float(trained_counts.sum() / np.minimum(lengths, limit).sum()),
     }
 
 

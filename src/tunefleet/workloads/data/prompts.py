@@ -1,4 +1,4 @@
-"""Turn prompts and answers into token ids: the one place that does, for training, evaluation, inference and chat."""
+"""Converts prompts and answers to token ids, for training, evaluation, inference and chat alike."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ _ANCHORS: Final = ("\n", "|", "a")
 
 
 class PromptTokenizer:
-    """Tokenizes prompts and what follows them."""
+    """Tokenizes prompts and their continuations."""
 
     def __init__(self, tokenizer: Any) -> None:
         self._tokenizer = tokenizer
@@ -18,9 +18,9 @@ class PromptTokenizer:
     def prompts(self, texts: Sequence[str], *, rendered: bool) -> list[list[int]]:
         """Tokenize the beginnings of sequences.
 
-        A rendered chat has every special token that its template wants, and gets none of the tokenizer. A text gets
-        what the tokenizer puts in front, unless it starts with the begin token already, and nothing of what the
-        tokenizer puts behind.
+        A rendered chat already has all special tokens of its template, so the tokenizer adds none. A text gets the
+        special tokens that the tokenizer puts in front, unless it starts with the BOS token already, and none at the
+        end.
         """
         if rendered:
             return self._ids(texts, special=False)
@@ -36,10 +36,10 @@ class PromptTokenizer:
         ]
 
     def continuations(self, texts: Sequence[str]) -> list[list[int]]:
-        """Tokenize what follows a prompt: without special tokens, and without a blank in front that it lacks.
+        """Tokenize continuations of a prompt: without special tokens, and without a leading blank that they lack.
 
-        Tokenizers in the manner of SentencePiece put a blank before every text. What follows a prompt must not get
-        one, so it is tokenized behind a character that it does not merge with, whose tokens are taken off again.
+        SentencePiece-like tokenizers put a blank before every text. A continuation must not get one, so it is tokenized
+        after a character that it does not merge with, whose tokens are removed again.
         """
         if not self._adds_blank:
             return self._ids(texts, special=False)
@@ -47,6 +47,7 @@ class PromptTokenizer:
         for anchor in _ANCHORS:
             left = [at for at, text in enumerate(texts) if at not in found]
             if left:
+                # All texts in a single call: a fast tokenizer processes them in parallel.
                 front, *behind = self._ids([anchor, *(anchor + texts[at] for at in left)], special=False)
                 found |= {at: ids[len(front) :] for at, ids in zip(left, behind, strict=True) if _starts(ids, front)}
         # A text that merges with every anchor keeps its blank.
@@ -57,6 +58,7 @@ class PromptTokenizer:
     @functools.cached_property
     def _adds_blank(self) -> bool:
         alone, later = self._ids(["a", "\na"], special=False)
+        # Probed instead of read from the configuration, which differs between tokenizer classes.
         return alone != later[-len(alone) :]
 
     def _ids(self, texts: Sequence[str], *, special: bool) -> list[list[int]]:

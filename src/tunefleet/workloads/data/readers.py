@@ -1,7 +1,7 @@
-"""Read a dataset from a local file or folder into rows.
+"""Reads a dataset from a local file or folder.
 
-Knows formats (JSONL, JSON, CSV, TSV, Parquet, a saved dataset) and where a row stands in its file; knows no column by
-name and nothing of models. Nothing is cached outside the memory of the process.
+Handles formats (JSONL, JSON, CSV, TSV, Parquet, a saved dataset) and row positions; independent of column names and
+models. Nothing is cached outside the memory of the process.
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ _Stored = TypeVar("_Stored", datasets.Dataset, datasets.IterableDataset)
 
 
 class Selection(Sequence[Mapping[str, Any]]):
-    """Some of the rows of a dataset, which keep the numbers that they have there.
+    """Some rows of a dataset, with their original numbers.
 
     Args:
-        numbers: Of each its number in the whole dataset, from 1.
+        numbers: Number of each row in the whole dataset, from 1.
     """
 
     def __init__(self, rows: Rows, numbers: NDArray[np.int64]) -> None:
@@ -79,7 +79,7 @@ def numbered(rows: Iterable[Mapping[str, Any]]) -> Iterator[tuple[int, Mapping[s
 
 
 def table(rows: Rows) -> datasets.Dataset | None:
-    """Return the table that rows are stored in, if they are in one."""
+    """Return the table of the rows, if they are stored in one."""
     found = rows.rows if isinstance(rows, Selection) else rows
     return found if isinstance(found, datasets.Dataset) else None
 
@@ -95,7 +95,7 @@ def read_path(path: Path, split: str, limit: int | None = None) -> Rows:
     """Read one split from a file or a folder.
 
     Args:
-        path: A data file; a folder saved by `datasets`; or a folder as on the hub: for each split one file, or
+        path: A data file; a folder saved by `datasets`; or a folder as on the hub: one file per split, or
             `train-00000-of-00002.parquet` and so on, in the folder itself or in `data/`.
         split: The bare name of the split, such as `train`. A file is a single split whatever its name.
     """
@@ -122,11 +122,11 @@ def _joined(parts: list[Rows]) -> Rows:
 
 
 def read_file(path: Path, limit: int | None = None) -> Rows:
-    """Read a file of any format that is known by its suffix."""
+    """Read a file; its suffix sets the format."""
     reader = _READERS.get(path.suffix.lower())
     if reader is None:
         raise DataError(
-            f"The dataset {path.name} has a format that is not known by its suffix {path.suffix!r}.",
+            f"The dataset {path.name} has an unknown suffix {path.suffix!r}.",
             hint=f"Known: {', '.join(sorted(_READERS))}, or a folder saved by `datasets`.",
         )
     try:
@@ -147,21 +147,22 @@ def _json_lines(path: Path, lines: Iterator[bytes]) -> Iterator[dict[str, Any]]:
 
 
 def _read_json(path: Path, limit: int | None) -> Rows:
-    """Read a JSON array of objects; what turns out to be one object a line is read as JSONL."""
+    """Read a JSON array of objects; a file with one object per line is read as JSONL."""
     text = path.read_bytes().removeprefix(codecs.BOM_UTF8)
     try:
         content = orjson.loads(text)
     except orjson.JSONDecodeError as error:
+        # The file holds one object per line, in spite of its suffix.
         if error.msg.startswith("unexpected content after document"):
             return _read_jsonl(path, limit)
         refuse_encoding(path.name, text)
         raise DataError(
             f"{path.name} is not valid JSON (line {error.lineno}, column {error.colno}: {error.msg}).",
-            hint="Write an array of objects, or one object a line.",
+            hint="Write an array of objects, or one object per line.",
         ) from None
     refuse_rounding(path.name, text)
     if not isinstance(content, list):
-        raise DataError(f"{path.name} is not a JSON array.", hint="Write an array of objects, or one object a line.")
+        raise DataError(f"{path.name} is not a JSON array.", hint="Write an array of objects, or one object per line.")
     for number, row in enumerate(content, start=1):
         if not isinstance(row, dict):
             raise DataError(f"Element {number} of {path.name} is a JSON {type(row).__name__}, not an object.")
@@ -187,7 +188,7 @@ def _read_parquet(path: Path, limit: int | None) -> Rows:
         stored = pq.read_table(path, memory_map=True)
     except pa.ArrowInvalid as error:
         raise DataError(f"{path.name} is not a Parquet file: {error}.") from None
-    # Without the library's own notes: it would decode images and sounds that nothing reads.
+    # Without the metadata of `datasets`, which would decode images and audio that nothing reads.
     stored = stored.replace_schema_metadata(None)
     try:
         return datasets.Dataset(stored if limit is None else stored.slice(0, limit))
@@ -211,7 +212,7 @@ def _saved_dataset(path: Path, split: str) -> Rows:
 
 
 def _check_files(path: Path) -> None:
-    """Refuse a saved dataset whose notes lead out of it: `datasets` would read files from anywhere."""
+    """Reject a saved dataset whose index refers to files outside of it: `datasets` would read them."""
     for note in (path / "dataset_dict.json", *path.glob("state.json"), *path.glob("*/state.json")):
         if not note.exists():
             continue
@@ -219,14 +220,15 @@ def _check_files(path: Path) -> None:
             found = json.loads(note.read_bytes())
             named = [each["filename"] for each in found["_data_files"]] if "splits" not in found else found["splits"]
         except (ValueError, KeyError, TypeError) as error:
-            raise DataError(f"{note.name} of {path.name} does not say which files it has: {error!r}.") from None
+            raise DataError(f"{note.name} of {path.name} does not list its files: {error!r}.") from None
         for name in named:
+            # Resolved, so that links cannot escape either.
             if not isinstance(name, str) or not (note.parent / name).resolve().is_relative_to(path.resolve()):
-                raise DataError(f"{note.name} of {path.name} names {name!r}, which leads out of the folder.")
+                raise DataError(f"{note.name} of {path.name} names {name!r}, which is outside of the folder.")
 
 
 def without_media(rows: _Stored) -> _Stored:
-    """Leave images and sounds of a dataset undecoded: nothing reads them, and decoders may not be installed."""
+    """Leave images and audio undecoded: nothing reads them, and decoders may not be installed."""
     if rows.features is None:
         return rows
     left = {name: _undecoded(feature) for name, feature in rows.features.items()}
@@ -251,7 +253,7 @@ def files_of_split(folder: Path, split: str) -> list[Path]:
         files = _data_files(folder / "data")
     named = [file for file in files if file.stem == split or file.stem.startswith(f"{split}-")]
     if not named and split == "train":
-        # A single set of files whatever its name.
+        # A single set of files, whatever its name.
         named = files if len(files) == 1 or len({_set_of(file) for file in files}) == 1 else []
     if not named:
         found = ", ".join(file.name for file in files) or "no data file"
@@ -281,9 +283,9 @@ def _require_whole_set(folder: Path, split: str, files: list[Path]) -> None:
             f"{', '.join(file.name for file in files)}.",
             hint="Name one file as the path.",
         )
-    there = {int(shard["at"]) for shard in shards if shard}
+    present = {int(shard["at"]) for shard in shards if shard}
     count = int(_set_of(files[0])[1])
-    if missing := sorted(set(range(count)) - there):
+    if missing := sorted(set(range(count)) - present):
         raise DataError(
             f"The folder {folder.name} lacks {len(missing)} of the {count} files of the split {split!r}, "
             f"such as {_set_of(files[0])[0]}-{missing[0]:05d}-of-{count:05d}{files[0].suffix}.",

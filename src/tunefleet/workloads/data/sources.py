@@ -1,6 +1,6 @@
 """From the `data` block of a spec to rows: which file, folder, hub dataset or inline text, which split, how many.
 
-Knows the spec and where inputs lie on this machine; leaves formats to `readers` and columns to `shapes`.
+Resolves the spec and the inputs on this machine; `readers` handles formats, and `shapes` columns.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from tunefleet.workloads.data.streams import Reader
 
 @dataclass(frozen=True, slots=True)
 class Portion:
-    """Rows that serve one purpose, and how they are read."""
+    """Rows for one purpose, and how they are read."""
 
     rows: Rows
     shape: Shape
@@ -30,7 +30,7 @@ class Portion:
 
 @dataclass(frozen=True, slots=True)
 class Portions:
-    """What is trained on, what is held out, and which rows are there more than once."""
+    """The training set, the eval set, and the duplicate rows."""
 
     train: Portion
     held_out: Portion | None
@@ -52,7 +52,7 @@ def open_portions(data: TrainingData, inputs: Mapping[str, str], workspace: Path
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """Rows as they are read, without a word on what is in them."""
+    """Rows before their content is recognized."""
 
     train: Rows
     origin: str
@@ -69,17 +69,18 @@ def open_rows(
     *,
     seed: int,
 ) -> Found:
-    """Find and read the rows of a spec; errors are those of `open_portions`."""
+    """Find and read the rows of a spec; raises the errors of `open_portions`."""
     source = _chosen(data, inputs)
     place = Place(source.value, inputs.get(source.pointer), workspace, _hub(data) if source.kind == "hub" else None)
     held = data.eval
-    # A share of the rows, and a slice from the end, are of all rows: then none may be left unread.
+    # A fraction, and a slice from the end, refer to all rows, so all must be read.
     limit = data.max_samples if held is None or held.fraction is None else None
     rows, origin = _inline(data, limit) if source.kind == "inline" else place.read(data.split, limit)
     _some(rows, origin)
     if held is None:
         return Found(rows, origin, None, origin)
     if held.fraction is not None:
+        # Rows count as equal by the columns that are trained on, not by ids or notes.
         columns = {*trained(rows[0], origin), *SIDE_COLUMNS}
         train, kept, duplicates = hold_out(rows, held.fraction, seed, origin, columns)
         return Found(first(train, data.max_samples), origin, first(kept, held.max_samples), origin, duplicates)
@@ -92,7 +93,7 @@ def open_rows(
 def _held_out(
     data: TrainingData, place: Place, inputs: Mapping[str, str], workspace: Path, shape: Shape
 ) -> Portion | None:
-    """Read the rows of another split or file, as the training rows are read: another column would measure another."""
+    """Read the eval rows of another split or file, with the columns of the training rows."""
     if data.eval is None:
         return None
     other, origin = _read_held_out(data.eval, place, inputs, workspace)
@@ -107,13 +108,13 @@ def _read_held_out(held: EvalSpec, place: Place, inputs: Mapping[str, str], work
 
 
 def _chosen(data: RowsSpec, inputs: Mapping[str, str]) -> DataSource:
-    """Return the first of several places that is there; the first of all if none is."""
+    """Return the first available source; the first of all if none is available."""
     return next((each for each in data.sources if each.pointer in inputs), data.source)
 
 
 @dataclass(frozen=True, slots=True)
 class Stream:
-    """Rows that are read as the training goes, and what is held out."""
+    """Rows that are read during training, and the eval set."""
 
     reader: Reader
     shape: Shape
@@ -130,6 +131,7 @@ def open_stream(data: TrainingData, inputs: Mapping[str, str], workspace: Path) 
     source = _chosen(data, inputs)
     place = Place(source.value, inputs.get(source.pointer), workspace, _hub(data) if source.kind == "hub" else None)
     reader, origin = place.stream(data.split)
+    # The first row decides the shape, before training starts.
     begin = reader.read(None, 1)
     shape = _shape([begin.row(0)] if begin.size else [], data.shape, origin)
     return Stream(reader, shape, _held_out(data, place, inputs, workspace, shape))
@@ -156,7 +158,7 @@ def _shape(rows: Rows, wanted: TextShape, origin: str) -> Shape:
 
 
 def _same_shape(rows: Rows, shape: Shape, origin: str) -> Shape:
-    """Read held-out rows as the training rows are read: another column would measure another thing."""
+    """Read eval rows like the training rows: another column would measure something else."""
     _some(rows, origin)
     if not shape.recognized.by_row:
         require_columns(shape.columns, rows[0], origin)

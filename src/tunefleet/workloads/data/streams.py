@@ -1,7 +1,7 @@
-"""Read a dataset block by block, without loading it, from any place that was reached before.
+"""Reads a dataset block by block, without loading it, and resumes at any position that was reached before.
 
-A place is a *mark*: a small JSON value that a reader understands, such as a byte offset. Going to a mark costs one
-block at most, whatever lies before it; a reader that has to read everything before it says so (`seeks`).
+A position is a *mark*: a small JSON value of the reader, such as a byte offset. Seeking to a mark costs at most one
+block, whatever is before it; a reader that has to read everything before it sets `seeks` to False.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from tunefleet.analysis.dataset.lines import json_line
 from tunefleet.errors import DataError
 from tunefleet.workloads.data.readers import Rows, csv_file
 
-# Where a block begins; JSON. `None` is the beginning.
+# Position where a block begins; JSON. `None` is the beginning.
 Mark = Any
 Row = Mapping[str, Any]
 
@@ -31,7 +31,7 @@ class Block:
     """Consecutive rows.
 
     Args:
-        after: Where the next block begins; `None` at the end of the data.
+        after: Mark of the next block; None at the end of the data.
     """
 
     size: int
@@ -40,14 +40,14 @@ class Block:
 
 
 class Reader(Protocol):
-    """Reads blocks of one dataset, in its order."""
+    """Reads the blocks of a dataset in order."""
 
     seeks: bool
-    """Whether going to a mark costs the same wherever it is."""
+    """Whether seeking costs the same for every mark."""
 
     @property
     def rows_read(self) -> int:
-        """Rows that were read so far, those included that were only passed over."""
+        """Number of rows read so far, including skipped ones."""
 
     def read(self, mark: Mark, count: int) -> Block:
         """Read up to `count` rows from a mark.
@@ -67,7 +67,7 @@ class JsonlReader:
         self.rows_read = 0
 
     def read(self, mark: Mark, count: int) -> Block:
-        """Read lines; they are parsed when they are asked for."""
+        """Read lines; they are parsed on access."""
         offset, number = mark or (0, 0)
         lines: list[tuple[int, bytes]] = []
         with self._path.open("rb") as file:
@@ -75,8 +75,10 @@ class JsonlReader:
             while len(lines) < count and (line := file.readline()):
                 number += 1
                 if not line.isspace():
+                    # Kept as bytes: parsing is deferred until a row is used.
                     lines.append((number, line))
             end = file.tell()
+            # One byte ahead shows whether this is the last block.
             more = bool(file.read(1))
         self.rows_read += len(lines)
         return Block(
@@ -85,7 +87,7 @@ class JsonlReader:
 
 
 class ParquetReader:
-    """A Parquet file; a mark is a row's number. One row group is in memory at a time."""
+    """A Parquet file; a mark is a row number. One row group is in memory at a time."""
 
     seeks = True
 
@@ -102,7 +104,7 @@ class ParquetReader:
         self._starts = [0, *itertools.accumulate(sizes)]
 
     def read(self, mark: Mark, count: int) -> Block:
-        """Read rows of as many row groups as it takes."""
+        """Read rows from as many row groups as needed."""
         first, parts, total = int(mark or 0), [], self._starts[-1]
         last = min(first + count, total)
         for number, (start, end) in enumerate(itertools.pairwise(self._starts)):
@@ -116,7 +118,7 @@ class ParquetReader:
 
     def _table(self, number: int) -> pa.Table:
         if self._group is None or self._group[0] != number:
-            # Opened where it is read: a process that was forked must not share the descriptor's offset.
+            # Opened on first use: a forked process must not share the descriptor's offset.
             self._file = self._file or pq.ParquetFile(self._path)
             self._group = (number, self._file.read_row_group(number))
             self.rows_read += len(self._group[1])
@@ -124,7 +126,7 @@ class ParquetReader:
 
 
 class TableReader:
-    """Rows that lie in a file that is mapped into memory; a mark is a row's number."""
+    """Rows of a memory-mapped file; a mark is a row number."""
 
     seeks = True
 
@@ -133,7 +135,7 @@ class TableReader:
         self.rows_read = 0
 
     def read(self, mark: Mark, count: int) -> Block:
-        """Take a range; nothing is read before a row is asked for."""
+        """Return a range; rows are read on access."""
         first = int(mark or 0)
         last = min(first + count, len(self._rows))
         self.rows_read += last - first
@@ -141,7 +143,7 @@ class TableReader:
 
 
 class CsvReader:
-    """A CSV or TSV file; a mark is the number of rows before it, and all of them are read to get there."""
+    """A CSV or TSV file; a mark is the number of rows before it, which are all read to seek."""
 
     seeks = False
 
@@ -152,7 +154,7 @@ class CsvReader:
         self._at = 0
 
     def read(self, mark: Mark, count: int) -> Block:
-        """Read rows; going back, or far ahead, starts at the beginning of the file."""
+        """Read rows; seeking back, or far ahead, starts at the beginning of the file."""
         first = int(mark or 0)
         if self._rows is None or self._at != first:
             self._rows, self._at = csv_file(self._path), 0
@@ -168,7 +170,7 @@ class CsvReader:
 
 
 class HubReader:
-    """A streamed dataset of the `datasets` library; a mark is its own state: shard, and place in the shard."""
+    """A streamed dataset of the `datasets` library; a mark is the library's state: shard, and position in it."""
 
     seeks = True
 
@@ -180,13 +182,14 @@ class HubReader:
         self._start: Mark = None
 
     def read(self, mark: Mark, count: int) -> Block:
-        """Read rows, and note the library's own state after them."""
+        """Read rows, and record the library's state after them."""
         if self._rows is None or mark != self._at:
             if mark is not None:
                 self._stream.load_state_dict(mark)
             elif self._rows is not None:
                 self._stream.load_state_dict(self._start)
             else:
+                # Kept to go back to the beginning later.
                 self._start = self._stream.state_dict()
             self._rows = iter(self._stream)
         rows = list(itertools.islice(self._rows, count))
@@ -196,7 +199,7 @@ class HubReader:
 
 
 class ChainedReader:
-    """Several files, one after the other; a mark is the number of a file and the mark in it."""
+    """Several files in sequence; a mark is the number of a file and the mark in it."""
 
     def __init__(self, readers: Sequence[Reader]) -> None:
         self._readers = readers
@@ -204,11 +207,11 @@ class ChainedReader:
 
     @property
     def rows_read(self) -> int:
-        """Rows that were read so far from all files."""
+        """Number of rows read so far from all files."""
         return sum(reader.rows_read for reader in self._readers)
 
     def read(self, mark: Mark, count: int) -> Block:
-        """Read rows, over the end of a file if need be."""
+        """Read rows, across the end of a file if necessary."""
         at, inner = mark or (0, None)
         blocks: list[Block] = []
         missing = count
@@ -229,7 +232,7 @@ class ChainedReader:
 
 
 def chained(readers: Sequence[Reader]) -> Reader:
-    """Return a reader of several files, one after the other."""
+    """Return a reader of several files in sequence."""
     return readers[0] if len(readers) == 1 else ChainedReader(readers)
 
 

@@ -1,8 +1,8 @@
-"""Tokenised rows that a later launch of the same job takes instead of tokenising again.
+"""Tokenized rows that a relaunch of the same job reuses.
 
-One Arrow table a file, named after everything that its content follows from: the rows themselves, how they are read and
-tokenised, and the versions of the libraries that do it. Read through a memory map after its digest was checked;
-whatever differs or is damaged is made anew.
+One Arrow table per file, named after everything that its content depends on: the rows, how they are read and tokenized,
+and the library versions. It is read through a memory map after its digest is checked; a missing or damaged table is
+created again.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _COUNTS: Final = ("rows", "dropped", "truncated", "tokens", "trained_tokens")
 
 
 class KeptTokens:
-    """The tables of one job."""
+    """The token tables of one job."""
 
     def __init__(
         self, folder: Path, tokenizer: PreTrainedTokenizerBase, encoder: Encoder, *, writes: bool = True
@@ -49,7 +49,7 @@ class KeptTokens:
     def tokenize(
         self, rows: Rows, shape: Shape, encoder: Encoder, max_length: int, processes: int | None = None
     ) -> Tokenized:
-        """Return what `tokens.tokenize` returns, from an earlier launch if it has left that."""
+        """Return the result of `tokenization.tokenize`, from an earlier launch if available."""
         if self._facts is None:
             return tokenize(rows, shape, encoder, max_length, processes)
         how = repr(shape.recognized), shape.separator
@@ -63,18 +63,18 @@ class KeptTokens:
         return made
 
     def derived(self, dataset: datasets.Dataset, *how: object) -> tuple[str, datasets.Dataset | None]:
-        """Look for what was made of a dataset."""
+        """Return the key of a dataset derived from another, and the dataset if it is cached."""
         key = _key("derived", self._facts, *how, _content(dataset))
         found = self._load(key) if self._facts is not None else None
         return key, found[0] if found else None
 
     def keep_derived(self, key: str, dataset: datasets.Dataset) -> None:
-        """Keep what was made of a dataset."""
+        """Cache a derived dataset."""
         if self._facts is not None:
             self._keep(key, dataset, {})
 
     def forget_others(self) -> None:
-        """Delete what this launch has not used: its rows, model or limits have changed since."""
+        """Delete tables that this launch does not use: their rows, model or limits have changed."""
         if not self._writes or not self._folder.is_dir():
             return
         for file in self._folder.iterdir():
@@ -82,11 +82,11 @@ class KeptTokens:
                 file.unlink(missing_ok=True)
 
     def discard(self) -> bool:
-        """Delete all of it; returns whether there was anything."""
-        there = self._writes and self._folder.is_dir()
-        if there:
+        """Delete all tables; return whether there were any."""
+        exists = self._writes and self._folder.is_dir()
+        if exists:
             shutil.rmtree(self._folder, ignore_errors=True)
-        return there
+        return exists
 
     def _load(self, key: str) -> tuple[datasets.Dataset, Mapping[str, Any]] | None:
         self._used.add(key)
@@ -95,15 +95,16 @@ class KeptTokens:
             return None
         try:
             with file.open("rb") as stream:
+                # The file may be torn: it is not synced, since it can be created again.
                 digest = hashlib.file_digest(stream, "sha256").hexdigest()
             if digest != about.get("digest"):
                 raise ValueError("its digest differs")
             tokens = pa.ipc.open_file(pa.memory_map(str(file))).read_all()
             dataset = datasets.Dataset(tokens, fingerprint=key)
         except (OSError, ValueError, pa.ArrowException) as error:
-            logger.warning("Tokenised rows of an earlier launch are not used: %s", error)
+            logger.warning("Cached tokens of an earlier launch are not used: %s", error)
             return None
-        logger.info("%s tokenised rows of an earlier launch are used", f"{len(dataset):,}")
+        logger.info("Using %s tokenized rows of an earlier launch", f"{len(dataset):,}")
         return dataset, about.get("counts") or {}
 
     def _keep(self, key: str, dataset: datasets.Dataset, counts: Mapping[str, Any]) -> None:
@@ -113,8 +114,9 @@ class KeptTokens:
         try:
             self._folder.mkdir(exist_ok=True)
             tokens, free = dataset.with_format("arrow")[:], shutil.disk_usage(self._folder).free
+            # The disk is needed for checkpoints.
             if tokens.nbytes > free * SHARE_OF_FREE_DISK:
-                logger.info("Tokenised rows are not kept: %s of %s free bytes", f"{tokens.nbytes:,}", f"{free:,}")
+                logger.info("Tokenized rows are not cached: %s of %s free bytes", f"{tokens.nbytes:,}", f"{free:,}")
                 return
             with pa.OSFile(str(draft), "wb") as sink, pa.ipc.new_file(sink, tokens.schema) as writer:
                 writer.write_table(tokens)
@@ -123,12 +125,13 @@ class KeptTokens:
             draft.replace(target)
             write_json(self._folder / f"{key}.json", {"digest": digest, "counts": dict(counts)})
         except OSError as error:
-            logger.warning("Tokenised rows cannot be kept for a later launch: %s", error)
+            logger.warning("Tokenized rows cannot be cached: %s", error)
             draft.unlink(missing_ok=True)
 
 
 def _facts(tokenizer: PreTrainedTokenizerBase, encoder: Encoder) -> str | None:
     backend = getattr(tokenizer, "backend_tokenizer", None)
+    # A slow tokenizer cannot be serialized, so its tokens cannot be identified.
     if backend is None:
         return None
     versions = {name: metadata.version(name) for name in _LIBRARIES}
@@ -150,7 +153,7 @@ def _key(*parts: object) -> str:
 
 
 def _content(rows: Rows | datasets.Dataset) -> str:
-    """Return a digest of the rows themselves: it does not matter where they lie, or how they were chosen."""
+    """Return a digest of the rows themselves, independent of their location and selection."""
     digest = hashlib.sha256()
     stored = table(rows)
     for piece in _json_pieces(rows) if stored is None else _arrow_pieces(stored):
@@ -168,5 +171,5 @@ def _arrow_pieces(rows: datasets.Dataset) -> Iterable[Any]:
 
 def _json_pieces(rows: Rows) -> Iterable[bytes]:
     for start in range(0, len(rows), _BATCH):
-        # What JSON does not know is told by its text.
+        # Values that JSON does not support are represented by their text.
         yield orjson.dumps(list(rows[start : start + _BATCH]), default=repr, option=orjson.OPT_NON_STR_KEYS)

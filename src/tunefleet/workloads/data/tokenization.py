@@ -1,7 +1,7 @@
-"""Turn rows into token ids, and say for each token whether it counts in the loss.
+"""Converts rows to token ids, with the tokens that are trained.
 
-The same code serves training, held-out evaluation and `preview`, so that what a user sees is what is learnt. Prompt
-and response are tokenized apart: the model meets the prompt in exactly the tokens that it will meet when it is used.
+Training, evaluation and the preview share this code, so that the preview shows exactly what is trained. Prompt and
+response are tokenized separately: the model gets the prompt in exactly the tokens of inference.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ from tunefleet.workloads.data.formats import Chat, Example, Pair, Place, Plain, 
 from tunefleet.workloads.data.prompts import PromptTokenizer
 from tunefleet.workloads.data.readers import numbered
 
-# The label of a token that does not count, as PyTorch's cross entropy defines it.
+# The label of a masked token, as PyTorch's cross entropy defines it.
 IGNORED = -100
 _BATCH = 500
 
 
 @dataclass(frozen=True, slots=True)
 class Tokens:
-    """One row: its ids, and which of them count in the loss."""
+    """One row: its ids, and which of them are trained."""
 
     ids: list[int]
     trained: list[bool]
@@ -41,7 +41,7 @@ class Tokens:
 
 @dataclass(frozen=True, slots=True)
 class Tokenized:
-    """A tokenized dataset with `input_ids` and `labels`, and what happened on the way."""
+    """A tokenized dataset with `input_ids` and `labels`, and its counts."""
 
     dataset: datasets.Dataset
     rows: int
@@ -71,20 +71,20 @@ class Encoder:
 
     @functools.cached_property
     def renderer(self) -> ChatRenderer:
-        """The chat template; only made when there is a conversation."""
+        """The chat template; only created for conversations."""
         return ChatRenderer(self.tokenizer)
 
     @property
     def options(self) -> tuple[Any, ...]:
-        """What decides, with the tokenizer, which tokens a row becomes."""
+        """The options that determine, with the tokenizer, the tokens of a row."""
         return self._whole, self._append_eos, self._vocabulary
 
     def encode(self, examples: Sequence[Example], notes: Notes) -> list[Tokens]:
-        """Tokenize examples, all of one kind in one call to the tokenizer.
+        """Tokenize examples, all of one kind in a single call to the tokenizer.
 
         Raises:
-            DataError: If the chat template refuses one.
-            ModelError: If one has a token that the model has no embedding for, or its chats cannot be rendered.
+            DataError: If the chat template rejects an example.
+            ModelError: If the model has no embedding for a token, or chats cannot be rendered.
         """
         found: dict[int, Tokens] = {}
         kinds: tuple[tuple[type[Example], Callable[[list[Any], Notes], list[Tokens]]], ...] = (
@@ -95,6 +95,7 @@ class Encoder:
         for kind, encode in kinds:
             places = [at for at, example in enumerate(examples) if isinstance(example, kind)]
             if places:
+                # Grouped by kind, since a fast tokenizer processes a whole batch in parallel.
                 found |= zip(places, encode([examples[at] for at in places], notes), strict=True)
         encoded = [found[at] for at in range(len(examples))]
         for example, tokens in zip(examples, encoded, strict=True):
@@ -102,10 +103,10 @@ class Encoder:
         return encoded
 
     def check(self, ids: Sequence[int], place: Place) -> None:
-        """Refuse tokens that the model has no embedding for.
+        """Reject tokens without an embedding in the model.
 
         Raises:
-            ModelError: If there is one; names the row and the token.
+            ModelError: If there is such a token; names the row and the token.
         """
         highest = max(ids, default=0)
         if self._vocabulary is not None and highest >= self._vocabulary:
@@ -117,10 +118,9 @@ class Encoder:
             )
 
     def prompt(self, example: Example) -> tuple[str, list[int], str]:
-        """Return what the model is asked for an example: the text, its ids, and the answer of the dataset.
+        """Return the prompt of an example: its text, its ids, and the dataset's answer.
 
-        A plain text is asked for its continuation: its first half is the prompt. A chat whose only answer comes first
-        has none: it is empty.
+        The prompt of a plain text is its first half. A chat whose only answer comes first has an empty prompt.
         """
         if isinstance(example, Pair):
             return *self.ask(example.prompt, None, example.place), example.response
@@ -140,15 +140,15 @@ class Encoder:
         """Tokenize a chat and an answer to it, separately.
 
         Raises:
-            ModelError: If the template renders the prompt differently once it is answered.
-            DataError: If the template refuses the chat.
+            ModelError: If the template renders the prompt differently after the answer is added.
+            DataError: If the template rejects the chat.
         """
         asked = self.renderer.render(prompt, tools, ask=True, where=str(place))
         whole = self.renderer.render([*prompt, *answer], tools, where=str(place))
         if not whole.startswith(asked):
             raise ModelError(
-                f"{place}: the chat template of {self.tokenizer.name_or_path} renders a prompt differently once it is "
-                "answered, so the answer cannot be told from the prompt.",
+                f"{place}: the chat template of {self.tokenizer.name_or_path} renders a prompt differently after its "
+                "answer is added, so the two cannot be separated.",
                 hint="Use a template that does not rewrite earlier turns, or columns of texts.",
             )
         self._note_unrendered(Chat([*prompt, *answer], tools, place=place), whole, notes)
@@ -160,11 +160,11 @@ class Encoder:
         return before, ids
 
     def ask(self, prompt: str | list[Message], tools: list[Any] | None, place: Place) -> tuple[str, list[int]]:
-        """Return a prompt as the model meets it: the text, and its ids.
+        """Return a prompt as the model gets it: its text, and its ids.
 
         Raises:
-            DataError: If the chat template refuses it.
-            ModelError: If it has a token that the model has no embedding for.
+            DataError: If the chat template rejects it.
+            ModelError: If the model has no embedding for a token.
         """
         chat = isinstance(prompt, list)
         text = self.renderer.render(prompt, tools, ask=True, where=str(place)) if isinstance(prompt, list) else prompt
@@ -179,6 +179,7 @@ class Encoder:
 
     def _pairs(self, examples: list[Pair], notes: Notes) -> list[Tokens]:
         del notes
+        # Separately from the response: at inference the prompt is tokenized alone.
         prompts = self._tokens.prompts([example.prompt for example in examples], rendered=False)
         responses = map(self._ended, self._tokens.continuations([example.response for example in examples]))
         return [
@@ -204,7 +205,7 @@ class Encoder:
         return [self._with_end(example, tokens, notes) for example, tokens in zip(examples, found, strict=True)]
 
     def _rendered(self, chat: Chat) -> tuple[str, list[Span]]:
-        """Render a chat; with `whole`, what is not an untrained answer counts as trained."""
+        """Render a chat; with `whole`, everything except untrained answers is trained."""
         if not self._whole:
             return self.renderer.render_with_spans(chat)
         others = answers(chat.messages) - chat.untrained
@@ -213,9 +214,10 @@ class Encoder:
         return text, [(begin, end) for begin, end in zip(edges[::2], edges[1::2], strict=True) if begin < end]
 
     def _with_spans(self, texts: list[str], spans: list[list[Span]]) -> list[Tokens]:
+        # Only fast tokenizers return character offsets.
         if not self.tokenizer.is_fast:
             raise ModelError(
-                f"The tokenizer of {self.tokenizer.name_or_path} does not tell where its tokens stand in the text, so "
+                f"The tokenizer of {self.tokenizer.name_or_path} has no character offsets, so "
                 "the assistant's turns cannot be found.",
                 hint="Use a model with a tokenizer.json, or set `training.completion_only_loss: false`.",
             )
@@ -234,11 +236,11 @@ class Encoder:
         ]
 
     def _row(self, text: str, ids: list[int], offsets: np.ndarray[Any, Any], spans: list[Span]) -> Tokens:
-        """Return a rendered chat, in pieces if a token lies across the beginning of an answer.
+        """Return a rendered chat, in pieces if a token crosses the beginning of an answer.
 
-        When the model is used, the prompt ends there; so must a token.
+        At inference the prompt ends there, so a token must end there, too.
         """
-        if not any(begin and _lies_across(text, offsets, begin) for begin, _ in spans):
+        if not any(begin and _crosses(text, offsets, begin) for begin, _ in spans):
             return Tokens(ids, _inside(offsets[:, 0], spans))
         found: list[int] = []
         trained: list[bool] = []
@@ -254,25 +256,25 @@ class Encoder:
             notes.add(sentence, chat.place.row)
 
     def _with_end(self, chat: Chat, tokens: Tokens, notes: Notes) -> Tokens:
-        """Append the end token if the chat's last answer is trained and ends with no special token."""
+        """Append the EOS token if the chat's last answer is trained and does not end with a special token."""
         last = len(chat.messages) - 1
         if chat.messages[last]["role"] != "assistant" or last in chat.untrained:
             return tokens
         closed, end = self._closed(tokens.ids, notes, chat.place), _end_of_trained(tokens.trained)
         if len(closed) > len(tokens.ids):
-            # White space before the end token is trained, too: otherwise the model would not reach the end token.
+            # White space before the EOS token is trained as well: otherwise the model would never get to the EOS token.
             gap = not self.tokenizer.decode(tokens.ids[end:]).strip()
             return Tokens(closed, [*tokens.trained[:end], *[gap] * (len(tokens.ids) - end), True])
         if 0 < end < len(tokens.ids) and tokens.ids[end] in self._special:
             notes.add(
-                "The chat template's generation markers leave out the token that ends an answer, so the model does "
+                "The chat template's generation markers exclude the token that ends an answer, so the model does "
                 "not learn to stop",
                 chat.place.row,
             )
         return tokens
 
     def _closed(self, ids: list[int], notes: Notes, place: Place) -> list[int]:
-        """Append the end token to an answer that a template has ended with no special token."""
+        """Append the EOS token to an answer that the template does not end with a special token."""
         end = self.tokenizer.eos_token
         for token in reversed(ids):
             if token in self._special:
@@ -280,7 +282,7 @@ class Encoder:
             if self.tokenizer.decode([token]).strip():
                 break
         if end is None or not self._append_eos:
-            why = "the tokenizer has no end token" if end is None else "append_eos is off"
+            why = "the tokenizer has no EOS token" if end is None else "append_eos is off"
             notes.add(f"Answers end with no special token, and {why}: the model does not learn to stop", place.row)
             return ids
         notes.add(f"The chat template ends answers with no special token: {end!r} is appended and trained", place.row)
@@ -300,10 +302,10 @@ def _end_of_trained(trained: list[bool]) -> int:
     return max((at for at, is_trained in enumerate(trained) if is_trained), default=len(trained) - 1) + 1
 
 
-def _lies_across(text: str, offsets: np.ndarray[Any, Any], place: int) -> bool:
-    """Whether a token has characters on both sides of a place in the text.
+def _crosses(text: str, offsets: np.ndarray[Any, Any], place: int) -> bool:
+    """Return whether a token has characters on both sides of a position in the text.
 
-    Tokenizers of bytes leave the blank that a token begins with out of its offsets.
+    Byte-level tokenizers exclude the leading blank of a token from its offsets.
     """
     after = int(np.searchsorted(offsets[:, 1], place, side="right"))
     if after < len(offsets) and offsets[after, 0] < place:
@@ -322,11 +324,12 @@ def tokenize(
 def encode_all(
     rows: Iterable[Mapping[str, Any]], shape: Shape, encoder: Encoder, processes: int | None = None
 ) -> Iterator[Tokens]:
-    """Tokenize rows one after the other, without a limit to their length."""
+    """Tokenize rows one after the other, without a length limit."""
     work = functools.partial(_encode_batch, shape, encoder)
     if processes is None or processes == 1:
         yield from _noting(map(work, _batches(rows)), shape)
         return
+    # fork: the tokenizer and the rows are inherited instead of pickled.
     with multiprocessing.get_context("fork").Pool(processes) as pool:
         yield from _noting(pool.imap(work, _batches(rows)), shape)
 
@@ -339,7 +342,7 @@ def _noting(batches: Iterable[tuple[list[Tokens], Notes]], shape: Shape) -> Iter
 
 @dataclass(frozen=True, slots=True)
 class Clipped:
-    """A row within the limit: its ids, its labels, and how many of them count in the loss."""
+    """A row within the limit: its ids, its labels, and the number of trained tokens."""
 
     ids: np.ndarray[Any, Any]
     labels: np.ndarray[Any, Any]
@@ -347,7 +350,7 @@ class Clipped:
 
 
 def clip(row: Tokens, max_length: int) -> Clipped | None:
-    """Cut a row to the limit; `None` if nothing of what is left would be learnt."""
+    """Truncate a row to the limit; None if no trained token is left."""
     ids = np.asarray(row.ids[:max_length], dtype=np.int64)
     trained = np.asarray(row.trained[:max_length], dtype=bool)
     # The first token is never predicted.
@@ -356,7 +359,7 @@ def clip(row: Tokens, max_length: int) -> Clipped | None:
 
 
 def _batches(rows: Iterable[Mapping[str, Any]]) -> Iterator[list[tuple[int, Mapping[str, Any]]]]:
-    """Cut numbered rows into batches (`itertools.batched` comes with Python 3.12)."""
+    """Split numbered rows into batches (`itertools.batched` needs Python 3.12)."""
     source = numbered(rows)
     while batch := list(itertools.islice(source, _BATCH)):
         yield batch
@@ -370,7 +373,7 @@ def _encode_batch(
 
 
 def _collect(encoded: Iterable[Tokens], shape: Shape, max_length: int) -> Tokenized:
-    """Cut rows to the limit, drop those of which nothing counts, and lay the rest out as an Arrow table."""
+    """Truncate rows to the limit, drop those without trained tokens, and return the rest as an Arrow table."""
     ids, labels, lengths = [], [], []
     total = dropped = truncated = trained_tokens = 0
     for row in encoded:
@@ -387,6 +390,7 @@ def _collect(encoded: Iterable[Tokens], shape: Shape, max_length: int) -> Tokeni
     if not lengths:
         raise _nothing_left(shape, total, max_length)
     offsets = np.concatenate([[0], np.cumsum(lengths)])
+    # Built from flat arrays: a list of Python lists would take several times the memory.
     table = pa.table(
         {
             name: pa.LargeListArray.from_arrays(pa.array(offsets), pa.array(np.concatenate(values)))
@@ -408,8 +412,8 @@ def _nothing_left(shape: Shape, total: int, max_length: int) -> DataError:
     if total == 0:
         return DataError(f"{shape.origin} has no rows.", hint="Name a dataset, split or range that has some.")
     return DataError(
-        f"No row of {shape.origin} has a token to learn within {max_length} tokens.",
-        hint="Raise `training.max_seq_length`, or look at the rows with `tunefleet preview`.",
+        f"No row of {shape.origin} has a trained token within {max_length} tokens.",
+        hint="Raise `training.max_seq_length`, or check the rows with `tunefleet preview`.",
     )
 
 

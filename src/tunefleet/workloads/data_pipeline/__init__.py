@@ -1,19 +1,19 @@
-"""Makes a dataset out of others: the program of the task kind `data`.
+"""Builds a dataset from others: the program of the task kind `data`.
 
     run            the job from beginning to end
-    inputs         a source → its rows, one after the other
-    pipeline       the steps, and what each counts
-    spool          rows on disk, any of them by its number
+    inputs         a source → its rows, as a stream
+    pipeline       the steps, and their counts
+    spool          rows on disk, with random access
     filters        filter
     columns        map
-    shapes         recognises what a row is
+    shapes         recognises the shape of a row
     conversion     one shape → another
     deduplication  dedupe
-    random_draws   what chance decides, by seed and number alone
+    random_draws   random choices, by seed and number only
     writer         JSONL and Parquet, with digests
     table_types    the types of the columns of Parquet
 
-Rows are read, changed and written one by one; what needs all of them lies on disk meanwhile.
+Rows are read, changed and written one by one; steps that need all rows keep them on disk.
 """
 
 from tunefleet.workloads.data_pipeline.run import main

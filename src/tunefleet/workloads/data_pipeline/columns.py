@@ -1,4 +1,4 @@
-"""What a `map` makes of a row."""
+"""The `map` step."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ _FALSE: Final = frozenset({"false", "no", "0"})
 
 
 def mapped(wanted: MapSpec, values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the changed row, in the order of the keys of a `map`.
+    """Return the changed row; the keys of a `map` are applied in their order.
 
     Raises:
-        RowError: If it lacks a column, or holds what cannot be changed so.
+        RowError: If the row lacks a column, or a value cannot be changed.
     """
     row = dict(values)
     if wanted.strip:
@@ -32,7 +32,7 @@ def mapped(wanted: MapSpec, values: Mapping[str, Any]) -> dict[str, Any]:
     for column, fields in (wanted.chat or {}).items():
         row[column] = [_message(turn, fields, column) for turn in _turns(value_of(row, column), column)]
     if wanted.template:
-        # All see the row as it was: the order of a mapping's keys must not matter.
+        # All templates see the unchanged row: the order of a mapping's keys must not matter.
         row |= {column: filled(template, row) for column, template in wanted.template.items()}
     row |= wanted.constant or {}
     for column in wanted.drop or ():
@@ -41,10 +41,10 @@ def mapped(wanted: MapSpec, values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def filled(template: str, values: Mapping[str, Any]) -> str:
-    """Return a template with the values of columns in it.
+    """Return a template filled with the values of columns.
 
     Raises:
-        RowError: If the row lacks one, or it holds no text and no number.
+        RowError: If the row lacks a column, or a value is neither a text nor a number.
     """
 
     def one(match: Any) -> str:
@@ -67,8 +67,8 @@ def _turns(value: Any, column: str) -> list[Any]:
 def _message(turn: Any, fields: ChatFieldsSpec, column: str) -> dict[str, Any]:
     if not isinstance(turn, dict) or fields.role not in turn or fields.content not in turn:
         raise RowError(f"{column!r} has a message without {fields.role!r} and {fields.content!r}")
-    who = turn[fields.role]
-    known = (fields.roles or {}).get(who, who) if isinstance(who, str) else who
+    speaker = turn[fields.role]
+    known = (fields.roles or {}).get(speaker, speaker) if isinstance(speaker, str) else speaker
     return {"role": known, "content": turn[fields.content]}
 
 
@@ -90,7 +90,7 @@ def _renamed(row: Mapping[str, Any], names: Mapping[str, str]) -> dict[str, Any]
     for old, new in names.items():
         _own(row, old)
         if new in row and new not in names:
-            raise RowError(f"it has a column {new!r} already, which {old!r} cannot be renamed to")
+            raise RowError(f"it already has a column {new!r}, so {old!r} cannot be renamed to it")
     return {names.get(name, name): value for name, value in row.items()}
 
 
@@ -101,10 +101,10 @@ def _stripped(value: Any, column: str) -> str:
 
 
 def _bool(value: Any) -> bool:
-    said = str(value).strip().lower()
-    if said not in _TRUE | _FALSE:
+    text = str(value).strip().lower()
+    if text not in _TRUE | _FALSE:
         raise ValueError(f"{value!r} is neither true nor false")
-    return said in _TRUE
+    return text in _TRUE
 
 
 def _text(value: Any) -> str:
@@ -113,8 +113,9 @@ def _text(value: Any) -> str:
 
 def _whole(value: Any) -> int:
     if isinstance(value, float) and not value.is_integer():
-        raise ValueError(f"{value} is no whole number")
+        raise ValueError(f"{value} is not an integer")
     whole = int(value)
+    # orjson cannot write larger integers.
     if not -(2**63) <= whole < 2**64:
         raise ValueError("it has more than 64 bits")
     return whole
@@ -123,14 +124,14 @@ def _whole(value: Any) -> int:
 def _float(value: Any) -> float:
     number = float(value)
     if not math.isfinite(number):
-        raise ValueError(f"{number} is no number that JSON has")
+        raise ValueError(f"{number} is not a number in JSON")
     return number
 
 
 def _json(value: Any) -> Any:
     if not isinstance(value, str):
         return value
-    # NaN, and numbers that cannot be written again as they are, are refused.
+    # NaN, and numbers that cannot be written back unchanged, are rejected.
     return json.loads(value, parse_int=_whole, parse_float=_float, parse_constant=_float)
 
 

@@ -1,4 +1,4 @@
-"""From the parts of a row to the shape that a `convert` wants."""
+"""The `convert` step: from the parts of a row to the wanted shape."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from tunefleet.analysis.dataset.shapes import Recognized, recognize
 from tunefleet.spec.tasks.data_steps import ConvertSpec
 from tunefleet.workloads.data_pipeline.row_types import value_of
 
-# Writes a chat as text.
+# Renders a chat as text.
 Template = Callable[[Sequence[Message]], str]
 Say = Callable[[str], None]
 
 
 class Conversion:
-    """Converts the rows of one stream; what they are is said once, at the first of each source."""
+    """Converts the rows of one stream; the shape is reported once per source."""
 
     def __init__(self, wanted: ConvertSpec, template: Template, say: Say) -> None:
         self._wanted = wanted
@@ -30,12 +30,12 @@ class Conversion:
         """Return the row in its new shape.
 
         Args:
-            source: Number of its source; each may have a shape of its own.
+            source: Number of its source; each source may have another shape.
         """
         shape = self._shapes.get(source)
         if shape is None:
             shape = self._shapes[source] = recognize(values, self._wanted.origin, origin)
-            self._say(f"{origin}: recognized {shape.sentence}; it becomes {self._wanted.to}.")
+            self._say(f"{origin}: recognized {shape.sentence}; converting to {self._wanted.to}.")
         parts = shape.read(values, self._wanted.separator)
         if self._wanted.system is not None and not any(each["role"] == "system" for each in parts.before):
             system = {"role": "system", "content": self._wanted.system}
@@ -55,6 +55,7 @@ def chatml(messages: Sequence[Message]) -> str:
 def _messages(parts: Parts, wanted: ConvertSpec, template: Template) -> dict[str, Any]:
     del wanted, template
     _no_text(parts)
+    # Answers in the prompt are context and must not be trained.
     before = [_context(each) if parts.prompted else each for each in parts.before]
     return {"messages": [*before, *parts.answer]}
 
@@ -80,7 +81,7 @@ def _text(parts: Parts, wanted: ConvertSpec, template: Template) -> dict[str, An
 def _preference(parts: Parts, wanted: ConvertSpec, template: Template) -> dict[str, Any]:
     del template
     if parts.worse is None:
-        raise RowError("it has nothing that was rejected")
+        raise RowError("it has no rejected answer")
     if parts.chat:
         return {"prompt": list(parts.before), "chosen": list(parts.answer), "rejected": list(parts.worse)}
     prompt = _one_turn(parts, wanted.separator)
@@ -89,15 +90,15 @@ def _preference(parts: Parts, wanted: ConvertSpec, template: Template) -> dict[s
 
 def _no_text(parts: Parts) -> None:
     if parts.text is not None:
-        raise RowError("it is plain text, and which part of it is the answer is not known")
+        raise RowError("it is plain text, in which the answer cannot be identified")
 
 
 def _one_turn(parts: Parts, separator: str) -> str:
-    """Return what stands before the answer as one text: a system message, and one turn of the user."""
-    said = [each for each in parts.before if each["role"] != "system"]
-    if len(said) != 1 or said[0]["role"] != "user":
+    """Return the messages before the answer as one text: a system message, and one user turn."""
+    turns = [each for each in parts.before if each["role"] != "system"]
+    if len(turns) != 1 or turns[0]["role"] != "user":
         raise RowError(
-            f"it has {len(said)} turns before its last answer, and one prompt is one turn: convert to messages"
+            f"it has {len(turns)} turns before its last answer, and one prompt is one turn: convert to messages"
         )
     return separator.join(each["content"] for each in parts.before)
 

@@ -1,4 +1,4 @@
-"""Which rows are the same as an earlier one: exactly, or nearly."""
+"""The `dedupe` step: rows equal to an earlier one, exactly or nearly."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _DIGEST_BYTES = 16
 
 
 class Duplicates:
-    """Remembers the rows that it has seen: 16 bytes of each, and for near ones its word groups' hashes."""
+    """Remembers the rows it has seen: 16 bytes per row, and for near duplicates the hashes of word groups."""
 
     def __init__(self, wanted: DedupeSpec) -> None:
         self._wanted = wanted
@@ -30,11 +30,12 @@ class Duplicates:
         self.near = 0
 
     def is_new(self, values: Mapping[str, Any]) -> bool:
-        """Tell whether no earlier row was the same, and remember this one."""
+        """Return whether the row is new, and remember it."""
         columns = self._wanted.columns or tuple(sorted(values))
         compared = [value_of(values, column) for column in columns]
         if self._wanted.normalise:
             compared = [_normal(value) for value in compared]
+        # Rows with other columns must not be equal because their values are.
         named = compared if self._wanted.columns else [columns, compared]
         digest = hashlib.blake2b(orjson.dumps(named, option=orjson.OPT_SORT_KEYS), digest_size=_DIGEST_BYTES).digest()
         if digest in self._seen:
@@ -48,9 +49,9 @@ class Duplicates:
 
 
 def same_rows(rows: Iterable[Row]) -> tuple[npt.NDArray[np.int64], int]:
-    """Return of each row which one of the distinct rows it is, by their first appearance, and how many those are.
+    """Return the group number of each row among the distinct rows, by first occurrence, and the number of groups.
 
-    A digest has 64 bits, so that a row takes 8 bytes. Two rows that share one by chance only stay together.
+    A digest has 64 bits, so that a row takes 8 bytes. Two rows that share one by chance only stay in one part.
     """
     digests = np.fromiter((_digest(row.values) for row in rows), dtype=np.uint64)
     _, firsts, groups = np.unique(digests, return_index=True, return_inverse=True)
@@ -68,8 +69,8 @@ class _Near:
     def __init__(self, wanted: NearSpec) -> None:
         if find_spec("datasketch") is None:
             raise MachineError(
-                "Near duplicates are found by datasketch, which is not installed here.",
-                hint=f"Install it on the worker: {errors.install('data')}; or leave `near` out.",
+                "Near duplicates need datasketch, which is not installed.",
+                hint=f"Install it on the worker: {errors.install('data')}; or omit `near`.",
             )
         from datasketch import MinHashLSH
 
@@ -85,6 +86,7 @@ class _Near:
         sketch.update_batch(sorted(groups))
         if self._index.query(sketch):
             return False
+        # Exact duplicates have been filtered out before, so the key is new.
         self._index.insert(key, sketch, check_duplication=False)
         return True
 

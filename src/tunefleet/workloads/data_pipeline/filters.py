@@ -1,4 +1,4 @@
-"""Whether a condition of a `filter` holds for a row. Structured, so that nothing of a document is ever run."""
+"""The `filter` step: structured conditions, so that no code of a workflow file is executed."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ Counter = Callable[[str], int]
 
 
 def holds(condition: ConditionBlock, values: Mapping[str, Any], tokens: Counter) -> bool:
-    """Tell whether everything holds that a condition says.
+    """Return whether a condition holds for a row.
 
     Raises:
-        RowError: If the row lacks the column, or it holds what cannot be compared.
+        RowError: If the row lacks the column, or its value cannot be compared.
     """
     parts = (
         condition.all_of is None or all(holds(each, values, tokens) for each in condition.all_of),

@@ -1,4 +1,4 @@
-"""From a source of the spec to its rows, one after the other."""
+"""From a source of the spec to its rows, as a stream."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ from tunefleet.workloads.data_pipeline.row_types import Row
 
 _BLOCK_ROWS = 1000
 _SLICED = re.compile(r"\[")
-Bad = Any
-"""Called with a number and an error for a row that cannot be read."""
+OnBadRow = Any
+"""Called with the number and the error of an unreadable row."""
 
 
 class Source:
@@ -41,22 +41,22 @@ class Source:
 
     @property
     def name(self) -> str:
-        """What messages call it."""
+        """Name of the source in messages."""
         return self._spec.name or self._source.value or f"sources.{self._index}"
 
     @property
     def is_here(self) -> bool:
-        """Whether its rows lie on this machine, so that nothing is downloaded first."""
+        """Whether its rows are on this machine, so that nothing is downloaded first."""
         return self._place.on_disk or self._source.kind == "inline"
 
-    def rows(self, on_bad: Bad) -> Iterator[Row]:
+    def rows(self, on_bad: OnBadRow) -> Iterator[Row]:
         """Yield the rows.
 
         Args:
-            on_bad: Called with the number of a row that cannot be read, from 1, and the error; may raise it.
+            on_bad: Called with the number of an unreadable row, from 1, and the error; may raise it.
 
         Raises:
-            DataError: If something is malformed.
+            DataError: If the data is malformed.
             UnreachableError: If it is on a hub that does not answer.
         """
         found = enumerate(self._values(on_bad), 1)
@@ -68,17 +68,17 @@ class Source:
                 continue
             yield Row(plain, self._index, number)
 
-    def _values(self, on_bad: Bad) -> Iterator[Mapping[str, Any]]:
+    def _values(self, on_bad: OnBadRow) -> Iterator[Mapping[str, Any]]:
         if self._source.kind == "inline":
             return iter(self._spec.rows or ())
         local = Path(self._place.local or self._source.value)
-        # A table of the hub's cache is mapped into memory; a slice needs to know how many rows there are.
+        # A table of the hub's cache is memory-mapped; a slice needs the number of rows.
         if _SLICED.search(self._spec.split) or not self._place.on_disk or local.suffix.lower() == ".json":
             return iter(self._place.read(self._spec.split, self._spec.max_samples)[0])
         return _streamed(self._place.stream(self._spec.split)[0], on_bad)
 
 
-def _streamed(reader: Reader, on_bad: Bad) -> Iterator[Mapping[str, Any]]:
+def _streamed(reader: Reader, on_bad: OnBadRow) -> Iterator[Mapping[str, Any]]:
     mark, number = None, 0
     while True:
         block = reader.read(mark, _BLOCK_ROWS)
@@ -96,21 +96,22 @@ def _streamed(reader: Reader, on_bad: Bad) -> Iterator[Mapping[str, Any]]:
 
 
 def _plain(values: Mapping[str, Any], number: int, name: str) -> dict[str, Any]:
-    """Return a row as JSON has it: what follows must not depend on the format that it was read from."""
+    """Return a row as JSON values, so that later steps do not depend on the source format."""
     try:
+        # A round trip through JSON converts NumPy values and rejects everything else.
         plain: dict[str, Any] = orjson.loads(orjson.dumps(dict(values), option=orjson.OPT_SERIALIZE_NUMPY))
     except (TypeError, ValueError) as error:
         large = "64-bit" in str(error)
         raise DataError(
-            f"Row {number} of {name} holds what JSON cannot: {error}.",
-            hint="Write such a number as a text." if large else "Images and bytes cannot be prepared here.",
+            f"Row {number} of {name} holds a value that JSON cannot represent: {error}.",
+            hint="Write the number as a text." if large else "Images and bytes are not supported.",
         ) from None
-    # JSON has neither NaN nor infinity, and its writer makes null of them without a word.
+    # JSON has neither NaN nor infinity, and orjson silently writes null for them.
     for column, value in values.items():
         if not _finite(value):
             raise DataError(
                 f"Row {number} of {name} holds a number in {column!r} that is not finite (NaN or infinity).",
-                hint="Write null for what is missing; `on_bad: drop` leaves such rows out and counts them.",
+                hint="Write null for missing values; `on_bad: drop` skips and counts such rows.",
             )
     return plain
 

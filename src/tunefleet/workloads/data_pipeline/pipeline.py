@@ -1,4 +1,4 @@
-"""The steps of a `data` task, one behind the other; each counts what it gets and what it gives."""
+"""The steps of a `data` task in sequence; each counts its input and output rows."""
 
 from __future__ import annotations
 
@@ -28,27 +28,27 @@ from tunefleet.workloads.data_pipeline.tokenizers import Tokenizers
 Rows = Iterator[Row]
 
 
-class Tell(Protocol):
-    """Told, now and then, what is done to the rows, and to how many of them."""
+class ProgressCallback(Protocol):
+    """Receives the progress: the current phase and the number of rows."""
 
     def __call__(self, phase: str, done: int = 0, total: int = 0) -> None:
-        """Take `phase` (`downloading`, `reading`, `shuffling`, `splitting`), rows, and of how many; 0 if not known."""
+        """Report `phase` (`downloading`, `reading`, `shuffling`, `splitting`), rows, and their total; 0 if unknown."""
 
 
 def _silent(phase: str, done: int = 0, total: int = 0) -> None:
     del phase, done, total
 
 
-_TELL_ROWS = 1000
+_REPORT_ROWS = 1000
 
 
 @dataclass
 class Count:
-    """What a step has got and given.
+    """Row counts of a step.
 
     Args:
-        step: Its number among the steps, from 1; 0 reads.
-        more: What else it counts, such as `duplicates`.
+        step: Its number among the steps, from 1; 0 is reading.
+        more: Further counts, such as `duplicates`.
     """
 
     step: int
@@ -59,8 +59,8 @@ class Count:
     bad: int = 0
     more: dict[str, Any] = field(default_factory=dict)
 
-    def told(self) -> dict[str, Any]:
-        """Return it as the result has it."""
+    def as_json(self) -> dict[str, Any]:
+        """Return the counts as in the result."""
         plain = asdict(self)
         plain |= plain.pop("more")
         return {
@@ -81,7 +81,7 @@ class Pipeline:
         *,
         tokenizers: Tokenizers,
         say: Callable[[str], None],
-        tell: Tell = _silent,
+        tell: ProgressCallback = _silent,
     ) -> None:
         self._spec = spec
         self._sources = sources
@@ -92,7 +92,7 @@ class Pipeline:
         self.counts: list[Count] = []
 
     def run(self) -> dict[str, Iterable[Row]]:
-        """Return the rows of each file, by its name without suffix; they are made while they are read."""
+        """Return the rows of each file, by its name without suffix; they are produced on iteration."""
         mixing = next((at for at, step in enumerate(self._spec.steps) if step.word == "mix"), None)
         streams = [self._read(source, named=len(self._sources) > 1) for source in self._sources]
         rows = self._all(streams)
@@ -129,7 +129,7 @@ class Pipeline:
             for row in source.rows(bad):
                 count.rows_in += 1
                 count.rows_out += 1
-                if count.rows_out % _TELL_ROWS == 0:
+                if count.rows_out % _REPORT_ROWS == 0:
                     self._tell("reading", count.rows_out)
                 yield row
 
@@ -140,7 +140,7 @@ class Pipeline:
         return itertools.chain.from_iterable(streams)
 
     def _part(self, rows: Rows) -> Rows:
-        """Return the rows that are this task's own, if the whole was spread over workers."""
+        """Return the rows of this task's shard, if the task is sharded."""
         shard = self._spec.shard
         if shard is None:
             return rows
@@ -172,7 +172,7 @@ class Pipeline:
                 return self._drawn(count, word, step.does, rows)
 
     def _each(self, count: Count, rows: Rows, work: Callable[[Row], dict[str, Any] | None]) -> Rows:
-        """Yield what a step makes of each row; None leaves it out."""
+        """Yield the result of a step for each row; None drops the row."""
         for row in rows:
             count.rows_in += 1
             try:
@@ -180,19 +180,19 @@ class Pipeline:
             except RowError as error:
                 if self._spec.on_bad == "fail":
                     raise DataError(
-                        f"Step {count.step} ({count.name}) cannot work on row {row.number} of "
+                        f"Step {count.step} ({count.name}) failed on row {row.number} of "
                         f"{self._sources[row.source].name}: {error}.",
-                        hint="Mend the row or the step; `on_bad: drop` leaves such rows out and counts them.",
+                        hint="Fix the row or the step; `on_bad: drop` skips and counts such rows.",
                     ) from None
                 count.bad += 1
                 continue
             if values is not None:
                 count.rows_out += 1
                 yield Row(values, row.source, row.number)
-        # A part of a whole may be left with nothing: the other parts have the rest.
+        # A single shard may be left without rows: the other shards have the rest.
         if count.rows_in and not count.rows_out and self._spec.shard is None:
             raise _nothing_left(
-                count, "Look at what it asks for; `tunefleet data try FILE` shows a few rows after each."
+                count, "Check its conditions; `tunefleet data try FILE` shows a few rows after the steps."
             )
 
     def _filter(self, step: StepBlock) -> Callable[[Row], dict[str, Any] | None]:
@@ -232,12 +232,12 @@ class Pipeline:
         else:
             share = wanted.count if wanted.count is not None else round(wanted.fraction * size)
             if size and not share:
-                raise _nothing_left(count, "Ask for a larger fraction, or for a count.")
+                raise _nothing_left(count, "Use a larger fraction, or a count.")
             chosen, doing = sampled(wanted.seed, size, share), "sampling"
         self._tell(doing, 0, len(chosen))
         for row in spool.pick(chosen):
             count.rows_out += 1
-            if count.rows_out % _TELL_ROWS == 0:
+            if count.rows_out % _REPORT_ROWS == 0:
                 self._tell(doing, count.rows_out, len(chosen))
             yield row
 
@@ -249,7 +249,7 @@ class Pipeline:
         seed, weights = step.mix.seed, [source.weight for source in self._spec.sources]
         again = step.mix.until == "all_exhausted"
         spools = [self._spooled(f"{count.step}-{n}-mix", rows) for n, rows in enumerate(streams)] if again else None
-        # Each has a row: one without any would end the mixture at its first turn, and nobody would know.
+        # Each source must have a row: an empty one would silently end the mixture at its first turn.
         begun: list[Rows] = [iter(spool) for spool in spools] if spools else list(streams)
         sources = [self._begun(n, rows) for n, rows in enumerate(begun)]
         taken, rounds, index = [0] * len(sources), [0] * len(sources), 0
@@ -274,7 +274,7 @@ class Pipeline:
         if first is None:
             raise DataError(
                 f"{self._sources[of].name} has no row to mix.",
-                hint="Look at its path and split, and at the steps before mix; or leave the source out.",
+                hint="Check its path and split, and the steps before mix; or remove the source.",
             )
         return itertools.chain((first,), rows)
 
@@ -291,15 +291,16 @@ class Pipeline:
         return {name: spool.pick(numbers) for name, numbers in chosen.items()}
 
     def _spooled(self, name: str, rows: Rows) -> Spool:
-        """Put rows on disk; a launch after a kill finds them there, with what was counted until here."""
+        """Write rows to disk; a relaunch finds them there, with the counts up to here."""
         plain = "".join(letter if letter.isalnum() or letter == "-" else "_" for letter in name)
         spool = Spool(self._workspace / plain)
-        said = spool.noted()
-        if said is None:
+        stored = spool.noted()
+        if stored is None:
             spool.fill(rows)
             spool.note({"counts": [asdict(count) for count in self.counts]})
             return spool
-        for count, before in zip(self.counts, said["counts"], strict=False):
+        # The streams of these steps are not consumed again, so their counts come from the earlier launch.
+        for count, before in zip(self.counts, stored["counts"], strict=False):
             if not count.rows_in:
                 count.rows_in, count.rows_out, count.bad = before["rows_in"], before["rows_out"], before["bad"]
                 count.more = before["more"]
@@ -309,7 +310,7 @@ class Pipeline:
 def _nothing_left(count: Count, hint: str) -> DataError:
     of = f" of {count.of}" if count.of is not None else ""
     return DataError(
-        f"No row is left: step {count.step} ({count.name}) lets none of {count.rows_in:,}{of} through.", hint=hint
+        f"No row is left: step {count.step} ({count.name}) drops all {count.rows_in:,} rows{of}.", hint=hint
     )
 
 
@@ -317,13 +318,16 @@ Keys = npt.NDArray[np.uint64]
 
 
 def draw(purpose: str, seed: int, index: int) -> int:
-    """Return the draw of a number: 64 bits, evenly spread."""
+    """Return a pseudorandom number of 64 bits for an index, uniformly distributed.
+
+    A hash and not a generator: each number is independent of the order, so that a relaunch and a shard agree.
+    """
     digest = hashlib.blake2b(f"{purpose}:{seed}:{index}".encode(), digest_size=8).digest()
     return int.from_bytes(digest, "big")
 
 
 def source_of(seed: int, index: int, weights: Sequence[float]) -> int:
-    """Return which of several sources gives row `index` of their mixture.
+    """Return which source supplies row `index` of a mixture.
 
     Args:
         index: Number of the row in the mixture, from 0.
@@ -334,7 +338,7 @@ def source_of(seed: int, index: int, weights: Sequence[float]) -> int:
 
 
 def order(purpose: str, seed: int, count: int) -> Keys:
-    """Return the numbers below `count` in the order of their draws."""
+    """Return the numbers below `count`, shuffled."""
     keys = np.fromiter((draw(purpose, seed, index) for index in range(count)), dtype=np.uint64, count=count)
     return np.argsort(keys, kind="stable").astype(np.uint64)
 
@@ -345,7 +349,7 @@ def sampled(seed: int, count: int, wanted: int) -> Keys:
 
 
 def parts(seed: int, groups: npt.NDArray[np.int64], count: int, wanted: dict[str, float]) -> dict[str, Keys]:
-    """Return which rows each part of a split gets, ascending; what is left is `train`.
+    """Return the rows of each part of a split, ascending; the remaining rows are `train`.
 
     Args:
         wanted: Part → fraction below 1, or number, of the distinct rows.
@@ -354,13 +358,14 @@ def parts(seed: int, groups: npt.NDArray[np.int64], count: int, wanted: dict[str
         DataError: If there are too few rows, or a part gets none.
     """
     drawn, begin = order("split", seed, count), 0
+    # Zero is `train`, which gets all rows that no part takes.
     sides = np.zeros(count, dtype=np.uint8)
     for side, (name, value) in enumerate(wanted.items(), 1):
         size = round(value * count) if value < 1 else int(value)
         if size == 0 or begin + size >= count:
             raise DataError(
-                f"A split that gives {size:,} of {count:,} distinct rows to {name} leaves one side empty.",
-                hint="Change the step split, or give more rows.",
+                f"A split with {size:,} of {count:,} distinct rows for {name} leaves one side empty.",
+                hint="Change the split step, or add rows.",
             )
         sides[drawn[begin : begin + size]] = side
         begin += size

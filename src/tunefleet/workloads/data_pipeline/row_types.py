@@ -1,4 +1,4 @@
-"""A row on its way through the steps."""
+"""A row between the steps."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _INDEX: Final = re.compile(r"-?\d{1,9}")
 
 
 class Row(NamedTuple):
-    """A row, and where it comes from."""
+    """A row, with its source."""
 
     values: dict[str, Any]
     source: int
@@ -21,7 +21,7 @@ class Row(NamedTuple):
 
 
 def value_of(values: Mapping[str, Any], column: str) -> Any:
-    """Return the value of a column; `a.0.b` goes into lists and mappings where no column has that name."""
+    """Return the value of a column; `a.0.b` indexes lists and mappings if no column has that name."""
     found = lookup(values, column)
     if found is _MISSING:
         raise RowError(f"it has no column {column!r}; it has {', '.join(map(str, values)) or 'none'}")
@@ -29,12 +29,12 @@ def value_of(values: Mapping[str, Any], column: str) -> Any:
 
 
 def has(values: Mapping[str, Any], column: str) -> bool:
-    """Tell whether a row has a column."""
+    """Return whether a row has a column."""
     return lookup(values, column) is not _MISSING
 
 
 def lookup(values: Mapping[str, Any], column: str) -> Any:
-    """Return the value of a column, or a mark of absence that only `has` and `value_of` know."""
+    """Return the value of a column, or the sentinel `_MISSING`."""
     if column in values:
         return values[column]
     found: Any = values

@@ -1,4 +1,4 @@
-"""The job of a `data` task from beginning to end."""
+"""The program of a `data` task."""
 
 from __future__ import annotations
 
@@ -28,30 +28,31 @@ from tunefleet.workloads.data_pipeline.row_types import Row
 from tunefleet.workloads.data_pipeline.tokenizers import Tokenizers
 from tunefleet.workloads.data_pipeline.writer import write
 
-# Folder of the job with rows that wait for others; deleted at the end.
+# Folder for rows that wait for others; deleted at the end.
 WORKSPACE: Final = "rows"
-_TELL_S: Final = 0.5
+_REPORT_S: Final = 0.5
 
 
 def main(folder: Path) -> None:
-    """Make the dataset of a job.
+    """Build the dataset of a job.
 
     Raises:
-        DataError: If rows cannot be read, a step cannot work on one, or none is left.
-        MachineError: If a library is missing that a step needs.
+        DataError: If rows cannot be read, a step fails on one, or none is left.
+        MachineError: If a library of a step is missing.
     """
     task = open_task(folder, DataTaskSpec)
     workspace = folder / WORKSPACE
     workspace.mkdir(exist_ok=True)
     result = _made(task.spec, task.job.inputs, task.session, workspace)
     write_json(task.folder.responses_json, result, sync=True)
+    # After the result: a relaunch before it continues from these files.
     shutil.rmtree(workspace, ignore_errors=True)
 
 
 def open_pipeline(
     spec: DataTaskSpec, inputs: Mapping[str, str], workspace: Path, **how: Any
 ) -> tuple[Pipeline, list[Source]]:
-    """Open the sources of a spec, and return its steps with them."""
+    """Open the sources of a spec; return its pipeline with them."""
     sources = [Source(source, index, inputs, workspace) for index, source in enumerate(spec.sources)]
     named = {
         str(block.tokenizer): inputs[pointer]
@@ -63,25 +64,24 @@ def open_pipeline(
 
 
 def _made(spec: DataTaskSpec, inputs: Mapping[str, str], session: JobSession, workspace: Path) -> dict[str, Any]:
-    said: list[str] = []
-    recognised = _Sayer(session, said)
-    pipeline, sources = open_pipeline(spec, inputs, workspace, say=recognised.say, tell=_Teller(session).tell)
+    sentences: list[str] = []
+    recognised = _ShapeReporter(session, sentences)
+    pipeline, sources = open_pipeline(spec, inputs, workspace, say=recognised.say, tell=_ProgressReporter(session).tell)
     session.status.write(state="running", phase="preparing")
     if spec.preview is not None:
-        # What makes tokens takes seconds to import, and most tasks make none.
-
         origin = sources[0].name if len(sources) == 1 else "the data"
         shown = previewed(spec.preview, pipeline.run()["train"], origin, inputs, workspace)
-        return {"ok": True, "preview": shown, "steps": [count.told() for count in pipeline.counts], "recognised": said}
+        counts = [count.as_json() for count in pipeline.counts]
+        return {"ok": True, "preview": shown, "steps": counts, "recognised": sentences}
     files = []
     for name, rows in pipeline.run().items():
         target = session.folder / f"{name}.{spec.format}"
         files.append(write(rows, target, spec.format))
     first = files[0]
-    # A part of a whole may be left with nothing: the other parts have the rest.
+    # A single shard may be left without rows: the other shards have the rest.
     if first["rows"] == 0 and spec.shard is None:
         raise _nothing_read(pipeline.counts)
-    steps = [count.told() for count in pipeline.counts]
+    steps = [count.as_json() for count in pipeline.counts]
     for count in steps:
         session.journal.event("data.counted", _sentence(count), data=count)
     result: dict[str, Any] = {
@@ -90,8 +90,8 @@ def _made(spec: DataTaskSpec, inputs: Mapping[str, str], session: JobSession, wo
         "bad_rows": sum(count["bad"] for count in steps),
         "files": files,
         "steps": steps,
-        "recognised": said,
-        # Added up over the parts of a task that is spread over workers.
+        "recognised": sentences,
+        # Summed over the shards of a sharded task.
         "usage": {
             "rows_read": sum(count["rows_in"] for count in steps if count["step"] == "read"),
             "rows_written": sum(each["rows"] for each in files),
@@ -108,10 +108,10 @@ def _nothing_read(counts: Sequence[Count]) -> DataError:
     bad = sum(count.bad for count in counts if count.step == 0)
     if bad:
         return DataError(
-            f"No row is left: none of the {bad:,} rows of the sources can be read.",
-            hint="Without `on_bad: drop` the first of them is named.",
+            f"No row is left: none of the {bad:,} rows of the sources could be read.",
+            hint="Remove `on_bad: drop` to see the error of the first one.",
         )
-    return DataError("No row is left: the sources have none.", hint="Look at the paths and splits of sources.")
+    return DataError("No row is left: the sources have none.", hint="Check the paths and splits of the sources.")
 
 
 def _columns(path: Path) -> dict[str, None]:
@@ -122,16 +122,16 @@ def _columns(path: Path) -> dict[str, None]:
 
 def _sentence(count: Mapping[str, Any]) -> str:
     of = f" of {count['source']}" if count.get("source") else ""
-    bad = f", {count['bad']:,} bad ones left out" if count["bad"] else ""
+    bad = f", {count['bad']:,} bad rows skipped" if count["bad"] else ""
     return f"{count['step']}{of}: {count['rows_in']:,} rows in, {count['rows_out']:,} out{bad}."
 
 
-class _Sayer:
-    """Tells what was recognised: in the history of the task, and in its result."""
+class _ShapeReporter:
+    """Reports the recognised shapes in the task's history and its result."""
 
-    def __init__(self, session: JobSession, said: list[str]) -> None:
+    def __init__(self, session: JobSession, sentences: list[str]) -> None:
         self._session = session
-        self._said = said
+        self._said = sentences
 
     def say(self, sentence: str) -> None:
         if sentence not in self._said:
@@ -139,18 +139,18 @@ class _Sayer:
             self._session.journal.event("data.recognised", sentence)
 
 
-class _Teller:
-    """Reports what is done to the rows, a few times a second at most; what begins is reported at once."""
+class _ProgressReporter:
+    """Reports progress a few times a second at most; a new phase is reported immediately."""
 
     def __init__(self, session: JobSession) -> None:
         self._session = session
-        self._told_at = 0.0
+        self._reported_at = 0.0
         self._phase = ""
 
     def tell(self, phase: str, done: int = 0, total: int = 0) -> None:
         now = time.monotonic()
-        if phase != self._phase or now - self._told_at >= _TELL_S:
-            self._told_at, self._phase = now, phase
+        if phase != self._phase or now - self._reported_at >= _REPORT_S:
+            self._reported_at, self._phase = now, phase
             self._session.status.update(phase=phase, values={"rows": done})
             self._session.journal.progress(phase, step=done, max_steps=total)
 
@@ -161,11 +161,11 @@ POINTER = "preview.model"
 def previewed(
     spec: PreviewSpec, rows: Iterable[Row], origin: str, inputs: Mapping[str, str], workspace: Path
 ) -> dict[str, Any]:
-    """Describe rows as a training would see them."""
+    """Describe rows as a training run gets them."""
     given = iter(row.values for row in rows)
     first = next(given, None)
     if first is None:
-        raise DataError(f"{origin} has no rows.", hint="Look at the paths and splits of sources.")
+        raise DataError(f"{origin} has no rows.", hint="Check the paths and splits of the sources.")
     local = inputs.get(POINTER)
     folder = None if local is None else str(only_folder(unpacked_path(Path(local), workspace)))
     model = base_model.locate(spec.model, folder)
@@ -174,5 +174,5 @@ def previewed(
     whole, vocabulary = spec.completion_only_loss is False, base_model.embedding_rows(model)
     encoder = Encoder(tokenizer, whole=whole, vocabulary=vocabulary)
     shape = choose(spec.shape, first, origin)
-    told = described(itertools.chain([first], given), shape, tokenizer, encoder, limit, shown=spec.rows)
-    return {"model": spec.model, **told}
+    description = described(itertools.chain([first], given), shape, tokenizer, encoder, limit, shown=spec.rows)
+    return {"model": spec.model, **description}

@@ -1,7 +1,7 @@
-"""Rows on disk, any of them by its number: what needs all rows at once does not need them in memory.
+"""Rows on disk with random access, for steps that need all rows but not in memory.
 
-<name>.rows   one JSON array a line: source, number, values
-<name>.json   what was counted until here; written last: without it the spool is not whole
+<name>.rows   one JSON array per line: source, number, values
+<name>.json   the counts so far; written last: without it the spool is incomplete
 """
 
 from __future__ import annotations
@@ -23,19 +23,21 @@ class Spool:
     def __init__(self, path: Path) -> None:
         self._rows = path.with_suffix(".rows")
         self._note = path.with_suffix(".json")
+        # 8 bytes per row, instead of a Python int of 32.
         self._starts = array("Q")
 
     def noted(self) -> dict[str, Any] | None:
-        """Return what was noted when it became whole; None if it is not."""
-        said = read_json(self._note)
-        if said is None or not self._rows.exists():
+        """Return the note written at completion; None if the spool is incomplete."""
+        note_content = read_json(self._note)
+        if note_content is None or not self._rows.exists():
             return None
         if not self._starts:
             self._index()
-        return said
+        return note_content
 
     def fill(self, rows: Iterable[Row]) -> None:
-        """Write rows; what was there before is replaced."""
+        """Write rows, replacing existing ones."""
+        # First: an incomplete file must not look complete after a kill.
         self._note.unlink(missing_ok=True)
         self._starts = array("Q")
         at = 0
@@ -45,12 +47,12 @@ class Spool:
                 self._starts.append(at)
                 at += file.write(line)
 
-    def note(self, said: dict[str, Any]) -> None:
-        """Say that it is whole."""
-        write_json(self._note, said)
+    def note(self, note_content: dict[str, Any]) -> None:
+        """Mark the spool as complete."""
+        write_json(self._note, note_content)
 
     def __len__(self) -> int:
-        """How many rows there are."""
+        """Number of rows."""
         return len(self._starts)
 
     def __iter__(self) -> Iterator[Row]:
@@ -60,14 +62,14 @@ class Spool:
                 yield _row(line)
 
     def pick(self, numbers: Iterable[int]) -> Iterator[Row]:
-        """Yield rows by their numbers in this spool, from 0."""
+        """Yield rows by their index in this spool, from 0."""
         with self._rows.open("rb") as file:
             for number in numbers:
                 file.seek(self._starts[int(number)])
                 yield _row(file.readline())
 
     def remove(self) -> None:
-        """Delete it."""
+        """Delete the files."""
         self._rows.unlink(missing_ok=True)
         self._note.unlink(missing_ok=True)
 

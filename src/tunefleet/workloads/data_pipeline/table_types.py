@@ -1,7 +1,7 @@
-"""The type of a column of a table: the narrowest one that every value fits into unchanged.
+"""Column types of a table: the narrowest type that holds every value unchanged.
 
-A type is None (nothing but null so far), one of the names of `_ARROW`, a list with the type of its items, or a mapping
-with that of each key.
+A type is None (only null values so far), a name in `_ARROW`, a list with the type of its items, or a mapping
+with the type of each key.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import pyarrow as pa
 
 Type = Any
 
-# Up to here a float has every whole number.
+# Up to here a float represents every integer exactly.
 _EXACT: Final = 2**53
 _ARROW: Final = {
     "true or false": pa.bool_(),
@@ -31,14 +31,14 @@ _FROM: Final = {
     "negative int beyond 53 bits": ("int", "negative int", "int beyond 53 bits"),
     "int beyond 63 bits": ("int", "int beyond 53 bits"),
 }
-"""Type → narrower ones whose every value it has."""
+"""Type → narrower types whose values it can all hold."""
 _WIDER: Final = {frozenset({wide, narrow}): wide for wide, all_ in _FROM.items() for narrow in all_} | {
     frozenset({"negative int", "int beyond 53 bits"}): "negative int beyond 53 bits",
 }
 
 
 class TypeClash(Exception):
-    """A value has no type in common with those before it."""
+    """A value has no common type with those before it."""
 
     def __init__(self, path: str, known: str, new: str) -> None:
         super().__init__(f"{path}: {known}, {new}")
@@ -48,7 +48,7 @@ class TypeClash(Exception):
 
 
 def widened(known: Type, value: Any, path: str) -> Type:
-    """Return the type that has a value, too; lists and mappings of `known` are changed in place."""
+    """Return the type that also holds a value; lists and mappings of `known` are changed in place."""
     if value is None:
         return known
     if isinstance(value, dict):
@@ -75,10 +75,10 @@ def widened(known: Type, value: Any, path: str) -> Type:
 
 
 def arrow(found: Type, path: str) -> pa.DataType:
-    """Return the type as Arrow has it.
+    """Return the Arrow type.
 
     Raises:
-        TypeClash: If there are but mappings without keys, which Parquet has no type for.
+        TypeClash: If there are only mappings without keys, which Parquet does not support.
     """
     if isinstance(found, dict):
         if not found:
@@ -90,6 +90,7 @@ def arrow(found: Type, path: str) -> pa.DataType:
 
 
 def _name(value: bool | str | float) -> str:
+    # bool is an int in Python, so it comes first.
     if isinstance(value, bool):
         return "true or false"
     if isinstance(value, str):

@@ -1,4 +1,4 @@
-"""Tokenizers that a step names: they count the tokens of texts, and write chats as text. Loaded at their first use."""
+"""Tokenizers named by steps: for token counts, and for chats as text. Loaded on first use."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ class Tokenizers:
     """The tokenizers of one task.
 
     Args:
-        local: Name → the folder that stands for it on this machine, of those that were uploaded.
+        local: Name → its folder on this machine, for uploaded tokenizers.
     """
 
     def __init__(self, local: Mapping[str, str]) -> None:
@@ -22,7 +22,7 @@ class Tokenizers:
         self._loaded: dict[str, Any] = {}
 
     def counter(self, name: str | None) -> Callable[[str], int]:
-        """Return what counts the tokens of a text, special ones left out."""
+        """Return a function that counts the tokens of a text, without special tokens."""
 
         def count(text: str) -> int:
             return len(self._of(name or "")(text, add_special_tokens=False)["input_ids"])
@@ -30,7 +30,7 @@ class Tokenizers:
         return count
 
     def template(self, name: str | None) -> Template:
-        """Return what writes a chat as text: the chat template of a model, else ChatML."""
+        """Return a function that renders a chat as text: a model's chat template, or ChatML."""
         if name is None:
             return chatml
 
@@ -39,12 +39,12 @@ class Tokenizers:
             if not tokenizer.chat_template:
                 raise ModelError(
                     f"The tokenizer of {name} has no chat template.",
-                    hint="Name a model that was trained to chat, or leave the tokenizer out for ChatML.",
+                    hint="Name a model that was trained to chat, or omit the tokenizer for ChatML.",
                 )
             try:
                 return str(tokenizer.apply_chat_template(list(messages), tokenize=False))
             except (ValueError, TypeError, KeyError) as error:
-                raise RowError(f"the chat template of {name} does not take it: {error}") from None
+                raise RowError(f"the chat template of {name} rejects it: {error}") from None
 
         return write
 

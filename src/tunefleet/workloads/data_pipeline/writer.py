@@ -1,4 +1,4 @@
-"""Writes rows into a file, whole or not at all, and says what it has become."""
+"""Writes rows to a file, atomically, and describes it."""
 
 from __future__ import annotations
 
@@ -22,13 +22,14 @@ _GROUP_ROWS = 10_000
 
 
 def write(rows: Iterable[Row], target: Path, file_format: str) -> dict[str, Any]:
-    """Write a file and return what it is: `name`, `rows`, `bytes`, `sha256`.
+    """Write a file and return its `name`, `rows`, `bytes` and `sha256`.
 
     Raises:
-        DataError: If a column of Parquet has values that no type has in common.
+        DataError: If the values of a Parquet column have no common type.
     """
     draft = target.with_name(f".{target.name}.partial")
     count = (_parquet if file_format == "parquet" else _jsonl)(rows, draft)
+    # Synced before the rename: after a power cut, a file with the final name is complete.
     with draft.open("rb") as file:
         os.fsync(file.fileno())
     draft.replace(target)
@@ -46,7 +47,7 @@ def _jsonl(rows: Iterable[Row], draft: Path) -> int:
 
 
 def _parquet(rows: Iterable[Row], draft: Path) -> int:
-    # Twice: which types the columns have is known at the end of the rows, and stands at the beginning of the file.
+    # Two passes: the column types are known only after the last row, but are at the beginning of the file.
     waiting = Spool(draft)
     columns: dict[str, Type] = {}
     try:
@@ -62,7 +63,7 @@ def _parquet(rows: Iterable[Row], draft: Path) -> int:
 
 
 def _seen(rows: Iterable[Row], columns: dict[str, Type]) -> Iterator[Row]:
-    """Pass rows on, and widen the types of their columns by each."""
+    """Pass rows through, and widen the types of their columns."""
     for count, row in enumerate(rows, 1):
         for name, value in row.values.items():
             try:
@@ -70,7 +71,7 @@ def _seen(rows: Iterable[Row], columns: dict[str, Type]) -> Iterator[Row]:
             except TypeClash as clash:
                 raise DataError(
                     f"Row {count:,} (number {row.number:,} of sources.{row.source}) does not fit into one table with "
-                    f"those before: {clash.path!r} was {clash.known}, and is {clash.new} there.",
+                    f"the earlier rows: {clash.path!r} was {clash.known}, and is {clash.new} in it.",
                     hint="Write format: jsonl, or a map step with cast or keep.",
                 ) from None
         yield row
@@ -81,7 +82,7 @@ def _schema(columns: dict[str, Type]) -> pa.Schema:
         return pa.schema([(name, arrow(found, name)) for name, found in columns.items()])
     except TypeClash as clash:
         raise DataError(
-            f"{clash.path!r} holds nothing but mappings without a key, and Parquet has no type for that.",
+            f"{clash.path!r} holds only mappings without keys, which Parquet does not support.",
             hint="Write format: jsonl, or a map step with drop.",
         ) from None
 

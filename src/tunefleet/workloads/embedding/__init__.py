@@ -1,9 +1,9 @@
-"""Texts as vectors.
+"""Text embeddings.
 
-    encoder       loads a model and makes vectors with it
-    pooling       without sentence-transformers: a mean over tokens
-    vector_cache  vectors on disk while they are made
-    run           the run from beginning to end
+    encoder       loads a model and computes vectors
+    pooling       models without sentence-transformers: pooling over tokens
+    vector_cache  finished vectors on disk
+    run           the program
 
 `job.json` names it `tunefleet.workloads.embedding:main`.
 """

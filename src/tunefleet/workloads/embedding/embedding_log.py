@@ -1,4 +1,4 @@
-"""How far a run is, for whoever watches it or asks something of it."""
+"""Progress of a run, and commands during it."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from collections.abc import Callable
 from tunefleet.trainer_control.session import JobSession
 
 
-class Teller:
-    """Tells the journal and the status how many items are done."""
+class ProgressReporter:
+    """Reports the number of finished items to the journal and the status."""
 
     def __init__(
         self,
@@ -18,19 +18,19 @@ class Teller:
         before: int = 0,
         phase: str = "embedding",
         *,
-        heed: Callable[[int], None] | None = None,
+        check_commands: Callable[[int], None] | None = None,
     ) -> None:
         self._session = session
         self._total = total
         self._before = before
         self._phase = phase
-        self._heed = heed
+        self._check_commands = check_commands
         self._began = time.monotonic()
         if before:
             session.journal.event("items.kept", f"{before:,} of {total:,} items were done before.")
 
     def at(self, done: int) -> None:
-        """Tell how many are done; what was asked for meanwhile is done, too."""
+        """Report the number of finished items; carry out commands that arrived meanwhile."""
         took_s = time.monotonic() - self._began
         made = done - self._before
         eta_s = took_s / made * (self._total - done) if made > 0 else None
@@ -38,5 +38,5 @@ class Teller:
             state="running", phase=self._phase, step=done, max_steps=self._total, eta_s=eta_s, at=time.time()
         )
         self._session.journal.progress(self._phase, step=done, max_steps=self._total, eta_s=eta_s)
-        if self._heed is not None:
-            self._heed(done)
+        if self._check_commands is not None:
+            self._check_commands(done)

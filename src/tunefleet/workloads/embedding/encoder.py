@@ -1,4 +1,4 @@
-"""Open a model that makes vectors: one of sentence-transformers, or any model with a mean over its tokens."""
+"""Opens an embedding model: one of sentence-transformers, or any model with pooling over its tokens."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from tunefleet.workloads.common.base_model import Source
 from tunefleet.workloads.embedding.model_source import Loading, Model, Vectors
 from tunefleet.workloads.embedding.pooling import offsets_of
 
-# What a folder of sentence-transformers has and no other model.
+# Marks a folder of sentence-transformers.
 MODULES = "modules.json"
 
 
 class Encoder:
-    """Makes vectors as a spec wants them."""
+    """Computes vectors with the options of a spec."""
 
     def __init__(self, model: Model, options: VectorSpec) -> None:
         self.model = model
@@ -35,29 +35,30 @@ class Encoder:
 
     @property
     def dimension(self) -> int:
-        """Numbers of a vector."""
+        """Size of a vector."""
         return self.model.dimension
 
     def encode(self, texts: Sequence[str]) -> Vectors:
-        """Return one row of float32 for each text; counts tokens, and texts that were too long, in `tokens`, `cut`.
+        """Return one row of float32 for each text; adds to the counters `tokens` and `cut` (truncated texts).
 
         Raises:
-            ModelError: If the model gives something that is no number.
+            ModelError: If the model returns values that are not finite.
         """
         shortened = [self._shortened(self._options.prefix + text) for text in texts]
         found = np.asarray(self.model.vectors(shortened, self._options.batch_size), dtype=np.float32)
         if not np.isfinite(found).all():
             raise ModelError(
-                "The model gives vectors with numbers that are not finite.",
-                hint="Load it with dtype: float32; half precision may be too little for it.",
+                "The model returns vectors with values that are not finite.",
+                hint="Load it with dtype: float32; half precision may not be enough for it.",
             )
         if self._options.normalize:
             lengths = np.linalg.norm(found, axis=1, keepdims=True)
+            # The smallest float avoids a division by zero for a zero vector.
             found = found / np.maximum(lengths, np.finfo(np.float32).tiny)
         return np.ascontiguousarray(found, dtype=np.float32)
 
     def count(self, texts: Sequence[str]) -> None:
-        """Count tokens, and texts that are too long, of texts whose vectors are there already."""
+        """Count tokens and truncated texts of texts whose vectors are already computed."""
         for text in texts:
             self._shortened(self._options.prefix + text)
 
@@ -69,6 +70,7 @@ class Encoder:
         if len(places) <= most:
             return text
         self.cut += 1
+        # Cut by character offsets, at a token boundary.
         return text[: places[most - 1][1]]
 
 
@@ -90,8 +92,8 @@ def open_encoder(
         return Encoder(PooledModel(source, options.pooling, how), options)
     if options.pooling != "auto":
         raise InputError(
-            f"spec.embedding.pooling has no effect: {identifier} says itself how its tokens become a vector.",
-            hint="Leave it out.",
+            f"spec.embedding.pooling has no effect: {identifier} defines its own pooling.",
+            hint="Remove it.",
         )
 
     return Encoder(SentenceModel(source, how), options)
@@ -106,7 +108,7 @@ def _locate(identifier: str, local: str | None, *, revision: str | None, trust_r
         return Source(identifier, str(folder), None, trust_remote_code)
     if (folder / "adapter_config.json").is_file():
         raise ModelError(
-            f"{identifier} is an adapter, not a model.", hint="Put it into its base with a `merge` task first."
+            f"{identifier} is an adapter, not a model.", hint="Merge it into its base with a `merge` task first."
         )
     return base_model.locate(identifier, local, revision=revision, trust_remote_code=trust_remote_code)
 
@@ -116,6 +118,7 @@ def _has_modules(source: Source) -> bool:
         return (Path(source.path) / MODULES).is_file()
     try:
         hf_hub_download(source.path, MODULES, revision=source.revision)
+    # A subclass of EntryNotFoundError: offline, so the answer is unknown.
     except LocalEntryNotFoundError:
         raise
     except EntryNotFoundError:
@@ -123,12 +126,12 @@ def _has_modules(source: Source) -> bool:
     return True
 
 
-# Tokenizers that know no limit name a number beyond this.
+# Tokenizers without a limit report a number beyond this.
 _NO_LIMIT: Final = 1 << 24
 
 
 class SentenceModel:
-    """Loads it and makes vectors with it."""
+    """A model of sentence-transformers."""
 
     library = "sentence-transformers"
     longest: int | None
@@ -164,7 +167,7 @@ class SentenceModel:
         return found
 
     def offsets(self, text: str) -> list[tuple[int, int]]:
-        """Return where the tokens of a text begin and end."""
+        """Return the character offsets of the tokens of a text."""
         return offsets_of(self._tokenizer, text)
 
     def _around(self) -> int:

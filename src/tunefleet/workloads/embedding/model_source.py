@@ -1,4 +1,4 @@
-"""What an encoder needs of a model, and how its weights are loaded."""
+"""The interface of an embedding model, and how its weights are loaded."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ Vectors = npt.NDArray[np.float32]
 
 @dataclass(frozen=True, slots=True)
 class Loading:
-    """How weights are loaded; by default as the machine is best at."""
+    """How weights are loaded; by default whatever suits the machine best."""
 
     dtype: str = "auto"
     attention: str | None = None
     device: str = "auto"
 
     def place(self) -> str:
-        """Return the device to compute on."""
+        """Return the device for the computation."""
         if self.device == "auto":
             return "cuda" if torch.cuda.is_available() else "mps" if torch.backends.mps.is_available() else "cpu"
         return self.device
 
     def arguments(self) -> dict[str, Any]:
-        """Return what `from_pretrained` is told."""
+        """Return the arguments for `from_pretrained`."""
         exact = "bfloat16" if self.place() == "cuda" and torch.cuda.is_bf16_supported() else "float32"
         dtype = getattr(torch, exact if self.dtype == "auto" else self.dtype)
         return {"dtype": dtype} | ({"attn_implementation": self.attention} if self.attention else {})
@@ -40,14 +40,14 @@ class Model(Protocol):
     library: str
     """`sentence-transformers` or `transformers`."""
     dimension: int
-    """Numbers of a vector."""
+    """Size of a vector."""
     longest: int | None
-    """Tokens that it can take; null if there is no limit."""
+    """Max sequence length; None without a limit."""
 
     def vectors(self, texts: Sequence[str], batch_size: int) -> Vectors:
-        """Return one row for each text, as the model gives it."""
+        """Return one row for each text, as the model returns it."""
         ...
 
     def offsets(self, text: str) -> list[tuple[int, int]]:
-        """Return where the tokens of a text begin and end, in characters."""
+        """Return the character offsets of the tokens of a text."""
         ...

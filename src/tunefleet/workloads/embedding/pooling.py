@@ -1,4 +1,4 @@
-"""Vectors of a model that was not made for them: one out of those of the tokens."""
+"""Vectors of a model without an embedding head: pooling over its token states."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tunefleet.workloads.embedding.model_source import Loading, Vectors
 
 
 class PooledModel:
-    """Loads a model without its head and makes vectors with it."""
+    """Loads a model without its head and pools its token states."""
 
     library = "transformers"
 
@@ -38,7 +38,7 @@ class PooledModel:
 
     @torch.inference_mode()
     def vectors(self, texts: Sequence[str], batch_size: int) -> Vectors:
-        """Return one row for each text; texts of one length go together, which saves padding."""
+        """Return one row for each text; texts of similar length are batched, which saves padding."""
         order = sorted(range(len(texts)), key=lambda at: len(texts[at]))
         rows: list[torch.Tensor] = [torch.empty(0)] * len(texts)
         for begin in range(0, len(order), batch_size):
@@ -49,11 +49,11 @@ class PooledModel:
         return found
 
     def offsets(self, text: str) -> list[tuple[int, int]]:
-        """Return where the tokens of a text begin and end."""
+        """Return the character offsets of the tokens of a text."""
         return offsets_of(self._tokenizer, text)
 
     def _batch(self, texts: list[str]) -> torch.Tensor:
-        # A text that was cut between its tokens may have more of them than it had before.
+        # A text truncated between tokens may be tokenized into more tokens than before.
         fed = self._tokenizer(
             texts,
             padding=True,
@@ -62,9 +62,10 @@ class PooledModel:
             return_tensors="pt",
             return_token_type_ids=False,
         )
-        if fed["input_ids"].shape[1] == 0:  # nothing but empty texts, and a tokenizer that puts nothing around them
+        if fed["input_ids"].shape[1] == 0:  # only empty texts, and a tokenizer without special tokens
             return torch.zeros(len(texts), self.dimension)
         fed = {name: value.to(self._model.device) for name, value in fed.items()}
+        # In float32: a mean over many tokens loses precision in half precision.
         states = self._model(**fed).last_hidden_state.float()
         mask = fed["attention_mask"]
         if self._pooling == "cls":
@@ -79,22 +80,20 @@ class PooledModel:
 
 
 def _positions(model: Any, named: int | None) -> int | None:
-    """Return how many tokens a model takes; of RoBERTa and its kin the first positions are none."""
+    """Return the max sequence length; in RoBERTa-like models, the first positions are reserved."""
     for name, part in model.named_modules():
         if name.endswith("position_embeddings") and getattr(part, "padding_idx", None) is not None:
-            # Positions begin behind that of the padding.
-            there = int(part.num_embeddings) - int(part.padding_idx) - 1
-            return there if named is None else min(there, named)
+            # Positions start after the one for padding.
+            positions = int(part.num_embeddings) - int(part.padding_idx) - 1
+            return positions if named is None else min(positions, named)
     return named
 
 
 def offsets_of(tokenizer: Any, text: str) -> list[tuple[int, int]]:
-    """Return where the tokens of a text begin and end."""
-    if hasattr(tokenizer, "encode_batch"):  # of the tokenizers library itself
+    """Return the character offsets of the tokens of a text."""
+    if hasattr(tokenizer, "encode_batch"):  # a bare tokenizer of the tokenizers library
         return [(int(begin), int(end)) for begin, end in tokenizer.encode(text, add_special_tokens=False).offsets]
     if not tokenizer.is_fast:
-        raise ModelError(
-            "The model's tokenizer does not know where its tokens are.", hint="Use a model with a tokenizer.json."
-        )
+        raise ModelError("The model's tokenizer has no character offsets.", hint="Use a model with a tokenizer.json.")
     found = tokenizer(text, add_special_tokens=False, return_offsets_mapping=True, verbose=False)
     return [(int(begin), int(end)) for begin, end in found["offset_mapping"]]

@@ -1,4 +1,4 @@
-"""The run of an `embedding` task from beginning to end."""
+"""The program of an `embedding` task."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ from tunefleet.spec.tasks.retrieval import VECTORS
 from tunefleet.trainer_control.files import write_json
 from tunefleet.workloads.common.item_control import Heeding
 from tunefleet.workloads.common.job import open_task
-from tunefleet.workloads.embedding.embedding_log import Teller
+from tunefleet.workloads.embedding.embedding_log import ProgressReporter
 from tunefleet.workloads.embedding.encoder import Encoder, open_encoder
 from tunefleet.workloads.embedding.model_source import Loading, Vectors
-from tunefleet.workloads.embedding.vector_cache import KeptVectors, encoded, fingerprint
+from tunefleet.workloads.embedding.vector_cache import VectorCache, encoded, fingerprint
 from tunefleet.workloads.inference.items import Item, read_items
 
-# Batches after which vectors are written down: few enough to lose little, enough to sort texts by length.
+# Batches between two writes: few enough to lose little, enough to sort texts by length.
 _BATCHES_KEPT: Final = 8
 _INLINE: Final = 16
 
 
 def run(folder: Path) -> None:
-    """Make the vectors of a job's items; goes on where a launch before was ended.
+    """Compute the vectors of a job's items; resumes after an earlier launch.
 
     Raises:
         TunefleetError: If the data or the model cannot be used.
@@ -44,11 +44,11 @@ def run(folder: Path) -> None:
     texts = [item.text for item in items]
     how = spec.embedding.model_dump(exclude={"inline", "batch_size"})
     about = fingerprint(texts, job.inputs, spec.model.model_dump(), how)
-    kept = KeptVectors(folder / "vectors", encoder.dimension, about)
+    kept = VectorCache(folder / "vectors", encoder.dimension, about)
     before = kept.count
     with Heeding(session, kept=kept.name) as heeding:
-        told = Teller(session, len(texts), before, heed=heeding.heed).at
-        vectors = encoded(kept, texts, _BATCHES_KEPT * spec.embedding.batch_size, encoder, told)
+        report = ProgressReporter(session, len(texts), before, check_commands=heeding.heed).at
+        vectors = encoded(kept, texts, _BATCHES_KEPT * spec.embedding.batch_size, encoder, report)
     file = folder / VECTORS
     _write(file, items, vectors)
     usage = {
@@ -60,6 +60,7 @@ def run(folder: Path) -> None:
     }
     result = _result(spec, encoder, items, vectors) | {"vectors": _about(file, vectors), "usage": usage}
     write_json(task.folder.responses_json, result, sync=True)
+    # After the result: a relaunch before it resumes from these vectors.
     shutil.rmtree(folder / "vectors")
 
 
@@ -84,25 +85,25 @@ def _open(spec: EmbeddingTaskSpec, job: Job) -> Encoder:
 
 
 def _weights(spec: EmbeddingTaskSpec, job: Job) -> str | None:
-    """Return the folder with the weights that `checkpoint.load` names instead of the model's."""
+    """Return the folder of the weights that `checkpoint.load` names instead of the model's."""
     start = spec.start
     if start is None:
         return None
     found = job.inputs.get(spec.start_pointer) or job.inputs.get("checkpoint.load")
     if found is None:
-        raise InputError(f"spec.{spec.start_pointer}: the weights were not brought to this worker.")
+        raise InputError(f"spec.{spec.start_pointer}: the weights are not on this worker.")
     root = Path(found) / start.subdir if start.subdir else Path(found)
     inner = [path for path in (root, *sorted(root.iterdir())) if (path / "config.json").is_file()]
     if not inner:
         raise InputError(
-            f"spec.{spec.start_pointer}: there is no model in {root.name}.",
-            hint="A model is a folder with config.json; put an adapter into its base with a `merge` task first.",
+            f"spec.{spec.start_pointer}: no model found in {root.name}.",
+            hint="A model is a folder with config.json; merge an adapter into its base with a `merge` task first.",
         )
     return str(inner[0])
 
 
 def _write(file: Path, items: Sequence[Item], vectors: Vectors) -> None:
-    """Write one row for each item, whole or not at all."""
+    """Write one row for each item, atomically."""
     width = vectors.shape[1]
     flat = pa.array(vectors.reshape(-1), type=pa.float32())
     columns: dict[str, Any] = {

@@ -1,7 +1,7 @@
-"""Vectors on disk while they are made, so that a launch goes on where another was killed.
+"""Finished vectors on disk, so that a relaunch continues.
 
-<folder>/vectors.f32    the vectors, one behind the other, float32
-<folder>/about.json     of which texts and options they are; others begin anew
+<folder>/vectors.f32    the vectors, concatenated, float32
+<folder>/about.json     fingerprint of texts and options; another one discards the vectors
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from tunefleet.workloads.embedding.model_source import Vectors
 
 
 def fingerprint(texts: Iterable[str], *about: Any) -> str:
-    """Return what tells texts, and how they are worked on, from others."""
+    """Return a digest of texts and of how they are processed."""
     digest = hashlib.sha256(orjson.dumps(about, option=orjson.OPT_SORT_KEYS))
     for text in texts:
         digest.update(b"\0" + text.encode("utf-8", "surrogatepass"))
     return digest.hexdigest()
 
 
-class KeptVectors:
+class VectorCache:
     """Vectors of one run, in the order of the texts."""
 
     def __init__(self, folder: Path, dimension: int, of: str) -> None:
@@ -49,11 +49,11 @@ class KeptVectors:
 
     @property
     def count(self) -> int:
-        """How many there are."""
+        """Number of vectors."""
         return self._file.stat().st_size // self._row_bytes
 
     def append(self, vectors: Vectors) -> None:
-        """Add vectors, durably.
+        """Append vectors, durably.
 
         Raises:
             OSError: If the disk is full.
@@ -61,30 +61,33 @@ class KeptVectors:
         with self._file.open("ab") as file:
             file.write(np.ascontiguousarray(vectors, dtype="<f4").tobytes())
             file.flush()
+            # The next launch trusts the size of the file.
             os.fsync(file.fileno())
 
     def read(self) -> Vectors:
-        """Return all of them; pages of the file, not a copy."""
+        """Return all vectors, memory-mapped."""
         if self.count == 0:
             return np.empty((0, self._dimension), dtype=np.float32)
         found: Vectors = np.memmap(self._file, dtype="<f4", mode="r", shape=(self.count, self._dimension))
         return found
 
     def drop(self) -> None:
-        """Delete them: what was made of them is there."""
+        """Delete the vectors, after the result is written."""
         self._file.unlink(missing_ok=True)
 
     def _cut_torn_tail(self) -> None:
+        # A killed process may have written a part of a row.
         size = self._file.stat().st_size if self._file.exists() else 0
         with self._file.open("ab") as file:
             file.truncate(size - size % self._row_bytes)
 
 
-def encoded(kept: KeptVectors, texts: Sequence[str], at_once: int, encoder: Encoder, told: Any) -> Vectors:
-    """Return the vectors of all texts, and keep those that were made on the way."""
+def encoded(kept: VectorCache, texts: Sequence[str], at_once: int, encoder: Encoder, report: Any) -> Vectors:
+    """Return the vectors of all texts; new ones are stored batch by batch."""
+    # Usage counts every text, also those that an earlier launch embedded.
     encoder.count(texts[: kept.count])
     for begin in range(kept.count, len(texts), at_once):
-        told(begin)
+        report(begin)
         kept.append(encoder.encode(texts[begin : begin + at_once]))
-    told(len(texts))
+    report(len(texts))
     return kept.read()

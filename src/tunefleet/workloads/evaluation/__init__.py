@@ -1,18 +1,18 @@
-"""Evaluation: what a model, a tuned model or an adapter is worth, in numbers with intervals.
+"""Evaluation of a base model, a tuned model or an adapter: metrics with confidence intervals.
 
-    run               the run from beginning to end
-    model_under_test  which model, and its weights
+    run               the program
+    model_under_test  the evaluated model and its weights
     items             the rows of an evaluation
-    item_log          what is done already, item by item
+    item_log          finished items
     loss              loss and perplexity
-    accuracy          answers that are right
-    extraction        what of an answer is compared
+    accuracy          share of right answers
+    extraction        the compared part of an answer
     lm_eval           tasks of lm-eval
     statistics        intervals and paired differences
-    scores            what those have measured
-    custom_tasks      tasks that are not lm-eval's own
-    comparing         several evaluations beside each other
-    summary           what a run reports
+    scores            metrics of lm-eval results
+    custom_tasks      custom lm-eval tasks
+    comparing         several evaluations next to each other
+    summary           the result
 
 `job.json` names it `tunefleet.workloads.evaluation:main`. It is imported only when it runs.
 """

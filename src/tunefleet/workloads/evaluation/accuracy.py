@@ -1,4 +1,4 @@
-"""Answers that are right: the model answers the rows' prompts, and what counts of each answer is compared."""
+"""Accuracy: the model answers the rows' prompts, and the relevant part of each answer is compared."""
 
 from __future__ import annotations
 
@@ -8,25 +8,25 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from tunefleet.analysis.evaluation import statistics
-from tunefleet.analysis.evaluation.statistics import Metric, Wanted
+from tunefleet.analysis.evaluation.statistics import IntervalOptions, Metric
 from tunefleet.errors import DataError
 from tunefleet.spec.tasks.evaluate_task import AnswerSpec, EvaluationSpec
 from tunefleet.workloads.common.answer_extraction import extractor, judge
 from tunefleet.workloads.data.formats import Chat, Example, Pair
 from tunefleet.workloads.engine.protocol import Answer, Engine, Request, Sampling
 from tunefleet.workloads.engine.server import open_engine
-from tunefleet.workloads.evaluation.item_log import Item, KeptItems
+from tunefleet.workloads.evaluation.item_log import Item, ItemLog
 from tunefleet.workloads.evaluation.items import RowSet
-from tunefleet.workloads.evaluation.model_under_test import Subject
+from tunefleet.workloads.evaluation.model_under_test import EvaluatedModel
 from tunefleet.workloads.evaluation.tracker_report import Progress
 
-# Prompts that the engine gets at a time: it sorts them, and what a killed run loses is a part of them.
+# Prompts per call of the engine: it sorts them, and a killed run loses at most some of them.
 _AT_ONCE: Final = 256
 
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """What a row asks."""
+    """The prompt of a row, and its reference answer."""
 
     index: int
     prompt: str | list[dict[str, Any]]
@@ -35,10 +35,10 @@ class Question:
 
 
 def prepare(evaluation: EvaluationSpec, rows: RowSet) -> list[Question]:
-    """Read what the rows ask.
+    """Read the prompts and references of the rows.
 
     Raises:
-        DataError: If a row's own answer has nothing that could be compared.
+        DataError: If a row's reference answer has nothing to compare.
     """
     take = extractor(evaluation.match)
     found = []
@@ -47,8 +47,8 @@ def prepare(evaluation: EvaluationSpec, rows: RowSet) -> list[Question]:
         if take(question.reference) is None:
             raise DataError(
                 f"The answer of row {index + 1} of {rows.portion.shape.origin} has nothing that "
-                f"match.extract: {evaluation.match.extract} would find.",
-                hint="Choose another `match.extract`, or mend the row.",
+                f"match.extract: {evaluation.match.extract} can extract.",
+                hint="Choose another `match.extract`, or fix the row.",
             )
         found.append(question)
     return found
@@ -67,8 +67,8 @@ def _question(index: int, example: Example, evaluation: EvaluationSpec, origin: 
                 f"{example.place} has no prompt: the only answer of its chat comes first.", hint="Remove the row."
             )
         own = bool(before) and before[0]["role"] == "system"
-        said = str(example.messages[last]["content"])
-        return Question(index, before if own else first + before, said, example.tools)
+        reference = str(example.messages[last]["content"])
+        return Question(index, before if own else first + before, reference, example.tools)
     if not isinstance(example, Pair):
         raise DataError(
             f"The rows of {origin} have no answers to compare with.", hint="Name prompt_column and response_column."
@@ -80,13 +80,14 @@ def _question(index: int, example: Example, evaluation: EvaluationSpec, origin: 
 
 
 def answer(
-    evaluation: EvaluationSpec, questions: list[Question], subject: Subject, kept: KeptItems, progress: Progress
+    evaluation: EvaluationSpec, questions: list[Question], subject: EvaluatedModel, kept: ItemLog, progress: Progress
 ) -> None:
-    """Let the model answer what has not been answered yet, and judge each answer."""
+    """Answer the remaining rows with the model, and score each answer."""
     progress.start(len(questions), len(kept))
     left = [each for each in questions if each.index not in kept]
     if not left:
         return
+    # Free the memory first: the engine loads its own copy of the weights.
     subject.release()
     engine = open_engine(subject.engine_model)
     try:
@@ -94,13 +95,14 @@ def answer(
             asked = {each.index: each for each in chunk}
             requests = [_request(engine, each, evaluation.generation, subject) for each in chunk]
             for given in engine.generate(requests):
+                # Stored one by one: an answer may take seconds to compute.
                 kept.add([_item(asked[given.key], given, evaluation)])
                 progress.tell(len(kept))
     finally:
         engine.close()
 
 
-def metrics(kept: KeptItems, wanted: Wanted) -> dict[str, Metric]:
+def metrics(kept: ItemLog, wanted: IntervalOptions) -> dict[str, Metric]:
     """Return the share of right answers."""
     items = list(kept)
     right, n = sum(item["right"] for item in items), len(items)
@@ -114,7 +116,7 @@ def _chunks(questions: list[Question]) -> Iterator[list[Question]]:
         yield chunk
 
 
-def _request(engine: Engine, question: Question, asked: AnswerSpec, subject: Subject) -> Request:
+def _request(engine: Engine, question: Question, asked: AnswerSpec, subject: EvaluatedModel) -> Request:
     prompt, rendered = question.prompt, False
     if not isinstance(prompt, str):
         options = {**(asked.chat_template_kwargs or {}), **({"tools": question.tools} if question.tools else {})}
@@ -125,7 +127,7 @@ def _request(engine: Engine, question: Question, asked: AnswerSpec, subject: Sub
         max_tokens=asked.max_tokens,
         repetition_penalty=asked.repetition_penalty,
         stop=asked.stop,
-        # Each row has a draw of its own, whatever was answered before it.
+        # Each row has its own seed, independent of what was answered before it.
         seed=asked.seed + question.index,
     )
     return Request(question.index, prompt, sampling, subject.adapter, rendered)
@@ -133,13 +135,13 @@ def _request(engine: Engine, question: Question, asked: AnswerSpec, subject: Sub
 
 def _item(question: Question, given: Answer, evaluation: EvaluationSpec) -> Item:
     text = given.choices[0].text
-    verdict = judge(text, question.reference, evaluation.match)
-    assert verdict is not None, "a row without anything to compare was refused before"
+    score = judge(text, question.reference, evaluation.match)
+    assert score is not None, "a row with nothing to compare was rejected before"
     return {
         "index": question.index,
-        "right": verdict.right,
-        "found": verdict.found,
-        "wanted": verdict.wanted,
+        "right": score.right,
+        "found": score.found,
+        "wanted": score.wanted,
         "answer": text,
         "finish_reason": given.choices[0].finish_reason,
         "tokens": given.choices[0].tokens,

@@ -1,7 +1,7 @@
-"""Tasks of lm-eval that came with a document: what of them would run code is found, and templates run in a sandbox.
+"""Custom lm-eval tasks of a workflow: code in them is rejected, and templates run in a sandbox.
 
-There are two walls. `check` reads the files before lm-eval does, and says what would run. `confined` stands in lm-eval
-itself, where it would load code, for whatever the reading did not foresee.
+There are two layers. `check` reads the files before lm-eval does, and reports code in them. `confined` replaces the
+functions of lm-eval that load code, for anything that `check` does not foresee.
 """
 
 from __future__ import annotations
@@ -19,28 +19,28 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 from tunefleet.errors import InputError
 from tunefleet.workloads.common import containment
 
-# Keys that, true, run code from elsewhere, wherever in a task they stand.
+# Keys that run external code if true, anywhere in a task.
 _RUNS: Final = frozenset({"hf_evaluate", "trust_remote_code", "custom_generate"})
-# Keys below which a text is a path, an address or a name of the hub.
+# Keys whose value is a path, an address or a name on the hub.
 _OPENED: Final = frozenset({"dataset_path", "dataset_name", "dataset_kwargs", "use_prompt"})
 _HINT: Final = "Set `run_code: true` if you trust it, and start the worker with --allow-code."
 
 
 @dataclass(frozen=True, slots=True)
 class Names:
-    """What lm-eval itself has; for a metric of another name it loads code that is called so."""
+    """Names built into lm-eval; for a metric of another name it loads code of that name."""
 
     metrics: Collection[str]
     aggregations: Collection[str]
     filters: Collection[str]
 
 
-class _Scan(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[misc]  # the parser that lm-eval takes, too
-    """Reads a task without running anything of it, and keeps the tags that would."""
+class _Scan(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[misc]  # the same parser as lm-eval
+    """Reads a task without executing anything, and keeps tags that would execute code."""
 
 
 def _tagged(loader: yaml.SafeLoader, suffix: str, node: yaml.Node) -> Any:
-    del loader, node  # what stands behind the tag is never made
+    del loader, node  # the tagged object is never constructed
     return {"!": f"!{suffix}"}
 
 
@@ -49,16 +49,16 @@ _Scan.add_multi_constructor("tag:yaml.org,2002:python/", _tagged)
 
 
 def check(folder: Path, names: Names) -> None:
-    """Refuse a folder with tasks that would run code.
+    """Reject a folder with tasks that run code.
 
     Raises:
-        InputError: If there is one, or one that cannot be read, or that includes a file from elsewhere; names the file
-            and what it would run.
+        InputError: If a task runs code, cannot be read, or includes a file from outside; names the file and the code.
     """
     folder = folder.resolve()
     for card in (path for path in _files(folder) if path.name in containment.CARDS):
         containment.check_dataset(card.parent)
     waiting = [path for path in _files(folder) if path.suffix in {".yaml", ".yml"}]
+    # Includes may be circular.
     seen: set[Path] = set()
     while waiting:
         path = waiting.pop().resolve()
@@ -72,38 +72,38 @@ def check(folder: Path, names: Names) -> None:
             if not _is_inside(text, folder):
                 raise InputError(
                     f"The lm-eval task {path.name} reads {text}, which is outside of its folder.",
-                    hint="Copy it into the folder, and name it by its place there.",
+                    hint="Copy it into the folder, and use its relative path.",
                 )
         waiting += _included(path, content, folder)
 
 
 def _read(path: Path) -> Any:
     try:
-        return yaml.load(path.read_bytes(), _Scan)  # noqa: S506 - a safe loader, with tags noted
+        return yaml.load(path.read_bytes(), _Scan)  # noqa: S506 - a safe loader that keeps tags
     except (UnicodeDecodeError, yaml.YAMLError) as error:
         raise InputError(f"The lm-eval task {path.name} is not valid YAML: {error}.") from None
 
 
 def _included(path: Path, content: Any, folder: Path) -> Iterator[Path]:
-    """Yield the files that lm-eval reads together with a task, whatever they are called."""
+    """Yield the files that a task includes, whatever their suffix."""
     included = content.get("include") if isinstance(content, dict) else None
     for each in included if isinstance(included, list) else [] if included is None else [included]:
         target = (path.parent / str(each)).resolve()
         if not target.is_relative_to(folder):
             raise InputError(
                 f"The lm-eval task {path.name} includes {each}, which is outside of its folder.",
-                hint="Copy it into the folder, and include it by its place there.",
+                hint="Copy it into the folder, and include its relative path.",
             )
         if not target.is_file():
             raise InputError(
-                f"The lm-eval task {path.name} includes {each}, which is not there.",
-                hint="Put it into the folder, beside the file that includes it.",
+                f"The lm-eval task {path.name} includes {each}, which does not exist.",
+                hint="Put it into the folder, next to the file that includes it.",
             )
         yield target
 
 
 def _opened(value: Any, *, opened: bool = False) -> Iterator[str]:
-    """Yield each text that the dataset's library may open."""
+    """Yield each text that the `datasets` library may open."""
     if isinstance(value, str):
         if opened:
             yield value
@@ -125,7 +125,7 @@ def _is_inside(text: str, folder: Path) -> bool:
 
 
 def digest(folder: Path) -> str:
-    """Return a digest of all files of a folder, by their names in it."""
+    """Return a digest of all files of a folder and their relative names."""
     found = hashlib.sha256()
     for path in _files(folder):
         content = hashlib.sha256(path.read_bytes()).hexdigest()
@@ -134,7 +134,7 @@ def digest(folder: Path) -> str:
 
 
 def confine_templates(harness: Any) -> None:
-    """Let the templates of tasks reach nothing but the row that they are filled with."""
+    """Restrict the templates of tasks to the row that they are rendered with."""
     before = harness.env
     confined = ImmutableSandboxedEnvironment(undefined=before.undefined, keep_trailing_newline=True)
     confined.filters["regex_replace"] = before.filters["regex_replace"]
@@ -143,17 +143,17 @@ def confine_templates(harness: Any) -> None:
 
 @contextlib.contextmanager
 def confined(own: Path, reader: Any, tasks: Any, registry: Any, metrics: Any) -> Iterator[None]:
-    """Let tasks run no code but that which lm-eval brings."""
+    """Restrict tasks to code that lm-eval ships."""
     resolve, get_metric, load = reader._import_func_in_yml, tasks.get_metric, metrics.load
 
     def only_own(name: str, folder: Path) -> Any:
         if not Path(folder).resolve().is_relative_to(own.resolve()):
-            raise InputError(f"An lm-eval task runs code: it has !function {name}.", hint=_HINT)
+            raise InputError(f"An lm-eval task runs code: it uses !function {name}.", hint=_HINT)
         return resolve(name, folder)
 
     def only_known(name: str, elsewhere: bool = False) -> Any:
         if elsewhere or name not in registry.metric_registry:
-            raise InputError(f"An lm-eval task runs code: its metric {name} is none of lm-eval's own.", hint=_HINT)
+            raise InputError(f"An lm-eval task runs code: its metric {name} is not built into lm-eval.", hint=_HINT)
         return get_metric(name)
 
     def nothing(name: str, *_: Any, **__: Any) -> Any:
@@ -184,7 +184,7 @@ def _by_key(key: Any, value: Any, names: Names) -> Iterator[str]:
     if key == "!":
         yield f"it has {value}"
     elif (key in _RUNS and value) or key == "unsafe_code":
-        # unsafe_code even if it is false: a group that names a task of lm-eval's would take its guard away.
+        # unsafe_code even if false: in a group it would switch off the safeguard of a built-in task.
         yield f"it has {key}: {value}"
     elif key == "dataset_path" and isinstance(value, str) and value.endswith(".py"):
         yield f"its dataset_path is {value}"
@@ -199,6 +199,6 @@ def _unknown(listed: Any, key: str, known: Collection[str]) -> Iterator[str]:
     for each in listed if isinstance(listed, list) else [listed]:
         if isinstance(each, dict) and key in each:
             name = each[key]
-            tagged = isinstance(name, dict)  # which is told as such
+            tagged = isinstance(name, dict)  # reported as a tag
             if not tagged and not (isinstance(name, str) and name in known):
-                yield f"its {key} {name} is none of lm-eval's own"
+                yield f"its {key} {name} is not built into lm-eval"

@@ -1,4 +1,4 @@
-"""What an evaluation measured, as a digest: two values are comparable where theirs are equal."""
+"""Digest of what an evaluation measured: two values are comparable if their digests are equal."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from tunefleet.spec.tasks.evaluate_task import EvaluationSpec
 from tunefleet.workloads.evaluation.items import RowSet
 from tunefleet.workloads.evaluation.loss import Prepared
 
-# Goes up when the same settings would measure something else.
+# Increase it when the same settings measure something else.
 VERSION: Final = 1
-# The same, of what is taken out of an answer.
+# The same for the extraction of answers.
 _MATCHING: Final = 2
 
 
@@ -24,12 +24,12 @@ def of(what: Mapping[str, Any]) -> str:
 
 
 def of_loss(prepared: Prepared) -> str:
-    """Return that of a loss: the very tokens, and which of them count, so another tokenizer is another measure."""
+    """Return the digest of a loss: the exact tokens and labels, so another tokenizer is another measure."""
     return of({"type": "loss", "tokens": prepared.digest})
 
 
 def of_exact(evaluation: EvaluationSpec, rows: RowSet) -> str:
-    """Return that of answers: the rows, how is drawn and what is compared; the chat template is the model's own."""
+    """Return the digest of accuracy: rows, sampling and matching; the chat template belongs to the model."""
     asked = evaluation.generation.model_dump(mode="json")
     match = evaluation.match.model_dump(mode="json")
     templated = evaluation.apply_chat_template
@@ -38,5 +38,6 @@ def of_exact(evaluation: EvaluationSpec, rows: RowSet) -> str:
 
 
 def together(marks: Iterable[str]) -> str:
-    """Return the digest of several, whatever their order."""
+    """Return the digest of several digests, independent of their order."""
+    # Sorted, so that the order of evaluations in the spec does not matter.
     return of({"evaluations": sorted(marks)})

@@ -1,4 +1,4 @@
-"""What is done already: a line for each item, durable batch by batch, so that a killed run goes on where it was."""
+"""Finished items: one line per item, durable batch by batch, so that a relaunch continues."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tunefleet.fsutil import write_file
 Item = dict[str, Any]
 
 
-class KeptItems:
+class ItemLog:
     """The finished items of one evaluation, by their index."""
 
     def __init__(self, path: Path) -> None:
@@ -23,11 +23,12 @@ class KeptItems:
         good = 0
         for line in path.read_bytes().splitlines(keepends=True) if path.exists() else []:
             if not line.endswith(b"\n"):
-                break  # the process was killed while it wrote
+                break  # the process was killed while writing
             item = json.loads(line)
             self._items[int(item["index"])] = item
             good += len(line)
         self._file = path.open("ab")
+        # Before appending, or the next item would continue the torn line.
         self._file.truncate(good)
 
     def __len__(self) -> int:
@@ -37,11 +38,11 @@ class KeptItems:
         return index in self._items
 
     def __iter__(self) -> Iterator[Item]:
-        """Go through the items in the order of the rows."""
+        """Iterate over the items in the order of the rows."""
         return (self._items[index] for index in sorted(self._items))
 
     def add(self, items: Iterable[Item]) -> None:
-        """Keep items; they are durable when this returns."""
+        """Store items durably."""
         for item in items:
             self._items[int(item["index"])] = item
             self._file.write(json.dumps(item, ensure_ascii=False).encode() + b"\n")
@@ -49,7 +50,7 @@ class KeptItems:
         os.fsync(self._file.fileno())
 
     def deliver(self, target: Path) -> None:
-        """Write the items in the order of the rows, whole or not at all."""
+        """Write the items in the order of the rows, atomically."""
         target.parent.mkdir(parents=True, exist_ok=True)
         write_file(target, b"".join(json.dumps(item, ensure_ascii=False).encode() + b"\n" for item in self))
 

@@ -1,4 +1,4 @@
-"""The rows of one evaluation, and a digest of what of them is used."""
+"""The rows of one evaluation, and a digest of their used content."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from tunefleet.workloads.data.readers import numbered
 
 @dataclass(frozen=True, slots=True)
 class RowSet:
-    """Rows that are read."""
+    """Rows and their digest."""
 
     portion: sources.Portion
     digest: str
 
     @property
     def examples(self) -> Iterator[Example]:
-        """What the rows hold, in their order."""
+        """The examples of the rows, in order."""
         shape = self.portion.shape
         return (shape.read(number, row, Notes()) for number, row in numbered(self.portion.rows))
 
@@ -38,7 +38,7 @@ def read(evaluation: EvaluationSpec, index: int, inputs: Mapping[str, str], work
     """Read the rows of an evaluation.
 
     Raises:
-        DataError: If they cannot be used.
+        DataError: If they are invalid.
         UnreachableError: If they are on a hub that does not answer.
     """
     data = evaluation.data
@@ -52,10 +52,11 @@ def read(evaluation: EvaluationSpec, index: int, inputs: Mapping[str, str], work
 def _digest(portion: sources.Portion) -> str:
     digest = hashlib.sha256()
     for number, row in numbered(portion.rows):
+        # Of the parsed content, so that the file format does not matter.
         digest.update(orjson.dumps(_plain(portion.shape.read(number, row)), option=orjson.OPT_SORT_KEYS) + b"\n")
     return digest.hexdigest()
 
 
 def _plain(example: Example) -> dict[str, Any]:
-    said = {name: value for name, value in asdict(example).items() if name != "place"}
-    return said | ({"untrained": sorted(example.untrained)} if isinstance(example, Chat) else {})
+    fields = {name: value for name, value in asdict(example).items() if name != "place"}
+    return fields | ({"untrained": sorted(example.untrained)} if isinstance(example, Chat) else {})

@@ -1,4 +1,4 @@
-"""What one process start of an evaluation holds."""
+"""State of one launch of an evaluation."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-from tunefleet.analysis.evaluation.statistics import Wanted
+from tunefleet.analysis.evaluation.statistics import IntervalOptions
 from tunefleet.spec import EvaluateTaskSpec
 from tunefleet.spec.tasks.evaluate_task import ITEMS_FOLDER
 from tunefleet.workloads.common.job import Opened
-from tunefleet.workloads.evaluation.item_log import KeptItems
-from tunefleet.workloads.evaluation.model_under_test import Subject
+from tunefleet.workloads.evaluation.item_log import ItemLog
+from tunefleet.workloads.evaluation.model_under_test import EvaluatedModel
 from tunefleet.workloads.evaluation.tracker_report import Progress
 
 WORK: Final = "evaluations"
@@ -19,27 +19,27 @@ WORK: Final = "evaluations"
 
 @dataclass(frozen=True, slots=True)
 class Run(Opened[EvaluateTaskSpec]):
-    """One process start of an evaluation.
+    """One launch of an evaluation.
 
     Args:
-        subject: What is evaluated.
-        progress: How far it is.
+        subject: The evaluated model.
+        progress: Progress over all evaluations.
     """
 
-    subject: Subject
+    subject: EvaluatedModel
     progress: Progress
     seconds: dict[str, float] = field(default_factory=dict)
 
     @property
-    def wanted(self) -> Wanted:
-        """How sure intervals are to be."""
+    def wanted(self) -> IntervalOptions:
+        """The requested confidence of intervals."""
         asked = self.spec.interval
-        return Wanted(asked.confidence, asked.resamples, asked.seed)
+        return IntervalOptions(asked.confidence, asked.resamples, asked.seed)
 
-    def kept(self, name: str, mark: str) -> KeptItems:
-        """Open what is kept of an evaluation, by its fingerprint."""
-        return KeptItems(self.folder.root / WORK / f"{name}-{mark[:16]}.jsonl")
+    def kept(self, name: str, mark: str) -> ItemLog:
+        """Open the finished items of an evaluation, by its fingerprint."""
+        return ItemLog(self.folder.root / WORK / f"{name}-{mark[:16]}.jsonl")
 
     def items(self, name: str) -> Path:
-        """Return where the items of an evaluation are delivered."""
+        """Return the path where the items of an evaluation are delivered."""
         return self.folder.root / ITEMS_FOLDER / f"{name}.jsonl"

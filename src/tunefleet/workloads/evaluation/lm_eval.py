@@ -1,4 +1,4 @@
-"""Tasks of EleutherAI's lm-eval: ours is how they are found, kept task by task, and told with intervals."""
+"""Tasks of EleutherAI's lm-eval: lookup of tasks, results stored per task, confidence intervals."""
 
 from __future__ import annotations
 
@@ -28,13 +28,14 @@ _OFFLINE: Final = ("Offline", "ConnectionError", "ConnectTimeout", "LocalEntryNo
 
 
 def measure(run: Run, index: int, evaluation: EvaluationSpec) -> Measured:
-    """Measure the tasks of one evaluation that have not been measured yet."""
+    """Measure the remaining tasks of one evaluation."""
     import lm_eval
     import lm_eval.utils
 
     folder = _own_tasks(run, index, evaluation)
     version = str(lm_eval.__version__)
     custom_tasks.confine_templates(lm_eval.utils)
+    # chdir: relative paths in a custom task are resolved against its folder.
     with contextlib.chdir(folder or run.folder.root), _confined(evaluation), without_bars():
         manager = _manager(evaluation, folder)
         names = list(evaluation.tasks or ())
@@ -45,6 +46,7 @@ def measure(run: Run, index: int, evaluation: EvaluationSpec) -> Measured:
         run.progress.start(len(names), 0)
         for done, name in enumerate(names, start=1):
             kept = work / f"{evaluation.label}-{scores.NO_NAME.sub('_', name)}.json"
+            # One file per task: a relaunch repeats only the unfinished one.
             if not kept.exists():
                 write_file(kept, json.dumps(_task(run, evaluation, name, manager), default=_plain).encode())
             found[name] = json.loads(kept.read_bytes())
@@ -69,7 +71,7 @@ def _own_tasks(run: Run, index: int, evaluation: EvaluationSpec) -> Path | None:
     local = run.job.inputs.get(f"evaluations.{index}.include_path") or evaluation.include_path
     folder = unpacked_path(Path(local).expanduser(), run.workspace).resolve()
     if not folder.is_dir():
-        raise InputError(f"There is no folder {evaluation.include_path} with lm-eval tasks on this worker.")
+        raise InputError(f"Folder {evaluation.include_path} with lm-eval tasks not found on this worker.")
     if not evaluation.run_code:
         custom_tasks.check(folder, _names())
     return folder
@@ -99,7 +101,7 @@ def _manager(evaluation: EvaluationSpec, folder: Path | None) -> Any:
     from lm_eval.tasks import TaskManager
 
     if folder is not None:
-        # To read lm-eval's own thousands takes seconds.
+        # Indexing lm-eval's own thousands of tasks takes seconds.
         own = TaskManager(include_path=str(folder), include_defaults=False)
         if set(evaluation.tasks or ()) <= set(own.all_tasks):
             return own
@@ -111,17 +113,17 @@ def _known(names: list[str], manager: Any) -> None:
     for name in names:
         if name not in known:
             near = get_close_matches(name, known, n=3)
-            hint = f"Did you mean {', '.join(near)}?" if near else "`lm-eval ls tasks` lists those that it brings."
+            hint = f"Did you mean {', '.join(near)}?" if near else "`lm-eval ls tasks` lists the built-in tasks."
             raise InputError(f"lm-eval has no task {name!r}.", hint=hint)
 
 
 def _task(run: Run, evaluation: EvaluationSpec, name: str, manager: Any) -> dict[str, Any]:
-    """Run one task; what the model has answered is kept, so that a killed run does not ask it again."""
+    """Run one task; the model's answers are cached, so that a relaunch does not compute them again."""
     from lm_eval import evaluator
     from lm_eval.models.huggingface import HFLM
 
     logging.getLogger("lm_eval").setLevel(logging.WARNING)
-    # It asks git of the folder that it runs in, which is no repository: the log would have git's `fatal:`.
+    # It runs git in the current folder, which is not a repository: the log would show git's `fatal:`.
     evaluator.get_git_commit_hash = lambda: None
     model = run.subject.model()
     wrapped = HFLM(pretrained=model, tokenizer=run.subject.tokenizer, batch_size=evaluation.batch_size)
@@ -139,17 +141,17 @@ def _task(run: Run, evaluation: EvaluationSpec, name: str, manager: Any) -> dict
             bootstrap_iters=run.wanted.resamples,
             confirm_run_unsafe_code=evaluation.run_code,
         )
-    assert found is not None, "one process has the result"
+    assert found is not None, "only rank 0 of several has a result"
     return {**{key: found.get(key) for key in _KEPT_KEYS}, "aggregations": _aggregations(found.get("configs") or {})}
 
 
 def _plain(value: Any) -> Any:
-    """Return what JSON has of a number of numpy's, and of anything else its text."""
+    """Return a NumPy scalar as a JSON value, and anything else as text."""
     return value.item() if getattr(value, "ndim", None) == 0 else str(value)
 
 
 def _aggregations(configs: Mapping[str, Any]) -> dict[str, dict[str, str]]:
-    """Return how each metric of each task is made of its items, by lm-eval's name for it."""
+    """Return lm-eval's aggregation of each metric of each task."""
     from lm_eval.api import registry
 
     names = {registry.aggregation_registry[name]: name for name in registry.aggregation_registry}
@@ -180,8 +182,8 @@ def _hub_named(name: str) -> Iterator[None]:
             set_so = os.environ.get("HF_HUB_OFFLINE", "") not in {"", "0"}
             why = "HF_HUB_OFFLINE is set" if set_so else "the hub does not answer"
             raise UnreachableError(
-                f"The data of the lm-eval task {name} cannot be had: they are on the hub, and {why}.",
-                hint="Let the worker reach the hub, or write the task with data of yours (include_path).",
+                f"The data of the lm-eval task {name} cannot be downloaded: {why}.",
+                hint="Give the worker access to the hub, or define the task with your own data (include_path).",
             ) from error
         raise
 
@@ -193,7 +195,7 @@ def _chain(error: BaseException | None) -> Iterator[BaseException]:
 
 
 def _items(result: Mapping[str, Any], evaluation: EvaluationSpec, run: Run) -> dict[str, str]:
-    """Write what came out for each question of each task; returns the files by the tasks' names."""
+    """Write the items of each task; return the files by task."""
     files = {}
     for task in result.get("samples") or {}:
         target = run.items(f"{evaluation.label}_{scores.NO_NAME.sub('_', task)}")

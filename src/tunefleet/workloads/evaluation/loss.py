@@ -1,4 +1,4 @@
-"""Loss and perplexity on rows: the exact mean over all tokens that count, and how sure it is."""
+"""Loss and perplexity on rows: the exact mean over all trained tokens, with a confidence interval."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ import numpy as np
 import torch
 
 from tunefleet.analysis.evaluation import statistics
-from tunefleet.analysis.evaluation.statistics import Metric, Wanted
+from tunefleet.analysis.evaluation.statistics import IntervalOptions, Metric
 from tunefleet.errors import DataError
 from tunefleet.spec.tasks.evaluate_task import EvaluationSpec
 from tunefleet.workloads.data.tokenization import IGNORED, Clipped, Encoder, clip, encode_all
-from tunefleet.workloads.evaluation.item_log import Item, KeptItems
+from tunefleet.workloads.evaluation.item_log import Item, ItemLog
 from tunefleet.workloads.evaluation.items import RowSet
-from tunefleet.workloads.evaluation.model_under_test import Subject
+from tunefleet.workloads.evaluation.model_under_test import EvaluatedModel
 from tunefleet.workloads.evaluation.tracker_report import Progress
 
 UNIT: Final = "nats per token"
@@ -26,7 +26,7 @@ UNIT: Final = "nats per token"
 
 @dataclass(frozen=True, slots=True)
 class Prepared:
-    """Tokenised rows."""
+    """Tokenized rows."""
 
     rows: list[tuple[int, Clipped]]
     dropped: int
@@ -35,11 +35,11 @@ class Prepared:
     digest: str
 
 
-def prepare(evaluation: EvaluationSpec, rows: RowSet, subject: Subject) -> Prepared:
-    """Tokenise the rows as a training does.
+def prepare(evaluation: EvaluationSpec, rows: RowSet, subject: EvaluatedModel) -> Prepared:
+    """Tokenize the rows as a training run does.
 
     Raises:
-        DataError: If one cannot be used, or none has a token that counts.
+        DataError: If a row is invalid, or none has a trained token.
     """
     max_length = min(evaluation.max_seq_length, subject.context or evaluation.max_seq_length)
     whole = evaluation.completion_only_loss is False
@@ -54,29 +54,30 @@ def prepare(evaluation: EvaluationSpec, rows: RowSet, subject: Subject) -> Prepa
         if cut is None:
             dropped += 1
             continue
+        # Of tokens and labels, so that another tokenizer or mask gives another fingerprint.
         digest.update(np.ascontiguousarray(cut.ids).tobytes() + np.ascontiguousarray(cut.labels).tobytes())
         kept.append((index, cut))
     if not kept:
         raise DataError(
-            f"No row of {shape.origin} has a token that counts within {max_length} tokens.",
+            f"No row of {shape.origin} has a trained token within {max_length} tokens.",
             hint="Raise the evaluation's max_seq_length.",
         )
     return Prepared(kept, dropped, truncated, max_length, digest.hexdigest())
 
 
-def measure(prepared: Prepared, batch_size: int, subject: Subject, kept: KeptItems, progress: Progress) -> None:
-    """Measure the rows that have not been measured yet."""
+def measure(prepared: Prepared, batch_size: int, subject: EvaluatedModel, kept: ItemLog, progress: Progress) -> None:
+    """Measure the remaining rows."""
     progress.start(len(prepared.rows), len(kept))
     for batch in _batches(prepared.rows, batch_size):
-        # A batch that was begun is done again as a whole: what stands beside a row changes its last digits.
+        # An unfinished batch is repeated completely: the other rows of a batch affect a row's last digits.
         if all(index in kept for index, _ in batch):
             continue
         kept.add(_losses(batch, subject))
         progress.tell(len(kept))
 
 
-def metrics(kept: KeptItems, wanted: Wanted) -> dict[str, Metric]:
-    """Return loss and perplexity of all rows."""
+def metrics(kept: ItemLog, wanted: IntervalOptions) -> dict[str, Metric]:
+    """Return loss and perplexity over all rows."""
     items = list(kept)
     parts, weights = [item["loss_sum"] for item in items], [float(item["tokens"]) for item in items]
     value = math.fsum(parts) / math.fsum(weights)
@@ -89,13 +90,13 @@ def metrics(kept: KeptItems, wanted: Wanted) -> dict[str, Metric]:
 
 
 def _batches(rows: list[tuple[int, Clipped]], size: int) -> Iterator[list[tuple[int, Clipped]]]:
-    """Cut rows into batches of similar lengths, the longest first: what does not fit the memory is known at once."""
+    """Split rows into batches of similar lengths, the longest first, so that an out-of-memory error comes early."""
     ordered = sorted(rows, key=lambda row: (-len(row[1].ids), row[0]))
     return (ordered[start : start + size] for start in range(0, len(ordered), size))
 
 
 @torch.inference_mode()
-def _losses(batch: list[tuple[int, Clipped]], subject: Subject) -> list[Item]:
+def _losses(batch: list[tuple[int, Clipped]], subject: EvaluatedModel) -> list[Item]:
     model: Any = subject.model()
     pad = subject.tokenizer.pad_token_id
     longest = len(batch[0][1].ids)
@@ -107,9 +108,10 @@ def _losses(batch: list[tuple[int, Clipped]], subject: Subject) -> list[Item]:
     logits = model(input_ids=ids.to(model.device), attention_mask=mask.to(model.device), use_cache=False).logits
     found = []
     for place, (index, row) in enumerate(batch):
+        # Shifted: the logits at a position predict the next token.
         labels = torch.from_numpy(row.labels[1:]).to(logits.device)
         counted = labels != IGNORED
-        # Of one row at a time, in float32: of all at once it would take the logits' memory twice.
+        # One row at a time in float32: all rows together would double the memory of the logits.
         scores = logits[place, : len(labels)][counted].float()
         total = torch.nn.functional.cross_entropy(scores, labels[counted], reduction="sum")
         found.append({"index": index, "loss_sum": float(total), "tokens": int(counted.sum())})

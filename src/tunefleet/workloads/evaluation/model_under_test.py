@@ -1,4 +1,4 @@
-"""Which model is evaluated: a base, a tuned model in its place, an adapter on it; its weights are loaded once."""
+"""The evaluated model: a base model, a tuned model, or an adapter on a base; its weights are loaded once."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from tunefleet.workloads.engine.protocol import EngineModel
 from tunefleet.workloads.inference.weights import runtime_adapters
 
 
-class Subject:
-    """The model that is evaluated; loaded when it is first needed, since a killed run may have all items already."""
+class EvaluatedModel:
+    """The evaluated model; loaded on first use, since a relaunch may have all items already."""
 
     def __init__(self, engine_model: EngineModel) -> None:
         self.engine_model = engine_model
@@ -25,7 +25,7 @@ class Subject:
 
     @property
     def adapter(self) -> str | None:
-        """The name of the adapter that stays apart."""
+        """The name of the adapter that is not merged."""
         return next(iter(runtime_adapters(self.engine_model)), None)
 
     @property
@@ -40,16 +40,16 @@ class Subject:
 
     @cached_property
     def context(self) -> int | None:
-        """The longest sequence that it knows positions for."""
+        """The max sequence length of the model."""
         return base_model.context_length(self._source)
 
     @cached_property
     def vocabulary(self) -> int | None:
-        """The number of tokens that it has embeddings for."""
+        """The number of token embeddings."""
         return base_model.embedding_rows(self._source)
 
     def model(self) -> Any:
-        """Return the loaded model with its adapters, ready to compute.
+        """Return the loaded model with its adapters, in eval mode.
 
         Raises:
             ModelError: If it cannot be loaded, or an adapter does not fit it.
@@ -61,9 +61,10 @@ class Subject:
         return self._model
 
     def release(self) -> None:
-        """Give the weights' memory back."""
+        """Free the memory of the weights."""
         if self._model is not None:
             self._model = None
+            # Reference cycles in the model would keep GPU memory alive.
             gc.collect()
             if torch.cuda.is_available():
                 torch.cuda.empty_cache()

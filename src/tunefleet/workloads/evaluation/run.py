@@ -1,6 +1,6 @@
-"""An evaluation from beginning to end: weights → rows → items → metrics with intervals → result.
+"""The program of an evaluation: weights → rows → items → metrics with intervals → result.
 
-May be killed at any moment and started again on the same folder: the items that are there are not computed again.
+May be killed at any time and relaunched in the same folder: finished items are not computed again.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from tunefleet.workloads.common import job as library_logging
 from tunefleet.workloads.common.item_control import Heeding
 from tunefleet.workloads.common.job import open_task
 from tunefleet.workloads.evaluation import fingerprint, items, loss, summary
-from tunefleet.workloads.evaluation.item_log import KeptItems
+from tunefleet.workloads.evaluation.item_log import ItemLog
 from tunefleet.workloads.evaluation.launch import WORK, Run
-from tunefleet.workloads.evaluation.model_under_test import Subject
+from tunefleet.workloads.evaluation.model_under_test import EvaluatedModel
 from tunefleet.workloads.evaluation.summary import Measured
 from tunefleet.workloads.evaluation.tracker_report import PHASE, Progress
 from tunefleet.workloads.inference.weights import engine_model
@@ -34,16 +34,17 @@ def run(folder: Path) -> None:
 
     Raises:
         InputError: If model, rows or options cannot be used.
-        MachineError: If this machine lacks what the spec asks for.
+        MachineError: If this machine lacks a requirement of the spec.
     """
     task = open_task(folder, EvaluateTaskSpec)
     job, spec, session = task.job, task.spec, task.session
     library_logging.libraries()
     session.status.write(state="running", phase=PHASE)
-    subject = Subject(engine_model(spec, job.inputs, task.workspace, "transformers"))
+    subject = EvaluatedModel(engine_model(spec, job.inputs, task.workspace, "transformers"))
     with Heeding(session, kept=WORK) as heeding:
         this = Run(job, spec, task.folder, session, subject, Progress(session, heeding.heed))
         measured = [_measured(this, index, each) for index, each in enumerate(spec.evaluations)]
+    # After the loop: gates refer to the metrics of all evaluations.
     report = summary.build(job, spec, this.subject, measured)
     write_file(task.folder.responses_json, json.dumps(report, indent=1).encode())
 
@@ -55,8 +56,8 @@ def _measured(this: Run, index: int, evaluation: EvaluationSpec) -> Measured:
     names = {name: metric.value for name, metric in measured.metrics.items()}
     journal = this.session.journal
     journal.metric(index + 1, names, series="evaluation")
-    words = ", ".join(f"{name} {value:.4g}" for name, value in names.items())
-    journal.event("evaluation.finished", f"{evaluation.label}: {words}.", data={"metrics": names})
+    summary_text = ", ".join(f"{name} {value:.4g}" for name, value in names.items())
+    journal.event("evaluation.finished", f"{evaluation.label}: {summary_text}.", data={"metrics": names})
     return measured
 
 
@@ -75,6 +76,7 @@ def _loss(this: Run, index: int, evaluation: EvaluationSpec) -> Measured:
 
 
 def _exact(this: Run, index: int, evaluation: EvaluationSpec) -> Measured:
+    # Imports an engine, which a loss evaluation does not need.
     from tunefleet.workloads.evaluation import accuracy
 
     found = items.read(evaluation, index, this.job.inputs, this.workspace)
@@ -94,7 +96,7 @@ def _made(
     evaluation: EvaluationSpec,
     mark: str,
     found: items.RowSet,
-    kept: KeptItems,
+    kept: ItemLog,
     metrics: dict[str, Any],
     data: dict[str, Any],
 ) -> Measured:
@@ -112,6 +114,7 @@ def _made(
 
 
 def _harness(this: Run, index: int, evaluation: EvaluationSpec) -> Measured:
+    # Imports lm-eval, which other evaluations do not need.
     from tunefleet.workloads.evaluation import lm_eval
 
     return lm_eval.measure(this, index, evaluation)

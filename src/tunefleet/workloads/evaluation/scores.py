@@ -1,4 +1,4 @@
-"""What lm-eval has measured, as metrics with intervals, and as numbers of items that two models are compared by."""
+"""lm-eval results as metrics with intervals, and as item values for comparisons of two models."""
 
 from __future__ import annotations
 
@@ -9,46 +9,46 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from tunefleet.analysis.evaluation import statistics
-from tunefleet.analysis.evaluation.statistics import Interval, Metric, Wanted
+from tunefleet.analysis.evaluation.statistics import Interval, IntervalOptions, Metric
 from tunefleet.spec.tasks.evaluate_task import EvaluationSpec
 from tunefleet.workloads.evaluation.summary import Pair
 
-# What has no place in the name of a metric or a file.
+# Characters that the name of a metric or a file cannot have.
 NO_NAME: Final = re.compile(r"[^A-Za-z0-9_]+")
-# Ways of lm-eval to put log-likelihoods together → what their mean is divided by.
+# lm-eval's aggregations of log-likelihoods → divisor of their mean.
 _LOSSES: Final = {"perplexity": 1.0, "weighted_perplexity": 1.0, "bits_per_byte": math.log(2)}
 _EXPONENTS: Final = frozenset({"perplexity", "weighted_perplexity"})
 
-# Of one call of lm-eval, as it is kept.
+# The stored result of one call of lm-eval.
 Result = Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
 class Key:
-    """A metric as lm-eval names it: `acc,none`."""
+    """A metric in lm-eval's notation: `acc,none`."""
 
     metric: str
     taken: str
 
     @classmethod
     def of(cls, text: str) -> Key:
-        """Read what stands in its result."""
+        """Parse a key of an lm-eval result."""
         metric, _, taken = text.partition(",")
         return cls(metric, taken)
 
     @property
     def item(self) -> str:
-        """What it is called in an item."""
+        """The metric's name in an item."""
         return self.metric if self.taken == "none" else f"{self.metric}_{self.taken}"
 
     def label(self, task: str) -> str:
-        """Return what it is called in our result."""
+        """Return the metric's name in our result."""
         return NO_NAME.sub("_", f"{task}_{self.item}")
 
 
 @dataclass(frozen=True, slots=True)
 class Numbers:
-    """What the items have of a metric, which is the sum of their parts over that of their weights."""
+    """Item values of a metric, which is the sum of the parts over the sum of the weights."""
 
     parts: list[float]
     weights: list[float] | None = None
@@ -56,18 +56,18 @@ class Numbers:
 
     @property
     def value(self) -> float:
-        """The metric, by its items."""
+        """The metric, computed from the items."""
         mean = math.fsum(self.parts) / (len(self.parts) if self.weights is None else math.fsum(self.weights))
         return statistics.exp(mean) if self.exp else mean
 
-    def interval(self, wanted: Wanted) -> Interval:
-        """Return that of a loss."""
+    def interval(self, wanted: IntervalOptions) -> Interval:
+        """Return the interval of a loss."""
         found = statistics.ratio(self.parts, self.weights or [1.0] * len(self.parts), wanted)
         return statistics.exponent(found, "loss") if self.exp else found
 
 
-def metrics(name: str, result: Result, wanted: Wanted, evaluation: EvaluationSpec) -> dict[str, Metric]:
-    """Return the metrics of what was named: of a group those that it has as a whole, else those of its tasks."""
+def metrics(name: str, result: Result, wanted: IntervalOptions, evaluation: EvaluationSpec) -> dict[str, Metric]:
+    """Return the metrics of a task; for a group its own metrics, else those of its tasks."""
     results: Mapping[str, Any] = result["results"]
     of = [name] if _values(results.get(name, {})) or not _below(name, result) else list(results)
     found = {}
@@ -88,7 +88,7 @@ def metrics(name: str, result: Result, wanted: Wanted, evaluation: EvaluationSpe
 
 
 def pairs(result: Result, files: Mapping[str, str], evaluation: EvaluationSpec) -> dict[str, Pair]:
-    """Return what of their items those metrics are made of that are a sum over a sum."""
+    """Return the item values of metrics that are a ratio of sums."""
     found = {}
     for task, file in files.items():
         for key, value in _values(result["results"].get(task, {})).items():
@@ -103,7 +103,7 @@ def pairs(result: Result, files: Mapping[str, str], evaluation: EvaluationSpec) 
 
 
 def items(task: str, result: Result) -> Iterator[dict[str, Any]]:
-    """Yield what came out for each question of a task, in their order."""
+    """Yield the values of each question of a task, in order."""
     lines: dict[int, dict[str, Any]] = {}
     for sample in result["samples"][task]:
         line = lines.setdefault(int(sample["doc_id"]), {"index": int(sample["doc_id"])})
@@ -122,10 +122,11 @@ def items(task: str, result: Result) -> Iterator[dict[str, Any]]:
     return (lines[index] for index in sorted(lines))
 
 
-def _interval(task: str, key: Key, value: float, result: Result, wanted: Wanted, *, share: bool) -> Interval:
+def _interval(task: str, key: Key, value: float, result: Result, wanted: IntervalOptions, *, share: bool) -> Interval:
     numbers = _numbers(task, key, value, result)
     if numbers is not None and _loss_of(task, key, result) is not None:
         return numbers.interval(wanted)
+    # Wilson's interval is better than a standard error for a proportion.
     if numbers is not None and set(numbers.parts) <= {0.0, 1.0}:
         return statistics.wilson(round(math.fsum(numbers.parts)), len(numbers.parts), wanted)
     error = result["results"][task].get(f"{key.metric}_stderr,{key.taken}")
@@ -134,10 +135,11 @@ def _interval(task: str, key: Key, value: float, result: Result, wanted: Wanted,
 
 
 def _numbers(task: str, key: Key, value: float, result: Result) -> Numbers | None:
-    """Return what the items of a task, or of all tasks of a group, have of a metric; None if it is not made of them."""
+    """Return the item values of a metric of a task, or of all tasks of a group; None if it is not made of them."""
     found = _read(_raw(task, key, result), _loss_of(task, key, result))
     if found is None or (found.weights is not None and not math.fsum(found.weights)):
         return None
+    # The items must reproduce lm-eval's value, or they are not what it aggregated.
     return found if math.isclose(found.value, value, rel_tol=1e-6, abs_tol=1e-9) else None
 
 
@@ -153,7 +155,7 @@ def _raw(task: str, key: Key, result: Result) -> list[Any]:
 
 
 def _read(values: Sequence[Any], how: str | None) -> Numbers | None:
-    """Read what items have of a metric; None if they have something else than numbers, or nothing at all."""
+    """Parse the item values of a metric; None if there are none, or they are not numbers."""
     weighted = bool(values) and how is not None and all(isinstance(each, list | tuple) for each in values)
     rows = [list(each) for each in values] if weighted else [[each] for each in values]
     width = 2 if weighted else 1

@@ -1,4 +1,4 @@
-"""`responses.json` of an evaluation: the metrics with their intervals, and what exactly was measured."""
+"""`responses.json` of an evaluation: metrics with intervals, and what exactly was measured."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from tunefleet.schemas.job_folder import Job
 from tunefleet.spec import EvaluateTaskSpec
 from tunefleet.spec.tasks.evaluate_task import EvaluationSpec, GateSpec
 from tunefleet.workloads.evaluation import fingerprint
-from tunefleet.workloads.evaluation.model_under_test import Subject
+from tunefleet.workloads.evaluation.model_under_test import EvaluatedModel
 
 
 @dataclass(frozen=True, slots=True)
 class Pair:
-    """What of the items a metric is made of: the sum of a part over the sum of a weight."""
+    """Item values of a metric: the sum of a part over the sum of a weight."""
 
     file: str
     part: str
@@ -30,11 +30,11 @@ class Pair:
 
 @dataclass(slots=True)
 class Measured:
-    """One evaluation that is done.
+    """A finished evaluation.
 
     Args:
-        items: Name of a part of it → file with what came out for each row, below the job folder.
-        pairs: Metric → what of which items it is made of, where that is so: two models are compared item by item.
+        items: Name of a part → file with the values of each row, below the job folder.
+        pairs: Metric → its item values, if it has any: two models are compared item by item.
     """
 
     evaluation: EvaluationSpec
@@ -47,7 +47,7 @@ class Measured:
     seconds: float = 0.0
 
     def as_json(self) -> dict[str, Any]:
-        """Return it as the result lists it."""
+        """Return the evaluation as the result lists it."""
         settings = self.evaluation.model_dump(mode="json", exclude_unset=True, exclude={"name", "type", "data"})
         return {
             "name": self.evaluation.label,
@@ -63,11 +63,11 @@ class Measured:
         }
 
 
-def build(job: Job, spec: EvaluateTaskSpec, subject: Subject, measured: list[Measured]) -> dict[str, Any]:
-    """Put the result together."""
+def build(job: Job, spec: EvaluateTaskSpec, subject: EvaluatedModel, measured: list[Measured]) -> dict[str, Any]:
+    """Build the result."""
     metrics = {name: metric.as_json() for each in measured for name, metric in each.metrics.items()}
     start = spec.start
-    gates = [_judged(index, gate, metrics) for index, gate in enumerate(spec.gates)]
+    gates = [_gate_result(index, gate, metrics) for index, gate in enumerate(spec.gates)]
     return {
         "ok": True,
         "task_id": job.task_id,
@@ -84,10 +84,11 @@ def build(job: Job, spec: EvaluateTaskSpec, subject: Subject, measured: list[Mea
     }
 
 
-def _judged(index: int, gate: GateSpec, metrics: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
+def _gate_result(index: int, gate: GateSpec, metrics: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
+    # Metric names of lm-eval are known only after the run.
     if gate.metric not in metrics:
         raise InputError(
-            f"spec.gates.{index}.metric: {gate.metric} is not measured.", hint=f"There is {', '.join(sorted(metrics))}."
+            f"spec.gates.{index}.metric: {gate.metric} is not measured.", hint=f"Choose {', '.join(sorted(metrics))}."
         )
     measured = metrics[gate.metric][gate.use]
     enough = measured is not None and (gate.at_least is None or measured >= gate.at_least)

@@ -1,19 +1,19 @@
-"""Inference: items through a language model, one run for several equal tasks.
+"""Inference: items through a language model, one run for several mergeable tasks.
 
-    run            the run from beginning to end
+    run            the program
     merged_tasks   the tasks of a run
     items          spec.data → items
     questions      items → distinct questions
     weights        spec → what an engine loads
-    engines        which engine, and the engine
-    runner         questions → answers, as they come
+    engines        choice and start of the engine
+    runner         questions → answers, as a stream
     answer_log     answers on disk
-    answer_schema  answers that are JSON
-    export         rows for a training
-    result         what a task is told
+    answer_schema  JSON answers
+    export         rows for a training run
+    result         the result of a task
 
-`job.json` names it `tunefleet.workloads.inference:main`. The engine may live in a process of its own, which has the
-libraries; here nothing of torch is imported.
+`job.json` names it `tunefleet.workloads.inference:main`. The engine may run in its own process, which imports the
+libraries; nothing here imports torch.
 """
 
 from __future__ import annotations

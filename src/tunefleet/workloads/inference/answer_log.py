@@ -1,7 +1,7 @@
-"""Answers that are on disk as soon as they are there, so that a killed run asks no question twice.
+"""Answers on disk as soon as they arrive, so that a relaunch repeats no question.
 
-`answers.jsonl` in the job folder: a first line that says what they were made with, then one line an answer. Only
-appended to; a torn last line is cut. What was made otherwise is set aside.
+`answers.jsonl` in the job folder: a header line with the model and options, then one line per answer. Append-only; a
+torn last line is cut. A file made with another model or options is moved aside.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _SYNC_S: Final = 1.0
 
 
 @dataclass(frozen=True, slots=True)
-class Kept:
+class StoredAnswer:
     """The answers to one question."""
 
     rendered: str
@@ -45,20 +45,21 @@ class Answers:
         text = json.dumps(made_with, sort_keys=True, default=str)
         self._stamp = hashlib.sha256(text.encode()).hexdigest()
         self._made_with = dict(made_with)
-        self._known: dict[str, Kept] = {}
+        self._known: dict[str, StoredAnswer] = {}
         self._synced_at = time.monotonic()
         self._fd = -1
 
     @property
-    def known(self) -> Mapping[str, Kept]:
+    def known(self) -> Mapping[str, StoredAnswer]:
         """Key of a question → its answers."""
         return self._known
 
     def __enter__(self) -> Answers:
-        """Read what an earlier launch has left, and open the file for more."""
+        """Read the answers of an earlier launch, and open the file for appending."""
         self._set_aside()
         self._fd = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
         size = self._read()
+        # Before appending, or the next answer would continue the torn line.
         os.ftruncate(self._fd, size)
         if size == 0:
             self._append({"stamp": self._stamp, "made_with": self._made_with})
@@ -72,7 +73,7 @@ class Answers:
         os.close(self._fd)
         self._fd = -1
 
-    def add(self, key: str, kept: Kept) -> None:
+    def add(self, key: str, kept: StoredAnswer) -> None:
         """Append the answers to a question; they are durable within about a second.
 
         Raises:
@@ -80,6 +81,7 @@ class Answers:
         """
         self._known[key] = kept
         self._append({"key": key, **asdict(kept)})
+        # fsync at most once a second: a sync per answer would slow down small prompts.
         if time.monotonic() - self._synced_at >= _SYNC_S:
             self.sync()
 
@@ -94,7 +96,7 @@ class Answers:
             data = data[os.write(self._fd, data) :]
 
     def _read(self) -> int:
-        """Read what is there; returns the bytes that are whole lines."""
+        """Read the file; return the size of its complete lines."""
         size = 0
         with self.path.open("rb") as lines:
             for number, line in enumerate(lines):
@@ -107,7 +109,7 @@ class Answers:
 
     def _take(self, record: dict[str, Any]) -> None:
         choices = tuple(Choice(**choice) for choice in record["choices"])
-        self._known[record["key"]] = Kept(record["rendered"], record["prompt_tokens"], choices, record["error"])
+        self._known[record["key"]] = StoredAnswer(record["rendered"], record["prompt_tokens"], choices, record["error"])
 
     def _set_aside(self) -> None:
         try:
@@ -118,6 +120,7 @@ class Answers:
             return
         except (orjson.JSONDecodeError, KeyError):
             stamp = None
+        # Answers of another model or sampling must not be mixed with new ones.
         if stamp != self._stamp:
-            logger.warning("%s was made with another model or other options; it is set aside.", self.path.name)
+            logger.warning("%s was made with another model or options; it is moved aside.", self.path.name)
             self.path.replace(self.path.with_name(f"{NAME}.old"))

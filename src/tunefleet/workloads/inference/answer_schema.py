@@ -1,4 +1,4 @@
-"""Answers that are JSON: read, and checked against what was asked for."""
+"""JSON answers: parsed, and validated against the schema."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from tunefleet.spec.options.answer_schema import AnswerField
 from tunefleet.spec.options.generation import InferenceSpec
 
 
-class Structure:
-    """What answers must look like."""
+class AnswerSchema:
+    """The schema of the answers."""
 
     def __init__(self, inference: InferenceSpec) -> None:
         templates = inference.templates
@@ -22,21 +22,22 @@ class Structure:
             self._validator = jsonschema_rs.validator_for(inference.json_schema or {}, validate_formats=True)
         except (ValueError, jsonschema_rs.ValidationError) as error:
             reason = str(error).splitlines()[0]
-            raise InputError(f"spec.inference.templates is no JSON Schema: {reason}") from error
+            raise InputError(f"spec.inference.templates is not a JSON Schema: {reason}") from error
 
     def parse(self, answer: str, finish_reason: str) -> tuple[Any, str | None]:
-        """Read an answer."""
+        """Parse and validate an answer; return the value and the error."""
         try:
             found = json.loads(answer)
         except ValueError as error:
-            cut = " It was cut: raise inference.max_tokens." if finish_reason == "length" else ""
-            return None, f"The answer is no JSON: {error}.{cut}"
+            cut = " It was truncated: raise inference.max_tokens." if finish_reason == "length" else ""
+            return None, f"The answer is not JSON: {error}.{cut}"
+        # One error is enough for the message.
         fault = next(self._validator.iter_errors(found), None)
         if fault is not None:
             where = ".".join(str(part) for part in fault.instance_path)
-            return found, f"The answer is not what was asked for{f' at {where}' if where else ''}: {fault.message}."
-        lost = self._out_of_bounds(found)
-        return found, None if lost is None else f"The answer is not what was asked for at {lost}: it is out of bounds."
+            return found, f"The answer does not match the schema{f' at {where}' if where else ''}: {fault.message}."
+        field = self._out_of_bounds(found)
+        return found, None if field is None else f"The answer does not match the schema at {field}: out of bounds."
 
     def _out_of_bounds(self, found: Any) -> str | None:
         if not isinstance(found, dict):

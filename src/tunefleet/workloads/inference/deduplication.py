@@ -1,6 +1,6 @@
-"""Equal prompts of tasks that run together are computed once, and everybody gets the answer.
+"""Deduplicates prompts of tasks that run together: equal ones are computed once, and each task gets the answer.
 
-Pure, and the same for every program that heeds `merge_children`: it computes `Batch.unique` and calls `Batch.spread`.
+Pure, and shared by all programs that support `merge_children`: they compute `Batch.unique` and call `Batch.spread`.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ A = TypeVar("A")
 
 @dataclass(frozen=True)
 class Batch(Generic[P]):
-    """The prompts of several tasks, each distinct one once; `batch` makes it.
+    """The prompts of several tasks without duplicates; created by `batch`.
 
     Args:
-        places: Task → for each of its prompts, in order, which of `unique` it is.
+        places: Task → index into `unique` for each of its prompts, in order.
     """
 
     unique: tuple[P, ...]
@@ -28,7 +28,7 @@ class Batch(Generic[P]):
         """Return each task's answers, in the order of its prompts.
 
         Raises:
-            ValueError: If there are more or fewer.
+            ValueError: If the number of answers differs.
         """
         if len(answers) != len(self.unique):
             raise ValueError(f"There are {len(answers)} answers to {len(self.unique)} prompts.")
@@ -36,11 +36,13 @@ class Batch(Generic[P]):
 
 
 def batch(prompts: Mapping[str, Sequence[P]]) -> Batch[P]:
-    """Join the prompts of tasks.
+    """Join the prompts of several tasks.
 
     Args:
-        prompts: Task → its prompts; whatever tells two of them apart (such as a system prompt) belongs into them.
+        prompts: Task → its prompts; anything that distinguishes two of them (such as a system prompt) must be part of
+            them.
     """
+    # A dict keeps the order of first occurrence.
     known: dict[P, int] = {}
     places = {
         task_id: tuple(known.setdefault(prompt, len(known)) for prompt in mine) for task_id, mine in prompts.items()

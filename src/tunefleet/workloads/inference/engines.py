@@ -1,4 +1,4 @@
-"""Which engine answers, and the engine itself: never silently another than was asked for."""
+"""Choice of the engine, and the engine itself: never silently another one than requested."""
 
 from __future__ import annotations
 
@@ -16,21 +16,22 @@ from tunefleet.workloads.inference.weights import EngineName
 
 
 def choose(spec: AnsweringTaskSpec, gpus: Sequence[str]) -> EngineName:
-    """Say which engine a task runs on: vLLM if it asks for it, or has a GPU where vLLM is; else Transformers.
+    """Return the engine of a task: vLLM if requested, or with a GPU if vLLM is installed; else Transformers.
 
     Raises:
-        MachineError: If it asks for vLLM, and vLLM cannot run here.
+        MachineError: If vLLM is requested but cannot run here.
     """
+    # vLLM is used on GPUs only.
     if spec.enforce_cpu:
         return "transformers"
-    lost = _without_vllm()
-    if spec.model.vllm is not None and lost is not None:
+    unavailable = _without_vllm()
+    if spec.model.vllm is not None and unavailable is not None:
         raise MachineError(
-            f"The spec has a block model.vllm, and vLLM cannot run here. {lost}",
+            f"The spec has a block model.vllm, and vLLM cannot run here. {unavailable}",
             hint="Without that block the task runs with Transformers.",
         )
     asked = spec.model.vllm is not None
-    return "vllm" if asked or (gpus and lost is None and spec.model.transformers is None) else "transformers"
+    return "vllm" if asked or (gpus and unavailable is None and spec.model.transformers is None) else "transformers"
 
 
 def _without_vllm() -> str | None:
@@ -39,13 +40,13 @@ def _without_vllm() -> str | None:
 
 @contextmanager
 def opened(model: EngineModel, gpus: Sequence[str], journal: Journal) -> Iterator[Engine]:
-    """Give an engine that has the model loaded.
+    """Yield an engine with the model loaded.
 
     Raises:
         ModelError: If the model or an adapter cannot be loaded.
     """
     engine = connect(model, gpus=gpus, say=lambda text: journal.event("engine.said", text, "warning"))
-    how = ("engine.warm", "was loaded already") if engine.was_loaded else ("engine.loaded", "is loaded")
+    how = ("engine.warm", "was already loaded") if engine.was_loaded else ("engine.loaded", "is loaded")
     about = {"engine": engine.name, "pid": engine.pid}
     journal.event(how[0], f"{model.identifier} {how[1]} in {engine.name}.", data=about)
     try:

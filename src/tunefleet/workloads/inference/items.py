@@ -1,6 +1,6 @@
-"""From `spec.data` of a task that goes through items to its items: a text each, and what is known of it.
+"""From `spec.data` to the items of a task: a text each, with metadata.
 
-Used by every kind that does so; knows nothing of models.
+Used by every kind that processes items; independent of models.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from tunefleet.spec.tasks.base_task import positions_of
 from tunefleet.workloads.data.dataset_source import HubSet, Place
 from tunefleet.workloads.data.readers import Rows, take
 
-# Key of a job's inputs under which the dataset lies, if it has travelled or was fetched.
+# Key of a job's inputs with the path of the dataset, if it was uploaded or downloaded.
 POINTER: Final = "data.url"
 
 
@@ -40,7 +40,7 @@ class Item:
 def read_items(
     data: PromptData, inputs: Mapping[str, str], workspace: Path, *, shard: ShardSpec | None = None
 ) -> list[Item]:
-    """Return the items of a task, in their order; of a part of a task only its own."""
+    """Return the items of a task, in order; for a shard only its own."""
     part = {} if shard is None else {"shard": shard.model_dump()}
     if data.type == "dataset":
         return _of_dataset(data, inputs, workspace, part)
@@ -51,7 +51,7 @@ def read_items(
 def _listed(data: PromptData) -> list[Item]:
     texts: list[Any] = list(data.items or ())
     if data.type == "graph_template":
-        # The server has made a list of it, unless nobody but the template was needed for that.
+        # The server expands a template to a list, unless that needs nothing but the template.
         texts = to_list(data.model_dump(mode="json", by_alias=True, exclude_unset=True), {}, Room())["items"]
     notes = data.metadata or data.items_metadata or ({},) * len(texts)
     found = []
@@ -62,7 +62,7 @@ def _listed(data: PromptData) -> list[Item]:
         elif isinstance(text, str):
             found.append(Item(text, dict(note)))
         else:
-            raise DataError(f"{where} is no text: what it refers to was not filled in.")
+            raise DataError(f"{where} is not a text: its reference was not resolved.")
     return found
 
 
@@ -80,6 +80,7 @@ def _of_dataset(data: PromptData, inputs: Mapping[str, str], workspace: Path, pa
     rows, origin = place.read(data.split, None)
     if len(rows) == 0:
         raise DataError(f"{origin} has no rows.", hint="Name a dataset, split or slice that has some.")
+    # Shuffled before sharding, so that all shards agree on the order.
     order = list(shuffled(len(rows), data.seed, data.buffer_size)) if data.shuffle else range(len(rows))
     places = [order[at] for at in positions_of(len(rows), part)]
     wanted = _columns(data, rows, origin)
@@ -96,17 +97,17 @@ def _of_dataset(data: PromptData, inputs: Mapping[str, str], workspace: Path, pa
 
 
 def _columns(data: PromptData, rows: Rows, origin: str) -> dict[str, str]:
-    """Return which columns are kept beside each item, and as what."""
-    there = list(rows[0])
-    if data.column not in there:
-        hint = f"Set `data.column`. {columns_hint(data.column, there)}"
+    """Return the columns that are kept as metadata, with their names."""
+    columns = list(rows[0])
+    if data.column not in columns:
+        hint = f"Set `data.column`. {columns_hint(data.column, columns)}"
         raise DataError(f"{origin} has no column {data.column!r}.", hint=hint)
     if data.metadata_include_all:
-        return {column: column for column in there}
+        return {column: column for column in columns}
     wanted = dict(data.metadata_columns or {})
     for column in wanted:
-        if column not in there:
-            hint = f"Correct `data.metadata_columns`. {columns_hint(column, there)}"
+        if column not in columns:
+            hint = f"Correct `data.metadata_columns`. {columns_hint(column, columns)}"
             raise DataError(f"{origin} has no column {column!r}.", hint=hint)
     return wanted
 
@@ -121,10 +122,11 @@ def _text(value: Any, column: str, number: int, origin: str) -> str:
 
 
 def shuffled(count: int, seed: int, buffer_size: int | None) -> Iterator[int]:
-    """Yield positions in random order, the same for the same arguments."""
+    """Yield positions in random order, deterministic for the same arguments."""
     rng = np.random.default_rng(seed)
     if buffer_size is None or buffer_size >= count:
         yield from rng.permutation(count).tolist()
+        # Shuffle buffer as in `datasets` streaming: bounded memory, local randomness.
         return
     buffer = list(range(buffer_size))
     for position in range(buffer_size, count):
@@ -135,7 +137,7 @@ def shuffled(count: int, seed: int, buffer_size: int | None) -> Iterator[int]:
 
 
 def _plain(value: Any) -> Any:
-    """Return a value as JSON holds it; what it cannot hold is described."""
+    """Return a value as JSON; other values become text."""
     if value is None or isinstance(value, str | int | float | bool):
         return value
     return orjson.loads(orjson.dumps(value, default=str, option=orjson.OPT_SERIALIZE_NUMPY | orjson.OPT_NON_STR_KEYS))

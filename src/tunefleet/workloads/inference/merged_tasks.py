@@ -1,4 +1,4 @@
-"""The tasks of one run: that of the job, and equal ones that go along."""
+"""The tasks of one run: the job's own, and the ones merged with it."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ CHILDREN = "children"
 
 @dataclass(slots=True)
 class Task:
-    """One of the tasks that a run computes."""
+    """A task that a run computes."""
 
     task_id: str
     spec: InferenceTaskSpec
@@ -35,7 +35,7 @@ def read_tasks(own: Opened[InferenceTaskSpec]) -> list[Task]:
     """Return the tasks of a job, its own first.
 
     Raises:
-        InputError: If one that goes along is no inference.
+        InputError: If a merged task is not an inference task.
     """
     job, folder = own.job, own.folder.root
     first = Task(job.task_id, own.spec, job.inputs, folder)
@@ -47,7 +47,7 @@ def read_tasks(own: Opened[InferenceTaskSpec]) -> list[Task]:
 
 
 def read_all(tasks: list[Task], workspace: Path, adapters: list[str]) -> None:
-    """Read the items of all tasks; one of those that go along fails alone."""
+    """Read the items of all tasks; a failure of a merged task does not affect the others."""
     default = adapters[0] if len(adapters) == 1 else None
     for number, task in enumerate(tasks):
         place = workspace if number == 0 else workspace / task.task_id
@@ -55,13 +55,14 @@ def read_all(tasks: list[Task], workspace: Path, adapters: list[str]) -> None:
             task.items = read_items(task.spec.data, task.inputs, place, shard=task.spec.shard)
             task.questions = ask(task.items, task.spec.inference, adapters, default=default)
         except InputError as error:
+            # The job's own task decides the result of the job.
             if number == 0:
                 raise
             fail(task, error)
 
 
 def fail(task: Task, error: TunefleetError) -> None:
-    """Note why a task that goes along fails; the others go on."""
+    """Record the failure of a merged task; the others continue."""
     logger.warning("Task %s fails: %s", task.task_id, error)
     task.error = str(error)
     task.questions = []

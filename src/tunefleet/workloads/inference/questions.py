@@ -1,4 +1,4 @@
-"""What a model is asked for the items of several tasks: each distinct question once. Pure."""
+"""The questions of several tasks without duplicates. Pure."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ ADAPTER = "adapter"
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """One prompt, with everything that tells it from others of the same run."""
+    """One prompt, with everything that distinguishes it from others of the same run."""
 
     prompt: str
     system: str | None = None
@@ -31,21 +31,22 @@ class Question:
 
     @property
     def key(self) -> str:
-        """What it is called on disk."""
+        """The question's key on disk."""
+        # `chat` is omitted if empty, so that keys of questions without one stay the same.
         parts = {name: value for name, value in asdict(self).items() if name != "chat" or value is not None}
         text = json.dumps(parts, sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()[:32]
 
     @property
     def messages(self) -> list[dict[str, Any]]:
-        """It as a conversation."""
+        """The question as a conversation."""
         before = [{"role": "system", "content": self.system}] if self.system else []
         asked = [{"role": "user", "content": self.prompt}] if self.chat is None else json.loads(self.chat)
         return [*before, *asked]
 
 
 def is_drawn(inference: InferenceSpec) -> bool:
-    """Whether a question that is asked twice may be answered in two ways."""
+    """Return whether the same question may be answered differently each time."""
     return inference.do_sample is not False and inference.temperature > 0 and inference.seed is None
 
 
@@ -55,8 +56,8 @@ def ask(
     """Return the questions of one task.
 
     Raises:
-        InputError: If an item names an adapter that the model does not have, or there are several and it says nothing.
-            If a chat begins with a system message, and the task has a system prompt.
+        InputError: If an item names an adapter that the model does not have, or names none of several; or if a chat
+            begins with a system message, and the task has a system prompt.
     """
     drawn, seen = is_drawn(inference), Counter[tuple[str, str | None, str | None]]()
     system = inference.system_prompt or None
@@ -66,9 +67,10 @@ def ask(
         if system and item.chat and item.chat[0]["role"] == "system":
             raise InputError(
                 f"Item {number} begins with a system message, and the task has a system_prompt.",
-                hint="Leave one of them out.",
+                hint="Remove one of them.",
             )
         chat = json.dumps(item.chat) if item.chat else None
+        # A question that one task repeats is sampled again each time, so it gets a number.
         place = (item.text, adapter, chat)
         found.append(Question(item.text, system, adapter, seen[place] if drawn else 0, chat))
         seen[place] += 1
@@ -76,7 +78,7 @@ def ask(
 
 
 def join(questions: Mapping[str, Sequence[Question]]) -> Batch[Question]:
-    """Join the questions of tasks; equal ones are asked once, but for those that one task wants drawn several times."""
+    """Join the questions of tasks; equal ones are asked once, except repeated sampled questions of one task."""
     return batch(questions)
 
 
@@ -89,10 +91,10 @@ def _adapter(number: int, metadata: Mapping[str, Any], adapters: Sequence[str], 
     known = f"The model has: {', '.join((*adapters, BASE))}." if adapters else "The model has no adapters."
     if named is None:
         raise InputError(
-            f"Item {number} does not say which of the adapters answers it. {known}",
-            hint=f"Name one as `{ADAPTER}` in the item's metadata, or put them together with `apply: merge`.",
+            f"Item {number} does not name one of the adapters. {known}",
+            hint=f"Name one as `{ADAPTER}` in the item's metadata, or combine them with `apply: merge`.",
         )
     raise InputError(
         f"Item {number} names the adapter {named!r}. {known}",
-        hint=f"Mend `{ADAPTER}` in the item's metadata; {BASE} is the model without adapters.",
+        hint=f"Fix `{ADAPTER}` in the item's metadata; {BASE} is the model without adapters.",
     )

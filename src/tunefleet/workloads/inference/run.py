@@ -1,6 +1,6 @@
-"""An inference from beginning to end: items → questions → answers on disk → results, one for each task.
+"""The program of an inference task: items → questions → answers on disk → one result per task.
 
-May be killed at any moment and started again on the same folder: what has an answer is not asked again.
+May be killed at any time and relaunched in the same folder: a question with an answer is not asked again.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ from tunefleet.workloads.common.job import open_task
 from tunefleet.workloads.common.job_secrets import hidden_in
 from tunefleet.workloads.engine.protocol import Choice, EngineModel
 from tunefleet.workloads.inference import engines, runner
-from tunefleet.workloads.inference.answer_log import Answers, Kept
-from tunefleet.workloads.inference.answer_schema import Structure
+from tunefleet.workloads.inference.answer_log import Answers, StoredAnswer
+from tunefleet.workloads.inference.answer_schema import AnswerSchema
 from tunefleet.workloads.inference.items import Item
 from tunefleet.workloads.inference.merged_tasks import CHILDREN, Task, fail, read_all, read_tasks
 from tunefleet.workloads.inference.questions import Question, join
@@ -44,7 +44,7 @@ def run(folder: Path) -> None:
 
     Raises:
         InputError: If data, model or options cannot be used.
-        MachineError: If this machine lacks what the spec asks for.
+        MachineError: If this machine lacks a requirement of the spec.
     """
     task = open_task(folder, InferenceTaskSpec)
     job, spec, session, workspace = task.job, task.spec, task.session, task.workspace
@@ -64,33 +64,34 @@ def run(folder: Path) -> None:
 def _answer(
     session: trainer_control.JobSession, job: Job, tasks: Sequence[Task], model: EngineModel, spec: InferenceTaskSpec
 ) -> Run:
-    """Answer what has no answer yet."""
-    structure = Structure(spec.inference) if spec.inference.templates is not None else None
+    """Answer the remaining questions."""
+    structure = AnswerSchema(spec.inference) if spec.inference.templates is not None else None
     unique = join({task.task_id: task.questions for task in tasks}).unique
     asked_by: dict[str, str] = {}
     for task in tasks:
         for question in task.questions:
             asked_by.setdefault(question.key, task.task_id)
     with Answers(session.folder, _made_with(model, spec)) as answers:
+        # Taken before the run: the usage separates resumed from computed answers.
         before = frozenset(question.key for question in unique if question.key in answers.known)
         left = [question for question in unique if question.key not in before]
         _tell(session, tasks, unique, before)
         engine_name, seconds = str(model.engine), 0.0
         if left:
             with engines.opened(model, job.gpus, session.journal) as engine:
-                pace = runner.Pace(session, len(unique), len(before))
+                throughput = runner.Throughput(session, len(unique), len(before))
                 with Heeding(session, kept=answers.path.name, sync=answers.sync) as heeding:
 
-                    def taken(kept: Kept) -> None:
-                        pace.take(kept)
-                        heeding.heed(pace.done)
+                    def taken(kept: StoredAnswer) -> None:
+                        throughput.take(kept)
+                        heeding.heed(throughput.done)
 
-                    pace.tell()
+                    throughput.tell()
                     runner.put(engine, left, spec.inference, answers, taken)
-                engine_name, seconds = engine.name, pace.seconds
+                engine_name, seconds = engine.name, throughput.seconds
         known = {question.key: answers.known[question.key] for question in unique}
     text = "1 answer" if len(unique) == 1 else f"{len(unique)} answers"
-    text += f", {len(left)} of them made now." if len(left) < len(unique) else "."
+    text += f", {len(left)} of them computed now." if len(left) < len(unique) else "."
     session.journal.event("inference.answered", text, data={"questions": len(unique), "computed": len(left)})
     return Run(model, engine_name, known, asked_by, before, structure, seconds)
 
@@ -102,7 +103,7 @@ def _made_with(model: EngineModel, spec: InferenceTaskSpec) -> dict[str, Any]:
         "adapters": [[each.name, each.path, each.merge, each.scale] for each in model.adapters],
         "sampling": repr(runner.sampling_of(inference)),
         "chat": [inference.chat_template, inference.chat_template_kwargs],
-        "form": 2,  # what an answer has: log-probabilities were mappings in the first
+        "form": 2,  # format of an answer; in format 1, log probabilities were mappings
     }
 
 
@@ -114,12 +115,12 @@ def _tell(
     text = "1 prompt" if items == 1 else f"{items} prompts"
     text += f" of {len(tasks)} tasks" if len(tasks) > 1 else ""
     text += f", {len(unique)} of them different" if len(unique) < items else ""
-    text += f"; {len(before)} have answers already" if before else ""
+    text += f"; {len(before)} already have answers" if before else ""
     session.journal.event("inference.started", f"{text}.", data=counts)
 
 
 def _deliver(tasks: Sequence[Task], made: Run) -> dict[str, Any]:
-    """Write the files of all tasks, and return the result: that of the job's own, with those of the others."""
+    """Write the files of all tasks; return the result of the job's own task, with those of the others."""
     own, *others = tasks
     whole = _of_task(own, made)
     if others:
@@ -137,14 +138,14 @@ def _of_child(task: Task, made: Run) -> dict[str, Any]:
 
 
 def _of_task(task: Task, made: Run) -> dict[str, Any]:
-    """Write the files of one task, and return its result.
+    """Write the files of one task; return its result.
 
     Raises:
-        InputError: If none of its items could be answered, or its export lacks something.
+        InputError: If none of its items could be answered, or its export lacks a required field.
     """
     faults = [made.answers[question.key].error for question in task.questions]
     if faults and None not in faults:
-        raise InputError(f"None of its {len(faults)} items could be answered: {faults[0]}")
+        raise InputError(f"None of the {len(faults)} items could be answered: {faults[0]}")
     found = build(task, made)
     wanted = task.spec.postprocess.jsonl_export
     if wanted is not None:
@@ -153,7 +154,7 @@ def _of_task(task: Task, made: Run) -> dict[str, Any]:
 
 
 def _show(session: trainer_control.JobSession, items: Sequence[dict[str, Any]]) -> None:
-    """Tell the first answers as samples."""
+    """Report the first answers as samples."""
     for item in items[:_SAMPLES]:
         about = item["metadata"]
         reference = next((about[name] for name in _REFERENCES if isinstance(about.get(name), str)), None)
@@ -161,7 +162,7 @@ def _show(session: trainer_control.JobSession, items: Sequence[dict[str, Any]]) 
 
 
 def export(wanted: JsonlExportSpec, items: Sequence[Mapping[str, Any]], folder: Path) -> dict[str, Any]:
-    """Write the file whole or not at all.
+    """Write the file atomically.
 
     Raises:
         DataError: If a line lacks a required field; names item and field.
@@ -180,14 +181,14 @@ def _line(wanted: JsonlExportSpec, number: int, item: Mapping[str, Any]) -> dict
         if not text and name in wanted.required_fields:
             raise DataError(
                 f"Item {item.get('index', number)} has no {name!r}, which `postprocess.jsonl_export` requires.",
-                hint="Leave it out of required_fields, or give the field a fallback or a default.",
+                hint="Remove it from required_fields, or give the field a fallback or a default.",
             )
         line[name] = text
     return line
 
 
 def as_text_or_empty(value: Any) -> str:
-    """Return a value as an exported line has it: a text, anything else as JSON, nothing as an empty text."""
+    """Return a value as an exported text: text unchanged, None as an empty text, anything else as JSON."""
     return "" if value is None else as_text(value)
 
 
@@ -207,27 +208,27 @@ def _found(field: ExportField, item: Mapping[str, Any]) -> Any:
     return place.get(field.key or "")
 
 
-# Without a number: a task that is spread over workers says what all of its parts say.
+# Without a count, so that all shards of a sharded task report the same sentence.
 _ALL_EMPTY: Final = (
-    "All answers are empty: was the prompt written as the model was trained to read it? See data.separator of its "
-    "training, and inference.chat_template."
+    "All answers are empty: does the prompt have the format of the training data? Check data.separator of the "
+    "training run, and inference.chat_template."
 )
 
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """What a run has made for all of its tasks.
+    """The answers of a run for all of its tasks.
 
     Args:
-        asked_by: Key of a question → the task that came with it first.
+        asked_by: Key of a question → the first task with it.
     """
 
     model: EngineModel
     engine: str
-    answers: Mapping[str, Kept]
+    answers: Mapping[str, StoredAnswer]
     asked_by: Mapping[str, str]
     before: frozenset[str]
-    structure: Structure | None
+    structure: AnswerSchema | None
     seconds: float
 
 
@@ -247,27 +248,27 @@ def build(task: Task, run: Run) -> dict[str, Any]:
     }
 
 
-def _warning(kept: Sequence[Kept]) -> str | None:
-    """Return what to say of answers that are all empty; null if one has text, or was ended by what the task forbids."""
+def _warning(kept: Sequence[StoredAnswer]) -> str | None:
+    """Return the warning if all answers are empty; None if one has text, or was aborted by a limit of the task."""
     choices = [choice for each in kept for choice in each.choices]
     if not choices or any(choice.text.strip() or choice.finish_reason == "abort" for choice in choices):
         return None
     return _ALL_EMPTY
 
 
-def _item(number: int, item: Item, kept: Kept, run: Run) -> dict[str, Any]:
+def _item(number: int, item: Item, kept: StoredAnswer, run: Run) -> dict[str, Any]:
     about = {"prompt": item.text, "rendered_prompt": kept.rendered, **item.metadata}
     found: dict[str, Any] = {"index": number, "prompt": item.text, "output": None, "finish_reason": None}
     if item.chat:
         found["messages"] = list(item.chat)
     if kept.error is not None:
         return found | {"metadata": about, "error": kept.error}
-    told = [_choice(choice, run.structure) for choice in kept.choices]
-    found |= told[0] | {"metadata": about}
-    return found if len(told) == 1 else found | {"choices": told}
+    choices = [_choice(choice, run.structure) for choice in kept.choices]
+    found |= choices[0] | {"metadata": about}
+    return found if len(choices) == 1 else found | {"choices": choices}
 
 
-def _choice(choice: Choice, structure: Structure | None) -> dict[str, Any]:
+def _choice(choice: Choice, structure: AnswerSchema | None) -> dict[str, Any]:
     found: dict[str, Any] = {"output": choice.text, "finish_reason": choice.finish_reason}
     if choice.logprobs is not None:
         found["logprobs"] = choice.logprobs
@@ -279,7 +280,7 @@ def _choice(choice: Choice, structure: Structure | None) -> dict[str, Any]:
     return found
 
 
-def _usage(task: Task, run: Run, kept: Sequence[Kept], items: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+def _usage(task: Task, run: Run, kept: Sequence[StoredAnswer], items: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     prompt = sum(each.prompt_tokens for each in kept)
     completion = sum(choice.tokens for each in kept for choice in each.choices)
     own = {question.key for question in task.questions if run.asked_by[question.key] == task.task_id}

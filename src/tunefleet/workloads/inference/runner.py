@@ -1,4 +1,4 @@
-"""Puts questions to an engine and keeps each answer as it comes; tells how far it is."""
+"""Sends questions to an engine, stores each answer as it arrives, and reports progress."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tunefleet.spec.options.generation import InferenceSpec
 from tunefleet.workloads.common.job_secrets import hidden
 from tunefleet.workloads.engine.protocol import Answer, Engine, Request, Sampling
 from tunefleet.workloads.faults import RequestError
-from tunefleet.workloads.inference.answer_log import Answers, Kept
+from tunefleet.workloads.inference.answer_log import Answers, StoredAnswer
 from tunefleet.workloads.inference.questions import Question
 
 logger = logging.getLogger(__name__)
@@ -25,7 +25,7 @@ _METRIC_S: Final = 5.0
 
 
 def sampling_of(inference: InferenceSpec) -> Sampling:
-    """Return how answers are drawn."""
+    """Return the sampling parameters of answers."""
     schema = inference.json_schema
     return Sampling(
         temperature=0.0 if inference.do_sample is False else inference.temperature,
@@ -49,7 +49,7 @@ def sampling_of(inference: InferenceSpec) -> Sampling:
 
 
 def render(engine: Engine, question: Question, inference: InferenceSpec) -> tuple[str, bool]:
-    """Return what the model is given for a question, and whether a chat template has written it.
+    """Return the rendered prompt of a question, and whether a chat template rendered it.
 
     Raises:
         InputError: If the model has no chat template, and the spec or a chat needs one.
@@ -62,42 +62,42 @@ def render(engine: Engine, question: Question, inference: InferenceSpec) -> tupl
     given = inference.chat_template_kwargs
     if not engine.has_template and (inference.chat_template is True or given):
         key = "chat_template" if inference.chat_template is True else "chat_template_kwargs"
-        raise InputError(f"spec.inference.{key}: the model has no chat template.", hint="Leave it out.")
+        raise InputError(f"spec.inference.{key}: the model has no chat template.", hint="Remove it.")
     return engine.render(question.messages, **(given or {})), engine.has_template
 
 
 @dataclass(slots=True)
-class Pace:
-    """How far a run is, and how fast."""
+class Throughput:
+    """Progress and throughput of a run."""
 
     session: trainer_control.JobSession
     total: int
     done: int
     tokens: int = 0
     _began: float = field(default_factory=time.monotonic)
-    _made: int = 0
-    _told: float = field(default_factory=time.monotonic)
+    _computed: int = 0
+    _reported_at: float = field(default_factory=time.monotonic)
 
     @property
     def seconds(self) -> float:
-        """Since the first question was put."""
+        """Seconds since the first question."""
         return time.monotonic() - self._began
 
     @property
     def tokens_per_s(self) -> float | None:
-        """Of the answers."""
+        """Generated tokens per second."""
         return self.tokens / self.seconds if self.tokens and self.seconds > 0 else None
 
-    def take(self, kept: Kept) -> None:
+    def take(self, kept: StoredAnswer) -> None:
         """Count the answers to one question."""
         self.done += 1
-        self._made += 1
+        self._computed += 1
         self.tokens += sum(choice.tokens for choice in kept.choices)
         self.tell()
 
     def tell(self) -> None:
-        """Say how far it is."""
-        each_s = self.seconds / self._made if self._made else None
+        """Report progress."""
+        each_s = self.seconds / self._computed if self._computed else None
         eta_s = None if each_s is None else each_s * (self.total - self.done)
         self.session.status.update(phase=GENERATING, step=self.done, max_steps=self.total, eta_s=eta_s)
         self.session.journal.progress(
@@ -109,8 +109,9 @@ class Pace:
             tokens_per_s=self.tokens_per_s,
         )
         now = time.monotonic()
-        if self.tokens_per_s is not None and (now - self._told >= _METRIC_S or self.done == self.total):
-            self._told = now
+        # Throughput is a metric of the run, which needs fewer points than its progress.
+        if self.tokens_per_s is not None and (now - self._reported_at >= _METRIC_S or self.done == self.total):
+            self._reported_at = now
             self.session.journal.metric(self.done, {"tokens_per_s": self.tokens_per_s})
 
 
@@ -119,29 +120,31 @@ def put(
     questions: Sequence[Question],
     inference: InferenceSpec,
     answers: Answers,
-    taken: Callable[[Kept], None],
+    taken: Callable[[StoredAnswer], None],
 ) -> None:
-    """Answer all questions; what cannot be asked is kept with why, and the others go on."""
+    """Answer all questions; the error of an invalid one is stored, and the others continue."""
     sampling = sampling_of(inference)
+    # Rendered in advance, so that a template error fails before anything is generated.
     rendered = [render(engine, question, inference) for question in questions]
     open_ones = {
         number: Request(number, text, sampling, question.adapter, by_template)
         for number, (question, (text, by_template)) in enumerate(zip(questions, rendered, strict=True))
     }
 
-    def keep(number: int, kept: Kept) -> None:
+    def keep(number: int, kept: StoredAnswer) -> None:
         del open_ones[number]
         answers.add(questions[number].key, kept)
         taken(kept)
 
+    # An invalid prompt ends the whole call of the engine, so the remaining ones are sent again.
     while open_ones:
         try:
             for answer in engine.generate(list(open_ones.values())):
                 keep(answer.key, _kept(answer, rendered[answer.key][0]))
         except RequestError as error:
             logger.warning("A prompt cannot be answered: %s", error)
-            keep(error.key, Kept(hidden(rendered[error.key][0]), 0, (), str(error)))
+            keep(error.key, StoredAnswer(hidden(rendered[error.key][0]), 0, (), str(error)))
 
 
-def _kept(answer: Answer, rendered: str) -> Kept:
-    return Kept(hidden(rendered), answer.prompt_tokens, answer.choices)
+def _kept(answer: Answer, rendered: str) -> StoredAnswer:
+    return StoredAnswer(hidden(rendered), answer.prompt_tokens, answer.choices)

@@ -1,4 +1,4 @@
-"""From a spec to what an engine loads: the model or the tuned one in its place, adapters, and what computes."""
+"""From a spec to an engine's model: the base or tuned model, adapters, and options."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from tunefleet.workloads.engine.protocol import EngineAdapter, EngineModel
 
 EngineName = Literal["transformers", "vllm"]
 FETCHED: Final = "checkpoint.load"
-"""Key of a job's inputs under which weights from a task or an address lie."""
-# What the adapter is called that `checkpoint.load` names.
+"""Key of a job's inputs with the path of weights from a task or an address."""
+# Name of the adapter from `checkpoint.load`.
 CHECKPOINT: Final = "checkpoint"
 _ADAPTER_FILE: Final = "adapter_config.json"
 _MODEL_FILE: Final = "config.json"
@@ -31,7 +31,7 @@ _WEIGHTS: Final = ("*.safetensors", "*.safetensors.index.json", "*.bin", "*.bin.
 def engine_model(
     spec: AnsweringTaskSpec, inputs: Mapping[str, str], workspace: Path, engine: EngineName
 ) -> EngineModel:
-    """Find everything that an engine loads for a task."""
+    """Resolve everything that an engine loads for a task."""
     named = spec.model.source
     revision = named.revision or (spec.model.vllm.revision if spec.model.vllm is not None else None)
     source = base_model.named(
@@ -45,7 +45,7 @@ def engine_model(
         if (started / _ADAPTER_FILE).is_file():
             containment.check_adapter(started)
             _check_base(started, hub_id, FETCHED)
-            # Where others are put on by name, this one is below all of them.
+            # If others are applied by name, this one is merged below all of them.
             under = any(not each.merge for each in adapters)
             adapters = (EngineAdapter(CHECKPOINT, str(started), merge=under), *adapters)
         else:
@@ -63,7 +63,7 @@ def engine_model(
 
 
 def runtime_adapters(model: EngineModel) -> list[str]:
-    """Return the adapters that a request may name."""
+    """Return the names of the adapters that a request may use."""
     return [each.name for each in model.adapters if not each.merge]
 
 
@@ -98,7 +98,7 @@ def _adapter_folder(wanted: AdapterSpec, pointer: str, inputs: Mapping[str, str]
     if not (folder / _ADAPTER_FILE).is_file():
         raise ModelError(
             f"spec.{pointer}: {named} has no {_ADAPTER_FILE}.",
-            hint="Name an adapter as a training leaves it; a whole model is loaded with checkpoint.load.",
+            hint="Name the adapter folder of a training run; a complete model is loaded with checkpoint.load.",
         )
     return folder
 
@@ -111,24 +111,25 @@ def _started(load: CheckpointLoadSpec, pointer: str, inputs: Mapping[str, str], 
     path = Path(place)
     found = path if load.archive_format == "none" else unpacked_path(path, workspace)
     found = found / load.subdir if load.subdir is not None else only_folder(found)
-    there = any((found / name).is_file() for name in (_ADAPTER_FILE, _MODEL_FILE))
-    if not there and not (found.is_file() and found.suffix in _SINGLE):
+    is_complete = any((found / name).is_file() for name in (_ADAPTER_FILE, _MODEL_FILE))
+    if not is_complete and not (found.is_file() and found.suffix in _SINGLE):
         raise ModelError(
             f"spec.checkpoint.load: {named} holds neither a model ({_MODEL_FILE}) nor an adapter ({_ADAPTER_FILE}).",
-            hint="Name what a training leaves, and with `subdir` the folder inside it.",
+            hint="Name the output of a training run, and the folder in it with `subdir`.",
         )
     return found
 
 
 def _whole_model(started: Path, base: Path, workspace: Path) -> Path:
-    """Return a model's folder; a single file of weights stands for those of the base."""
+    """Return a model's folder; a single weight file replaces the weights of the base model."""
     if started.is_dir():
         containment.check_model(started)
         return started
+    # A single file of weights needs the config and tokenizer of a model folder.
     if not base.is_dir():
         raise ModelError(
-            f"spec.checkpoint.load: {started.name} is weights alone, and their model is not a folder here.",
-            hint="Name the folder that a training leaves, or name the model as a folder.",
+            f"spec.checkpoint.load: {started.name} contains only weights, and their model is not a local folder.",
+            hint="Name the output folder of the training run, or a local folder as the model.",
         )
     folder = workspace / "checkpoint-model"
     folder.mkdir(parents=True, exist_ok=True)
@@ -136,19 +137,21 @@ def _whole_model(started: Path, base: Path, workspace: Path) -> Path:
     links = {entry.name: entry for entry in base.iterdir() if entry not in own}
     for name, target in (links | {_SINGLE[started.suffix]: started}).items():
         link = folder / name
+        # Of an earlier launch.
         link.unlink(missing_ok=True)
         link.symlink_to(target.resolve())
     return folder
 
 
 def _check_base(folder: Path, hub_id: str | None, pointer: str) -> None:
-    """Refuse an adapter of another model, as far as names tell; a shape that does not fit is found as it is put on."""
+    """Reject an adapter of another model, as far as names show; a wrong shape is detected when it is applied."""
     try:
         trained_on = json.loads((folder / _ADAPTER_FILE).read_bytes()).get("base_model_name_or_path")
     except (OSError, ValueError, AttributeError) as error:
         raise ModelError(f"spec.{pointer}: {_ADAPTER_FILE} cannot be read: {error}.") from error
-    ours, theirs = _hub_name(hub_id), _hub_name(trained_on)
-    if None not in (ours, theirs) and ours != theirs:
+    task_model, adapter_base = _hub_name(hub_id), _hub_name(trained_on)
+    # A local path says nothing about the model, so only hub names are compared.
+    if None not in (task_model, adapter_base) and task_model != adapter_base:
         raise ModelError(
             f"spec.{pointer}: the adapter was trained on {trained_on}, and the task's model is {hub_id}.",
             hint=f"Write model.source.identifier: {trained_on}.",
@@ -156,15 +159,16 @@ def _check_base(folder: Path, hub_id: str | None, pointer: str) -> None:
 
 
 def _hub_name(name: Any) -> str | None:
-    """Return the model's name of a hub id, whoever has uploaded it; None of anything else."""
+    """Return the model name of a hub id, without its owner; None for anything else."""
     owner, slash, model = name.partition("/") if isinstance(name, str) else ("", "", "")
     plain = owner and slash and model and "/" not in model and owner not in {".", "..", "~"}
     return model.lower() if plain else None
 
 
 def _stamp(paths: Iterable[str], own: Path) -> str:
-    """Return what changes when files below some paths do."""
+    """Return a digest that changes with the files below some paths."""
     files = sorted(each for path in paths for each in Path(path).rglob("*") if each.is_file())
+    # The job's own workspace is unpacked again at each launch, so its times do not count.
     about = [
         (str(each), found.st_size, None if each.is_relative_to(own) else found.st_mtime_ns)
         for each in files

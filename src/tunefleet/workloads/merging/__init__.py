@@ -1,4 +1,4 @@
-"""Merging: LoRA adapters into their base, or with each other."""
+"""Merging: LoRA adapters into their base model, or with each other."""
 
 from __future__ import annotations
 

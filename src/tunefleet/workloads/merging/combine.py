@@ -1,4 +1,4 @@
-"""Several adapters become one, by PEFT's `add_weighted_adapter`; the base's weights are not read for it."""
+"""Combines several adapters by PEFT's `add_weighted_adapter`, without reading the base's weights."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ _DENSITY: Final = 0.5
 
 
 def check(adapters: Sequence[Adapter], skeleton: Skeleton, options: MergeOptions) -> None:
-    """Check that adapters can be put together, before anything is computed.
+    """Check that adapters can be combined, before anything is computed.
 
     Raises:
-        ModelError: With the difference that is in the way.
+        ModelError: If they cannot be combined; names the difference.
     """
     first = adapters[0]
     for adapter in adapters:
@@ -36,19 +36,19 @@ def check(adapters: Sequence[Adapter], skeleton: Skeleton, options: MergeOptions
     kinds = {type(adapter.config.get("target_modules")) for adapter in adapters}
     if len(kinds) > 1:
         raise ModelError(
-            "Some of the adapters name their target modules one by one and others by a pattern.",
-            hint="Merge them into the base (`into: base`), which needs no common form.",
+            "Some adapters list their target modules, and others use a pattern.",
+            hint="Merge them into the base (`into: base`), which does not need a common form.",
         )
 
 
 def _check_one(adapter: Adapter, skeleton: Skeleton) -> None:
     if adapter.uses_dora:
-        raise ModelError(f"The {adapter.label} uses DoRA, which is no sum and cannot be put together with others.")
+        raise ModelError(f"The {adapter.label} uses DoRA, which is not a sum and cannot be combined with others.")
     if adapter.replaced:
         named = sorted(adapter.replaced)[0]
         raise ModelError(
-            f"The {adapter.label} brings {named} whole, which cannot be put together with other adapters.",
-            hint="Merge it into the base alone.",
+            f"The {adapter.label} contains a complete {named}, which cannot be combined with other adapters.",
+            hint="Merge it into the base on its own.",
         )
     for module in adapter.changes:
         skeleton.kind_of(module)
@@ -56,7 +56,7 @@ def _check_one(adapter: Adapter, skeleton: Skeleton) -> None:
 
 def _check_bases(first: Adapter, other: Adapter) -> None:
     names = [str(each.config.get("base_model_name_or_path") or "") for each in (first, other)]
-    # What was trained on different machines names other folders for one model; only hub names can be compared.
+    # Training runs on different machines have different folders for one model; only hub names can be compared.
     if all(name and not Path(name).is_absolute() for name in names) and names[0] != names[1]:
         raise ModelError(
             f"The {first.label} was trained on {names[0]}, and the {other.label} on {names[1]}.",
@@ -87,20 +87,21 @@ def combine(adapters: Sequence[Adapter], skeleton: Skeleton, options: MergeOptio
     """Write the combined adapter.
 
     Returns:
-        `rank`, and `error_of_sum`: how far the result is from the weighted sum of what the adapters add, as a part of
+        `rank`, and `error_of_sum`: deviation of the result from the weighted sum of the adapters' products, relative to
         its size, over all modules together and in the worst of them.
 
     Raises:
-        ModelError: If PEFT cannot put them together, or what comes out is no finite numbers.
+        ModelError: If PEFT cannot combine them, or the result is not finite.
     """
     torch.manual_seed(options.seed)
+    # PEFT needs modules to attach to, but `add_weighted_adapter` reads the adapters only.
     model = without_storage(skeleton)
     names = [f"adapter_{index}" for index in range(len(adapters))]
     try:
         tuned = PeftModel.from_pretrained(model, str(adapters[0].folder), adapter_name=names[0])
         for name, adapter in zip(names[1:], adapters[1:], strict=True):
             tuned.load_adapter(str(adapter.folder), adapter_name=name)
-        # The result's scale is 1: PEFT would take the root of the rank for it if the first adapter does.
+        # The result's scale is 1: PEFT would use the root of the rank if the first adapter does.
         tuned.peft_config[names[0]] = replace(tuned.peft_config[names[0]], use_rslora=False)
         tuned.base_model.add_weighted_adapter(
             names,
@@ -113,19 +114,20 @@ def combine(adapters: Sequence[Adapter], skeleton: Skeleton, options: MergeOptio
             majority_sign_method=options.majority_sign or "total",
         )
     except (ValueError, RuntimeError, KeyError) as error:
-        raise ModelError(f"The adapters cannot be put together: {str(error).splitlines()[0]}") from error
+        raise ModelError(f"The adapters cannot be combined: {str(error).splitlines()[0]}") from error
     errors = _errors(adapters, tuned)
     config = tuned.peft_config[_NAME]
     config.base_model_name_or_path = adapters[0].config.get("base_model_name_or_path")
     tuned.save_pretrained(str(target), selected_adapters=[_NAME], save_embedding_layers=False)
     for path in sorted((target / _NAME).iterdir()):
         path.rename(target / path.name)
+    # PEFT saves a named adapter in a subfolder; consumers expect the files at the top.
     (target / _NAME).rmdir()
     return {"rank": int(config.r), "error_of_sum": errors}
 
 
 def _errors(adapters: Sequence[Adapter], tuned: Any) -> dict[str, float]:
-    """Return how far the result is from the sum, from the small matrices of the products alone."""
+    """Return the deviation of the result from the sum, computed from the small factors alone."""
     worst, missed, whole = 0.0, 0.0, 0.0
     layers = dict(tuned.base_model.model.named_modules())
     for module in sorted({name for adapter in adapters for name in adapter.changes}):
@@ -139,7 +141,7 @@ def _errors(adapters: Sequence[Adapter], tuned: Any) -> dict[str, float]:
         made = (float(layer.scaling[_NAME]), *_own(layer))
         if not all(bool(torch.isfinite(factor).all()) for factor in made[1:]):
             raise ModelError(
-                f"The merged {module} has values that are no finite numbers.",
+                f"The merged {module} has values that are not finite.",
                 hint="One of the adapters is broken: evaluate them one by one.",
             )
         apart = _square([*parts, (-made[0], made[1], made[2])])
@@ -161,7 +163,8 @@ def _own(layer: Any) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def _square(parts: Sequence[tuple[float, torch.Tensor, torch.Tensor]]) -> float:
-    """Return the square of the Frobenius norm of `Σ scale · B · A`, without making the products."""
+    """Return the square of the Frobenius norm of `Σ scale · B · A`, without computing the products."""
+    # ‖BA‖² is the trace of (BᵀB)(AAᵀ): small matrices instead of full ones.
     left = torch.cat([scale * b for scale, _, b in parts], dim=1).double()
     right = torch.cat([a for _, a, _ in parts], dim=0).double()
     return max(0.0, float(((left.T @ left) * (right @ right.T)).sum()))

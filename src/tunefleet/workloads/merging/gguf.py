@@ -1,7 +1,7 @@
-"""A merged model as one GGUF file, by llama.cpp's own converter: a process, so that nothing of it is imported here.
+"""Converts a merged model to a GGUF file with llama.cpp's converter, in a separate process.
 
-The converter is `convert_hf_to_gguf.py` of a llama.cpp folder (`TUNEFLEET_LLAMA_CPP`) or on the PATH; types that it
-does not write itself are made from its f16 by `llama-quantize`, found in the same places.
+The converter is `convert_hf_to_gguf.py` in a llama.cpp folder (`TUNEFLEET_LLAMA_CPP`) or on the PATH; types that it
+does not support are made from its f16 file by `llama-quantize`, found in the same places.
 """
 
 from __future__ import annotations
@@ -35,10 +35,10 @@ _HINT: Final = (
 
 @dataclass(frozen=True, slots=True)
 class Converter:
-    """What converts.
+    """The converter and its interpreter.
 
     Args:
-        quantize: The program for the other types; None if the type needs none.
+        quantize: The program for other types; None if not needed.
     """
 
     script: Path
@@ -50,14 +50,14 @@ def find(wanted: GgufSpec, environment: Mapping[str, str] = os.environ) -> Conve
     """Find the converter, before anything is merged.
 
     Raises:
-        MachineError: If it is not here, or a package that it needs is missing.
+        MachineError: If it or one of its packages is missing.
     """
     folder = environment.get(FOLDER, "")
     root = Path(folder).expanduser() if folder else None
     script = _script(root, environment.get("PATH"))
     if script is None:
-        where = f"{folder} has no {_SCRIPT}" if folder else f"neither {FOLDER} nor the PATH leads to {_SCRIPT}"
-        raise MachineError(f"A GGUF file cannot be made on this worker: {where}.", hint=_HINT)
+        where = f"{folder} has no {_SCRIPT}" if folder else f"{_SCRIPT} is neither in {FOLDER} nor on the PATH"
+        raise MachineError(f"This worker cannot create a GGUF file: {where}.", hint=_HINT)
     python = _python(script, root)
     missing = _missing(python, script)
     if missing:
@@ -70,33 +70,35 @@ def find(wanted: GgufSpec, environment: Mapping[str, str] = os.environ) -> Conve
         quantize = _quantizer(root, environment.get("PATH"))
         if quantize is None:
             raise MachineError(
-                f"A GGUF file of the type {wanted.type} needs {_QUANTIZE}, which is not on this worker.",
-                hint=f"Build llama.cpp and set {FOLDER} to its folder, or write "
-                f"{', '.join(sorted(DIRECT_GGUF_TYPES))}, which the converter writes itself.",
+                f"GGUF type {wanted.type} needs {_QUANTIZE}, which is not on this worker.",
+                hint=f"Build llama.cpp and set {FOLDER} to its folder, or use "
+                f"{', '.join(sorted(DIRECT_GGUF_TYPES))}, which the converter supports directly.",
             )
     return Converter(script, python, quantize)
 
 
 def convert(model: Path, target: Path, wanted: GgufSpec, converter: Converter, launch: str) -> dict[str, Any]:
-    """Make the file.
+    """Convert the model.
 
     Raises:
-        ModelError: If the converter does not know the model.
+        ModelError: If the converter does not support the model.
     """
+    # Left over from killed launches.
     for old in target.parent.glob(f".{target.name}.*"):
         old.unlink()
     draft = target.with_name(f".{target.name}.{launch}")
     first = wanted.type if converter.quantize is None else "f16"
-    told = ["--outtype", first, "--outfile", str(draft), str(model)]
-    _run([converter.python, str(_WRAPPER), str(converter.script), *told], "The converter")
+    arguments = ["--outtype", first, "--outfile", str(draft), str(model)]
+    _run([converter.python, str(_WRAPPER), str(converter.script), *arguments], "The converter")
     if converter.quantize is not None:
         whole = draft.with_name(f"{draft.name}.{wanted.type}")
         _run([converter.quantize, str(draft), str(whole), wanted.type.upper()], _QUANTIZE)
         draft.unlink()
         draft = whole
     with draft.open("rb") as file:
+        # The converter may exit with 0 without a valid file.
         if file.read(4) != b"GGUF":
-            raise ModelError("The converter has left no GGUF file.")
+            raise ModelError("The converter did not write a GGUF file.")
         os.fsync(file.fileno())
     draft.replace(target)
     digest, size_bytes = hash_file(target)
@@ -119,7 +121,7 @@ def _quantizer(root: Path | None, search: str | None) -> str | None:
 
 
 def _python(script: Path, root: Path | None) -> str:
-    """Return the interpreter of the converter's own environment, if it has one, else this one."""
+    """Return the interpreter of the converter's own environment, if it has one, else the current one."""
     own = [place / name / "bin" / "python" for place in (root, script.parent) if place is not None
            for name in (".venv", "venv")]  # fmt: skip
     return next((str(python) for python in own if os.access(python, os.X_OK)), sys.executable)
@@ -131,15 +133,16 @@ def _missing(python: str, script: Path) -> list[str]:
         needed.append("gguf")
     code = f"import importlib.util as u, json; print(json.dumps([n for n in {needed!r} if u.find_spec(n) is None]))"
     try:
-        said = subprocess.run([python, "-c", code], capture_output=True, check=True, timeout=120)
-        found: list[str] = json.loads(said.stdout)
+        completed = subprocess.run([python, "-c", code], capture_output=True, check=True, timeout=120)
+        found: list[str] = json.loads(completed.stdout)
     except (OSError, subprocess.SubprocessError, ValueError) as error:
-        raise MachineError(f"The interpreter {python} of the GGUF converter cannot be asked: {error}") from error
+        raise MachineError(f"The interpreter {python} of the GGUF converter cannot be run: {error}") from error
     return found
 
 
 def _run(command: Sequence[str], what: str) -> None:
-    """Run a program, its output in the task's log; its last line of sense becomes the error."""
+    """Run a program with its output in the task's log; its last non-empty line becomes the error."""
+    # The model is local: the converter must not download anything.
     environment = {**os.environ, "HF_HUB_OFFLINE": "1", "PYTHONUNBUFFERED": "1"}
     last: list[str] = []
     with subprocess.Popen(
@@ -148,13 +151,14 @@ def _run(command: Sequence[str], what: str) -> None:
         for line in process.stdout or ():
             sys.stdout.write(line)
             if line.strip():
+                # Only the end of the output is reported.
                 last = [*last[-19:], line.strip()]
     if process.returncode != 0:
         reason = last[-1] if last else f"it ended with {process.returncode}"
         if "pre-tokenizer was not recognized" in reason:
-            reason = "it does not know the way in which this model's tokenizer splits text (its pre-tokenizer)"
+            reason = "it does not support this model's pre-tokenizer"
         raise ModelError(
-            f"{what} cannot make a GGUF file of this model: {reason}",
-            hint="A newer llama.cpp may know it; the task's log has the converter's own words.",
+            f"{what} failed on this model: {reason}",
+            hint="A newer llama.cpp may support it; see the converter's output in the task's log.",
             detail="\n".join(last),
         )

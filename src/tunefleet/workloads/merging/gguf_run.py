@@ -1,8 +1,8 @@
-"""Run llama.cpp's converter as it is, and tell it how a tokenizer splits text where it knows only those of big models.
+"""Runs llama.cpp's converter unchanged, except that it accepts the pre-tokenizers of custom vocabularies.
 
-The converter recognises a tokenizer by what it makes of one text, so it knows only published vocabularies: one that
-somebody trained for themselves is refused although llama.cpp splits as it does. Where the tokenizer itself says how it
-splits, and llama.cpp has exactly that, its name is given; otherwise the converter's refusal stands.
+The converter recognises a tokenizer by its output for one text, so it knows only published vocabularies: a custom one
+is rejected even if llama.cpp splits text in the same way. If the tokenizer's own configuration matches a pre-tokenizer
+of llama.cpp exactly, its name is used; otherwise the converter's error stands.
 
 Run by file name in the converter's interpreter, which may lack this package: `gguf_run.py SCRIPT ARGUMENTS…`.
 """
@@ -17,14 +17,14 @@ from typing import Any
 
 
 def splitting(folder: Path) -> str | None:
-    """Return llama.cpp's name for how a tokenizer splits text; None if it is not known for sure."""
+    """Return llama.cpp's name for a tokenizer's pre-tokenizer; None if there is no exact match."""
     try:
-        said: dict[str, Any] = json.loads((folder / "tokenizer.json").read_text(encoding="utf-8"))
+        tokenizer: dict[str, Any] = json.loads((folder / "tokenizer.json").read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return None
-    if said.get("normalizer") is not None or said.get("model", {}).get("type") != "BPE":
+    if tokenizer.get("normalizer") is not None or tokenizer.get("model", {}).get("type") != "BPE":
         return None
-    before = said.get("pre_tokenizer") or {}
+    before = tokenizer.get("pre_tokenizer") or {}
     steps = before.get("pretokenizers", []) if before.get("type") == "Sequence" else [before]
     shape = [_shape(step) for step in steps]
     if shape == ["bytes"]:
@@ -52,20 +52,20 @@ def _or(known: Any, name: str) -> Any:
         try:
             return str(known(self, tokenizer))
         except NotImplementedError:
-            print(f"The tokenizer splits text as {name} does.")
+            print(f"The tokenizer matches the pre-tokenizer {name}.")
             return name
 
     return answer
 
 
 def main() -> None:
-    """Run the converter with the arguments that follow its path."""
+    """Run the converter with the arguments after its path."""
     script = Path(sys.argv[1])
     sys.argv = sys.argv[1:]
     sys.path.insert(0, str(script.parent))
     spec = importlib.util.spec_from_file_location("convert_hf_to_gguf", script)
     if spec is None or spec.loader is None:
-        raise SystemExit(f"{script} is no Python file.")
+        raise SystemExit(f"{script} is not a Python file.")
     module = importlib.util.module_from_spec(spec)
     sys.modules["convert_hf_to_gguf"] = module
     spec.loader.exec_module(module)

@@ -1,4 +1,4 @@
-"""A LoRA adapter as it was saved: what it adds to which module, and everything about it that a merge must not guess."""
+"""A saved LoRA adapter: what it adds to each module, and all configuration that affects a merge."""
 
 from __future__ import annotations
 
@@ -31,14 +31,14 @@ _UNDERSTOOD: Final = frozenset({
     "megatron_core", "qalora_group_size", "runtime_config", "eva_config", "use_dora", "ensure_weight_tying",
     "loftq_config",
 })  # fmt: skip
-"""Keys of an adapter's config that change nothing of what is added, or that are heeded here."""
-# Ways to begin that leave the base as it is.
+"""Keys of an adapter's config that do not affect what is added, or that are handled here."""
+# Initializations that leave the base unchanged.
 _INITS: Final = frozenset({"gaussian", "eva", "orthogonal"})
 
 
 @dataclass(slots=True)
 class Change:
-    """What an adapter adds to one module: `scale · B · A`, or a part of that with DoRA."""
+    """What an adapter adds to one module: `scale · B · A`, or a part of it with DoRA."""
 
     scale: float = 0.0
     embedding: bool = False
@@ -48,7 +48,7 @@ class Change:
 
     @property
     def rank(self) -> int:
-        """Rows of the first factor."""
+        """Number of rows of the first factor."""
         return self.a.shape[0] if self.a is not None else 0
 
 
@@ -58,7 +58,7 @@ class Adapter:
 
     Args:
         changes: Module of the base → what is added to it.
-        replaced: Tensor of the base → the one that takes its place: a bias, or a layer that was trained whole.
+        replaced: Tensor of the base → its replacement: a bias, or a fully trained layer.
     """
 
     label: str
@@ -70,12 +70,12 @@ class Adapter:
 
     @property
     def ranks(self) -> tuple[int, ...]:
-        """The ranks that occur, the smallest first."""
+        """The ranks of all modules, ascending."""
         return tuple(sorted({change.rank for change in self.changes.values()}))
 
     @property
     def uses_dora(self) -> bool:
-        """Whether direction and magnitude were trained apart."""
+        """Whether direction and magnitude were trained separately."""
         return any(change.magnitude is not None for change in self.changes.values())
 
     @property
@@ -84,7 +84,7 @@ class Adapter:
         return tuple(self.config.get("modules_to_save") or ())
 
     def describe(self) -> dict[str, Any]:
-        """Return what a result says of it."""
+        """Return the fields of the result."""
         scales = sorted({change.scale for change in self.changes.values()})
         return {
             "weight": self.weight,
@@ -104,7 +104,7 @@ def open_adapter(folder: Path, weight: float, label: str) -> Adapter:
     if not weights.is_file():
         raise ModelError(
             f"The {label} has no adapter_model.safetensors.",
-            hint="Save it with `save_pretrained`; an adapter_model.bin is a pickle, which is not opened.",
+            hint="Save it with `save_pretrained`; an adapter_model.bin is a pickle, which is unsafe to open.",
         )
     found = Adapter(label, folder, weight, config)
     for tensor in open_file(weights).tensors:
@@ -118,15 +118,15 @@ def _config(folder: Path, label: str) -> dict[str, Any]:
     if not path.is_file():
         whole = (folder / "config.json").is_file()
         raise ModelError(
-            f"The {label} is a whole model, no adapter." if whole else f"The {label} has no adapter_config.json.",
-            hint="Name it as the base (`checkpoint.load`)." if whole else "Name a folder as PEFT writes it.",
+            f"The {label} is a model, not an adapter." if whole else f"The {label} has no adapter_config.json.",
+            hint="Name it as the base (`checkpoint.load`)." if whole else "Name a folder written by PEFT.",
         )
     try:
         config = json.loads(path.read_bytes())
     except ValueError as error:
         raise ModelError(f"The adapter_config.json of the {label} cannot be read: {error}") from error
     if not isinstance(config, dict):
-        raise ModelError(f"The adapter_config.json of the {label} holds no JSON object.")
+        raise ModelError(f"The adapter_config.json of the {label} does not hold a JSON object.")
     _check(config, label)
     return config
 
@@ -135,26 +135,28 @@ def _check(config: Mapping[str, Any], label: str) -> None:
     kind = config.get("peft_type")
     if kind != "LORA":
         raise ModelError(f"The {label} is of the type {kind}; only LoRA adapters can be merged.")
+    # Unknown keys with a value may change what the adapter adds; guessing would corrupt the merge silently.
     unknown = sorted(name for name, value in config.items() if value and name not in _UNDERSTOOD)
     if unknown:
         raise ModelError(
             f"The {label} uses {', '.join(unknown)}, which cannot be merged exactly.",
-            hint="Answer with base and adapter (`apply: runtime`), or merge it with the tool that trained it.",
+            hint="Use base and adapter (`apply: runtime`), or merge it with the tool that trained it.",
         )
     init = config.get("init_lora_weights", True)
+    # Other initializations, such as PiSSA, subtract a part of the base's weights.
     if isinstance(init, str) and init.lower() not in _INITS:
         raise ModelError(
-            f"The {label} began with init_lora_weights: {init}, which changes the base while it trains.",
+            f"The {label} was initialized with init_lora_weights: {init}, which changes the base during training.",
             hint="Convert it first: PEFT's `save_pretrained` with `path_initial_model_for_weight_conversion`.",
         )
     if config.get("loftq_config") not in (None, {}):
-        raise ModelError(f"The {label} was made with LoftQ, which changes the base while it trains.")
+        raise ModelError(f"The {label} was made with LoftQ, which changes the base during training.")
 
 
 def _sort(adapter: Adapter, tensor: Tensor) -> None:
     name = tensor.name.removeprefix(_PREFIX)
-    # After a resize of the embeddings PEFT saves all that is at their place: what was trained, under two names, and
-    # what was there before.
+    # After a resize of the embeddings, PEFT saves everything at their place: the trained values under two names, and
+    # the original ones.
     if ".original_module." in name:
         return
     name = name.replace(".modules_to_save.", ".")
@@ -167,7 +169,7 @@ def _sort(adapter: Adapter, tensor: Tensor) -> None:
     if ".lora_" in name:
         raise ModelError(
             f"The {adapter.label} has the tensor {tensor.name}, which cannot be merged exactly.",
-            hint="Answer with base and adapter (`apply: runtime`), or train it without lora_bias.",
+            hint="Use base and adapter (`apply: runtime`), or train it without lora_bias.",
         )
     adapter.replaced[name.replace(".base_layer.", ".")] = tensor
 
@@ -188,7 +190,7 @@ def _finish(adapter: Adapter) -> None:
 
 
 class _Scales:
-    """With which each product is multiplied, as PEFT reads the config."""
+    """Scale of each product, by PEFT's rules for the config."""
 
     def __init__(self, adapter: Adapter) -> None:
         config = adapter.config
@@ -200,13 +202,15 @@ class _Scales:
         self._root = bool(config.get("use_rslora"))
 
     def of(self, module: str, rank: int) -> float:
-        """Return it for a module.
+        """Return the scale for a module.
 
         Raises:
-            ModelError: If the file has another rank than the config says.
+            ModelError: If the file has another rank than the config.
         """
-        said = int(self._ranks.get(get_pattern_key(list(self._ranks), module), self._r))
-        if said != rank:
-            raise ModelError(f"The {self._label} says that {module} has rank {said}, and its file has rank {rank}.")
+        configured = int(self._ranks.get(get_pattern_key(list(self._ranks), module), self._r))
+        if configured != rank:
+            raise ModelError(
+                f"The config of the {self._label} sets rank {configured} for {module}, its file has {rank}."
+            )
         alpha = float(self._alphas.get(get_pattern_key(list(self._alphas), module), self._alpha))
         return alpha / (math.sqrt(rank) if self._root else rank)

@@ -1,4 +1,4 @@
-"""Which tensor of the merged model comes from where, decided from names and shapes before a weight is read."""
+"""The source of each tensor of the merged model, planned from names and shapes before a weight is read."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from tunefleet.workloads.merging.lora import Adapter, Change
 from tunefleet.workloads.merging.safetensors_reader import FLOATS, Tensor, TensorFile, size_of
 from tunefleet.workloads.merging.skeleton import ModuleKind, Skeleton
 
-# File of tensors that the base has not: a head that was one with the embeddings and is not any more.
+# File of tensors that the base does not have: a head that is no longer tied to the embeddings.
 _EXTRA: Final = "model-untied.safetensors"
 _SINGLE: Final = "model.safetensors"
 _STORED: Final = {"float32": "F32", "bfloat16": "BF16", "float16": "F16"}
-"""What safetensors calls the types that may be asked for."""
+"""Requested dtype → its name in safetensors."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,12 +41,12 @@ class Piece:
 
     @property
     def size_bytes(self) -> int:
-        """How many bytes are written."""
+        """Size in the file."""
         return self.source.size_bytes if self.copied else size_of(self.dtype, self.source.shape)
 
     @property
     def copied(self) -> bool:
-        """Whether its bytes are taken as they are."""
+        """Whether its bytes are copied unchanged."""
         return not self.parts and self.dtype == self.source.dtype
 
 
@@ -75,7 +75,7 @@ class Plan:
     rows: int
 
     def fingerprint(self, shard: Shard, adapters: Sequence[str]) -> str:
-        """Return a digest of what a file is made of; equal for equal work, whenever and wherever."""
+        """Return a digest of a file's sources; equal for equal work on any machine."""
         rows = [[p.name, p.dtype, p.source.name, str(p.source.path.name), [part.factor for part in p.parts]]
                 for p in shard.pieces]  # fmt: skip
         text = json.dumps([rows, list(adapters), shard.file.header.hex() if shard.file else None])
@@ -84,7 +84,7 @@ class Plan:
 
 @dataclass(slots=True)
 class _Work:
-    """What is known of the merged tensors while the plan is made; names are those of the model."""
+    """State of the planning; names are those of the model."""
 
     names: dict[str, str]
     base: dict[str, Tensor]
@@ -96,7 +96,7 @@ class _Work:
 def make(
     files: Sequence[TensorFile], skeleton: Skeleton, adapters: Sequence[Adapter], dtype: DtypeName = "auto"
 ) -> Plan:
-    """Decide what becomes of every tensor.
+    """Plan every tensor.
 
     Raises:
         ModelError: If an adapter does not fit the base, or two of them contradict each other.
@@ -128,16 +128,17 @@ def make(
 def _with(shards: list[Shard], extra: Shard) -> list[Shard]:
     if [shard.name for shard in shards] != [_SINGLE]:
         return [*shards, extra]
-    # A file of that name is taken for the whole model, whatever lies beside it.
+    # A file of that name is read as the complete model, even next to others.
     first, second = (f"model-0000{number}-of-00002.safetensors" for number in (1, 2))
     return [Shard(first, shards[0].file, shards[0].pieces), Shard(second, None, extra.pieces)]
 
 
 def _names(files: Sequence[TensorFile], skeleton: Skeleton) -> _Work:
-    """Find what the model calls each tensor of the files, which may lack the name of its body."""
+    """Map the names in the files to the model's; files may lack the name of the model's body."""
     known = {name for name, _ in skeleton.model.named_parameters(remove_duplicate=False)}
     work = _Work({}, {})
     for tensor in (tensor for file in files for tensor in file.tensors):
+        # Checkpoints may store names with or without the prefix of the model's body.
         name = next((each for each in (tensor.name, skeleton.prefix + tensor.name) if each in known), tensor.name)
         work.names[tensor.name] = name
         work.base[name] = tensor
@@ -158,7 +159,7 @@ def _add_changes(work: _Work, skeleton: Skeleton, adapter: Adapter) -> None:
         if name not in work.base:
             raise ModelError(
                 f"The {adapter.label} changes {module}, and the base model's files have no {name}.",
-                hint="The files call their tensors otherwise; write the base anew with `save_pretrained`.",
+                hint="The files use other tensor names; save the base again with `save_pretrained`.",
             )
         _check_shape(adapter, name, change, kind, _shape(work, adapter, name))
         work.parts.setdefault(name, []).append(Part(change, kind, adapter.weight * change.scale))
@@ -169,11 +170,11 @@ def _add_changes(work: _Work, skeleton: Skeleton, adapter: Adapter) -> None:
         if adapter.weight != 1.0 or len(work.parts[name]) > 1:
             raise ModelError(
                 f"The {adapter.label} uses DoRA, which is no sum: it cannot be weighted or added to another adapter.",
-                hint="Merge it alone, with weight 1.",
+                hint="Merge it on its own, with weight 1.",
             )
     dora = [name for name, parts in work.parts.items() if len(parts) > 1 and any(p.change.magnitude for p in parts)]
     if dora:
-        raise ModelError(f"{dora[0]} would get a DoRA adapter and another one, which is no sum.",
+        raise ModelError(f"{dora[0]} would get a DoRA adapter and another one, which is not a sum.",
                          hint="Merge them one after the other.")  # fmt: skip
 
 
@@ -200,29 +201,29 @@ def _add_replaced(work: _Work, skeleton: Skeleton, adapter: Adapter, *, alone: b
         base = work.base.get(name)
         if base is None:
             raise ModelError(
-                f"The {adapter.label} brings {name}, which the base model does not have.",
+                f"The {adapter.label} contains {name}, which the base model does not have.",
                 hint="Name the base that the adapter was trained on (base_model_name_or_path in its config).",
             )
         if tensor.shape[1:] != base.shape[1:] or (name not in vocabulary and tensor.shape != base.shape):
             raise ModelError(
-                f"The {adapter.label} brings {name} of the shape {list(tensor.shape)}; the base has {list(base.shape)}."
+                f"The {adapter.label} contains {name} of shape {list(tensor.shape)}; the base has {list(base.shape)}."
             )
         if tensor.dtype not in FLOATS:
-            raise ModelError(f"The {adapter.label} brings {name} as {tensor.dtype}.")
+            raise ModelError(f"The {adapter.label} contains {name} as {tensor.dtype}.")
         if not alone or adapter.weight != 1.0:
             raise ModelError(
-                f"The {adapter.label} brings {name} whole: that is no sum, and can be neither weighted nor added to "
+                f"The {adapter.label} contains a complete {name}, which can be neither weighted nor added to "
                 "another adapter.",
-                hint="Merge it alone, with weight 1.",
+                hint="Merge it on its own, with weight 1.",
             )
         work.replaced[name] = tensor
 
 
 def _untie(work: _Work, skeleton: Skeleton, adapters: Sequence[Adapter]) -> tuple[list[Piece], bool]:
-    """Part a head from the embeddings that it was one with, if the adapter changes only one of them, or each alone.
+    """Untie a head from its embeddings if the adapter changes only one of them, or each separately.
 
-    A layer that is trained whole is a copy from then on, and the other stays what it was; embeddings that were saved
-    because their vocabulary grew are still one with the head.
+    A layer that is fully trained is a copy from then on, and the other one stays unchanged; embeddings that were saved
+    because their vocabulary grew are still tied to the head.
     """
     extra: list[Piece] = []
     untied = False
@@ -254,14 +255,14 @@ def _piece(work: _Work, name: str, tensor: Tensor, *, called: str | None = None)
     if parts and tensor.dtype not in FLOATS:
         raise ModelError(
             f"The base model's {tensor.name} is stored as {tensor.dtype}, which cannot be added to.",
-            hint="Name the base in bf16, fp16 or fp32, not a quantised copy of it.",
+            hint="Name the base in bf16, fp16 or fp32, not a quantized copy of it.",
         )
     dtype = work.dtype if work.dtype is not None and tensor.dtype in FLOATS else tensor.dtype
     return Piece(called or tensor.name, source, dtype, parts)
 
 
 def _rows(work: _Work, skeleton: Skeleton) -> int:
-    """Return how many rows embeddings and head have; they must agree."""
+    """Return the number of rows of embeddings and head, which must agree."""
 
     def rows(name: str) -> int:
         return (work.replaced.get(name) or work.base[name]).shape[0]  # fmt: skip

@@ -1,6 +1,6 @@
-"""A merge from beginning to end: vocabulary → plan → weights, file by file → proof → GGUF.
+"""The program of a merge: vocabulary → plan → weights, file by file → verification → GGUF.
 
-May be killed at any moment and started again on the same folder: files that are whole are kept, by their digest.
+May be killed at any time and relaunched in the same folder: complete files are kept, by their digest.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ _WORK: Final = ".merge"
 
 @dataclass(frozen=True, slots=True)
 class Run(Opened[MergeTaskSpec]):
-    """One process start of a merge."""
+    """One launch of a merge."""
 
     clock: Clock = field(default_factory=Clock)
 
@@ -55,11 +55,11 @@ class Run(Opened[MergeTaskSpec]):
 
     @property
     def work(self) -> Path:
-        """What is whole already."""
+        """The folder of complete files."""
         return self.folder.root / _WORK
 
     def tell(self, phase: str, text: str, data: dict[str, Any] | None = None) -> None:
-        """Say in the task's history what begins now."""
+        """Report the next phase in the task's history."""
         self.journal.event(f"merge.{phase}", text, "info", data)
         self.journal.progress(phase)
 
@@ -68,8 +68,8 @@ def run(folder: Path) -> None:
     """Run the merge of a job folder.
 
     Raises:
-        InputError: If base and adapters do not go together, or use what cannot be merged exactly.
-        MachineError: If this machine has no converter for the file that was asked for, or too little memory.
+        InputError: If base and adapters do not match, or use a feature that cannot be merged exactly.
+        MachineError: If this machine has no converter for the requested file, or not enough memory.
     """
     job.libraries()
     task = open_task(folder, MergeTaskSpec)
@@ -80,6 +80,7 @@ def run(folder: Path) -> None:
 
 def _merge(run: Run) -> dict[str, Any]:
     spec = run.spec
+    # First: a missing converter must fail before hours of merging.
     converter = None if spec.merge.gguf is None else gguf.find(spec.merge.gguf)
     with run.clock.part("reading"):
         source = source_models.base_of(spec, run.job.inputs, run.workspace)
@@ -92,12 +93,12 @@ def _merge(run: Run) -> dict[str, Any]:
             for index, each in enumerate(spec.model.adapters)
         ]
         digests = [_digest(each.folder, {}) for each in adapters]
-        bones = skeleton.build(source)
+        base_skeleton = skeleton.build(source)
     made = _into_base if spec.merge.into == "base" else _into_adapter
-    report = made(run, source, adapters, digests, bones)
+    report = made(run, source, adapters, digests, base_skeleton)
     converted = None
     if converter is not None and spec.merge.gguf is not None and spec.gguf_name is not None:
-        run.tell("converting", f"The model becomes {spec.gguf_name}.")
+        run.tell("converting", f"Converting the model to {spec.gguf_name}.")
         with run.clock.part("gguf"):
             target = run.folder.root / spec.gguf_name
             converted = gguf.convert(run.product, target, spec.merge.gguf, converter, run.job.launch)
@@ -115,32 +116,32 @@ def _merge(run: Run) -> dict[str, Any]:
 
 
 def _into_base(
-    run: Run, source: Source, adapters: Sequence[Adapter], digests: Sequence[str], bones: skeleton.Skeleton
+    run: Run, source: Source, adapters: Sequence[Adapter], digests: Sequence[str], base_skeleton: skeleton.Skeleton
 ) -> dict[str, Any]:
     base = Path(source.path)
-    words = vocabulary.choose(base, adapters)
+    vocab = vocabulary.choose(base, adapters)
     files = safetensors_reader.model_files(base)
-    merged = plan.make(files, bones, adapters, run.spec.merge.dtype)
-    vocabulary.check(words, merged.rows)
-    _tell_templates(run, words)
+    merged = plan.make(files, base_skeleton, adapters, run.spec.merge.dtype)
+    vocabulary.check(vocab, merged.rows)
+    _tell_templates(run, vocab)
     whole_bytes = sum(tensor.size_bytes for file in files for tensor in file.tensors)
     parameters = sum(_numbers(tensor) for file in files for tensor in file.tensors)
-    proving = _proving(run, parameters)
+    verifying = _should_verify(run, parameters)
     change = "1 adapter changes" if len(adapters) == 1 else f"{len(adapters)} adapters change"
     text = f"{change} {merged.merged} of {sum(len(f.tensors) for f in files)} tensors."
     run.tell("merging", text, {"bytes": whole_bytes})
     with run.clock.part("merging"):
         written = shard_writer.write(merged, digests, run.work, _reporter(run.journal, whole_bytes))
     with run.clock.part("saving"):
-        write_folder(run.product, lambda folder: _assemble(run, base, folder, words, merged, written))
-    proof = None
-    if proving:
+        write_folder(run.product, lambda folder: _assemble(run, base, folder, vocab, merged, written))
+    comparison = None
+    if verifying:
         run.tell("verifying", "A forward pass compares the merged model with base and adapters.")
         with run.clock.part("verification"):
             dtype = next(
                 p.dtype for shard in merged.shards for p in shard.pieces if p.dtype in safetensors_reader.FLOATS
             )
-            proof = _proved(run, lambda: check.into_base(source, adapters, run.product, merged.rows, dtype))
+            comparison = _verified(run, lambda: check.into_base(source, adapters, run.product, merged.rows, dtype))
     return {
         "parents": _parents(run, base, written, adapters, digests),
         "tensors": {
@@ -154,40 +155,40 @@ def _into_base(
         ],
         "dtypes": sorted({piece.dtype for shard in merged.shards for piece in shard.pieces}),
         "parameters": parameters,
-        "vocabulary": {"tokens": words.tokens, "rows": merged.rows, "tokenizer_of": words.origin},
+        "vocabulary": {"tokens": vocab.tokens, "rows": merged.rows, "tokenizer_of": vocab.origin},
         "tied_embeddings": {"base": merged.tied[0], "merged": merged.tied[1]},
-        "verification": proof,
+        "verification": comparison,
     }
 
 
 def _into_adapter(
-    run: Run, source: Source, adapters: Sequence[Adapter], digests: Sequence[str], bones: skeleton.Skeleton
+    run: Run, source: Source, adapters: Sequence[Adapter], digests: Sequence[str], base_skeleton: skeleton.Skeleton
 ) -> dict[str, Any]:
     options = run.spec.merge
-    words = vocabulary.choose(Path(source.path), adapters)
-    combine.check(adapters, bones, options)
-    proving = _proving(run, bones.parameters)
-    _tell_templates(run, words)
-    run.tell("merging", f"{len(adapters)} adapters become one by {options.method}.")
+    vocab = vocabulary.choose(Path(source.path), adapters)
+    combine.check(adapters, base_skeleton, options)
+    verifying = _should_verify(run, base_skeleton.parameters)
+    _tell_templates(run, vocab)
+    run.tell("merging", f"Combining {len(adapters)} adapters by {options.method}.")
     about: dict[str, Any] = {}
 
     def fill(folder: Path) -> None:
-        about.update(combine.combine(adapters, bones, options, folder))
-        vocabulary.carry_tokenizer(words, folder)
+        about.update(combine.combine(adapters, base_skeleton, options, folder))
+        vocabulary.carry_tokenizer(vocab, folder)
 
     with run.clock.part("merging"):
         write_folder(run.product, fill)
-    proof = None
-    if proving:
+    comparison = None
+    if verifying:
         run.tell("verifying", "A forward pass runs base and merged adapter.")
         with run.clock.part("verification"):
-            proof = _proved(run, lambda: check.into_adapter(source, run.product))
+            comparison = _verified(run, lambda: check.into_adapter(source, run.product))
     return {
         "method": options.method,
         "parents": _parents(run, Path(source.path), None, adapters, digests),
         **about,
-        "vocabulary": {"tokens": words.tokens, "tokenizer_of": words.origin},
-        "verification": proof,
+        "vocabulary": {"tokens": vocab.tokens, "tokenizer_of": vocab.origin},
+        "verification": comparison,
     }
 
 
@@ -195,13 +196,13 @@ def _assemble(
     run: Run,
     base: Path,
     folder: Path,
-    words: vocabulary.Vocabulary,
+    vocab: vocabulary.Vocabulary,
     merged: plan.Plan,
     written: Sequence[shard_writer.Written],
 ) -> None:
-    vocabulary.carry(base, folder, words, merged)
+    vocabulary.carry(base, folder, vocab, merged)
     for each in written:
-        # A second name: what is whole stays whole if this is cut off.
+        # A hard link: the complete file stays available if this step is interrupted.
         os.link(run.work / each.name, folder / each.name)
     if len(written) > 1:
         index = {
@@ -218,7 +219,7 @@ def _parents(
     adapters: Sequence[Adapter],
     digests: Sequence[str],
 ) -> dict[str, Any]:
-    """Say what the product was made of, by the digests that artifacts of the same files have."""
+    """Describe the parents of the product, by the digests of artifacts with the same files."""
     known = {} if written is None else {each.name: each for each in written if each.source_digest is not None}
     named, start = run.spec.model.source, run.spec.start
     given = [each.model_dump(mode="json", exclude_none=True, include={"name", "path", "task_id", "url"})
@@ -238,7 +239,7 @@ def _parents(
 
 
 def _digest(base: Path, known: dict[str, shard_writer.Written]) -> str:
-    """Return the digest of a folder, whose files may be links; weights of a base were hashed as they were read."""
+    """Return the digest of a folder, whose files may be links; a base's weights were hashed while they were read."""
     entries = []
     for path in sorted(base.rglob("*")):
         name = path.relative_to(base).as_posix()
@@ -253,8 +254,8 @@ def _digest(base: Path, known: dict[str, shard_writer.Written]) -> str:
     return manifest_digest(entries)
 
 
-def _proving(run: Run, parameters: int) -> bool:
-    """Whether the result is proved, for which there must be memory; where there need not be any, that is told."""
+def _should_verify(run: Run, parameters: int) -> bool:
+    """Return whether to verify the result, which needs memory; with `auto`, a lack of memory only logs a warning."""
     wanted = run.spec.merge.verify
     try:
         if wanted:
@@ -262,24 +263,25 @@ def _proving(run: Run, parameters: int) -> bool:
     except MachineError as error:
         if wanted != "auto":
             raise
-        run.journal.event("merge.unproved", f"The merge is not proved. {error.message}", "warning")
+        run.journal.event("merge.unproved", f"The merge is not verified. {error.message}", "warning")
         return False
     return bool(wanted)
 
 
-def _proved(run: Run, prove: Callable[[], check.Proof]) -> dict[str, Any]:
+def _verified(run: Run, prove: Callable[[], check.Comparison]) -> dict[str, Any]:
     try:
-        proof = prove()
+        comparison = prove()
     except InputError:
+        # A merge that failed verification must not be delivered.
         shutil.rmtree(run.product, ignore_errors=True)
         raise
-    if run.spec.model.adapters and not proof.telling:
+    if run.spec.model.adapters and not comparison.telling:
         text = (
-            f"The adapters change the logits by {proof.effect:.2g} of their spread, and rounding to the base's type by "
-            f"{proof.error:.2g}: the forward pass cannot tell them apart."
+            f"The adapters change the logits by {comparison.effect:.2g} of their spread, and rounding to the base's "
+            f"dtype by {comparison.error:.2g}: the forward pass cannot distinguish them."
         )
         run.journal.event("merge.faint", text, "warning")
-    return proof.as_json()
+    return comparison.as_json()
 
 
 def _reporter(journal: Journal, whole_bytes: int) -> shard_writer.Report:
@@ -294,10 +296,10 @@ def _reporter(journal: Journal, whole_bytes: int) -> shard_writer.Report:
     return report
 
 
-def _tell_templates(run: Run, words: vocabulary.Vocabulary) -> None:
-    if words.differing:
-        others = ", ".join(words.differing)
-        text = f"The chat template is that of {words.origin}; {others} had another one."
+def _tell_templates(run: Run, vocab: vocabulary.Vocabulary) -> None:
+    if vocab.differing:
+        others = ", ".join(vocab.differing)
+        text = f"The chat template is that of {vocab.origin}; {others} had a different one."
         run.journal.event("merge.templates", text, "warning")
 
 

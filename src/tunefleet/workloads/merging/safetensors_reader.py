@@ -1,4 +1,4 @@
-"""Tensors where they lie: the header of a safetensors file, and blocks of rows read without loading anything else."""
+"""Access to tensors in place: the header of a safetensors file, and blocks of rows without loading the rest."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import torch
 
 from tunefleet.errors import ModelError
 
-# How much of a tensor is in memory at a time, in the type that it is stored in.
+# Size of the block of a tensor that is in memory, in its stored dtype.
 BLOCK_BYTES: Final = 4 << 20
 FLOATS: Final = {"F64": torch.float64, "F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
 _MAX_HEADER_BYTES: Final = 100 << 20
@@ -27,7 +27,7 @@ class Tensor:
     """A tensor in a file.
 
     Args:
-        dtype: As safetensors spells it, such as `BF16`.
+        dtype: The safetensors name, such as `BF16`.
     """
 
     name: str
@@ -39,7 +39,7 @@ class Tensor:
 
     @property
     def rows(self) -> int:
-        """How long its first dimension is; 1 for a number."""
+        """Length of the first dimension; 1 for a scalar."""
         return self.shape[0] if self.shape else 1
 
     @property
@@ -64,22 +64,22 @@ class Tensor:
                 yield first, last, data
 
     def load(self) -> torch.Tensor:
-        """Return the whole tensor in float32.
+        """Return the complete tensor in float32.
 
         Raises:
-            ModelError: If it holds no floating-point numbers.
+            ModelError: If it does not hold floating-point numbers.
         """
         data = b"".join(bytes(block) for _, _, block in self.blocks())
         return as_floats(bytearray(data), self).reshape(self.shape)
 
 
 def as_floats(data: bytearray, tensor: Tensor) -> torch.Tensor:
-    """Return bytes of a tensor as float32, in rows of one dimension less than one row has."""
+    """Return bytes of a tensor as a flat float32 tensor."""
     kind = FLOATS.get(tensor.dtype)
     if kind is None:
         raise ModelError(
             f"The tensor {tensor.name} is stored as {tensor.dtype}, which cannot be added to.",
-            hint="Name the base model in bf16, fp16 or fp32, not a quantised copy of it.",
+            hint="Name the base model in bf16, fp16 or fp32, not a quantized copy of it.",
         )
     return torch.frombuffer(data, dtype=kind).to(torch.float32)
 
@@ -89,7 +89,7 @@ class TensorFile:
     """A safetensors file.
 
     Args:
-        header: Its first bytes, up to where the data begins.
+        header: Its first bytes, up to the data.
     """
 
     path: Path
@@ -105,8 +105,9 @@ def open_file(path: Path) -> TensorFile:
         with path.open("rb") as file:
             start = file.read(8)
             length = int.from_bytes(start, "little")
+            # A damaged length must not allocate gigabytes.
             if len(start) < 8 or length > min(size_bytes, _MAX_HEADER_BYTES):
-                raise ModelError(f"{path.name} is no safetensors file, or not whole.")
+                raise ModelError(f"{path.name} is not a safetensors file, or is incomplete.")
             header = file.read(length)
         found: dict[str, Any] = json.loads(header)
         metadata = found.pop("__metadata__", None) or {}
@@ -118,7 +119,7 @@ def open_file(path: Path) -> TensorFile:
         raise ModelError(f"{path.name} cannot be read as a safetensors file: {error}") from error
     end = max((each.offset + each.size_bytes for each in tensors), default=begin)
     if end != size_bytes:
-        raise ModelError(f"{path.name} has {size_bytes} bytes and should have {end}: it is not whole.")
+        raise ModelError(f"{path.name} has {size_bytes} bytes instead of {end}: it is incomplete.")
     return TensorFile(path, start + header, metadata, tuple(tensors))
 
 
@@ -139,25 +140,25 @@ def model_files(folder: Path) -> list[TensorFile]:
         pickled = sorted(path.name for pattern in ("*.bin", "*.pt", "*.pth") for path in folder.glob(pattern))
         raise ModelError(
             f"The base model has no {_SINGLE}" + (f", only {', '.join(pickled[:3])}." if pickled else "."),
-            hint="Load it once and write it with `save_pretrained`, which makes safetensors.",
+            hint="Load it once and write it with `save_pretrained`, which writes safetensors.",
         )
     missing = [name for name in names if not (folder / name).is_file()]
     if missing:
-        raise ModelError(f"The base model's index names {missing[0]}, which is not there.")
+        raise ModelError(f"The base model's index names {missing[0]}, which does not exist.")
     return [open_file(folder / name) for name in names]
 
 
 def is_weights(name: str) -> bool:
-    """Whether a file of a model folder holds weights, or says which file holds them."""
+    """Return whether a file of a model folder holds weights, or is an index of weight files."""
     endings = (".safetensors", ".bin", ".pt", ".pth", ".gguf", ".h5", ".msgpack", ".onnx", ".ckpt")
     return name.endswith((*endings, ".safetensors.index.json", ".bin.index.json"))
 
 
 def header_of(tensors: list[tuple[str, str, tuple[int, ...], int]], metadata: dict[str, str]) -> bytes:
-    """Return the beginning of a safetensors file.
+    """Return the header of a safetensors file.
 
     Args:
-        tensors: Name, type, shape and size in bytes of each, in the order in which they will lie.
+        tensors: Name, dtype, shape and size in bytes of each, in file order.
     """
     entries: dict[str, Any] = {"__metadata__": {"format": "pt", **metadata}}
     at = 0
@@ -165,18 +166,20 @@ def header_of(tensors: list[tuple[str, str, tuple[int, ...], int]], metadata: di
         entries[name] = {"dtype": dtype, "shape": list(shape), "data_offsets": [at, at + size_bytes]}
         at += size_bytes
     text = json.dumps(entries, separators=(",", ":")).encode()
+    # safetensors aligns the data to 8 bytes.
     text += b" " * (-len(text) % 8)
     return len(text).to_bytes(8, "little") + text
 
 
 def size_of(dtype: str, shape: tuple[int, ...]) -> int:
-    """Return how many bytes a tensor of floating-point numbers has."""
+    """Return the size in bytes of a floating-point tensor."""
     return math.prod(shape) * FLOATS[dtype].itemsize
 
 
 def _fill(file: Any, data: bytearray) -> int:
     view, done = memoryview(data), 0
     while done < len(data):
+        # Reads into the existing buffer, without a copy.
         count = os.readv(file.fileno(), [view[done:]])
         if count == 0:
             break

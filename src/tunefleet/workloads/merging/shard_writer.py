@@ -1,7 +1,7 @@
-"""Write the merged model file by file, a few megabytes at a time; a file that is whole is not written again.
+"""Writes the merged model file by file, a few megabytes at a time; complete files are not written again.
 
-.merge/<file>         a whole file of the merged model
-.merge/<file>.json    what it was made of, and its digest; written last
+.merge/<file>         a complete file of the merged model
+.merge/<file>.json    its sources and digest; written last
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from tunefleet.fsutil import write_file
 from tunefleet.workloads.merging.plan import Part, Piece, Plan, Shard
 from tunefleet.workloads.merging.safetensors_reader import FLOATS, Tensor, as_floats, header_of
 
-# Called with the number of bytes that were just read.
+# Called with the number of bytes just read.
 Report = Callable[[int], None]
 
 
@@ -42,10 +42,10 @@ class Written:
 
 
 def write(plan: Plan, adapters: Sequence[str], folder: Path, report: Report) -> list[Written]:
-    """Write all files; those that are there already are checked by their digest and kept.
+    """Write all files; existing ones are verified by their digest and kept.
 
     Raises:
-        ModelError: If a file of the base or of an adapter is not what its header says.
+        ModelError: If a file of the base or of an adapter does not match its header.
     """
     folder.mkdir(parents=True, exist_ok=True)
     return [_shard(plan, shard, adapters, folder, report) for shard in plan.shards]
@@ -58,6 +58,7 @@ def _shard(plan: Plan, shard: Shard, adapters: Sequence[str], folder: Path, repo
     if known is not None:
         report(sum(piece.source.size_bytes for piece in shard.pieces))
         return known
+    # First: an old note must not vouch for the new file.
     note.unlink(missing_ok=True)
     partial = folder / f".{shard.name}.partial"
     with partial.open("wb") as file:
@@ -73,19 +74,19 @@ def _shard(plan: Plan, shard: Shard, adapters: Sequence[str], folder: Path, repo
 
 def _known(target: Path, note: Path, fingerprint: str) -> Written | None:
     try:
-        said: dict[str, Any] = json.loads(note.read_bytes())
+        stored: dict[str, Any] = json.loads(note.read_bytes())
     except (OSError, ValueError):
         return None
-    if said.get("fingerprint") != fingerprint or not target.is_file():
+    if stored.get("fingerprint") != fingerprint or not target.is_file():
         return None
     digest, size_bytes = hash_file(target)
-    if digest != said.get("digest"):
+    if digest != stored.get("digest"):
         return None
-    return Written(target.name, digest, size_bytes, said.get("source_digest"), kept=True)
+    return Written(target.name, digest, size_bytes, stored.get("source_digest"), kept=True)
 
 
 @dataclass(slots=True)
-class _Made:
+class _WrittenFile:
     digest: str
     size_bytes: int
     source_digest: str | None
@@ -101,7 +102,7 @@ class _Writer:
         self._source = hashlib.sha256()
         self._size_bytes = 0
 
-    def run(self, shard: Shard) -> _Made:
+    def run(self, shard: Shard) -> _WrittenFile:
         """Write the file."""
         metadata = shard.file.metadata if shard.file is not None else {}
         rows = [(piece.name, piece.dtype, piece.source.shape, piece.size_bytes) for piece in shard.pieces]
@@ -114,7 +115,7 @@ class _Writer:
             if shard.file is not None and not own:
                 self._pass_over(next(each for each in shard.file.tensors if each.name == piece.name))
         source = self._source.hexdigest() if shard.file is not None else None
-        return _Made(self._digest.hexdigest(), self._size_bytes, source)
+        return _WrittenFile(self._digest.hexdigest(), self._size_bytes, source)
 
     def _put(self, data: bytes | bytearray | memoryview) -> None:
         self._out(data)
@@ -122,12 +123,12 @@ class _Writer:
         self._size_bytes += len(data)
 
     def _pass_over(self, tensor: Tensor) -> None:
-        """Read what another tensor takes the place of: the base's digest is of all of it."""
+        """Hash a replaced tensor: the base's digest covers the complete file."""
         for _, _, data in tensor.blocks():
             self._source.update(data)
 
     def _piece(self, piece: Piece, *, own: bool) -> None:
-        added = [_Added(part) for part in piece.parts]
+        added = [_AdapterProduct(part) for part in piece.parts]
         for first, last, data in piece.source.blocks():
             if own:
                 self._source.update(data)
@@ -135,13 +136,14 @@ class _Writer:
             if piece.copied:
                 self._put(data)
                 continue
+            # The sum is computed in float32 and rounded once.
             rows = as_floats(data, piece.source).reshape(last - first, -1)
             for each in added:
                 rows = each.to(rows, first, last)
             self._put(_bytes_of(rows.to(FLOATS[piece.dtype]), piece.name))
 
 
-class _Added:
+class _AdapterProduct:
     """What one adapter adds, in float32, block by block."""
 
     def __init__(self, part: Part) -> None:
@@ -153,11 +155,11 @@ class _Added:
         self._part = part
 
     def to(self, rows: torch.Tensor, first: int, last: int) -> torch.Tensor:
-        """Return a block of rows with what is added to it."""
+        """Return a block of rows with the adapter's product added."""
         if self._part.kind == "linear":
             rows = torch.addmm(rows, self._b[first:last], self._a, alpha=self._part.factor)
         else:
-            # The tensor lies the other way round: a row of it is a column of the product.
+            # The tensor is transposed: a row of it is a column of the product.
             rows = torch.addmm(rows, self._a[:, first:last].T, self._b.T, alpha=self._part.factor)
         if self._magnitude is None:
             return rows
@@ -167,7 +169,7 @@ class _Added:
 def _bytes_of(rows: torch.Tensor, name: str) -> memoryview:
     if not bool(torch.isfinite(rows).all()):
         raise ModelError(
-            f"The merged {name} has values that are no finite numbers.",
+            f"The merged {name} has values that are not finite.",
             hint="The adapter or the base is broken, or the values leave the range of the base's type.",
         )
     return memoryview(rows.contiguous().view(torch.uint8).numpy()).cast("B")

@@ -1,4 +1,4 @@
-"""The base model without its weights: which modules it has, of which type, and which of its tensors are one."""
+"""The base model without weights: its modules, their types, and tied tensors."""
 
 from __future__ import annotations
 
@@ -18,20 +18,20 @@ ModuleKind = Literal["linear", "conv1d", "embedding"]
 
 @dataclass(frozen=True, slots=True)
 class Skeleton:
-    """A model whose tensors have shapes and no values.
+    """A model whose tensors have shapes but no values.
 
     Args:
-        prefix: What the names of a checkpoint may lack, such as `transformer.`.
+        prefix: Prefix that the names in a checkpoint may lack, such as `transformer.`.
     """
 
     model: PreTrainedModel
     prefix: str
 
     def kind_of(self, module: str) -> ModuleKind:
-        """Return of which type a module is.
+        """Return the type of a module.
 
         Raises:
-            ModelError: If there is no such module, or its weights are no matrix that is added to.
+            ModelError: If there is no such module, or its weights are not a supported matrix.
         """
         try:
             found = self.model.get_submodule(module)
@@ -50,13 +50,13 @@ class Skeleton:
 
     @property
     def tied(self) -> dict[str, str]:
-        """Tensors that are another one: name → that one's name. Empty if nothing is tied."""
+        """Tied tensors: name → name of the tensor it is tied to."""
         found: dict[str, str] = getattr(self.model, "all_tied_weights_keys", None) or {}
         return dict(found)
 
     @property
     def parameters(self) -> int:
-        """How many numbers it has."""
+        """Number of parameters."""
         return sum(each.numel() for each in self.model.parameters())
 
     @property
@@ -76,32 +76,33 @@ class Skeleton:
 
 
 def build(source: Source) -> Skeleton:
-    """Build a model's modules; no weight is read and no memory taken for one.
+    """Build a model's modules on the meta device, without reading weights or allocating memory.
 
     Raises:
-        ModelError: If its config cannot be read, is of no causal language model, or of a quantised one.
+        ModelError: If its config cannot be read, is not of a causal language model, or of a quantized one.
     """
     try:
         config = AutoConfig.from_pretrained(
             source.path, revision=source.revision, trust_remote_code=source.trust_remote_code
         )
+        # No memory is allocated for the parameters.
         with torch.device("meta"):
             model = AutoModelForCausalLM.from_config(config, trust_remote_code=source.trust_remote_code)
     except (OSError, ValueError, KeyError, ImportError) as error:
         raise unloadable("model", source, error) from error
-    quantised = getattr(config, "quantization_config", None)
-    if quantised is not None:
-        method = quantised.get("quant_method") if isinstance(quantised, dict) else type(quantised).__name__
+    quantization = getattr(config, "quantization_config", None)
+    if quantization is not None:
+        method = quantization.get("quant_method") if isinstance(quantization, dict) else type(quantization).__name__
         raise ModelError(
-            f"The weights of {source.identifier} are quantised ({method}); an adapter cannot be merged into them.",
-            hint="Name the model in bf16, fp16 or fp32 that they were made from: a QLoRA adapter fits it.",
+            f"The weights of {source.identifier} are quantized ({method}); an adapter cannot be merged into them.",
+            hint="Name the original model in bf16, fp16 or fp32: a QLoRA adapter fits it.",
         )
     prefix = f"{model.base_model_prefix}." if model.base_model_prefix else ""
     return Skeleton(model, prefix)
 
 
 def without_storage(skeleton: Skeleton) -> PreTrainedModel:
-    """Give each tensor a single zero for all of its values, so that libraries can compute with its shape."""
+    """Replace each tensor by a single zero expanded to its shape, so that libraries can compute with it."""
     for module in skeleton.model.modules():
         for name, parameter in list(module.named_parameters(recurse=False)):
             empty = torch.zeros(1).expand(parameter.shape)

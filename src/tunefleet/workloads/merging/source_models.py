@@ -1,4 +1,4 @@
-"""Where the base and the adapters of a merge lie."""
+"""Locations of the base and the adapters of a merge."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from tunefleet.workloads.common.base_model import Source
 
 _WEIGHTS = "checkpoint.load"
 NEEDED: Final = ("*.json", "*.safetensors", "*.jinja", "*.model", "*.txt", "*.py", "*.tiktoken", "*.md", "LICENSE*")
-"""What is fetched of a repository: weights as safetensors, and everything small that goes with them."""
+"""Files that are downloaded from a repository: weights as safetensors, and all small files."""
 
 
 def base_of(spec: MergeTaskSpec, inputs: Mapping[str, str], workspace: Path) -> Source:
-    """Find the base, and bring it here if it is on the hub: its files are read one by one.
+    """Find the base, and download it if it is on the hub: its files are read one by one.
 
     Raises:
         ModelError: If it does not exist.
@@ -31,7 +31,7 @@ def base_of(spec: MergeTaskSpec, inputs: Mapping[str, str], workspace: Path) -> 
     if start is not None:
         path = next((inputs[name] for name in (spec.start_pointer, _WEIGHTS) if name in inputs), None)
         if path is None:
-            raise ModelError(f"The weights of {start.task or start.url or start.place} were not fetched.")
+            raise ModelError(f"The weights of {start.task or start.url or start.place} were not downloaded.")
         folder = only_folder(unpacked_path(Path(path), workspace))
         return base_model.locate(str(folder), str(folder), trust_remote_code=named.trust_remote_code)
     source = base_model.named(named, inputs, workspace, trust_remote_code=named.trust_remote_code)
@@ -42,7 +42,7 @@ def base_of(spec: MergeTaskSpec, inputs: Mapping[str, str], workspace: Path) -> 
 
 
 def adapter_folder(index: int, adapter: MergeAdapterSpec, inputs: Mapping[str, str], workspace: Path) -> Path:
-    """Find an adapter, and bring it here if it is on the hub."""
+    """Find an adapter, and download it if it is on the hub."""
     pointer = f"model.adapters.{index}"
     path = next((inputs[name] for name in (f"{pointer}.path", pointer) if name in inputs), None)
     if path is not None:
@@ -50,14 +50,13 @@ def adapter_folder(index: int, adapter: MergeAdapterSpec, inputs: Mapping[str, s
     elif adapter.path is not None and is_hub_name(adapter.path):
         folder = hub_files.fetched(adapter.path, adapter.revision, NEEDED)
     else:
-        raise ModelError(
-            f"spec.{pointer}: there is no {adapter.path or adapter.task_id or adapter.url} on this worker."
-        )
+        raise ModelError(f"spec.{pointer}: {adapter.path or adapter.task_id or adapter.url} not found on this worker.")
+    # Before PEFT reads the configuration, which may name other files.
     containment.check_adapter(folder)
     return folder
 
 
 def label_of(index: int, adapter: MergeAdapterSpec) -> str:
-    """Return what an adapter is called in messages."""
+    """Return the name of an adapter in messages."""
     place = adapter.name or adapter.path or adapter.task_id or adapter.url
     return f"adapter {place}" if place else f"adapter {index + 1}"

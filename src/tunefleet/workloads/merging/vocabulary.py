@@ -1,4 +1,4 @@
-"""The vocabulary of a merged model, checked before any weight is read; and the files that go with it."""
+"""The vocabulary of a merged model, checked before any weight is read, and its files."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _TOKENIZER: Final = (
 )  # fmt: skip
 _MORE_TEMPLATES: Final = "additional_chat_templates"
 _TELLING: Final = ("tokenizer.json", "tokenizer.model", "vocab.json", "spiece.model", "tekken.json", "vocab.txt")
-"""One of them is in every tokenizer."""
+"""Every tokenizer has one of these files."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,8 +31,8 @@ class Vocabulary:
     """The tokens of a merged model.
 
     Args:
-        folder: Where the tokenizer is taken from; None if nobody has one.
-        tokens: How many there are, added ones too; None without a tokenizer.
+        folder: The folder of the tokenizer; None if there is none.
+        tokens: Number of tokens, including added ones; None without a tokenizer.
     """
 
     folder: Path | None
@@ -42,10 +42,10 @@ class Vocabulary:
 
 
 def choose(base: Path, adapters: Sequence[Adapter]) -> Vocabulary:
-    """Find the tokenizer that the merged model gets: an adapter's if it has one, else the base's.
+    """Choose the tokenizer of the merged model: an adapter's if it has one, else the base's.
 
     Raises:
-        ModelError: If two of them have different vocabularies, or one cannot be read.
+        ModelError: If two of them have different vocabularies, or a tokenizer cannot be read.
     """
     having = [(each.label, each.folder) for each in adapters if _has_tokenizer(each.folder)]
     if not having:
@@ -66,23 +66,24 @@ def check(vocabulary: Vocabulary, rows: int) -> None:
     """Check that the model has an embedding for each token.
 
     Raises:
-        ModelError: If it has not.
+        ModelError: If an embedding is missing.
     """
     if vocabulary.tokens is not None and vocabulary.tokens > rows:
         raise ModelError(
             f"The tokenizer of {vocabulary.origin} has {vocabulary.tokens} tokens, and the merged model would have "
             f"embeddings for {rows}.",
             hint="The tokens were added after the embeddings were saved: save the adapter with "
-            "`save_embedding_layers=True`, or take its tokenizer files away.",
+            "`save_embedding_layers=True`, or remove its tokenizer files.",
         )
 
 
 def carry(base: Path, target: Path, vocabulary: Vocabulary, plan: Plan) -> None:
-    """Put everything but the weights into the merged model's folder: config, tokenizer, template, generation config."""
+    """Copy everything but the weights to the merged model's folder: config, tokenizer, template, generation config."""
     replaced = vocabulary.folder is not None and vocabulary.folder != base
     for path in sorted(base.iterdir()):
         if not path.is_file() or path.name.startswith(".") or is_weights(path.name):
             continue
+        # Files of two tokenizers must not be mixed.
         if not (replaced and path.name in _TOKENIZER):
             shutil.copyfile(path, target / path.name)
     carry_tokenizer(vocabulary, target)
@@ -92,7 +93,7 @@ def carry(base: Path, target: Path, vocabulary: Vocabulary, plan: Plan) -> None:
 
 
 def carry_tokenizer(vocabulary: Vocabulary, target: Path) -> None:
-    """Put the tokenizer's files and its chat templates into a folder."""
+    """Copy the tokenizer's files and its chat templates to a folder."""
     if vocabulary.folder is None:
         return
     for name in _TOKENIZER:
@@ -104,7 +105,7 @@ def carry_tokenizer(vocabulary: Vocabulary, target: Path) -> None:
 
 
 def _changed(config: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]:
-    """Change keys where they stand: of a model that sees and reads, they stand below `text_config`."""
+    """Change keys where they are: in a multimodal model, they are in `text_config`."""
     if "dtype" in changes:
         config = {**_without_dtype(config), "dtype": changes["dtype"]}
         changes = {name: value for name, value in changes.items() if name != "dtype"}
@@ -117,7 +118,7 @@ def _changed(config: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]:
 
 
 def _without_dtype(config: dict[str, Any]) -> dict[str, Any]:
-    """Leave out what the base says of its type, under its older name, too, at every depth."""
+    """Remove the base's dtype, also under its older name, at every depth."""
     return {
         name: _without_dtype(value) if isinstance(value, dict) and name.endswith("_config") else value
         for name, value in config.items()
@@ -165,6 +166,6 @@ def _check_extends(base: dict[str, int], tokens: dict[str, int], label: str) -> 
     if moved:
         at, token = moved[0]
         raise ModelError(
-            f"The tokenizer of the {label} does not go with the base model: it has {token!r} not at {at}.",
+            f"The tokenizer of the {label} does not match the base model: it has {token!r} not at {at}.",
             hint="Name the base that the adapter was trained on (base_model_name_or_path in its config).",
         )

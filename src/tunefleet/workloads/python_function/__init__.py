@@ -1,9 +1,9 @@
-"""A function of a document, run in a process of its own: the program of the task kind `python`.
+"""A function of a workflow file, run in its own process: the program of the task kind `python`.
 
-run           the job from beginning to end
-runner        the process of the function; the standard library alone
-pip_packages  what it asks pip for, kept
-discovery     what it returned and left, checked
+run           the program
+runner        the process of the function; standard library only
+pip_packages  its pip requirements, cached
+discovery     its result and files, checked
 """
 
 from tunefleet.workloads.python_function.run import main

@@ -1,4 +1,4 @@
-"""The job of a `python` task from beginning to end."""
+"""The program of a `python` task."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from tunefleet.workloads.faults import CommandFailedError
 from tunefleet.workloads.python_function import runner
 from tunefleet.workloads.python_function.pip_packages import python_with
 
-# Folder of the job in which the function runs.
+# Folder in the job folder in which the function runs.
 WORK: Final = "python"
 OUTPUT: Final = "output"
 _OURS: Final = ("TUNEFLEET_", "ORCHESTRATOR_", "NEBULA_", "REDIS_", "PYTHON", "LD_")
@@ -37,11 +37,11 @@ def main(folder: Path) -> None:
     """Run the function of a job.
 
     Raises:
-        CommandFailedError: If the function failed, ran too long or left too much.
-        InputError: If what it returned is not what the spec says, or its packages cannot be had.
-        MachineError: If it is to have no network and this machine cannot see to that.
+        CommandFailedError: If the function failed, ran too long or wrote too much.
+        InputError: If its result does not match the spec, or its packages cannot be installed.
+        MachineError: If network isolation is required and this machine does not support it.
     """
-    # The code is not filled in: `${` is its own.
+    # Secrets are not filled into the code, where `${` is plain text.
     task = open_task(folder, PythonTaskSpec, filled=False)
     job, spec, session = task.job, task.spec, task.session
     variables: dict[str, str] = job_secrets.filled({"env": dict(spec.env)})["env"]
@@ -58,7 +58,7 @@ def main(folder: Path) -> None:
 
 
 def _fresh(folder: Path, code: str) -> Path:
-    """Return an empty folder with the code: a function that was cut off begins again."""
+    """Return an empty folder with the code: an interrupted function starts again."""
     work = folder / WORK
     shutil.rmtree(work, ignore_errors=True)
     (work / OUTPUT).mkdir(parents=True)
@@ -67,7 +67,7 @@ def _fresh(folder: Path, code: str) -> Path:
 
 
 def _environment(variables: Mapping[str, str]) -> dict[str, str]:
-    """Return the function's environment: nothing of ours, no key, no address of a server; what its spec names."""
+    """Return the function's environment: no credentials, server addresses or variables of ours, plus its spec's."""
     inherited = without_credentials(inherited_environment())
     plain = {name: value for name, value in inherited.items() if not name.startswith(_OURS)}
     return {**plain, "PYTHONUNBUFFERED": "1", "PYTHONDONTWRITEBYTECODE": "1", **variables}
@@ -77,7 +77,7 @@ def _run(spec: PythonTaskSpec, job: Job, work: Path, python: str, environment: M
     call, failure = work / "call.json", work / "failure.json"
     stages = {name.partition(".")[2]: path for name, path in job.inputs.items() if name.startswith("upstream.")}
     limits = {
-        # The log is a file, too, and is not what the function leaves.
+        # The log is a file as well, but does not count as output.
         "file_bytes": spec.output_limits.max_bytes + _LOG_BYTES,
         "memory_bytes": spec.resources.hardware.memory_bytes,
         "cpu_s": int(spec.timeout_s * (os.cpu_count() or 1)) + 60,
@@ -93,19 +93,21 @@ def _run(spec: PythonTaskSpec, job: Job, work: Path, python: str, environment: M
             env=environment, cwd=work, timeout_s=spec.timeout_s, while_running=_weighing(work, spec),
         )  # fmt: skip
     except subprocesses.TimeUpError:
-        raise CommandFailedError(
-            f"The code ran longer than timeoutSeconds ({spec.timeout_s:g} s) allows.", "input"
-        ) from None
+        raise CommandFailedError(f"The code ran longer than timeoutSeconds ({spec.timeout_s:g} s).", "input") from None
+    # Once more after the end: the function may have written since the last check.
     _weighing(work, spec, every_s=0.0)()
-    said = read_json(failure) or {}
+    failure_report = read_json(failure) or {}
     if returncode == runner.NO_ISOLATION:
         raise MachineError(
-            f"The code is to have no network, and this worker cannot see to that: {said.get('message')}.",
-            hint="Write network: bridge if it may have network, or allow user namespaces on the worker.",
+            "The code requires network isolation, which this worker does not support: "
+            f"{failure_report.get('message')}.",
+            hint="Set network: bridge to allow network access, or enable user namespaces on the worker.",
         )
-    if said:
+    if failure_report:
         raise CommandFailedError(
-            f"The code failed: {said['message']}.", said.get("kind", "input"), said.get("traceback")
+            f"The code failed: {failure_report['message']}.",
+            failure_report.get("kind", "input"),
+            failure_report.get("traceback"),
         )
     if returncode != 0:
         raise _ended_by(returncode)
@@ -114,13 +116,13 @@ def _run(spec: PythonTaskSpec, job: Job, work: Path, python: str, environment: M
 
 def _ended_by(returncode: int) -> CommandFailedError:
     if returncode < 0:
-        how = f"was ended by signal {-returncode}; the machine or the task's memory may have run out"
+        how = f"was ended by signal {-returncode}; the machine or the task may have run out of memory"
         return CommandFailedError(f"The code {how}.", "oom" if returncode == -9 else "bug")
     return CommandFailedError(f"The code ended with exit code {returncode} and returned nothing.", "input")
 
 
 def _weighing(work: Path, spec: PythonTaskSpec, every_s: float = _LOOK_S) -> Callable[[], None]:
-    """Return what ends the function when it leaves more than it may."""
+    """Return a callback that raises if the function writes more than allowed."""
     looked_at = 0.0
 
     def look() -> None:
@@ -131,7 +133,7 @@ def _weighing(work: Path, spec: PythonTaskSpec, every_s: float = _LOOK_S) -> Cal
         looked_at = time.monotonic()
         if size_bytes > spec.output_limits.max_bytes:
             raise CommandFailedError(
-                f"The code left {size_bytes:,} bytes; pythonOutput.maxBytes allows {spec.output_limits.max_bytes:,}.",
+                f"The code wrote {size_bytes:,} bytes; pythonOutput.maxBytes allows {spec.output_limits.max_bytes:,}.",
                 "input",
             )
 
@@ -139,7 +141,7 @@ def _weighing(work: Path, spec: PythonTaskSpec, every_s: float = _LOOK_S) -> Cal
 
 
 def _delivered(folder: Path, work: Path, result: Mapping[str, Any]) -> dict[str, Any]:
-    """Put what is delivered where the task's files lie, and say what it is."""
+    """Move the outputs to the job folder, and describe them."""
     write_json(folder / "metrics.json", result["metrics"])
     (work / "result.json").replace(folder / "result.json")
     found: dict[str, Any] = {name: _file(folder, name) for name in ("result.json", "metrics.json")}
@@ -152,10 +154,10 @@ def _delivered(folder: Path, work: Path, result: Mapping[str, Any]) -> dict[str,
 
 
 def _refuse_links(output: Path) -> None:
-    """Deliver nothing of the worker's own by a link into its file system."""
+    """Reject links: they could deliver files of the worker itself."""
     for path in output.rglob("*"):
         if path.is_symlink():
-            raise InputError(f"The code left a link in output: {path.relative_to(output)}.", hint="Copy what it means.")
+            raise InputError(f"The code wrote a link to output: {path.relative_to(output)}.", hint="Copy the file.")
 
 
 def _file(folder: Path, name: str) -> dict[str, Any]:
@@ -172,38 +174,38 @@ def _record(session: JobSession, metrics: Mapping[str, Any]) -> None:
         session.journal.event("code.returned", f"The function returned {json.dumps(numbers)}.")
 
 
-# Keys of the task's result that are not the function's.
+# Result keys that the task itself uses.
 RESERVED: Final = ("ok", "outputs", "run", "files", "children")
 _RESULT_BYTES: Final = 16 << 20
 
 
 def returned(path: Path, emits: Sequence[str]) -> dict[str, Any]:
-    """Return what a function has returned, as a mapping with its `metrics`."""
+    """Return the function's return value, as a mapping with its `metrics`."""
     size_bytes = path.stat().st_size
     if size_bytes > _RESULT_BYTES:
         raise InputError(
             f"The function returned {size_bytes:,} bytes; at most {_RESULT_BYTES:,} are allowed.",
-            hint="Write large things into the folder output.",
+            hint="Write large data to the folder output.",
         )
     value = json.loads(path.read_bytes())
     result: dict[str, Any] = dict(value) if isinstance(value, dict) else {"value": value}
     taken = [name for name in RESERVED if name in result]
     if taken:
-        raise InputError(f"The function returned {taken[0]!r}, a name that the task's result has already.")
+        raise InputError(f"The function returned {taken[0]!r}, a reserved name in the task's result.")
     metrics = result.get("metrics", {})
     if not isinstance(metrics, Mapping):
-        raise InputError("The function returned metrics that are no mapping of names to numbers.")
+        raise InputError("The function returned metrics that are not a mapping of names to numbers.")
     for name in emits:
         if name not in metrics:
             raise InputError(f"spec.emits: the function returned no metric {name!r}; it has {_names(metrics)}.")
         number = metrics[name]
         if isinstance(number, bool) or not isinstance(number, int | float) or not math.isfinite(number):
-            raise InputError(f"spec.emits: the metric {name!r} is {number!r}, and not a number.")
+            raise InputError(f"spec.emits: the metric {name!r} is {number!r}, not a number.")
     return {**result, "metrics": dict(metrics)}
 
 
 def size_of(folder: Path) -> int:
-    """Return how many bytes lie in a folder; what disappears meanwhile does not count."""
+    """Return the size of a folder in bytes; files that disappear meanwhile do not count."""
     total = 0
     for path in folder.rglob("*"):
         try:

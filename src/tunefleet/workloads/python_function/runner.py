@@ -1,7 +1,7 @@
-"""The process in which a function of a document runs: `python -I runner.py CALL`.
+"""The process that runs a function of a workflow file: `python -I runner.py CALL`.
 
-Takes the network away if it is to have none, sets its limits, calls the function, writes what it returns. Runs in any
-interpreter: the standard library alone, and nothing of ours.
+Drops the network if required, sets resource limits, calls the function, writes its return value. Runs in any
+interpreter: standard library only, no imports of Tunefleet.
 """
 
 from __future__ import annotations
@@ -33,6 +33,7 @@ def main(call_file: Path) -> int:
         call_file: JSON: `code` and `entrypoint`, `inputs` (stage → folder), `network`, `limits`, `result`, `failure`.
     """
     call = json.loads(call_file.read_bytes())
+    # Set before the user's code: a killed job must not leave it running.
     _die_with_parent()
     if call["network"] == "none":
         fault = take_network_away()
@@ -49,30 +50,31 @@ def main(call_file: Path) -> int:
             return 0
         _write(Path(call["failure"]), {"type": "SystemExit", "message": f"it ended with sys.exit({ending.code!r})"})
         return FAILED
-    except BaseException as error:  # noqa: BLE001 - whatever the function raises is told
+    except BaseException as error:  # noqa: BLE001 - any exception of the function is reported
         traceback.print_exc()
-        _write(Path(call["failure"]), _told(error))
+        _write(Path(call["failure"]), _failure_report(error))
         return FAILED
     return 0
 
 
 def take_network_away() -> str | None:
-    """Move this process into a network of its own, which has nothing but itself; return why that cannot be."""
+    """Move this process to an empty network namespace; return the reason if that is not possible."""
     if sys.platform != "linux":
-        return "only Linux can take the network away from a process"
+        return "network isolation needs Linux"
     libc = ctypes.CDLL(None, use_errno=True)
-    # A user of its own first: as the machine's root it could go back.
+    # A user namespace first: as the machine's root, the process could switch back.
     user, group = os.getuid(), os.getgid()
     if libc.unshare(_NEW_USER | _NEW_NETWORK) == 0:
-        with contextlib.suppress(OSError):  # who may not write them is nobody in there, and reads what everybody may
+        with contextlib.suppress(OSError):  # without a mapping the process runs as the overflow uid, which still works
             Path("/proc/self/setgroups").write_text("deny")
             Path("/proc/self/uid_map").write_text(f"{user} {user} 1")
             Path("/proc/self/gid_map").write_text(f"{group} {group} 1")
     elif libc.unshare(_NEW_NETWORK) != 0:
-        return f"the system does not allow a network of its own ({os.strerror(ctypes.get_errno())})"
+        return f"the system does not allow a network namespace ({os.strerror(ctypes.get_errno())})"
+    # setuid programs could otherwise regain privileges.
     libc.prctl(_NO_NEW_PRIVILEGES, 1, 0, 0, 0)
     others = [name for _, name in socket.if_nameindex() if name != "lo"]
-    # Tunnels that are down come with every network.
+    # Tunnel interfaces that are down exist in every network namespace.
     up = [name for name in others if int(_flags(name), 16) & 1]
     return f"it still has {', '.join(up)}" if up else None
 
@@ -81,7 +83,7 @@ def _flags(name: str) -> str:
     try:
         return Path(f"/sys/class/net/{name}/flags").read_text().strip()
     except OSError:
-        return "0x0"  # /sys is that of the old network, where it does not exist
+        return "0x0"  # /sys shows the old namespace, where it does not exist
 
 
 def _die_with_parent() -> None:
@@ -106,6 +108,7 @@ def _limit(limits: dict[str, int | None]) -> None:
 def _called(call: dict[str, Any]) -> Any:
     path = Path(call["code"])
     source = path.read_text(encoding="utf-8")
+    # Tracebacks show the lines of the code.
     linecache.cache[path.name] = (len(source), None, source.splitlines(keepends=True), path.name)
     module = types.ModuleType("task")
     module.__file__ = str(path)
@@ -123,7 +126,7 @@ def _takes_inputs(function: Callable[..., Any]) -> bool:
     return any(each.kind is not each.KEYWORD_ONLY and each.kind is not each.VAR_KEYWORD for each in parameters)
 
 
-def _told(error: BaseException) -> dict[str, Any]:
+def _failure_report(error: BaseException) -> dict[str, Any]:
     text = "".join(traceback.format_exception(error))
     last = next(
         (frame for frame in reversed(traceback.extract_tb(error.__traceback__)) if frame.filename == "task.py"), None
@@ -136,7 +139,7 @@ def _told(error: BaseException) -> dict[str, Any]:
 
 
 def _write(path: Path, value: Any) -> None:
-    text = json.dumps(value, allow_nan=False)  # a value that JSON cannot hold is the function's mistake
+    text = json.dumps(value, allow_nan=False)  # a value that JSON cannot represent is an error of the function
     draft = path.with_name(f".{path.name}")
     draft.write_text(text, encoding="utf-8")
     draft.replace(path)

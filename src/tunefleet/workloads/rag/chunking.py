@@ -1,4 +1,4 @@
-"""Long texts in pieces."""
+"""Splits long texts into chunks."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from tunefleet.workloads.inference.items import Item
 
 _POINTS: Final = uuid.UUID("6f1d1e0e-3c5b-5d0a-9a7e-2f6b3c1d4e5f")
 Offsets = Callable[[str], list[tuple[int, int]]]
-"""From a text to where its tokens begin and end, in characters."""
+"""From a text to the character offsets of its tokens."""
 
 
 @dataclass(frozen=True, slots=True)
 class Chunk:
-    """A piece of a document."""
+    """A chunk of a document."""
 
     source: str
     number: int
@@ -26,20 +26,20 @@ class Chunk:
     metadata: dict[str, Any]
 
     def id(self, collection: str) -> str:
-        """Return the id of its point: the same for the same piece of the same document, whenever it is put in."""
+        """Return the point id: equal for the same chunk of the same document, so that indexing again replaces it."""
         return str(uuid.uuid5(_POINTS, f"{collection}\0{self.source}\0{self.number}"))
 
     @property
     def payload(self) -> dict[str, Any]:
-        """What is kept beside its vector."""
+        """The payload next to its vector."""
         return {"text": self.text, "metadata": self.metadata, "source": self.source, "chunk": self.number}
 
 
 def chunks(items: Sequence[Item], how: ChunkingSpec | None, offsets: Offsets) -> list[Chunk]:
-    """Return the pieces of documents, in their order; of a document that is there twice, of the last one only.
+    """Return the chunks of documents, in order; for a duplicate document, of the last one only.
 
     Args:
-        how: How long texts are cut; null leaves them whole.
+        how: How long texts are split; None keeps them whole.
     """
     found: dict[str, list[Chunk]] = {}
     for item in items:

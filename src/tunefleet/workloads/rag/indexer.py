@@ -1,7 +1,7 @@
-"""The run of a `rag_index` task from beginning to end.
+"""The program of a `rag_index` task.
 
-Vectors are kept as they are made, and how many points are in the database is written down: a launch after a kill goes
-on there. A point that was put in and not noted takes its own place.
+Vectors are stored as they are computed, and so is the number of points in the database: a relaunch continues there. A
+point that was written but not counted is replaced by itself.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ from tunefleet.trainer_control.files import read_json, write_json
 from tunefleet.trainer_control.session import JobSession
 from tunefleet.workloads.common.item_control import Heeding
 from tunefleet.workloads.common.job import open_task
-from tunefleet.workloads.embedding.embedding_log import Teller
+from tunefleet.workloads.embedding.embedding_log import ProgressReporter
 from tunefleet.workloads.embedding.encoder import Encoder, open_encoder
 from tunefleet.workloads.embedding.model_source import Vectors
-from tunefleet.workloads.embedding.vector_cache import KeptVectors, encoded, fingerprint
+from tunefleet.workloads.embedding.vector_cache import VectorCache, encoded, fingerprint
 from tunefleet.workloads.inference.items import read_items
 from tunefleet.workloads.rag.chunking import Chunk, chunks
 from tunefleet.workloads.rag.vector_db import Collection, Database, copy_database, open_folder, open_server
@@ -37,7 +37,7 @@ _WORK: Final = "vectors"
 
 
 def run(folder: Path) -> None:
-    """Put a job's texts into the database; goes on where a launch before was ended.
+    """Index a job's texts in the database; resumes after an earlier launch.
 
     Raises:
         TunefleetError: If the data, the model or the database cannot be used.
@@ -50,13 +50,14 @@ def run(folder: Path) -> None:
             result = this.result(heeding.heed)
     finally:
         database.close()
+    # The folder is delivered as an artifact, without the client's lock.
     (folder / INDEX / ".lock").unlink(missing_ok=True)
     write_json(task.folder.responses_json, result, sync=True)
     shutil.rmtree(folder / _WORK)
 
 
 class _Run:
-    """What a run does while the database is open."""
+    """The steps of a run while the database is open."""
 
     def __init__(self, folder: Path, session: JobSession, job: Job, spec: RagIndexTaskSpec, database: Database) -> None:
         self._began = time.monotonic()
@@ -65,8 +66,8 @@ class _Run:
         self._job = job
         self._spec = spec
         self._database = database
-        # Before the work: a wrong address or collection is known at once.
-        self._there = database.find(spec.qdrant.collection)
+        # Before any work, so that a wrong address or collection fails early.
+        self._existing = database.find(spec.qdrant.collection)
         self._items = read_items(spec.data, job.inputs, folder / "inputs")
         self._encoder = open_encoder(
             spec.embedding.model,
@@ -76,22 +77,22 @@ class _Run:
             trust_remote_code=spec.embedding.trust_remote_code,
         )
         if spec.mode == "append":
-            fit(self._there, self._encoder, spec.embedding.model)
+            fit(self._existing, self._encoder, spec.embedding.model)
 
-    def result(self, heed: Callable[[int], None]) -> dict[str, Any]:
-        """Embed and index; returns the result."""
+    def result(self, check_commands: Callable[[int], None]) -> dict[str, Any]:
+        """Embed and index; return the result."""
         spec, encoder = self._spec, self._encoder
         pieces = chunks(self._items, spec.chunking, encoder.model.offsets)
         texts = [piece.text for piece in pieces]
         about = fingerprint(texts, self._job.inputs, spec.embedding.model_dump(exclude={"batch_size"}))
-        kept = KeptVectors(self._work, encoder.dimension, about)
+        kept = VectorCache(self._work, encoder.dimension, about)
         before = kept.count
-        told = Teller(self._session, len(texts), before, heed=heed).at
-        vectors = encoded(kept, texts, _BATCHES_KEPT * spec.embedding.batch_size, encoder, told)
-        note = Note(self._work / "points.json", about)
+        report = ProgressReporter(self._session, len(texts), before, check_commands=check_commands).at
+        vectors = encoded(kept, texts, _BATCHES_KEPT * spec.embedding.batch_size, encoder, report)
+        note = IndexProgress(self._work / "points.json", about)
         target = _target(self._database, spec, encoder.dimension, note)
-        teller = Teller(self._session, len(texts), note.done, "indexing", heed=heed)
-        _put(self._database, target, pieces, vectors, note, teller)
+        progress = ProgressReporter(self._session, len(texts), note.done, "indexing", check_commands=check_commands)
+        _put(self._database, target, pieces, vectors, note, progress)
         about_it = about_database(target.name, spec.qdrant.url)
         return {
             "ok": True,
@@ -112,27 +113,27 @@ class _Run:
 
 
 def about_database(collection: str, url: str | None) -> dict[str, Any]:
-    """Return what a result says of the database; secrets of an address stay names."""
+    """Return the database's fields of a result; secrets in an address stay references."""
     return {"collection": collection, "url": url}
 
 
-def fit(there: Collection | None, encoder: Encoder, model: str) -> None:
-    """Check that a model suits a collection.
+def fit(existing: Collection | None, encoder: Encoder, model: str) -> None:
+    """Check that a model fits a collection.
 
     Raises:
-        InputError: If its vectors have another number of numbers.
+        InputError: If the dimensions differ.
     """
-    if there is not None and there.dimension != encoder.dimension:
-        made = f" It was made with {there.model}." if there.model else ""
+    if existing is not None and existing.dimension != encoder.dimension:
+        made = f" It was created with {existing.model}." if existing.model else ""
         raise InputError(
-            f"The collection {there.name} holds vectors of {there.dimension} numbers, and {model} makes "
+            f"The collection {existing.name} has vectors of dimension {existing.dimension}, and {model} has "
             f"{encoder.dimension}.{made}",
-            hint="Use the model that the collection was made with, or another collection.",
+            hint="Use the model of the collection, or another collection.",
         )
 
 
-class Note:
-    """How far a run is with the database."""
+class IndexProgress:
+    """Progress of indexing, on disk."""
 
     def __init__(self, file: Path, of: str) -> None:
         self._file = file
@@ -140,12 +141,12 @@ class Note:
         found = read_json(file) or {}
         mine = found.get("of") == of
         self.prepared = mine
-        """Whether the collection is ready for the points: emptied, if that was asked for."""
+        """Whether the collection is ready for points: emptied, if requested."""
         self.done = int(found.get("done", 0)) if mine else 0
-        """How many points are in the database."""
+        """Number of points in the database."""
 
     def write(self, done: int) -> None:
-        """Note that the collection is ready and how many points are in it."""
+        """Record that the collection is ready, and its number of points."""
         self.prepared, self.done = True, done
         write_json(self._file, {"of": self._of, "done": done}, sync=True)
 
@@ -160,27 +161,34 @@ def _open(folder: Path, spec: RagIndexTaskSpec, job: Job) -> Database:
     return open_folder(path)
 
 
-def _target(database: Database, spec: RagIndexTaskSpec, dimension: int, note: Note) -> Collection:
+def _target(database: Database, spec: RagIndexTaskSpec, dimension: int, note: IndexProgress) -> Collection:
     name = spec.qdrant.collection
-    there = database.find(name)
-    if there is not None and spec.mode == "recreate" and not note.prepared:
+    existing = database.find(name)
+    if existing is not None and spec.mode == "recreate" and not note.prepared:
         database.delete(name)
-        there = None
-    return there or database.create(name, dimension, spec.distance, spec.embedding.model)
+        existing = None
+    return existing or database.create(name, dimension, spec.distance, spec.embedding.model)
 
 
 def _put(
-    database: Database, target: Collection, pieces: Sequence[Chunk], vectors: Vectors, note: Note, teller: Teller
+    database: Database,
+    target: Collection,
+    pieces: Sequence[Chunk],
+    vectors: Vectors,
+    note: IndexProgress,
+    progress: ProgressReporter,
 ) -> None:
     if not note.prepared:
+        # A document that became shorter must not keep its old last chunks.
         counts = list(Counter(piece.source for piece in pieces).items())
         for begin in range(0, len(counts), _DOCUMENTS_AT_ONCE):
             database.forget(target.name, counts[begin : begin + _DOCUMENTS_AT_ONCE])
+        # Recorded before the first point: a relaunch must not empty the collection again.
         note.write(0)
     for begin in range(note.done, len(pieces), _POINTS_AT_ONCE):
-        teller.at(begin)
+        progress.at(begin)
         some = pieces[begin : begin + _POINTS_AT_ONCE]
         ids = [piece.id(target.name) for piece in some]
         database.put(target, ids, vectors[begin : begin + len(some)], [piece.payload for piece in some])
         note.write(begin + len(some))
-    teller.at(len(pieces))
+    progress.at(len(pieces))

@@ -1,6 +1,6 @@
-"""The run of a `rag` task from beginning to end, and of those that are computed with it.
+"""The program of a `rag` task, and of the tasks merged with it.
 
-Each task gets the hits of its own queries and nothing else; a query that several of them ask is asked once.
+Each task gets the hits of its own queries only; a query of several tasks is searched once.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from tunefleet.spec.documents.paths import DATABASE
 from tunefleet.trainer_control.files import write_json
 from tunefleet.trainer_control.session import JobSession
 from tunefleet.workloads.common.job import checked, open_task
-from tunefleet.workloads.embedding.embedding_log import Teller
+from tunefleet.workloads.embedding.embedding_log import ProgressReporter
 from tunefleet.workloads.embedding.encoder import Encoder, open_encoder
 from tunefleet.workloads.inference.deduplication import batch
 from tunefleet.workloads.inference.items import Item, read_items
@@ -32,7 +32,7 @@ Hits = list[dict[str, Any]]
 
 
 def run(folder: Path) -> None:
-    """Search for each query of a job and of its children; a search that was ended begins anew, which costs little.
+    """Search for each query of a job and of its children; an interrupted search starts again, which is cheap.
 
     Raises:
         TunefleetError: If the queries, the model or the database cannot be used.
@@ -47,13 +47,13 @@ def run(folder: Path) -> None:
             wanted = checked(child.spec, RagTaskSpec, filled=False)
             asked[child.task_id] = _queries(wanted, child.inputs, folder / CHILDREN / child.task_id)
         except (InputError, SpecError) as error:
-            # It fails alone; the others go on.
+            # Only this child fails; the others continue.
             logger.warning("Task %s fails: %s", child.task_id, error)
             failed[child.task_id] = {"ok": False, "error": str(error)}
     joined = batch({task_id: [item.text for item in items] for task_id, items in asked.items()})
     database = _open(folder, spec, job.inputs)
     try:
-        there = database.require(spec.qdrant.collection)
+        collection = database.require(spec.qdrant.collection)
         encoder = open_encoder(
             spec.embedding.model,
             job.inputs.get("embedding.model"),
@@ -61,9 +61,10 @@ def run(folder: Path) -> None:
             revision=spec.embedding.revision,
             trust_remote_code=spec.embedding.trust_remote_code,
         )
-        fit(there, encoder, spec.embedding.model)
-        _warn_of_model(session, there, spec)
-        hits = _searched(database, there, encoder, spec, joined.unique, Teller(session, len(joined.unique)))
+        fit(collection, encoder, spec.embedding.model)
+        _warn_of_model(session, collection, spec)
+        progress = ProgressReporter(session, len(joined.unique))
+        hits = _searched(database, collection, encoder, spec, joined.unique, progress)
     finally:
         database.close()
         shutil.rmtree(folder / "database", ignore_errors=True)
@@ -90,44 +91,44 @@ def _open(folder: Path, spec: RagTaskSpec, inputs: Mapping[str, str]) -> Databas
     keys = (DATABASE, f"{DATABASE}.path", f"{DATABASE}.artifact")
     found = next((inputs[key] for key in keys if key in inputs), None)
     if found is None:
-        raise InputError("spec.qdrant: the database was not brought to this worker.")
-    # Opening takes a lock and may write: others may search the same folder now, and it is an artifact.
+        raise InputError("spec.qdrant: the database is not on this worker.")
+    # Opening takes a lock and may write: other jobs may search the same folder now, and it is an artifact.
     mine = folder / "database"
     shutil.rmtree(mine, ignore_errors=True)
     copy_database(Path(found), mine)
     return open_folder(mine)
 
 
-def _warn_of_model(session: JobSession, there: Collection, spec: RagTaskSpec) -> None:
-    if there.model is not None and there.model != spec.embedding.model:
+def _warn_of_model(session: JobSession, collection: Collection, spec: RagTaskSpec) -> None:
+    if collection.model is not None and collection.model != spec.embedding.model:
         session.journal.event(
             "rag.other_model",
-            f"The collection {there.name} says that it was made with {there.model}, and is searched with "
-            f"{spec.embedding.model}: the hits mean something only if both are the same model.",
+            f"The collection {collection.name} was created with {collection.model}, but is searched with "
+            f"{spec.embedding.model}: hits are meaningful only if both are the same model.",
             "warning",
         )
 
 
 def _searched(
     database: Database,
-    there: Collection,
+    collection: Collection,
     encoder: Encoder,
     spec: RagTaskSpec,
     queries: Sequence[str],
-    teller: Teller,
+    progress: ProgressReporter,
 ) -> list[Hits]:
     found: list[Hits] = []
     at_once = 8 * spec.embedding.batch_size
     for begin in range(0, len(queries), at_once):
-        teller.at(begin)
+        progress.at(begin)
         found += database.search(
-            there,
+            collection,
             encoder.encode(queries[begin : begin + at_once]),
             top_k=spec.search.top_k,
             threshold=spec.search.score_threshold,
             only=spec.search.filter,
         )
-    teller.at(len(queries))
+    progress.at(len(queries))
     return found
 
 

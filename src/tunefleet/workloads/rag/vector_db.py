@@ -1,4 +1,4 @@
-"""A Qdrant database: a server, or its embedded mode in a folder. Failures are put into words for the user."""
+"""A Qdrant database: a server, or its embedded mode in a folder. Errors are converted to messages for the user."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ DISTANCES: Final = {"cosine": models.Distance.COSINE, "dot": models.Distance.DOT
 _QUERIES_AT_ONCE: Final = 64
 _SHOWN: Final = 20
 _LASTING: Final = (400, 401, 403, 404, 405, 409, 413, 422)
-"""Answers that a repetition does not change."""
+"""Status codes that a retry does not change."""
 
 
 @dataclass(frozen=True, slots=True)
 class Collection:
-    """A collection as the database describes it."""
+    """A collection in the database."""
 
     name: str
     dimension: int
@@ -42,14 +42,14 @@ class Collection:
 
 
 class Database:
-    """A database that is open."""
+    """An open database."""
 
     def __init__(self, client: QdrantClient, where: str) -> None:
         self._client = client
         self._where = where
 
     def close(self) -> None:
-        """Let go of it."""
+        """Close the connection."""
         self._client.close()
 
     def collections(self) -> list[str]:
@@ -58,10 +58,10 @@ class Database:
             return sorted(each.name for each in self._client.get_collections().collections)
 
     def find(self, name: str) -> Collection | None:
-        """Return a collection; null if there is none of that name.
+        """Return a collection; None if it does not exist.
 
         Raises:
-            InputError: If it holds vectors of several kinds.
+            InputError: If it has several named vectors.
         """
         with self._in_our_words():
             if not self._client.collection_exists(name):
@@ -72,20 +72,20 @@ class Database:
         if isinstance(vectors, dict):
             if len(vectors) != 1:
                 raise InputError(
-                    f"The collection {name} of {self._where} holds {len(vectors)} kinds of vectors "
-                    f"({', '.join(sorted(vectors))}); one is needed."
+                    f"The collection {name} of {self._where} has {len(vectors)} named vectors "
+                    f"({', '.join(sorted(vectors))}); exactly one is required."
                 )
             using, only = next(iter(vectors.items()))
             return Collection(name, int(only.size), using, model)
         if vectors is None:
-            raise InputError(f"The collection {name} of {self._where} holds no dense vectors.")
+            raise InputError(f"The collection {name} of {self._where} has no dense vectors.")
         return Collection(name, int(vectors.size), None, model)
 
     def require(self, name: str) -> Collection:
         """Return a collection.
 
         Raises:
-            InputError: If there is none of that name; names those that there are.
+            InputError: If it does not exist; names the existing ones.
         """
         found = self.find(name)
         if found is None:
@@ -97,7 +97,7 @@ class Database:
         return found
 
     def create(self, name: str, dimension: int, distance: Literal["cosine", "dot", "euclid"], model: str) -> Collection:
-        """Make a collection; one of that name must not be there."""
+        """Create a collection; it must not exist."""
         with self._in_our_words():
             self._client.create_collection(
                 name,
@@ -107,21 +107,22 @@ class Database:
         return Collection(name, dimension, None, model)
 
     def delete(self, name: str) -> None:
-        """Delete a collection and all that is in it."""
+        """Delete a collection with its content."""
         with self._in_our_words():
             self._client.delete_collection(name)
 
     def put(self, into: Collection, ids: Sequence[str], vectors: Vectors, payloads: Sequence[dict[str, Any]]) -> None:
-        """Put points in; those with an id that is there already take its place."""
+        """Write points; existing ones with the same id are replaced."""
         points = [
             models.PointStruct(id=id_, vector={into.using: row} if into.using else row, payload=payload)
             for id_, row, payload in zip(ids, vectors.tolist(), payloads, strict=True)
         ]
         with self._in_our_words():
+            # wait: the points are counted as done afterwards.
             self._client.upsert(into.name, points, wait=True)
 
     def forget(self, name: str, beyond: Sequence[tuple[str, int]]) -> None:
-        """Delete what documents had beyond their pieces."""
+        """Delete the chunks of documents beyond their new number of chunks."""
         longer: list[Any] = [
             models.Filter(
                 must=[
@@ -135,17 +136,17 @@ class Database:
             self._client.delete(name, models.FilterSelector(filter=models.Filter(should=longer)), wait=True)
 
     def count(self, name: str) -> int:
-        """Return how many points a collection has."""
+        """Return the number of points in a collection."""
         with self._in_our_words():
             return int(self._client.count(name, exact=True).count)
 
     def search(
         self, among: Collection, vectors: Vectors, *, top_k: int, threshold: float | None, only: dict[str, Any] | None
     ) -> list[list[dict[str, Any]]]:
-        """Return the nearest points of each vector: `id`, `score`, `payload`, the nearest first.
+        """Return the nearest points of each vector: `id`, `score`, `payload`, nearest first.
 
         Raises:
-            InputError: If the filter is none.
+            InputError: If the filter is invalid.
         """
         condition = _filter(only)
         found: list[list[dict[str, Any]]] = []
@@ -173,33 +174,33 @@ class Database:
         except ResponseHandlingException as error:
             meant = failure(error.source, self._where)
             if meant is None:
-                raise UnreachableError(f"{self._where} gives an answer that is none: {error.source}.") from error
+                raise UnreachableError(f"{self._where} did not answer like Qdrant: {error.source}.") from error
             raise meant from error
         except ResourceExhaustedResponse as error:
-            raise UnreachableError(f"{self._where} has too much to do.", detail=str(error)) from error
+            raise UnreachableError(f"{self._where} is overloaded.", detail=str(error)) from error
         except UnexpectedResponse as error:
             raise self._refused(error) from error
 
     def _refused(self, error: UnexpectedResponse) -> InputError | UnreachableError:
         status = error.status_code or 0
         try:
-            said = str(error.structured()["status"]["error"])
+            reason = str(error.structured()["status"]["error"])
         except (ValueError, KeyError, TypeError):
-            said = ""
-        sentence = f"{self._where} answers {status}{f': {said[:200]}' if said else ''}."
+            reason = ""
+        sentence = f"{self._where} returned {status}{f': {reason[:200]}' if reason else ''}."
         if status in (401, 403):
-            return InputError(sentence, hint="Give its key as qdrant.api_key: ${secret:NAME}, one that may do this.")
+            return InputError(sentence, hint="Set qdrant.api_key: ${secret:NAME} to a key with this permission.")
         return InputError(sentence) if status in _LASTING else UnreachableError(sentence)
 
 
 def open_server(spec: ServerSpec) -> Database:
-    """Open the server that a spec names; nothing is asked of it yet."""
+    """Create the client for the server of a spec; no request is sent yet."""
     filled = job_secrets.filled({"url": spec.url, "api_key": spec.api_key})
     url = str(filled["url"])
     allowed = settings.load(TransferSettings, _env_file=None).url_allow
     parts = urlsplit(url)
     with warnings.catch_warnings():
-        # That a key goes over plain http is its owner's decision.
+        # Sending a key over plain http is the decision of its owner.
         warnings.simplefilter("ignore", UserWarning)
         client = QdrantClient(
             url=url,
@@ -213,7 +214,7 @@ def open_server(spec: ServerSpec) -> Database:
 
 
 def open_folder(path: Path) -> Database:
-    """Open a database in a folder, which nobody else may have open."""
+    """Open a database in a folder, which no other process may have open."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)
         client = QdrantClient(path=str(path))
@@ -221,12 +222,12 @@ def open_folder(path: Path) -> Database:
 
 
 def copy_database(source: Path, to: Path) -> None:
-    """Copy the folder of a database, whole or not at all."""
+    """Copy the folder of a database, atomically."""
     inner = next((each for each in (source, source / "qdrant") if (each / "meta.json").is_file()), None)
     if inner is None:
         raise InputError(
-            f"{source.name} is no database of Qdrant's embedded mode: it has no meta.json.",
-            hint="Name what a rag_index task without qdrant.url has left.",
+            f"{source.name} is not a database of Qdrant's embedded mode: meta.json is missing.",
+            hint="Use the output of a rag_index task without qdrant.url.",
         )
     part = to.with_name(f".{to.name}.partial")
     shutil.rmtree(part, ignore_errors=True)
@@ -241,8 +242,8 @@ def _filter(given: dict[str, Any] | None) -> models.Filter | None:
         first = error.errors(include_url=False)[0]
         where = ".".join(str(part) for part in first["loc"])
         raise InputError(
-            f"spec.search.filter is no filter of Qdrant's: {where}: {first['msg']}.",
-            hint="It looks like {must: [{key: metadata.year, match: {value: 2026}}]}.",
+            f"spec.search.filter is not a valid Qdrant filter: {where}: {first['msg']}.",
+            hint="Example: {must: [{key: metadata.year, match: {value: 2026}}]}.",
         ) from None
 
 

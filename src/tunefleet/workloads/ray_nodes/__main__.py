@@ -23,33 +23,34 @@ from tunefleet.integrations.clusters.ray_order import (
 
 
 def main() -> int:
-    """Take the order, do it, and say how it ended; the last line is for the server."""
-    # Each node's lines stand for themselves, also where others print the same.
+    """Run the order, and report its result; the last line is for the server."""
+    # Keep each node's lines, even if other nodes print the same ones.
     os.environ.setdefault("RAY_DEDUP_LOGS", "0")
+    # Imported here, after the environment variable that it reads.
     import ray
 
     ray.init(logging_level=logging.ERROR)
     stop = threading.Event()
-    # Ray has set a handler of its own, which would leave at once.
+    # Replaces Ray's own handler, which would exit immediately.
     signal.signal(signal.SIGTERM, lambda *_: stop.set())
     try:
-        code, words = _do(_order(sys.argv[1]), stop)
+        code, message = _do(_order(sys.argv[1]), stop)
     except OrderError as error:
-        code, words = FAILED, f"{error}."
-    # What the nodes have printed comes before the last line.
+        code, message = FAILED, f"{error}."
+    # Shut down first, so that the nodes' output comes before the last line.
     ray.shutdown()
     if code:
-        print(f"{ENDED}{words}", flush=True)
+        print(f"{ENDED}{message}", flush=True)
     return code
 
 
 def _order(package: str) -> Ask:
-    """Take what the server has left, so that nobody else finds it."""
+    """Take and delete the server's order, which holds secrets."""
     from ray.experimental.internal_kv import _internal_kv_del, _internal_kv_get
 
     text = _internal_kv_get(package)
     if text is None:
-        raise OrderError("what the server has left for this job is gone: it is kept for ten minutes")
+        raise OrderError("the order of this job has expired: the server keeps it for ten minutes")
     _internal_kv_del(package)
     return unpack(text)
 
@@ -65,7 +66,7 @@ def _do(ask: Ask, stop: threading.Event) -> tuple[int, str]:
     except placement_group.HopelessError as error:
         return HOPELESS, str(error)
     except placement_group.StoppedError:
-        return AGAIN, "It was stopped while it waited for nodes."
+        return AGAIN, "Stopped while waiting for nodes."
     try:
         print(f"{RUNNING}{', '.join(place.names())}", flush=True)
         ended = single_task.run(ask, place, stop.is_set)

@@ -1,4 +1,4 @@
-"""How many tasks wait: what workers beyond the least are started for."""
+"""Number of waiting tasks, for which additional workers are started."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ _TIMEOUT_S: Final = 10.0
 
 
 class Demand:
-    """Asks the server now and then.
+    """Polls the server.
 
     Args:
-        ask: For the workers; its options name the server, and a key that may read tasks. Without a server nothing
-            waits.
+        ask: The workers' order; its options hold the server, and a key that may read tasks. Without a server the demand
+            is zero.
     """
 
     def __init__(self, ask: Ask) -> None:
@@ -32,9 +32,9 @@ class Demand:
         self._waiting = 0
 
     def waiting(self) -> int:
-        """Return how many workers the queue would take that this pool can bring, a moment ago.
+        """Return how many workers of this pool the queue needs.
 
-        What was known last counts if the server does not answer.
+        If the server does not answer, the last known number is returned.
         """
         now = time.monotonic()
         if self._server and now >= self._next:
@@ -42,7 +42,7 @@ class Demand:
             try:
                 self._waiting = self._ask()
             except (URLError, TimeoutError, ValueError, KeyError) as error:
-                print(f"The server does not say how many tasks wait: {error}", flush=True)
+                print(f"Cannot read the demand from the server: {error}", flush=True)
         return self._waiting
 
     def _ask(self) -> int:
@@ -55,7 +55,7 @@ class Demand:
 
 
 def _sort(ask: Ask) -> dict[str, str | int]:
-    """Return what the server is to know of the workers: their ids begin with the name of the job."""
+    """Return the query that describes the workers; their ids begin with the name of the job."""
     return {
         "pool": ask.name,
         "cpu": ask.cpu,

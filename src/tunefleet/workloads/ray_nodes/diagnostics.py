@@ -1,4 +1,4 @@
-"""What a node must have for an ask, how many of a cluster's machines have it, and what that means in words."""
+"""Requirements of a node, the number of machines that meet them, and the resulting messages."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ class Machine:
 
 
 @dataclass(frozen=True, slots=True)
-class Outlook:
-    """Whether a cluster can give the nodes of an ask.
+class ClusterCapacity:
+    """Whether a cluster can provide the nodes of an order.
 
     Args:
-        autoscaled: Whether an autoscaler brings more; None if that cannot be told.
+        autoscaled: Whether an autoscaler can add nodes; None if unknown.
     """
 
     wanted: int
@@ -41,27 +41,27 @@ class Outlook:
 
     @property
     def lacking(self) -> bool:
-        """Whether the cluster, as it is, cannot give them, whatever ends."""
+        """Whether the cluster in its current size can never provide the nodes."""
         return self.could < self.wanted
 
     @property
     def hopeless(self) -> bool:
-        """Whether there is none, and nothing that could bring one."""
+        """Whether no node fits, and no autoscaler can add one."""
         return self.could == 0 and self.autoscaled is False
 
     def why(self, patience_s: float) -> str:
-        """Say why nodes are waited for."""
+        """Return the pending reason."""
         if not self.lacking:
             return (
                 f"{_nodes(self.wanted)} with {self.each} wanted: of the Ray cluster's {_nodes(self.machines)} "
                 f"{_have(self.could)} that, {_have(self.now)} it free now"
             )
-        hope = "Ray's autoscaler is asked for more" if self.autoscaled else "more may join"
-        return f"{self.short}; {hope}, for at most {patience_s:.0f} s"
+        hope = "waiting for Ray's autoscaler" if self.autoscaled else "waiting for more nodes"
+        return f"{self.short}; {hope}, at most {patience_s:.0f} s"
 
     @property
     def short(self) -> str:
-        """Say how far it is from enough."""
+        """Describe what is missing."""
         return (
             f"{_nodes(self.wanted)} with {self.each} wanted: of the Ray cluster's {_nodes(self.machines)} "
             f"{_have(self.could)} that{self.gpus}"
@@ -69,23 +69,22 @@ class Outlook:
 
     @property
     def never(self) -> str:
-        """Say that it is hopeless."""
-        return (
-            f"No node of the Ray cluster has {self.each}{self.gpus}, and no autoscaler runs there that could bring one."
-        )
+        """Describe why the order can never be placed."""
+        return f"No node of the Ray cluster has {self.each}{self.gpus}, and there is no autoscaler that could add one."
 
 
 def bundle(ask: Ask, machines: Sequence[Machine] = ()) -> dict[str, float]:
-    """Return what each node must have, in Ray's words; a core at least, for a bundle of nothing is none."""
+    """Return the Ray resources of each node; at least one core, since a bundle must not be empty."""
     wanted = {"CPU": float(ask.cpu or 1), "GPU": float(ask.gpu_count), "memory": float(ask.memory_bytes)}
     need = {name: amount for name, amount in wanted.items() if amount}
+    # Ray models a GPU type as a resource; a small share of it selects the node.
     if ask.gpu_type is not None and ask.gpu_count:
         need[PREFIX + _type(ask, ask.gpu_type, need, machines)] = SHARE
     return need
 
 
 def _type(ask: Ask, wanted: str, need: Mapping[str, float], machines: Sequence[Machine]) -> str:
-    """Choose of the types that suit, for a bundle names one: of enough nodes, then just as it is written."""
+    """Choose a matching GPU type, since a bundle names exactly one: with enough nodes first, then an exact match."""
     suited = [name for name in _types(machines) if may_be(wanted, name)]
     able = Counter(name for machine in machines if _fits(machine.total, need) for name in _types([machine]))
 
@@ -96,17 +95,17 @@ def _type(ask: Ask, wanted: str, need: Mapping[str, float], machines: Sequence[M
 
 
 def _types(machines: Sequence[Machine]) -> list[str]:
-    """Return the types of GPU of some machines."""
+    """Return the GPU types of some machines."""
     names = {name for machine in machines for name, amount in machine.total.items() if amount}
     return sorted(name.removeprefix(PREFIX) for name in names if name.startswith(PREFIX))
 
 
-def outlook(ask: Ask, machines: Sequence[Machine], *, autoscaled: bool | None) -> Outlook:
-    """Compare what is asked with what there is."""
+def capacity_of(ask: Ask, machines: Sequence[Machine], *, autoscaled: bool | None) -> ClusterCapacity:
+    """Compare an order with the cluster's machines."""
     need = bundle(ask, machines)
     types = _types(machines)
     strange = any(name.startswith(PREFIX) and name.removeprefix(PREFIX) not in types for name in need)
-    return Outlook(
+    return ClusterCapacity(
         wanted=ask.nodes,
         each=_words(need),
         machines=len(machines),
@@ -114,7 +113,7 @@ def outlook(ask: Ask, machines: Sequence[Machine], *, autoscaled: bool | None) -
         now=sum(_fits(machine.free, need) for machine in machines),
         autoscaled=autoscaled,
         need=need,
-        gpus=f" (there are GPUs of {', '.join(types) or 'no type that Ray knows'})" if strange else "",
+        gpus=f" (there are GPUs of {', '.join(types) or 'no type known to Ray'})" if strange else "",
     )
 
 
@@ -123,12 +122,12 @@ def _fits(has: Mapping[str, float], need: Mapping[str, float]) -> bool:
 
 
 def _words(need: Mapping[str, float]) -> str:
-    said = [f"{need[name]:.0f} {name}{'s' if need[name] > 1 else ''}" for name in ("GPU", "CPU") if name in need]
+    parts = [f"{need[name]:.0f} {name}{'s' if need[name] > 1 else ''}" for name in ("GPU", "CPU") if name in need]
     if "GPU" in need:
-        said[0] += "".join(f" ({name.removeprefix(PREFIX)})" for name in need if name.startswith(PREFIX))
+        parts[0] += "".join(f" ({name.removeprefix(PREFIX)})" for name in need if name.startswith(PREFIX))
     if "memory" in need:
-        said.append(f"{need['memory'] / _GIGABYTE:.1f} GB of memory")
-    return " and ".join((", ".join(said[:-1]), said[-1])) if len(said) > 1 else said[0]
+        parts.append(f"{need['memory'] / _GIGABYTE:.1f} GB of memory")
+    return " and ".join((", ".join(parts[:-1]), parts[-1])) if len(parts) > 1 else parts[0]
 
 
 def _nodes(count: int) -> str:

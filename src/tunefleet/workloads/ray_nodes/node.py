@@ -1,4 +1,4 @@
-"""The actor in a bundle: it has the CPUs and GPUs, and runs the command there."""
+"""The actor in a bundle: it holds the CPUs and GPUs, and runs the command."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from typing import Final
 
 _GUARD: Final = "tunefleet.workloads.ray_nodes.guard"
 _NOT_HANDED_ON: Final = frozenset({"RAY_AUTH_TOKEN"})
-"""What opens the cluster is not for what runs on it."""
+"""Ray's token gives access to the cluster and is not passed to the command."""
 
 
 class Node:
-    """What Ray makes an actor of, with two threads: one waits for the command, the other can end it."""
+    """The Ray actor, with two threads: one waits for the command, the other can stop it."""
 
     def __init__(self, number: int, grace_s: float) -> None:
         self._number = number
@@ -25,9 +25,9 @@ class Node:
         self._line, self._theirs = socket.socketpair()
 
     def run(self, command: Sequence[str], environment: Mapping[str, str]) -> tuple[int, str]:
-        """Run a command; returns its exit code, and a fault of the start in words.
+        """Run a command; return its exit code, and the error if it did not start.
 
-        The variables come this way because Ray's head keeps, on a disk maybe, what an actor is made with.
+        The environment is an argument because Ray's head stores, possibly on disk, an actor's constructor arguments.
         """
         kept = {name: value for name, value in os.environ.items() if name not in _NOT_HANDED_ON}
         given = {**kept, **environment, "TUNEFLEET_NODE": str(self._number)}
@@ -35,14 +35,14 @@ class Node:
         with self._theirs:
             subprocess.run(arguments, stdin=self._theirs.fileno(), env=given, check=True)
         with self._line.makefile("rb") as answers:
-            said = answers.readline()
-        if not said:
-            return 1, "its guard was killed"
-        told = json.loads(said)
-        return int(told.get("code", 1)), str(told.get("fault", ""))
+            line = answers.readline()
+        if not line:
+            return 1, "its parent process was killed"
+        outcome = json.loads(line)
+        return int(outcome.get("code", 1)), str(outcome.get("fault", ""))
 
     def stop(self) -> None:
-        """Have the command end: SIGTERM, and SIGKILL after the grace."""
-        # It may have ended by now.
+        """Stop the command: SIGTERM, and SIGKILL after the grace period."""
+        # It may have ended already.
         with contextlib.suppress(OSError):
             self._line.sendall(b"stop\n")

@@ -1,4 +1,4 @@
-"""A placement group of a Ray cluster: one bundle on each of several nodes, waited for with a reason."""
+"""A placement group of a Ray cluster: one bundle on each of several nodes, with a pending reason."""
 
 from __future__ import annotations
 
@@ -14,30 +14,30 @@ from ray.util.placement_group import placement_group, placement_group_table, rem
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
 from tunefleet.integrations.clusters.base import Ask
-from tunefleet.workloads.ray_nodes.diagnostics import Machine, Outlook, outlook
+from tunefleet.workloads.ray_nodes.diagnostics import ClusterCapacity, Machine, capacity_of
 from tunefleet.workloads.ray_nodes.node import Node
 
 _LOOK_S: Final = 0.5
 _FIRST_S: Final = 2.0
-"""What is free is given within this; there is nothing to tell until then."""
-# A cluster that has just been started gets its nodes one after the other.
+"""Free resources are assigned within this time; nothing is reported before."""
+# A cluster that was just started gets its nodes one by one.
 _SETTLE_S: Final = 5.0
-# How long more nodes than are needed are waited for that were free a moment ago.
+# How long to wait for more nodes than the minimum that were free a moment ago.
 _FREE_S: Final = 5.0
 _STATUS: Final = "__autoscaling_status"
 _V2: Final = "__autoscaler_v2_enabled"
 
 
 class HopelessError(Exception):
-    """The cluster cannot give the nodes."""
+    """The cluster cannot provide the nodes."""
 
 
 class StoppedError(Exception):
-    """The job is to end."""
+    """The job was asked to stop."""
 
 
-class Room:
-    """The nodes of an ask; not one of them is held before all are."""
+class NodeGroup:
+    """The nodes of an order; all are reserved together."""
 
     def __init__(self, ask: Ask, nodes: int) -> None:
         self.nodes = nodes
@@ -49,22 +49,22 @@ class Room:
         return placement_group([self._need] * self.nodes, strategy="STRICT_SPREAD")
 
     def suit(self, need: Mapping[str, float]) -> None:
-        """Wait for what is needed now: a node that has joined says how Ray calls its GPUs."""
+        """Adapt to the current requirement: a node that joined defines how Ray names its GPU type."""
         if self._need != need:
             self.leave()
             self._need = dict(need)
             self._group = self._reserved()
 
     def ready(self, wait_s: float) -> bool:
-        """Whether all bundles are there; waits so long for them."""
+        """Return whether all bundles are reserved; wait for them at most this long."""
         return bool(self._group.wait(timeout_seconds=wait_s))
 
     def names(self) -> list[str]:
-        """Return on which nodes the bundles lie, by their number."""
+        """Return the nodes of the bundles, in order."""
         where = placement_group_table(self._group)["bundles_to_node_id"]
         called = {node["NodeID"]: str(node["NodeName"]) for node in ray.nodes()}
-        # A bundle whose node has just died has none.
-        return [called.get(where.get(number, ""), "of an unknown name") for number in range(self.nodes)]
+        # A bundle whose node has just died has no node.
+        return [called.get(where.get(number, ""), "(unknown)") for number in range(self.nodes)]
 
     def start(self, index: int, number: int) -> tuple[Any, Any]:
         """Start the command in a bundle."""
@@ -84,65 +84,65 @@ class Room:
         return actor, actor.run.remote(list(ask.command), dict(ask.environment))
 
     def leave(self) -> None:
-        """Give the bundles back; the actors in them end."""
+        """Release the bundles; their actors end."""
         remove_placement_group(self._group)
 
 
-def take(ask: Ask, say: Callable[[str], None], stopped: Callable[[], bool]) -> Room:
-    """Take the nodes of an ask: more than are needed if they are free now, else as soon as there are enough.
+def take(ask: Ask, say: Callable[[str], None], stopped: Callable[[], bool]) -> NodeGroup:
+    """Reserve the nodes of an order: more than the minimum if they are free now, else the minimum.
 
     Raises:
-        HopelessError: If the cluster cannot give them, or has not had them for `patience_s`.
-        StoppedError: If it was told to stop.
+        HopelessError: If the cluster cannot provide them, or did not within `patience_s`.
+        StoppedError: If a stop was requested.
     """
     most = min(look(ask).now, ask.nodes_max)
     if most > ask.nodes:
-        room = Room(ask, most)
-        if room.ready(_FREE_S):
-            return room
-        room.leave()
-    room = Room(ask, ask.nodes)
+        group = NodeGroup(ask, most)
+        if group.ready(_FREE_S):
+            return group
+        group.leave()
+    group = NodeGroup(ask, ask.nodes)
     try:
-        _wait(room, ask, say, stopped)
+        _wait(group, ask, say, stopped)
     except BaseException:
-        room.leave()
+        group.leave()
         raise
-    return room
+    return group
 
 
-def _wait(room: Room, ask: Ask, say: Callable[[str], None], stopped: Callable[[], bool]) -> None:
-    said, began = "", time.monotonic()
+def _wait(group: NodeGroup, ask: Ask, say: Callable[[str], None], stopped: Callable[[], bool]) -> None:
+    last_reason, began = "", time.monotonic()
     had, patient_s = began, _FIRST_S
-    while not room.ready(patient_s):
+    while not group.ready(patient_s):
         patient_s = _LOOK_S
         if stopped():
             raise StoppedError
         now, seen = time.monotonic(), look(ask)
-        room.suit(seen.need)
+        group.suit(seen.need)
         had = had if seen.lacking else now
         if seen.hopeless and now - began > min(_SETTLE_S, ask.patience_s):
             raise HopelessError(seen.never)
         if now - had > ask.patience_s:
-            raise HopelessError(f"{seen.short}; {ask.patience_s:.0f} s have not changed that.")
+            raise HopelessError(f"{seen.short}; no change within {ask.patience_s:.0f} s.")
         why = seen.why(ask.patience_s)
-        if why != said:
+        if why != last_reason:
             say(why)
-            said = why
+            last_reason = why
 
 
-def look(ask: Ask) -> Outlook:
-    """Compare an ask with what the cluster has now."""
+def look(ask: Ask) -> ClusterCapacity:
+    """Compare an order with the cluster's current state."""
     free = available_resources_per_node()
     machines = [
         Machine(str(node["NodeName"]), node["Resources"], free.get(node["NodeID"], {}))
         for node in ray.nodes()
         if node["Alive"]
     ]
-    return outlook(ask, machines, autoscaled=_autoscaled())
+    return capacity_of(ask, machines, autoscaled=_autoscaled())
 
 
 def _autoscaled() -> bool | None:
-    """Whether an autoscaler runs that starts nodes: it calls their types by name, a mere watcher by the nodes' ids."""
+    """Return whether an autoscaler that starts nodes runs: it reports node types, a mere monitor reports node ids."""
     if _internal_kv_get(_V2) == b"1":
         return True
     report = json.loads(_internal_kv_get(_STATUS) or b"{}").get("autoscaler_report")

@@ -1,4 +1,4 @@
-"""The nodes of one task: they begin together, and it is over when all have ended."""
+"""The nodes of one task: they start together, and the task is done when all have ended."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from ray.exceptions import RayActorError, RayError
 
 from tunefleet.integrations.clusters.base import Ask
 from tunefleet.integrations.clusters.ray_order import AGAIN, FAILED, HOPELESS
-from tunefleet.workloads.ray_nodes.placement_group import Room
+from tunefleet.workloads.ray_nodes.placement_group import NodeGroup
 
 _LOOK_S: Final = 0.5
 _KILL_S: Final = 5.0
-"""So long after the grace the guards have killed what was left."""
+"""By this time after the grace period, the remaining processes have been killed."""
 
 
 @dataclass
 class Ended:
-    """How nodes have ended."""
+    """The result of the nodes."""
 
     codes: list[int] = field(default_factory=list)
     faults: list[str] = field(default_factory=list)
@@ -29,15 +29,15 @@ class Ended:
 
     @property
     def code(self) -> int:
-        """Return the job's exit code."""
+        """The job's exit code."""
         if self.hopeless:
             return HOPELESS
         if AGAIN in self.codes:
             return AGAIN
         return FAILED if self.faults or any(self.codes) else 0
 
-    def add(self, name: str, ref: Any, *, told: bool) -> bool:
-        """Read how a node ended."""
+    def add(self, name: str, ref: Any, *, stopped: bool) -> bool:
+        """Read the result of a node; return whether it ran."""
         try:
             code, fault = ray.get(ref)
         except RayError as error:
@@ -47,7 +47,7 @@ class Ended:
         if fault:
             self.faults.append(f"Ray node {name} could not start the command: {fault}.")
             self.hopeless = True
-        elif code and not told:
+        elif code and not stopped:
             self.faults.append(f"The command ended with exit code {code} on Ray node {name}.")
         return not fault
 
@@ -61,21 +61,22 @@ class Ended:
             self.faults.append(f"Ray node {name} failed: {_last(error)}.")
 
 
-def run(ask: Ask, room: Room, stopped: Callable[[], bool]) -> Ended:
-    """Run the command on all nodes; returns when nothing of it is left."""
-    names = room.names()
-    started = [room.start(number, number) for number in range(room.nodes)]
+def run(ask: Ask, group: NodeGroup, stopped: Callable[[], bool]) -> Ended:
+    """Run the command on all nodes; return when no process of it is left."""
+    names = group.names()
+    started = [group.start(number, number) for number in range(group.nodes)]
     waited = {ref: number for number, (_, ref) in enumerate(started)}
     ended = Ended()
     deadline: float | None = None
     while waited and (deadline is None or time.monotonic() < deadline):
         ready, _ = ray.wait(list(waited), num_returns=1, timeout=_LOOK_S)
-        alone = [ended.add(names[waited.pop(ref)], ref, told=deadline is not None) for ref in ready]
+        alone = [ended.add(names[waited.pop(ref)], ref, stopped=deadline is not None) for ref in ready]
+        # One failed node is enough to stop the others: the task needs all of them.
         if deadline is None and (stopped() or not all(alone)):
             deadline = time.monotonic() + ask.grace_s + _KILL_S
             for number in waited.values():
                 started[number][0].stop.remote()
-    ended.faults += [f"Ray node {names[number]} did not end within the grace." for number in waited.values()]
+    ended.faults += [f"Ray node {names[number]} did not end within the grace period." for number in waited.values()]
     return ended
 
 

@@ -1,6 +1,6 @@
-"""Merging on RunPod serverless: what the container of `Dockerfile.runpod` runs.
+"""Merging on RunPod serverless: the program of the container of `Dockerfile.runpod`.
 
 handler      a job: input → merge → output
-merging      the merge, as a process of its own
-repository   where the result goes on the hub, and whether it is there already
+merging      the merge, in its own process
+repository   the result's repository on the hub, and whether it exists already
 """

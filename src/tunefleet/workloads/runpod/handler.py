@@ -1,9 +1,9 @@
-"""A job of the endpoint: reads adapter and base from the hub, merges them, and puts the merged model there.
+"""A job of the endpoint: downloads adapter and base from the hub, merges them, and uploads the merged model.
 
 Input: `lora_model_id`, `base_model_id`, `anonimize`, `hf_token`, `hf_username`; token and account may come from the
-endpoint's own environment instead (`HF_TOKEN`, `HF_USERNAME`), `private: false` makes a public repository,
-`trust_remote_code: true` runs code that comes with the base, `lora_revision` is the adapter's commit, and
-`merge_anew: true` merges once more what is there already. Output: `model_repo_id` and
+endpoint's own environment instead (`HF_TOKEN`, `HF_USERNAME`), `private: false` creates a public repository,
+`trust_remote_code: true` runs the base's own code, `lora_revision` is the adapter's commit, and
+`merge_anew: true` repeats a merge that exists already. Output: `model_repo_id` and
 `status: success`, or `error` and `status: failed`. The input is never logged: it has a token.
 """
 
@@ -31,11 +31,11 @@ logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
-    """What a job asks for.
+class JobInput:
+    """The input of a job.
 
     Args:
-        revision: Commit of the adapter; null for its newest.
+        revision: Commit of the adapter; None for the newest.
     """
 
     lora: str
@@ -46,14 +46,14 @@ class Wanted:
     private: bool = True
     code: bool = False
     revision: str | None = None
-    anew: bool = False
+    merge_again: bool = False
 
     @staticmethod
-    def read(given: Any, environment: Mapping[str, str]) -> Wanted:
+    def read(given: Any, environment: Mapping[str, str]) -> JobInput:
         """Read the input of a job.
 
         Raises:
-            InputError: If something is missing, or of the wrong type; names what it is, and no value.
+            InputError: If a field is missing, or has the wrong type; names the field but not its value.
         """
         said = given if isinstance(given, Mapping) else {}
         texts = {
@@ -74,22 +74,22 @@ class Wanted:
         if revision is not None and not isinstance(revision, str):
             raise InputError("lora_revision of the job's input must be text.")
         lora, base, username, token = map(str, texts.values())
-        anonymise, private, code, anew = switches.values()
-        return Wanted(lora, base, username, token, anonymise, private, code, revision, anew)
+        anonymise, private, code, merge_again = switches.values()
+        return JobInput(lora, base, username, token, anonymise, private, code, revision, merge_again)
 
 
 async def handler(job: Mapping[str, Any]) -> dict[str, Any]:
-    """Do a job."""
+    """Process a job."""
     token = ""
     try:
-        wanted = Wanted.read(job.get("input"), os.environ)
+        wanted = JobInput.read(job.get("input"), os.environ)
         token = wanted.token
         return await _done(wanted)
-    except Exception as error:  # noqa: BLE001 -- whatever it is, it is the job's answer, and the worker goes on
+    except Exception as error:  # noqa: BLE001 -- any error becomes the job's answer, and the worker continues
         foreseen = isinstance(error, TunefleetError)
         text = str(error) if foreseen else f"{type(error).__name__}: {error}"
-        told = text if foreseen else traceback.format_exc()
-        logger.error("The job %s has failed: %s", job.get("id"), _without(token, told))  # noqa: TRY400 -- the traceback, without the token
+        details = text if foreseen else traceback.format_exc()
+        logger.error("Job %s failed: %s", job.get("id"), _without(token, details))  # noqa: TRY400 -- without the token
         return {"error": _without(token, text), "status": "failed"}
 
 
@@ -97,17 +97,17 @@ def _without(token: str, text: str) -> str:
     return text.replace(token, "***") if token else text
 
 
-async def _done(wanted: Wanted) -> dict[str, Any]:
+async def _done(wanted: JobInput) -> dict[str, Any]:
     place = Repository(wanted.username, wanted.token, private=wanted.private)
     parts = await asyncio.to_thread(place.parts, wanted.lora, wanted.base, wanted.revision)
-    name, there = await asyncio.to_thread(place.name, parts, anonymise=wanted.anonymise)
-    if there and not wanted.anew:
-        logger.info("%s holds that merge already", name)
+    name, exists = await asyncio.to_thread(place.name, parts, anonymise=wanted.anonymise)
+    if exists and not wanted.merge_again:
+        logger.info("%s already holds this merge", name)
         return {"model_repo_id": name, "status": "success"}
     with tempfile.TemporaryDirectory(prefix="tunefleet-merge-") as folder:
         if parts.whole:
-            logger.info("%s is a whole model: nothing is merged", wanted.lora)
-            made = Made(await asyncio.to_thread(place.copied, parts), verified=None)
+            logger.info("%s is a complete model: nothing is merged", wanted.lora)
+            made = MergedModel(await asyncio.to_thread(place.copied, parts), verified=None)
         else:
             made = await merge(parts, wanted.token, Path(folder), trust=wanted.code)
         name = await asyncio.to_thread(place.put, name, made.folder, parts)
@@ -119,32 +119,32 @@ _KIND: Final = "merge"
 _PROGRAM: Final = "tunefleet.workloads.merging:main"
 _PRODUCT: Final = "final_model"
 _KEPT_BACK: Final = "RUNPOD_"
-"""Variables of that name hold RunPod's keys, which a merge need not have."""
+"""Prefix of RunPod's own credentials, which a merge does not need."""
 
 
 class MergeFailed(TunefleetError):
-    """The merge of a job has failed."""
+    """The merge of a job failed."""
 
     code = "merge_failed"
 
 
 @dataclass(frozen=True, slots=True)
-class Made:
-    """A model that can be put on the hub.
+class MergedModel:
+    """A model that is ready for upload.
 
     Args:
-        verified: Whether a forward pass has proved it; null if nothing was merged.
+        verified: Whether a forward pass verified it; None if nothing was merged.
     """
 
     folder: Path
     verified: bool | None
 
 
-async def merge(parts: Parts, token: str, folder: Path, *, trust: bool = False) -> Made:
-    """Merge in bf16; the sums are made in float32, a few megabytes at a time, so that no model is too large.
+async def merge(parts: Parts, token: str, folder: Path, *, trust: bool = False) -> MergedModel:
+    """Merge in bf16; sums are computed in float32, a few megabytes at a time, so that no model is too large.
 
     Raises:
-        MergeFailed: If it failed; the sentence begins with `out of memory` where that was the reason.
+        MergeFailed: If it failed; the message starts with `out of memory` if that was the reason.
     """
     job = JobFolder(folder)
     spec = {
@@ -164,7 +164,7 @@ async def merge(parts: Parts, token: str, folder: Path, *, trust: bool = False) 
     if code != 0:
         raise MergeFailed(_why(job, code))
     result: dict[str, Any] = json.loads(job.responses_json.read_bytes())
-    return Made(folder / _PRODUCT, verified=result["verification"] is not None)
+    return MergedModel(folder / _PRODUCT, verified=result["verification"] is not None)
 
 
 async def _ran(arguments: list[str], environment: dict[str, str]) -> int:
@@ -174,6 +174,7 @@ async def _ran(arguments: list[str], environment: dict[str, str]) -> int:
     try:
         return await process.wait()
     finally:
+        # Cancelled by RunPod: the merge must not go on in the background.
         if process.returncode is None:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)
@@ -182,10 +183,10 @@ async def _ran(arguments: list[str], environment: dict[str, str]) -> int:
 
 def _why(job: JobFolder, code: int) -> str:
     if code == -signal.SIGKILL:
-        return "out of memory: the system has ended the merge"
+        return "out of memory: the system killed the merge"
     try:
         status = JobStatus.model_validate_json(job.status_json.read_bytes())
     except (OSError, ValueError):
-        return f"the merge has ended with code {code}, and says nothing"
-    said = status.error or f"the merge has ended with code {code}"
+        return f"the merge ended with code {code}, without an error message"
+    said = status.error or f"the merge ended with code {code}"
     return f"out of memory: {said}" if status.error_kind == "oom" else said

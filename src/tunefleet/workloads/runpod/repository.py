@@ -1,4 +1,4 @@
-"""Where a merged model goes on the hub. What was merged from the same two is found there and not merged again."""
+"""The hub repository of a merged model. A merge of the same two commits is found there and not repeated."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ from huggingface_hub.errors import EntryNotFoundError, HfHubHTTPError, Repositor
 from tunefleet.errors import InputError
 from tunefleet.workloads.merging.source_models import NEEDED
 
-# File of a repository that says what it was merged from; sent with the model, in one commit.
+# File of a repository that records what it was merged from.
 MARK: Final = "tunefleet-merge.json"
 _ADAPTER: Final = "adapter_config.json"
 _MODEL: Final = "config.json"
 _CODE: Final = "*.py"
 _TAKEN: Final = 409
-"""What the hub answers if there is a repository of that name."""
+"""The hub's status code if a repository of that name exists."""
 
 
 @dataclass(frozen=True, slots=True)
 class Parts:
-    """Adapter and base, as they are on the hub now."""
+    """Adapter and base, at their current commits."""
 
     lora: str
     lora_commit: str
@@ -37,22 +37,22 @@ class Parts:
 
     @property
     def digest(self) -> str:
-        """The same for the same two commits."""
+        """Equal for the same two commits."""
         return sha256(json.dumps(asdict(self), sort_keys=True).encode()).hexdigest()
 
 
 class Repository:
-    """The account that merged models go to."""
+    """The account for merged models."""
 
     def __init__(self, username: str, token: str, *, private: bool) -> None:
         self._username, self._token, self._private = username, token, private
         self._hub = HfApi(token=token)
 
     def parts(self, lora: str, base: str, revision: str | None = None) -> Parts:
-        """Look at adapter and base.
+        """Look up adapter and base.
 
         Raises:
-            InputError: If one is not there, may not be read, or is neither adapter nor model.
+            InputError: If one does not exist, is not readable, or is neither adapter nor model.
         """
         about, other = self._info(lora, revision), self._info(base)
         files = {each.rfilename for each in about.siblings or ()}
@@ -61,9 +61,9 @@ class Repository:
         return Parts(lora, str(about.sha), base, str(other.sha), whole=_ADAPTER not in files)
 
     def name(self, parts: Parts, *, anonymise: bool) -> tuple[str, bool]:
-        """Return the name of the repository for a merge, and whether that merge is there already.
+        """Return the name of the repository for a merge, and whether it holds that merge already.
 
-        A repository of somebody else's merge is never written to: adapters of two accounts may have one name.
+        A repository with another merge is never overwritten: adapters of two accounts may have the same name.
         """
         if anonymise:
             return f"{self._username}/{uuid.uuid4()}", False
@@ -74,18 +74,18 @@ class Repository:
                 return name, False
             if self._mark(name) == parts.digest:
                 return name, True
-        return own, False  # one that was begun and never filled
+        return own, False  # created, but never completed
 
     def copied(self, parts: Parts) -> Path:
-        """Return the folder of a whole model that stands in an adapter's place, without its maker's code."""
+        """Return the folder of a complete model in place of an adapter, without its code."""
         wanted = [each for each in NEEDED if each != _CODE]
         return Path(snapshot_download(parts.lora, revision=parts.lora_commit, token=self._token, allow_patterns=wanted))
 
     def put(self, name: str, folder: Path, parts: Parts) -> str:
-        """Put a model into its repository, and return its name.
+        """Upload a model to its repository, and return its name.
 
         Raises:
-            InputError: If the account may not be written to.
+            InputError: If the account is not writable.
         """
         try:
             name = self._made(name, parts)
@@ -95,20 +95,20 @@ class Repository:
                 ignore_patterns=["README.md", MARK, *([_CODE] if parts.whole else [])],
                 commit_message=f"Merge {parts.lora} into {parts.base}",
             )
-            # Last, for it says that the rest is there.
+            # Last, since it marks the upload as complete.
             self._hub.upload_file(
                 repo_id=name, path_in_repo="README.md", path_or_fileobj=_card(parts), commit_message="Say what this is"
             )
-            said = json.dumps({**asdict(parts), "digest": parts.digest}, indent=1).encode()
+            mark = json.dumps({**asdict(parts), "digest": parts.digest}, indent=1).encode()
             self._hub.upload_file(
-                repo_id=name, path_in_repo=MARK, path_or_fileobj=said, commit_message="Say what this was merged from"
+                repo_id=name, path_in_repo=MARK, path_or_fileobj=mark, commit_message="Say what this was merged from"
             )
         except HfHubHTTPError as error:
-            raise InputError(f"{name} may not be written: {error}") from error
+            raise InputError(f"{name} is not writable: {error}") from error
         return name
 
     def _made(self, name: str, parts: Parts) -> str:
-        """Make the repository; the hub lets one of several at once do so."""
+        """Create the repository; the hub lets one of several concurrent jobs succeed."""
         own = _own(name, parts)
         try:
             self._hub.create_repo(name, private=self._private, exist_ok=name.endswith(own[-9:]))
@@ -124,7 +124,7 @@ class Repository:
             return self._hub.model_info(name, revision=revision)
         except RepositoryNotFoundError as error:
             raise InputError(
-                f"There is no model {name} on the hub, or the token may not read it.",
+                f"Model {name} not found on the hub, or not readable with this token.",
                 hint="Check the name, and HF_TOKEN.",
             ) from error
 
@@ -138,7 +138,7 @@ class Repository:
 
 
 def _own(name: str, parts: Parts) -> str:
-    """Return the name that only a merge of these two has."""
+    """Return the name that is unique to a merge of these two."""
     return f"{name}-{parts.digest[:8]}"
 
 

@@ -1,4 +1,4 @@
-"""Verifying: whether a model is whole and can be trained; and giving it another tokenizer."""
+"""Verification: integrity of a model, whether it can be trained, and replacement of its tokenizer."""
 
 from __future__ import annotations
 

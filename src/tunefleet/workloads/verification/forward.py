@@ -1,4 +1,4 @@
-"""One forward pass: the weights load whole, and give finite numbers that differ."""
+"""One forward pass: the weights load completely, and return finite values that differ."""
 
 from __future__ import annotations
 
@@ -21,18 +21,18 @@ logger = logging.getLogger(__name__)
 _TEXTS: Final = 2
 _LENGTH: Final = 16
 _SEED: Final = 20
-_ROOM: Final = 1.3
-"""How much more than its weights a model takes while it is loaded."""
+_LOADING_FACTOR: Final = 1.3
+"""Memory of a model while it is loaded, relative to its weights."""
 _BYTES: Final = {"float32": 4, "bfloat16": 2, "float16": 2}
-_FILES_ONLY: Final = "look at the files only (model.verify: files of a campaign, verify.forward: false of a task)"
+_FILES_ONLY: Final = "check the files only (model.verify: files of a campaign, verify.forward: false of a task)"
 
 
 def run(source: Source, weights: Files, highest: int, *, on_cpu: bool) -> dict[str, Any]:
     """Load a model, and run it on a few tokens.
 
     Raises:
-        ModelError: If the weights are not whole, or what comes out is no finite number, or always the same.
-        MachineError: If there is too little memory for it; nothing is moved to another device for that.
+        ModelError: If the weights are incomplete, or the output is not finite, or constant.
+        MachineError: If there is not enough memory; it never falls back to another device.
     """
     hardware = Hardware("cpu") if on_cpu else inspect()
     kernels = choose(hardware)
@@ -43,31 +43,30 @@ def run(source: Source, weights: Files, highest: int, *, on_cpu: bool) -> dict[s
     except torch.cuda.OutOfMemoryError as error:
         raise MachineError(
             f"{source.identifier} does not fit into the memory of the GPU.",
-            hint=f"Set USE_CPU_FOR_MODELS=true to use the CPU, take a larger GPU, or {_FILES_ONLY}.",
+            hint=f"Set USE_CPU_FOR_MODELS=true to use the CPU, use a larger GPU, or {_FILES_ONLY}.",
         ) from error
     if not bool(torch.isfinite(logits).all()):
         raise ModelError(
-            f"{source.identifier} gives values that are no finite numbers.",
-            hint="Its weights are broken; fetch it anew.",
+            f"{source.identifier} returns values that are not finite.",
+            hint="Its weights are damaged; download it again.",
         )
+    # Weights of zeros load without an error.
     if float(logits.std()) == 0:
-        raise ModelError(f"{source.identifier} says the same whatever it is asked.", hint="Its weights are broken.")
-    logger.info("%s has run in %s on %s", source.identifier, kernels.compute, hardware.device)
+        raise ModelError(f"{source.identifier} returns constant logits.", hint="Its weights are damaged.")
+    logger.info("%s ran in %s on %s", source.identifier, kernels.compute, hardware.device)
     return {"positions": logits[..., 0].numel(), "device": hardware.device, "dtype": kernels.compute}
 
 
 def _require_memory(weights: Files, hardware: Hardware, compute: str) -> None:
-    needed = int(weights.parameters * _BYTES[compute] * _ROOM)
-    there, where = psutil.virtual_memory().available, "memory"
+    needed = int(weights.parameters * _BYTES[compute] * _LOADING_FACTOR)
+    available, where = psutil.virtual_memory().available, "memory"
     if hardware.device == "cuda":
-        there = sum(torch.cuda.mem_get_info(each)[0] for each in range(torch.cuda.device_count()))
+        available = sum(torch.cuda.mem_get_info(each)[0] for each in range(torch.cuda.device_count()))
         where = "memory of the GPU"
-    if needed > there:
-        way = (
-            "Take a worker with more" if hardware.device == "cpu" else "Set USE_CPU_FOR_MODELS=true, take a larger GPU"
-        )
+    if needed > available:
+        way = "Use a worker with more" if hardware.device == "cpu" else "Set USE_CPU_FOR_MODELS=true, use a larger GPU"
         raise MachineError(
-            f"The forward pass takes about {needed / 1e9:.1f} GB of {where}, and {there / 1e9:.1f} GB are available.",
+            f"The forward pass needs about {needed / 1e9:.1f} GB of {where}, but {available / 1e9:.1f} GB are free.",
             hint=f"{way}, or {_FILES_ONLY}.",
         )
 
@@ -76,7 +75,7 @@ def _loaded(source: Source, hardware: Hardware, compute: str) -> Any:
     several = hardware.device == "cuda" and torch.cuda.device_count() > 1
     places = {"device_map": "auto" if several else {"": 0}} if hardware.device == "cuda" else {}
     try:
-        model, said = AutoModelForCausalLM.from_pretrained(
+        model, loading_info = AutoModelForCausalLM.from_pretrained(
             source.path,
             revision=source.revision,
             trust_remote_code=source.trust_remote_code,
@@ -87,13 +86,13 @@ def _loaded(source: Source, hardware: Hardware, compute: str) -> Any:
     except (OSError, ValueError, KeyError, ImportError, SafetensorError, UnpicklingError) as error:
         raise unloadable("model", source, error) from error
     for name in ("missing_keys", "mismatched_keys"):
-        wrong = sorted(map(str, said.get(name) or ()))
+        wrong = sorted(map(str, loading_info.get(name) or ()))
         if wrong:
             what = "lack" if name == "missing_keys" else "have in another shape"
             raise ModelError(
                 f"The files of {source.identifier} {what} {wrong[0]}"
                 + (f" and {len(wrong) - 1} more." if wrong[1:] else "."),
-                hint="They are not whole, or belong to another config.json.",
+                hint="They are incomplete, or belong to another config.json.",
             )
     return model.to("mps") if hardware.device == "mps" else model
 

@@ -1,4 +1,4 @@
-"""Whether the files of a model are whole: index against files, headers against sizes; no weight is read."""
+"""Integrity of a model's files: index against files, headers against sizes; no weight is read."""
 
 from __future__ import annotations
 
@@ -18,30 +18,30 @@ _BITS: Final = {
     "F64": 64, "I64": 64, "U64": 64, "F32": 32, "I32": 32, "U32": 32, "F16": 16, "BF16": 16, "I16": 16, "U16": 16,
     "F8_E4M3": 8, "F8_E5M2": 8, "I8": 8, "U8": 8, "BOOL": 8,
 }  # fmt: skip
-"""How large a value of a type is; of another one only the place is checked."""
-_FETCH: Final = "Fetch it anew: delete its folder in the hub's cache, or copy what is missing."
+"""Bits per value of a dtype; for any other dtype only the position is checked."""
+_FETCH: Final = "Download it again: delete its folder in the hub's cache, or copy the missing files."
 
 
 @dataclass(frozen=True, slots=True)
 class Files:
-    """The weights of a model, as their headers have them."""
+    """The weights of a model, from the file headers."""
 
     files: tuple[TensorFile, ...]
     tensors: dict[str, Tensor]
 
     @property
     def size_bytes(self) -> int:
-        """Of all weights."""
+        """Size of all weights."""
         return sum(each.size_bytes for each in self.tensors.values())
 
     @property
     def parameters(self) -> int:
-        """How many numbers there are."""
+        """Number of parameters."""
         return sum(math.prod(each.shape) for each in self.tensors.values())
 
     @property
     def dtypes(self) -> list[str]:
-        """Their types, as safetensors spells them."""
+        """The dtypes, by their safetensors names."""
         return sorted({each.dtype for each in self.tensors.values()})
 
 
@@ -49,7 +49,7 @@ def check(folder: Path) -> Files:
     """Check the files of a model.
 
     Raises:
-        ModelError: If one is missing, cut off, or not what the index says.
+        ModelError: If a file is missing, truncated, or does not match the index.
     """
     _json(folder / _CONFIG)
     files = model_files(folder)
@@ -69,7 +69,8 @@ def check(folder: Path) -> Files:
 
 
 def _check_places(file: TensorFile) -> None:
-    """Check that each tensor has the size of its shape, and that no bytes are left out or shared."""
+    """Check that each tensor has the size of its shape, and that there are no gaps or overlaps."""
+    # safetensors requires the tensors to fill the data section without gaps.
     at = len(file.header)
     for tensor in file.tensors:
         bits = _BITS.get(tensor.dtype)
@@ -80,7 +81,7 @@ def _check_places(file: TensorFile) -> None:
                 hint=_FETCH,
             )
         if tensor.offset != at:
-            raise ModelError(f"{file.path.name} is damaged: {tensor.name} does not begin where it should.", hint=_FETCH)
+            raise ModelError(f"{file.path.name} is damaged: {tensor.name} is at the wrong offset.", hint=_FETCH)
         at += tensor.size_bytes
 
 
@@ -96,7 +97,7 @@ def _check_index(index: dict[str, Any], tensors: dict[str, Tensor]) -> None:
     unknown = sorted(set(tensors) - set(placed))
     if unknown:
         where = tensors[unknown[0]].path.name
-        raise ModelError(f"{where} holds {unknown[0]}, which {_INDEX} does not know.", hint=_FETCH)
+        raise ModelError(f"{where} holds {unknown[0]}, which is not in {_INDEX}.", hint=_FETCH)
 
 
 def _json(path: Path) -> dict[str, Any]:
@@ -105,11 +106,11 @@ def _json(path: Path) -> dict[str, Any]:
     except (OSError, ValueError) as error:
         raise ModelError(f"The model's {path.name} cannot be read: {error}", hint=_FETCH) from error
     if not isinstance(found, dict):
-        raise ModelError(f"The model's {path.name} holds no JSON object.", hint=_FETCH)
+        raise ModelError(f"The model's {path.name} does not hold a JSON object.", hint=_FETCH)
     return found
 
 
 def embedding_rows(weights: Files, names: Sequence[str]) -> int | None:
-    """Return how many rows the stored embeddings have; null if they have another name in the files."""
+    """Return the number of rows of the stored embeddings; None if the files use another name."""
     found = next((weights.tensors[name] for name in names if name in weights.tensors), None)
     return None if found is None else found.rows

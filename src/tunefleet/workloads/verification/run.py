@@ -1,4 +1,4 @@
-"""A verification from beginning to end: files → vocabulary → forward pass → the model with another tokenizer."""
+"""The program of a verification: files → vocabulary → forward pass → the model with another tokenizer."""
 
 from __future__ import annotations
 
@@ -31,14 +31,14 @@ logger = logging.getLogger(__name__)
 
 PRODUCT: Final = "final_model"
 _SNAPSHOTS: Final = "snapshots"
-"""Folder of the hub's cache whose folders have the name of a commit."""
+"""Folder in the hub's cache whose subfolders are named by commit."""
 
 
 def run(folder: Path) -> None:
     """Run the verification of a job folder.
 
     Raises:
-        ModelError: If the model is not whole, or does not go with its tokenizer.
+        ModelError: If the model is incomplete, or does not match its tokenizer.
         UnreachableError: If the hub does not answer.
         MachineError: If this machine is too small for the forward pass.
     """
@@ -49,27 +49,28 @@ def run(folder: Path) -> None:
 
 def _verified(task: Opened[VerifyTaskSpec]) -> dict[str, Any]:
     spec, inputs = task.spec, task.job.inputs
-    _tell(task, "files", "The files of the model are looked at.")
-    source = _here(task)
+    _tell(task, "files", "Checking the model's files.")
+    source = _local_source(task)
     weights = model_files.check(Path(source.path))
     rows = _rows(source, weights)
+    # Before the forward pass, which takes far longer.
     tokenizer.check_special(Path(source.path), rows)
     wanted = spec.model.tokenizer
     given = inputs.get(POINTER)
-    whose = source if wanted is None else locate(wanted, given, task.workspace)
-    words = tokenizer.check(whose, rows, chat=spec.verify.chat_template)
+    tokenizer_source = source if wanted is None else locate(wanted, given, task.workspace)
+    tokens = tokenizer.check(tokenizer_source, rows, chat=spec.verify.chat_template)
     ran = None
     if spec.verify.forward:
-        _tell(task, "forward", "The weights are loaded for one forward pass.")
-        ran = forward.run(source, weights, words.highest, on_cpu=spec.enforce_cpu)
+        _tell(task, "forward", "Loading the weights for one forward pass.")
+        ran = forward.run(source, weights, tokens.highest, on_cpu=spec.enforce_cpu)
     changed = None
     if wanted is not None:
-        changed = moved(Path(source.path), words)
+        changed = moved(Path(source.path), tokens)
         if changed:
-            text = f"{changed} tokens of the model's own tokenizer mean something else in that of {wanted}."
+            text = f"{changed} tokens of the model's own tokenizer have another id in that of {wanted}."
             task.journal.event("verify.moved", text, "warning")
-        _tell(task, "tokenizer", f"The model gets the tokenizer of {wanted}.")
-        write(Path(source.path), task.folder.root / PRODUCT, whose, words)
+        _tell(task, "tokenizer", f"Replacing the tokenizer by that of {wanted}.")
+        write(Path(source.path), task.folder.root / PRODUCT, tokenizer_source, tokens)
     return {
         "ok": True,
         "task_id": task.job.task_id,
@@ -80,15 +81,15 @@ def _verified(task: Opened[VerifyTaskSpec]) -> dict[str, Any]:
         "parameters": weights.parameters,
         "dtypes": weights.dtypes,
         "vocabulary": {
-            "tokens": words.count, "rows": rows, "tokenizer_of": whose.identifier, "moved": changed,
-            "chat_template": words.chat_template,
+            "tokens": tokens.count, "rows": rows, "tokenizer_of": tokenizer_source.identifier, "moved": changed,
+            "chat_template": tokens.chat_template,
         },
         "forward": ran,
     }  # fmt: skip
 
 
-def _here(task: Opened[VerifyTaskSpec]) -> Source:
-    """Find the model, and bring it here if it is on the hub."""
+def _local_source(task: Opened[VerifyTaskSpec]) -> Source:
+    """Find the model, and download it if it is on the hub."""
     named = task.spec.model.source
     source = base_model.named(named, task.job.inputs, task.workspace, trust_remote_code=named.trust_remote_code)
     if Path(source.path).is_dir():
@@ -97,23 +98,23 @@ def _here(task: Opened[VerifyTaskSpec]) -> Source:
 
 
 def _rows(source: Source, weights: model_files.Files) -> int:
-    """Return how many tokens the model has embeddings for: in its files and in its config, which must agree."""
+    """Return the number of token embeddings, from the files and the config, which must agree."""
     try:
         config = AutoConfig.from_pretrained(source.path, trust_remote_code=source.trust_remote_code)
     except (OSError, ValueError, KeyError, ImportError) as error:
         raise unloadable("model", source, error) from error
-    said: int | None = getattr(config.get_text_config(), "vocab_size", None)
+    config_size: int | None = getattr(config.get_text_config(), "vocab_size", None)
     name = build(source).embedding
     _, _, short = name.partition(".")
     stored = model_files.embedding_rows(weights, (name, short))
-    if said is not None and stored is not None and said != stored:
+    if config_size is not None and stored is not None and config_size != stored:
         raise ModelError(
-            f"The config.json of {source.identifier} says vocab_size: {said}, and its embeddings have {stored} rows.",
+            f"The config.json of {source.identifier} has vocab_size: {config_size}, but its embeddings {stored} rows.",
             hint="The files are of different models.",
         )
-    rows = stored or said
+    rows = stored or config_size
     if rows is None:
-        raise ModelError(f"Nobody can tell how many tokens {source.identifier} has embeddings for.")
+        raise ModelError(f"The number of token embeddings of {source.identifier} is unknown.")
     return rows
 
 
@@ -129,11 +130,11 @@ def _tell(task: Opened[VerifyTaskSpec], phase: str, text: str) -> None:
 
 POINTER: Final = "model.tokenizer"
 _WANTED: Final = ("*.json", "*.jinja", "*.model", "*.txt", "*.tiktoken")
-"""What is fetched of a repository whose tokenizer is taken; no weights."""
+"""Files that are downloaded for a tokenizer; no weights."""
 
 
 def locate(name: str, given: str | None, workspace: Path) -> Source:
-    """Find the tokenizer that takes the place of a model's.
+    """Find the tokenizer that replaces the model's own.
 
     Raises:
         UnreachableError: If the hub does not answer.
@@ -149,22 +150,22 @@ def locate(name: str, given: str | None, workspace: Path) -> Source:
 
 
 def moved(base: Path, tokens: Tokens) -> int | None:
-    """Return how many tokens of a model's own tokenizer mean something else in the new one; null if it has none."""
+    """Return how many tokens of a model's own tokenizer have another id in the new one; None if it has no tokenizer."""
     try:
         own = base_model.load_tokenizer(Source(base.name, str(base)))
     except ModelError:
-        return None  # it has none that can be read: that may be why it gets another
+        return None  # it has no readable one, which may be the reason for the new one
     ids: dict[str, int] = tokens.tokenizer.get_vocab()
     return sum(ids.get(token) != at for token, at in own.get_vocab().items())
 
 
 def write(base: Path, target: Path, tokenizer: Source, tokens: Tokens) -> None:
-    """Write the model with its new tokenizer, whole or not at all."""
-    words = vocabulary.Vocabulary(Path(tokenizer.path), tokenizer.identifier, tokens.count)
+    """Write the model with its new tokenizer, atomically."""
+    replacement = vocabulary.Vocabulary(Path(tokenizer.path), tokenizer.identifier, tokens.count)
     nothing = Plan((), {}, 0, (), (False, False), 0)
 
     def fill(folder: Path) -> None:
-        vocabulary.carry(base, folder, words, nothing)
+        vocabulary.carry(base, folder, replacement, nothing)
         for path in sorted(base.iterdir()):
             if (
                 path.is_file()
@@ -180,9 +181,9 @@ def write(base: Path, target: Path, tokenizer: Source, tokens: Tokens) -> None:
 
 
 def _name_special(path: Path, tokenizer: PreTrainedTokenizerBase) -> None:
-    """Let a file name the special tokens of the new tokenizer; those of the old one mean something else now."""
-    said: dict[str, Any] = json.loads(path.read_bytes())
-    for block in (said, said.get("text_config")):
+    """Set the special token ids of the new tokenizer in a file; the old ids now mean other tokens."""
+    config: dict[str, Any] = json.loads(path.read_bytes())
+    for block in (config, config.get("text_config")):
         if isinstance(block, dict):
-            block |= {key: getattr(tokenizer, key) for key in SPECIAL if block is said or key in block}
-    path.write_text(json.dumps(said, indent=2) + "\n", "utf-8")
+            block |= {key: getattr(tokenizer, key) for key in SPECIAL if block is config or key in block}
+    path.write_text(json.dumps(config, indent=2) + "\n", "utf-8")

@@ -1,4 +1,4 @@
-"""Whether a tokenizer goes with a model: its vocabulary, its special tokens, and its chat template."""
+"""Checks a tokenizer against a model: vocabulary, special tokens, and chat template."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from tunefleet.workloads.common.base_model import Source
 
 SPECIAL: Final = ("bos_token_id", "eos_token_id", "pad_token_id")
 CONFIGS: Final = ("config.json", "generation_config.json")
-"""Which of a model's files name special tokens."""
+"""Files of a model that name special tokens."""
 _PROBE: Final = [{"role": "user", "content": "What is 2 + 3?"}, {"role": "assistant", "content": "5"}]
-_TEMPLATE_HINT: Final = "Name another tokenizer (tokenizer_id of a campaign, model.tokenizer of a verify task)."
+_TEMPLATE_HINT: Final = "Use another tokenizer (tokenizer_id of a campaign, model.tokenizer of a verify task)."
 
 
 @dataclass(frozen=True, slots=True)
 class Tokens:
-    """A tokenizer that goes with its model."""
+    """A tokenizer that matches its model."""
 
     tokenizer: PreTrainedTokenizerBase
     count: int
@@ -36,10 +36,11 @@ def check(source: Source, rows: int, *, chat: bool) -> Tokens:
     """Check a tokenizer against the embeddings of a model.
 
     Raises:
-        ModelError: If there is none, a token has no row, or a chat cannot be written.
+        ModelError: If there is none, a token has no embedding, or a chat cannot be rendered.
     """
     tokenizer = base_model.load_tokenizer(source)
     ids: dict[str, int] = tokenizer.get_vocab()
+    # The highest id matters, not the count: ids may have gaps.
     token, highest = max(ids.items(), key=lambda pair: pair[1], default=("", -1))
     if highest < 0:
         raise ModelError(f"The tokenizer of {source.identifier} has no tokens.")
@@ -47,7 +48,7 @@ def check(source: Source, rows: int, *, chat: bool) -> Tokens:
         raise ModelError(
             f"The tokenizer of {source.identifier} has the token {token!r} at {highest}, and the model has embeddings "
             f"for {rows} tokens.",
-            hint="Name a tokenizer that goes with the model; embeddings are not made larger.",
+            hint="Use a tokenizer that matches the model; embeddings are not resized.",
         )
     template = tokenizer.chat_template is not None
     if chat:
@@ -56,13 +57,13 @@ def check(source: Source, rows: int, *, chat: bool) -> Tokens:
 
 
 def check_special(folder: Path, rows: int) -> None:
-    """Check that the special tokens that a model's own files name are in its embeddings."""
+    """Check that the special tokens in a model's own files have embeddings."""
     for name, key, value in _special(folder):
-        # Some models write -1 for a token that they do not have.
+        # Some models use -1 for a missing token.
         if not -1 <= value < rows:
             raise ModelError(
-                f"The model's {name} says {key}: {value}, and the model has embeddings for {rows} tokens.",
-                hint="Mend that file, or name another model.",
+                f"The model's {name} has {key}: {value}, and the model has embeddings for {rows} tokens.",
+                hint="Fix that file, or use another model.",
             )
 
 
@@ -72,11 +73,11 @@ def _special(folder: Path) -> Iterator[tuple[str, str, int]]:
         if not path.is_file():
             continue
         try:
-            said: Any = json.loads(path.read_bytes())
+            config: Any = json.loads(path.read_bytes())
         except ValueError as error:
             raise ModelError(f"The model's {name} cannot be read: {error}") from error
         for key in SPECIAL:
-            value = said.get(key)
+            value = config.get(key)
             for each in value if isinstance(value, list) else [value]:
                 if isinstance(each, int):
                     yield name, key, each
@@ -91,8 +92,8 @@ def _check_chat(source: Source, tokenizer: PreTrainedTokenizerBase, *, template:
         written = tokenizer.apply_chat_template(_PROBE, tokenize=False)
     except (TemplateError, ValueError, TypeError) as error:
         raise ModelError(
-            f"The chat template of {source.identifier} cannot write a question and its answer: {error}",
+            f"The chat template of {source.identifier} cannot render a question and its answer: {error}",
             hint=_TEMPLATE_HINT,
         ) from error
     if _PROBE[1]["content"] not in str(written):
-        raise ModelError(f"The chat template of {source.identifier} leaves the answer out.", hint=_TEMPLATE_HINT)
+        raise ModelError(f"The chat template of {source.identifier} omits the answer.", hint=_TEMPLATE_HINT)

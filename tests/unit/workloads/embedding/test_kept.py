@@ -14,10 +14,10 @@ from tunefleet.spec.tasks.retrieval import VectorSpec
 @pytest.fixture(scope="module", autouse=True)
 def libraries() -> None:
     """Imported for the tests, not to collect them."""
-    global Encoder, KeptVectors, Vectors, encoded
+    global Encoder, VectorCache, Vectors, encoded
     from tunefleet.workloads.embedding.encoder import Encoder
     from tunefleet.workloads.embedding.model_source import Vectors
-    from tunefleet.workloads.embedding.vector_cache import KeptVectors, encoded
+    from tunefleet.workloads.embedding.vector_cache import VectorCache, encoded
 
 
 class Characters:
@@ -39,7 +39,7 @@ def test_a_launch_after_a_kill_counts_what_the_one_before_has_made(tmp_path: Pat
 
     def launch(folder: str, texts: Sequence[str]) -> tuple[list[float], int, int]:
         encoder = Encoder(Characters(), VectorSpec(normalize=False))
-        kept = KeptVectors(tmp_path / folder, 1, "run")
+        kept = VectorCache(tmp_path / folder, 1, "run")
         vectors = encoded(kept, texts, 2, encoder, lambda _: None)
         return vectors[:, 0].tolist(), encoder.tokens, encoder.cut
 

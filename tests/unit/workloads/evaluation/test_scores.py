@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tunefleet.analysis.evaluation import statistics
-from tunefleet.analysis.evaluation.statistics import Metric, Wanted
+from tunefleet.analysis.evaluation.statistics import IntervalOptions, Metric
 from tunefleet.spec.tasks.evaluate_task import EvaluationSpec
 
 
@@ -25,7 +25,7 @@ def libraries() -> None:
 pytestmark = pytest.mark.torch
 
 EVALUATION = EvaluationSpec.model_validate({"type": "lm_eval", "tasks": ["t"]})
-WANTED = Wanted()
+WANTED = IntervalOptions()
 
 
 def told(

@@ -12,7 +12,7 @@ from tunefleet.errors import DataError, InputError
 from tunefleet.spec.options.export import JsonlExportSpec
 from tunefleet.spec.options.generation import InferenceSpec
 from tunefleet.workloads.engine.protocol import Choice
-from tunefleet.workloads.inference.answer_log import Answers, Kept
+from tunefleet.workloads.inference.answer_log import Answers, StoredAnswer
 from tunefleet.workloads.inference.run import export
 
 
@@ -24,18 +24,18 @@ def libraries() -> None:
     from tunefleet.workloads.inference.questions import ask, join
 
 
-KEPT = Kept("<user>a", 3, (Choice("b", "stop", 2, [{"b": -0.5}]), Choice("c", "length", 9)))
+KEPT = StoredAnswer("<user>a", 3, (Choice("b", "stop", 2, [{"b": -0.5}]), Choice("c", "length", 9)))
 
 
 def test_answers_are_there_again_and_a_torn_line_is_not(tmp_path: Path) -> None:
     with Answers(tmp_path, {"model": "m"}) as answers:
         answers.add("k1", KEPT)
-        answers.add("k2", Kept("x", 0, (), "too long"))
+        answers.add("k2", StoredAnswer("x", 0, (), "too long"))
         path = answers.path
     whole = path.read_bytes()
     path.write_bytes(whole + b'{"key": "k3", "rende')
     with Answers(tmp_path, {"model": "m"}) as answers:
-        assert dict(answers.known) == {"k1": KEPT, "k2": Kept("x", 0, (), "too long")}
+        assert dict(answers.known) == {"k1": KEPT, "k2": StoredAnswer("x", 0, (), "too long")}
         answers.add("k3", KEPT)
     lines = path.read_bytes().splitlines()
     assert path.read_bytes().startswith(whole)
@@ -79,7 +79,7 @@ def test_an_item_names_its_adapter_where_there_are_several() -> None:
     assert [each.adapter for each in ask([Item("a")], InferenceSpec(), ["x"], default="x")] == ["x"]
     with pytest.raises(InputError, match=r"Item 0 names the adapter 'z'\. The model has: x"):
         ask([Item("a", {"adapter": "z"})], InferenceSpec(), ["x"], default="x")
-    with pytest.raises(InputError, match="Item 0 does not say which of the adapters answers it"):
+    with pytest.raises(InputError, match="Item 0 does not name one of the adapters"):
         ask([Item("a")], InferenceSpec(), ["x", "y"], default=None)
 
 

@@ -188,7 +188,7 @@ def test_a_list_has_its_metadata_and_a_template_without_references_is_a_list_too
         ({"column": "nope"}, "./rows has no column 'nope'. Set `data.column`. It has: answer, tags, text."),
         ({"metadata_columns": ["nope"]}, "Correct `data.metadata_columns`"),
         ({"column": "tags"}, "Row 1 of ./rows holds a list in 'tags', not text."),
-        ({"split": "train[90%:99%"}, "cannot be understood"),
+        ({"split": "train[90%:99%"}, "Cannot parse split"),
         ({"split": "train[20:]"}, "./rows has no rows"),
     ],
     ids=["column", "metadata", "list", "split", "slice"],

@@ -71,7 +71,7 @@ def test_the_key_of_a_text_is_that_of_older_answers_on_disk() -> None:
         ({"adapter": "red"}, (), "Item 0 names the adapter 'red'. The model has no adapters."),
         ({"adapter": "green"}, ("red", "blue"), "Item 0 names the adapter 'green'. The model has: red, blue, base."),
         ({"adapter": ["red"]}, ("red", "blue"), "Item 0 names the adapter"),
-        ({}, ("red", "blue"), "Item 0 does not say which of the adapters answers it. The model has: red, blue, base."),
+        ({}, ("red", "blue"), "Item 0 does not name one of the adapters. The model has: red, blue, base."),
     ],
 )
 def test_an_adapter_that_there_is_not_is_refused(

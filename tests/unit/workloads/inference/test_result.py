@@ -9,7 +9,7 @@ import pytest
 
 from tunefleet.spec import InferenceTaskSpec, load_task_spec
 from tunefleet.workloads.engine.protocol import Choice, EngineModel
-from tunefleet.workloads.inference.answer_log import Kept
+from tunefleet.workloads.inference.answer_log import StoredAnswer
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -24,18 +24,18 @@ def libraries() -> None:
 
 def test_answers_that_were_aborted_are_counted_beside_those_that_failed() -> None:
     kept = (
-        Kept("good", 1, (Choice("yes", "stop", 1),)),
-        Kept("stuck", 1, (Choice("", "length", 1), Choice("", "abort", 0))),
-        Kept("long", 0, (), "too long"),
+        StoredAnswer("good", 1, (Choice("yes", "stop", 1),)),
+        StoredAnswer("stuck", 1, (Choice("", "length", 1), Choice("", "abort", 0))),
+        StoredAnswer("long", 0, (), "too long"),
     )
     usage = built(*kept)["usage"]
     assert (usage["num_requests"], usage["failed"], usage["aborted"]) == (3, 1, 1)
 
 
-EMPTY = Kept("a", 1, (Choice(" \n", "stop", 1),))
-ABORTED = Kept("b", 1, (Choice("", "abort", 0),))
-LONG = Kept("c", 0, (), "too long")
-GOOD = Kept("d", 1, (Choice("yes", "stop", 1),))
+EMPTY = StoredAnswer("a", 1, (Choice(" \n", "stop", 1),))
+ABORTED = StoredAnswer("b", 1, (Choice("", "abort", 0),))
+LONG = StoredAnswer("c", 0, (), "too long")
+GOOD = StoredAnswer("d", 1, (Choice("yes", "stop", 1),))
 
 
 @pytest.mark.parametrize(
@@ -49,13 +49,13 @@ GOOD = Kept("d", 1, (Choice("yes", "stop", 1),))
     ],
     ids=["all", "the only one", "not all", "aborted", "none"],
 )
-def test_answers_that_are_all_empty_are_warned_of(kept: tuple[Kept, ...], *, warned: bool) -> None:
+def test_answers_that_are_all_empty_are_warned_of(kept: tuple[StoredAnswer, ...], *, warned: bool) -> None:
     found = built(*kept)
     assert ("warning" in found) is warned
-    assert not warned or found["warning"].startswith("All answers are empty: was the prompt written as the model")
+    assert not warned or found["warning"].startswith("All answers are empty: does the prompt have the format")
 
 
-def built(*kept: Kept) -> dict[str, Any]:
+def built(*kept: StoredAnswer) -> dict[str, Any]:
     """Return the result of a task with an item for each of these."""
     texts = [f"item {number}" for number in range(len(kept))]
     given = {

@@ -63,7 +63,7 @@ def test_what_was_known_last_counts_while_the_server_does_not_answer(
     server.answers = [b'{"workers": 2}', URLError("away"), TimeoutError(), b"<html>", b"{}", b'{"workers": 1}']
     demand = Demand(lasting(replace(ASK, environment={}), server="http://s:1", key="tf_k"))
     assert [demand.waiting() for _ in range(6)] == [2, 2, 2, 2, 2, 1]
-    assert capsys.readouterr().out.count("The server does not say how many tasks wait") == 4
+    assert capsys.readouterr().out.count("Cannot read the demand from the server") == 4
 
 
 def test_without_a_server_nothing_waits(server: Server) -> None:

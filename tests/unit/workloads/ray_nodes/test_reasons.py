@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from tunefleet.integrations.clusters import Ask
-from tunefleet.workloads.ray_nodes.diagnostics import Machine, bundle, outlook
+from tunefleet.workloads.ray_nodes.diagnostics import Machine, bundle, capacity_of
 
 SMALL = Machine("a", {"CPU": 4.0, "memory": 8e9}, {"CPU": 4.0, "memory": 8e9})
 BUSY = Machine("b", {"CPU": 4.0, "GPU": 2.0, "memory": 64e9}, {"CPU": 4.0, "memory": 64e9})
@@ -26,15 +26,15 @@ def test_a_bundle_has_a_core_and_what_is_asked() -> None:
 def test_gpus_of_another_type_do_not_do() -> None:
     other = Machine("d", {**FREE.total, "accelerator_type:T4": 1.0}, FREE.free)
     ask = _ask(1, gpu_count=2, gpu_type="a100")
-    seen = outlook(ask, [FREE, other], autoscaled=False)
+    seen = capacity_of(ask, [FREE, other], autoscaled=False)
     assert (seen.could, seen.hopeless) == (0, True)
     assert seen.never.startswith(
-        "No node of the Ray cluster has 2 GPUs (A100) and 1 CPU (there are GPUs of T4), and no"
+        "No node of the Ray cluster has 2 GPUs (A100) and 1 CPU (there are GPUs of T4), and there is no"
     )
     assert "none has that (there are GPUs of T4); " in seen.why(60)
-    assert "GPUs of no type that Ray knows" in outlook(ask, [FREE], autoscaled=False).never
+    assert "GPUs of no type known to Ray" in capacity_of(ask, [FREE], autoscaled=False).never
     good = Machine("e", {**FREE.total, "accelerator_type:A100": 1.0}, FREE.free)
-    assert outlook(ask, [other, good], autoscaled=False).could == 1
+    assert capacity_of(ask, [other, good], autoscaled=False).could == 1
     assert "accelerator_type:A100" not in bundle(_ask(gpu_type="a100")), "without GPUs it matters not"
 
 
@@ -69,7 +69,7 @@ def test_a_type_of_which_enough_nodes_are_there_goes_before_the_very_name() -> N
 
 
 def test_machines_that_are_busy_are_waited_for() -> None:
-    seen = outlook(_ask(gpu_count=2, cpu=3, memory_bytes=16_000_000_000), [SMALL, BUSY, FREE], autoscaled=False)
+    seen = capacity_of(_ask(gpu_count=2, cpu=3, memory_bytes=16_000_000_000), [SMALL, BUSY, FREE], autoscaled=False)
     assert (seen.could, seen.now, seen.lacking, seen.hopeless) == (2, 1, False, False)
     assert seen.why(60) == (
         "2 nodes with 2 GPUs, 3 CPUs and 16.0 GB of memory wanted: of the Ray cluster's 3 nodes 2 have that, "
@@ -79,22 +79,21 @@ def test_machines_that_are_busy_are_waited_for() -> None:
 
 @pytest.mark.parametrize(
     ("autoscaled", "hope"),
-    [(True, "Ray's autoscaler is asked for more"), (False, "more may join"), (None, "more may join")],
+    [(True, "waiting for Ray's autoscaler"), (False, "waiting for more nodes"), (None, "waiting for more nodes")],
 )
 def test_machines_that_are_not_there_are_waited_for_with_patience(autoscaled: bool | None, hope: str) -> None:
-    seen = outlook(_ask(gpu_count=1), [SMALL, FREE], autoscaled=autoscaled)
+    seen = capacity_of(_ask(gpu_count=1), [SMALL, FREE], autoscaled=autoscaled)
     assert (seen.could, seen.lacking, seen.hopeless) == (1, True, False)
     assert seen.why(60) == (
-        f"2 nodes with 1 GPU and 1 CPU wanted: of the Ray cluster's 2 nodes 1 has that; {hope}, for at most 60 s"
+        f"2 nodes with 1 GPU and 1 CPU wanted: of the Ray cluster's 2 nodes 1 has that; {hope}, at most 60 s"
     )
 
 
 def test_without_a_machine_or_an_autoscaler_it_is_hopeless() -> None:
-    assert [outlook(_ask(1, gpu_count=1), [SMALL], autoscaled=told).hopeless for told in (False, True, None)] == [
+    assert [capacity_of(_ask(1, gpu_count=1), [SMALL], autoscaled=told).hopeless for told in (False, True, None)] == [
         True, False, False,
     ]  # fmt: skip
-    seen = outlook(_ask(1, gpu_count=3), [BUSY, FREE], autoscaled=False)
+    seen = capacity_of(_ask(1, gpu_count=3), [BUSY, FREE], autoscaled=False)
     assert (
-        seen.never
-        == "No node of the Ray cluster has 3 GPUs and 1 CPU, and no autoscaler runs there that could bring one."
+        seen.never == "No node of the Ray cluster has 3 GPUs and 1 CPU, and there is no autoscaler that could add one."
     )
