@@ -189,8 +189,8 @@ class CampaignSpec(Block):
     chat_template: Text = "chatml"
     """With `task_type: Chat`: how a provider writes a chat."""
     provider: Annotated[Text, BeforeValidator(one_of_words({}))] | None = None
-    """Who trains: `local` (this server's workers), `gradients`, or the name of an installed one; by default
-    `gradients` if `GRADIENTS_API_KEY` is set, else `local`."""
+    """Who trains: `local` (this server's workers), `gradients`, or the name of an installed one; by default `gradients`
+    if `GRADIENTS_API_KEY` is set, else `local`."""
     model: CampaignModelSpec = Field(default_factory=CampaignModelSpec)
     """How the base model is loaded."""
     lora: LoraSpec = Field(default_factory=LoraSpec)

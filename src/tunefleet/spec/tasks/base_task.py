@@ -62,8 +62,8 @@ class BaseTaskSpec(Block):
     priority: Annotated[int, Field(ge=-100, le=100), NotBool] = 0
     """Among waiting tasks a higher one goes first; waiting raises it slowly."""
     slo_s: Timeout | None = Field(default=None, alias="sloSeconds")
-    """Seconds from the submit in which the task should be done: the nearer that moment, the further it moves forward
-    in the queue. What is late is still run; `limits` ends tasks."""
+    """Seconds from the submit in which the task should be done: the nearer that moment, the further it moves forward in
+    the queue. What is late is still run; `limits` ends tasks."""
     limits: LimitsSpec = Field(default_factory=LimitsSpec)
     """How long the task may take."""
     on_lost: Literal["replace", "wait"] = "replace"

@@ -134,8 +134,8 @@ class SearchSpec(Block):
     score_threshold: Annotated[float, NotBool] | None = None
     """Hits with a lower score are left out."""
     filter: FreeMapping | None = None
-    """Which points count, as Qdrant's own filters are written, such as
-    `{must: [{key: metadata.year, match: {value: 2026}}]}`."""
+    """Which points count, as Qdrant's own filters are written, such as `{must: [{key: metadata.year, match: {value:
+    2026}}]}`."""
 
 
 class ChunkingSpec(Block):
