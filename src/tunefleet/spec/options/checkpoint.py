@@ -62,8 +62,8 @@ class CheckpointLoadSpec(Block):
         leave = "leave one of them out"
         checks: tuple[tuple[bool, str, str, str], ...] = (
             (self.place is None and self.task is None and self.url is None, "", "names no weights to load", _LOAD_HINT),
-            (None not in (self.path, self.uri), "uri", "means the same as path", leave),
-            (None not in (self.task_id, self.task_id_too), "task_id", "means the same as taskId", leave),
+            (None not in (self.path, self.uri), "uri", "is an alias of path", leave),
+            (None not in (self.task_id, self.task_id_too), "task_id", "is an alias of taskId", leave),
             (self.url is not None and self.type == "local", "url", "is not used with type: local", "write type: http"),
             (
                 self.type == "http" and self.url is None and self.task is None and self.place is None,

@@ -134,8 +134,7 @@ class SearchSpec(Block):
     score_threshold: Annotated[float, NotBool] | None = None
     """Minimum score of a hit."""
     filter: FreeMapping | None = None
-    """Which points count, as Qdrant's own filters are written, such as `{must: [{key: metadata.year, match: {value:
-    2026}}]}`."""
+    """Filter in Qdrant's syntax, such as `{must: [{key: metadata.year, match: {value: 2026}}]}`."""
 
 
 class ChunkingSpec(Block):
