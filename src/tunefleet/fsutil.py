@@ -109,7 +109,7 @@ def write_folder(target: Path, write: Callable[[Path], None]) -> None:
     for path in partial.rglob("*"):
         if path.is_file():
             sync_path(path)
-        # `rename` cannot replace a folder that is not empty.
+    if target.exists():  # `rename` cannot replace a folder that is not empty
         shutil.rmtree(target)
     partial.rename(target)
     sync_path(target.parent)

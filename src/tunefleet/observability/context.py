@@ -14,7 +14,7 @@ from tunefleet.observability.traceparent import Place
 NAMES: Final = ("request_id", "trace_id", "task_id", "attempt", "worker_id", "job_id")
 _NONE: Final[Mapping[str, str]] = MappingProxyType({})
 _ids: ContextVar[Mapping[str, str]] = ContextVar("tunefleet_log_ids", default=_NONE)
-_lazy_ids: ContextVar[Callable[[], Mapping[str, str]] | None] = ContextVar("tunefleet_log_ids_lazy_ids", default=None)
+_lazy_ids: ContextVar[Callable[[], Mapping[str, str]] | None] = ContextVar("tunefleet_log_ids_later", default=None)
 _parent: ContextVar[Place | None] = ContextVar("tunefleet_parent_span", default=None)
 _process: dict[str, str] = {}
 
@@ -36,7 +36,7 @@ def about(**known: str | int | None) -> Iterator[None]:
 
 
 @contextmanager
-def about_lazy_ids(look: Callable[[], Mapping[str, str]]) -> Iterator[None]:
+def about_later(look: Callable[[], Mapping[str, str]]) -> Iterator[None]:
     """Add ids to the log lines of the body that are known only when a line is written."""
     token = _lazy_ids.set(look)
     try:

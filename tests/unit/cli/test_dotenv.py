@@ -108,7 +108,7 @@ def test_a_dotenv_chooses_no_server_for_the_secrets_of_tasks(tmp_path: Path, mon
         load(WorkerSettings)
         with monkeypatch.context() as change:
             change.setenv("TUNEFLEET_SECRET_WANDB", "mine")
-            with pytest.raises(MachineError, match=r"stands in \.env, and TUNEFLEET_SECRET_WANDB"):
+            with pytest.raises(MachineError, match=r"is set in \.env, but TUNEFLEET_SECRET_WANDB"):
                 load(WorkerSettings)
 
 

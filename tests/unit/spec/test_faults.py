@@ -120,7 +120,12 @@ def test_all_faults_at_once_in_the_order_of_the_text() -> None:
             "data.text_field",
             "conflicts with another key that defines how a row becomes text",
         ),
-        ("data", "{path: x, prompt_column: q, prompt_field: q, response_column: a}", "data.prompt_field", "is an alias of"),
+        (
+            "data",
+            "{path: x, prompt_column: q, prompt_field: q, response_column: a}",
+            "data.prompt_field",
+            "is an alias of",
+        ),
         ("data", "{prompts: []}", "data.prompts", "must have at least 1 entry"),
         ("data", "{prompts: text}", "data.prompts", "must be a list, not 'text'"),
         ("data", "{prompts: [a], eval: {split: test}}", "data.eval.split", "inline prompts have no splits"),

@@ -219,7 +219,10 @@ TRAINS = f"taskType: sft, {MODEL}"
         (f"{TRAINS}, data: {{path: '${{one.output_dir}}'}}", None),
         ("taskType: sft, model: {source: {identifier: '${one.task_id}'}}, data: {prompts: [a]}", "is not a path"),
         ("taskType: sft, model: {source: {identifier: '${one.model_name}'}}, data: {prompts: [a]}", None),
-        (f"taskType: ppo, {MODEL}, data: {{prompts: [a]}}, reward_model: {{taskId: '${{one.losses}}'}}", "is not a task id"),
+        (
+            f"taskType: ppo, {MODEL}, data: {{prompts: [a]}}, reward_model: {{taskId: '${{one.losses}}'}}",
+            "is not a task id",
+        ),
         ("taskType: api, api: {url: '${one.model_name}', method: GET}", "must be a URL"),
         ("taskType: echo, data: {type: list, items: ['${one.losses}', '${one.dataset_size}']}", None),
     ],

@@ -16,7 +16,11 @@ HELD_OUT = "{path: ./rows.jsonl, eval: {fraction: 0.1}}"
     ("blocks", "path", "part"),
     [
         ({"data": STREAM}, "training.max_steps", "is required"),
-        ({"data": STREAM, "training": "{max_steps: 9, save_strategy: epoch}"}, "training.save_strategy", "epochs are not supported"),
+        (
+            {"data": STREAM, "training": "{max_steps: 9, save_strategy: epoch}"},
+            "training.save_strategy",
+            "epochs are not supported",
+        ),
         ({"data": STREAM, "training": "{max_steps: 9, dataset_num_proc: 2}"}, "training.dataset_num_proc", "no effect"),
         (
             {"data": STREAM, "training": "{max_steps: 9, dataloader_num_workers: 2}"},
