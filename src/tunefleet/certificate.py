@@ -1,4 +1,4 @@
-"""The certificate that a server or an agent shows over TLS: read, tried, and read again when its files change.
+"""The TLS certificate of a server or an agent: loaded, verified, and reloaded when its files change.
 
 Standard library only. Knows files and TLS; not what is served.
 """
@@ -21,23 +21,24 @@ from tunefleet.errors import MachineError
 
 log = logging.getLogger(__name__)
 
-# How often the files are looked at; SIGHUP has them read at once.
+# Seconds between checks of the files; SIGHUP reloads them immediately.
 LOOK_S: Final = 30.0
-# So often it is said again that a certificate will keep clients away: whoever renews it may have stopped.
+# Seconds between repeated warnings about a certificate that clients will reject: its renewal may have failed.
 AGAIN_S: Final = 6 * 3600.0
 _SOON_S: Final = 2 * 86_400.0
+# OpenSSL's X509_V_ERR_CERT_HAS_EXPIRED.
 _EXPIRED: Final = 10
-"""OpenSSL's X509_V_ERR_CERT_HAS_EXPIRED."""
+# More rounds than a TLS handshake has flights, so that a broken one ends.
 _FLIGHTS: Final = 8
 
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """What a client learns from a certificate.
+    """What a client sees of a certificate.
 
     Args:
-        expires_at: Unix time; null if it cannot be told any more.
-        fault: Why every client refuses it, in OpenSSL's words; null if not.
+        expires_at: Unix time; `None` if unknown because the verification failed.
+        fault: Why clients reject it, as reported by OpenSSL; `None` if they do not.
     """
 
     names: tuple[str, ...] = ()
@@ -45,7 +46,7 @@ class Facts:
     fault: str | None = None
 
     def covers(self, host: str) -> bool:
-        """Say whether a client that asks for this host takes the certificate."""
+        """Return whether a client that connects to this host accepts the certificate."""
         try:
             wanted = ipaddress.ip_address(host.strip("[]"))
         except ValueError:
@@ -58,27 +59,28 @@ class Certificate:
     """A certificate with its key.
 
     Raises:
-        MachineError: If a file is missing or none of its kind, or the key is another certificate's.
+        MachineError: If a file is missing or invalid, or the key does not match the certificate.
     """
 
     def __init__(self, cert_file: Path, key_file: Path) -> None:
         self._cert_file, self._key_file = cert_file.expanduser(), key_file.expanduser()
         self._read_at = self._stamp()
         self._fault = ""
-        self._told_at = time.monotonic()
+        self._logged_at = time.monotonic()
         self._newest = _context(self._cert_file, self._key_file)
         self.context = _context(self._cert_file, self._key_file)
-        """For whoever listens; shows the newest certificate to each new connection."""
-        # One that is read into it while somebody shakes hands would be without its key for a moment.
-        self.context.sni_callback = self._show
-        self.trust = _trusting(self._cert_file)
-        """For a client of this process alone: trusts this certificate under whatever name, and nothing else."""
+        """For the listening socket; presents the newest certificate to each new connection."""
+        # Not reloaded in place: during `load_cert_chain` a concurrent handshake would see a certificate without its
+        # key.
+        self.context.sni_callback = self._present
+        self.trust = _trust_context(self._cert_file)
+        """For clients within this process: trusts only this certificate, under any host name."""
         self.facts = _facts(self.context, self.trust)
-        """What clients learn from it."""
+        """What clients see of it."""
 
     def tell(self) -> None:
-        """Log what will keep clients away."""
-        facts, self._told_at = self.facts, time.monotonic()
+        """Log a warning if clients will reject the certificate."""
+        facts, self._logged_at = self.facts, time.monotonic()
         left_s = _SOON_S if facts.expires_at is None else facts.expires_at - time.time()
         fault = facts.fault or ("it has expired" if left_s <= 0 else None)
         if fault is not None:
@@ -87,33 +89,33 @@ class Certificate:
             log.warning("The certificate %s expires in %.0f hours.", self._cert_file, left_s / 3600)
 
     def refresh(self, *, asked: bool = False) -> bool:
-        """Read the files again if they have changed; what cannot be used leaves the old certificate in place."""
+        """Reload the files if they have changed; if they are invalid, keep the old certificate."""
         try:
             stamp = self._stamp()
             if stamp == self._read_at and not asked:
-                if time.monotonic() - self._told_at >= AGAIN_S:
+                if time.monotonic() - self._logged_at >= AGAIN_S:
                     self.tell()
                 return False
             tried = _context(self._cert_file, self._key_file)
-            facts = _facts(tried, _trusting(self._cert_file))
+            facts = _facts(tried, _trust_context(self._cert_file))
             self._newest = tried
             self.trust.load_verify_locations(self._cert_file)
         except (MachineError, OSError) as error:
-            # Who renews it writes two files, one after the other: it is tried again, and said once.
+            # A renewal writes two files in sequence, so a mismatch may be temporary: retry, and log it once.
             if str(error) != self._fault:
-                log.log(logging.ERROR, "The certificate is not read again, and the old one stays: %s", error)
+                log.log(logging.ERROR, "The certificate could not be reloaded; the old one remains in use: %s", error)
             self._fault = str(error)
             return False
         self._read_at, self._fault, self.facts = stamp, "", facts
-        log.info("The certificate %s was read again.", self._cert_file)
+        log.info("The certificate %s was reloaded.", self._cert_file)
         self.tell()
         return True
 
-    def _show(self, connection: ssl.SSLObject, _name: str | None, _context: ssl.SSLContext) -> None:
+    def _present(self, connection: ssl.SSLObject, _name: str | None, _context: ssl.SSLContext) -> None:
         connection.context = self._newest
 
     def _stamp(self) -> tuple[tuple[int, int, int], ...]:
-        found = []
+        stamps = []
         for variable, path in (("CERT", self._cert_file), ("KEY", self._key_file)):
             try:
                 with path.open("rb") as file:
@@ -122,59 +124,60 @@ class Certificate:
             except OSError as error:
                 raise MachineError(
                     f"TUNEFLEET_TLS_{variable}_FILE={path} cannot be read: {error.strerror or error}.",
-                    hint="Let it name a PEM file that the user of this process may read.",
+                    hint="Set it to a PEM file that the user of this process can read.",
                 ) from None
-            found.append((state.st_ino, state.st_size, state.st_mtime_ns))
-        return tuple(found)
+            stamps.append((state.st_ino, state.st_size, state.st_mtime_ns))
+        return tuple(stamps)
 
 
 def opened(cert_file: Path | None, key_file: Path | None) -> Certificate | None:
-    """Return the certificate that the settings name; null if they name none.
+    """Return the certificate from the settings; `None` if none is configured.
 
     Raises:
-        MachineError: If one of the two is missing, or they cannot be used.
+        MachineError: If one of the two is missing or invalid.
     """
     if cert_file is None and key_file is None:
         return None
     if cert_file is None or key_file is None:
-        given, lacking = ("KEY", "CERT") if cert_file is None else ("CERT", "KEY")
+        given, missing = ("KEY", "CERT") if cert_file is None else ("CERT", "KEY")
         raise MachineError(
-            f"TUNEFLEET_TLS_{given}_FILE is set, and TUNEFLEET_TLS_{lacking}_FILE is not.",
-            hint="TLS needs both; without both, plain HTTP is served.",
+            f"TUNEFLEET_TLS_{given}_FILE is set, but TUNEFLEET_TLS_{missing}_FILE is not.",
+            hint="Set both for TLS, or neither for plain HTTP.",
         )
     return Certificate(cert_file, key_file)
 
 
 @contextmanager
 def kept_fresh(certificate: Certificate | None) -> Iterator[None]:
-    """Read a certificate again when its files change, and on SIGHUP, while the body runs; for the main thread."""
+    """Reload a certificate when its files change, and on SIGHUP, while the body runs."""
     if certificate is None:
         yield
         return
-    over, wake, asked = threading.Event(), threading.Event(), threading.Event()
+    stopped, wake, requested = threading.Event(), threading.Event(), threading.Event()
 
     def look() -> None:
-        while not over.is_set():
+        while not stopped.is_set():
             wake.wait(LOOK_S)
             wake.clear()
-            hup = asked.is_set()
-            asked.clear()
-            if not over.is_set():
+            hup = requested.is_set()
+            requested.clear()
+            if not stopped.is_set():
                 certificate.refresh(asked=hup)
 
     def on_hangup(*_: Any) -> None:
-        asked.set()
+        # Only set flags here: a signal handler interrupts the main thread, which may hold the log's lock.
+        requested.set()
         wake.set()
 
-    before = signal.signal(signal.SIGHUP, on_hangup)
+    previous = signal.signal(signal.SIGHUP, on_hangup)  # only possible in the main thread
     thread = threading.Thread(target=look, name="certificate", daemon=True)
     thread.start()
     try:
         yield
     finally:
-        over.set()
+        stopped.set()
         wake.set()
-        signal.signal(signal.SIGHUP, before)
+        signal.signal(signal.SIGHUP, previous)
         thread.join()
 
 
@@ -189,18 +192,18 @@ def _context(cert_file: Path, key_file: Path) -> ssl.SSLContext:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     context.set_alpn_protocols(["http/1.1"])
-    _trusting(cert_file)  # says what is wrong with this one of the two
+    _trust_context(cert_file)  # `load_cert_chain` does not report which of the two files is invalid
     try:
         context.load_cert_chain(cert_file, key_file, password=_no_passphrase)
     except ssl.SSLError as error:
         if error.reason == "KEY_VALUES_MISMATCH":
             raise MachineError(
                 f"The key {key_file} is not the key of the first certificate in {cert_file}.",
-                hint="In TUNEFLEET_TLS_CERT_FILE the server's own certificate comes first, then its authorities'.",
+                hint="Put the server's own certificate first in TUNEFLEET_TLS_CERT_FILE, then those of its CAs.",
             ) from None
         raise MachineError(
-            f"TUNEFLEET_TLS_KEY_FILE={key_file} holds no private key in PEM that can be used ({_why(error)}).",
-            hint="It begins with -----BEGIN PRIVATE KEY----- or the like.",
+            f"TUNEFLEET_TLS_KEY_FILE={key_file} contains no valid private key in PEM format ({_why(error)}).",
+            hint="The file must begin with -----BEGIN PRIVATE KEY----- or similar.",
         ) from None
     return context
 
@@ -210,34 +213,36 @@ def _why(error: ssl.SSLError) -> str:
 
 
 def _no_passphrase() -> str:
+    # Without a callback OpenSSL would prompt on the terminal and block the start.
     raise MachineError(
-        "The key in TUNEFLEET_TLS_KEY_FILE has a passphrase, and nobody is there to type it.",
-        hint="Write it without one, readable by the process alone: openssl pkey -in KEY -out NEW.",
+        "The key in TUNEFLEET_TLS_KEY_FILE has a passphrase, which is not supported.",
+        hint="Remove it, and make the file readable for this process only: openssl pkey -in KEY -out NEW.",
     )
 
 
-def _trusting(cert_file: Path) -> ssl.SSLContext:
+def _trust_context(cert_file: Path) -> ssl.SSLContext:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname = False
-    context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
+    context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN  # the file may lack the root CA
     try:
         context.load_verify_locations(cert_file)
     except ssl.SSLError as error:
         raise MachineError(
-            f"TUNEFLEET_TLS_CERT_FILE={cert_file} holds no certificate in PEM that can be used ({_why(error)}).",
-            hint="It begins with -----BEGIN CERTIFICATE-----.",
+            f"TUNEFLEET_TLS_CERT_FILE={cert_file} contains no valid certificate in PEM format ({_why(error)}).",
+            hint="The file must begin with -----BEGIN CERTIFICATE-----.",
         ) from None
     return context
 
 
 def _facts(server: ssl.SSLContext, trust: ssl.SSLContext) -> Facts:
-    """Shake hands with ourselves in memory, which tells what every client will find."""
+    """Return what clients see, from a TLS handshake in memory."""
+    # The standard library cannot parse a certificate; a handshake also finds what clients would reject.
     to_server, to_client = ssl.MemoryBIO(), ssl.MemoryBIO()
-    near = trust.wrap_bio(to_client, to_server)
-    far = server.wrap_bio(to_server, to_client, server_side=True)
+    client_side = trust.wrap_bio(to_client, to_server)
+    server_side = server.wrap_bio(to_server, to_client, server_side=True)
     try:
         for _ in range(_FLIGHTS):
-            for side in (near, far):
+            for side in (client_side, server_side):
                 try:
                     side.do_handshake()
                 except ssl.SSLWantReadError:
@@ -247,7 +252,7 @@ def _facts(server: ssl.SSLContext, trust: ssl.SSLContext) -> Facts:
         return Facts(fault=expired)
     except ssl.SSLError as error:
         return Facts(fault=str(error.reason))
-    seen: dict[str, Any] = near.getpeercert() or {}
+    seen: dict[str, Any] = client_side.getpeercert() or {}
     names = tuple(value for kind, value in seen.get("subjectAltName", ()) if kind in {"DNS", "IP Address"})
     ends = seen.get("notAfter")
     return Facts(names, ssl.cert_time_to_seconds(ends) if isinstance(ends, str) else None)

@@ -1,30 +1,30 @@
-"""The exceptions that Tunefleet raises on purpose.
+"""The exceptions that Tunefleet raises deliberately.
 
     TunefleetError
-    ├── SpecError            a document that a user wrote is wrong (lists every fault)
+    ├── SpecError            a workflow, campaign or federation file is invalid (lists every error)
     ├── InputError           data, a model or a value that a user named cannot be used
     │   ├── DataError        a dataset is missing, empty or lacks a field
     │   ├── ModelError       a model or tokenizer is missing or cannot be loaded
-    │   ├── ReferenceFault   a reference to another task's result has no value there
-    │   └── AdapterRefused   an adapter cannot take part in an average; names the tensor
+    │   ├── ReferenceFault   a reference to another task's result has no value
+    │   └── AdapterRefused   an adapter cannot be aggregated; names the tensor
     ├── NotFoundError        nothing has that id or name
-    ├── ConflictError        the thing is in a state that forbids the request
-    │   ├── IllegalTransition   a status change that the lifecycle table does not have
-    │   ├── OffsetConflict   a stream was continued at the wrong place; carries the right one
-    │   └── GoneError        the thing has ended, or has moved, for good
-    ├── AuthError            no key, or a key that is wrong or revoked
-    ├── ForbiddenError       a valid key that may not do this
-    ├── TooLargeError        a body, file or archive over its limit
-    ├── QuotaError           a project is over one of its quotas; names it
-    ├── TooManyError         tried too often; says when to try again
+    ├── ConflictError        the resource is in a state that does not allow the request
+    │   ├── IllegalTransition   a status change that the lifecycle table does not allow
+    │   ├── OffsetConflict   a stream was continued at the wrong offset; carries the right one
+    │   └── GoneError        the resource has permanently ended or moved
+    ├── AuthError            no key, or a key that is invalid or revoked
+    ├── ForbiddenError       a valid key without permission
+    ├── TooLargeError        a body, file or archive exceeds its limit
+    ├── QuotaError           a project exceeds a quota; names it
+    ├── TooManyError         rate limited; states when to retry
     ├── ArtifactError        files that do not match their digest, or an unsafe archive
     ├── StoreError           the database or data folder cannot be used
-    ├── UnreachableError     the server, or something that it needs, does not answer
-    │   └── NotLeadingError  a server that leads no more wanted to do what the leader alone does
-    └── MachineError         this machine lacks something: a port, disk, a device, a package
+    ├── UnreachableError     the server, or a service that it needs, does not answer
+    │   └── NotLeadingError  a former leader attempted an operation that is reserved to the leader
+    └── MachineError         this machine lacks a port, disk space, a device or a package
 
-`str(error)` and `error.hint` are for the user and may be shown to anybody who made the request; `error.detail` is
-for logs only and is never sent over the network.
+`str(error)` and `error.hint` are for the user and may be shown to the caller; `error.detail` is for logs only and is
+never sent over the network.
 """
 
 from __future__ import annotations
@@ -41,12 +41,12 @@ from urllib.parse import unquote, urlsplit
 
 
 class TunefleetError(Exception):
-    """A failure that Tunefleet understands.
+    """A known failure, with a message for the user.
 
     Args:
-        message: One sentence that names the thing; public.
-        hint: The way out; public.
-        detail: What a maintainer needs; private, for logs.
+        message: One sentence that names the resource; public.
+        hint: How to fix it; public.
+        detail: Details for maintainers; private, for logs.
     """
 
     code: ClassVar[str] = "error"
@@ -65,29 +65,29 @@ _MAX_PATH: Final = 400
 
 
 def printable(text: str, keep: str = "") -> str:
-    """Return a text that commands no terminal: what is no plain character, such as an escape code, is spelt out.
+    """Escape control characters, such as terminal escape codes, in a string.
 
     Args:
-        text: What somebody else wrote.
-        keep: Characters that stay although they are not plain, such as the end of a line.
+        text: Text from an untrusted source.
+        keep: Control characters to keep, such as line breaks.
     """
-    return text if text.isprintable() else "".join(_spelt(each, keep) for each in text)
+    return text if text.isprintable() else "".join(_escaped(each, keep) for each in text)
 
 
-def _spelt(character: str, keep: str) -> str:
+def _escaped(character: str, keep: str) -> str:
     return character if character.isprintable() or character in keep else character.encode("unicode_escape").decode()
 
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """One thing that is wrong in a document.
+    """One error in a workflow file.
 
     Args:
         path: Dotted path of the field, such as ``spec.training.learning_rate``.
         message: What is wrong, without the position.
-        line: Line of the document, from 1; 0 if unknown.
-        column: Column of the document, from 1; 0 if unknown.
-        hint: What to write instead, if that is known.
+        line: Line in the file, from 1; 0 if unknown.
+        column: Column in the file, from 1; 0 if unknown.
+        hint: How to fix it, if known.
     """
 
     path: str
@@ -97,38 +97,38 @@ class Fault:
     hint: str | None = None
 
     def __post_init__(self) -> None:
-        # All three may quote what somebody wrote, which must not command the terminal that shows it.
+        # All three may quote user input, which must not inject escape codes into the terminal that shows it.
         object.__setattr__(self, "path", printable(self.path)[:_MAX_PATH])
         object.__setattr__(self, "message", printable(self.message))
         object.__setattr__(self, "hint", None if self.hint is None else printable(self.hint))
 
     def __str__(self) -> str:
-        place = f"line {self.line}, column {self.column}: " if self.line else ""
-        where = f"{self.path}: " if self.path else ""
-        return f"{place}{where}{self.message}{f' ({self.hint})' if self.hint else ''}"
+        position = f"line {self.line}, column {self.column}: " if self.line else ""
+        path = f"{self.path}: " if self.path else ""
+        return f"{position}{path}{self.message}{f' ({self.hint})' if self.hint else ''}"
 
 
 class SpecError(TunefleetError):
-    """A document is wrong; every fault is listed."""
+    """A workflow, campaign or federation file is invalid; every error is listed."""
 
     code = "spec_invalid"
 
     def __init__(self, faults: Sequence[Fault], *, filename: str | None = None) -> None:
         self.faults = tuple(faults)
         self.filename = filename
-        name = filename or "the document"
-        count = "1 fault" if len(self.faults) == 1 else f"{len(self.faults)} faults"
+        name = filename or "the file"
+        count = "1 error" if len(self.faults) == 1 else f"{len(self.faults)} errors"
         super().__init__(f"{name} has {count}: " + "; ".join(str(fault) for fault in self.faults))
 
 
 class InputError(TunefleetError):
-    """Something that the user named cannot be used; trying again will not help.
+    """Something that the user named cannot be used; a retry does not help.
 
     Args:
-        message: One sentence that names the thing; public.
-        hint: The way out; public.
-        detail: What a maintainer needs.
-        path: Dotted path in the document of what is wrong; empty if it stands in none.
+        message: One sentence that names the resource; public.
+        hint: How to fix it; public.
+        detail: Details for maintainers.
+        path: Dotted path of the error in the workflow file; empty if unknown.
     """
 
     code = "input_invalid"
@@ -151,18 +151,18 @@ class ModelError(InputError):
 
 
 class ReferenceFault(InputError):
-    """A reference to another task's result has no value there."""
+    """A reference to another task's result has no value."""
 
     code = "reference_invalid"
 
 
 class AdapterRefused(InputError):
-    """An adapter is damaged, unsafe, or not what the others are: it cannot take part in an average.
+    """An adapter is damaged, unsafe, or incompatible with the others, so that it cannot be aggregated.
 
     Args:
-        message: What is wrong, with the tensor's name where one is to blame; public.
-        hint: The way out; public.
-        tensor: Name of the tensor to blame, if there is one.
+        message: What is wrong, with the name of the affected tensor, if any; public.
+        hint: How to fix it; public.
+        tensor: Name of the affected tensor, if any.
     """
 
     code = "adapter_refused"
@@ -181,22 +181,22 @@ class NotFoundError(TunefleetError):
 
 
 class ConflictError(TunefleetError):
-    """The thing is in a state that forbids the request."""
+    """The resource is in a state that does not allow the request."""
 
     code = "conflict"
 
 
 class IllegalTransition(ConflictError):
-    """The lifecycle table has no such change of status."""
+    """The lifecycle table does not allow this status change."""
 
     code = "illegal_transition"
 
 
 class OffsetConflict(ConflictError):
-    """A stream was continued at the wrong place.
+    """A stream was continued at the wrong offset.
 
     Args:
-        cursor: Where the receiver stands: the next sequence number or byte that it takes.
+        cursor: The next sequence number or byte that the receiver expects.
     """
 
     code = "offset_conflict"
@@ -207,40 +207,40 @@ class OffsetConflict(ConflictError):
 
 
 class GoneError(ConflictError):
-    """The thing has ended, or has moved, for good; asking again does not help."""
+    """The resource has permanently ended or moved; a retry does not help."""
 
     code = "gone"
 
 
 class AuthError(TunefleetError):
-    """There is no key, or it is wrong or revoked."""
+    """There is no key, or it is invalid or revoked."""
 
     code = "unauthenticated"
 
 
 class ForbiddenError(TunefleetError):
-    """The key is valid but may not do this."""
+    """The key is valid but lacks the permission."""
 
     code = "forbidden"
 
 
 class TooLargeError(TunefleetError):
-    """A body, a file or an archive is over its limit."""
+    """A body, a file or an archive exceeds its limit."""
 
     code = "too_large"
 
 
 class QuotaError(TunefleetError):
-    """A project would be over one of its quotas."""
+    """A project would exceed one of its quotas."""
 
     code = "over_quota"
 
 
 class TooManyError(TunefleetError):
-    """Something was tried too often.
+    """Too many attempts.
 
     Args:
-        retry_after_s: When to try again.
+        retry_after_s: Seconds until the next attempt is allowed.
     """
 
     code = "too_many"
@@ -269,30 +269,31 @@ class UnreachableError(TunefleetError):
 
 
 class NotLeadingError(UnreachableError):
-    """Another server leads: what this one began as the leader was not done; trying again helps."""
+    """Another server is the leader: the operation was not executed; a retry helps."""
 
 
 class MachineError(TunefleetError):
-    """This machine lacks something: a port, disk space, a device, a package."""
+    """This machine lacks a port, disk space, a device or a package."""
 
     code = "machine"
 
 
 def is_disk_full(error: BaseException | None) -> bool:
-    """Return whether an error says that a disk or a quota is full."""
+    """Return whether an error means that a disk or a disk quota is full."""
     return isinstance(error, OSError) and error.errno in {errno.ENOSPC, errno.EDQUOT}
 
 
 def install(extra: str) -> str:
-    """Return the command that adds an extra, from where this package came.
+    """Return the command that installs an extra, from the source of the installed package.
 
     Args:
-        extra: Such as `train`.
+        extra: Name of the extra, such as `train`.
     """
     return f"{shlex.quote(sys.executable)} -m pip install {_requirement(extra)}"
 
 
 def _requirement(extra: str) -> str:
+    # `direct_url.json` (PEP 610) records a checkout, URL or VCS commit: the extra must come from the same source.
     try:
         origin = json.loads(distribution("tunefleet").read_text("direct_url.json") or "null") or {}
     except (PackageNotFoundError, ValueError):

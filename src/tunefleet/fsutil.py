@@ -1,4 +1,4 @@
-"""Small, careful acts on files: hash, write so that a power cut leaves the old or the new, free space."""
+"""File helpers: hashing, atomic and durable writes, free space."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ _DRAFT: Final = ".draft"
 
 CHUNK_BYTES: Final = 1 << 20
 
-# SYNC_FILE_RANGE_WRITE: begin with all dirty pages that are not on their way yet, and do not wait.
+# SYNC_FILE_RANGE_WRITE: start writing all dirty pages that are not being written yet, without waiting.
 _WRITE_OUT: Final = 2
 _sync_file_range = getattr(ctypes.CDLL(None), "sync_file_range", None) if sys.platform == "linux" else None
 
-# Called with the number of bytes that were just done.
+# Called with the number of bytes processed since the last call.
 Progress = Callable[[int], None]
 
 
@@ -45,16 +45,16 @@ def hash_file(path: Path, *, progress: Progress | None = None) -> tuple[str, int
 
 
 def begin_writing(descriptor: int) -> None:
-    """Let the disk begin with what was written to a file, so that syncing it later waits less; on Linux only."""
+    """Start writing a file's dirty pages to disk, so that a later sync takes less time; Linux only."""
     if _sync_file_range is not None:
-        # A hint: what goes wrong with the file is what the sync reports.
+        # Only a hint, so the return value is ignored: the later fsync reports any error.
         _sync_file_range(descriptor, ctypes.c_int64(0), ctypes.c_int64(0), _WRITE_OUT)
 
 
 def sync_path(path: Path) -> None:
-    """Make a file's content, or the names in a folder, survive a power cut."""
+    """Make a file's content, or the entries of a folder, durable."""
     if os.name == "nt" and path.is_dir():
-        return  # Windows opens no folder
+        return  # Windows cannot open folders
     descriptor = os.open(path, os.O_RDWR if os.name == "nt" else os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -63,45 +63,45 @@ def sync_path(path: Path) -> None:
 
 
 def write_synced(path: Path, content: str | bytes, *, mode: int = 0o600) -> None:
-    """Write a file so that after a crash or a power cut it is the old one or the new one, never a torn one.
+    """Write a file atomically and durably: after a crash or power failure it has the old or the new content.
 
     Args:
-        path: Its folder is made if it is missing.
-        content: Text is written as UTF-8.
-        mode: Permissions from its first moment; the umask takes from them.
+        path: Its folder is created if missing.
+        content: Strings are written as UTF-8.
+        mode: Permissions on creation, reduced by the umask.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     draft = path.with_name(f".{path.name}{_DRAFT}")
-    # A draft that a killed process left may have other permissions.
+    # A draft left by a killed process may have other permissions, so it is not reused.
     draft.unlink(missing_ok=True)
     descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
     try:
         with os.fdopen(descriptor, "wb") as out:
             out.write(content.encode() if isinstance(content, str) else content)
             out.flush()
-            os.fsync(out.fileno())
+            os.fsync(out.fileno())  # before the rename: otherwise a power failure could leave an empty file
         draft.replace(path)
     except OSError:
         with contextlib.suppress(OSError):
             draft.unlink()
         raise
-    sync_path(path.parent)
+    sync_path(path.parent)  # makes the rename itself durable
 
 
 def remove_drafts(folder: Path) -> None:
-    """Remove what a process left that was killed while it wrote a file in this folder; nobody else may be writing."""
+    """Remove drafts left by killed processes in this folder; no other process may be writing there."""
     for draft in folder.glob(f".*{_DRAFT}"):
         draft.unlink(missing_ok=True)
 
 
 def write_private(path: Path, text: str) -> None:
-    """Write a small file that only this user can read, whole or not at all, durably; its folder is made."""
+    """Write a small file that only this user can read, atomically and durably; its folder is created."""
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     write_synced(path, text)
 
 
 def write_folder(target: Path, write: Callable[[Path], None]) -> None:
-    """Write a folder whole or not at all; what was there before is replaced."""
+    """Write a folder atomically; an existing one is replaced."""
     partial = target.with_name(f".{target.name}.partial")
     shutil.rmtree(partial, ignore_errors=True)
     partial.mkdir(parents=True)
@@ -109,29 +109,29 @@ def write_folder(target: Path, write: Callable[[Path], None]) -> None:
     for path in partial.rglob("*"):
         if path.is_file():
             sync_path(path)
-    if target.exists():
+    if target.exists():  # `rename` cannot replace a folder that is not empty
         shutil.rmtree(target)
     partial.rename(target)
     sync_path(target.parent)
 
 
 def write_file(target: Path, content: bytes) -> None:
-    """Write a file that others may read, whole or not at all, durably."""
+    """Write a file that others may read, atomically and durably."""
     write_synced(target, content, mode=0o666)
 
 
 def replace_file(source: Path, target: Path) -> None:
-    """Move a synced file over another name on the same file system, durably."""
+    """Move a synced file to another name on the same file system, durably."""
     source.replace(target)
     sync_path(target.parent)
 
 
 @contextmanager
 def replacing(target: Path) -> Iterator[Path]:
-    """Give a place beside a file to write its new content to; the file has it when the block has ended well.
+    """Yield a temporary path for a file's new content, which replaces the file when the block succeeds.
 
-    What was begun does not stay where the block fails, as it does on a full disk. Not synced: after a power cut the
-    file may be the old one, or empty.
+    If the block fails, the temporary file is removed. Not synced: after a power failure the file may have the old
+    content or be empty.
     """
     part = target.with_name(f".{target.name}.part")
     try:
@@ -143,8 +143,8 @@ def replacing(target: Path) -> Iterator[Path]:
 
 
 def disk_free(path: Path) -> int:
-    """Return the bytes that are free where a path is, or would be."""
-    here = path.absolute()
-    while not here.exists():
-        here = here.parent
-    return shutil.disk_usage(here).free
+    """Return the free bytes on the disk of a path, which need not exist."""
+    existing = path.absolute()
+    while not existing.exists():
+        existing = existing.parent
+    return shutil.disk_usage(existing).free

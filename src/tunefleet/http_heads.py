@@ -1,7 +1,7 @@
-"""HTTP as uvicorn speaks it, with heads of requests that have an end.
+"""uvicorn's HTTP protocol with limits on the size and duration of request headers.
 
-uvicorn waits for the rest of a head as long as nobody hangs up, and keeps all of it: connections that send a line now
-and then would take every descriptor of a server, and one that never ends its headers all of the memory, without a key.
+uvicorn waits for the rest of the headers without a time limit and buffers all of them: slow connections (slowloris)
+could use up all file descriptors, and endless headers all of the memory, without authentication.
 """
 
 from __future__ import annotations
@@ -11,73 +11,73 @@ from typing import Final
 
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
-# Of the line and the headers of a request, until the last of them has come.
+# Limit for the request line and headers.
 MAX_HEAD_BYTES: Final = 64 << 10
-# A head is whole so long after its first byte; the first one after the connection.
+# Seconds from the first byte (for the first request: from the connection) within which the headers must be complete.
 _HEAD_S: Final = 30.0
-# What arrived while the process did something else is read before it is too late.
-_LAST_CALL_S: Final = 1.0
-_TOO_LARGE: Final = b"The line and headers of a request have at most %d bytes." % MAX_HEAD_BYTES
+# Extra time, so that data which arrived while the event loop was busy is read before the connection is closed.
+_EXTRA_TIME_S: Final = 1.0
+_TOO_LARGE: Final = b"The request line and headers exceed %d bytes." % MAX_HEAD_BYTES
 
 
 class BoundedHeads(HttpToolsProtocol):
-    """One connection, which ends where the head of a request is too long or takes too long."""
+    """A connection that is closed if the headers of a request are too long or take too long."""
 
-    _begun = True
+    _in_head = True
     _in_body = False
     _size = 0
     _deadline: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """Wait for the first request."""
+        """Start the timer for the first request."""
         super().connection_made(transport)
-        self._wait()
+        self._start_timer()
 
     def data_received(self, data: bytes) -> None:
-        """Read on; count what belongs to a head that is not whole."""
+        """Process data; count the bytes of incomplete headers."""
         answered = self.timeout_keep_alive_task is not None
-        leftover = answered and self._in_body
-        # Of blank lines before a request the parser says nothing.
-        self._begun = self._begun or (answered and not self._in_body)
+        has_leftover = answered and self._in_body
+        # The parser does not report blank lines before a request, so they are counted from here.
+        self._in_head = self._in_head or (answered and not self._in_body)
         super().data_received(data)
         if self.transport.is_closing():
             return
-        if self._begun:
+        if self._in_head:
             self._size += len(data)
         if self._size > MAX_HEAD_BYTES:
             self._refuse()
-        elif (self._begun or leftover) and self._deadline is None:
-            # What is left of a body that was answered early has as much time: the timer that kept the line is off.
-            self._wait()
+        elif (self._in_head or has_leftover) and self._deadline is None:
+            # The rest of a body that was answered early has the same time limit, since the keep-alive timer is off.
+            self._start_timer()
 
     def on_message_begin(self) -> None:
-        """Note that a head has begun."""
+        """Mark the start of the headers."""
         super().on_message_begin()
-        self._begun = True
+        self._in_head = True
 
     def on_headers_complete(self) -> None:
-        """Note that a head is whole."""
-        self._begun, self._in_body, self._size = False, True, 0
-        self._wait_no_more()
+        """Mark the end of the headers."""
+        self._in_head, self._in_body, self._size = False, True, 0
+        self._stop_timer()
         super().on_headers_complete()
 
     def on_message_complete(self) -> None:
-        """Note that the body has come, if there is one."""
+        """Mark the end of the body, if there is one."""
         self._in_body = False
         super().on_message_complete()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Let go of the connection."""
-        self._wait_no_more()
+        """Stop the timer."""
+        self._stop_timer()
         super().connection_lost(exc)
 
-    def _wait(self) -> None:
-        self._deadline = self.loop.call_later(_HEAD_S, self._last_call)
+    def _start_timer(self) -> None:
+        self._deadline = self.loop.call_later(_HEAD_S, self._grant_extra_time)
 
-    def _last_call(self) -> None:
-        self._deadline = self.loop.call_later(_LAST_CALL_S, self.transport.close)
+    def _grant_extra_time(self) -> None:
+        self._deadline = self.loop.call_later(_EXTRA_TIME_S, self.transport.close)
 
-    def _wait_no_more(self) -> None:
+    def _stop_timer(self) -> None:
         if self._deadline is not None:
             self._deadline.cancel()
             self._deadline = None

@@ -1,47 +1,47 @@
-"""Variables of the documents that have no effect here, each with what holds instead; start-up names the given ones."""
+"""Variables of compatible systems that have no effect, each with the alternative; logged at start-up if set."""
 
 from __future__ import annotations
 
 from typing import Final
 
-_STATE: Final = "state is always kept, by the server in TUNEFLEET_DATA"
-_FIGURES: Final = "the figures are in the API"
-_SCORES: Final = "SCHEDULER_LAMBDA_TRAINING and its like weigh throughput against cost"
-_TRIES: Final = "a document's retry says how often and after which pause a task is tried again"
-_YIELDS: Final = "TUNEFLEET_YIELD and TUNEFLEET_YIELD_IDLE_S of a worker say what it does where others use a GPU"
-_LOST: Final = "TUNEFLEET_LOST_AFTER_S says after how long a worker is given up"
-_RANKS: Final = "the ranks of a training are started once, by its supervisor"
-_STICKY: Final = "ENABLE_STAGE_WEIGHT_STICKINESS and ENABLE_CONTEXT_REUSE say which workers are preferred"
+_STATE: Final = "the server always stores its state in TUNEFLEET_DATA"
+_FIGURES: Final = "metrics are available in the API"
+_SCORES: Final = "use SCHEDULER_LAMBDA_TRAINING and related variables to weigh throughput against cost"
+_TRIES: Final = "set retry in the workflow file for retries and their delay"
+_YIELDS: Final = "use TUNEFLEET_YIELD and TUNEFLEET_YIELD_IDLE_S on workers that share GPUs with other processes"
+_LOST: Final = "use TUNEFLEET_LOST_AFTER_S for the time after which a worker counts as lost"
+_RANKS: Final = "the supervisor starts the ranks of a training job"
+_STICKY: Final = "use ENABLE_STAGE_WEIGHT_STICKINESS and ENABLE_CONTEXT_REUSE to prefer workers with cached files"
 
-# Process → variable of a document that it does not heed → what holds instead.
+# Process → variable without effect → the alternative.
 UNSUPPORTED: Final[dict[str, dict[str, str]]] = {
     "server": {
         "CPU_ONLY_WEIGHT": _SCORES,
-        "ENABLE_WORKER_WATCHDOG": "workers are always watched",
-        "FIXED_PIPELINE_BINDING_IDLE_TIMEOUT_SEC": "tasks are handed out adaptively only",
+        "ENABLE_WORKER_WATCHDOG": "workers are always monitored",
+        "FIXED_PIPELINE_BINDING_IDLE_TIMEOUT_SEC": "only adaptive dispatch is supported",
         "GPU_WEIGHT": _SCORES,
-        "HIGH_AVAIL_RATIO": "a document's parallel.max_shards says into how many parts a task is spread",
-        "HOST_APP_LOG_LEVEL": "LOG_LEVEL is for the whole server",
-        "HOST_APP_RELOAD": "restart the server; nothing is lost",
+        "HIGH_AVAIL_RATIO": "set parallel.max_shards in the workflow file for the number of shards",
+        "HOST_APP_LOG_LEVEL": "LOG_LEVEL applies to the whole server",
+        "HOST_APP_RELOAD": "restart the server; no state is lost",
         "HOST_METRICS_DENSITY_BUCKET_SEC": _FIGURES,
         "HOST_METRICS_DIR": _FIGURES,
         "HOST_METRICS_ENABLE_DENSITY_PLOT": _FIGURES,
-        "LOW_AVAIL_RATIO": "a document's parallel.max_shards says into how many parts a task is spread",
-        "MAX_AUTO_SHARDS": "a document's parallel.max_shards says into how many parts a task is spread",
+        "LOW_AVAIL_RATIO": "set parallel.max_shards in the workflow file for the number of shards",
+        "MAX_AUTO_SHARDS": "set parallel.max_shards in the workflow file for the number of shards",
         "MODEL_STICKINESS_MAX_ENTRIES": _STICKY,
         "MODEL_STICKINESS_TTL_SEC": _STICKY,
         "ORCHESTRATOR_METRICS_DIR": _FIGURES,
         "ORCHESTRATOR_STATE_DIR": _STATE,
         "ORCHESTRATOR_STATE_ENABLED": _STATE,
-        "RESULTS_DIR": "it is a worker's; the server keeps everything in TUNEFLEET_DATA",
+        "RESULTS_DIR": "it applies to workers; the server stores everything in TUNEFLEET_DATA",
         "STATE_FLUSH_INTERVAL_SEC": _STATE,
-        "SUPERVISOR_GRPC_TARGET": "workers speak to the server themselves, over HTTP or REDIS_URL",
-        "TASK_DLQ_LIMIT": "tasks that have failed stay in the store until they are removed or pruned",
-        "TASK_NO_WORKER_GRACE_SEC": "a document's limits.max_queue_s ends a task that waits for too long",
-        "TASK_POOL_BATCH_SIZE": "all that waits is looked at in each pass",
+        "SUPERVISOR_GRPC_TARGET": "workers connect to the server directly, over HTTP or REDIS_URL",
+        "TASK_DLQ_LIMIT": "failed tasks are kept until they are removed or pruned",
+        "TASK_NO_WORKER_GRACE_SEC": "set limits.max_queue_s in the workflow file to limit the time in the queue",
+        "TASK_POOL_BATCH_SIZE": "each scheduling cycle considers all queued tasks",
         "TASK_REQUEUE_DELAY_SEC": _TRIES,
         "TASK_REQUEUE_MAX_DELAY_SEC": _TRIES,
-        "TASK_SLO_THRESHOLD": "a document's sloSeconds moves its task forward as the moment comes near",
+        "TASK_SLO_THRESHOLD": "set sloSeconds in the workflow file to prioritize a task near its deadline",
         "WORKER_DEATH_CHECK_INTERVAL": _LOST,
         "WORKER_DEATH_GRACE_SEC": _LOST,
         "WORKER_FOREIGN_GPU_CONSECUTIVE": _YIELDS,
@@ -52,22 +52,22 @@ UNSUPPORTED: Final[dict[str, dict[str, str]]] = {
         "WORKER_REHYDRATION_GRACE_SEC": _LOST,
     },
     "worker": {
-        "HF_MODEL": "a document names its model",
+        "HF_MODEL": "set the model in the workflow file",
         "KV_DPO_DISTRIBUTED": _RANKS,
         "KV_PPO_DISTRIBUTED": _RANKS,
         "KV_SFT_DISTRIBUTED": _RANKS,
-        "MODEL_ARCHIVE_TAR_BIN": "archives are packed by the worker itself",
+        "MODEL_ARCHIVE_TAR_BIN": "the worker creates archives without tar",
         "ORCHESTRATOR_STATE_DIR": _STATE,
         "ORCHESTRATOR_STATE_ENABLED": _STATE,
         "RESULTS_UPLOAD_URL": "results go to ORCHESTRATOR_BASE_URL",
-        "SUPERVISOR_GRPC_TARGET": "a worker speaks to the server itself, at REDIS_URL or ORCHESTRATOR_BASE_URL",
-        "VLLM_MODEL": "a document names its model",
-        "WORKER_EXECUTOR_MASK": "install what the worker shall run; TUNEFLEET_JOB_SLOTS=0 takes no trainings",
+        "SUPERVISOR_GRPC_TARGET": "workers connect to the server directly, at REDIS_URL or ORCHESTRATOR_BASE_URL",
+        "VLLM_MODEL": "set the model in the workflow file",
+        "WORKER_EXECUTOR_MASK": "install only the extras you need; TUNEFLEET_JOB_SLOTS=0 accepts no training tasks",
         "WORKER_FOREIGN_GPU_CONSECUTIVE": _YIELDS,
         "WORKER_FOREIGN_GPU_GATE": _YIELDS,
         "WORKER_FOREIGN_GPU_GRACE_SEC": _YIELDS,
         "WORKER_FOREIGN_GPU_MEM_MIB": _YIELDS,
-        "WORKER_LOG_TO_STDOUT": "the log goes to standard error and to worker.log",
-        "WORKER_TOKEN": "TUNEFLEET_WORKER_KEY is a worker's key",
+        "WORKER_LOG_TO_STDOUT": "the log is written to standard error and to worker.log",
+        "WORKER_TOKEN": "use TUNEFLEET_WORKER_KEY for the worker's key",
     },
 }

@@ -110,7 +110,7 @@ def nothing_was_stored(fleet: LocalFleet) -> bool:
 
 def test_what_is_refused_before_anything_is_stored(fleet: LocalFleet, shell: Shell) -> None:
     assert "did you mean prompt_column?" in shell.submit("path: rows.jsonl, promt_column: a, response_column: b")
-    assert "must be a whole number, not 'many'" in shell.submit(f"path: rows.jsonl, {PAIR}", extra=", seed: many")
+    assert "must be an integer, not 'many'" in shell.submit(f"path: rows.jsonl, {PAIR}", extra=", seed: many")
     assert f"there is no {shell.folder}/nothing.jsonl" in shell.submit(f"path: nothing.jsonl, {PAIR}")
     assert f"there is no {shell.folder}/nowhere" in shell.submit(f"path: rows.jsonl, {PAIR}", "./nowhere")
     assert "There is no data named 'unknown'" in shell.submit(f"artifact: unknown, {PAIR}")

@@ -115,7 +115,7 @@ def test_certificates(setup: pytest.MonkeyPatch, tmp_path: Path) -> None:
     _says(serve(old.variables), "bad", "expired", "Renew it")
     _says(serve({**old.variables, "TUNEFLEET_TLS_KEY_FILE": str(tmp_path / "none.key")}), "bad", "none.key", "")
     setup.delenv("TUNEFLEET_TLS_KEY_FILE")
-    _says(check_machine.certificate(), "bad", "TUNEFLEET_TLS_KEY_FILE is not", "TLS needs both")
+    _says(check_machine.certificate(), "bad", "TUNEFLEET_TLS_KEY_FILE is not", "Set both for TLS")
 
 
 def test_a_proxy_before_the_server(setup: pytest.MonkeyPatch) -> None:

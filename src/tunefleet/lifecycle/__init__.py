@@ -1,6 +1,6 @@
-"""Pure state machines: what status a thing may have, and which reason moves it where.
+"""Pure state machines: statuses, and the transitions between them.
 
-Knows no database, no clock and no network. The services call `task.move` and store what it returns.
+Uses no database, no clock and no network. The orchestrator calls `task.move` and stores the result.
 
     pending ──▶ queued ──▶ dispatched ──▶ running ──▶ completed
        │          ▲  ▲          │          │  │ │  ╰─▶ failed
@@ -9,5 +9,5 @@ Knows no database, no clock and no network. The services call `task.move` and st
                   ╰────────────────────────╯ (retry)        │
                   ╰─────────────────────────────────────────╯ (resume)
 
-Every status that is not final may also become cancelled, and failed by an upstream failure.
+Every status that is not final may also become cancelled, or failed because of an upstream failure.
 """

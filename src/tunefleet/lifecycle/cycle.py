@@ -1,4 +1,4 @@
-"""The life of a campaign, of each of its cycles, and of the steps of a cycle.
+"""Lifecycle of a campaign, its cycles, and the steps of a cycle.
 
 A campaign:
 
@@ -6,14 +6,14 @@ A campaign:
       │  ╰─────────────────────▶ ▲
       ╰──▶ stopped ──▶ active    ╰── too many failures in a row, or no budget left
 
-Every campaign may be stopped; one that is stopped may be started again. A cycle:
+Every campaign can be stopped, and a stopped one can be started again. A cycle:
 
     running ──▶ completed
        │ ▲
        ▼ │ (retry)
     failed ──▶ abandoned
 
-and it runs through its steps in one order, each of which is intended, then done.
+which runs its steps in a fixed order; each is intended, then done.
 """
 
 from __future__ import annotations
@@ -25,34 +25,34 @@ from tunefleet.errors import IllegalTransition
 
 
 class CampaignStatus(StrEnum):
-    """Where a campaign stands. None is final: a stopped campaign may be started again."""
+    """Status of a campaign. None is final: a stopped campaign can be started again."""
 
     ACTIVE = "active"
     PAUSED = "paused"
-    """Somebody asked: no step is begun until it is resumed."""
+    """Paused by a user: no step starts until it is resumed."""
     STOPPED = "stopped"
-    """Ended: its open cycle is abandoned, and what it has learnt stays."""
+    """Ended: its open cycle is abandoned; its models are kept."""
     HELD = "held"
-    """The circuit breaker: too many failures in a row, or no budget left. It goes on when somebody retries it."""
+    """Circuit breaker: too many consecutive failures, or no budget left; continues after a retry by a user."""
 
 
 class CycleStatus(StrEnum):
-    """Where a cycle stands."""
+    """Status of a cycle."""
 
     RUNNING = "running"
     COMPLETED = "completed"
     FAILED = "failed"
-    """A dead letter: it is kept with its reason, and may be retried."""
+    """A dead letter: kept with its reason, can be retried."""
     ABANDONED = "abandoned"
 
 
 class StepName(StrEnum):
-    """The steps of a cycle, in their order."""
+    """The steps of a cycle, in order."""
 
     DATA = "data"
     UPLOAD = "upload"
     SUBMIT = "submit"
-    """The one that is paid for."""
+    """The step that incurs costs."""
     WAIT = "wait"
     EVALUATE = "evaluate"
     SELECT = "select"
@@ -64,37 +64,37 @@ class StepName(StrEnum):
 
     @property
     def next(self) -> StepName | None:
-        """The step that follows; null after the last."""
+        """The next step; `None` after the last."""
         at = STEPS.index(self) + 1
         return STEPS[at] if at < len(STEPS) else None
 
     @property
     def and_later(self) -> tuple[StepName, ...]:
-        """The step and those that follow it."""
+        """This step and all later ones."""
         return STEPS[STEPS.index(self) :]
 
 
 class StepStatus(StrEnum):
-    """How far a step has come."""
+    """Status of a step."""
 
     INTENDED = "intended"
-    """What it is to do is stored; it may have acted."""
+    """The intent is stored; the action may have been executed."""
     DONE = "done"
     FAILED = "failed"
 
 
 STEPS: Final = tuple(StepName)
+# Prefix of messages that require a user action; the command to run is the first text in backticks.
 NEEDS_YOU: Final = "Needs you: "
-"""How a text begins that says what a person has to type; the command is the first thing in backticks."""
 
 
 def needs_you(name: str, verb: str, why: str) -> str:
-    """Return the text for a campaign that goes on only when a person acts: the command to type, then the reason.
+    """Return the message for a campaign that needs a user action: the command to run, then the reason.
 
     Args:
-        verb: Of `tunefleet campaign`, with its options, such as `retry --from upload`; `start` reads the campaign's
-            file again, which is corrected first.
-        why: The reason, in sentences.
+        verb: Subcommand of `tunefleet campaign` with options, such as `retry --from upload`; `start` reads the
+            campaign's file again, which must be fixed first.
+        why: The reason, in complete sentences.
     """
     word, _, options = verb.partition(" ")
     first = "correct the campaign's file, then " if word == "start" else ""
@@ -112,21 +112,21 @@ CAMPAIGN_TRANSITIONS: Final[dict[CampaignStatus, frozenset[CampaignStatus]]] = {
 _Y = CycleStatus
 CYCLE_TRANSITIONS: Final[dict[CycleStatus, frozenset[CycleStatus]]] = {
     _Y.RUNNING: frozenset({_Y.COMPLETED, _Y.FAILED, _Y.ABANDONED}),
-    _Y.COMPLETED: frozenset({_Y.RUNNING}),  # its model is merged once more
+    _Y.COMPLETED: frozenset({_Y.RUNNING}),  # to merge its model again
     _Y.FAILED: frozenset({_Y.RUNNING, _Y.ABANDONED}),
     _Y.ABANDONED: frozenset({_Y.RUNNING}),
 }
 
 
 def move_campaign(status: CampaignStatus, target: CampaignStatus) -> CampaignStatus:
-    """Return a status that may follow another.
+    """Return the target status if the transition is allowed.
 
     Args:
-        status: Where the campaign stands.
-        target: Where it is to go.
+        status: Current status.
+        target: Requested status.
 
     Raises:
-        IllegalTransition: If the table has no such change.
+        IllegalTransition: If the table does not allow it.
     """
     if target not in CAMPAIGN_TRANSITIONS[status]:
         raise IllegalTransition(f"A campaign that is {status.value} cannot become {target.value}.")
@@ -134,14 +134,14 @@ def move_campaign(status: CampaignStatus, target: CampaignStatus) -> CampaignSta
 
 
 def move_cycle(status: CycleStatus, target: CycleStatus) -> CycleStatus:
-    """Return a status that may follow another.
+    """Return the target status if the transition is allowed.
 
     Args:
-        status: Where the cycle stands.
-        target: Where it is to go.
+        status: Current status.
+        target: Requested status.
 
     Raises:
-        IllegalTransition: If the table has no such change.
+        IllegalTransition: If the table does not allow it.
     """
     if target not in CYCLE_TRANSITIONS[status]:
         raise IllegalTransition(f"A cycle that is {status.value} cannot become {target.value}.")

@@ -1,4 +1,4 @@
-"""The life of a federation: it waits to be started, runs from round to round, may pause, and ends.
+"""Lifecycle of a federation: it is started, runs round by round, can be paused, and ends.
 
     queued ──▶ running ──▶ completed
       │         │  ▲
@@ -6,7 +6,7 @@
       │        paused
       ╰─────────┴──────▶ cancelled
 
-What it does meanwhile is its rounds' affair (`lifecycle.round`).
+The work within a round is described in `lifecycle.round`.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from tunefleet.errors import IllegalTransition
 
 
 class FederationStatus(StrEnum):
-    """Where a federation stands. The last two are final."""
+    """Status of a federation. The last two are final."""
 
     QUEUED = "queued"
     RUNNING = "running"
     PAUSED = "paused"
-    """Updates are taken and kept; no round is closed."""
+    """Updates are accepted and stored; no round is closed."""
     COMPLETED = "completed"
     CANCELLED = "cancelled"
 
@@ -45,14 +45,14 @@ TRANSITIONS: Final[dict[FederationStatus, frozenset[FederationStatus]]] = {
 
 
 def move(status: FederationStatus, target: FederationStatus) -> FederationStatus:
-    """Return a status that may follow another.
+    """Return the target status if the transition is allowed.
 
     Args:
-        status: Where the federation stands.
-        target: Where it is to go.
+        status: Current status.
+        target: Requested status.
 
     Raises:
-        IllegalTransition: If the table has no such change.
+        IllegalTransition: If the table does not allow it.
     """
     if target not in TRANSITIONS[status]:
         raise IllegalTransition(f"A federation that is {status.value} cannot become {target.value}.")

@@ -1,9 +1,9 @@
-"""The life of a version of a model in the registry.
+"""Lifecycle of a model version in the registry.
 
     candidate ──▶ promoted ◀──▶ archived
         ╰──────────────────────────▲
 
-Of the versions of one model at most one is promoted.
+At most one version of a model is promoted.
 """
 
 from __future__ import annotations
@@ -15,32 +15,32 @@ from tunefleet.errors import IllegalTransition
 
 
 class Stage(StrEnum):
-    """Where a version stands."""
+    """Stage of a version."""
 
     CANDIDATE = "candidate"
-    """Made, and not decided on."""
+    """Created, not evaluated by the gate yet."""
     PROMOTED = "promoted"
-    """The one in use: what the next cycle starts from and is compared with."""
+    """In use: the next cycle starts from it and is compared with it."""
     ARCHIVED = "archived"
-    """Refused by the gate, or succeeded by a better one."""
+    """Rejected by the gate, or replaced by a better version."""
 
 
 TRANSITIONS: Final[dict[Stage, frozenset[Stage]]] = {
     Stage.CANDIDATE: frozenset({Stage.PROMOTED, Stage.ARCHIVED}),
     Stage.PROMOTED: frozenset({Stage.ARCHIVED}),
-    Stage.ARCHIVED: frozenset({Stage.PROMOTED}),
+    Stage.ARCHIVED: frozenset({Stage.PROMOTED}),  # by a rollback
 }
 
 
 def move(stage: Stage, target: Stage) -> Stage:
-    """Return a stage that may follow another.
+    """Return the target stage if the transition is allowed.
 
     Args:
-        stage: Where the version stands.
-        target: Where it is to go.
+        stage: Current stage.
+        target: Requested stage.
 
     Raises:
-        IllegalTransition: If the table has no such change.
+        IllegalTransition: If the table does not allow it.
     """
     if target not in TRANSITIONS[stage]:
         raise IllegalTransition(f"A version that is {stage.value} cannot become {target.value}.")

@@ -1,11 +1,11 @@
-"""The life of a round: statuses, and the reasons that move it.
+"""Lifecycle of a round: statuses, and the reasons that change them.
 
     sampling ──▶ collecting ──▶ aggregating ──▶ publishing ──▶ published
                                      │              │
                                      ╰──────────────┴────────▶ failed
 
-Every status that is not final may also become abandoned. A round that is aggregating or publishing is worked on by
-whoever holds its lease; the status says how far it has come, so that another one goes on from there.
+Every status that is not final may also become abandoned. A round that is aggregating or publishing is processed by the
+holder of its lease; the status records its progress, so that another process can take over.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ from tunefleet.errors import IllegalTransition
 
 
 class RoundStatus(StrEnum):
-    """Where a round stands. The last three are final."""
+    """Status of a round. The last three are final."""
 
     SAMPLING = "sampling"
-    """Who takes part is not drawn yet: the federation is not started, or paused."""
+    """Participants are not sampled yet: the federation is not started, or paused."""
     COLLECTING = "collecting"
     AGGREGATING = "aggregating"
-    """Closed: what comes now counts in the next round."""
+    """Closed: further updates count in the next round."""
     PUBLISHING = "publishing"
-    """The adapter is stored; its version is not."""
+    """The adapter is stored, its version is not."""
     PUBLISHED = "published"
     FAILED = "failed"
     ABANDONED = "abandoned"
@@ -44,17 +44,17 @@ class RoundReason(StrEnum):
 
     SAMPLED = "sampled"
     ALL_HERE = "all_here"
-    """Everybody who was waited for has uploaded."""
+    """All expected participants have uploaded."""
     DEADLINE = "deadline"
-    """The time is over, and enough have uploaded."""
+    """The deadline has passed, and enough participants have uploaded."""
     ASKED_FOR = "asked_for"
-    """Somebody asked for it to be aggregated now."""
+    """A user requested the aggregation."""
     AGGREGATED = "aggregated"
     VERSION_STORED = "version_stored"
     UPDATE_REFUSED = "update_refused"
-    """The updates cannot be put together; the error names which, and why."""
+    """The updates cannot be aggregated; the error states which, and why."""
     SERVER_FAULT = "server_fault"
-    """The server came to grief on it, as often as is worth while."""
+    """The server failed repeatedly, up to the retry limit."""
     ROLLED_BACK = "rolled_back"
     FEDERATION_ENDED = "federation_ended"
 
@@ -85,11 +85,11 @@ def move(status: RoundStatus, reason: RoundReason) -> RoundStatus:
     """Return the status that a reason leads to.
 
     Args:
-        status: Where the round stands.
-        reason: Why it moves.
+        status: Current status.
+        reason: Why the status changes.
 
     Raises:
-        IllegalTransition: If the table has no such change.
+        IllegalTransition: If the table does not allow it.
     """
     target = OUTCOMES[reason]
     if target not in TRANSITIONS[status]:

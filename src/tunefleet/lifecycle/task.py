@@ -1,4 +1,4 @@
-"""The life of a task: statuses, the reasons that move it, and which reasons are worth a retry."""
+"""Lifecycle of a task: statuses, the reasons that change them, and which reasons allow a retry."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tunefleet.errors import IllegalTransition
 
 
 class TaskStatus(StrEnum):
-    """Where a task stands. The last four are final."""
+    """Status of a task. The last four are final."""
 
     PENDING = "pending"
     QUEUED = "queued"
@@ -35,13 +35,13 @@ class RetryBudget(StrEnum):
     """Which counter a retry is charged to."""
 
     NONE = "none"
-    """Final at once: trying again cannot help."""
+    """No retry: it cannot help."""
     ATTEMPTS = "attempts"
     """Counts against `retry.max_attempts`."""
     LOST = "lost"
-    """Counts against `max_lost`: the machine's fault, not the task's."""
+    """Counts against `max_lost`: caused by the machine, not by the task."""
     FREE = "free"
-    """Costs nothing: the task never started."""
+    """Not counted: the task never started."""
 
 
 class TaskReason(StrEnum):
@@ -84,8 +84,8 @@ class Outcome:
     """What a reason leads to.
 
     Args:
-        status: The status if the task is not tried again.
-        budget: What a retry is charged to; with a budget left the task returns to the queue instead.
+        status: The status without a retry.
+        budget: What a retry is charged to; with budget left, the task returns to the queue instead.
     """
 
     status: TaskStatus
@@ -121,10 +121,10 @@ OUTCOMES: Final[dict[TaskReason, Outcome]] = {
     TaskReason.TIMEOUT: Outcome(_S.FAILED, RetryBudget.ATTEMPTS),
     TaskReason.STALLED: Outcome(_S.FAILED, RetryBudget.ATTEMPTS),
     TaskReason.DIVERGED: Outcome(_S.FAILED),
-    # What was computed is there: running it again would mend nothing.
+    # The result exists; running the task again would not fix the delivery.
     TaskReason.DELIVERY_FAILED: Outcome(_S.FAILED),
     TaskReason.WORKER_LOST: Outcome(_S.FAILED, RetryBudget.LOST),
-    # The engine that is to give it nodes has none for it: asking again would be told the same.
+    # The cluster manager cannot provide such nodes; another request would get the same answer.
     TaskReason.NO_NODES: Outcome(_S.FAILED),
 }
 
@@ -143,12 +143,12 @@ def move(status: TaskStatus, reason: TaskReason, *, retry: bool = False) -> Task
     """Return the status that a reason leads to.
 
     Args:
-        status: Where the task stands.
-        reason: Why it moves.
-        retry: Whether the caller found budget left for another try; then a retryable reason leads back to the queue.
+        status: Current status.
+        reason: Why the status changes.
+        retry: Whether the retry budget is not exhausted; then a retryable reason leads back to the queue.
 
     Raises:
-        IllegalTransition: If the table has no such change.
+        IllegalTransition: If the table does not allow it.
     """
     outcome = OUTCOMES[reason]
     target = TaskStatus.QUEUED if retry and outcome.budget is not RetryBudget.NONE else outcome.status

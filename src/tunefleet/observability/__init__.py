@@ -1,5 +1,5 @@
-"""How processes can be watched: log lines with ids, and spans of one trace a task across processes.
+"""Logging with ids, and one trace per task across processes.
 
-Shared by server, worker and agent. Knows formats and where they go; not what a task or a route is. OpenTelemetry is
-imported only where an endpoint is set.
+Shared by server, worker and agent. Knows formats and destinations, not tasks or routes. OpenTelemetry is imported only
+if an endpoint is set.
 """

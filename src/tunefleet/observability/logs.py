@@ -1,4 +1,4 @@
-"""The forms of a log line: text for people, one JSON object a line for machines. Credentials are hidden in both."""
+"""Log formats: text for people, one JSON object per line for machines. Credentials are masked in both."""
 
 from __future__ import annotations
 
@@ -19,21 +19,21 @@ TEXT: Final = "%(asctime)s %(levelname)s %(name)s: %(message)s"
 
 
 class TextLines(logging.Formatter):
-    """A line for people."""
+    """Text format for people."""
 
     def __init__(self, form: str = TEXT, datefmt: str | None = None) -> None:
         super().__init__(form, datefmt=datefmt)
 
     def format(self, record: logging.LogRecord) -> str:
-        """Return the line, traceback included, without credentials."""
+        """Return the line with traceback, credentials masked."""
         return scrub(super().format(record))
 
 
 class JsonLines(logging.Formatter):
-    """One JSON object a line: time, level, logger, message, and the ids of what the line belongs to."""
+    """One JSON object per line: time, level, logger, message and ids."""
 
     def format(self, record: logging.LogRecord) -> str:
-        """Return the object, without credentials."""
+        """Return the JSON object, credentials masked."""
         entry: dict[str, Any] = {
             "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
             "level": record.levelname,
@@ -50,7 +50,7 @@ class JsonLines(logging.Formatter):
 
 
 class PrivateLogFile(logging.handlers.RotatingFileHandler):
-    """A log file that rotates, and that its user alone can read, whatever the umask and the folder's permissions."""
+    """A rotating log file that only its user can read, regardless of umask and folder permissions."""
 
     def _open(self) -> TextIOWrapper:
         return open(self.baseFilename, "a", encoding=self.encoding, errors=self.errors, opener=_private)
@@ -58,11 +58,11 @@ class PrivateLogFile(logging.handlers.RotatingFileHandler):
 
 def _private(name: str, flags: int) -> int:
     fd = os.open(name, flags, 0o600)
-    with contextlib.suppress(OSError):  # another user's file keeps its permissions
+    with contextlib.suppress(OSError):  # fails for another user's file, which keeps its permissions
         os.fchmod(fd, 0o600)
     return fd
 
 
 def formatter(form: LogFormat) -> logging.Formatter:
-    """Return what writes lines of a form."""
+    """Return the formatter of a log format."""
     return JsonLines() if form == "json" else TextLines()

@@ -1,7 +1,7 @@
 """Sends finished spans to an OpenTelemetry collector, in the background.
 
-Our spans are told when they have ended, with ids that are derived (`traceparent`), so nothing is held open meanwhile.
-The SDK batches and sends; what the collector does not take in time is dropped, never waited for.
+Spans are recorded when they have ended, with derived ids (`traceparent`), so none is kept open. The SDK sends them in
+batches and drops what the collector does not accept in time.
 """
 
 from __future__ import annotations
@@ -20,18 +20,18 @@ if TYPE_CHECKING:
     from opentelemetry.trace import SpanContext
 
 Value = str | bool | int | float
+# Timeout, in seconds, of one export, and of the final flush when a process ends.
 SEND_WITHIN_S: Final = 5
-"""How long one try to send may take, and the last one when a process ends."""
 _PATH: Final = "/v1/traces"
 
 
 @dataclass(frozen=True, slots=True)
 class Told:
-    """A span that has ended.
+    """A finished span.
 
     Args:
-        parent: The span that it belongs to; null for the head of a trace.
-        error: Why it failed, in one sentence; null if it did not.
+        parent: The parent span; `None` for the root of a trace.
+        error: Why it failed, in one sentence; `None` if it did not.
     """
 
     name: str
@@ -45,29 +45,29 @@ class Told:
 
 
 class Spans(Protocol):
-    """Where finished spans go."""
+    """A sink for finished spans."""
 
     def tell(self, span: Told) -> None:
-        """Take a span; never waits, never raises."""
+        """Record a span; never blocks or raises."""
 
     def close(self) -> None:
-        """Send what is left, for a few seconds at most."""
+        """Send remaining spans, with a timeout of a few seconds."""
 
 
 def open_spans(endpoint: str | None, service: str, version: str, instance: str | None = None) -> Spans | None:
-    """Return where a process sends its spans; null without an endpoint: then nothing is imported.
+    """Return the span sink of a process; `None` without an endpoint, in which case nothing is imported.
 
     Args:
-        endpoint: Base URL of a collector that speaks OTLP over HTTP, such as `http://localhost:4318`.
+        endpoint: Base URL of a collector that accepts OTLP over HTTP, such as `http://localhost:4318`.
         service: `service.name`, such as `tunefleet-server`.
 
     Raises:
-        MachineError: If the packages for it are not installed.
+        MachineError: If the required packages are not installed.
     """
     if endpoint is None:
         return None
     try:
-        return _Exported(endpoint, service, version, instance)
+        return _OtlpExporter(endpoint, service, version, instance)
     except ImportError as error:
         raise MachineError(
             f"Traces cannot be sent to {endpoint}: {error}.",
@@ -75,18 +75,18 @@ def open_spans(endpoint: str | None, service: str, version: str, instance: str |
         ) from error
 
 
-class _Exported:
+class _OtlpExporter:
     def __init__(self, endpoint: str, service: str, version: str, instance: str | None) -> None:
         from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter  # noqa: PLC0415
         from opentelemetry.sdk.resources import Resource  # noqa: PLC0415
         from opentelemetry.sdk.trace.export import BatchSpanProcessor  # noqa: PLC0415
 
-        # One line for each batch that a collector does not take would bury what the process itself says.
+        # A warning for each batch that the collector does not accept would flood the process's own log.
         logging.getLogger("opentelemetry").setLevel(logging.ERROR)
-        about = {"service.name": service, "service.version": version}
+        resource = {"service.name": service, "service.version": version}
         if instance is not None:
-            about["service.instance.id"] = instance
-        self._resource = Resource.create(about)
+            resource["service.instance.id"] = instance
+        self._resource = Resource.create(resource)
         url = endpoint if endpoint.endswith(_PATH) else endpoint.rstrip("/") + _PATH
         exporter = OTLPSpanExporter(endpoint=url, timeout=SEND_WITHIN_S)
         self._processor = BatchSpanProcessor(exporter, schedule_delay_millis=1000)

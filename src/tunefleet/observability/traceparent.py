@@ -1,7 +1,7 @@
-"""W3C's `traceparent`, and ids of spans that several processes derive alike, without a word between them.
+"""W3C `traceparent`, and span ids that processes derive independently of each other.
 
-A span's id is a digest of what it stands for (a task, an attempt, a launch). So a process can name the parent of what
-it tells without having seen it, and whoever goes on after a crash tells the same span, not another one.
+A span id is a digest of what the span stands for (a task, an attempt, a launch). A process can therefore name a parent
+span that another process records, and after a crash the same span is recorded again instead of a second one.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _SAMPLED: Final = 1
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """A span: its trace, its id, and whether anybody keeps it."""
+    """A span context: trace id, span id, and whether it is sampled."""
 
     trace_id: str
     span_id: str
@@ -27,27 +27,28 @@ class Place:
 
     @property
     def traceparent(self) -> str:
-        """The value of the header."""
+        """The value of the `traceparent` header."""
         return f"00-{self.trace_id}-{self.span_id}-{int(self.sampled):02x}"
 
     def span(self, name: str) -> Place:
-        """Return the span of this trace that stands for something."""
+        """Return a span of this trace by name."""
         return Place(self.trace_id, _digest(f"{self.trace_id}/{name}", 16), self.sampled)
 
 
 def read(text: str | None) -> Place | None:
-    """Return the span that a `traceparent` names; null if it names none: the standard says to go on without it."""
-    found = _FORM.fullmatch(text.strip()) if text else None
-    if found is None or (text and text.startswith("00-") and found[4]):
+    """Parse a `traceparent`; `None` if it is invalid, since the standard requires to ignore it then."""
+    match = _FORM.fullmatch(text.strip()) if text else None
+    # Version 00 has no further fields; later versions may append some.
+    if match is None or (text and text.startswith("00-") and match[4]):
         return None
-    trace_id, span_id = found[1], found[2]
+    trace_id, span_id = match[1], match[2]
     if trace_id == _NO_TRACE or span_id == _NO_SPAN:
         return None
-    return Place(trace_id, span_id, bool(int(found[3], 16) & _SAMPLED))
+    return Place(trace_id, span_id, bool(int(match[3], 16) & _SAMPLED))
 
 
 def of_task(task_id: str, parent: Place | None = None) -> Place:
-    """Return the span of a whole task: in the trace of whoever submitted it, or at the head of one of its own."""
+    """Return the span of a task: in the trace of the caller that submitted it, or as the root of its own trace."""
     if parent is not None:
         return parent.span(f"task {task_id}")
     return Place(_digest(f"tunefleet trace of {task_id}", 32), _NO_SPAN).span(f"task {task_id}")

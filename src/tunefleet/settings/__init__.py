@@ -1,7 +1,7 @@
-"""Frozen settings, one class per process; the only package that reads `os.environ` (but one of `trainer_control`).
+"""Frozen settings, one class per process; the only package that reads `os.environ`, apart from `trainer_control`.
 
-Names from the documents that we stay compatible with are kept exactly; ours start with `TUNEFLEET_`. Each process
-builds its settings once, in its `main`, and passes them down. `.env` is read there too, and nowhere else.
+Variables of the interfaces that Tunefleet stays compatible with keep their names; its own start with `TUNEFLEET_`. Each
+process builds its settings once, in its `main`, and passes them down. `.env` is read there and nowhere else.
 """
 
 from tunefleet.settings.agent import AgentSettings

@@ -1,4 +1,4 @@
-"""Settings of the agent of one machine."""
+"""Settings of the agent."""
 
 from __future__ import annotations
 
@@ -13,85 +13,86 @@ from tunefleet.settings.environment import SECRET_PREFIX, SECRETS_DIR
 
 
 class AgentSettings(SharedGpuSettings, TlsSettings, TracingSettings):
-    """Settings of the agent of one machine; the names are the document's, ours are `AGENT_KEY` and `TUNEFLEET_…`."""
+    """Settings of the agent: names of the agent protocol, plus `AGENT_KEY` and `TUNEFLEET_…`."""
 
     addresses: ClassVar[Mapping[str, tuple[str, ...]]] = {"BACKEND_URL": ("API_KEY", SECRET_PREFIX, SECRETS_DIR)}
 
     backend_url: str = Field(default="http://localhost:3000", validation_alias=variable("BACKEND_URL"))
-    """Who is told of metrics, status and logs, and polled for jobs; `none` tells nobody."""
+    """URL of the backend that receives metrics, status and logs and is polled for jobs; `none` disables reporting."""
     api_key: SecretStr | None = Field(default=None, validation_alias=variable("API_KEY"))
-    """The key for polling the backend; without one nothing is polled."""
+    """API key for polling the backend; without it the agent does not poll."""
     agent_id: str | None = Field(
         default=None, pattern=r"^[A-Za-z0-9_.-]{10,80}$", validation_alias=variable("AGENT_ID")
     )
-    """The agent's name for the backend, 10 to 80 letters, digits, `_`, `-`, `.`; default: made once and kept in
-    `agent_id` in `TUNEFLEET_HOME`."""
+    """Name under which the agent registers with the backend, 10 to 80 letters, digits, `_`, `-`, `.`; default:
+    generated once and stored in `agent_id` in `TUNEFLEET_HOME`."""
     poll_enabled: bool = Field(default=True, validation_alias=variable("POLL_ENABLED"))
-    """Whether the backend is polled for jobs, if there is a key."""
+    """Poll the backend for jobs if `API_KEY` is set."""
     poll_interval_s: float = Field(default=10.0, gt=0, validation_alias=variable("POLL_INTERVAL_SECONDS"))
-    """Seconds between two polls of a backend that does not hold them; unless it is set, the backend's word counts."""
+    """Seconds between polls of a backend without long polling; if unset, the interval that the backend sends is
+    used."""
     host: str = Field(default="127.0.0.1", validation_alias=variable("HOST"))
-    """The address to listen on; anything but loopback needs `AGENT_KEY`."""
+    """Address to listen on; any address but loopback requires `AGENT_KEY`."""
     port: int | None = Field(default=None, ge=0, le=65535, validation_alias=variable("PORT"))
-    """The port to listen on; default 8000, or 8001 when that is taken."""
+    """Port to listen on; default: 8000, or 8001 if 8000 is in use."""
     key: SecretStr | None = Field(default=None, validation_alias=variable("AGENT_KEY"))
-    """The key that requests must carry, as bearer or `X-API-Key`; without one only local processes of the same user
-    are answered."""
+    """Key that requests must send as bearer token or `X-API-Key`; without it only local processes of the same user are
+    accepted."""
     cors_origins: CommaList = Field(default=(), validation_alias=variable("CORS_ALLOW_ORIGINS"))
-    """Web origins, separated by commas, whose pages may call the agent from a browser, such as
-    `https://train.example.org`; default: none."""
+    """Comma-separated web origins whose pages may call the agent from a browser, such as `https://train.example.org`;
+    default: none."""
     models_dir: Path = Field(default=Path("./models"), validation_alias=variable("MODELS_DIR"))
-    """Where a model's bare name is looked for; a local model elsewhere is refused."""
+    """Folder in which a model's bare name is looked up; local models outside it are rejected."""
     datasets_dir: Path = Field(default=Path("./datasets"), validation_alias=variable("DATASETS_DIR"))
-    """Where a dataset's bare name is looked for, and where downloads go; a local dataset elsewhere is refused."""
+    """Folder in which a dataset's bare name is looked up, and for downloads; local datasets outside it are rejected."""
     checkpoints_dir: Path = Field(default=Path("./checkpoints"), validation_alias=variable("CHECKPOINTS_DIR"))
-    """One job folder for each job."""
+    """Folder with one job folder per job."""
     logs_dir: Path = Field(default=Path("./logs"), validation_alias=variable("LOGS_DIR"))
-    """Where `agent.log` lies."""
+    """Folder of `agent.log`."""
     gpu_memory_fraction: float = Field(default=0.9, gt=0, le=1, validation_alias=variable("GPU_MEMORY_FRACTION"))
-    """Part of a GPU's memory that a training may take; one that is estimated to need more is refused."""
+    """Fraction of a GPU's memory that a job may use; a job with a higher estimate is rejected."""
     mixed_precision: bool = Field(default=True, validation_alias=variable("ENABLE_MIXED_PRECISION"))
-    """Train in bf16, or in fp16 on a GPU without it; off: in float32."""
+    """Train in bf16, or in fp16 on GPUs without bf16; if false, in float32."""
     max_jobs: int = Field(default=1, ge=1, validation_alias=variable("MAX_CONCURRENT_JOBS"))
-    """Trainings at a time; further ones wait."""
+    """Maximum number of jobs that run at the same time; further jobs are queued."""
     checkpoint_interval_steps: int = Field(default=500, ge=1, validation_alias=variable("CHECKPOINT_INTERVAL_STEPS"))
-    """Steps between two checkpoints, where a job does not say."""
+    """Steps between checkpoints, unless the job sets it."""
     metrics_interval_steps: int = Field(default=10, ge=1, validation_alias=variable("METRICS_REPORT_INTERVAL_STEPS"))
-    """Steps between two points of the series, where a job does not say; each point is reported."""
+    """Steps between metric points, unless the job sets it; every point is reported."""
     gpu_interval_s: float = Field(default=5.0, gt=0, validation_alias=variable("GPU_MONITORING_INTERVAL_SECONDS"))
-    """Seconds between two looks at the GPUs' load."""
+    """Seconds between samples of the GPU load."""
     heartbeat_interval_s: float = Field(default=30.0, gt=0, validation_alias=variable("HEARTBEAT_INTERVAL_SECONDS"))
-    """Seconds between two heartbeats, and between two progress lines of a running job in the agent's log."""
+    """Seconds between heartbeats, and between progress lines of a running job in the agent's log."""
     log_sink: str | None = Field(default=None, validation_alias=variable("TUNEFLEET_LOG_SINK"))
-    """Where the agent's log goes too: `syslog://HOST:514` (UDP) or `syslog+tcp://HOST:514`."""
+    """Additional destination of the agent's log: `syslog://HOST:514` (UDP) or `syslog+tcp://HOST:514`."""
     url_allow: CommaList = Field(default=(), validation_alias=variable("TUNEFLEET_URL_ALLOW"))
-    """Hosts and networks in private ranges that a dataset's address may name, separated by commas."""
+    """Comma-separated hosts and networks in private ranges that dataset URLs may point to."""
     warm_start: bool = Field(default=True, validation_alias=variable("TUNEFLEET_WARM_START"))
-    """Keep the training libraries imported in a fork server, so that a job starts in under a second."""
+    """Keep the training libraries imported in a fork server, so that jobs start in under a second."""
     allow_code: bool = Field(default=False, validation_alias=variable("TUNEFLEET_ALLOW_CODE"))
-    """Whether code that comes with a model (`trust_remote_code`) may run on this machine."""
+    """Allow code that comes with a model (`trust_remote_code`) to run on this machine."""
     visible_gpus: str | None = Field(default=None, validation_alias=variable("CUDA_VISIBLE_DEVICES"))
-    """The GPUs that the agent may use, by index or UUID; default: all."""
+    """GPUs that the agent may use, by index or UUID; default: all."""
 
     @field_validator("agent_id", mode="before")
     @classmethod
     def _no_comment(cls, value: Any) -> Any:
         if isinstance(value, str) and "#" in value:
-            # systemd's EnvironmentFile keeps what follows the value; sent as an id it would be refused far from here.
-            raise ValueError("a comment behind the value is part of it; write comments on lines of their own")
+            # systemd's EnvironmentFile keeps trailing comments in the value; the backend would reject it only later.
+            raise ValueError("a comment after the value becomes part of it; put comments on separate lines")
         return value
 
     @property
     def backend(self) -> str | None:
-        """The backend's URL without a slash at its end; `None` if nobody is told."""
+        """The backend's URL without a trailing slash; `None` if reporting is disabled."""
         return None if self.backend_url.lower() == "none" else self.backend_url.rstrip("/")
 
     @property
     def agent_id_file(self) -> Path:
-        """Where the agent's made-up name is kept."""
+        """File with the agent's generated name."""
         return self.home_dir / "agent_id"
 
     @property
     def env_file(self) -> Path:
-        """Settings of the installed agent, `NAME=value` a line; the environment and `.env` come before it."""
+        """Settings of the installed agent, one `NAME=value` per line; the environment and `.env` take precedence."""
         return self.home_dir / "agent.env"

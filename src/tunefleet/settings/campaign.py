@@ -1,4 +1,4 @@
-"""Settings of campaigns: the variables of the Gradients scheduler, which are kept exactly, and few of ours."""
+"""Settings of campaigns: the variables of the Gradients scheduler under their original names, and a few more."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tunefleet.settings.base import ProcessSettings, variable
 
 
 class CampaignSettings(ProcessSettings):
-    """Settings of campaigns; nothing is required, since the local provider needs no account."""
+    """Settings of campaigns; all optional: the local provider needs no account."""
 
     addresses: ClassVar[Mapping[str, tuple[str, ...]]] = {
         "GRADIENTS_API_URL": ("GRADIENTS_API_KEY",),
@@ -22,69 +22,69 @@ class CampaignSettings(ProcessSettings):
     }
 
     gradients_key: SecretStr | None = Field(default=None, validation_alias=variable("GRADIENTS_API_KEY"))
-    """The key for Gradients; where it is set, campaigns that name no provider are trained there."""
+    """API key for Gradients; if set, campaigns without a provider are trained there."""
     gradients_url: str = Field(
         default="https://api.gradients.io", pattern=r"^https?://[^/]", validation_alias=variable("GRADIENTS_API_URL")
     )
-    """Gradients' address, or that of a service that answers alike."""
+    """URL of Gradients, or of a service with the same API."""
     gradients_account: str | None = Field(
         default=None, pattern=r"^[A-Za-z0-9_-]+$", validation_alias=variable("GRADIENTS_ACCOUNT_ID")
     )
-    """The account of that key: its tasks are looked through before an order is placed again; by default it is learnt
-    from the first task."""
+    """Account of that key; its tasks are searched before a training job is submitted again. Default: taken from the
+    first task."""
     gradients_settle_s: float = Field(default=15.0, ge=0, validation_alias=variable("TUNEFLEET_GRADIENTS_SETTLE_S"))
-    """Seconds that an order may be on its way to Gradients after its sender has died."""
+    """Seconds for which a submitted job may still reach Gradients after the process that sent it has died."""
     check_interval_s: float = Field(default=600.0, gt=0, validation_alias=variable("CHECK_INTERVAL"))
-    """Seconds between two looks at a task of another provider; our own tasks are followed as they go."""
+    """Seconds between status checks of an external provider's task; tasks on this server are followed live."""
     hf_username: str | None = Field(default=None, validation_alias=variable("HF_USERNAME"))
-    """The Hugging Face account that models are published under."""
+    """Hugging Face account under which models are published."""
     hf_token: SecretStr | None = Field(default=None, validation_alias=variable("HF_TOKEN", "HUGGING_FACE_HUB_TOKEN"))
-    """Its token, which may write."""
+    """Token of that account, with write permission."""
     hub_offline: bool = Field(default=False, validation_alias=variable("HF_HUB_OFFLINE"))
-    """Hugging Face's own switch: nothing is fetched from its hub."""
+    """Hugging Face's offline switch: nothing is fetched from the Hub."""
     s3_endpoint: str | None = Field(default=None, validation_alias=variable("S3_COMPATIBLE_ENDPOINT"))
-    """The S3 store that chunks are put into; without a scheme it is taken for https."""
+    """S3 endpoint for the chunks of training data; without a scheme, https is used."""
     s3_access_key: SecretStr | None = Field(default=None, validation_alias=variable("S3_COMPATIBLE_ACCESS_KEY"))
-    """The key for that store."""
+    """Access key for that endpoint."""
     s3_secret_key: SecretStr | None = Field(default=None, validation_alias=variable("S3_COMPATIBLE_SECRET_KEY"))
-    """The secret that belongs to it."""
+    """Secret of that access key."""
     s3_bucket: str | None = Field(default=None, validation_alias=variable("S3_BUCKET_NAME"))
-    """The bucket of the chunks."""
+    """Bucket for the chunks."""
     use_cpu: bool = Field(default=False, validation_alias=variable("USE_CPU_FOR_MODELS"))
-    """Merge models and replace tokenizers without a GPU, even where there is one."""
+    """Merge models and replace tokenizers on the CPU, even if there is a GPU."""
     use_runpod: bool = Field(default=False, validation_alias=variable("USE_RUNPOD_FOR_MERGE"))
     """Merge on RunPod serverless."""
     runpod_key: SecretStr | None = Field(default=None, validation_alias=variable("RUNPOD_API_KEY"))
-    """The key for RunPod."""
+    """API key for RunPod."""
     runpod_endpoint: str | None = Field(default=None, validation_alias=variable("RUNPOD_ENDPOINT_ID"))
-    """The endpoint that merges."""
+    """Serverless endpoint that runs the merges."""
     runpod_url: str = Field(
         default="https://api.runpod.ai/v2",
         pattern=r"^https?://[^/]",
         validation_alias=variable("RUNPOD_ENDPOINT_BASE_URL"),
     )
-    """RunPod's address, or that of a service that answers alike."""
+    """URL of RunPod, or of a service with the same API."""
     runpod_timeout_s: float = Field(default=10_000.0, gt=0, validation_alias=variable("RUNPOD_TIMEOUT"))
-    """Seconds that one merge may take there."""
+    """Timeout of one merge on RunPod, in seconds."""
     runpod_max_retries: int = Field(default=3, ge=0, validation_alias=variable("RUNPOD_MAX_RETRIES"))
-    """How often a merge that failed there is tried again."""
+    """Maximum retries of a merge that failed on RunPod."""
     runpod_send_token: bool = Field(default=True, validation_alias=variable("RUNPOD_SEND_HF_TOKEN"))
-    """Whether a job gets `HF_TOKEN` in its input, as the scheduler's own handler needs it; not needed where the
-    endpoint has that variable."""
+    """Send `HF_TOKEN` in the job's input, as the scheduler's own handler expects; not needed if the endpoint sets that
+    variable."""
     runpod_poll_s: float = Field(default=600.0, gt=0, validation_alias=variable("RUNPOD_POLL_INTERVAL"))
-    """Most seconds between two looks at a merge there."""
+    """Maximum seconds between status checks of a merge on RunPod."""
     min_hours: float = Field(default=0.0, ge=0, validation_alias=variable("MIN_HOURS_BETWEEN_RUNS"))
-    """Fewest hours from the end of a run to the start of the next, for campaigns without `run_intervals`."""
+    """Minimum hours from the end of a run to the start of the next, for campaigns without `run_intervals`."""
     max_hours: float = Field(
         default=0.0, ge=0, validate_default=True, validation_alias=variable("MAX_HOURS_BETWEEN_RUNS")
     )
-    """Most hours, beside the days."""
+    """Maximum hours, added to the days."""
     min_days: float = Field(default=0.0, ge=0, validation_alias=variable("MIN_DAYS_BETWEEN_RUNS"))
-    """Fewest days, beside the hours."""
+    """Minimum days, added to the hours."""
     max_days: float = Field(
         default=0.0, ge=0, validate_default=True, validation_alias=variable("MAX_DAYS_BETWEEN_RUNS")
     )
-    """Most days, beside the hours."""
+    """Maximum days, added to the hours."""
 
     @field_validator("max_hours", "max_days")
     @classmethod
@@ -98,7 +98,7 @@ class CampaignSettings(ProcessSettings):
 
 
 class PublishSettings(ProcessSettings):
-    """What `tunefleet push` needs to publish; the variables are those of Hugging Face and Amazon."""
+    """Credentials for `tunefleet push`, in the variables of Hugging Face and AWS."""
 
     addresses: ClassVar[Mapping[str, tuple[str, ...]]] = {
         "HF_ENDPOINT": ("HF_TOKEN", "HUGGING_FACE_HUB_TOKEN"),
@@ -106,17 +106,17 @@ class PublishSettings(ProcessSettings):
     }
 
     hf_token: SecretStr | None = Field(default=None, validation_alias=variable("HF_TOKEN", "HUGGING_FACE_HUB_TOKEN"))
-    """Token of a Hugging Face account that may write; default: the one that `hf auth login` has saved. On a worker it
-    opens gated and private models."""
+    """Hugging Face token with write permission; default: the one that `hf auth login` saved. On a worker it gives
+    access to gated and private models."""
     hf_endpoint: str | None = Field(default=None, validation_alias=variable("HF_ENDPOINT"))
-    """Another hub than huggingface.co, such as a mirror of a firm."""
+    """URL of a hub other than huggingface.co, such as a company mirror."""
     s3_endpoint: str | None = Field(default=None, validation_alias=variable("TUNEFLEET_S3_ENDPOINT"))
-    """The URL of an S3 service that is not Amazon's."""
+    """URL of an S3-compatible service; default: Amazon S3."""
     s3_region: str | None = Field(default=None, validation_alias=variable("AWS_REGION", "AWS_DEFAULT_REGION"))
     """Region of the bucket."""
     s3_access_key: SecretStr | None = Field(default=None, validation_alias=variable("AWS_ACCESS_KEY_ID"))
-    """A key that may write to the bucket; default: what `AWS_PROFILE`, Amazon's files or the machine's role give."""
+    """Access key with write permission; default: from `AWS_PROFILE`, AWS config files or the machine's role."""
     s3_secret_key: SecretStr | None = Field(default=None, validation_alias=variable("AWS_SECRET_ACCESS_KEY"))
-    """Belongs to the access key."""
+    """Secret of the access key."""
     s3_session_token: SecretStr | None = Field(default=None, validation_alias=variable("AWS_SESSION_TOKEN"))
-    """Belongs to both, where they are temporary."""
+    """Session token of temporary credentials."""

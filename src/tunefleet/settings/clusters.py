@@ -1,4 +1,4 @@
-"""Settings of what gets nodes from Slurm or Ray."""
+"""Settings of the Slurm and Ray integrations."""
 
 from __future__ import annotations
 
@@ -13,46 +13,45 @@ _WEB = r"^https?://\S+$"
 
 
 class NodeSettings(ProcessSettings):
-    """What the nodes of a cluster and the server that asks for them have in common."""
+    """Settings shared by cluster nodes and the server that requests them."""
 
     nodes_dir: Path | None = Field(default=None, validation_alias=variable("TUNEFLEET_NODES_DIR"))
-    """The folder on a cluster's nodes for what runs there, one in it for each job of the cluster; with Slurm the server
-    sees it too, for the logs of the jobs. Default: `nodes` in `TUNEFLEET_HOME`."""
+    """Working folder on cluster nodes, with one subfolder per cluster job; with Slurm it must also be visible to the
+    server, which reads the job logs there. Default: `nodes` in `TUNEFLEET_HOME`."""
     nodes_patience_s: float = Field(default=600.0, gt=0, validation_alias=variable("TUNEFLEET_NODES_PATIENCE_S"))
-    """How long the nodes of a cluster's job are waited for once the first is there, and how long a node waits for its
+    """Seconds to wait for the remaining nodes of a cluster job after the first has started, and for a node to get its
     task."""
 
     @property
     def nodes_folder(self) -> Path:
-        """`nodes_dir`, with its default and `~` resolved."""
+        """`nodes_dir` with its default, `~` resolved."""
         return (self.nodes_dir or self.home / "nodes").expanduser().absolute()
 
 
 class ClusterSettings(NodeSettings):
-    """Which systems are asked for nodes, and what is started there."""
+    """Which cluster managers the server requests nodes from, and what it starts there."""
 
     slurm: bool = Field(default=False, validation_alias=variable("TUNEFLEET_SLURM"))
-    """Whether tasks with `engine: slurm` are taken: the server submits their jobs, as the user that it runs as, with
-    the `sbatch` of its machine."""
+    """Accept tasks with `engine: slurm`: the server submits their jobs with the `sbatch` of its machine, as the user
+    that it runs as."""
     slurm_options: str = Field(default="", validation_alias=variable("TUNEFLEET_SLURM_OPTIONS"))
-    """Options of `sbatch` for all these jobs, such as `--partition=gpu --account=lab`; what a task names itself counts
-    instead."""
+    """`sbatch` options for all jobs, such as `--partition=gpu --account=lab`; options of a task take precedence."""
     slurm_prelude: Path | None = Field(default=None, validation_alias=variable("TUNEFLEET_SLURM_PRELUDE"))
-    """A file of shell lines that go first in the batch script, such as `module load cuda`."""
+    """File with shell lines to insert at the start of the batch script, such as `module load cuda`."""
     ray_address: str | None = Field(default=None, pattern=_WEB, validation_alias=variable("TUNEFLEET_RAY_ADDRESS"))
-    """The URL of a Ray cluster's dashboard, such as `http://head:8265`: tasks with `engine: ray` are taken."""
+    """URL of a Ray cluster's dashboard, such as `http://head:8265`; enables tasks with `engine: ray`."""
     ray_token: SecretStr | None = Field(default=None, validation_alias=variable("TUNEFLEET_RAY_TOKEN"))
-    """The token of that cluster, if it asks for one (`RAY_AUTH_MODE=token`)."""
+    """Token of that cluster, if it requires one (`RAY_AUTH_MODE=token`)."""
     ray_python: str = Field(default="python", min_length=1, validation_alias=variable("TUNEFLEET_RAY_PYTHON"))
-    """The Python of the Ray cluster, as its head finds it; Tunefleet is installed there."""
+    """Python interpreter on the Ray cluster, as its head node finds it; Tunefleet must be installed in it."""
     nodes_url: str | None = Field(default=None, pattern=_WEB, validation_alias=variable("TUNEFLEET_NODES_URL"))
-    """The server as the nodes reach it; default: `PUBLIC_BASE_URL`, or the address that it listens on."""
+    """URL of the server as seen from the nodes; default: `PUBLIC_BASE_URL`, or the address that it listens on."""
     nodes_command: str = Field(default="tunefleet", validation_alias=variable("TUNEFLEET_NODES_COMMAND"))
-    """How Tunefleet is called on the nodes, such as `/shared/venv/bin/tunefleet`."""
+    """Command that runs Tunefleet on the nodes, such as `/shared/venv/bin/tunefleet`."""
     nodes_jobs: int = Field(default=100, ge=1, validation_alias=variable("TUNEFLEET_NODES_JOBS"))
-    """How many jobs are asked for at a time; further tasks wait here."""
+    """Maximum number of cluster jobs at the same time; further tasks stay in the server's queue."""
     nodes_look_s: float = Field(default=5.0, gt=0, validation_alias=variable("TUNEFLEET_NODES_LOOK_S"))
-    """Time between two looks at the jobs."""
+    """Seconds between status checks of the jobs."""
 
     @field_validator("slurm_options", "nodes_command")
     @classmethod
@@ -60,5 +59,5 @@ class ClusterSettings(NodeSettings):
         try:
             shlex.split(value)
         except ValueError as error:
-            raise ValueError(f"it cannot be split into words: {error}") from None
+            raise ValueError(f"cannot be parsed as a command line: {error}") from None
         return value

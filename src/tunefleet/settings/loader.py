@@ -1,4 +1,4 @@
-"""How a process reads its settings: once, at its start."""
+"""Loads the settings of a process: once, at its start."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def load(cls: type[S], **overrides: Any) -> S:
         overrides: Values from the command line, by field name; `None` means "not given".
 
     Raises:
-        MachineError: If a value is unusable; the message names the variable and the value.
+        MachineError: If a value is invalid; the message names the variable and the value.
     """
     given = {name: value for name, value in overrides.items() if value is not None or name == _FILES}
     if not dotenv_is_read():
@@ -38,7 +38,7 @@ def load(cls: type[S], **overrides: Any) -> S:
         given[_FILES] = others or None
     files = given.get(_FILES, cls.model_config.get("env_file"))
     if "allow_code" in cls.model_fields and "allow_code" not in given and (file := _code_allowed_by(files)) is not None:
-        logger.warning("%s in .env is not heeded: set it in the environment, or use --allow-code.", ALLOW_CODE)
+        logger.warning("%s in .env is ignored: set it in the environment, or use --allow-code.", ALLOW_CODE)
         given["allow_code"] = file
     if DOTENV in (files if isinstance(files, tuple) else (files,)):
         _refuse_unsafe_dotenv(cls, dotenv())
@@ -46,40 +46,38 @@ def load(cls: type[S], **overrides: Any) -> S:
         return cls(**given)
     except ValidationError as error:
         faults = "; ".join(f"{'.'.join(map(str, e['loc']))}={e['input']!r}: {e['msg']}" for e in error.errors())
-        raise MachineError(f"A setting cannot be used: {faults}.", hint="Mend the variable or the option.") from None
+        raise MachineError(f"Invalid setting: {faults}.", hint="Fix the variable or the option.") from None
 
 
-def _refuse_unsafe_dotenv(cls: type[ProcessSettings], said: Mapping[str, str | None]) -> None:
-    """Refuse a `.env` that says where a secret of the environment goes, or what is run: it may have been unpacked.
-
-    One whose values refer to variables is refused too: it would give a secret another name.
+def _refuse_unsafe_dotenv(cls: type[ProcessSettings], values: Mapping[str, str | None]) -> None:
+    """Reject a `.env` that redirects a secret of the environment, names a program to run, or refers to variables.
 
     Raises:
         MachineError: If it does.
     """
-    referring = next((name for name, value in said.items() if value is not None and "${" in value), None)
+    # The file may have come with an unpacked archive, so it is trusted less than the environment.
+    referring = next((name for name, value in values.items() if value is not None and "${" in value), None)
     if referring is not None:
         raise MachineError(
-            f"{referring} in .env refers to another variable, which is not looked up.", hint="Write the value itself."
+            f"{referring} in .env refers to another variable, which is not expanded.", hint="Write the value itself."
         )
-    run = next((name for name in cls.programs if said.get(name) and not is_set(name)), None)
+    run = next((name for name in cls.programs if values.get(name) and not is_set(name)), None)
     if run is not None:
-        raise MachineError(f"{run} stands in .env, and names what is run.", hint=f"Set {run} in the environment.")
+        raise MachineError(f"{run} in .env names a program to run.", hint=f"Set {run} in the environment.")
+    # Each class of the hierarchy declares the addresses of its own fields only.
     pairs = [pair for base in cls.__mro__ for pair in base.__dict__.get("addresses", {}).items()]
     for address, secrets in pairs:
-        taken = first_set(secrets) if said.get(address) and not is_set(address) else None
+        taken = first_set(secrets) if values.get(address) and not is_set(address) else None
         if taken is not None:
             raise MachineError(
-                f"{address} stands in .env, and {taken}, which would be sent there, in the environment.",
+                f"{address} is set in .env, but {taken}, which would be sent there, is set in the environment.",
                 hint="Set both in the same place.",
             )
 
 
 def _code_allowed_by(files: object) -> str | None:
-    """Return what else than `.env` says of code that documents bring, if `.env` says something; None if it does not.
-
-    A file of the working directory may have come with what was unpacked there.
-    """
+    """Return the setting for custom code without `.env`, if `.env` has it; `None` if it does not."""
+    # `.env` may have come with an unpacked archive: it must not allow the archive's own code to run.
     named = files if isinstance(files, tuple) else (files,)
     if DOTENV not in named or not dotenv().get(ALLOW_CODE) or is_set(ALLOW_CODE):
         return None
@@ -88,11 +86,11 @@ def _code_allowed_by(files: object) -> str | None:
 
 
 def _is_placed_by_dotenv(file: Path) -> bool:
-    """Whether `.env` says where a file of settings lies: it is not read then, as little trusted as `.env` itself."""
+    """Whether `.env` chooses where a settings file is; that file is then trusted as little as `.env` and ignored."""
     if not dotenv().get("TUNEFLEET_HOME") or is_set("TUNEFLEET_HOME"):
         return False
     if file.is_file():
-        logger.warning("%s is not read, since TUNEFLEET_HOME stands in .env: set it in the environment.", file)
+        logger.warning("%s is ignored because TUNEFLEET_HOME is set in .env: set it in the environment.", file)
     return True
 
 
@@ -103,26 +101,26 @@ def load_agent(**overrides: Any) -> AgentSettings:
         overrides: Values by field name; `None` means "not given".
 
     Raises:
-        MachineError: If a value is unusable.
+        MachineError: If a value is invalid.
     """
     file = load(ProcessSettings).home_dir / "agent.env"
     if _is_placed_by_dotenv(file):
         return load(AgentSettings, **overrides)
-    files = (file, DOTENV)  # of two files the later one counts
+    files = (file, DOTENV)  # pydantic-settings: the last file wins
     return load(AgentSettings, _env_file=files, **overrides)
 
 
 def load_worker(**overrides: Any) -> WorkerSettings:
-    """Build a worker's settings: options, environment, `.env`; what is missing then as `tunefleet join` has kept it.
+    """Build a worker's settings: options, environment, `.env`, then the file that `tunefleet join` saved.
 
-    That file, `worker.env` in `TUNEFLEET_HOME`, counts only where neither a key nor a Redis is named elsewhere, and
-    its key goes to the server that it was made for.
+    That file, `worker.env` in `TUNEFLEET_HOME`, is used only if neither a key nor a Redis is set elsewhere, and only
+    for the server that its key was created for.
 
     Args:
         overrides: Values by field name; `None` means "not given".
 
     Raises:
-        MachineError: If a value is unusable.
+        MachineError: If a value is invalid.
     """
     plain = load(WorkerSettings, **overrides)
     file = plain.joined_file

@@ -1,4 +1,4 @@
-"""Settings of trackers: their own variables, which are kept exactly, and no others."""
+"""Settings of experiment trackers, in the trackers' own variables."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tunefleet.settings.base import ProcessSettings, variable
 
 
 class TrackingSettings(ProcessSettings):
-    """Where trackers keep the runs of campaigns; a tracker reads further variables of its own by itself."""
+    """Experiment trackers for campaigns; a tracker also reads its other variables directly."""
 
     addresses: ClassVar[Mapping[str, tuple[str, ...]]] = {
         "WANDB_BASE_URL": ("WANDB_API_KEY",),
@@ -23,18 +23,18 @@ class TrackingSettings(ProcessSettings):
     wandb_entity: str | None = Field(default=None, validation_alias=variable("WANDB_ENTITY"))
     """Account or team in Weights & Biases."""
     wandb_key: SecretStr | None = Field(default=None, validation_alias=variable("WANDB_API_KEY"))
-    """The key for Weights & Biases: campaigns with a `wandb_project` are tracked there."""
+    """API key for Weights & Biases, which tracks campaigns with a `wandb_project`."""
     wandb_mode: Literal["online", "offline", "shared", "disabled", "dryrun", "run"] = Field(
         default="online", validation_alias=variable("WANDB_MODE")
     )
-    """Weights & Biases' own switch: `offline` needs no key and writes run files for `wandb sync`; `disabled` tells it
+    """Mode of Weights & Biases: `offline` needs no key and writes run files for `wandb sync`; `disabled` sends
     nothing."""
     mlflow_uri: SecretStr | None = Field(default=None, validation_alias=variable("MLFLOW_TRACKING_URI"))
-    """Where MLflow is, such as `http://localhost:5000` or `sqlite:////data/mlflow.db`."""
+    """MLflow tracking URI, such as `http://localhost:5000` or `sqlite:////data/mlflow.db`."""
     timeout_s: float = Field(default=300.0, gt=0, validation_alias=variable("TUNEFLEET_TRACKING_TIMEOUT_S"))
-    """Seconds that a tracker may take for one cycle; after that it is tried again later."""
+    """Timeout, in seconds, for sending one cycle to a tracker; it is retried later."""
 
     @property
     def wandb_offline(self) -> bool:
-        """Whether Weights & Biases only writes files."""
+        """Whether Weights & Biases only writes local files."""
         return self.wandb_mode in {"offline", "dryrun"}

@@ -1,7 +1,7 @@
-"""What a user writes: workflow documents → frozen pydantic models; unknown keys are refused.
+"""Workflow files → frozen pydantic models; unknown keys are rejected.
 
-Turns text into models, and faults into sentences with line and column. Touches no disk, no network and no training
-library; whether a path, a dataset or a model exists is found out elsewhere.
+Turns text into models, and errors into messages with line and column. Touches no disk, no network and no training
+library; whether a path, a dataset or a model exists is checked elsewhere.
 """
 
 from __future__ import annotations
@@ -158,7 +158,7 @@ __all__ = [
     "unmet",
 ]
 
-_HOMES: Final = {
+_MODULES: Final = {
     name: module
     for module, names in {
         "options.adapter": "LoraSpec QuantizationSpec",
@@ -197,7 +197,7 @@ _HOMES: Final = {
 
 
 def __getattr__(name: str) -> Any:
-    # Lazy: who lists tasks, or reads one block of a document, does not wait for the models of every kind of task.
-    if name not in _HOMES:
+    # Lazy: listing tasks or reading one block must not wait for the import of every task type's models.
+    if name not in _MODULES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(importlib.import_module(f"{__name__}.{_HOMES[name]}"), name)
+    return getattr(importlib.import_module(f"{__name__}.{_MODULES[name]}"), name)

@@ -1,4 +1,4 @@
-"""The base of every block of a document, and the number types that they share."""
+"""The base of every block of a workflow file, and the field types that blocks share."""
 
 from __future__ import annotations
 
@@ -30,31 +30,31 @@ _SECRET = re.compile(r"\$\{secret:[^{}]*\}|\$\$\{")
 _HEADER = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]{1,128}")
 _HUB_NAME: Final = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9_][\w.-]*")
 _REVISION: Final = re.compile(r"(?!.*\.\.)[A-Za-z0-9_](?:[A-Za-z0-9_.+@-]|/(?=[A-Za-z0-9_])){0,254}")
+# Patterns that no hub id matches, and the error text for each.
 _NO_HUB_ID: Final = (
-    (re.compile(r"\\|^[A-Za-z]:"), "is written as a Windows path"),
-    (re.compile("://"), "is an address"),
-    (re.compile(r"[^\w./-]", re.ASCII), "has {!r}"),
+    (re.compile(r"\\|^[A-Za-z]:"), "is a Windows path"),
+    (re.compile("://"), "is a URL"),
+    (re.compile(r"[^\w./-]", re.ASCII), "contains {!r}"),
     (re.compile("/.*/"), "has more than one slash"),
-    (re.compile("/$"), "has nothing after its slash"),
+    (re.compile("/$"), "has nothing after the slash"),
     (re.compile("[^/]{97}"), "has a part of more than 96 characters"),
-    (re.compile(r"\.\.|--"), "has {!r}"),
+    (re.compile(r"\.\.|--"), "contains {!r}"),
     (re.compile(r"(?:^|/)[-.]|[-.](?:/|$)"), "has a part that begins or ends with '-' or '.'"),
     (re.compile(r"\.git$"), "ends with .git"),
 )
-"""What no id of the hub matches, and how an error says so."""
 _URL = re.compile(r"https?://[^\s/?#]\S*", re.IGNORECASE)
 _MAX_HEADERS: Final = 50
 UNKNOWN_KEY: Final = "is not a known key"
 
 
 class Block(BaseModel):
-    """A mapping in a document: frozen, unknown keys refused, a key without a value counts as not given.
+    """A mapping in a workflow file: frozen, unknown keys rejected, a key without a value counts as not set.
 
-    The docstring under an attribute is its description in the JSON Schema and in the reference. Its validator is built
-    when the first one is made: a process sees a few of some three hundred. So a block within a block has a factory for
-    its default, since an instance would be made at import.
+    The docstring under an attribute is its description in the JSON Schema and in the reference.
     """
 
+    # `defer_build`: validators are built on first use, since a process needs a few of some three hundred blocks.
+    # For the same reason nested blocks have a default factory: a default instance would be built at import.
     model_config = ConfigDict(
         frozen=True,
         extra="forbid",
@@ -66,7 +66,7 @@ class Block(BaseModel):
 
     @classmethod
     def __get_pydantic_json_schema__(cls, core_schema: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
-        """Add the descriptions of the fields, and the defaults of those that are blocks: a factory's is left out."""
+        """Add the fields' descriptions, and the defaults of nested blocks, which pydantic omits for factories."""
         made = handler(core_schema)
         properties = handler.resolve_ref_schema(made).get("properties", {})
         for name, field in cls.model_fields.items():
@@ -83,7 +83,7 @@ class Block(BaseModel):
     @model_validator(mode="before")
     @classmethod
     def _drop_empty(cls, data: Any) -> Any:
-        # `training:` with every line below it commented out is null; people mean "the defaults".
+        # `training:` with every line below it commented out is null in YAML; users mean "the defaults".
         if not isinstance(data, dict):
             return data
         known = _names(cls)
@@ -92,34 +92,34 @@ class Block(BaseModel):
 
 @functools.cache
 def _names(block: type[Block]) -> frozenset[str]:
-    """Return the keys that a block takes, and the names of its fields, which code may use as keys."""
+    """Return the keys of a block and the names of its fields, which code may use as keys."""
     return frozenset(known_keys(block) | block.model_fields.keys())
 
 
 def known_keys(block: type[BaseModel]) -> set[str]:
-    """Return the keys that a block takes, as they are spelled in a document."""
+    """Return the keys of a block, as spelled in a workflow file."""
     return {field.alias or name for name, field in block.model_fields.items()}
 
 
 def wrong(message: str, hint: str | None = None, *, at: str = "") -> PydanticCustomError:
-    """Make an error for a validator to raise.
+    """Create an error for a validator to raise.
 
     Args:
         message: What is wrong.
         hint: What to write instead.
-        at: Key, below the validated block, that is to blame.
+        at: Key below the validated block that causes it.
     """
     return many_wrong([(at, message, hint)])
 
 
 def many_wrong(faults: Sequence[tuple[str, str, str | None]]) -> PydanticCustomError:
-    """Make one error out of several `(key, message, hint)`; a validator can raise only one."""
+    """Create one error from several `(key, message, hint)`, since a validator can raise only one."""
     text = "; ".join(message for _, message, _ in faults)
     return PydanticCustomError("tunefleet", "{text}", {"text": text, "faults": list(faults)})
 
 
 def only(allowed: Any, message: str, hint: str) -> BeforeValidator:
-    """Accept a single value; refuse every other one with a reason, so that no option is silently without effect."""
+    """Accept a single value and reject all others with a reason, rather than ignore them."""
 
     def check(value: Any) -> Any:
         if type(value) is not type(allowed) or value != allowed:
@@ -130,7 +130,7 @@ def only(allowed: Any, message: str, hint: str) -> BeforeValidator:
 
 
 def one_of_words(aliases: dict[str, str]) -> Callable[[Any], Any]:
-    """Return a validator that replaces other spellings of a word; case is ignored."""
+    """Return a validator that lowercases a word and replaces its aliases."""
 
     def check(value: Any) -> Any:
         return aliases.get(value.lower(), value.lower()) if isinstance(value, str) else value
@@ -145,44 +145,44 @@ def _no_bool(value: Any) -> Any:
 
 
 def as_list(value: Any) -> Any:
-    """Take one string for a list of one."""
+    """Wrap a single string in a list."""
     return [value] if isinstance(value, str) else value
 
 
 def _plain(value: str) -> str:
     if "${" in _SECRET.sub("", value):
-        raise wrong("has a reference that nothing resolves", "write the value itself")
+        raise wrong("contains a reference, which is not resolved here", "write the value itself")
     if not value.strip() or any(character in value for character in "\0\r\n"):
-        raise wrong("must be one line of text")
+        raise wrong("must be a non-empty string of one line")
     return value
 
 
 def _in_64_bits(value: int) -> int:
     if not -(1 << 63) <= value < 1 << 63:
-        raise wrong("is too large", "whole numbers have 64 bits")
+        raise wrong("is too large", "integers have 64 bits")
     return value
 
 
 NotBool = BeforeValidator(_no_bool)
+# For integers without a limit of their own: the database and JSON parsers accept no larger ones.
 In64Bits = AfterValidator(_in_64_bits)
-"""For whole numbers without a limit of their own: the database and JSON take no larger ones."""
 PositiveInt = Annotated[int, Field(ge=1), In64Bits, NotBool]
 NaturalInt = Annotated[int, Field(ge=0), In64Bits, NotBool]
 PositiveFloat = Annotated[float, Field(gt=0), NotBool]
 NaturalFloat = Annotated[float, Field(ge=0), NotBool]
+# A fraction, excluding 1.
 Share = Annotated[float, Field(ge=0, lt=1), NotBool]
-"""A part of one, one itself excluded."""
-# A name or a path: one line that is not empty.
+# A name or a path: one non-empty line.
 Text = Annotated[str, Field(min_length=1, max_length=4096), AfterValidator(_plain)]
 
 
 def unseen(at: str = "") -> PydanticCustomError:
-    """Make an error for a text of which not all can be seen."""
-    return wrong("has characters that cannot be shown", "some of them turn the direction of writing", at=at)
+    """Create an error for a string with invisible characters."""
+    return wrong("contains invisible characters", "remove them; some change the writing direction", at=at)
 
 
 def is_seen(value: str) -> bool:
-    """Whether all of a line can be seen; blanks of any width can."""
+    """Whether all characters of a line are visible; spaces of any width are."""
     return value.isprintable() or all(each.isprintable() or unicodedata.category(each) == "Zs" for each in value)
 
 
@@ -192,20 +192,20 @@ def _label(value: str) -> str:
     return value
 
 
-# What people call something: one line that terminals and pages show as it is.
+# A display name: one line without control characters, safe for terminals and web pages.
 Label = Annotated[Text, AfterValidator(_label)]
 
 
 def _inside(value: str) -> str:
     parts = value.replace("\\", "/").split("/")
     if value.startswith(("/", "~")) or ".." in parts or ":" in parts[0]:
-        raise wrong("must be a path inside the folder", "write it without a leading / and without ..")
+        raise wrong("must be a relative path", "write it without a leading / and without ..")
     if not value.isprintable():
         raise unseen()
     return value
 
 
-# A path below some folder.
+# A path below a folder.
 RelativePath = Annotated[Text, AfterValidator(_inside)]
 
 
@@ -215,71 +215,71 @@ def _part(value: str) -> str:
     return value
 
 
-# The name of one file or folder, which a path is made of.
+# The name of one file or folder, i.e. one path component.
 FileName = Annotated[Text, AfterValidator(_part)]
 
 
 def _url(value: str) -> str:
-    # A secret in it is filled in by the worker.
+    # May contain `${secret:NAME}`, which the worker resolves.
     if not is_url(value):
-        raise wrong("must be an address that starts with http:// or https://")
+        raise wrong("must be a URL that starts with http:// or https://")
     return value
 
 
 def is_url(value: str) -> bool:
-    """Whether a text is an address that is fetched, and not a path."""
+    """Whether a string is an http(s) URL and not a path."""
     if _URL.fullmatch(value) is None:
         return False
     try:
         parts = urlsplit(value)
-        _ = "${" in value or parts.port  # with a secret in it, it is known on the worker only
+        _ = "${" in value or parts.port  # raises for an invalid port; with a secret only the worker knows it
     except ValueError:
         return False  # such as http://[::1 or http://host:port
     return True
 
 
-# `s3://BUCKET/PREFIX`, with S3's rules for the names of buckets; bucket and prefix are groups.
+# `s3://BUCKET/PREFIX`, with S3's naming rules for buckets; groups: bucket, prefix.
 BUCKET_URL: Final = re.compile(
     r"s3://((?!-)(?=[a-z0-9.-]{3,63}(?:/|$))[a-z0-9-]+(?<!-)(?:\.(?!-)[a-z0-9-]+(?<!-))*)(?:/(.*))?"
 )
 
 
 def is_written_as_path(value: str) -> bool:
-    """Whether a text can only be a path, and no name of a hub: it starts with `./`, `../`, `/` or `~`."""
+    """Whether a string can only be a path and not a hub id: it starts with `./`, `../`, `/` or `~`."""
     return value in {".", ".."} or value.startswith(("./", "../", "/", "~"))
 
 
 def hub_id_error(value: str) -> str | None:
-    """Return why a text can be no id of a model or dataset of the hub, `NAME` or `ORG/NAME`; null if it can be one."""
+    """Return why a string cannot be a hub id (`NAME` or `ORG/NAME`); `None` if it can."""
     if is_written_as_path(value):
-        return "is written as a path"
+        return "is a path"
     found = ((pattern.search(value), text) for pattern, text in _NO_HUB_ID)
     return next((text.format(match[0]) for match, text in found if match is not None), None)
 
 
 def is_revision(value: str) -> bool:
-    """Whether a text may be a branch, tag or commit: the hub's library makes paths of it in its cache."""
+    """Whether a string may be a branch, tag or commit that is safe as a path in the hub library's cache."""
     return _REVISION.fullmatch(value) is not None
 
 
 def _revision(value: str) -> str:
     if not is_revision(value):
-        raise wrong("is no branch, tag or commit of the hub", "write it without a leading / and without ..")
+        raise wrong("is not a valid branch, tag or commit", "write it without a leading / and without ..")
     return value
 
 
-# A branch, tag or commit of a repository of the hub.
+# A branch, tag or commit of a hub repository.
 Revision = Annotated[Text, AfterValidator(_revision)]
 
 
 def is_hub_name(value: str) -> bool:
-    """Whether a text may be the name of a repository of the hub, such as `org/name`."""
+    """Whether a string may be the name of a hub repository, such as `org/name`."""
     return _HUB_NAME.fullmatch(value) is not None
 
 
-# An http or https address.
+# An http or https URL.
 Url = Annotated[Text, AfterValidator(_url)]
-# Seconds to wait for something, a week at most.
+# A timeout in seconds, at most one week.
 Timeout = Annotated[float, Field(gt=0, le=7 * 86_400), NotBool]
 
 
@@ -289,23 +289,23 @@ def _headers(value: dict[str, str]) -> dict[str, str]:
     seen: set[str] = set()
     for name, text in value.items():
         if not _HEADER.fullmatch(name) or any(character in text for character in "\0\r\n"):
-            raise wrong("is not a header of HTTP", "a name without spaces, and a value of one line", at=name)
+            raise wrong("is not a valid HTTP header", "use a name without spaces and a value of one line", at=name)
         if name.lower() in seen:
-            raise wrong("is given twice in another case", "leave one of them out", at=name)
+            raise wrong("is a duplicate: header names are case-insensitive", "leave one of them out", at=name)
         seen.add(name.lower())
     return value
 
 
-# Headers of an HTTP request; a secret among them is written `${secret:NAME}`.
+# Headers of an HTTP request; secrets are written as `${secret:NAME}`.
 Headers = Annotated[dict[str, str], AfterValidator(_headers)]
 
 
 def one_of(block: type[Block], *others: type) -> BeforeValidator:
-    """Check a value that may be a block or something plain, so that a fault stands where it belongs.
+    """Validate a value that may be a block or a plain value, so that errors point to the right key.
 
     Args:
-        block: What a mapping must be.
-        others: What else the value may be.
+        block: The block for mappings.
+        others: Other allowed types.
     """
 
     def check(value: Any) -> Any:
@@ -320,7 +320,7 @@ def one_of(block: type[Block], *others: type) -> BeforeValidator:
 
 
 def _named(kinds: tuple[type, ...]) -> str:
-    words = {str: "a text", int: "a number", dict: "a mapping", list: "a list"}
+    words = {str: "a string", int: "a number", dict: "a mapping", list: "a list"}
     return "".join(f"{words[kind]} or " for kind in kinds)
 
 
@@ -328,7 +328,7 @@ def as_block(block: type[Block], value: Mapping[str, Any]) -> Block:
     """Validate a mapping inside a validator.
 
     Raises:
-        PydanticCustomError: With a fault for each key that is wrong.
+        PydanticCustomError: With one entry per invalid key.
     """
     try:
         return block.model_validate(dict(value), by_alias=True, by_name=False)
@@ -336,7 +336,7 @@ def as_block(block: type[Block], value: Mapping[str, Any]) -> Block:
         faults: list[tuple[str, str, str | None]] = []
         for detail in error.errors(include_url=False):
             at = ".".join(str(part) for part in detail["loc"])
-            known = f"known here: {', '.join(sorted(known_keys(block)))}"
+            known = f"known keys: {', '.join(sorted(known_keys(block)))}"
             match detail["type"]:
                 case "extra_forbidden":
                     faults.append((at, UNKNOWN_KEY, known))
@@ -351,7 +351,7 @@ def as_block(block: type[Block], value: Mapping[str, Any]) -> Block:
 
 
 def camel_case(data: Any, block: type[BaseModel]) -> Any:
-    """Take `maxTokens` for `max_tokens` in a mapping, for all keys of a block.
+    """Convert `maxTokens` to `max_tokens` in a mapping, for all keys of a block.
 
     Raises:
         PydanticCustomError: If both spellings are given.
@@ -361,15 +361,15 @@ def camel_case(data: Any, block: type[BaseModel]) -> Any:
     names = {re.sub(r"_([a-z0-9])", lambda match: match[1].upper(), key): key for key in known_keys(block)}
     both = [key for key in data if key in names and names[key] != key and names[key] in data]
     if both:
-        raise wrong(f"means the same as {names[both[0]]}", "leave one of them out", at=both[0])
+        raise wrong(f"is an alias of {names[both[0]]}", "leave one of them out", at=both[0])
     return {names.get(key, key): value for key, value in data.items()}
 
 
-# A mapping whose keys are another library's.
+# A mapping with keys of a third-party library.
 FreeMapping = Annotated[dict[str, Any], WithJsonSchema({"type": "object"})]
 
 
-# It is resolved on the worker, and never travels.
+# Built-in models and datasets are resolved on the worker and never uploaded.
 BUILTIN_PREFIX: Final = "builtin:"
 BUILTIN_MODELS: Final = ("builtin:gsm8k-llama-2m",)
 BUILTIN_DATASETS: Final = ("builtin:extraction", "builtin:gsm8k", "builtin:gsm8k-preferences")
@@ -381,12 +381,12 @@ def _known(what: str, names: tuple[str, ...]) -> Callable[[str], str]:
             return value
         close = nearest(value, list(names))
         meant = f"did you mean {close}? " if close is not None else ""
-        raise wrong(f"names no built-in {what}: {value}", f"{meant}Built in: {', '.join(names)}")
+        raise wrong(f"is not a built-in {what}: {value}", f"{meant}Built in: {', '.join(names)}")
 
     return check
 
 
 ABuiltinModel: Final = AfterValidator(_known("model", BUILTIN_MODELS))
 ABuiltinDataset: Final = AfterValidator(_known("dataset", BUILTIN_DATASETS))
+# A hub id, a local path or `builtin:NAME`.
 ModelName = Annotated[Text, ABuiltinModel]
-"""A hub id, a local path or `builtin:NAME`."""

@@ -1,7 +1,7 @@
-"""Text of a document → plain data, with the line and column of every key and value.
+"""YAML or JSON text → plain data, with the line and column of every key and value.
 
-YAML 1.2's core words (so `on` and `no` are texts, `5e-7` is a number, a date is a text), one document, no tags, no
-duplicate keys; JSON is read too. Knows nothing of what a document means.
+YAML 1.2 core schema (`on` and `no` are strings, `5e-7` is a number, a date is a string), one document, no tags, no
+duplicate keys. Knows nothing of what the data means.
 """
 
 from __future__ import annotations
@@ -25,30 +25,30 @@ except ImportError:  # PyYAML without libyaml: slower, otherwise the same
 Path = tuple[str | int, ...]
 
 _MAX_DEPTH: Final = 48
+# Of one workflow file; larger data belongs in a separate file.
 MAX_VALUES: Final = 100_000
-"""Of a document; data of more belong into a file."""
 _MAX_INTEGER_BITS: Final = 64
+# The surrogate pair by which JSON escapes a character beyond U+FFFF, with the backslashes before it. Starts with a
+# literal character, which is fast to search: `re` holds the GIL for the whole text.
 HALVES: Final = re.compile(r"\\(?<!\\\\)((?:\\\\)*+)(u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2})")
-"""The two escapes by which JSON writes a character beyond U+FFFF, behind the backslashes before them. Starts with a
-literal character, which is fast to find: a search holds the GIL for the whole text."""
 _NULL = re.compile(r"~|null|Null|NULL|")
 _BOOL = re.compile(r"true|True|TRUE|false|False|FALSE")
 _INT = re.compile(r"[-+]?[0-9]+|0o[0-7]+|0x[0-9a-fA-F]+")
 _FLOAT = re.compile(
     r"[-+]?(?:\.[0-9]+|[0-9]+(?:\.[0-9]*)?)(?:[eE][-+]?[0-9]+)?|[-+]?\.(?:inf|Inf|INF)|\.(?:nan|NaN|NAN)"
 )
-_DEPTH_HINT: Final = f"at most {_MAX_DEPTH} levels can be read; does an alias lead back to itself?"
-_VALUES_HINT: Final = f"at most {MAX_VALUES:,} are read; put data into a file, or submit several documents"
+_DEPTH_HINT: Final = f"at most {_MAX_DEPTH} levels are allowed; does an alias refer to itself?"
+_VALUES_HINT: Final = f"at most {MAX_VALUES:,} are allowed; move data to a separate file, or submit several workflows"
 _TAG: Final = "tag:yaml.org,2002:"
 
 
 class _Loader(_BaseLoader):
-    """PyYAML's safe loader with the words of YAML 1.2."""
+    """PyYAML's safe loader with the YAML 1.2 core schema."""
 
     yaml_implicit_resolvers: dict[str | None, list[tuple[str, re.Pattern[str]]]] = {}  # noqa: RUF012 PyYAML's own shape
 
 
-def _words() -> None:
+def _add_resolvers() -> None:
     for word, pattern, first in (
         ("null", _NULL, ["~", "n", "N", ""]),
         ("bool", _BOOL, list("tTfF")),
@@ -59,11 +59,11 @@ def _words() -> None:
         _Loader.add_implicit_resolver(_TAG + word, re.compile(f"(?:{pattern.pattern})\\Z"), first)
 
 
-_words()
+_add_resolvers()
 
 
 class Mark(NamedTuple):
-    """A place in the text, from 1."""
+    """A position in the text, counted from 1."""
 
     line: int
     column: int
@@ -71,13 +71,13 @@ class Mark(NamedTuple):
 
 @dataclass(slots=True)
 class Source:
-    """Plain data and where each piece of it stands.
+    """Plain data with the position of each value.
 
     Args:
-        data: Dictionaries, lists, texts, numbers, booleans and None.
-        keys: Path → where its key stands.
-        values: Path → where its value stands.
-        origins: For data that were put together from pieces of a document: path of a piece → its path there.
+        data: Dictionaries, lists, strings, numbers, booleans and `None`.
+        keys: Path → position of its key.
+        values: Path → position of its value.
+        origins: For data merged from parts of a document: path of a part → its path in the document.
     """
 
     data: Any = None
@@ -86,7 +86,7 @@ class Source:
     origins: dict[Path, Path] = field(default_factory=dict)
 
     def part(self, data: Any, origins: dict[Path, Path]) -> Source:
-        """Return data that consist of pieces of this document; their places are found by `origins`."""
+        """Return data merged from parts of this document, with positions resolved by `origins`."""
         return Source(data, self.keys, self.values, origins)
 
     def origin(self, path: Path) -> Path:
@@ -98,7 +98,7 @@ class Source:
         return path
 
     def mark(self, path: Path, *, key: bool = False) -> Mark:
-        """Return the place of a value, or of its key, or of the nearest thing around it that has one."""
+        """Return the position of a value or its key, or of the nearest enclosing one that has a position."""
         path = self.origin(path)
         first, second = (self.keys, self.values) if key else (self.values, self.keys)
         while path:
@@ -110,18 +110,18 @@ class Source:
 
 
 def read_text(text: str, *, filename: str | None = None) -> Source:
-    """Read one YAML or JSON document.
+    """Parse one YAML or JSON document.
 
     Args:
         filename: Its name, for messages.
 
     Raises:
-        SpecError: If it is not one well-formed document; lists what is wrong.
+        SpecError: If it is not one well-formed document; lists every error.
     """
     if text.lstrip().startswith("{"):
-        # JSON may be indented with tabs, which YAML refuses; inside its strings a tab is always escaped.
+        # JSON may be indented with tabs, which YAML rejects; inside JSON strings tabs are always escaped.
         text = text.replace("\t", " ")
-        # Its escapes of characters beyond U+FFFF come in halves, of which YAML knows nothing.
+        # JSON escapes characters beyond U+FFFF as surrogate pairs, which YAML does not support.
         text = HALVES.sub(lambda found: found[1] + json.loads(f'"\\{found[2]}"'), text)
     reader = _Reader()
     try:
@@ -138,19 +138,17 @@ def read_text(text: str, *, filename: str | None = None) -> Source:
 
 
 def guard(text: str) -> None:
-    """Refuse deep nesting before anything recursive sees it (libyaml's composer would overflow the C stack).
-
-    Refuses, too, what would be refused for its number of values when it was composed; each may have a key.
-    """
+    """Reject a document that is nested too deeply or has too many values, before it is composed."""
+    # libyaml's composer is recursive: deep nesting would overflow the C stack. Events are read iteratively.
     depth = nodes = 0
     for event in yaml.parse(text, Loader=_Loader):
         nodes += isinstance(event, yaml.NodeEvent)
-        if nodes > 2 * MAX_VALUES:
-            raise SpecError([Fault("", "the document has too many values", *_start(event), hint=_VALUES_HINT)])
+        if nodes > 2 * MAX_VALUES:  # each value may have a key
+            raise SpecError([Fault("", "the file has too many values", *_start(event), hint=_VALUES_HINT)])
         if isinstance(event, yaml.CollectionStartEvent):
             depth += 1
             if depth > _MAX_DEPTH:
-                raise SpecError([Fault("", "the document is nested too deeply", *_start(event), hint=_DEPTH_HINT)])
+                raise SpecError([Fault("", "the file is nested too deeply", *_start(event), hint=_DEPTH_HINT)])
         elif isinstance(event, yaml.CollectionEndEvent):
             depth -= 1
 
@@ -161,7 +159,7 @@ def _start(event: yaml.Event) -> Mark:
 
 
 class _Reader:
-    """Walks a node tree; collects data, places and faults."""
+    """Walks a node tree; collects data, positions and errors."""
 
     def __init__(self) -> None:
         self.source = Source()
@@ -175,12 +173,12 @@ class _Reader:
             return self._mapping(node, path)
         if isinstance(node, SequenceNode):
             if node.tag != _TAG + "seq":
-                self._tell(node, path, _tagged(node))
+                self._add_fault(node, path, _tagged(node))
             return [self.read(item, (*path, index)) for index, item in enumerate(node.value)]
         return self._scalar(node, path)
 
     def _count(self, node: Node, path: Path, values: int = 1, merges: int = 0) -> None:
-        # Aliases and merges can make a short text endless.
+        # Aliases and merges are expanded, so a short text can have a huge number of values ("billion laughs").
         self._left -= values
         if self._left < 0:
             raise SpecError([self._fault(node, path[:4], "has too many values", _VALUES_HINT)])
@@ -188,49 +186,49 @@ class _Reader:
             mark = self.source.values[path] if merges else _mark(node)
             raise SpecError([Fault(dotted(path[:4]), "is nested too deeply", *mark, hint=_DEPTH_HINT)])
 
-    def _tell(self, node: Node, path: Path, message: str, hint: str | None = None) -> None:
+    def _add_fault(self, node: Node, path: Path, message: str, hint: str | None = None) -> None:
         self.faults.append(self._fault(node, path, message, hint))
         if len(self.faults) >= MAX_FAULTS:
             raise SpecError([more(0, self.faults[-1])])
 
     def _mapping(self, node: MappingNode, path: Path) -> dict[str, Any]:
         if node.tag != _TAG + "map":
-            self._tell(node, path, _tagged(node))
+            self._add_fault(node, path, _tagged(node))
         found: dict[str, Any] = {}
         merges: list[Node] = []
         for key_node, value_node in node.value:
             if key_node.tag == _TAG + "merge":
                 merges.append(value_node)
-            elif self._good_key(key_node, path, found):
+            elif self._is_valid_key(key_node, path, found):
                 self.source.keys[(*path, key_node.value)] = _mark(key_node)
                 found[key_node.value] = self.read(value_node, (*path, key_node.value))
         for merge in merges:
             self._merge(merge, path, found)
         return found
 
-    def _good_key(self, node: Node, path: Path, found: dict[str, Any]) -> bool:
+    def _is_valid_key(self, node: Node, path: Path, found: dict[str, Any]) -> bool:
         if not isinstance(node, ScalarNode) or node.tag != _TAG + "str":
             hint = "write it in quotes" if isinstance(node, ScalarNode) else None
-            self._tell(node, path, "has a key that is not a text", hint)
+            self._add_fault(node, path, "has a key that is not a string", hint)
             return False
         if node.value in found:
             first = self.source.keys[(*path, node.value)]
-            problem = f"is given twice; the first stands in line {first.line}"
-            self._tell(node, (*path, node.value), problem, "leave one of them out")
+            problem = f"is a duplicate key; the first one is in line {first.line}"
+            self._add_fault(node, (*path, node.value), problem, "leave one of them out")
             return False
         return True
 
     def _merge(self, node: Node, path: Path, into: dict[str, Any], depth: int = 1) -> None:
-        """Add what `<<` refers to; keys that stand in the mapping itself, or in an earlier one, win."""
+        """Add the mapping that `<<` refers to; keys of the mapping itself, or of an earlier merge, take precedence."""
         for part in node.value if isinstance(node, SequenceNode) else [node]:
             if not isinstance(part, MappingNode):
-                self._tell(part, path, "`<<` takes a mapping", "name one that has an anchor: `<<: *name`")
+                self._add_fault(part, path, "`<<` needs a mapping", "refer to one with an anchor: `<<: *name`")
                 continue
             self._count(part, path, 1 + len(part.value), depth)
             for key_node, value_node in part.value:
                 if key_node.tag == _TAG + "merge":
                     self._merge(value_node, path, into, depth + 1)
-                elif _is_in(key_node, into) or not self._good_key(key_node, path, into):
+                elif _is_in(key_node, into) or not self._is_valid_key(key_node, path, into):
                     continue
                 else:
                     self.source.keys[(*path, key_node.value)] = _mark(key_node)
@@ -250,15 +248,17 @@ class _Reader:
             case "float":
                 return float(re.sub(r"\.(?=[inIN])", "", text))
             case _:
-                self._tell(node, path, _tagged(node))
+                self._add_fault(node, path, _tagged(node))
                 return text
 
     def _integer(self, node: Node, path: Path, text: str) -> int:
-        # No number of so many digits is of 64 bits, and Python refuses to read them all.
+        # Longer numbers exceed 64 bits, and Python limits the digits that `int()` parses.
         value = int(text, 0 if text[:2] in {"0x", "0o"} else 10) if len(text) <= 2 * _MAX_INTEGER_BITS else None
         if value is not None and -(1 << (_MAX_INTEGER_BITS - 1)) <= value < 1 << (_MAX_INTEGER_BITS - 1):
             return value
-        self._tell(node, path, f"is too large: whole numbers have {_MAX_INTEGER_BITS} bits", "a text stands in quotes")
+        self._add_fault(
+            node, path, f"is too large: integers have {_MAX_INTEGER_BITS} bits", "quote it if it is a string"
+        )
         return 0
 
     @staticmethod
@@ -272,7 +272,7 @@ def _is_in(key: Node, found: dict[str, Any]) -> bool:
 
 
 def _tagged(node: Node) -> str:
-    return f"has the tag {cut(node.tag.removeprefix(_TAG))}, which is not understood"
+    return f"has the tag {cut(node.tag.removeprefix(_TAG))}, which is not supported"
 
 
 def _mark(node: Node) -> Mark:
@@ -280,7 +280,7 @@ def _mark(node: Node) -> Mark:
 
 
 def dotted(path: Path) -> str:
-    """Write a path with dots."""
+    """Join a path with dots."""
     return ".".join(str(part) for part in path)
 
 
@@ -289,34 +289,34 @@ _BREAKS = re.compile("\r\n|[\r\n\x85\u2028\u2029]")
 
 
 def syntax_fault(error: yaml.YAMLError | UnicodeEncodeError, text: str) -> Fault:
-    """Word what PyYAML found wrong with a text."""
+    """Convert an error of PyYAML."""
     if isinstance(error, UnicodeEncodeError):
-        return Fault("", "the text is not valid Unicode", *_place(text, error.start), hint="save it as UTF-8")
+        return Fault("", "the file is not valid Unicode", *_position(text, error.start), hint="save it as UTF-8")
     if isinstance(error, yaml.reader.ReaderError):
         found = _NOT_ALLOWED.search(text)
         name = f", U+{ord(found[0]):04X}" if found else ""
-        message = f"the text has a character that YAML does not allow{name} ({error.reason})"
-        way_out = "take it out, or write it in double quotes with a backslash: \\x07 is U+0007"
-        return Fault("", message, *_place(text, found.start() if found else 0), hint=way_out)
+        message = f"the file contains a character that YAML does not allow{name} ({error.reason})"
+        hint = "remove it, or escape it in double quotes: \\x07 is U+0007"
+        return Fault("", message, *_position(text, found.start() if found else 0), hint=hint)
     mark = getattr(error, "problem_mark", None)
     problem = str(getattr(error, "problem", None) or error)
-    hint: str | None = None
+    hint = None
     if "but found another document" in problem:
-        problem, hint = "there is a second document", "submit one document at a time, without `---` between"
+        problem, hint = "the file contains a second YAML document", "submit one document at a time, without `---`"
     elif "mapping values are not allowed" in problem:
-        hint = "is the line above indented wrongly, or does a value with `: ` lack quotes?"
+        hint = "check the indentation of the line above, and quote values that contain `: `"
     elif "cannot start any token" in problem and mark and _at(text, mark.line, mark.column) == "\t":
         hint = "indent with spaces, not tabs"
     return Fault("", problem, mark.line + 1 if mark else 0, mark.column + 1 if mark else 0, hint)
 
 
-def _place(text: str, index: int) -> tuple[int, int]:
+def _position(text: str, index: int) -> tuple[int, int]:
     """Return line and column of a character, from 1."""
     lines = _BREAKS.split(text[:index])
     return len(lines), len(lines[-1]) + 1
 
 
 def _at(text: str, line: int, column: int) -> str:
-    """Return the character at a place, from 0; empty if there is none."""
+    """Return the character at a position, counted from 0; empty if there is none."""
     lines = _BREAKS.split(text)
     return lines[line][column : column + 1] if line < len(lines) else ""

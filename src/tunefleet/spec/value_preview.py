@@ -1,4 +1,4 @@
-"""How what people wrote is shown in messages: a value in one line, cut; and no more faults than anybody reads."""
+"""Values and lists of errors as messages show them: one line, truncated."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ from typing import Any, Final
 
 from tunefleet.errors import Fault
 
-# Of a document: nobody reads more, and looking for the nearest key takes time.
+# Errors reported per workflow file: more are of no use, and the search for the nearest key takes time.
 MAX_FAULTS: Final = 200
 _MAX_VALUE_CHARACTERS: Final = 60
 
 
 def cut(text: str, most: int = _MAX_VALUE_CHARACTERS) -> str:
-    """Return a text, or its beginning if it is long."""
+    """Truncate a long string."""
     return text if len(text) <= most else f"{text[: most - 3]}…"
 
 
 def show(value: Any) -> str:
-    """Return a value as it stands in a message: texts in quotes."""
+    """Format a value for a message; strings are quoted."""
     match value:
         case None:
             return "nothing"
@@ -32,59 +32,59 @@ def show(value: Any) -> str:
             return "a mapping"
         case list() | tuple():
             return "a list"
-        case int() if value.bit_length() > 64:  # Python does not write any number of digits
-            return "a number of more than 64 bits"
+        case int() if value.bit_length() > 64:  # Python limits the digits that `str()` formats
+            return "an integer of more than 64 bits"
         case _:
             return cut(str(value))
 
 
 @dataclass(frozen=True)
 class More(Fault):
-    """Stands for faults that are not told one by one.
+    """Stands for errors that are not listed individually.
 
     Args:
-        count: How many; 0 if that is not known, because nobody looked.
+        count: Number of errors; 0 if unknown because validation stopped.
     """
 
     count: int = 0
 
 
 def more(count: int, at: Fault, *, path: str = "") -> More:
-    """Say that there are more faults.
+    """Return an entry for further errors.
 
     Args:
-        count: How many; 0 if that is not known.
-        at: A fault that has their place.
-        path: Where they are, if that is known.
+        count: Number of errors; 0 if unknown.
+        at: An error at their position.
+        path: Their path, if known.
     """
-    word = "fault" if count == 1 else "faults"
-    message = f"and {count:,} more {word}" if count else "and there may be more: the rest was not looked at"
+    word = "error" if count == 1 else "errors"
+    message = f"and {count:,} more {word}" if count else "and there may be more: the rest was not checked"
     return More(path, message, at.line, at.column, count=count)
 
 
 def first_faults(faults: Sequence[Fault]) -> list[Fault]:
-    """Return faults in the order of the text; of many the first ones, and how many more there are."""
-    known = sorted((each for each in faults if not isinstance(each, More)), key=_place)
-    rest = sorted((each for each in faults if isinstance(each, More)), key=_place)
+    """Return the first errors in the order of the text, and an entry for the rest."""
+    known = sorted((each for each in faults if not isinstance(each, More)), key=_position)
+    rest = sorted((each for each in faults if isinstance(each, More)), key=_position)
     shown, left = known[:MAX_FAULTS], known[MAX_FAULTS:]
     if not (left or rest):
         return shown
     count = 0 if any(each.count == 0 for each in rest) else len(left) + sum(each.count for each in rest)
-    last = more(count, min([*left, *rest], key=_place))
-    return [*shown, replace(last, hint="correct these first")]
+    last = more(count, min([*left, *rest], key=_position))
+    return [*shown, replace(last, hint="fix these first")]
 
 
-def _place(fault: Fault) -> tuple[int, int]:
+def _position(fault: Fault) -> tuple[int, int]:
     return fault.line, fault.column
 
 
+# `get_close_matches` compares every pair of words, which takes long for many or long ones.
 _MAX_KNOWN: Final = 200
 _MAX_CHARACTERS: Final = 64
-"""Looking further takes longer than it helps."""
 
 
 def nearest(word: str, known: Mapping[str, Any] | set[str] | list[str]) -> str | None:
-    """Return the known word that was probably meant; None if there is none, or there are too many to look through."""
+    """Return the known word that was probably meant; `None` if there is none, or too many to compare."""
     if len(known) > _MAX_KNOWN or len(word) > _MAX_CHARACTERS:
         return None
     plain = {_plain(name): name for name in known}

@@ -60,10 +60,10 @@ def test_an_expired_certificate_is_said_aloud(authority: Authority, caplog: pyte
     ("settings", "words"),
     [
         (lambda pair, other: (pair.cert, other.key), "is not the key of the first certificate"),
-        (lambda pair, other: (pair.key, pair.key), "holds no certificate in PEM"),
-        (lambda pair, other: (pair.cert, pair.cert), "holds no private key in PEM"),
-        (lambda pair, other: (pair.cert, None), "TUNEFLEET_TLS_CERT_FILE is set, and TUNEFLEET_TLS_KEY_FILE is not"),
-        (lambda pair, other: (None, pair.key), "TUNEFLEET_TLS_KEY_FILE is set, and TUNEFLEET_TLS_CERT_FILE is not"),
+        (lambda pair, other: (pair.key, pair.key), "contains no valid certificate in PEM"),
+        (lambda pair, other: (pair.cert, pair.cert), "contains no valid private key in PEM"),
+        (lambda pair, other: (pair.cert, None), "TUNEFLEET_TLS_CERT_FILE is set, but TUNEFLEET_TLS_KEY_FILE is not"),
+        (lambda pair, other: (None, pair.key), "TUNEFLEET_TLS_KEY_FILE is set, but TUNEFLEET_TLS_CERT_FILE is not"),
         (lambda pair, other: (pair.cert.with_name("nowhere.pem"), pair.key), "nowhere.pem cannot be read: No such"),
         (lambda pair, other: (pair.cert, pair.cert.parent), "cannot be read: Is a directory"),
     ],
@@ -106,7 +106,7 @@ def test_a_renewed_certificate_is_taken_up_and_a_half_written_one_is_not(
     assert certificate.refresh()
     assert certificate.facts.names == ("second.example.org",)
     assert certificate.context is context, "who listens has it already"
-    assert "was read again" in caplog.text
+    assert "was reloaded" in caplog.text
     assert certificate.refresh(asked=True), "SIGHUP reads it in any case"
 
 

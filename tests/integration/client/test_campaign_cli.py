@@ -153,7 +153,7 @@ def test_every_fault_of_the_file_is_named_with_its_line(cli: Cli, tmp_path: Path
     file.write_text("story:\n  enabled: maybe\n  model_repo: org/model\n  datasets: []\n")
     refused = cli("campaign", "start", "--config", file)
     assert refused.code != 0
-    assert "has 2 faults" in refused.err
+    assert "has 2 errors" in refused.err
     assert "2 │   enabled: maybe" in refused.err
     assert "4 │   datasets: []" in refused.err
     missing = cli("campaign", "start", "--config", tmp_path / "none.yaml")

@@ -288,7 +288,7 @@ async def test_what_cannot_be_used_is_refused_at_once(lab: Lab, data: Path) -> N
     ):
         with pytest.raises(InputError, match="The address must"):
             await channel(lab, to)
-    with pytest.raises(InputError, match="cannot be told in the format slack"):
+    with pytest.raises(InputError, match="does not support the format slack"):
         await channel(lab, "mailto:a@b.c", format="slack")
     with pytest.raises(InputError, match="not signed"):
         await channel(lab, "https://hooks.slack.com/services/x", secret=new_secret())

@@ -72,7 +72,7 @@ def test_every_fault_is_said_at_once_with_the_way_out(monkeypatch: pytest.Monkey
 
 
 def test_none_beside_a_tracker_is_refused_with_its_line() -> None:
-    with pytest.raises(SpecError, match="none beside a tracker"):
+    with pytest.raises(SpecError, match="cannot combine none"):
         parse_campaigns(DOCUMENT.format(more="  tracking: [none, wandb]"), filename="config.yaml")
 
 

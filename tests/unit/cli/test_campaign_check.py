@@ -131,7 +131,7 @@ def test_what_is_not_here_is_told_whole_with_its_line(tmp_path: Path, capsys: py
             "one:\n  model_repo: m\n  datasets:\n    - name: builtin:gsm8\n      field_instruction: q\n"
             "      field_output: a\n",
             "yaml:4:13  one.datasets.0.name",
-            "names no built-in dataset: builtin:gsm8",
+            "is not a built-in dataset: builtin:gsm8",
             "did you mean builtin:gsm8k?",
         ),
     ],

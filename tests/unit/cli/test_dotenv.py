@@ -92,7 +92,7 @@ def test_a_dotenv_does_not_say_where_a_secret_of_the_environment_goes(
                     (tmp_path / ".env").write_text(f"{address}=http://stranger.example\n{secret}=own\n")
                     load(cls)
                     change.setenv(secret, "mine")
-                    with pytest.raises(MachineError, match=f"{address} stands in .env, and {secret}"):
+                    with pytest.raises(MachineError, match=f"{address} is set in .env, but {secret}"):
                         load(cls)
                     change.setenv(address, "http://mine.example")
                     load(cls)
@@ -108,7 +108,7 @@ def test_a_dotenv_chooses_no_server_for_the_secrets_of_tasks(tmp_path: Path, mon
         load(WorkerSettings)
         with monkeypatch.context() as change:
             change.setenv("TUNEFLEET_SECRET_WANDB", "mine")
-            with pytest.raises(MachineError, match=r"stands in \.env, and TUNEFLEET_SECRET_WANDB"):
+            with pytest.raises(MachineError, match=r"is set in \.env, but TUNEFLEET_SECRET_WANDB"):
                 load(WorkerSettings)
 
 
@@ -128,7 +128,7 @@ def test_a_dotenv_names_nothing_that_is_run(tmp_path: Path, monkeypatch: pytest.
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv(name, raising=False)
     (tmp_path / ".env").write_text(f"{name}=./evil\n")
-    with pytest.raises(MachineError, match=f"{name} stands in .env, and names what is run"):
+    with pytest.raises(MachineError, match=f"{name} in .env names a program to run"):
         load(ProcessSettings)
     monkeypatch.setenv(name, str(tmp_path / "mine"))
     load(ProcessSettings)
@@ -165,7 +165,7 @@ def test_a_dotenv_adds_nothing_to_a_trackers_key_of_the_environment(
     monkeypatch.delenv(added, raising=False)
     monkeypatch.setenv(secret, "mine")
     (tmp_path / ".env").write_text(f"{added}=./cfg\n")
-    with pytest.raises(MachineError, match=f"{added} of x stands in .env, and {secret}"):
+    with pytest.raises(MachineError, match=f"{added} \\(x\\) is set in .env, but {secret}"):
         settings.variables_for("x", prefixes)
     monkeypatch.delenv(secret)
     (tmp_path / ".env").write_text(f"{added}=./cfg\n{secret}=own\n")

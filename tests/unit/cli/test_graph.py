@@ -68,4 +68,4 @@ def test_the_same_for_programs(document: str, capsys: pytest.CaptureFixture[str]
 
 def test_a_circle_is_no_drawing(document: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["graph", document, "--set", "graph.nodes.prepare.dependsOn=[join]"]) == ExitCode.INVALID
-    assert "these tasks wait for each other: " in capsys.readouterr().err
+    assert "these tasks depend on each other: " in capsys.readouterr().err

@@ -22,7 +22,7 @@ STAGES = """\
     [
         ("  taskType: echo\n", {"data": {"items": ["a"]}}, None, None),
         (STAGES, {"output.destination": {"type": "http"}}, None, None),
-        (STAGES, {"priority": 3}, [8], "one leaves no archive"),
+        (STAGES, {"priority": 3}, [8], "one creates no archive"),
         ("  taskType: echo\n  priorty: 1\n", {"data": {"items": ["a"]}}, [5], "priorty"),
         ("  taskType: echo\n", {"priority": 1000}, [0], "with these changes"),
     ],

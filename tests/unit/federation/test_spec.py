@@ -64,8 +64,8 @@ def test_what_has_no_effect_is_refused(given: Any, words: str) -> None:
     [
         ({"min_workers": 0}, "greater than or equal to 1"),
         ({"min_workers": 4, "max_workers": 3}, "less than min_workers, which is 4"),
-        ({"participants": ["a"]}, "has 1 names, and min_workers is 2"),
-        ({"participants": ["a", "a"]}, "names a worker twice"),
+        ({"participants": ["a"]}, "has 1 names, but min_workers is 2"),
+        ({"participants": ["a", "a"]}, "lists a worker twice"),
         ({"mixed_ranks": True}, "cannot be used with the strategy fedavg"),
         ({"mixed_ranks": True, "strategy": {"name": "median"}, "min_workers": 3}, "strategy median"),
         ({"strategy": {"name": "krum"}}, "too small for krum, which needs 5"),
@@ -98,5 +98,5 @@ def test_defaults_are_those_of_the_documents() -> None:
 def test_a_robust_strategy_with_one_token_for_all_is_remarked_on(name: StrategyName) -> None:
     robust = name in {"median", "trimmed_mean", "krum", "multi_krum"}
     spec = FederationSpec(strategy=StrategySpec(name=name), min_workers=5)
-    assert ["be the majority" in each for each in spec.remarks] == [True] * robust
+    assert ["form a majority" in each for each in spec.remarks] == [True] * robust
     assert spec.model_copy(update={"own_tokens": True}).remarks == ()

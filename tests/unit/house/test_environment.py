@@ -217,7 +217,7 @@ def test_a_variable_that_has_no_effect_is_named_with_what_holds_instead(
     (tmp_path / ".env").write_text("VLLM_MODEL=llama\n")
     monkeypatch.setenv("WORKER_DEATH_GRACE_SEC", "60")
     (sentence,) = settings.unsupported("worker")
-    assert sentence == "VLLM_MODEL is not supported and has no effect: a document names its model."
+    assert sentence == "VLLM_MODEL is not supported and has no effect: set the model in the workflow file."
     (sentence,) = settings.unsupported("server")
     assert "TUNEFLEET_LOST_AFTER_S" in sentence
 

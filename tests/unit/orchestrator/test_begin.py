@@ -74,6 +74,6 @@ async def test_a_result_that_is_named_too_often_fails_the_task_that_names_it(pip
     assert await pipe.states(flow) == {"first": "completed", "second": "failed", "third": "queued"}
     task = await pipe.task(flow, "second")
     assert task.reason == "bad_input"
-    assert "${first.result.text} is too much" in str(task.error)
+    assert "${first.result.text} is too large" in str(task.error)
     assert f"{MAX_RESOLVED_CHARACTERS:,} characters" in str(task.error)
-    assert "Name a part of the result" in str(task.error)
+    assert "Refer to a part of the result" in str(task.error)

@@ -114,6 +114,6 @@ async def test_a_condition_on_a_field_that_is_not_there_fails_its_task_and_names
     maybe = await pipe.task(flow, "maybe")
     assert maybe.reason == "bad_input"
     assert maybe.error == (
-        "Its condition cannot be judged: ask.items.0.ouput has no value: result.items.0 of ask has no 'ouput'. "
+        "Its condition cannot be evaluated: ask.items.0.ouput has no value: result.items.0 of ask has no 'ouput'. "
         "Did you mean output?"
     )

@@ -35,7 +35,7 @@ async def test_waiting_for_a_lost_node_is_refused_before_the_submit_and_at_it(la
     foreseen = await why_service.of_document(lab.core, lab.admin, SubmitRequest(document=document))
     for told in (workflows.validate(document), foreseen):
         assert [fault.path for fault in told.faults] == ["spec.resources.nodes"]
-    with pytest.raises(SpecError, match="the other nodes of a training end without it"):
+    with pytest.raises(SpecError, match="the other nodes stop when a worker is lost"):
         await lab.submit(document)
 
 

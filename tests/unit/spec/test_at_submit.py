@@ -18,16 +18,16 @@ spec:
     - name: a
     - name: b
       spec: """
-ARTIFACTS = "b: spec.output.artifacts names"
+ARTIFACTS = "b: spec.output.artifacts lists"
 
 
-LEFT = "which echo tasks do not leave automatically; they leave responses.json, results.json, logs."
+LEFT = "which echo tasks do not create automatically; they create responses.json, results.json, logs."
 VLLM = "taskType: inference, data: {items: [x], type: list}, model: {source: {identifier: m}, vllm: "
-NO_EFFECT = "b: spec.model.vllm.release_after_run has no effect; an engine goes when its memory is needed."
+NO_EFFECT = "b: spec.model.vllm.release_after_run has no effect; an engine is unloaded when its memory is needed."
 
 
 def stays(written: str, meant: str) -> str:
-    return f"b: spec.data.items.0 has {written}, which stays as it is; a reference is written {meant}."
+    return f"b: spec.data.items.0 contains {written}, which is not replaced; write the reference as {meant}."
 
 
 @pytest.mark.parametrize(
@@ -76,7 +76,9 @@ def test_fp16_without_a_gpu_is_refused_in_a_new_task_only(
     workflow = parse_workflow(FP16 % (config, training, count))  # as a server reads tasks that it has stored
     found = new_faults((node, node.spec) for node in workflow.tasks)
     assert [fault.path for fault in found] == ([path] if path else [])
-    assert all("a CPU cannot train in fp16" in fault.message for fault in found)
+    assert all(
+        "contradicts resources.hardware.gpu.count: 0, since fp16 requires a GPU" in fault.message for fault in found
+    )
 
 
 @pytest.mark.parametrize("text", ["{{" + " " * 2_000_000, "{{a." * 300_000, "{{" + "a" * 2_000_000, "{{a.b}" * 200_000])

@@ -30,7 +30,7 @@ def test_set_in_a_spec_and_in_a_document() -> None:
         ("a..b", "is not a path"),
         ("data.prompts.7", "not an entry of the list"),
         ("data.prompts.x", "not an entry of the list"),
-        ("data.path.deeper", r"leads through data\.path"),
+        ("data.path.deeper", r"passes through data\.path"),
     ],
 )
 def test_paths_that_do_not_fit(path: str, message: str) -> None:

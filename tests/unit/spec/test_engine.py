@@ -48,25 +48,25 @@ def test_what_is_told_to_slurm_is_what_stands_there() -> None:
         ("Slurm", "spec.engine.type", "must be one of slurm, ray, not 'Slurm'", "did you mean slurm?"),
         ("3", "spec.engine", "must be slurm, ray, or a mapping with one of them as its type", "write engine: slurm"),
         ("[slurm]", "spec.engine", "must be slurm, ray, or a mapping with one of them as its type", "write engine: "),
-        ("{partition: gpu}", "spec.engine.type", "is required", "Which system"),
-        ("{type: slurm, qos: a b}", "spec.engine.qos", "must be one name, as Slurm knows it", "a letter or digit"),
-        ("{type: slurm, account: --x}", "spec.engine.account", "must be one name, as Slurm knows it", "a letter"),
+        ("{partition: gpu}", "spec.engine.type", "is required", "Cluster manager"),
+        ("{type: slurm, qos: a b}", "spec.engine.qos", "must be a Slurm name", "a letter or digit"),
+        ("{type: slurm, account: --x}", "spec.engine.account", "must be a Slurm name", "a letter"),
         (
             '{type: slurm, partition: "a\\nb"}',
             "spec.engine.partition",
-            "must be one name, as Slurm knows it",
+            "must be a Slurm name",
             "a letter",
         ),
         (
             "{type: slurm, time: tomorrow}",
             "spec.engine.time",
-            "must be a time in Slurm's words",
+            "must be a time in Slurm's format",
             'write minutes ("30")',
         ),
-        ("{type: slurm, time: 30}", "spec.engine.time", "must be a text, not 30", "write it in quotes"),
-        ("{type: slurm, gpus: 3}", "spec.engine.gpus", "is not a known key", "known here: account, constraint"),
-        ("{type: ray, time: 4:00:00}", "spec.engine.time", "is an option of slurm", "leave it out with type: ray"),
-        ("{type: ray, exclusive: false}", "spec.engine.exclusive", "is an option of slurm", "leave it out with"),
+        ("{type: slurm, time: 30}", "spec.engine.time", "must be a string, not 30", "write it in quotes"),
+        ("{type: slurm, gpus: 3}", "spec.engine.gpus", "is not a known key", "known keys: account, constraint"),
+        ("{type: ray, time: 4:00:00}", "spec.engine.time", "is only for slurm", "leave it out with type: ray"),
+        ("{type: ray, exclusive: false}", "spec.engine.exclusive", "is only for slurm", "leave it out with"),
     ],
 )
 def test_a_wrong_word_is_told_what_is_allowed(text: str, path: str, message: str, hint: str | None) -> None:
@@ -84,26 +84,26 @@ ASKING = {"taskType": "inference", "model": {"source": {"identifier": "m"}}, "da
 @pytest.mark.parametrize(
     ("spec", "message"),
     [
-        ({"taskType": "echo", "engine": "slurm"}, "echo tasks run inside a worker, and need no nodes"),
+        ({"taskType": "echo", "engine": "slurm"}, "echo tasks run inside a worker and need no nodes"),
         (
             {"taskType": "api", "engine": "ray", "api": {"url": "http://a"}},
-            "api tasks run inside a worker, and need no nodes",
+            "api tasks run inside a worker and need no nodes",
         ),
         (
             {**ASKING, "engine": "slurm", "resources": {"replicas": 2}},
-            "parts of a task go to the workers that are there",
+            "shards of a task run on connected workers only",
         ),
         (
             {**ASKING, "engine": "ray", "parallel": {"enabled": True}},
-            "parts of a task go to the workers that are there",
+            "shards of a task run on connected workers only",
         ),
         (
             {**TRAINING, "federation": {"workers": 2}},
-            "a federation's parts go to the workers that are there",
+            "the parts of a federation run on connected workers only",
         ),
         (
             {**TRAINING, "checkpoint": {"upload": False}},
-            "the nodes go when the task ends or pauses, and with them a checkpoint that was not uploaded",
+            "a checkpoint that is not uploaded is lost when the nodes are released",
         ),
     ],
 )

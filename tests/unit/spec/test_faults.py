@@ -49,7 +49,7 @@ def test_all_faults_at_once_in_the_order_of_the_text() -> None:
         (1, 13, "apiVersion", "did you mean tunefleet/v1?"),
         (2, 12, "metadata.nam", "did you mean name?"),
         (5, 3, "spec.learning_rate", "it belongs to spec.training.learning_rate"),
-        (6, 11, "spec.stages", "add one, or leave the key out"),
+        (6, 11, "spec.stages", "add one, or leave out the key"),
         (8, 14, "spec.model.source.identifer", "did you mean identifier?"),
         (8, 38, "spec.model.source.revision", "write it in quotes"),
         (
@@ -72,7 +72,7 @@ def test_all_faults_at_once_in_the_order_of_the_text() -> None:
 @pytest.mark.parametrize(
     ("block", "text", "path", "message"),
     [
-        ("training", "{batch_size: many}", "training.batch_size", "must be a whole number, not 'many'"),
+        ("training", "{batch_size: many}", "training.batch_size", "must be an integer, not 'many'"),
         ("training", "{batch_size: 0}", "training.batch_size", "must be at least 1, not 0"),
         ("training", "{batch_size: true}", "training.batch_size", "must be a number, not true"),
         ("training", "{learning_rate: -1}", "training.learning_rate", "must be greater than 0, not -1"),
@@ -81,62 +81,72 @@ def test_all_faults_at_once_in_the_order_of_the_text() -> None:
         ("training", "{packing: perhaps}", "training.packing", "must be true or false, not 'perhaps'"),
         ("training", "[1]", "training", "must be a mapping (`key: value` lines), not a list"),
         ("training", "{early_stopping: 3}", "training.early_stopping", "must be a mapping (`key: value` lines), not 3"),
-        ("training", "{nproc_per_node: 2}", "training.nproc_per_node", "which devices its processes have"),
-        ("training", "{parallelism: fsdp}", "training.parallelism", "among processes, and there is one"),
-        ("resources", "{processes: 2}", "resources.processes", "which devices its processes have"),
+        ("training", "{nproc_per_node: 2}", "training.nproc_per_node", "needs the devices of its processes"),
+        ("training", "{parallelism: fsdp}", "training.parallelism", "fsdp needs several processes, but there is one"),
+        ("resources", "{processes: 2}", "resources.processes", "needs the devices of its processes"),
         (
             "resources",
             "{processes: 2, hardware: {gpu: {count: 3}}}",
             "resources.processes",
-            "as many as there are GPUs, which are 3",
+            "must equal the number of GPUs, which is 3",
         ),
         ("training", "{deepspeed: {}}", "training.deepspeed", "is empty"),
-        ("training", "{visible_devices: all}", "training.visible_devices", "must be numbers of devices"),
+        ("training", "{visible_devices: all}", "training.visible_devices", "must be a list of device indices"),
         ("training", "{bf16: true, fp16: true}", "training.fp16", "cannot be set together with bf16"),
         ("training", "{warmup_steps: 1, warmup_ratio: 0.1}", "training.warmup_ratio", "together with warmup_steps"),
         ("training", "{eval_steps: 5}", "training.eval_steps", "has no effect without eval_strategy: steps"),
-        ("training", "{early_stopping: {}}", "training.early_stopping", "needs evaluations"),
-        ("training", "{eval_strategy: epoch}", "training.eval_strategy", "needs held-out rows"),
+        ("training", "{early_stopping: {}}", "training.early_stopping", "requires evaluations during training"),
+        ("training", "{eval_strategy: epoch}", "training.eval_strategy", "requires an eval set"),
         ("training", "{report_to: [wand]}", "training.report_to.0", "must be one of tensorboard"),
         ("training", "{report_to: 3}", "training.report_to", "must be a list, not 3"),
-        ("data", "{}", "data", "names no data"),
-        ("data", "{path: ' '}", "data.path", "must be one line"),
-        ("data", '{path: "a\\nb"}', "data.path", "must be one line"),
-        ("data", "{path: '${prepare.result.path}'}", "data.path", "no task of this document"),
+        ("data", "{}", "data", "has no data source"),
+        ("data", "{path: ' '}", "data.path", "string of one line"),
+        ("data", '{path: "a\\nb"}', "data.path", "string of one line"),
+        ("data", "{path: '${prepare.result.path}'}", "data.path", "no task of this workflow"),
         ("data", "{path: ''}", "data.path", "must not be empty"),
-        ("data", "{path: 'ftp://x/y'}", "data.path", "ftp:// is not fetched"),
+        ("data", "{path: 'ftp://x/y'}", "data.path", "ftp:// is not supported"),
         ("data", "{jsonl: {url: x, path: y}}", "data.jsonl.url", "starts with http:// or https://"),
         ("data", "{jsonl: {}}", "data.jsonl", "names no file"),
         ("data", "{path: x, eval: {}}", "data.eval", "needs exactly one of split, path and fraction"),
         ("data", "{path: x, eval: {fraction: 1}}", "data.eval.fraction", "must be less than 1"),
-        ("data", "{path: x, config_name: y}", "data.config_name", "belongs to dataset_name"),
-        ("data", "{path: x, prompt_column: q}", "data.prompt_column", "needs response_column beside it"),
-        ("data", "{path: x, response_field: q}", "data.response_field", "needs prompt_column beside it"),
+        ("data", "{path: x, config_name: y}", "data.config_name", "is only for dataset_name"),
+        ("data", "{path: x, prompt_column: q}", "data.prompt_column", "also needs response_column"),
+        ("data", "{path: x, response_field: q}", "data.response_field", "also needs prompt_column"),
         ("data", "{jsonl: {path: x, prompt_field: q}}", "data.jsonl.prompt_field", "needs response_column"),
-        ("data", "{path: x, text_field: t, messages_field: m}", "data.messages_field", "a second time"),
+        ("data", "{path: x, text_field: t, messages_field: m}", "data.messages_field", "conflicts with another key"),
         (
             "data",
             "{path: x, text_field: t, prompt_column: q, response_column: a}",
             "data.text_field",
-            "says a second time how a row becomes text",
+            "conflicts with another key that defines how a row becomes text",
         ),
-        ("data", "{path: x, prompt_column: q, prompt_field: q, response_column: a}", "data.prompt_field", "the same"),
+        (
+            "data",
+            "{path: x, prompt_column: q, prompt_field: q, response_column: a}",
+            "data.prompt_field",
+            "is an alias of",
+        ),
         ("data", "{prompts: []}", "data.prompts", "must have at least 1 entry"),
         ("data", "{prompts: text}", "data.prompts", "must be a list, not 'text'"),
         ("data", "{prompts: [a], eval: {split: test}}", "data.eval.split", "inline prompts have no splits"),
-        ("data", "{dataset_name: a, trust_remote_code: true}", "data.trust_remote_code", "code of their own"),
+        (
+            "data",
+            "{dataset_name: a, trust_remote_code: true}",
+            "data.trust_remote_code",
+            "datasets with custom code cannot be loaded",
+        ),
         ("model", "{source: {}}", "model.source.identifier", "is required"),
         (
             "model",
             "{source: {identifier: x}, vllm: {}}",
             "model.vllm",
-            "belongs to inference, chat, embedding and evaluate tasks",
+            "is only for inference, chat, embedding and evaluate tasks",
         ),
         (
             "model",
             "{source: {identifier: x}, transformers: {load_in_4bit: true}}",
             "model.transformers.load_in_4bit",
-            "quantised weights cannot be trained whole",
+            "quantized weights cannot be fully fine-tuned",
         ),
         (
             "model",
@@ -148,10 +158,10 @@ def test_all_faults_at_once_in_the_order_of_the_text() -> None:
             "model",
             "{source: {identifier: x}, transformers: {device_map: cpu}}",
             "model.transformers.device_map",
-            "the worker chooses the device",
+            "the worker selects the device of a training task",
         ),
-        ("lora", "{r: 8}", "lora", "belongs to lora_sft, dpo, kto"),
-        ("resources", "{replicas: 2}", "resources.replicas", "sft tasks have no items that could be split"),
+        ("lora", "{r: 8}", "lora", "is only for lora_sft, dpo, kto"),
+        ("resources", "{replicas: 2}", "resources.replicas", "sft tasks have no items to split"),
         ("resources", "{nodes: 0}", "resources.nodes", "is out of range"),
         ("resources", "{nodes: '4:2'}", "resources.nodes", "is out of range"),
         ("resources", "{nodes: many}", "resources.nodes", "is not a number of nodes"),
@@ -162,16 +172,16 @@ def test_all_faults_at_once_in_the_order_of_the_text() -> None:
             "must be one of local, http, s3, not 'ftp'",
         ),
         ("output", "{destination: {url: 'http://x'}}", "output.destination.url", "has no effect with type: local"),
-        ("output", "{artifacts: [../x]}", "output.artifacts.0", "must be a path inside the folder"),
-        ("checkpoint", "{load: {type: http}}", "checkpoint.load", "names no weights"),
-        ("checkpoint", "{load: {taskId: x, task_id: y}}", "checkpoint.load.task_id", "the same as taskId"),
-        ("checkpoint", "{load: {path: x, subdir: /y}}", "checkpoint.load.subdir", "inside the folder"),
+        ("output", "{artifacts: [../x]}", "output.artifacts.0", "must be a relative path"),
+        ("checkpoint", "{load: {type: http}}", "checkpoint.load", "names no weights to load"),
+        ("checkpoint", "{load: {taskId: x, task_id: y}}", "checkpoint.load.task_id", "is an alias of taskId"),
+        ("checkpoint", "{load: {path: x, subdir: /y}}", "checkpoint.load.subdir", "must be a relative path"),
         ("retry", "{on: [bad_input]}", "retry.on.0", "must be one of bug"),
         ("retry", "{max_attempts: 101}", "retry.max_attempts", "must be at most 100"),
-        ("evaluate", "{answers: 2}", "evaluate.answers", "needs held-out rows"),
-        ("evaluate", "{exact_match: {}}", "evaluate.exact_match", "needs held-out rows"),
-        ("condition", "{node: a, field: x, equals: 1}", "condition.node", "no task of this document"),
-        ("priority", "high", "priority", "must be a whole number, not 'high'"),
+        ("evaluate", "{answers: 2}", "evaluate.answers", "requires an eval set"),
+        ("evaluate", "{exact_match: {}}", "evaluate.exact_match", "requires an eval set"),
+        ("condition", "{node: a, field: x, equals: 1}", "condition.node", "no task of this workflow"),
+        ("priority", "high", "priority", "must be an integer, not 'high'"),
         ("on_lost", "retry", "on_lost", "must be one of replace, wait, not 'retry'"),
     ],
 )
@@ -215,7 +225,7 @@ def test_a_best_model_needs_checkpoints_at_evaluations() -> None:
         fault = only_fault(training(data=data, training=block))
         assert (fault.path, fault.message) == (
             "spec.training.load_best_model_at_end",
-            "needs a checkpoint at an evaluation",
+            "requires a checkpoint at each evaluation",
         )
     good = "{load_best_model_at_end: true, eval_strategy: steps, eval_steps: 50, save_steps: 100}"
     parse_workflow(training(data=data, training=good))
@@ -230,14 +240,14 @@ def test_loss_on_responses_needs_responses() -> None:
 @pytest.mark.parametrize(
     ("kind", "message", "hint"),
     [
-        ("lora-sft", "'lora-sft' is not a known task kind", "did you mean lora_sft?"),
-        ("inferense", "'inferense' is not a known task kind", "did you mean inference?"),
+        ("lora-sft", "'lora-sft' is not a known task type", "did you mean lora_sft?"),
+        ("inferense", "'inferense' is not a known task type", "did you mean inference?"),
         (
             "mystery",
-            "'mystery' is not a known task kind",
-            f"use {', '.join(TASK_KINDS)}; or install the package that brings it, with the server too",
+            "'mystery' is not a known task type",
+            f"use one of {', '.join(TASK_KINDS)}; or install its plugin, here and on the server",
         ),
-        ("7", "7 is not a known task kind", f"use {', '.join(TASK_KINDS)}"),
+        ("7", "7 is not a known task type", f"use one of {', '.join(TASK_KINDS)}"),
         ("null", "is required", f"one of {', '.join(TASK_KINDS)}"),
     ],
 )
@@ -276,7 +286,7 @@ def test_an_echo_takes_whatever_an_item_is_and_keeps_its_type() -> None:
     misspelt = only_fault(f"{text}{{node: a, path: n, pth: x}}]}}")
     assert (misspelt.path, misspelt.message) == ("spec.data.items.0.pth", "is not a known key")
     fault = only_fault(f"{text}1, {{a: [.inf]}}]}}")
-    assert (fault.path, fault.message) == ("spec.data.items.1", "has a number that is not finite")
+    assert (fault.path, fault.message) == ("spec.data.items.1", "contains a number that is not finite")
 
 
 @pytest.mark.parametrize("name", ["''", "a/b", "'a\\b'", "x" * 201, '"a\\nb"'])
@@ -288,22 +298,22 @@ def test_names_that_cannot_be_shown(name: str) -> None:
 @pytest.mark.parametrize(
     ("text", "line", "column", "message"),
     [
-        ("", 1, 1, "the document is empty"),
-        ("# nothing\n", 1, 1, "the document is empty"),
-        ("- a\n", 1, 1, "the document is not a mapping"),
-        ("just words", 1, 1, "the document is not a mapping"),
+        ("", 1, 1, "the file is empty"),
+        ("# nothing\n", 1, 1, "the file is empty"),
+        ("- a\n", 1, 1, "the file is not a mapping"),
+        ("just words", 1, 1, "the file is not a mapping"),
         ("a: [1, 2", 2, 1, "did not find expected ',' or ']'"),
         ("a: b: c", 1, 5, "mapping values are not allowed"),
-        ("a: 1\n---\nb: 2\n", 2, 1, "there is a second document"),
-        ("a: 1\nb: 2\na: 3\n", 3, 1, "is given twice; the first stands in line 1"),
+        ("a: 1\n---\nb: 2\n", 2, 1, "the file contains a second YAML document"),
+        ("a: 1\nb: 2\na: 3\n", 3, 1, "is a duplicate key; the first one is in line 1"),
         ("a: !!python/object:os.system x", 1, 4, "has the tag python/object:os.system"),
         ("a: !mine [1]", 1, 4, "has the tag !mine"),
         ("a: !mine {b: 1}", 1, 4, "has the tag !mine"),
-        ("1: a", 1, 1, "has a key that is not a text"),
-        ("? [a]\n: b", 1, 3, "has a key that is not a text"),
+        ("1: a", 1, 1, "has a key that is not a string"),
+        ("? [a]\n: b", 1, 3, "has a key that is not a string"),
         ("a: *missing", 1, 4, "found undefined alias"),
-        ("<<: 3\na: 1", 1, 5, "`<<` takes a mapping"),
-        ("a: " + "9" * 5000, 1, 4, "is too large: whole numbers have 64 bits"),
+        ("<<: 3\na: 1", 1, 5, "`<<` needs a mapping"),
+        ("a: " + "9" * 5000, 1, 4, "is too large: integers have 64 bits"),
         ("a:\n\tb: 1", 2, 1, "found character that cannot start any token"),
         ("a:\n  - é: \x07", 2, 8, "a character that YAML does not allow, U+0007"),
         ("a:\n- é\ud800", 2, 4, "not valid Unicode"),
@@ -349,7 +359,7 @@ def test_more_faults_than_anybody_reads() -> None:
     text = SMALLEST + "".join(f"  key{index}: 1\n" for index in range(20_000))
     found = faults(text)
     assert len(found) == 201
-    assert "and 19,800 more faults" in [fault.message for fault in found]
+    assert "and 19,800 more errors" in [fault.message for fault in found]
 
 
 def test_hints_to_another_scheduler() -> None:
@@ -372,7 +382,7 @@ def test_hints_for_what_other_tools_call_it() -> None:
 
 
 def test_a_key_that_resembles_nothing_lists_what_is_known() -> None:
-    assert only_fault(training(limits="{zzz: 1}")).hint == "known here: max_queue_s, max_runtime_s, stall_after_s"
+    assert only_fault(training(limits="{zzz: 1}")).hint == "known keys: max_queue_s, max_runtime_s, stall_after_s"
 
 
 def test_a_required_key_is_not_also_missing_when_it_is_misspelt() -> None:
@@ -415,6 +425,6 @@ def test_a_required_key_is_not_also_missing_when_it_is_misspelt() -> None:
 def test_a_built_in_name_that_does_not_exist_is_found_at_submit(kind: str, rest: str, path: str, meant: str) -> None:
     fault = only_fault(f"apiVersion: tunefleet/v1\nmetadata: {{name: x}}\nspec:\n  taskType: {kind}\n  {rest}\n")
     assert fault.path == path
-    assert "names no built-in" in fault.message
+    assert "is not a built-in" in fault.message
     assert fault.hint is not None
     assert fault.hint.startswith(f"did you mean {meant}? Built in: builtin:")

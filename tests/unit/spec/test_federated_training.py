@@ -43,7 +43,7 @@ def test_a_split_may_be_named_alone(written: Any) -> None:
 def test_pairs_are_federated_with_an_adapter_and_not_without(kind: str) -> None:
     document = {"taskType": kind, "data": PAIRS, "federation": {"workers": 2}}
     assert load_task_spec({**BASE, **document, "lora": {}}).task_type == kind
-    assert faults(**document) == ["federation: averages adapters, and this training has none"]
+    assert faults(**document) == ["federation: averages adapters, but this task trains none"]
 
 
 @pytest.mark.parametrize(
@@ -51,15 +51,15 @@ def test_pairs_are_federated_with_an_adapter_and_not_without(kind: str) -> None:
     [
         ({}, "federation.workers: is required"),
         ({"workers": 1}, "federation.workers: must be at least 2"),
-        ({"workers": 2, "min_workers": 3}, "federation.min_workers: is more than workers, which is 2"),
+        ({"workers": 2, "min_workers": 3}, "federation.min_workers: is greater than workers, which is 2"),
         (
             {"workers": 9, "strategy": {"name": "krum"}},
             "federation.min_workers: is too small for krum, which needs 5 updates",
         ),
-        ({"workers": 2, "split": "column"}, "federation.split.column: is needed with by: column"),
+        ({"workers": 2, "split": "column"}, "federation.split.column: is required with by: column"),
         (
             {"workers": 2, "split": {"by": "dirichlet", "column": "c"}},
-            "federation.split.alpha: is needed with by: dirichlet",
+            "federation.split.alpha: is required with by: dirichlet",
         ),
         (
             {"workers": 2, "split": {"by": "iid", "column": "c"}},
@@ -67,7 +67,7 @@ def test_pairs_are_federated_with_an_adapter_and_not_without(kind: str) -> None:
         ),
         (
             {"workers": 2, "strategy": {"name": "fedavg_exact", "output": "residual"}},
-            "federation.strategy.output: leaves a part of each average for the base model, which stays as it is here",
+            "federation.strategy.output: leaves a residual for the base model, which is frozen in federated training",
         ),
         (
             {"workers": 2, "strategy": {"name": "fedavg", "mu": 0.1}},
@@ -84,24 +84,24 @@ def test_what_a_federation_cannot_be_is_said_by_name(federation: dict[str, Any],
     [
         (
             {"data": {**BASE["data"], "streaming": True}, "training": {"max_steps": 3}},
-            "federation: cannot deal out rows that are streamed",
+            "federation: cannot partition streamed rows",
         ),
-        ({"training": {"packing": True}}, "training.max_steps: is needed with packing in a federation"),
+        ({"training": {"packing": True}}, "training.max_steps: is required with packing in a federation"),
         (
             {"training": {"parallelism": "fsdp"}},
-            "federation: needs the whole adapter in each process, which fsdp shares out",
+            "federation: needs the full adapter in each process, but fsdp shards it",
         ),
         (
             {"training": {"deepspeed": "./zero.json"}},
-            "federation: needs the whole adapter in each process, which deepspeed shares out",
+            "federation: needs the full adapter in each process, but deepspeed shards it",
         ),
         ({"lora": {"use_dora": True}}, "lora.use_dora: cannot be averaged in a federation"),
         ({"lora": {"bias": "all"}}, "lora.bias: cannot be averaged in a federation"),
         (
             {"on_stall": "restart"},
-            "federation: lets a part wait for 600 s, and limits.stall_after_s ends it before",
+            "federation: lets a part wait for 600 s, but limits.stall_after_s ends it earlier",
         ),
-        ({"trainer": "unsloth"}, "federation: is not heeded by trainer: unsloth"),
+        ({"trainer": "unsloth"}, "federation: is not supported by trainer: unsloth"),
     ],
 )
 def test_trainings_that_no_federation_can_do_are_refused(changes: dict[str, Any], fault: str) -> None:
@@ -111,8 +111,8 @@ def test_trainings_that_no_federation_can_do_are_refused(changes: dict[str, Any]
 @pytest.mark.parametrize("kind", ["sft", "reward", "grpo", "rloo", "ppo", "inference"])
 def test_other_kinds_refuse_it_and_say_which_do(kind: str) -> None:
     found = faults(taskType=kind, federation={"workers": 2})
-    assert any(each == "federation: belongs to lora_sft, dpo, kto and orpo tasks" for each in found), found
+    assert any(each == "federation: is only for lora_sft, dpo, kto and orpo tasks" for each in found), found
 
 
 def test_a_part_is_the_servers_to_make() -> None:
-    assert faults(shard={"index": 0, "total": 2}) == ["shard: belongs to a part of a federation"]
+    assert faults(shard={"index": 0, "total": 2}) == ["shard: is only for parts of a federation"]

@@ -29,7 +29,7 @@ def test_e2_the_second_stage_starts_from_the_firsts_adapter() -> None:
     assert second.spec is None, "it has a reference"
     assert second.depends_on == ("gsm8k-stage",)
     assert second.raw["checkpoint"]["load"]["url"] == "${gsm8k-stage.result.final_lora_archive_url}"
-    assert second.raw["lora"]["r"] == 16, "what stands beside the stages belongs to each of them"
+    assert second.raw["lora"]["r"] == 16, "shared keys apply to each stage"
     assert "stages" not in second.raw
 
 

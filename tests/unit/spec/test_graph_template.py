@@ -78,7 +78,7 @@ def test_format_makes_a_prompt_of_each_entry() -> None:
         "Judge.\n\nWhy? Slow. / Fast. {unknown}",
     ]
     template["columns"][2] = {"label": "question", "data": {"type": "list", "items": ["1", "2", "3"]}}  # type: ignore[index]
-    with pytest.raises(ReferenceFault, match="The column 'answer' has 2 entries, and another one has 3"):
+    with pytest.raises(ReferenceFault, match="The column 'answer' has 2 entries, but another one has 3"):
         items(template)
 
 
@@ -100,14 +100,14 @@ def test_what_comes_out_is_a_good_spec() -> None:
     ("template", "message"),
     [
         ("{name: x, columns: [{expr: a.n}]}", "'x' is not built in"),
-        ("{name: two_column_briefing, columns: [{expr: a.n}]}", "takes at least two"),
+        ("{name: two_column_briefing, columns: [{expr: a.n}]}", "needs at least two columns"),
         ("{text: t, columns: [{node: a}]}", "needs both node and path"),
         ("{text: t, columns: [{node: a, path: n, expr: a.n}]}", "needs exactly one of node with path, expr and data"),
         ("{text: t, columns: []}", "must have at least 1 entry"),
         ("{text: t, columns: [{expr: a}]}", "is not a node with a path"),
-        ("{text: t, columns: [{node: zz, path: n}]}", "zz.n names no task of this document"),
+        ("{text: t, columns: [{node: zz, path: n}]}", "zz.n refers to no task of this workflow"),
         ("{text: t, columns: [{expr: a.n, lable: x}]}", "is not a known key"),
-        ("{name: format, columns: [{expr: a.n}]}", "`format` and `name: format` belong together"),
+        ("{name: format, columns: [{expr: a.n}]}", "`format` and `name: format` require each other"),
         ("{name: format, text: t, columns: [{expr: a.n}]}", "is not used by format"),
     ],
 )

@@ -14,6 +14,6 @@ def test_every_name_that_is_promised_is_found_in_the_module_that_says_it() -> No
         if isinstance(found, ast.ImportFrom) and (found.module or "").startswith("tunefleet.spec.")
         for alias in found.names
     }
-    assert {name: f"tunefleet.spec.{home}" for name, home in spec._HOMES.items()} == promised
+    assert {name: f"tunefleet.spec.{home}" for name, home in spec._MODULES.items()} == promised
     assert sorted(promised) == sorted(spec.__all__)
     assert all(getattr(spec, name) is not None for name in promised)

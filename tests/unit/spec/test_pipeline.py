@@ -193,35 +193,35 @@ def test_fault_11_a_forward_reference_starts_in_the_right_order() -> None:
             "did you mean prepare?",
         ),
         ("stages: [{name: a}, {name: b, dependsOn: [b]}]", 45, "b waits for itself", "name another task"),
-        ("stages: [{name: a, spec: {taskType: eco}}]", 39, "'eco' is not a known task kind", "did you mean echo?"),
-        ("stages: [{name: a}, {name: a}]", 30, "'a' is the name of another task, in line 4", "names must differ"),
-        ("stages: [{name: stage-2}, {}]", 29, "'stage-2' is the name of another", "names must differ"),
-        ("stages: [{name: a, id: b}]", 26, "is not the same as name", "leave one of them out"),
-        ("stages: [{name: a, dataa: 1}]", 22, "is not a known key", "known here: dependsOn, id, name, spec"),
-        ("stages: [{name: a, data: 1}]", 22, "is not a known key", "write it in the `spec` of that stage"),
+        ("stages: [{name: a, spec: {taskType: eco}}]", 39, "'eco' is not a known task type", "did you mean echo?"),
+        ("stages: [{name: a}, {name: a}]", 30, "'a' is already the name of the task in line 4", "use a unique name"),
+        ("stages: [{name: stage-2}, {}]", 29, "'stage-2' is already the name of", "use a unique name"),
+        ("stages: [{name: a, id: b}]", 26, "differs from name", "leave one of them out"),
+        ("stages: [{name: a, dataa: 1}]", 22, "is not a known key", "known keys: dependsOn, id, name, spec"),
+        ("stages: [{name: a, data: 1}]", 22, "is not a known key", "move it to the `spec` of that stage"),
         ("graph: {nodes: [{name: 'a/b'}]}", 26, "must be one line of", None),
         ("graph: {nodes: []}", 18, "must have at least 1 entry", None),
         ("graph: {}", 3, "is required", "The tasks"),
         (
             "stages: [{name: a}]\n  graph: {nodes: [{name: b}]}",
             3,
-            "cannot be given together with stages",
+            "cannot be combined with stages",
             "leave one of them out",
         ),
         (
             "stages: [{name: a, spec: {data: {items: ['${b.text}']}}}]",
             44,
-            "${b.text} names no task of this document",
+            "${b.text} refers to no task of this workflow",
             None,
         ),
         (
             "condition: {node: task-1, field: x, equals: '${a.b}'}",
             47,
             "cannot be a reference",
-            "the wanted value itself",
+            "write the value itself",
         ),
         ("condition: {node: task-1, field: 'x[', equals: 1}", 36, "is not a path", "write it like result.items[0]"),
-        ("condition: {node: a, field: x}", 3, "is required", "The wanted value"),
+        ("condition: {node: a, field: x}", 3, "is required", "Expected value"),
     ],
 )
 def test_fault_11_what_would_hang_is_refused(spec: str, column: int, message: str, hint: str | None) -> None:
@@ -247,11 +247,11 @@ def test_fault_11_what_would_hang_is_refused(spec: str, column: int, message: st
 )
 def test_fault_11_a_circle_is_named(spec: str, circle: str) -> None:
     fault = only_fault(spec)
-    assert fault.message == f"these tasks wait for each other: {circle}"
+    assert fault.message == f"these tasks depend on each other: {circle}"
     assert fault.line == 4
     assert fault.path.startswith(("spec.stages.0", "spec.graph.nodes.0")), "where somebody wrote it"
     if "stages" in spec:
-        assert fault.hint == "b stands behind a; give it `dependsOn: []` if that is not meant"
+        assert fault.hint == "b follows a in the list; set `dependsOn: []` if it does not depend on it"
 
 
 def test_fault_26_needs_that_cannot_be_read_are_refused_deep_in_a_stage_too() -> None:
@@ -285,14 +285,16 @@ stages:
 
 def test_fault_37_a_variable_is_not_taken_for_a_secret() -> None:
     fault = only_fault("data: {items: ['key: ${QDRANT_API_KEY}']}")
-    assert fault.message == "${QDRANT_API_KEY} is not replaced: variables are not read"
-    assert (
-        fault.hint == "write ${secret:QDRANT_API_KEY} for a secret of the worker, or $${ for the characters themselves"
-    )
+    assert fault.message == "${QDRANT_API_KEY} is not replaced: environment variables are not expanded"
+    assert fault.hint == "write ${secret:QDRANT_API_KEY} for a secret of the worker, or $${ for a literal ${"
     (task,) = tasks("data: {items: ['key: ${secret:QDRANT_API_KEY}', 'literally $${QDRANT_API_KEY}']}").values()
     assert task.spec is not None
     assert task.raw["data"]["items"][1] == "literally $${QDRANT_API_KEY}"
-    for text, problem in (("${", "is not closed"), ("${secret:a-b}", "not the name of a secret"), ("${x}", "neither")):
+    for text, problem in (
+        ("${", "is not closed"),
+        ("${secret:a-b}", "is not a valid secret name"),
+        ("${x}", "neither"),
+    ):
         assert problem in only_fault(f"data: {{items: ['{text}']}}").message
 
 

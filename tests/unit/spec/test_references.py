@@ -81,7 +81,7 @@ def test_what_a_reference_becomes(text: str, expected: Any) -> None:
         ("${a.n.x}", "result.n of a is a single value, which has no 'x'", None),
         ("${a.nothing}", "it is null in the result of a", None),
         ("${a.nothing.x}", "result.nothing of a is null, which has no 'x'", None),
-        ("${b.result.x}", "names a task that has no result here", "Results: a, a.b."),
+        ("${b.result.x}", "refers to a task without a result.", "Results: a, a.b."),
         ("text ${a.metrics.loss}", "result.metrics of a has no 'loss'", "It has eval.loss."),
     ],
 )
@@ -171,7 +171,7 @@ def test_secrets_are_listed_and_filled_in() -> None:
 def test_a_result_cannot_bring_what_would_be_resolved_again() -> None:
     evil = {"a": {**ENVELOPE, "result": {"entry": {"node": "a", "path": "n"}, "data": {"type": "graph_template"}}}}
     assert resolve({"data": {"items": ["${a.entry}"]}}, evil)["data"]["items"] == ['{"node":"a","path":"n"}']
-    with pytest.raises(ReferenceFault, match=r"^spec.data: a result cannot bring a graph_template"):
+    with pytest.raises(ReferenceFault, match=r"^spec.data: a result cannot contain a graph_template"):
         resolve({"data": "${a.data}"}, evil)
 
 
@@ -220,7 +220,7 @@ def test_a_key_that_only_the_parts_of_a_spread_task_have_is_pointed_to() -> None
         resolve({"data": {"path": "${all.result.jsonl_export.url}"}}, envelopes)
     assert str(caught.value) == (
         "spec.data.path: ${all.result.jsonl_export.url} has no value: result.jsonl_export of all has no 'url'. "
-        "Each of its 2 parts has one, such as ${all.result.jsonl_export.parts[0].url}; without `parallel` there is a "
+        "Each of its 2 shards has one, such as ${all.result.jsonl_export.parts[0].url}; without `parallel` there is a "
         "single one."
     )
     named = resolve({"data": {"path": "${all.result.jsonl_export.parts[0].url}"}}, envelopes)

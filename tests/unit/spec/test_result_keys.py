@@ -88,7 +88,7 @@ def test_an_archive_may_be_named_where_one_is_made(end: str) -> None:
     for output in (PACKED, BY_HTTP):
         assert fault(f"{LORA}, {output}", value) is None
     message, hint = fault(LORA, value) or ("", "")
-    assert message == f"{value} has no value: one leaves no archive"
+    assert message == f"{value} has no value: one creates no archive"
     assert hint is not None
     assert "artifacts: [final_lora.tar.gz]" in hint
 
@@ -103,14 +103,19 @@ def test_an_archive_may_be_named_where_one_is_made(end: str) -> None:
             "the result of an echo task has no 'output'",
             "did you mean items[0].output?",
         ),
-        (KINDS["lora_sft"], "${one.final_model_path}", "one leaves final_lora", "write final_lora_path"),
-        (KINDS["sft"], "${one.final_lora_archive}", "one leaves final_model", "write final_model_archive"),
-        (MERGE, "${one.final_lora_path}", "one leaves final_model", "write final_model_path"),
-        (MERGE, "${one.final_model_archive}", "one leaves no archive", "final_model.tar.gz"),
-        (f"{BOTH}, merge: {{into: adapter}}", "${one.final_model_path}", "one leaves final_lora", "final_lora_path"),
+        (KINDS["lora_sft"], "${one.final_model_path}", "one produces final_lora", "write final_lora_path"),
+        (KINDS["sft"], "${one.final_lora_archive}", "one produces final_model", "write final_model_archive"),
+        (MERGE, "${one.final_lora_path}", "one produces final_model", "write final_model_path"),
+        (MERGE, "${one.final_model_archive}", "one creates no archive", "final_model.tar.gz"),
+        (f"{BOTH}, merge: {{into: adapter}}", "${one.final_model_path}", "one produces final_lora", "final_lora_path"),
         (MERGE, "${one.gguf.path}", "one has no merge.gguf", "add merge.gguf"),
         (KINDS["inference"], "${one.jsonl_export.path}", "one has no postprocess.jsonl_export", "add postprocess"),
-        ("taskType: verify, model: {source: {identifier: m}}", "${one.final_lora_path}", "leaves final_model", "write"),
+        (
+            "taskType: verify, model: {source: {identifier: m}}",
+            "${one.final_lora_path}",
+            "produces final_model",
+            "write",
+        ),
         (f"{LORA}, training: {{save_model: false}}", "${one.final_lora_path}", "one saves no model", "save_model"),
     ],
 )
@@ -173,20 +178,20 @@ def second(first: str, task: str) -> list[str]:
         (LOADS, "url: '${one.final_lora_archive}'", None),
         (LOADS, "url: '${one.final_lora_archive_url}'", None),
         (LOADS, "url: 'https://host/${one.task_id}.tar.gz'", None),
-        (LOADS, "url: '${one.final_lora_path}'", "is no address"),
-        (LOADS, "url: '${one.task_id}'", "is no address"),
-        (LOADS, "url: '${one.final_lora_archive_bytes}'", "is no address"),
-        (LOADS, "url: '${one.final_lora_archive_path}'", "is no address"),
-        (LOADS, "url: 'x${one.final_lora_archive}'", "x${one.final_lora_archive} is no address"),
+        (LOADS, "url: '${one.final_lora_path}'", "is not a URL"),
+        (LOADS, "url: '${one.task_id}'", "is not a URL"),
+        (LOADS, "url: '${one.final_lora_archive_bytes}'", "is not a URL"),
+        (LOADS, "url: '${one.final_lora_archive_path}'", "is not a URL"),
+        (LOADS, "url: 'x${one.final_lora_archive}'", "x${one.final_lora_archive} is not a URL"),
         (LOADS, "taskId: '${one.task_id}'", None),
-        (LOADS, "taskId: '${one.final_lora_path}'", "is no id of a task"),
+        (LOADS, "taskId: '${one.final_lora_path}'", "is not a task id"),
         (LOADS, "path: '${one.final_lora_path}'", None),
-        (LOADS, "path: '${one.final_lora_archive}'", "is no path"),
-        (LOADS, "path: '${one.task_id}'", "is no path"),
+        (LOADS, "path: '${one.final_lora_archive}'", "is not a path"),
+        (LOADS, "path: '${one.task_id}'", "is not a path"),
         (ADAPTS, "url: '${one.final_lora_archive}'", None),
-        (ADAPTS, "url: '${one.final_lora_path}'", "is no address"),
-        (ADAPTS, "taskId: '${one.final_lora_archive}'", "is no id of a task"),
-        (ADAPTS, "path: '${one.final_lora_archive_bytes}'", "is no path"),
+        (ADAPTS, "url: '${one.final_lora_path}'", "is not a URL"),
+        (ADAPTS, "taskId: '${one.final_lora_archive}'", "is not a task id"),
+        (ADAPTS, "path: '${one.final_lora_archive_bytes}'", "is not a path"),
     ],
 )
 def test_a_value_that_its_key_does_not_take_is_refused(task: str, load: str, said: str | None) -> None:
@@ -206,16 +211,19 @@ TRAINS = f"taskType: sft, {MODEL}"
         (f"{TRAINS}, data: {{prompts: [a]}}, training: {{num_train_epochs: '${{one.dataset_size}}'}}", None),
         (f"{TRAINS}, data: {{prompts: [a]}}, training: {{learning_rate: '${{one.losses.train_last}}'}}", None),
         (f"{TRAINS}, data: {{prompts: [a]}}, training: {{learning_rate: '1e-${{one.dataset_size}}'}}", None),
-        (f"{TRAINS}, data: {{jsonl: {{url: '${{one.model_name}}'}}}}", "must be an address"),
-        (f"{TRAINS}, data: {{jsonl: {{url: '${{one.dataset_size}}'}}}}", "must be a text"),
+        (f"{TRAINS}, data: {{jsonl: {{url: '${{one.model_name}}'}}}}", "must be a URL"),
+        (f"{TRAINS}, data: {{jsonl: {{url: '${{one.dataset_size}}'}}}}", "must be a string"),
         (f"{TRAINS}, data: {{jsonl: {{url: '${{one.final_lora_archive}}'}}}}", None),
-        (f"{TRAINS}, data: {{path: '${{one.dataset_size}}'}}", "must be a text"),
-        (f"{TRAINS}, data: {{path: '${{one.final_lora_archive}}'}}", "is no path"),
+        (f"{TRAINS}, data: {{path: '${{one.dataset_size}}'}}", "must be a string"),
+        (f"{TRAINS}, data: {{path: '${{one.final_lora_archive}}'}}", "is not a path"),
         (f"{TRAINS}, data: {{path: '${{one.output_dir}}'}}", None),
-        ("taskType: sft, model: {source: {identifier: '${one.task_id}'}}, data: {prompts: [a]}", "is no path"),
+        ("taskType: sft, model: {source: {identifier: '${one.task_id}'}}, data: {prompts: [a]}", "is not a path"),
         ("taskType: sft, model: {source: {identifier: '${one.model_name}'}}, data: {prompts: [a]}", None),
-        (f"taskType: ppo, {MODEL}, data: {{prompts: [a]}}, reward_model: {{taskId: '${{one.losses}}'}}", "is no id"),
-        ("taskType: api, api: {url: '${one.model_name}', method: GET}", "must be an address"),
+        (
+            f"taskType: ppo, {MODEL}, data: {{prompts: [a]}}, reward_model: {{taskId: '${{one.losses}}'}}",
+            "is not a task id",
+        ),
+        ("taskType: api, api: {url: '${one.model_name}', method: GET}", "must be a URL"),
         ("taskType: echo, data: {type: list, items: ['${one.losses}', '${one.dataset_size}']}", None),
     ],
 )
@@ -227,7 +235,7 @@ def test_a_value_of_another_type_is_refused(task: str, said: str | None) -> None
 @pytest.mark.parametrize("task", [LOADS, ADAPTS])
 def test_a_task_that_leaves_no_model_is_not_loaded(task: str) -> None:
     (said,) = second(KINDS["echo"], task.replace("LOAD", "taskId: '${one.task_id}'"))
-    assert "leaves no model" in said or "has no" in said
+    assert "produces no model" in said or "has no" in said
 
 
 @pytest.mark.parametrize(

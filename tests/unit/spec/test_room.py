@@ -51,7 +51,10 @@ def test_a_long_result_is_named_as_often_as_there_is_room(entry: Any, monkeypatc
     assert "a.result.long" in caught.value.message or "a.long" in caught.value.message
     assert f"{MAX_RESOLVED_CHARACTERS:,} characters" in caught.value.message
     assert caught.value.hint is not None
-    assert "Name a part of the result" in caught.value.hint
+    assert (
+        "Refer to a part of the result, such as one field, or split the work into several tasks; pass"
+        in caught.value.hint
+    )
 
 
 def test_many_values_and_lists_that_are_only_looked_through_count() -> None:
@@ -80,7 +83,7 @@ def test_prompts_of_a_template_are_counted_before_they_are_made() -> None:
     with pytest.raises(ReferenceFault, match=r"spec\.data\.template: .*characters"):
         resolve(template("{row} {long}", rows, long), envelopes(long=LONG))
     lists = {**long, "path": "longs"}
-    with pytest.raises(ReferenceFault, match=r"a\.longs is too much"):
+    with pytest.raises(ReferenceFault, match=r"a\.longs is too large"):
         resolve(template("{long}", lists), envelopes(longs=[LONG] * (FITS + 1)))
 
 

@@ -62,7 +62,7 @@ def test_what_all_share_is_refused_before_each_task_has_it(
     assert [(fault.path, fault.line, fault.column) for fault in found] == [("spec.data", 4, 3)]
     assert shown in found[0].message
     assert limit in found[0].message
-    assert "in several documents" in str(found[0].hint)
+    assert "in several workflows" in str(found[0].hint)
     assert read.count == 0
 
 
@@ -79,15 +79,15 @@ def test_what_a_task_replaces_does_not_count() -> None:
 
 def test_a_document_has_a_number_of_tasks() -> None:
     (fault,) = faults(graph(f"name: n{n}" for n in range(MAX_TASKS + 1)))
-    assert (fault.path, fault.line, fault.hint) == ("spec.graph.nodes", 7, "submit them in several documents")
-    assert fault.message == "has 5,001 entries; a document has at most 5,000 tasks"
+    assert (fault.path, fault.line, fault.hint) == ("spec.graph.nodes", 7, "submit them in several workflows")
+    assert fault.message == "has 5,001 entries; a workflow has at most 5,000 tasks"
 
 
 def test_a_short_text_with_many_values_is_not_built(monkeypatch: pytest.MonkeyPatch) -> None:
     compose = Calls(monkeypatch, yaml, "compose")
     (fault,) = faults(f"a: [{'x,' * 2 * MAX_VALUES}]")
     assert "has too many values" in fault.message
-    assert "put data into a file" in str(fault.hint)
+    assert "are allowed; move data to a separate file, or submit several workflows" in str(fault.hint)
     assert compose.count == 0
 
 
@@ -127,7 +127,7 @@ def test_no_more_faults_than_anybody_reads_are_looked_for(monkeypatch: pytest.Mo
     assert len(found) == MAX_FAULTS + 1
     assert [fault.line for fault in found] == sorted(fault.line for fault in found)
     assert isinstance(found[-1], More)
-    assert found[-1].message == "and there may be more: the rest was not looked at"
+    assert found[-1].message == "and there may be more: the rest was not checked"
     assert found[-1].line > 6
     assert read.count == 100, "each task has two"
     assert guess.count == 0, "there are too many names"
@@ -139,7 +139,7 @@ def test_names_are_guessed_for_the_first_of_many_faults(monkeypatch: pytest.Monk
     found = faults(graph(f"name: first{n}, dependsOn: [frist{n}]" for n in range(100)))
     assert len(found) == 100
     assert str(found[0].hint).startswith("did you mean first")
-    assert str(found[-1].hint).startswith("there are first0, first1, ")
+    assert str(found[-1].hint).startswith("available: first0, first1, ")
     assert guess.count == 20
     assert value_preview.nearest("a" * 65, ["a" * 65]) is None
 
@@ -210,7 +210,7 @@ def test_of_many_circles_the_first_are_told(monkeypatch: pytest.MonkeyPatch) -> 
     found = faults(graph(pairs()))
     assert len(found) == 21
     assert walks.count <= 21
-    assert found[0].hint == "take one of these dependencies out"
+    assert found[0].hint == "remove one of these dependencies"
     assert isinstance(found[-1], More)
 
 

@@ -15,8 +15,12 @@ HELD_OUT = "{path: ./rows.jsonl, eval: {fraction: 0.1}}"
 @pytest.mark.parametrize(
     ("blocks", "path", "part"),
     [
-        ({"data": STREAM}, "training.max_steps", "is needed"),
-        ({"data": STREAM, "training": "{max_steps: 9, save_strategy: epoch}"}, "training.save_strategy", "no epochs"),
+        ({"data": STREAM}, "training.max_steps", "is required"),
+        (
+            {"data": STREAM, "training": "{max_steps: 9, save_strategy: epoch}"},
+            "training.save_strategy",
+            "epochs are not supported",
+        ),
         ({"data": STREAM, "training": "{max_steps: 9, dataset_num_proc: 2}"}, "training.dataset_num_proc", "no effect"),
         (
             {"data": STREAM, "training": "{max_steps: 9, dataloader_num_workers: 2}"},
@@ -26,20 +30,20 @@ HELD_OUT = "{path: ./rows.jsonl, eval: {fraction: 0.1}}"
         (
             {"data": "{path: ./r.jsonl, streaming: true, eval: {fraction: 0.1}}", "training": "{max_steps: 9}"},
             "data.eval.fraction",
-            "not all there",
+            "is not supported with streaming",
         ),
         (
             {"data": "{path: ./r.jsonl, streaming: true, split: 'train[:9]'}", "training": "{max_steps: 9}"},
             "data.split",
-            "no slices",
+            "slices are not supported with streaming",
         ),
-        ({"data": "{prompts: [a], streaming: true}", "training": "{max_steps: 9}"}, "data.streaming", "at once"),
-        ({"predictions": "{sample_count: 2}"}, "predictions", "needs held-out rows"),
-        ({"predictions": "{}", "data": HELD_OUT}, "predictions", "needs evaluations during the training"),
+        ({"data": "{prompts: [a], streaming: true}", "training": "{max_steps: 9}"}, "data.streaming", "has no effect"),
+        ({"predictions": "{sample_count: 2}"}, "predictions", "requires an eval set"),
+        ({"predictions": "{}", "data": HELD_OUT}, "predictions", "requires evaluations during training"),
         (
             {"checkpoint": "{asynchronous: true}", "resources": "{processes: 2}"},
             "checkpoint.asynchronous",
-            "one process",
+            "single-process",
         ),
     ],
 )

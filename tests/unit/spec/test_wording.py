@@ -54,7 +54,7 @@ def of_node(spec: str) -> str:
         (
             "data: {items: [{node: a, path: n, pth: '${a.result.x}'}]}",
             "data.items.0.pth",
-            "known here: node, path",
+            "known keys: node, path",
         ),
     ],
 )
@@ -86,7 +86,7 @@ def test_what_lies_below_a_reference_is_not_judged() -> None:
             49,
             "is nested too deeply",
         ),
-        ("a: &a {? [x] : 1}\nb: {<<: *a}", "a", 1, "has a key that is not a text"),
+        ("a: &a {? [x] : 1}\nb: {<<: *a}", "a", 1, "has a key that is not a string"),
         (f"{HEAD}  data: {{items: [a]}}\n  priority: 0x{'f' * 6_000}", "spec.priority", 5, "is too large"),
         (f"{HEAD}  data: {{items: [1, {HUGE}]}}", "spec.data.items.1", 4, "is too large"),
         (f"{HEAD}  data: {{items: [a], metadata: [{{n: -{HUGE}}}]}}", "spec.data.metadata.0.n", 4, "is too large"),
@@ -150,14 +150,24 @@ def test_fault_38_every_number_of_every_kind_fits_the_store(kind: str) -> None:
 @pytest.mark.parametrize(
     ("spec", "path", "message", "hint"),
     [
-        ("condition: {node: a, field: x, equals: [1]}", "condition.equals", "must be a text, a number", "name a field"),
-        ("condition: {node: a, field: x, equals: null}", "condition.equals", "null is no value", "The wanted value"),
+        (
+            "condition: {node: a, field: x, equals: [1]}",
+            "condition.equals",
+            "must be a string, a number",
+            "compare a field with such a value",
+        ),
+        (
+            "condition: {node: a, field: x, equals: null}",
+            "condition.equals",
+            "is required and must not be null",
+            "Expected value",
+        ),
         ("condition: {node: a, field: 'x[-1]', equals: 1}", "condition.field", "is not a path", "count from 0"),
         ("data: {items: ['${a.result.items[-1]}']}", "data.items.0", "counts from the end", "count from 0"),
         ("data: {items: [{node: a, path: 'items[-1]'}]}", "data.items.0", "is not a path", "count from 0"),
         ("resources: {hardware: {cpu: 0.5}}", "resources.hardware.cpu", "0.5 is not a number of cores", "such as 8"),
-        ("stages: [{name: c}]", "stages", "cannot stand inside a task", "in the document's own graph"),
-        ("graph: {nodes: []}", "graph", "cannot stand inside a task", "in the document's own graph"),
+        ("stages: [{name: c}]", "stages", "cannot be nested in a task", "in the top-level graph"),
+        ("graph: {nodes: []}", "graph", "cannot be nested in a task", "in the top-level graph"),
     ],
 )
 def test_faults_with_a_way_out(spec: str, path: str, message: str, hint: str) -> None:
@@ -172,10 +182,12 @@ def test_faults_with_a_way_out(spec: str, path: str, message: str, hint: str) ->
 def test_limits_of_the_text_have_a_way_out() -> None:
     assert "48 levels" in str(only_fault("a: &a [*a]").hint)
     assert "48 levels" in str(only_fault("[" * 60).hint)
-    assert "put data into a file" in str(only_fault(f"a: &a [{'x,' * 2_000}]\nb: [{'*a,' * 60}]").hint)
-    assert only_fault("a: \x07").hint == ("take it out, or write it in double quotes with a backslash: \\x07 is U+0007")
+    assert "are allowed; move data to a separate file, or submit several workflows" in str(
+        only_fault(f"a: &a [{'x,' * 2_000}]\nb: [{'*a,' * 60}]").hint
+    )
+    assert only_fault("a: \x07").hint == ("remove it, or escape it in double quotes: \\x07 is U+0007")
     assert only_fault("a: \ud800").hint == "save it as UTF-8"
-    assert only_fault(HEAD + "  stages: []\n  data: {items: [a]}").hint == "add one, or leave the key out"
+    assert only_fault(HEAD + "  stages: []\n  data: {items: [a]}").hint == "add one, or leave out the key"
 
 
 def test_long_values_are_cut() -> None:
@@ -206,7 +218,7 @@ def test_faults_do_not_command_the_terminal() -> None:
     assert [fault.path for fault in found] == ["spec.\\x1b[31mkey", "spec.data.items.0", "spec.data.items.1"]
     assert str(SpecError(found)).isprintable()
     assert found[1].message.startswith("${\\x1b[31m} is neither")
-    assert found[2].message.startswith("${a\\u202eb.c} names")
+    assert found[2].message.startswith("${a\\u202eb.c} refers to")
     assert str(Fault("a\nb", "c\x07", hint="\x9b31m")) == "a\\nb: c\\x07 (\\x9b31m)"
 
 
@@ -229,5 +241,5 @@ def test_data_of_another_type_take_nothing_of_what_all_share() -> None:
     unsaid = text.replace("{type: list, items: [a, b], metadata: [{}, {}]}", "{items: [a, b]}")
     fault = only_fault(unsaid)
     assert (fault.path, fault.line) == ("spec.data.items", 4)
-    assert fault.hint == "leave one of them out; `items: null` in a stage or node drops what all share"
+    assert fault.hint == "leave one of them out; `items: null` in a stage or node removes the shared value"
     parse_workflow(unsaid.replace("{type: graph_template,", "{type: graph_template, items: null,"))

@@ -61,6 +61,6 @@ def test_a_dotenv_of_the_working_directory_names_no_server_and_allows_no_code(
     assert load(ClientSettings) == clean
     worker = load_worker()
     assert (worker.allow_code, worker.job_slots) == (False, 3), "other settings of a worker are read"
-    assert "TUNEFLEET_ALLOW_CODE in .env is not heeded" in caplog.text
+    assert "TUNEFLEET_ALLOW_CODE in .env is ignored" in caplog.text
     monkeypatch.setenv("TUNEFLEET_ALLOW_CODE", "true")
     assert load_worker().allow_code

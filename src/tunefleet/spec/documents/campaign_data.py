@@ -1,4 +1,4 @@
-"""`datasets` of a campaign: where its rows come from, and which columns are instruction and output, or a chat."""
+"""`datasets` of a campaign: sources of rows, and their columns."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ CHAT_FIELDS: Final = (
 
 def _object(value: str) -> str:
     if not _S3.fullmatch(value):
-        raise wrong("is not an object of a bucket", "write s3://BUCKET/KEY")
+        raise wrong("is not a bucket object", "write s3://BUCKET/KEY")
     return value
 
 
 def _open(value: str) -> str:
     if is_url(value) and "@" in urlsplit(value).netloc:
         raise wrong(
-            "has a password in it, which everybody could read who reads the campaign", "give a signed link, or s3"
+            "contains a password, which everyone who can read the campaign could see", "use a signed URL, or s3"
         )
     return value
 
@@ -44,56 +44,56 @@ def _absent_if_empty(value: Any) -> Any:
     return None if value == "" else value
 
 
-# A column's name; an empty text means that there is none.
+# A column name; an empty string means no column.
 Column = Annotated[Text | None, BeforeValidator(_absent_if_empty)]
 
 
 class CampaignDatasetSpec(Block):
-    """`datasets[]`: one source of rows; exactly one of `name`, `path` and `s3` says where they are."""
+    """`datasets[]`: one source of rows; exactly one of `name`, `path` and `s3` is required."""
 
     name: Annotated[Text, ABuiltinDataset] | None = None
     """Hub id of a dataset."""
     path: Annotated[RowsPlace, AfterValidator(_open)] | None = None
-    """A file (JSONL, JSON, CSV, Parquet) beside the configuration, an address, or `builtin:gsm8k`."""
+    """File (JSONL, JSON, CSV, Parquet) next to the configuration, a URL, or `builtin:gsm8k`."""
     s3: Annotated[Text, AfterValidator(_object)] | None = None
-    """An object of the campaign's S3 store: `s3://BUCKET/KEY`."""
+    """Object in the campaign's S3 storage: `s3://BUCKET/KEY`."""
     config_name: Text | None = None
-    """Configuration of a hub dataset."""
+    """Configuration name of a hub dataset."""
     revision: Revision | None = None
-    """Branch, tag or commit of a hub dataset."""
+    """Branch, tag or commit on the hub."""
     split: Text = "train"
-    """Split of a dataset, with the hub's slices: `train[:5%]`."""
+    """Split of the dataset, optionally with a slice as in `datasets`: `train[:5%]`."""
     max_rows: PositiveInt | None = None
-    """Use at most this many rows, drawn by `random_seed`."""
+    """Use at most this many rows, sampled with `random_seed`."""
     weight: Annotated[float, Field(gt=0), NotBool] | None = None
-    """Its share against those of the others; without weights the sources are put one behind the other."""
+    """Relative weight of the source; without weights the sources are concatenated."""
     field_instruction: Column = None
     """Column with the instruction."""
     field_input: Column = None
-    """Column with further input for the instruction; may be left out."""
+    """Column with further input for the instruction; optional."""
     field_output: Column = None
     """Column with the output."""
     chat_column: Text = "conversations"
     """With `task_type: Chat`: column with the chat, a list of messages."""
     chat_role_field: Text = "role"
-    """With `task_type: Chat`: field of a message that says who speaks."""
+    """With `task_type: Chat`: field of a message with the role."""
     chat_content_field: Text = "content"
-    """With `task_type: Chat`: field of a message that says what."""
+    """With `task_type: Chat`: field of a message with the content."""
     chat_user_reference: Text = "user"
-    """With `task_type: Chat`: what the user is called there."""
+    """With `task_type: Chat`: role of the user."""
     chat_assistant_reference: Text = "assistant"
-    """With `task_type: Chat`: what the assistant is called there."""
+    """With `task_type: Chat`: role of the assistant."""
 
     @model_validator(mode="after")
     def _one_place(self) -> CampaignDatasetSpec:
         given = [key for key in _PLACES if getattr(self, key) is not None]
         faults: Faults = []
         if not given:
-            faults.append(("", "names no data", "give one of name, path and s3"))
-        faults += [(key, f"cannot be given together with {given[0]}", "give one of them") for key in given[1:]]
+            faults.append(("", "has no data source", "give one of name, path and s3"))
+        faults += [(key, f"cannot be combined with {given[0]}", "give one of them") for key in given[1:]]
         if given and given[0] != "name":
             faults += [
-                (key, "belongs to a dataset of the hub", "leave it out, or give name")
+                (key, "is only for hub datasets", "leave it out, or give name")
                 for key in _HUB_ONLY
                 if getattr(self, key) is not None
             ]
@@ -103,24 +103,24 @@ class CampaignDatasetSpec(Block):
 
     @property
     def place(self) -> str:
-        """Where the rows are, for messages."""
+        """The source of the rows, for messages."""
         return self.name or self.path or self.s3 or ""
 
     def misfits(self, *, chat: bool) -> Faults:
-        """Return what does not go with the campaign's kind of rows, by key.
+        """Return keys that do not match the campaign's task type.
 
         Args:
-            chat: Whether it trains on chats.
+            chat: Whether the campaign trains on chats.
         """
         given = {key for key in self.model_fields_set if getattr(self, key) is not None}
-        strange = sorted(given & set(INSTRUCTION_FIELDS if chat else CHAT_FIELDS))
+        unused = sorted(given & set(INSTRUCTION_FIELDS if chat else CHAT_FIELDS))
         hint = "leave it out, or write task_type: Chat" if not chat else "leave it out, or another task_type"
         faults: Faults = [
-            (key, f"has no effect {'with' if chat else 'without'} task_type: Chat", hint) for key in strange
+            (key, f"has no effect {'with' if chat else 'without'} task_type: Chat", hint) for key in unused
         ]
         if not chat:
             faults += [
-                (key, "is required", f"name the column with the {key.removeprefix('field_')}")
+                (key, "is required", f"set it to the column with the {key.removeprefix('field_')}")
                 for key in ("field_instruction", "field_output")
                 if getattr(self, key) is None
             ]
@@ -128,15 +128,15 @@ class CampaignDatasetSpec(Block):
 
 
 class CampaignDedupeSpec(NearSpec):
-    """`dedupe`: of rows that are the same one stays, so that none of the held-out rows is trained on, too."""
+    """`dedupe`: remove duplicate rows, so that no row is in both the training set and the eval set."""
 
     rows: Literal["near", "exact", "none"] = "near"
-    """`near`: rows whose words largely are the same (needs the extra `data` on the worker); `exact`: the same but for
-    case and blanks; `none`: keep all."""
+    """`near`: near-duplicates by word n-grams (requires the extra `data` on the worker); `exact`: equal except for case
+    and whitespace; `none`: keep all."""
 
     @model_validator(mode="after")
     def _effective(self) -> CampaignDedupeSpec:
-        strange = sorted(self.model_fields_set & set(NearSpec.model_fields)) if self.rows != "near" else []
-        if strange:
-            raise many_wrong([(key, f"has no effect with rows: {self.rows}", "leave it out") for key in strange])
+        unused = sorted(self.model_fields_set & set(NearSpec.model_fields)) if self.rows != "near" else []
+        if unused:
+            raise many_wrong([(key, f"has no effect with rows: {self.rows}", "leave it out") for key in unused])
         return self

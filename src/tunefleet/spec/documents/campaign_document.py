@@ -1,7 +1,7 @@
-"""What a user writes of a campaign: one entry of the scheduler's `config.yaml`.
+"""The spec of a campaign: one entry of the scheduler's `config.yaml`.
 
-The document's names and defaults are exactly those of the Gradients scheduler; the others are ours, and every one of
-them has a default, so that the document's file means here what it means there.
+Keys and defaults of the Gradients scheduler are unchanged. All additional keys have defaults, so that a file of that
+scheduler has the same meaning here.
 """
 
 from __future__ import annotations
@@ -41,21 +41,21 @@ NONE: Final = "none"
 
 
 class RunIntervalsSpec(Block):
-    """`run_intervals`: from the end of one run to the start of the next; one draw of days and one of hours, added."""
+    """`run_intervals`: time from the end of a run to the start of the next; random days plus random hours."""
 
     min_days: NaturalFloat = 0
-    """Fewest days."""
+    """Minimum days."""
     max_days: NaturalFloat = 0
-    """Most days."""
+    """Maximum days."""
     min_hours: NaturalFloat = 0
-    """Fewest hours, beside the days."""
+    """Minimum hours, added to the days."""
     max_hours: NaturalFloat = 0
-    """Most hours, beside the days."""
+    """Maximum hours, added to the days."""
 
     @model_validator(mode="after")
     def _ordered(self) -> RunIntervalsSpec:
         faults: Faults = [
-            (f"min_{unit}", f"is {low:g}, and max_{unit} is {high:g}", f"raise max_{unit} to {low:g} or more")
+            (f"min_{unit}", f"is {low:g}, but max_{unit} is {high:g}", f"raise max_{unit} to at least {low:g}")
             for unit in ("days", "hours")
             if (low := getattr(self, f"min_{unit}")) > (high := getattr(self, f"max_{unit}"))
         ]
@@ -65,87 +65,87 @@ class RunIntervalsSpec(Block):
 
 
 class CampaignModelSpec(Block):
-    """`model`: how the base model is loaded; `model_repo` says which one."""
+    """`model`: how the base model in `model_repo` is loaded."""
 
     revision: Revision | None = None
-    """Branch, tag or commit of a hub id."""
+    """Branch, tag or commit on the hub."""
     trust_remote_code: bool = False
-    """Run the Python code that comes with the model; needs a worker that was started with `--allow-code`."""
+    """Run the Python code that comes with the model; requires a worker started with `--allow-code`."""
     verify: Literal["forward", "files"] = "forward"
-    """What a task looks at before the first order. `files`: whether they are whole, vocabulary and special tokens;
-    `forward`: a forward pass, too, for which the model must fit into the memory of a worker."""
+    """Checks of the model before the first training job. `files`: completeness, vocabulary and special tokens;
+    `forward`: also a forward pass, for which the model must fit into a worker's memory."""
     transformers: TransformersSpec = Field(default_factory=TransformersSpec)
-    """How it is loaded."""
+    """How the model is loaded."""
 
 
 class CampaignEvaluateSpec(Block):
-    """`evaluate`: how base, promoted model and candidates are measured on the held-out rows."""
+    """`evaluate`: evaluation of base model, promoted model and candidates on the eval set."""
 
     max_rows: PositiveInt | None = None
-    """The first so many held-out rows; by default all."""
+    """Number of eval rows to use; default: all."""
     max_seq_length: PositiveInt = 1024
-    """Longer rows are cut to this many tokens."""
+    """Max sequence length in tokens; longer rows are truncated."""
     batch_size: PositiveInt = 8
-    """Rows of one forward pass."""
+    """Rows per forward pass."""
     max_tokens: PositiveInt = 256
-    """With `gate.metric: accuracy`: longest answer, in tokens."""
+    """With `gate.metric: accuracy`: maximum number of tokens per answer."""
     resamples: Annotated[int, Field(ge=100, le=100_000), NotBool] = 1000
-    """Draws of the bootstrap."""
+    """Number of bootstrap resamples."""
 
 
 class CampaignGateSpec(Block):
-    """`gate`: when a candidate is promoted; it must be better than the base and than the promoted model."""
+    """`gate`: promotion criterion; a candidate must be better than the base model and the promoted model."""
 
     metric: Literal["loss", "accuracy"] = "loss"
-    """`loss` on the held-out rows, or `accuracy`: the part of them that is answered right."""
+    """`loss`: eval loss; `accuracy`: share of eval rows with a correct answer."""
     min_gain: NaturalFloat = 0.0
-    """By how much it must be better at least, in units of the metric."""
+    """Minimum improvement, in units of the metric."""
     confidence: Annotated[float, Field(gt=0.5, lt=1), NotBool] = 0.95
-    """Of the interval of the difference, paired row by row, which must not contain 0."""
+    """Confidence level of the interval of the row-wise paired difference, which must not contain 0."""
 
 
 class CampaignPublishSpec(Block):
-    """`publish`: where a promoted model goes."""
+    """`publish`: where a promoted model is published."""
 
     to: Text = "none"
-    """`hf://ORG/NAME`, `s3://BUCKET/PREFIX`, a folder, or `none`; `{cycle}` in it stands for the cycle's number. Where
-    it is not said and Gradients trains, `hf://<HF_USERNAME>/<campaign>-{cycle}`."""
+    """`hf://ORG/NAME`, `s3://BUCKET/PREFIX`, a folder, or `none`; `{cycle}` is replaced by the number of the cycle. If
+    unset and Gradients trains: `hf://<HF_USERNAME>/<campaign>-{cycle}`."""
     private: bool = True
-    """Whether a repository of the hub that is made is private."""
+    """Create hub repositories as private."""
 
 
 class CampaignBudgetSpec(Block):
-    """`budget`: what a campaign may spend; looked at before every paid call."""
+    """`budget`: spending limits of a campaign, checked before every paid request."""
 
     max_cost: PositiveFloat | None = None
-    """Most that it may cost in all, in the units of the costs below."""
+    """Maximum total cost, in the unit of the costs below."""
     max_tasks_per_day: PositiveInt | None = None
-    """Most tasks at the provider within 24 hours."""
+    """Maximum number of tasks at the provider within 24 hours."""
     max_failures: PositiveInt = 5
-    """Failures in a row after which the campaign is held until somebody says `retry`."""
+    """Consecutive failures after which the campaign is held until you run `retry`."""
     cost_per_task: NaturalFloat = 0.0
-    """What one task at the provider costs."""
+    """Cost per task at the provider."""
     cost_per_second: NaturalFloat = 0.0
-    """What a second of such a task costs, beside that."""
+    """Additional cost per second of such a task."""
     cost_per_merge_second: NaturalFloat = 0.0
-    """What a second of a merge on RunPod costs."""
+    """Cost per second of a merge on RunPod."""
 
     @model_validator(mode="after")
     def _measurable(self) -> CampaignBudgetSpec:
         costs = (self.cost_per_task, self.cost_per_second, self.cost_per_merge_second)
         if self.max_cost is not None and not any(costs):
-            raise wrong("has no effect: nothing costs anything", "give cost_per_task or cost_per_second", at="max_cost")
+            raise wrong("has no effect without costs", "set cost_per_task or cost_per_second", at="max_cost")
         return self
 
 
 class CampaignMergeSpec(Block):
-    """`merge`: how an adapter and its base become one model, in bf16."""
+    """`merge`: how an adapter is merged into its base model, in bf16."""
 
     on: Literal["fleet", "runpod"] | None = None
-    """`fleet`: a task on one of our workers; `runpod`: a job of RunPod serverless; by default `fleet`, unless
+    """`fleet`: a task on a worker of this server; `runpod`: a job on RunPod serverless. Default: `fleet`, unless
     `USE_RUNPOD_FOR_MERGE` is set."""
     verify: bool = True
-    """Prove the result by a forward pass against base and adapter; the model must fit into the worker's memory for it.
+    """Verify the result with a forward pass against base model and adapter; it must fit into the worker's memory.
     """
 
 
@@ -155,72 +155,71 @@ def _trackers(value: Any) -> Any:
         return names
     words = tuple(name.lower() for name in names)
     if NONE in words and len(words) > 1:
-        raise wrong("has none beside a tracker", "write none, or the trackers")
+        raise wrong("cannot combine none with trackers", "write none, or the trackers")
     return tuple(name for name in words if name != NONE)
 
 
 class CampaignSpec(Block):
-    """A campaign: training that goes on by itself, a chunk of the data each cycle."""
+    """A campaign: continuous training, on one chunk of the data per cycle."""
 
     enabled: bool = False
-    """Whether it runs."""
+    """Run the campaign."""
     wandb_project: Text | None = None
-    """The project of its runs in Weights & Biases; other trackers take it, too. By default the campaign's name."""
+    """Project of its runs in Weights & Biases and other trackers; default: the campaign's name."""
     run_intervals: RunIntervalsSpec | None = None
-    """Time between the end of a run and the start of the next; by default `MIN_` and `MAX_*_BETWEEN_RUNS`."""
+    """Time between the end of a run and the start of the next; default: `MIN_*` and `MAX_*_BETWEEN_RUNS`."""
     datasets: Annotated[tuple[CampaignDatasetSpec, ...], Field(min_length=1, max_length=100)]
-    """Where the rows come from."""
+    """Sources of the rows."""
     model_repo: ModelName
-    """Hub id, local folder, or `builtin:gsm8k-llama-2m`: the base of the first cycle; later ones begin with the
+    """Base model of the first cycle: hub id, local folder, or `builtin:gsm8k-llama-2m`. Later cycles start from the
     promoted model."""
     tokenizer_id: ModelName | None = None
-    """Give the model the tokenizer of this one: hub id or local folder. Its embeddings stay as they are."""
+    """Model whose tokenizer replaces the base model's: hub id or local folder. The embeddings do not change."""
     hours_to_complete: Annotated[float, Field(gt=0, le=24 * 365), NotBool] = 8
-    """Time for one task, in hours."""
+    """Time limit of one task, in hours."""
     samples_per_training: PositiveInt = 150_000
-    """Most rows of one task; the rows are cut into as many chunks of equal size as that needs."""
+    """Maximum rows per task; the rows are split into chunks of equal size accordingly."""
     final_test_size: Share = 0.05
-    """Part of the rows that is held out: never trained on, and never sent to anybody."""
+    """Fraction of rows for the eval set, which is never used for training and never sent to a provider."""
     random_seed: NaturalInt = 42
-    """Seed of the shuffle, and of all other draws."""
+    """Random seed of the shuffle and of all sampling."""
     task_type: TaskType = "InstructText"
-    """`InstructText`: instructions; `InstructTextWithFixedDatasets`: with files of their own for the provider's test
-    and synthetic rows; `Chat`: conversations."""
+    """`InstructText`: instructions; `InstructTextWithFixedDatasets`: instructions with separate files for the
+    provider's test and synthetic rows; `Chat`: conversations."""
     chat_template: Text = "chatml"
-    """With `task_type: Chat`: how a provider writes a chat."""
+    """With `task_type: Chat`: chat template of the provider."""
     provider: Annotated[Text, BeforeValidator(one_of_words({}))] | None = None
-    """Who trains: `local` (this server's workers), `gradients`, or the name of an installed one; by default
+    """Training provider: `local` (this server's workers), `gradients`, or the name of an installed plugin. Default:
     `gradients` if `GRADIENTS_API_KEY` is set, else `local`."""
     model: CampaignModelSpec = Field(default_factory=CampaignModelSpec)
     """How the base model is loaded."""
     lora: LoraSpec = Field(default_factory=LoraSpec)
-    """With `provider: local`: the adapter."""
+    """With `provider: local`: the LoRA adapter."""
     quantization: QuantizationSpec | None = None
-    """With `provider: local`: the frozen model in fewer bits."""
+    """With `provider: local`: quantization of the frozen model."""
     training: LoraTrainingSpec = Field(default_factory=LoraTrainingSpec)
-    """With `provider: local`: how it is trained."""
+    """With `provider: local`: hyperparameters."""
     resources: ResourcesSpec = Field(default_factory=ResourcesSpec)
-    """What a worker must have that trains, evaluates or merges."""
+    """Requirements on workers that train, evaluate or merge."""
     dedupe: CampaignDedupeSpec = Field(default_factory=CampaignDedupeSpec)
-    """Of rows that are the same one stays."""
+    """Deduplication of the rows."""
     evaluate: CampaignEvaluateSpec = Field(default_factory=CampaignEvaluateSpec)
-    """How models are measured on the held-out rows."""
+    """Evaluation on the eval set."""
     gate: CampaignGateSpec = Field(default_factory=CampaignGateSpec)
-    """When a candidate is promoted."""
+    """Promotion criterion."""
     merge: CampaignMergeSpec = Field(default_factory=CampaignMergeSpec)
-    """How the candidate becomes one model."""
+    """Merge of the candidate."""
     publish: CampaignPublishSpec = Field(default_factory=CampaignPublishSpec)
-    """Where a promoted model goes."""
+    """Where a promoted model is published."""
     budget: CampaignBudgetSpec = Field(default_factory=CampaignBudgetSpec)
-    """What the campaign may spend."""
+    """Spending limits."""
     tracking: Annotated[tuple[Text, ...], Field(max_length=10), BeforeValidator(_trackers)] | None = None
-    """Trackers that are told of each cycle: `wandb`, `mlflow`, `trackio`, the name of an installed one, several of
-    them, or `none`; by default `wandb` where `wandb_project` is given and `WANDB_API_KEY` or `WANDB_MODE=offline` is
-    set."""
+    """Experiment trackers for the cycles: `wandb`, `mlflow`, `trackio`, the name of an installed plugin, several of
+    them, or `none`. Default: `wandb` if `wandb_project` and `WANDB_API_KEY` or `WANDB_MODE=offline` are set."""
     notify: Annotated[tuple[NotifySpec, ...], Field(max_length=20)] = ()
-    """Who is told when a model is promoted, a cycle fails or the budget is spent."""
+    """Notifications when a model is promoted, a cycle fails or the budget is spent."""
     inputs: dict[str, str] = Field(default_factory=dict)
-    """What travelled with the file: `model_repo`, `tokenizer_id`, `datasets.N.path` → digest. The client writes it."""
+    """Uploaded files: `model_repo`, `tokenizer_id`, `datasets.N.path` → digest; set by the client."""
 
     @model_validator(mode="after")
     def _consistent(self) -> CampaignSpec:
@@ -237,13 +236,19 @@ class CampaignSpec(Block):
         ]
         weighted = [each.weight is not None for each in self.datasets]
         if any(weighted) and len(weighted) == 1:
-            faults.append(("datasets.0.weight", "has no effect: there is no other source", "leave it out"))
+            faults.append(("datasets.0.weight", "has no effect with a single source", "leave it out"))
         elif any(weighted) and not all(weighted):
             missing = weighted.index(False)
-            faults.append((f"datasets.{missing}", "has no weight, and others have", "give each a weight, or none"))
+            faults.append(
+                (
+                    f"datasets.{missing}",
+                    "has no weight, but other datasets have one",
+                    "give all datasets a weight, or none",
+                )
+            )
         if self.final_test_size == 0:
-            hint = "hold out some rows, such as 0.05"
-            faults.append(("final_test_size", "leaves nothing to tell a better model by", hint))
+            hint = "use a fraction such as 0.05"
+            faults.append(("final_test_size", "leaves no rows for the eval set", hint))
         if not self.chats and "chat_template" in self.model_fields_set:
             faults.append(("chat_template", "has no effect without task_type: Chat", "leave it out"))
         return faults
@@ -257,7 +262,7 @@ class CampaignSpec(Block):
                 if key in self.model_fields_set and getattr(self, key) is not None
             ]
         if self.training.resume_from_path is not None:
-            hint = "leave it out; the first cycle begins with model_repo"
+            hint = "leave it out; the first cycle starts from model_repo"
             faults.append(("training.resume_from_path", "contradicts the promoted model", hint))
         if self.gate.metric == "accuracy" and self.chats:
             faults.append(("gate.metric", "accuracy needs rows with one answer each", "write loss"))
@@ -265,5 +270,5 @@ class CampaignSpec(Block):
 
     @property
     def chats(self) -> bool:
-        """Whether it trains on conversations."""
+        """Whether the campaign trains on conversations."""
         return self.task_type == "Chat"

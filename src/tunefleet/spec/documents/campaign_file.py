@@ -1,4 +1,4 @@
-"""Read the campaigns that a user wrote: the scheduler's `config.yaml`, a top-level key each, faults with lines."""
+"""Parses a campaign file, the scheduler's `config.yaml` with one top-level key per campaign."""
 
 from __future__ import annotations
 
@@ -14,33 +14,33 @@ from tunefleet.spec.documents.fault_messages import explain, fault_at
 from tunefleet.spec.text import Path, Source, read_text
 from tunefleet.spec.value_preview import first_faults
 
-# Blocks are right or wrong before what holds them.
-_LOOKS: Final = 4
+# Validation passes; pydantic validates nested blocks first, so each pass may reveal errors of an outer one.
+_MAX_PASSES: Final = 4
 _UNKNOWN: Final = "extra_forbidden"
 _INSTEAD: Final[dict[Any, Any]] = {"model_repo": "org/model", "datasets": [{"name": "org/rows"}]}
 _DECIDING: Final = frozenset({"datasets", "provider", "task_type"})
+# Keys whose validity depends on the deciding ones.
 _DECIDED: Final = frozenset({"chat_template", "datasets", "gate", "lora", "quantization", "training"})
-"""What the others make right or wrong."""
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 
 
 def parse_campaigns(text: str, *, filename: str | None = None) -> dict[str, CampaignSpec]:
-    """Read all campaigns of a file, those that are not enabled, too.
+    """Parse all campaigns of a file, including disabled ones.
 
     Args:
         text: YAML or JSON: name → campaign.
         filename: Its name, for messages.
 
     Returns:
-        By name, in the order of the file.
+        Campaigns by name, in the order of the file.
 
     Raises:
-        SpecError: If anything is wrong; lists every fault of all of them, in the order of the text.
+        SpecError: If anything is invalid; lists the errors of all campaigns, in the order of the text.
     """
     source = read_text(text, filename=filename)
     if not isinstance(source.data, dict) or not source.data:
-        hint = "write one block for each campaign: its name, then its keys below it"
-        raise SpecError([Fault("", "the document names no campaign", 1, 1, hint)], filename=filename)
+        hint = "write one block per campaign: its name, then its keys below it"
+        raise SpecError([Fault("", "the file contains no campaign", 1, 1, hint)], filename=filename)
     faults: list[Fault] = []
     found = {name: _read(str(name), block, source, faults) for name, block in source.data.items()}
     if faults:
@@ -49,19 +49,19 @@ def parse_campaigns(text: str, *, filename: str | None = None) -> dict[str, Camp
 
 
 def dump_campaign_spec(spec: CampaignSpec) -> dict[str, Any]:
-    """Return a campaign as it is stored: what was said of it, and no defaults."""
+    """Return a campaign as stored, without defaults."""
     return spec.model_dump(mode="json", by_alias=True, exclude_unset=True)
 
 
 def load_campaign_spec(data: Any) -> CampaignSpec:
-    """Return a campaign that `dump_campaign_spec` wrote."""
+    """Load a campaign from `dump_campaign_spec`."""
     return CampaignSpec.model_validate(data)
 
 
 def _read(name: str, block: Any, source: Source, faults: list[Fault]) -> CampaignSpec | None:
     if not _NAME.fullmatch(name):
-        hint = "begin with a letter or digit; then letters, digits, . _ and -, a hundred at most"
-        faults.append(fault_at((name,), "is no name for a campaign", source, hint=hint, key=True))
+        hint = "start with a letter or digit, followed by letters, digits, . _ and -; at most 100 characters"
+        faults.append(fault_at((name,), "is not a valid campaign name", source, hint=hint, key=True))
     try:
         return CampaignSpec.model_validate(block)
     except ValidationError as error:
@@ -71,12 +71,10 @@ def _read(name: str, block: Any, source: Source, faults: list[Fault]) -> Campaig
 
 
 def _contradictions(name: str, block: Any, error: ValidationError, source: Source) -> Iterator[Fault]:
-    """Yield what keys have wrong together: nobody has looked, where one of them is wrong by itself.
-
-    So it is looked again without those that are, and what may follow from their absence is left out.
-    """
+    """Yield errors across keys, which pydantic does not check while one of the keys is invalid."""
+    # Validate again without the invalid keys, and drop errors that may only follow from their absence.
     absent: set[Path] = set()
-    for _ in range(_LOOKS):
+    for _ in range(_MAX_PASSES):
         for each in error.errors(include_url=False):
             block, path = _without(block, tuple(each["loc"]))
             if each["type"] != _UNKNOWN:
@@ -94,10 +92,8 @@ def _contradictions(name: str, block: Any, error: ValidationError, source: Sourc
 
 
 def _without(data: Any, path: Path) -> tuple[Any, Path]:
-    """Return data without what is at a path, or above it where there is nothing; and what was left out.
-
-    What must be there gets something in its place, so that no other dataset gets its number.
-    """
+    """Return data without the value at a path, or its nearest existing parent, and the removed path."""
+    # Required values are replaced, not removed, so that the indexes of the other datasets stay the same.
     here = path[:1]
     if isinstance(data, dict) and path:
         if path[0] not in data or len(path) == 1:
@@ -113,7 +109,7 @@ def _without(data: Any, path: Path) -> tuple[Any, Path]:
 
 
 def _follows(fault: Sequence[str], absent: Sequence[str]) -> bool:
-    """Whether a fault may be there only since something was left out: in it, beside it, or decided by it."""
-    beside = len(absent) > 1 and list(fault[:-1]) == list(absent[:-1])
+    """Whether an error may only follow from a removed value: within it, next to it, or depending on it."""
+    sibling = len(absent) > 1 and list(fault[:-1]) == list(absent[:-1])
     decided = len(absent) == 1 and absent[0] in _DECIDING and fault[0] in _DECIDED
-    return list(fault[: len(absent)]) == list(absent) or beside or decided
+    return list(fault[: len(absent)]) == list(absent) or sibling or decided

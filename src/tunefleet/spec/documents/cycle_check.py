@@ -1,4 +1,4 @@
-"""Finding tasks that wait for each other."""
+"""Detection of dependency cycles between tasks."""
 
 from __future__ import annotations
 
@@ -6,29 +6,29 @@ from collections.abc import Collection, Mapping
 
 
 def cycles(waits: Mapping[str, Collection[str]], most: int | None = None) -> list[list[str]]:
-    """Find circles.
+    """Find dependency cycles.
 
     Args:
         waits: Task → the tasks that it waits for. Names without an entry wait for nothing.
-        most: How many are enough; each is looked for in all that is left.
+        most: Maximum number of cycles; each search covers all remaining tasks.
 
     Returns:
-        Circles that share no task, each in the order of waiting: the first waits for the second, the last for the
-        first. A task that waits for itself is a circle of one. Empty if and only if the tasks can be put in an order.
+        Disjoint cycles, each in the order of waiting: the first task waits for the second, the last for the
+        first. A task that waits for itself is a cycle of one. Empty if and only if the graph is acyclic.
     """
     left = {name: [each for each in found if each in waits] for name, found in waits.items()}
     found: list[list[str]] = []
     while (most is None or len(found) < most) and (left := _without_ends(left)):
-        found.append(_circle(left))
+        found.append(_cycle(left))
         left = {name: above for name, above in left.items() if name not in found[-1]}
     return found
 
 
 def layers(waits: Mapping[str, Collection[str]]) -> list[list[str]]:
-    """Put tasks into layers: each stands right behind the last one that it waits for.
+    """Sort tasks into layers: each is in the layer after its last dependency.
 
     Args:
-        waits: Task → the tasks that it waits for, without circles.
+        waits: Task → the tasks that it waits for, without cycles.
     """
     depth: dict[str, int] = {}
     rest = {name: [each for each in above if each in waits] for name, above in waits.items()}
@@ -42,7 +42,7 @@ def layers(waits: Mapping[str, Collection[str]]) -> list[list[str]]:
 
 
 def _without_ends(waits: Mapping[str, list[str]]) -> dict[str, list[str]]:
-    """Take away, again and again, what waits for nothing that is left."""
+    """Repeatedly remove tasks without remaining dependencies (Kahn's algorithm)."""
     count = {name: sum(each in waits for each in set(above)) for name, above in waits.items()}
     below: dict[str, list[str]] = {name: [] for name in waits}
     for name, above in waits.items():
@@ -57,8 +57,9 @@ def _without_ends(waits: Mapping[str, list[str]]) -> dict[str, list[str]]:
     return {name: above for name, above in waits.items() if count[name] > 0}
 
 
-def _circle(waits: Mapping[str, list[str]]) -> list[str]:
-    """Walk along until a task comes up again; everything that is left waits for something that is left."""
+def _cycle(waits: Mapping[str, list[str]]) -> list[str]:
+    """Follow dependencies until a task repeats."""
+    # Terminates: every remaining task waits for another remaining one.
     name = next(iter(waits))
     walked: dict[str, None] = {}
     while name not in walked:

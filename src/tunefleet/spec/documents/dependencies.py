@@ -1,4 +1,4 @@
-"""What the tasks of a document wait for: `dependsOn`, the order of stages, conditions and references."""
+"""Dependencies between the tasks of a workflow: `dependsOn`, order of stages, conditions and references."""
 
 from __future__ import annotations
 
@@ -19,25 +19,25 @@ from tunefleet.spec.text import Path, Source
 from tunefleet.spec.value_preview import MAX_FAULTS, cut, more, nearest, show
 
 TASK_ID_PREFIX: Final = "task-"
-_SHOWN: Final = 8
+_MAX_SHOWN: Final = 8
 _MAX_NAMES: Final = 200
+# Suggestions and cycle searches take time for each error, so only the first ones get them.
 _MAX_GUESSES: Final = 20
-_MAX_CIRCLES: Final = 20
-"""Looking through more takes longer than it helps."""
+_MAX_CYCLES: Final = 20
 _ONLY: Final = "it is the only task"
 Why = Literal["dependsOn", "order", "condition", "reference"]
 
 
 @dataclass(frozen=True, slots=True)
 class Edge:
-    """One reason why a task waits for another.
+    """A dependency of a task, with its cause.
 
     Args:
-        upstream: What it waits for: a task of the document, or the id of one that was submitted before.
-        why: What says so.
-        where: Where that stands, as `source` has it.
-        source: In what `where` is looked up.
-        said: How it is written there.
+        upstream: What it waits for: a task of the workflow, or the id of one submitted earlier.
+        why: What causes the dependency.
+        where: Its path in `source`.
+        source: The source that `where` refers to.
+        said: As written.
     """
 
     task: str
@@ -48,7 +48,7 @@ class Edge:
     said: str
 
     def fault(self, message: str, hint: str | None = None) -> Fault:
-        """Make a fault that stands where the edge is written."""
+        """Create an error at the position of the edge."""
         return fault_at(self.where, message, self.source, hint=hint)
 
 
@@ -59,15 +59,15 @@ def edges(
     placeholders: Mapping[str, Sequence[Found]],
     faults: list[Fault],
 ) -> list[Edge]:
-    """Return what the tasks wait for.
+    """Return the dependencies of the tasks.
 
     Args:
-        conditions: Of those that have a good one.
-        placeholders: What stands in the spec of each.
-        faults: Gets what names nothing, and what waits for itself.
+        conditions: The valid conditions, by task.
+        placeholders: The placeholders of each spec.
+        faults: Receives unknown upstreams and cycles.
 
     Returns:
-        Edges whose upstream is a task of the document, or an id.
+        Edges whose upstream is a task of the workflow or an id.
     """
     names = {draft.name: at for at, draft in enumerate(drafts)}
     found: list[Edge] = []
@@ -82,7 +82,7 @@ def edges(
         if len(wrong) > MAX_FAULTS:
             wrong[MAX_FAULTS:] = [more(0, wrong[MAX_FAULTS])]
             break
-    faults.extend([*wrong, *_circles(found, names)])
+    faults.extend([*wrong, *_cycles(found, names)])
     return found
 
 
@@ -110,7 +110,7 @@ def _of(draft: Draft, source: Source, condition: ConditionSpec | None, placehold
 
 
 def _inputs(draft: Draft) -> Iterator[Edge]:
-    """Yield the stages whose results the code of a `python` task gets; what is no name is a fault of the spec."""
+    """Yield the `inputs` of a `python` task; invalid entries are reported with the spec."""
     spec = draft.source.data[SPEC[0]] if isinstance(draft.source.data, Mapping) else None
     if not isinstance(spec, Mapping) or spec.get("taskType") != "python" or not isinstance(spec.get("inputs"), list):
         return
@@ -129,44 +129,44 @@ def _wrong(edge: Edge, names: Mapping[str, int], *, guesses: bool) -> Fault | No
     if edge.upstream in names or edge.upstream.startswith(TASK_ID_PREFIX):
         return None
     if edge.why == "dependsOn" and edge.where[:2] == (*SPEC, "dependsOn"):
-        return None  # whether there is a task with that id is known to the server
+        return None  # only the server knows whether a task with that id exists
     return _dangling(edge, names, guesses=guesses)
 
 
 def _dangling(edge: Edge, names: Mapping[str, int], *, guesses: bool) -> Fault:
     others = names.keys() - {edge.task} if guesses and len(names) <= _MAX_NAMES else ()
     guess = nearest(edge.upstream, sorted(others, key=names.__getitem__)) if others else None
-    shown = [name for name in islice(names, _SHOWN + 1) if name != edge.task][:_SHOWN]
-    known = f"there are {', '.join(map(cut, shown))}{', …' if len(names) > len(shown) + 1 else ''}" if shown else _ONLY
-    hint = (
-        f"did you mean {guess}?"
-        if guess
-        else f"{known}; the id of a task submitted before starts with {TASK_ID_PREFIX}"
-    )
+    shown = [name for name in islice(names, _MAX_SHOWN + 1) if name != edge.task][:_MAX_SHOWN]
+    known = f"available: {', '.join(map(cut, shown))}{', …' if len(names) > len(shown) + 1 else ''}" if shown else _ONLY
+    hint = f"did you mean {guess}?" if guess else f"{known}; ids of tasks submitted earlier start with {TASK_ID_PREFIX}"
     if "${" in edge.said and not guess:
-        hint += "; write $${ for the characters themselves"
-    said = f"{cut(edge.said)} names" if edge.why == "reference" else f"{show(edge.said)} is"
-    return edge.fault(f"{said} no task of this document", hint)
+        hint += "; write $${ for a literal ${"
+    subject = f"{cut(edge.said)} refers to" if edge.why == "reference" else f"{show(edge.said)} is"
+    return edge.fault(f"{subject} no task of this workflow", hint)
 
 
-def _circles(found: Sequence[Edge], names: Mapping[str, int]) -> Iterator[Fault]:
+def _cycles(found: Sequence[Edge], names: Mapping[str, int]) -> Iterator[Fault]:
     waits: dict[str, list[str]] = {name: [] for name in names}
     for edge in found:
         waits[edge.task].append(edge.upstream)
-    for number, circle in enumerate(cycles(waits, _MAX_CIRCLES), 1):
-        around = [*circle, circle[0]]
+    for number, cycle in enumerate(cycles(waits, _MAX_CYCLES), 1):
+        around = [*cycle, cycle[0]]
         steps = set(pairwise(around))
         inside = [edge for edge in found if (edge.task, edge.upstream) in steps]
-        # The order of the list only ever points back, so an edge that points forward was written by somebody.
-        blamed = max(inside, key=lambda edge: (edge.why != "order", names[edge.upstream] - names[edge.task]))
+        # Implicit edges from the order of stages always point backward; an edge that points forward is explicit.
+        culprit = max(inside, key=lambda edge: (edge.why != "order", names[edge.upstream] - names[edge.task]))
         order = next((edge for edge in inside if edge.why == "order"), None)
         hint = (
-            f"{order.task} stands behind {order.upstream}; give it `dependsOn: []` if that is not meant"
+            f"{order.task} follows {order.upstream} in the list; set `dependsOn: []` if it does not depend on it"
             if order
-            else "take one of these dependencies out"
+            else "remove one of these dependencies"
         )
-        shown = around if len(around) <= _SHOWN else [*around[: _SHOWN - 2], f"… ({len(circle):,} tasks)", around[-1]]
-        fault = blamed.fault(f"these tasks wait for each other: {' → '.join(map(cut, shown))}", hint)
+        shown = (
+            around
+            if len(around) <= _MAX_SHOWN
+            else [*around[: _MAX_SHOWN - 2], f"… ({len(cycle):,} tasks)", around[-1]]
+        )
+        fault = culprit.fault(f"these tasks depend on each other: {' → '.join(map(cut, shown))}", hint)
         yield fault
-        if number == _MAX_CIRCLES:
+        if number == _MAX_CYCLES:
             yield more(0, fault)

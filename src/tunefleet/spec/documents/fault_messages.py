@@ -1,4 +1,4 @@
-"""What pydantic found → sentences for people, with line, column and the nearest known key."""
+"""pydantic's errors → readable messages with line, column and the nearest known key."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ from tunefleet.spec.value_preview import MAX_FAULTS, more, nearest, show
 
 _SENTENCES: Final[dict[str, str]] = {
     "missing": "is required",
-    "int_type": "must be a whole number, not {value}",
-    "int_parsing": "must be a whole number, not {value}",
-    "int_from_float": "must be a whole number, not {value}",
-    "int_parsing_size": "is too large: whole numbers have 64 bits",
+    "int_type": "must be an integer, not {value}",
+    "int_parsing": "must be an integer, not {value}",
+    "int_from_float": "must be an integer, not {value}",
+    "int_parsing_size": "is too large: integers have 64 bits",
     "float_type": "must be a number, not {value}",
     "float_parsing": "must be a number, not {value}",
     "finite_number": "must be a finite number, not {value}",
     "bool_type": "must be true or false, not {value}",
     "bool_parsing": "must be true or false, not {value}",
-    "string_type": "must be a text, not {value}",
+    "string_type": "must be a string, not {value}",
     "string_too_short": "must not be empty",
     "string_too_long": "must have at most {max_length} characters",
     "tuple_type": "must be a list, not {value}",
@@ -53,22 +53,22 @@ _NO_TEXT: Final = frozenset({"dict_type", "list_type", "model_attributes_type", 
 
 @dataclass(frozen=True, slots=True)
 class Unknown:
-    """Values that a reference stands for, which are known only when the tasks before have ended.
+    """Referenced values, which are known only when the upstream tasks have ended.
 
     Args:
-        alone: Paths of values that are a reference: they may turn out to be anything.
-        inside: Paths of texts with a reference in them: they may turn out to be any text, which may be a number.
+        alone: Paths of values that are a single reference and may have any type.
+        inside: Paths of strings that contain a reference and may become any string, including a number.
     """
 
     alone: frozenset[Path] = frozenset()
     inside: frozenset[Path] = frozenset()
 
     def covers(self, path: Path, *, block: bool = False) -> bool:
-        """Whether a fault is about such a value.
+        """Whether an error is about such a value.
 
         Args:
-            path: Where the fault is.
-            block: Whether the fault is that a text stands where a mapping or a list must be.
+            path: Path of the error.
+            block: Whether the error is that a string is used where a mapping or a list is required.
         """
         if not (self.alone or self.inside):
             return False
@@ -79,17 +79,17 @@ class Unknown:
 def explain(
     error: ValidationError, root: type[BaseModel], source: Source, prefix: Path = (), unknown: Unknown | None = None
 ) -> list[Fault]:
-    """Turn a validation error into faults.
+    """Convert a validation error.
 
     Args:
         error: What pydantic raised.
         root: The model that was validated.
-        source: Where each piece of the document stands.
-        prefix: Path of the validated piece in the document.
-        unknown: What is not known yet; faults about it are left out.
+        source: The source with the positions.
+        prefix: Path of the validated part in the document.
+        unknown: Values that are not known yet; errors about them are skipped.
 
     Returns:
-        Faults in no particular order; a required key whose misspelling is reported too is left out.
+        Errors in no particular order; a missing key is skipped if its misspelling is reported.
     """
     faults: list[Fault] = []
     guessed: set[Path] = set()
@@ -101,7 +101,7 @@ def explain(
     unknown = unknown or Unknown()
     for detail in details[:MAX_FAULTS]:
         path = prefix + tuple(detail["loc"])
-        # Whatever a reference stands for, the key that it stands under is written here.
+        # The value of a reference is unknown, but its key is not: unknown keys are always reported.
         about = path[:-1] if detail["type"] == "extra_forbidden" else path
         if unknown.covers(about, block=detail["type"] in _NO_TEXT) or _only_its_entries(detail):
             continue
@@ -112,7 +112,7 @@ def explain(
                 guessed.add((*path[:-1], guess))
         elif detail["type"] == "missing":
             null = source.origin(path) in source.values
-            message = "is required, and null is no value" if null else "is required"
+            message = "is required and must not be null" if null else "is required"
             missing.append((path, fault_at(path, message, source, hint=_about(root, path[len(prefix) :]))))
         elif detail["type"] == "tunefleet":
             faults.extend(_own(detail, path, source, unknown))
@@ -123,18 +123,18 @@ def explain(
 
 
 def _only_its_entries(detail: ErrorDetails) -> bool:
-    """Whether a list is called too short only because entries of it are wrong, which are reported anyway."""
+    """Whether a list only counts as too short because of invalid entries, which are reported separately."""
     return detail["type"] == "too_short" and len(detail["input"]) >= detail.get("ctx", {})["min_length"]
 
 
 def fault_at(path: Path, message: str, source: Source, *, hint: str | None = None, key: bool = False) -> Fault:
-    """Make a fault that stands where the path stands."""
+    """Create an error at the position of a path."""
     mark = source.mark(path, key=key)
     return Fault(dotted(source.origin(path)), message, mark.line, mark.column, hint)
 
 
 def below_path(path: Path, below: str) -> Path:
-    """Return a path with the dotted path of a fault below it; indexes of lists are numbers again."""
+    """Return a path extended by a dotted path; list indexes become integers."""
     return path + tuple(
         int(part) if part.isdecimal() and len(part) < _INDEX_DIGITS else part for part in below.split(".") if below
     )
@@ -162,7 +162,7 @@ def _sentence(detail: ErrorDetails) -> tuple[str, str | None]:
         guess = nearest(value, words) if isinstance(value, str) else None
         hint = f"did you mean {guess}?" if guess else None
     elif kind == "too_short":
-        hint = "add one, or leave the key out"
+        hint = "add one, or leave out the key"
     elif kind == "string_type" and isinstance(value, int | float):
         hint = "write it in quotes"
     return template.format_map(values), hint
@@ -173,7 +173,7 @@ def _is_whole(value: Any) -> bool:
 
 
 def _unknown(path: Path, root: type[BaseModel], source: Source, prefix: Path) -> tuple[Fault, str | None]:
-    """Explain an unknown key; also return the key that was probably meant."""
+    """Create the error for an unknown key; also return the key that was probably meant."""
     name = str(path[-1])
     below = path[len(prefix) :]
     block = block_at(root, below[:-1])
@@ -185,18 +185,18 @@ def _unknown(path: Path, root: type[BaseModel], source: Source, prefix: Path) ->
     guess = synonym or (_nearest_key(name, block) if block else None)
     hint = f"did you mean {guess}?" if guess else _elsewhere(name, root, prefix)
     if hint is None and known:
-        hint = f"known here: {', '.join(sorted(known))}"
+        hint = f"known keys: {', '.join(sorted(known))}"
     return fault_at(path, UNKNOWN_KEY, source, hint=hint, key=True), guess
 
 
 @lru_cache(maxsize=1024)
 def _nearest_key(name: str, block: type[BaseModel]) -> str | None:
-    # What all tasks of a document share is wrong in each of them.
+    # Cached: an unknown shared key is reported for each task of a workflow.
     return nearest(name, known_keys(block))
 
 
 def refusal_of(path: Path) -> Refusal | None:
-    """Return why a path below `spec` is refused by name, if it is: for every task kind, or because another takes it."""
+    """Return why a path below `spec` is rejected by name: for all task types, or as a key of another one."""
     words = tuple(str(part) for part in path if not isinstance(part, int))
     name = ".".join(words)
     if name in REFUSED:
@@ -205,7 +205,7 @@ def refusal_of(path: Path) -> Refusal | None:
     if not owners:
         return None
     several = f"{', '.join(owners[:-1])} and {owners[-1]}" if len(owners) > 1 else owners[0]
-    return Refusal(f"belongs to {several} tasks", INSTEAD.get(name, "leave it out"))
+    return Refusal(f"is only for {several} tasks", INSTEAD.get(name, "leave it out"))
 
 
 def _takes(root: type[BaseModel], words: Sequence[str]) -> bool:
@@ -215,7 +215,7 @@ def _takes(root: type[BaseModel], words: Sequence[str]) -> bool:
 
 @lru_cache(maxsize=1024)
 def _elsewhere(name: str, root: type[BaseModel], prefix: Path) -> str | None:
-    """Say where a key belongs that was written in the wrong block."""
+    """Return a hint for a key in the wrong block."""
     for path, block in walk_blocks(root):
         if name in known_keys(block):
             return f"it belongs to {dotted((*prefix, *path, name))}"
@@ -231,7 +231,7 @@ def _about(root: type[BaseModel], path: Path) -> str | None:
 
 
 def block_at(root: type[BaseModel], path: Sequence[str | int]) -> type[BaseModel] | None:
-    """Return the block that stands at a path below a block."""
+    """Return the block at a path below a block."""
     block: type[BaseModel] | None = root
     for part in path:
         if isinstance(part, int):
@@ -246,10 +246,10 @@ def block_at(root: type[BaseModel], path: Sequence[str | int]) -> type[BaseModel
 def walk_blocks(
     root: type[BaseModel], path: Path = (), within: tuple[type[BaseModel], ...] = ()
 ) -> Iterator[tuple[Path, type[BaseModel]]]:
-    """Yield every block below a block with its path, the outermost first; one that has itself within, once.
+    """Yield every block below a block with its path, outermost first; recursive blocks once.
 
     Args:
-        within: The blocks around it.
+        within: The enclosing blocks.
     """
     yield path, root
     for name, field in root.model_fields.items():
@@ -259,7 +259,7 @@ def walk_blocks(
 
 
 def _blocks_in(annotation: Any) -> Iterator[type[BaseModel]]:
-    # `tuple[int, ...]` passes for a class, too.
+    # `inspect.isclass` is also true for generic aliases such as `tuple[int, ...]`.
     if inspect.isclass(annotation) and not get_args(annotation) and issubclass(annotation, Block):
         yield annotation
         return

@@ -1,4 +1,4 @@
-"""Read what a user wrote of a federation: YAML or JSON, every fault with its line."""
+"""Parses a federation file, with line and column for every error."""
 
 from __future__ import annotations
 
@@ -18,26 +18,26 @@ from tunefleet.spec.value_preview import first_faults
 def parse_federation(
     text: str, *, overrides: Mapping[str, Any] | None = None, filename: str | None = None
 ) -> FederationSpec:
-    """Read a federation's spec.
+    """Parse the spec of a federation.
 
     Args:
         text: YAML or JSON; may be empty.
-        overrides: Dotted path → value, of what is to be changed before it is checked.
+        overrides: Dotted path → value to set before validation.
         filename: Its name, for messages.
 
     Raises:
-        SpecError: If anything is wrong; lists every fault, in the order of the text, with line and column.
+        SpecError: If anything is invalid; lists every error, in the order of the text, with line and column.
     """
     source = read_text(text, filename=filename)
     data = {} if source.data is None else source.data
     if not isinstance(data, dict):
-        raise SpecError([Fault("", "the document is not a mapping (`key: value` lines)", 1, 1)], filename=filename)
+        raise SpecError([Fault("", "the file is not a mapping (`key: value` lines)", 1, 1)], filename=filename)
     for path, value in (overrides or {}).items():
         deep_set(data, path, value)
     try:
         return FederationSpec.model_validate(data)
     except ValidationError as error:
-        # Lines of a changed document are not lines of the user's file.
+        # With overrides, the positions no longer match the user's file.
         faults = explain(error, FederationSpec, Source(data) if overrides else source)
         if overrides:
             faults = [Fault(fault.path, fault.message, hint=fault.hint) for fault in faults]

@@ -1,6 +1,6 @@
-"""The examples that ship: whole documents to begin with, each with the comment at its head as its description.
+"""Bundled example workflows; the comment at the top of each file is its description.
 
-Some need more than the document: code on the worker, a service, an environment; their comments say so.
+Some have further requirements, such as code on the worker, a service or an environment, as their comments state.
 """
 
 from __future__ import annotations
@@ -12,17 +12,17 @@ from typing import Final, NamedTuple
 from tunefleet.spec.documents.workflow import parse_workflow
 
 _FOLDER: Final = Path(__file__).parent.parent / "examples"
+# The most requested examples come first; the others follow by name.
 _FIRST: Final = ("lora_sft", "sft", "dpo", "evaluate", "pipeline", "chat")
-"""What people ask for most often stands at the top; the others follow by name."""
 
 
 class ExampleDocument(NamedTuple):
-    """An example.
+    """An example workflow.
 
     Args:
-        name: What it is called.
-        description: What it does, in a sentence or a few.
-        kinds: The kinds of its tasks, each once, in the order of the document.
+        name: File name without suffix.
+        description: What it does, in one or a few sentences.
+        kinds: Its task types, each once, in the order of the file.
     """
 
     name: str
@@ -46,11 +46,11 @@ def _read(path: Path) -> ExampleDocument:
 
 
 def _head(text: str) -> str:
-    """Return the first paragraph of the comment at the head of a document."""
+    """Return the first paragraph of the comment at the top of a file."""
     lines = []
     for line in text.splitlines():
-        said = line.removeprefix("#").strip()
-        if not line.startswith("#") or not said:
+        text_line = line.removeprefix("#").strip()
+        if not line.startswith("#") or not text_line:
             break
-        lines.append(said)
+        lines.append(text_line)
     return " ".join(lines)

@@ -1,7 +1,7 @@
-"""The task kinds that there are: those of Tunefleet, and those that installed packages bring.
+"""All task types: those of Tunefleet, and those of installed plugins.
 
-A package names the spec of a kind of its own under the entry point group `tunefleet.kinds`. It is installed where
-documents are checked: with the server, and where they are submitted.
+A plugin registers the spec of a task type under the entry point group `tunefleet.kinds`. It must be installed wherever
+workflows are validated: on the server and on the submitting machine.
 """
 
 from __future__ import annotations
@@ -24,26 +24,26 @@ GROUP: Final = "tunefleet.kinds"
 
 @cache
 def task_kinds() -> Mapping[str, type[BaseTaskSpec]]:
-    """Return kind → what checks a task of it. Looked up once: what is installed later needs a restart."""
-    # Not at import: a package's spec imports this package first, which then would find half of it.
-    return MappingProxyType({**TASK_KINDS, **_brought()})
+    """Return task type → its spec class. Cached: plugins that are installed later require a restart."""
+    # Not at import: a plugin's spec imports this package, which would then be only partially initialized.
+    return MappingProxyType({**TASK_KINDS, **_plugin_kinds()})
 
 
-def _brought() -> dict[str, type[BaseTaskSpec]]:
+def _plugin_kinds() -> dict[str, type[BaseTaskSpec]]:
     found: dict[str, type[BaseTaskSpec]] = {}
     for point in entry_points(group=GROUP):
         try:
             found[point.name] = _checked(point.name, point.load())
-        except Exception as error:  # noqa: BLE001 -- somebody else's package must not end the server
-            logger.warning("The task kind %s (%s) is not available: %s", point.name, point.value, error)
+        except Exception as error:  # noqa: BLE001 -- a faulty plugin must not stop the server
+            logger.warning("The task type %s (%s) is not available: %s", point.name, point.value, error)
     return found
 
 
 def _checked(name: str, spec: object) -> type[BaseTaskSpec]:
     if name in TASK_KINDS or name in REFUSED_KINDS:
-        raise ValueError(f"{name} means something already")
+        raise ValueError(f"{name} is already in use")
     if not (isinstance(spec, type) and issubclass(spec, BaseTaskSpec)):
-        raise TypeError("it is no subclass of tunefleet.spec.BaseTaskSpec")
+        raise TypeError("it is not a subclass of tunefleet.spec.BaseTaskSpec")
     if spec.model_fields["task_type"].default != name:
-        raise ValueError(f"its task_type has another default than {name!r}")
+        raise ValueError(f"the default of its task_type is not {name!r}")
     return spec

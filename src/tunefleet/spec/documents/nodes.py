@@ -1,4 +1,4 @@
-"""The tasks of a document: each one's spec, and what it waits for."""
+"""The tasks of a workflow: each with its spec and dependencies."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tunefleet.spec.documents.merge import SPEC
 from tunefleet.spec.documents.pipeline import Draft, drafts
 from tunefleet.spec.documents.typed import read_spec
 from tunefleet.spec.expressions import result_keys
-from tunefleet.spec.expressions.budget import MAX_MERGED_CHARACTERS, MAX_MERGED_VALUES, MAX_PLACEHOLDERS, WAY_OUT
+from tunefleet.spec.expressions.budget import MAX_MERGED_CHARACTERS, MAX_MERGED_VALUES, MAX_PLACEHOLDERS, SIZE_HINT
 from tunefleet.spec.expressions.condition import ConditionSpec
 from tunefleet.spec.expressions.placeholders import Reference, Stray
 from tunefleet.spec.expressions.references import Found, find, resolve
@@ -26,21 +26,21 @@ from tunefleet.spec.tasks.task_types import TaskSpec
 from tunefleet.spec.text import Path, Source
 from tunefleet.spec.value_preview import MAX_FAULTS, cut, more
 
-_SHOWN: Final = 8
+_MAX_SHOWN: Final = 8
+# Below these paths values of any type are accepted and converted.
 _ANYTHING: Final = frozenset({("data", "items"), ("data", "template")})
-"""Below these, what a task gives is made what the next one takes."""
-_TYPES: Final = ("must be a text", "must be a number", "must be a whole number", "must be a list", "must be a mapping",
-                 "must be true or false", "must be an address")  # fmt: skip
+_TYPES: Final = ("must be a string", "must be a number", "must be an integer", "must be a list", "must be a mapping",
+                 "must be true or false", "must be a URL")  # fmt: skip
 _NAMED: Final = {
-    str: "a text",
+    str: "a string",
     int: "a number",
     float: "a number",
     bool: "true or false",
     dict: "a mapping",
     list: "a list",
 }
-_MAX_LOOKED_AT: Final = 1_000
-"""Faults that are looked for; one in what all share is found again in each task."""
+# Errors after which validation stops; an error in the shared keys counts once per task.
+_MAX_ERRORS: Final = 1_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,15 +48,15 @@ class TaskNode:
     """A task of a workflow.
 
     Args:
-        name: Its name, unique in the workflow: of the stage or node, or `metadata.name` of a single task.
-        spec: What it does; None if it has references, which are replaced once the tasks before it have ended.
-        raw: The mapping below `spec`, merged with what all stages share, as written: references are left in, but not
+        name: Unique name in the workflow: of the stage or node, or `metadata.name` of a single task.
+        spec: The validated spec; `None` if it has references, which are replaced once the upstream tasks have ended.
+        raw: The mapping below `spec`, merged with the shared keys, as written: with references, but without
             `dependsOn` and `condition`.
-        depends_on: Names of the tasks in this document that must be completed before.
-        external: Ids of tasks submitted before that must be completed before, as written.
-        condition: Whether it runs at all, judged by the result of one of `depends_on` or `external`.
-        strangers: Where each of `external` is named first.
-        source: The mapping below `spec`, with the place of each value in the document.
+        depends_on: Names of upstream tasks in this workflow.
+        external: Ids of upstream tasks submitted earlier, as written.
+        condition: Whether it runs at all, depending on the result of one of `depends_on` or `external`.
+        strangers: The first edge to each of `external`.
+        source: The mapping below `spec`, with the position of each value.
     """
 
     name: str
@@ -70,11 +70,11 @@ class TaskNode:
 
     @property
     def kind(self) -> str:
-        """The task kind."""
+        """The task type."""
         return str(self.raw["taskType"])
 
     def fault(self, pointer: str, message: str, hint: str | None = None) -> Fault:
-        """Make a fault that stands where a value of this task stands.
+        """Create an error at the position of a value of this task.
 
         Args:
             pointer: Dotted path below `spec`.
@@ -85,41 +85,41 @@ class TaskNode:
 
 
 def read_tasks(source: Source, name: str, faults: list[Fault]) -> tuple[TaskNode, ...]:
-    """Read the tasks of a document.
+    """Read the tasks of a workflow.
 
     Args:
-        name: What the task is called if it is the only one.
-        faults: Gets everything that is wrong; then nothing is returned.
+        name: Name of the task if it is the only one.
+        faults: Receives all errors; if there are any, nothing is returned.
     """
     found = drafts(source, name, faults)
     names = dict.fromkeys(draft.name for draft in found)
-    looked = _look(found, names, source, faults)
+    validated = _validate(found, names, source, faults)
     waits: dict[str, list[Edge]] = {}
-    for edge in edges(source, found, looked.conditions, looked.placeholders, faults):
+    for edge in edges(source, found, validated.conditions, validated.placeholders, faults):
         waits.setdefault(edge.task, []).append(edge)
-    faults.extend(_told(found[: len(looked.wrong)], looked.wrong))
-    if not faults:  # of a document that is wrong otherwise, the kinds may be meant otherwise
-        faults.extend(_valueless(found, looked))
+    faults.extend(_deduplicated(found[: len(validated.wrong)], validated.wrong))
+    if not faults:  # with other errors, even the task types may be wrong
+        faults.extend(_valueless(found, validated))
     if faults:
         return ()
     return tuple(
-        _node(draft, spec, looked.conditions.get(draft.name), names, waits.get(draft.name, []))
-        for draft, spec in zip(found, looked.specs, strict=True)
+        _node(draft, spec, validated.conditions.get(draft.name), names, waits.get(draft.name, []))
+        for draft, spec in zip(found, validated.specs, strict=True)
     )
 
 
-def _valueless(found: Sequence[Draft], looked: _Looked) -> list[Fault]:
-    """Tell the references that can have no value, whatever the tasks before them do."""
+def _valueless(found: Sequence[Draft], validated: _Validated) -> list[Fault]:
+    """Find references that can never have a value."""
     specs = {draft.name: draft.source.data["spec"] for draft in found}
-    known: dict[Reference, tuple[str, str] | None] = {}  # many tasks refer to one value
-    told: list[Fault] = []
+    known: dict[Reference, tuple[str, str] | None] = {}  # many tasks may refer to the same value
+    errors: list[Fault] = []
     for draft in found:
-        decides = looked.conditions.get(draft.name)
+        decides = validated.conditions.get(draft.name)
         if decides is not None and decides.node in specs:
             wrong = result_keys.fault_of(decides.reference, specs[decides.node])
             if wrong is not None:
-                told.append(fault_at((*SPEC, "condition", "field"), wrong[0], draft.source, hint=wrong[1]))
-        for each in looked.placeholders.get(draft.name, ()):
+                errors.append(fault_at((*SPEC, "condition", "field"), wrong[0], draft.source, hint=wrong[1]))
+        for each in validated.placeholders.get(draft.name, ()):
             if not isinstance(each.piece, Reference) or each.piece.node not in specs:
                 continue
             upstream = specs[each.piece.node]
@@ -127,18 +127,18 @@ def _valueless(found: Sequence[Draft], looked: _Looked) -> list[Fault]:
                 known[each.piece] = result_keys.fault_of(each.piece, upstream)
             wrong = known[each.piece] or result_keys.misplaced(each.where, each.piece, each.before, upstream)
             if wrong is not None:
-                told.append(fault_at((*SPEC, *each.where), wrong[0], draft.source, hint=wrong[1]))
-            if len(told) == MAX_FAULTS:
-                return told
-    return told or _of_another_type(found, looked, specs)
+                errors.append(fault_at((*SPEC, *each.where), wrong[0], draft.source, hint=wrong[1]))
+            if len(errors) == MAX_FAULTS:
+                return errors
+    return errors or _type_mismatches(found, validated, specs)
 
 
-def _of_another_type(found: Sequence[Draft], looked: _Looked, specs: Mapping[str, Any]) -> list[Fault]:
-    """Tell the references whose value will have a type that its key does not take."""
-    told: list[Fault] = []
+def _type_mismatches(found: Sequence[Draft], validated: _Validated, specs: Mapping[str, Any]) -> list[Fault]:
+    """Find references whose value will have the wrong type for its key."""
+    errors: list[Fault] = []
     seen: set[Any] = set()
     for draft in found:
-        standing = looked.placeholders.get(draft.name, ())
+        standing = validated.placeholders.get(draft.name, ())
         examples = {
             each.where: example
             for each in standing
@@ -162,15 +162,15 @@ def _of_another_type(found: Sequence[Draft], looked: _Looked, specs: Mapping[str
             )
             if where is not None and fault.message.startswith(_TYPES):
                 must = fault.message.partition(", not ")[0]
-                message = f"{texts[where]} is {_NAMED[type(examples[where])]}, and this {must}"
-                told.append(replace(fault, message=message, hint="refer to another key"))
-        if len(told) >= MAX_FAULTS:
+                message = f"{texts[where]} is {_NAMED[type(examples[where])]}, but this {must}"
+                errors.append(replace(fault, message=message, hint="refer to another key"))
+        if len(errors) >= MAX_FAULTS:
             break
-    return told
+    return errors
 
 
 def _with(data: Any, values: Mapping[Path, Any], at: Path = ()) -> Any:
-    """Return data with other values at some paths."""
+    """Return data with values replaced at some paths."""
     if at in values:
         return values[at]
     if isinstance(data, Mapping):
@@ -181,8 +181,8 @@ def _with(data: Any, values: Mapping[Path, Any], at: Path = ()) -> Any:
 
 
 @dataclass(slots=True)
-class _Looked:
-    """What there is in tasks, one after the other, and what is wrong in each."""
+class _Validated:
+    """Specs, errors, conditions and placeholders of the tasks, in order."""
 
     specs: list[TaskSpec | None] = field(default_factory=list)
     wrong: list[list[Fault]] = field(default_factory=list)
@@ -190,10 +190,10 @@ class _Looked:
     placeholders: dict[str, list[Found]] = field(default_factory=dict)
 
 
-def _look(found: Sequence[Draft], names: Collection[str], source: Source, faults: list[Fault]) -> _Looked:
-    """Look at each task by itself, until more is wrong than anybody reads."""
-    looked, left, count = _Looked(), MAX_PLACEHOLDERS, 0
-    room = Room(MAX_MERGED_CHARACTERS, MAX_MERGED_VALUES, "a document")
+def _validate(found: Sequence[Draft], names: Collection[str], source: Source, faults: list[Fault]) -> _Validated:
+    """Validate each task separately, until there are too many errors."""
+    validated, left, count = _Validated(), MAX_PLACEHOLDERS, 0
+    room = Room(MAX_MERGED_CHARACTERS, MAX_MERGED_VALUES, "a workflow")
     different: set[Fault] = set()
     for draft in found:
         mine: list[Fault] = []
@@ -202,23 +202,23 @@ def _look(found: Sequence[Draft], names: Collection[str], source: Source, faults
         if left < 0:
             faults.append(_too_many(draft, standing[-1]))
             break
-        looked.specs.append(_spec(draft, standing, mine, room))
+        validated.specs.append(_spec(draft, standing, mine, room))
         condition = _condition(draft, source, mine)
         if condition is not None:
-            looked.conditions[draft.name] = condition
-        looked.placeholders.setdefault(draft.name, standing)
-        looked.wrong.append(mine)
+            validated.conditions[draft.name] = condition
+        validated.placeholders.setdefault(draft.name, standing)
+        validated.wrong.append(mine)
         count += len(mine)
         different.update(mine)
-        if draft is not found[-1] and (count >= _MAX_LOOKED_AT or len(different) >= MAX_FAULTS):
+        if draft is not found[-1] and (count >= _MAX_ERRORS or len(different) >= MAX_FAULTS):
             faults.append(more(0, fault_at(draft.at, "", source)))
             break
-    return looked
+    return validated
 
 
 def _too_many(draft: Draft, last: Found) -> Fault:
-    message = f"the tasks have more than {MAX_PLACEHOLDERS:,} placeholders, each with what all share"
-    return fault_at((*SPEC, *last.where), message, draft.source, hint=WAY_OUT)
+    message = f"the tasks have more than {MAX_PLACEHOLDERS:,} placeholders, including shared ones per task"
+    return fault_at((*SPEC, *last.where), message, draft.source, hint=SIZE_HINT)
 
 
 def _spec(draft: Draft, placeholders: Sequence[Found], faults: list[Fault], room: Room) -> TaskSpec | None:
@@ -235,7 +235,7 @@ def _spec(draft: Draft, placeholders: Sequence[Found], faults: list[Fault], room
     if any(isinstance(each.piece, Reference) for each in placeholders):
         return None
     if is_template(data) and not faults:
-        # It refers to nothing, so it is known now what it comes to.
+        # Without references, the template can be expanded now.
         try:
             data = draft.source.data["spec"] = resolve(data, {}, room)
         except ReferenceFault as error:
@@ -259,7 +259,7 @@ def _condition(draft: Draft, source: Source, faults: list[Fault]) -> ConditionSp
         return None
     try:
         found = ConditionSpec.model_validate(draft.condition, by_alias=True, by_name=False)
-        # There, a task whose condition is not met counts as done.
+        # In that format, a task with an unmet condition counts as completed.
         goes_on = found.on_skipped is None and source.data.get("apiVersion") == "flowmesh/v1"
         return found.model_copy(update={"on_skipped": "run"}) if goes_on else found
     except ValidationError as error:
@@ -273,23 +273,23 @@ def _node(
     first: dict[str, Edge] = {}
     for edge in waits:
         first.setdefault(edge.upstream, edge)
-    here = tuple(name for name in first if name in names and name != draft.name)
-    inside = set(here)
+    internal = tuple(name for name in first if name in names and name != draft.name)
+    inside = set(internal)
     others = tuple(name for name in first if name not in inside)
     strangers = tuple(first[name] for name in others)
-    return TaskNode(draft.name, spec, draft.source.data["spec"], here, others, condition, strangers, draft.source)
+    return TaskNode(draft.name, spec, draft.source.data["spec"], internal, others, condition, strangers, draft.source)
 
 
-def _told(found: Sequence[Draft], wrong: Sequence[Sequence[Fault]]) -> list[Fault]:
-    """Tell each fault once; one in what all share that is a fault in some tasks only, with their names."""
+def _deduplicated(found: Sequence[Draft], wrong: Sequence[Sequence[Fault]]) -> list[Fault]:
+    """Return each error once; an error in shared keys that affects only some tasks lists their names."""
     tasks: dict[Fault, list[str]] = {}
     for draft, faults in zip(found, wrong, strict=True):
         for fault in faults:
             tasks.setdefault(fault, []).append(draft.name)
-    told = []
+    errors = []
     for fault, names in tasks.items():
         own = fault.path.startswith(("spec.stages", "spec.graph")) or len(names) == len(found)
-        others = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
-        where = f"{', '.join(map(cut, names[:_SHOWN]))}{others}"
-        told.append(fault if own else replace(fault, message=f"{fault.message} (in {where})"))
-    return told
+        others = f" and {len(names) - _MAX_SHOWN} more" if len(names) > _MAX_SHOWN else ""
+        where = f"{', '.join(map(cut, names[:_MAX_SHOWN]))}{others}"
+        errors.append(fault if own else replace(fault, message=f"{fault.message} (in {where})"))
+    return errors

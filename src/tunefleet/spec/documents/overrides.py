@@ -1,4 +1,4 @@
-"""Changing a value of a document before it is submitted (`--set`, clone)."""
+"""Overrides of values in a workflow before it is submitted (`--set`, clone)."""
 
 from __future__ import annotations
 
@@ -12,24 +12,24 @@ from tunefleet.errors import Fault, SpecError
 from tunefleet.spec.text import read_text
 
 _INDEX_DIGITS: Final = 10
-_OUTER: Final = {"apiVersion", "kind", "metadata", "spec"}
+_TOP_LEVEL: Final = {"apiVersion", "kind", "metadata", "spec"}
 
 
 def deep_set(document: dict[str, Any], path: str, value: Any) -> None:
-    """Set one value in place; mappings on the way are made.
+    """Set one value in place; missing mappings are created.
 
     Args:
-        document: A whole document, or the mapping below its `spec`.
+        document: A workflow, or the mapping below its `spec`.
         path: Dotted path below `spec`, such as `training.learning_rate`, `data.prompts.0` or, by the name of a stage,
-            `stages.prepare.spec.priority`; in a whole document it may also start with `spec` or `metadata`.
+            `stages.prepare.spec.priority`; in a workflow it may also start with `spec` or `metadata`.
 
     Raises:
-        SpecError: If the path is empty, or leads through something that is neither a mapping nor a list.
+        SpecError: If the path is empty, or passes through a value that is neither a mapping nor a list.
     """
     parts = path.split(".")
     if not all(parts):
         raise SpecError([Fault(path, "is not a path", hint="write it like training.learning_rate")], filename="--set")
-    if "spec" in document and parts[0] not in _OUTER:
+    if "spec" in document and parts[0] not in _TOP_LEVEL:
         parts = ["spec", *parts]
     here: Any = document
     for depth, part in enumerate(parts):
@@ -44,7 +44,7 @@ def deep_set(document: dict[str, Any], path: str, value: Any) -> None:
                 here[part] = {}
             here = here[part]
         else:
-            raise SpecError([Fault(path, f"leads through {'.'.join(parts[:depth])}, which is a single value")])
+            raise SpecError([Fault(path, f"passes through {'.'.join(parts[:depth])}, which is a single value")])
 
 
 def _in_list(items: list[Any], part: str, where: str, value: Any, *, last: bool) -> Any:
@@ -65,16 +65,16 @@ def _in_list(items: list[Any], part: str, where: str, value: Any, *, last: bool)
 
 
 def _name_of(item: Any) -> str | None:
-    """Return what people call an entry, such as a stage."""
+    """Return the name of an entry, such as a stage."""
     name = (item.get("name") or item.get("id")) if isinstance(item, dict) else None
     return name if isinstance(name, str) else None
 
 
 def parse_value(text: str) -> Any:
-    """Read the value of `--set path=value` as YAML: `3`, `5e-7`, `true`, `[a, b]`, `null`, or a text.
+    """Parse the value of `--set path=value` as YAML: `3`, `5e-7`, `true`, `[a, b]`, `null`, or a string.
 
     Args:
-        text: The value. What is not YAML is taken as a text.
+        text: The value; invalid YAML is used as a string.
     """
     try:
         return read_text(text).data
@@ -83,11 +83,11 @@ def parse_value(text: str) -> Any:
 
 
 def override_document(text: str, overrides: Mapping[str, Any], *, filename: str | None = None) -> str:
-    """Return a document with some values changed.
+    """Return a workflow with some values changed.
 
     Args:
         text: YAML or JSON.
-        overrides: Dotted path → new value, as `deep_set` takes them. If it is empty the text comes back unchanged.
+        overrides: Dotted path → new value, as for `deep_set`. If empty, the text is returned unchanged.
         filename: Its name, for messages.
 
     Returns:
@@ -100,9 +100,9 @@ def override_document(text: str, overrides: Mapping[str, Any], *, filename: str 
         return text
     document = read_text(text, filename=filename).data
     if not isinstance(document, dict):
-        raise SpecError([Fault("", "the document is not a mapping (`key: value` lines)", 1, 1)], filename=filename)
+        raise SpecError([Fault("", "the file is not a mapping (`key: value` lines)", 1, 1)], filename=filename)
     document.setdefault("spec", {})
-    # Aliases make one object of two places; a copy through JSON parts them, so that only the named place changes.
+    # YAML aliases share one object; a copy through JSON separates them, so that only the given path changes.
     document = json.loads(json.dumps(document))
     for path, value in overrides.items():
         deep_set(document, path, value)

@@ -1,4 +1,4 @@
-"""Which values of a spec may be files on the machine that submits, and which a worker fetches. Looks at no disk."""
+"""Values of a spec that may be files on the submitting machine, and those that a worker fetches. Does no I/O."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tunefleet.spec.tasks.retrieval import INDEX, RagIndexTaskSpec, RagTaskSpec
 from tunefleet.spec.tasks.task_types import BaseTaskSpec
 from tunefleet.spec.tasks.training_tasks import ModelTrainingSpec
 
-# Key of a job's inputs under which the database of an index task lies.
+# Key of a job's inputs for the database of an index task.
 DATABASE: Final = "qdrant"
 
 PathRole = Literal["dataset", "model", "file"]
@@ -33,11 +33,11 @@ class LocalPath:
 
     Args:
         pointer: Dotted path below `spec`, such as `data.path`; the key of `SubmitRequest.inputs`.
-        role: What it is used as.
-        required: Whether it can only be a local path; otherwise it may also be a hub id, and is a local path if it
-            looks like one or exists beside the document.
-        elsewhere: Whether it may be a path on the worker, too, or another place is named beside it; then it travels
-            only if it exists beside the document.
+        role: What it is used for.
+        required: Whether it can only be a local path; otherwise it may also be a hub id, and counts as a local path if
+            it looks like one or exists next to the workflow file.
+        elsewhere: Whether it may also be a path on the worker, or an alternative source is given; then it is uploaded
+            only if it exists next to the workflow file.
     """
 
     pointer: str
@@ -48,19 +48,19 @@ class LocalPath:
 
     @property
     def looks_local(self) -> bool:
-        """Whether it is written as a path: it starts with `./`, `../`, `/` or `~`."""
+        """Whether it starts with `./`, `../`, `/` or `~`."""
         return is_written_as_path(self.value)
 
 
 @dataclass(frozen=True, slots=True)
 class WorkerPath:
-    """A value that names something on the worker's disk.
+    """A value that refers to the worker's disk.
 
     Args:
         pointer: Dotted path below `spec`.
         value: The path as written, without `file://`.
-        beside: Pointers of other places that are named beside it: one of them will do.
-        maybe_hub_name: Whether it may be the name of a repository of the hub as well.
+        beside: Pointers of alternative sources, one of which is sufficient.
+        maybe_hub_name: Whether it may also be a hub repository.
     """
 
     pointer: str
@@ -71,16 +71,16 @@ class WorkerPath:
 
 @dataclass(frozen=True, slots=True)
 class Fetch:
-    """Something that the worker fetches before the task runs.
+    """A download of the worker before the task runs.
 
     Args:
-        pointer: Dotted path below `spec`; the key of the job's `inputs` under which it then lies.
-        url: The address; None if it is a file of a task.
-        task_id: The task whose file it is, if there is no address.
-        filename: Which of its files; by default its model or adapter.
-        base_url: The server that has it; by default the one that placed the task.
-        headers: Sent with the request.
-        timeout_s: Seconds to wait for an answer.
+        pointer: Dotted path below `spec`; also its key in the job's `inputs`.
+        url: The URL; `None` for a file of a task.
+        task_id: The task of the file, if there is no URL.
+        filename: Name of the file; default: the task's model or adapter.
+        base_url: The server that has it; default: the server of the task.
+        headers: HTTP headers of the request.
+        timeout_s: Request timeout, in seconds.
     """
 
     pointer: str
@@ -94,11 +94,11 @@ class Fetch:
 
 @dataclass(frozen=True, slots=True)
 class NamedTask:
-    """A task whose model, adapter or file a spec names.
+    """A task whose model, adapter or file a spec refers to.
 
     Args:
         pointer: Dotted path below `spec` of the key that names it.
-        alone: Whether no other place is named beside it.
+        alone: Whether there is no alternative source.
     """
 
     pointer: str
@@ -106,7 +106,7 @@ class NamedTask:
     alone: bool
 
 
-# May be the name of a hub, or of a folder on the worker that looks like one, such as `task-ID/final_lora`.
+# May be a hub id, or a folder on the worker that looks like one, such as `task-ID/final_lora`.
 _OF_ADAPTERS: Final = "model.adapters.*.path"
 # Pointer, role, whether it can only be a local path.
 _PLACES: Final[tuple[tuple[str, PathRole, bool], ...]] = (
@@ -142,7 +142,7 @@ _PLACES: Final[tuple[tuple[str, PathRole, bool], ...]] = (
     ("workdir", "file", True),
     ("files.*", "file", True),
 )
-# Pointer → keys beside it that name another place.
+# Pointer → sibling keys with alternative sources.
 _BESIDE: Final[dict[str, tuple[str, ...]]] = {
     "data.jsonl.path": ("url", "download_url", "worker_path"),
     "evaluations.*.data.jsonl.path": ("url", "download_url", "worker_path"),
@@ -154,14 +154,14 @@ _BESIDE: Final[dict[str, tuple[str, ...]]] = {
     "checkpoint.load.uri": ("taskId", "task_id", "url"),
     _OF_ADAPTERS: ("taskId", "task_id", "url"),
 }
-# The same, of values that never travel: what they name lies on the worker.
+# The same for values that are never uploaded: they refer to the worker's disk.
 _WORKER_PLACES: Final[tuple[tuple[str, PathRole, bool], ...]] = (
     ("data.jsonl.worker_path", "dataset", True),
     ("evaluations.*.data.jsonl.worker_path", "dataset", True),
     ("sources.*.jsonl.worker_path", "dataset", True),
     ("model.vllm.download_dir", "file", True),
 )
-# Where a link to a file of a task may stand.
+# Keys that may contain a link to a file of a task.
 _LINKS: Final = (
     "data.path", "data.jsonl_path", "data.jsonl.path", "data.jsonl.url", "data.jsonl.download_url", "data.eval.path",
     "data.url", "model.adapters.*.url", "checkpoint.load.path", "checkpoint.load.url",
@@ -171,22 +171,22 @@ _LINKS: Final = (
     "sources.*.jsonl.download_url", "files.*",
 )  # fmt: skip
 _LINK: Final = re.compile(r"/api/v1/results/(?P<task>task-[^/?#]+)/files/")
+# Keys whose absolute path may be on a mount that only the workers have.
 _ON_WORKER: Final = frozenset({"checkpoint.load.path", "checkpoint.load.uri", "training.resume_from_path"})
-"""Where an absolute path may be one of a mount that only the workers have."""
 
 
 def local_paths(spec: BaseTaskSpec | Mapping[str, Any]) -> list[LocalPath]:
-    """Return the values that may be local paths, in the order of the document's blocks.
+    """Return the values that may be local paths, in the order of the blocks.
 
     Args:
-        spec: A task, or the mapping below its `spec`, which may have references (`TaskNode.raw`). Left out are
-            references, `builtin:` names, addresses and paths on the worker.
+        spec: A task, or the mapping below its `spec`, which may have references (`TaskNode.raw`). References,
+            `builtin:` names, URLs and paths on the worker are skipped.
     """
     data = spec.model_dump(mode="json", by_alias=True, exclude_unset=True) if isinstance(spec, BaseTaskSpec) else spec
     found = []
     for places, role, required in _PLACES:
         for pointer, value, around in values_at(data, places):
-            if not isinstance(value, str) or _travels_not(value):
+            if not isinstance(value, str) or _is_never_uploaded(value):
                 continue
             elsewhere = places.startswith("model.adapters") or any(around.get(key) for key in _BESIDE.get(places, ()))
             elsewhere = elsewhere or (places in _ON_WORKER and value.startswith("/"))
@@ -195,11 +195,10 @@ def local_paths(spec: BaseTaskSpec | Mapping[str, Any]) -> list[LocalPath]:
 
 
 def worker_paths(spec: Mapping[str, Any]) -> list[WorkerPath]:
-    """Return the values that a worker would look for on its own disk, unless something was uploaded in their place.
+    """Return the values that a worker would look up on its own disk, unless a file was uploaded for them.
 
     Args:
-        spec: The mapping below `spec`, without references. Left out are `builtin:` names, addresses and names of a
-            hub.
+        spec: The mapping below `spec`, without references. `builtin:` names, URLs and hub ids are skipped.
     """
     found = []
     for places, _, required in (*_PLACES, *_WORKER_PLACES):
@@ -215,11 +214,11 @@ def worker_paths(spec: Mapping[str, Any]) -> list[WorkerPath]:
 
 
 def named_tasks(spec: Mapping[str, Any]) -> list[NamedTask]:
-    """Return the tasks of the server that places a task whose files the task loads: by id, or by a link to a file.
+    """Return the tasks on this server whose files a task loads: by id, or by a link to a file.
 
     Args:
-        spec: The mapping below `spec`. Left out are references, which are known once they are resolved, and tasks of
-            another server (`base_url`).
+        spec: The mapping below `spec`. References, which are not resolved yet, and tasks of another server
+            (`base_url`) are skipped.
     """
     found = []
     for places in ("model.adapters.*", "reward_model", "checkpoint.load", "qdrant"):
@@ -240,7 +239,7 @@ def named_tasks(spec: Mapping[str, Any]) -> list[NamedTask]:
 
 
 def fetches(spec: BaseTaskSpec) -> list[Fetch]:
-    """Return what the worker fetches, in the order of the document's blocks; local places have precedence over it.
+    """Return the downloads of the worker, in the order of the blocks; local sources take precedence.
 
     Args:
         spec: A task without references.
@@ -254,9 +253,9 @@ def fetches(spec: BaseTaskSpec) -> list[Fetch]:
                 url = None if adapter.task_id is not None else adapter.url
                 headers = adapter.headers or {}
                 found.append(Fetch(f"model.adapters.{index}", url, adapter.task_id, headers=headers))
-    judge = getattr(spec, "reward_model", None)
-    if isinstance(judge, RewardModelSpec) and judge.task_id is not None:
-        found.append(Fetch("reward_model.identifier", None, judge.task_id))
+    reward = getattr(spec, "reward_model", None)
+    if isinstance(reward, RewardModelSpec) and reward.task_id is not None:
+        found.append(Fetch("reward_model.identifier", None, reward.task_id))
     start = spec.start if isinstance(spec, ModelTrainingSpec | AnsweringTaskSpec | MergeTaskSpec) else None
     if start is not None:
         found += _fetched_weights(start)
@@ -274,43 +273,43 @@ def _fetched_rows(spec: BaseTaskSpec) -> list[Fetch]:
         found.append(Fetch("data.url", items.url))
     if isinstance(spec, DataTaskSpec):
         for index, source in enumerate(spec.sources):
-            found += _from_addresses(source.at(index), source.jsonl)
+            found += _from_urls(source.at(index), source.jsonl)
     if isinstance(spec, EvaluateTaskSpec):
         for index, each in enumerate(spec.evaluations):
-            found += [] if each.data is None else _from_addresses(each.data.at(index), each.data.jsonl)
+            found += [] if each.data is None else _from_urls(each.data.at(index), each.data.jsonl)
     return found
 
 
 def _fetched_for_training(spec: ModelTrainingSpec) -> list[Fetch]:
-    found = _from_addresses(spec.data.sources, spec.data.jsonl)
-    held_out = spec.data.eval
-    if held_out is not None and held_out.path is not None and is_url(held_out.path):
-        found.append(Fetch("data.eval.path", held_out.path))
+    found = _from_urls(spec.data.sources, spec.data.jsonl)
+    eval_set = spec.data.eval
+    if eval_set is not None and eval_set.path is not None and is_url(eval_set.path):
+        found.append(Fetch("data.eval.path", eval_set.path))
     return found
 
 
-def _from_addresses(places: Sequence[DataSource], jsonl: object) -> list[Fetch]:
-    ask: dict[str, Any] = {}
+def _from_urls(places: Sequence[DataSource], jsonl: object) -> list[Fetch]:
+    request: dict[str, Any] = {}
     if isinstance(jsonl, JsonlFile):
-        ask = {"headers": jsonl.request_headers, "timeout_s": jsonl.timeout_s}
-    return [Fetch(each.pointer, each.value, **ask) for each in places if each.kind == "url"]
+        request = {"headers": jsonl.request_headers, "timeout_s": jsonl.timeout_s}
+    return [Fetch(each.pointer, each.value, **request) for each in places if each.kind == "url"]
 
 
 def _fetched_weights(load: CheckpointLoadSpec) -> list[Fetch]:
-    ask: dict[str, Any] = {"headers": load.headers or {}, "timeout_s": load.timeout_s}
+    request: dict[str, Any] = {"headers": load.headers or {}, "timeout_s": load.timeout_s}
     if load.place is not None and is_url(load.place):
-        return [Fetch("checkpoint.load", load.place, **ask)]
+        return [Fetch("checkpoint.load", load.place, **request)]
     if load.task is not None:
-        return [Fetch("checkpoint.load", None, load.task, load.filename, load.base_url, **ask)]
-    return [] if load.url is None else [Fetch("checkpoint.load", load.url, **ask)]
+        return [Fetch("checkpoint.load", None, load.task, load.filename, load.base_url, **request)]
+    return [] if load.url is None else [Fetch("checkpoint.load", load.url, **request)]
 
 
 def values_at(data: Any, places: str) -> list[tuple[str, Any, Mapping[str, Any]]]:
-    """Return the values at a path whose `*` stands for each entry of a list, with their paths and what is around them.
+    """Return the values at a path, in which `*` matches all list entries, with their paths and parents.
 
     Args:
         data: The mapping below `spec`.
-        places: The dotted path.
+        places: The dotted path pattern.
     """
     found: list[tuple[tuple[str, ...], Any, Mapping[str, Any]]] = [((), data, {})]
     for key in places.split("."):
@@ -324,5 +323,5 @@ def values_at(data: Any, places: str) -> list[tuple[str, Any, Mapping[str, Any]]
     return [(".".join(path), value, around) for path, value, around in found]
 
 
-def _travels_not(value: str) -> bool:
+def _is_never_uploaded(value: str) -> bool:
     return value.startswith((BUILTIN_PREFIX, "{", "file://")) or "${" in value or is_url(value)

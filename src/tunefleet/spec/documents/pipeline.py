@@ -1,4 +1,4 @@
-"""`spec.stages` and `spec.graph`: one document → the specs of its tasks, each with its place in the text."""
+"""`spec.stages` and `spec.graph`: one workflow file → the specs of its tasks, with positions."""
 
 from __future__ import annotations
 
@@ -9,26 +9,26 @@ from typing import Annotated, Any, Final
 from pydantic import AfterValidator, BeforeValidator, Field, ValidationError
 
 from tunefleet.errors import Fault
-from tunefleet.spec.base import Block, Text, as_list, known_keys, wrong
+from tunefleet.spec.base import UNKNOWN_KEY, Block, Text, as_list, known_keys, wrong
 from tunefleet.spec.documents.fault_messages import explain, fault_at
 from tunefleet.spec.documents.kinds import task_kinds
 from tunefleet.spec.documents.merge import SPEC, merged_source
-from tunefleet.spec.expressions.budget import MAX_MERGED_VALUES, MAX_TASKS, WAY_OUT, Scale, Size
+from tunefleet.spec.expressions.budget import MAX_MERGED_VALUES, MAX_TASKS, SIZE_HINT, Scale, Size
 from tunefleet.spec.text import Path, Source
 from tunefleet.spec.value_preview import show
 
 _MAX_NAME: Final = 200
 _NOT_IN_NAMES: Final = "${}[]#:/\\"
+# Keys of a spec that control whether and when the task runs; not part of the task's own model.
 TASK_LEVEL: Final = ("dependsOn", "condition")
-"""Keys of a spec that say whether and when the task runs; they are no part of what it does."""
 _NOT_SHARED: Final = ("stages", "graph")
 
 
 def task_name(value: str) -> str:
-    """Check a name that people give to a task."""
+    """Validate the name of a task."""
     name = value.strip()
-    bare = name in {"", ".", ".."} or len(name) > _MAX_NAME or not name.isprintable()
-    if bare or any(each in name for each in _NOT_IN_NAMES):
+    invalid = name in {"", ".", ".."} or len(name) > _MAX_NAME or not name.isprintable()
+    if invalid or any(each in name for each in _NOT_IN_NAMES):
         raise wrong(f"must be one line of 1 to {_MAX_NAME} characters without any of {' '.join(_NOT_IN_NAMES)}")
     return name
 
@@ -41,43 +41,44 @@ class NodeSpec(Block):
     """`stages[]` and `graph.nodes[]`: one task of a pipeline."""
 
     name: NodeName | None = None
-    """What other tasks call it; by default `stage-1`, `stage-2`, … or `node-1`, `node-2`, …"""
+    """Name that other tasks refer to; default: `stage-1`, `stage-2`, … or `node-1`, `node-2`, …"""
     id: NodeName | None = None
-    """The same as `name`."""
+    """Alias of `name`."""
     depends_on: Names | None = Field(default=None, alias="dependsOn")
-    """Names of tasks of this document, or ids of tasks submitted before, that must be completed first. Without it a
-    stage depends on the one before it in the list, and a node on nothing; `[]` is nothing."""
+    """Names of tasks in this workflow, or ids of tasks submitted earlier, that must complete first. Default: a stage
+    depends on the previous one in the list, a node on nothing; `[]` means no dependency."""
     spec: dict[str, Any] = Field(default_factory=dict)
-    """What it does; merged into what stands beside `stages` or `graph`: mappings are merged, all else replaces."""
+    """Spec of the task, merged with the keys next to `stages` or `graph`: mappings are merged, other values
+    replaced."""
 
 
 class GraphSpec(Block):
-    """`spec.graph`: tasks that say themselves what they depend on; they may be listed in any order."""
+    """`spec.graph`: tasks with explicit dependencies, in any order."""
 
     nodes: Annotated[tuple[NodeSpec, ...], Field(min_length=1)]
     """The tasks."""
 
 
 class PipelineSpec(Block):
-    """What a `spec` has beside the keys of a task; `stages` and `graph` exclude each other."""
+    """Keys of a `spec` in addition to those of a task; `stages` and `graph` are mutually exclusive."""
 
     stages: Annotated[tuple[NodeSpec, ...], Field(min_length=1)] | None = None
-    """Tasks that run one after the other, unless their `dependsOn` says otherwise."""
+    """Tasks that run in sequence, unless they set `dependsOn`."""
     graph: GraphSpec | None = None
-    """Tasks that run as their `dependsOn` says."""
+    """Tasks that run in the order of their `dependsOn`."""
     depends_on: Names = Field(default=(), alias="dependsOn")
-    """Ids of tasks submitted before that must be completed first; in a stage also names of this document."""
+    """Ids of tasks submitted earlier that must complete first; in a stage also names of tasks in this workflow."""
 
 
 @dataclass(frozen=True, slots=True)
 class Draft:
-    """A task on its way from the document to a `TaskNode`.
+    """A task before validation, from which a `TaskNode` is built.
 
     Args:
         source: `{"spec": …}`, merged, without `dependsOn` and `condition`.
-        at: Where the task stands in the document.
-        named: What its `dependsOn` lists, with the places.
-        after: The stage before it in the list, if it depends on that because nothing else is said.
+        at: Path of the task in the document.
+        named: Entries of its `dependsOn`, with their paths.
+        after: The previous stage in the list, if the task depends on it implicitly.
     """
 
     name: str
@@ -89,11 +90,11 @@ class Draft:
 
 
 def drafts(source: Source, name: str, faults: list[Fault]) -> list[Draft]:
-    """Return the tasks of a document as far as they can be made out.
+    """Return the tasks of a workflow, as far as they can be parsed.
 
     Args:
-        name: What the task is called if it is the only one.
-        faults: Gets what is wrong with the pipeline's own keys.
+        name: Name of the task if it is the only one.
+        faults: Receives errors in the pipeline's own keys.
     """
     spec = source.data.get("spec") if isinstance(source.data, dict) else None
     if not isinstance(spec, dict):
@@ -104,13 +105,13 @@ def drafts(source: Source, name: str, faults: list[Fault]) -> list[Draft]:
     nodes, at, word = _listed(spec)
     base = _shared(spec)
     if isinstance(nodes, list) and len(nodes) > MAX_TASKS:
-        message = f"has {len(nodes):,} entries; a document has at most {MAX_TASKS:,} tasks"
-        faults.append(fault_at(at, message, source, hint="submit them in several documents"))
+        message = f"has {len(nodes):,} entries; a workflow has at most {MAX_TASKS:,} tasks"
+        faults.append(fault_at(at, message, source, hint="submit them in several workflows"))
         return []
     found = _nodes(source, base, nodes if isinstance(nodes, list) else (), at, word, faults)
     if found is None:
         return []
-    if not found:  # wrong already; what stands beside it is looked at all the same
+    if not found:  # already reported; the shared keys are still validated
         return [_single(source, spec, name)]
     _check_names(source, found, faults)
     return _without_foreign_blocks(found, base)
@@ -119,7 +120,7 @@ def drafts(source: Source, name: str, faults: list[Fault]) -> list[Draft]:
 def _nodes(
     source: Source, base: Mapping[str, Any], nodes: Sequence[Any], at: Path, word: str, faults: list[Fault]
 ) -> list[Draft] | None:
-    """Merge each task with what all share; None if that comes to too much."""
+    """Merge each task with the shared keys; `None` if the result is too large."""
     found: list[Draft] = []
     scale, size = Scale(base), Size()
     for index, node in enumerate(nodes):
@@ -138,18 +139,18 @@ def _nodes(
 
 def _too_much(source: Source, base: Mapping[str, Any], scale: Scale, count: int, size: Size) -> Fault:
     by_values = size.values > MAX_MERGED_VALUES
-    blamed = max(base, key=lambda key: scale.weigh(base[key])[0 if by_values else 1], default="")
+    largest = max(base, key=lambda key: scale.weigh(base[key])[0 if by_values else 1], default="")
     shared = f"{scale.shared.values:,} shared values" if by_values else f"{scale.shared.characters:,} shared characters"
-    message = f"{count:,} tasks × {shared}, and what each adds, make {size.too_much}"
-    return fault_at((*SPEC, blamed) if blamed else SPEC, message, source, hint=WAY_OUT, key=True)
+    message = f"{count:,} tasks × {shared}, plus their own keys, are {size.too_much}"
+    return fault_at((*SPEC, largest) if largest else SPEC, message, source, hint=SIZE_HINT, key=True)
 
 
 def _check_nested(source: Source, at: Path, faults: list[Fault]) -> None:
     own = source_value(source, at).get("spec")
     for key in _NOT_SHARED if isinstance(own, dict) else ():
         if key in own:
-            hint = f"list all tasks in the document's own {at[1]}; dependsOn says which come first"
-            faults.append(fault_at((*at, "spec", key), "cannot stand inside a task", source, hint=hint, key=True))
+            hint = f"list all tasks in the top-level {at[1]}, and set their order with dependsOn"
+            faults.append(fault_at((*at, "spec", key), "cannot be nested in a task", source, hint=hint, key=True))
 
 
 def _shared(spec: Mapping[str, Any]) -> dict[str, Any]:
@@ -170,17 +171,17 @@ def _check(source: Source, spec: dict[str, Any], faults: list[Fault]) -> None:
     if spec.get("stages") is not None and spec.get("graph") is not None:
         later = max(_NOT_SHARED, key=lambda key: (source.mark((*SPEC, key)).line, source.mark((*SPEC, key)).column))
         other = "stages" if later == "graph" else "graph"
-        message = f"cannot be given together with {other}"
+        message = f"cannot be combined with {other}"
         faults.append(fault_at((*SPEC, later), message, source, hint="leave one of them out", key=True))
 
 
 def _directed(fault: Fault) -> Fault:
-    """Say of a key of a task, written beside `name`, where it belongs."""
+    """Add a hint to an error about a task's key next to `name`."""
     where, _, key = fault.path.rpartition(".")
-    if "is not a known key" not in fault.message or where == "spec.graph" or not _is_task_key(key):
+    if UNKNOWN_KEY not in fault.message or where == "spec.graph" or not _is_task_key(key):
         return fault
     return replace(
-        fault, hint=f"write it in the `spec` of that {'stage' if where.startswith('spec.stages') else 'node'}"
+        fault, hint=f"move it to the `spec` of that {'stage' if where.startswith('spec.stages') else 'node'}"
     )
 
 
@@ -230,10 +231,10 @@ def _check_names(source: Source, found: Collection[Draft], faults: list[Fault]) 
         node = source_value(source, each.at)
         key = "name" if node.get("name") else "id"
         if one is not each:
-            message = f"{show(each.name)} is the name of another task, in line {source.mark(one.at).line}"
-            faults.append(fault_at((*each.at, key), message, source, hint="names must differ"))
+            message = f"{show(each.name)} is already the name of the task in line {source.mark(one.at).line}"
+            faults.append(fault_at((*each.at, key), message, source, hint="use a unique name"))
         if node.get("name") and node.get("id") and node["name"] != node["id"]:
-            faults.append(fault_at((*each.at, "id"), "is not the same as name", source, hint="leave one of them out"))
+            faults.append(fault_at((*each.at, "id"), "differs from name", source, hint="leave one of them out"))
 
 
 def source_value(source: Source, path: Path) -> Any:
@@ -245,7 +246,7 @@ def source_value(source: Source, path: Path) -> Any:
 
 
 def _without_foreign_blocks(found: list[Draft], base: Mapping[str, Any]) -> list[Draft]:
-    """Leave out of each task what all share and its kind does not take, if another task's kind takes it."""
+    """Remove shared keys from tasks whose type does not support them, if another task's type does."""
     taken = [_keys_of(each) for each in found]
     everything: set[str] = set().union(*taken)
     result = []

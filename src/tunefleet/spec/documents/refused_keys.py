@@ -1,7 +1,6 @@
-"""Names that the documents we stay compatible with know, and that have no effect here.
+"""Keys of compatible formats that are not supported here.
 
-Each is refused by name, with what to use instead, so that nobody trains for a night with an option that did nothing.
-The reference is made from these tables.
+Each is rejected by name with an alternative, rather than ignored. The reference is generated from these tables.
 """
 
 from __future__ import annotations
@@ -12,10 +11,10 @@ from typing import Any, Final
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """Why a name is refused.
+    """Why a key is rejected.
 
     Args:
-        reason: Follows the name, as in "`image` has no effect: there are no containers"; of a task kind, a clause.
+        reason: Follows the name, as in "`image` has no effect: there are no containers"; for a task type, a clause.
     """
 
     reason: str
@@ -24,17 +23,19 @@ class Refusal:
 
 _LEAVE = "leave it out"
 _PYTHON = "use a `python` task"
-_IMAGES = Refusal("images and sound are not made", f"{_PYTHON} with the library that does it, as requirements")
-_PICTURES = Refusal("only language models are trained", f"{_PYTHON}, or `tunefleet run` with your own script")
+_IMAGES = Refusal("image and audio generation is not supported", f"{_PYTHON} with the library in requirements")
+_PICTURES = Refusal("only language models can be trained", f"{_PYTHON}, or `tunefleet run` with your own script")
 
-# Task kinds that other systems know and that are not run here.
+# Task types of other systems that are not supported.
 REFUSED_KINDS: Final[dict[str, Refusal]] = {
     "agent": Refusal(
-        "agents are not run", "use `inference` for single prompts, or a `python` task that calls the agent"
+        "agents are not supported", "use `inference` for single prompts, or a `python` task that calls the agent"
     ),
-    "serve": Refusal("models are not served", "use `inference` with all prompts as its data"),
-    "ssh": Refusal("there is no shell on a worker", f"{_PYTHON} for code, or `tunefleet run` on the machine itself"),
-    "dev_model": Refusal("there are no stand-ins for models", "use `inference` with `builtin:gsm8k-llama-2m`"),
+    "serve": Refusal("model serving is not supported", "use `inference` with all prompts as its data"),
+    "ssh": Refusal(
+        "shells on workers are not supported", f"{_PYTHON} for code, or `tunefleet run` on the machine itself"
+    ),
+    "dev_model": Refusal("mock models are not supported", "use `inference` with `builtin:gsm8k-llama-2m`"),
     "diffusion": _IMAGES,
     "omni_text2audio": _IMAGES,
     "omni_text2general": _IMAGES,
@@ -43,84 +44,86 @@ REFUSED_KINDS: Final[dict[str, Refusal]] = {
     "omni_text2video": _IMAGES,
     "image_classification": _PICTURES,
     "image_classification_training": _PICTURES,
-    "data_profiling": Refusal("databases are not examined", f"{_PYTHON} with network: bridge that asks the database"),
+    "data_profiling": Refusal(
+        "database profiling is not supported", f"{_PYTHON} with network: bridge that queries the database"
+    ),
     "data_retrieval": Refusal(
-        "there are no connectors to databases",
+        "database connectors are not supported",
         f"{_PYTHON} with network: bridge that reads the database or bucket, its key as ${{secret:NAME}} in env",
     ),
 }
 
-_AGENT = Refusal("belongs to agent tasks, which are not run", "use `inference`, or a `python` task")
-_SERVE = Refusal("belongs to serve tasks, which are not run", "use `inference` with all prompts as its data")
-_SSH = Refusal("belongs to ssh tasks, which are not run", "use a `python` task")
+_AGENT = Refusal("is only for agent tasks, which are not supported", "use `inference`, or a `python` task")
+_SERVE = Refusal("is only for serve tasks, which are not supported", "use `inference` with all prompts as its data")
+_SSH = Refusal("is only for ssh tasks, which are not supported", "use a `python` task")
 _LATER = Refusal("is not available in this version", _LEAVE)
 
-# Dotted path below `spec` → why it is refused, whatever the task kind, unless its value `says_nothing`.
+# Dotted path below `spec` → why it is rejected, for all task types, unless its value `says_nothing`.
 REFUSED: Final[dict[str, Refusal]] = {
-    "_upstreamResults": Refusal("is no key for people", "name what is needed with ${STAGE.result.KEY}"),
-    # task kinds that are not run
+    "_upstreamResults": Refusal("is an internal key", "refer to the value as ${STAGE.result.KEY}"),
+    # task types that are not supported
     "configName": _AGENT,
     "task": _AGENT,
     "agent": _AGENT,
     "accessMode": _SERVE,
     "readinessTimeoutSeconds": _SERVE,
     "port": _SERVE,
-    "ttlSeconds": Refusal("belongs to serve and ssh tasks, which are not run", "use limits.max_runtime_s"),
+    "ttlSeconds": Refusal("is only for serve and ssh tasks, which are not supported", "use limits.max_runtime_s"),
     "interactive": _SSH,
     "user": _SSH,
     "authorizedKeys": _SSH,
     "idleTimeoutSeconds": _SSH,
     "sshOutput": _SSH,
-    "image": Refusal("has no effect: there are no containers", "name packages as requirements"),
+    "image": Refusal("has no effect: containers are not used", "list packages as requirements"),
     "sandbox": _LATER,
     "harness": _AGENT,
     "service": _SERVE,
-    "v2": Refusal("belongs to a format that is not read", "write stages or graph"),
-    "model_binding": Refusal("belongs to a format that is not read", "write model"),
+    "v2": Refusal("is part of a format that is not supported", "write stages or graph"),
+    "model_binding": Refusal("is part of a format that is not supported", "write model"),
     # model
     "model.diffusers": _IMAGES,
-    "model.adapters.kwargs": Refusal("is not passed on", "write scale, apply and name themselves"),
+    "model.adapters.kwargs": Refusal("is not supported", "set scale, apply and name directly"),
     # data
-    "data.columns": Refusal("belongs to data frames, which are not read", "use type: graph_template"),
-    "data.messages": Refusal("belongs to data frames, which are not read", "use type: graph_template"),
+    "data.columns": Refusal("is only for data frames, which are not supported", "use type: graph_template"),
+    "data.messages": Refusal("is only for data frames, which are not supported", "use type: graph_template"),
     "data.connection_string": REFUSED_KINDS["data_retrieval"],
     "data.params": REFUSED_KINDS["data_retrieval"],
 }
 
 
 def says_nothing(value: Any) -> bool:
-    """Whether the value of a refused key says what holds here anyway: null, false, none, or empty."""
+    """Whether the value of a rejected key is a no-op: null, false, none, or empty."""
     return value is None or value is False or (isinstance(value, str | list | dict) and value in ("", "none", [], {}))
 
 
-# Dotted path below `spec` → what to write for a task kind that does not take the key, though another kind does.
+# Dotted path below `spec` → alternative for task types that do not support the key although another type does.
 INSTEAD: Final[dict[str, str]] = {
     "enforce_cpu": "write resources.hardware.gpu.count: 0",
-    "model.adapters": "to train an adapter further, name it with checkpoint.load",
-    "data.url": "name a hub dataset with data.dataset_name",
-    "data.column": "name the column with data.text_field",
-    "data.name": "name the configuration with data.config_name",
-    "data.type": "leave it out; the key that names the data says it",
+    "model.adapters": "to continue training an adapter, set checkpoint.load",
+    "data.url": "set data.dataset_name to a hub dataset",
+    "data.column": "set data.text_field to the column",
+    "data.name": "set data.config_name to the configuration",
+    "data.type": "leave it out; the key of the source determines it",
     "data.items": "write inline texts as data.prompts",
-    "data.shuffle": "leave it out: a training always shuffles, by training.seed",
+    "data.shuffle": "leave it out: training always shuffles, with training.seed",
     "data.seed": "use training.seed",
     "data.buffer_size": "use data.shuffle_buffer with data.streaming",
     "data.prompts": "write the texts as data.items with type: list",
-    "data.dataset_name": "name the dataset with data.url and type: dataset",
-    "data.text_field": "name the column with data.column",
+    "data.dataset_name": "use data.url with type: dataset",
+    "data.text_field": "set data.column to the column",
     "training.steps": "use training.max_steps",
     "training.save_freq": "use training.save_steps",
     "training.log_with": "use training.report_to",
     "training.tracker_project_name": "use training.project",
     "training.save_safetensors": "leave it out: models are always saved as safetensors",
-    "parallel": "leave it out: the task runs once",
-    "shard": "leave it out: the task runs once",
+    "parallel": "leave it out: the task cannot be split",
+    "shard": "leave it out: the task cannot be split",
     "lora": "use `taskType: lora_sft`",
-    "federation": "a federation trains adapters: use lora_sft, dpo, kto or orpo",
+    "federation": "use lora_sft, dpo, kto or orpo: a federation trains adapters",
     "quantization": "use `taskType: lora_sft`",
 }
 
-# What other tools call a key → our name for it; a hint only, the key is still refused.
+# Key in other tools → our key; used as a hint only, the key is still rejected.
 SYNONYMS: Final[dict[str, str]] = {
     "epochs": "num_train_epochs",
     "num_epochs": "num_train_epochs",

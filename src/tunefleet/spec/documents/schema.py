@@ -1,4 +1,4 @@
-"""The JSON Schema that editors complete and check documents with."""
+"""The JSON Schema of workflow files, for completion and validation in editors."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ Schema = dict[str, Any]
 
 
 def json_schema() -> Schema:
-    """Return the JSON Schema (draft 2020-12) of a workflow document.
+    """Return the JSON Schema (draft 2020-12) of a workflow file.
 
-    It describes shape, words and ranges, and of several spellings the plainest. What several keys mean together is
-    checked by `parse_workflow` only.
+    It describes structure, allowed values and ranges, and only the canonical spelling of a key. Checks across keys are
+    done by `parse_workflow` only.
     """
     task = Annotated[TaskSpec, Field(discriminator="task_type")]
-    whole = create_model("Workflow", __base__=Document, __doc__="A Tunefleet workflow document.", spec=(task, ...))
+    whole = create_model("Workflow", __base__=Document, __doc__="A Tunefleet workflow file.", spec=(task, ...))
     schema = whole.model_json_schema(by_alias=True, mode="validation")
     definitions: dict[str, Schema] = schema["$defs"]
     kinds = [name for name, each in definitions.items() if "taskType" in each.get("properties", {})]
@@ -45,7 +45,7 @@ def json_schema() -> Schema:
 
 
 def _untitled(value: Any) -> Any:
-    """Leave out the titles, which only say a key again."""
+    """Remove titles, which only repeat the keys."""
     if isinstance(value, list):
         return [_untitled(each) for each in value]
     if not isinstance(value, dict):
@@ -56,7 +56,7 @@ def _untitled(value: Any) -> Any:
 
 
 def _add_task_level(definitions: dict[str, Schema], kinds: list[str]) -> None:
-    """Add what says whether and when a task runs; it is no part of the task's own model."""
+    """Add `dependsOn` and `condition`, which are not part of the task's own model."""
     definitions["ConditionSpec"] = ConditionSpec.model_json_schema(by_alias=True)
     ids = {**TypeAdapter(Names).json_schema(), "description": descriptions(PipelineSpec)["depends_on"]}
     for name in kinds:
@@ -66,7 +66,8 @@ def _add_task_level(definitions: dict[str, Schema], kinds: list[str]) -> None:
 
 
 def _add_parts(definitions: dict[str, Schema], kinds: list[str]) -> None:
-    """Add to each block one that needs nothing and takes references: a stage is merged with what all share."""
+    """Add a variant of each block without required keys and with references, for the specs of stages."""
+    # A stage is merged with the shared keys, so none of its own keys is required.
     definitions["Reference"] = {
         "description": "`${stage.result.key}`, `${stage.task_id}` or `${secret:NAME}`.",
         "type": "string",
@@ -99,7 +100,7 @@ def _open(value: Schema) -> Schema:
 
 
 def _add_pipelines(definitions: dict[str, Schema], kinds: list[str]) -> None:
-    """Add `stages` and `graph`, and the spec of a stage: any keys of any kind."""
+    """Add `stages` and `graph`, and the spec of a stage: any keys of any task type."""
     keys: dict[str, list[Schema]] = {}
     for name in kinds:
         for key, value in definitions[name]["properties"].items():
@@ -108,7 +109,7 @@ def _add_pipelines(definitions: dict[str, Schema], kinds: list[str]) -> None:
             if key != "taskType" and made not in keys.setdefault(key, []):
                 keys[key].append(made)
     words = [definitions[name]["properties"]["taskType"]["const"] for name in kinds]
-    shared: Schema = {"taskType": {"description": "The task kind.", "enum": words}}
+    shared: Schema = {"taskType": {"description": "Task type.", "enum": words}}
     shared |= {key: found[0] if len(found) == 1 else {"anyOf": found} for key, found in sorted(keys.items())}
     definitions["StageSpec"] = {"type": "object", "additionalProperties": False, "properties": shared}
     node = NodeSpec.model_json_schema(by_alias=True)

@@ -1,6 +1,6 @@
-"""What is refused, or warned of, at the submit alone.
+"""Errors and warnings that apply at the submit only.
 
-What is refused here was allowed once: tasks that were stored before a release refused it run on as they did.
+These errors were not checked in earlier releases; tasks that were stored then continue to run unchanged.
 """
 
 from __future__ import annotations
@@ -19,24 +19,24 @@ from tunefleet.spec.tasks.training_tasks import ModelTrainingSpec
 from tunefleet.spec.text import dotted
 from tunefleet.spec.value_preview import cut, show
 
-# Bounded everywhere, so that no text takes longer than its length.
+# All repetitions are bounded, so that matching takes time linear in the text.
 _BRACES: Final = re.compile(r"\{\{[ \t]{0,20}([^{}\s][^{}\r\n]{0,399})\}\}")
-# Warnings shown for one workflow file.
-_MOST: Final = 20
+# Maximum number of warnings per workflow file.
+_MAX_WARNINGS: Final = 20
 
 
-def new_faults(told: Iterable[tuple[TaskNode, BaseTaskSpec | None]]) -> list[Fault]:
-    """Find what no new task may say.
+def new_faults(tasks: Iterable[tuple[TaskNode, BaseTaskSpec | None]]) -> list[Fault]:
+    """Find values that new tasks must not have.
 
     Args:
-        told: Tasks, each with what is known of its spec.
+        tasks: Tasks, each with its spec as far as known.
     """
-    listed = list(told)
+    listed = list(tasks)
     found = [
         node.fault(
             "resources.nodes",
-            "on_lost: wait keeps a lost worker's place, and the other nodes of a training end without it",
-            "leave on_lost out: all nodes go on from the newest uploaded checkpoint, at no cost to the task's tries",
+            "cannot be combined with on_lost: wait: the other nodes stop when a worker is lost",
+            "leave out on_lost: all nodes resume from the newest uploaded checkpoint, without using up a retry",
         )
         for node, spec in listed
         if spec is not None and spec.on_lost == "wait" and spec.resources.most_nodes > 1
@@ -44,7 +44,7 @@ def new_faults(told: Iterable[tuple[TaskNode, BaseTaskSpec | None]]) -> list[Fau
     return found + [
         node.fault(
             "training.fp16" if spec.training.fp16 else "model.config.fp16",
-            "contradicts resources.hardware.gpu.count: 0: a CPU cannot train in fp16",
+            "contradicts resources.hardware.gpu.count: 0, since fp16 requires a GPU",
             "leave one of them out",
         )
         for node, spec in listed
@@ -53,10 +53,10 @@ def new_faults(told: Iterable[tuple[TaskNode, BaseTaskSpec | None]]) -> list[Fau
 
 
 def remarks(tasks: Iterable[tuple[TaskNode, BaseTaskSpec | None]]) -> list[str]:
-    """Return a warning for each value of a workflow file that is valid and probably a mistake.
+    """Return a warning for each value that is valid but probably a mistake.
 
     Args:
-        tasks: All tasks of the file, each with what is known of its spec.
+        tasks: All tasks of the file, each with its spec as far as known.
     """
     listed = list(tasks)
     nodes = {node.name: node for node, _ in listed}
@@ -65,8 +65,8 @@ def remarks(tasks: Iterable[tuple[TaskNode, BaseTaskSpec | None]]) -> list[str]:
         for node, spec in listed
         for each in (*_braces(node, nodes), *_unknown_artifacts(node, spec), *_without_effect(node))
     ]
-    more = len(found) - _MOST
-    return [*found[:_MOST], f"{more} more warnings are not shown."] if more > 0 else found
+    more = len(found) - _MAX_WARNINGS
+    return [*found[:_MAX_WARNINGS], f"{more} more warnings are not shown."] if more > 0 else found
 
 
 def _braces(node: TaskNode, nodes: Mapping[str, TaskNode]) -> Iterator[str]:
@@ -78,11 +78,11 @@ def _braces(node: TaskNode, nodes: Mapping[str, TaskNode]) -> Iterator[str]:
             if len(first) == 2 and first[0] in nodes:
                 written = _as_reference(meant, nodes[first[0]])
                 place = f"{node.name}: spec.{dotted(where)}"
-                yield f"{place} has {cut(match[0])}, which stays as it is; a reference is written {written}."
+                yield f"{place} contains {cut(match[0])}, which is not replaced; write the reference as {written}."
 
 
 def _as_reference(meant: str, upstream: TaskNode) -> str:
-    """Return the valid reference that is nearest to what is written."""
+    """Return the valid reference that is closest to the text."""
     first_output = (f"{upstream.name}.items[0].output",) if meant.endswith("output") else ()
     for path in (meant, *first_output):
         found = rooted(path, (upstream.name,))
@@ -95,17 +95,17 @@ def _without_effect(node: TaskNode) -> Iterator[str]:
     model = node.raw.get("model")
     vllm = model.get("vllm") if isinstance(model, Mapping) else None
     if isinstance(vllm, Mapping) and vllm.get("release_after_run") is True:
-        said = "spec.model.vllm.release_after_run has no effect"
-        yield f"{node.name}: {said}; an engine goes when its memory is needed."
+        warning = "spec.model.vllm.release_after_run has no effect"
+        yield f"{node.name}: {warning}; an engine is unloaded when its memory is needed."
 
 
 def _unknown_artifacts(node: TaskNode, spec: BaseTaskSpec | None) -> Iterator[str]:
-    if spec is None or type(spec) is BaseTaskSpec:  # what the kind leaves is known once its references are
+    if spec is None or type(spec) is BaseTaskSpec:  # the outputs are known only when the references are resolved
         return
     left = spec.left
     for name in spec.output.artifacts:
         if name not in left:
             yield (
-                f"{node.name}: spec.output.artifacts names {show(name)}, which {spec.task_type} tasks do not leave "
-                f"automatically; they leave {', '.join(left)}."
+                f"{node.name}: spec.output.artifacts lists {show(name)}, which {spec.task_type} tasks do not create "
+                f"automatically; they create {', '.join(left)}."
             )

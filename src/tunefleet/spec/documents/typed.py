@@ -1,4 +1,4 @@
-"""One task's spec against the models of its kind: all faults in one pass, with or without references in it."""
+"""Validates a task's spec against the model of its type: all errors in one pass, with or without references."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ from tunefleet.spec.text import Path, Source
 from tunefleet.spec.value_preview import nearest, show
 
 SPEC: Final[Path] = ("spec",)
+# Keys among which a misspelled `taskType` is searched.
 _MAX_KEYS: Final = 100
-"""Among which a misspelt `taskType` is looked for."""
 
 
 def read_spec(source: Source, faults: list[Fault], unknown: Unknown | None = None) -> TaskSpec | None:
     """Validate a task's spec.
 
     Args:
-        faults: Gets what is wrong.
-        unknown: Where references stand; what they will be is not judged.
+        faults: Receives the errors.
+        unknown: Paths of references, whose values are not validated.
 
     Returns:
-        The spec; None if it is wrong, or has references.
+        The spec; `None` if it is invalid or has references.
     """
     data = source.data.get("spec") if isinstance(source.data, dict) else None
     if not isinstance(data, dict):
@@ -46,20 +46,17 @@ def read_spec(source: Source, faults: list[Fault], unknown: Unknown | None = Non
             source.data["spec"] = _without(data, absent)
             return read_spec(source, faults, unknown)
         found = explain(error, kind, source, SPEC, unknown)
-    for below, message, hint in across(kind, _good_blocks(kind, data)):
+    for below, message, hint in across(kind, _valid_blocks(kind, data)):
         where = below_path(SPEC, below)
         if not unknown.covers(where):
             found.append(fault_at(where, message, source, hint=hint))
-    faults.extend(dict.fromkeys(found))  # a fault between good blocks may have been found already
+    faults.extend(dict.fromkeys(found))  # errors across valid blocks may be duplicates
     return None
 
 
 def _absent(error: ValidationError) -> set[Path]:
-    """Return the paths below `spec` of keys that may be left out.
-
-    Those of other task kinds that are null, so that a stage leaves out what all share; and those that no kind takes,
-    with a value that says what holds here anyway.
-    """
+    """Return the paths below `spec` of keys that can be dropped."""
+    # Null keys of other task types, with which a stage removes a shared key; and unsupported keys with a no-op value.
     found = [each for each in error.errors(include_url=False) if each["type"] == "extra_forbidden"]
     unknown = [(tuple(each["loc"]), each["input"]) for each in found]
     return {
@@ -75,7 +72,7 @@ def _words(path: Path) -> str:
 
 
 def _without(value: Any, absent: set[Path]) -> Any:
-    """Return a value without the keys at some paths; what other tasks share of it is not changed."""
+    """Return a copy of a value without the keys at some paths; shared parts are not modified."""
     here = {path[0] for path in absent if len(path) == 1}
     below = {path[0] for path in absent} - here
 
@@ -105,22 +102,22 @@ def _kind(data: dict[str, Any], source: Source, faults: list[Fault]) -> type[Tas
         faults.append(fault_at(path, message, source, hint=refusal.instead))
     else:
         guess = nearest(name, [*kinds, *REFUSED_KINDS]) if isinstance(name, str) else None
-        brought = "; or install the package that brings it, with the server too" if isinstance(name, str) else ""
-        hint = f"did you mean {guess}?" if guess in kinds else f"use {known}{brought}"
-        faults.append(fault_at(path, f"{show(name)} is not a known task kind", source, hint=hint))
+        plugin = "; or install its plugin, here and on the server" if isinstance(name, str) else ""
+        hint = f"did you mean {guess}?" if guess in kinds else f"use one of {known}{plugin}"
+        faults.append(fault_at(path, f"{show(name)} is not a known task type", source, hint=hint))
     return None
 
 
-def _good_blocks(kind: type[BaseTaskSpec], data: dict[str, Any]) -> dict[str, Any]:
-    """Validate each block by itself, so that faults between good blocks are reported beside a bad one."""
-    good: dict[str, Any] = {}
+def _valid_blocks(kind: type[BaseTaskSpec], data: dict[str, Any]) -> dict[str, Any]:
+    """Validate each block separately, so that errors across valid blocks are reported despite an invalid one."""
+    valid: dict[str, Any] = {}
     for name, field in kind.model_fields.items():
         key = field.alias or name
         block = field.annotation
         if data.get(key) is None or not (isinstance(block, type) and issubclass(block, Block)):
             continue
         try:
-            good[name] = block.model_validate(data[key], by_alias=True, by_name=False)
+            valid[name] = block.model_validate(data[key], by_alias=True, by_name=False)
         except ValidationError:
-            continue  # explained already
-    return good
+            continue  # already reported
+    return valid

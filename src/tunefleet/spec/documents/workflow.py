@@ -1,4 +1,4 @@
-"""A whole document: text → workflow, and a task's spec ↔ JSON."""
+"""Text → workflow, and a task's spec ↔ JSON."""
 
 from __future__ import annotations
 
@@ -32,52 +32,52 @@ def _annotations(value: dict[str, Any]) -> dict[str, Any]:
     for key, each in value.items():
         if not is_seen(key):
             raise unseen()
-        if not _all_seen(each):
+        if not _is_visible(each):
             raise unseen(key)
     return value
 
 
-def _all_seen(value: Any) -> bool:
+def _is_visible(value: Any) -> bool:
     if isinstance(value, str):
-        return all(map(is_seen, value.replace("\t", " ").split("\n")))  # a description may have several lines
+        return all(map(is_seen, value.replace("\t", " ").split("\n")))  # descriptions may have several lines
     if isinstance(value, Mapping):
-        return all(_all_seen(key) and _all_seen(each) for key, each in value.items())
-    return not isinstance(value, list) or all(map(_all_seen, value))
+        return all(_is_visible(key) and _is_visible(each) for key, each in value.items())
+    return not isinstance(value, list) or all(map(_is_visible, value))
 
 
 class Metadata(Block):
-    """`metadata`: what people call it."""
+    """`metadata`: name and annotations of the workflow."""
 
     name: Annotated[str, AfterValidator(_name)] = "task"
-    """Name of the workflow, and of its task if it has one."""
+    """Name of the workflow, and of its task if there is only one."""
     owner: Label | None = None
-    """A note; rights follow the key that submits."""
+    """Informational only; permissions depend on the key that submits."""
     annotations: Annotated[dict[str, Any], AfterValidator(_annotations)] = Field(default_factory=dict)
-    """Free; `description` is shown."""
+    """Free-form; `description` is displayed."""
 
 
 class Document(Block):
-    """The outermost keys of a document."""
+    """The top-level keys of a workflow file."""
 
     api_version: Literal["tunefleet/v1", "mloc/v1", "flowmesh/v1"] = Field(alias="apiVersion")
-    """Version of the format; all three are the same here."""
+    """Version of the format; all three are equivalent."""
     kind: str | None = None
-    """Free text; the task kind is `spec.taskType`."""
+    """Free text; the task type is `spec.taskType`."""
     metadata: Metadata = Field(default_factory=Metadata)
-    """What people call it."""
+    """Name and annotations of the workflow."""
     spec: dict[str, Any]
-    """The task, or several: `stages` or `graph` with what all of them share."""
+    """The task, or several: `stages` or `graph`, with their shared keys."""
 
 
 @dataclass(frozen=True, slots=True)
 class Workflow:
-    """What a user submits.
+    """A workflow, as submitted.
 
     Args:
-        kind: As written; means nothing.
-        owner: `metadata.owner`, a note.
+        kind: As written; not interpreted.
+        owner: `metadata.owner`, informational.
         description: `metadata.annotations.description`.
-        tasks: In the order of the document.
+        tasks: In the order of the file.
     """
 
     api_version: str
@@ -88,10 +88,10 @@ class Workflow:
     tasks: tuple[TaskNode, ...]
 
     def task(self, name: str | None = None) -> TaskNode:
-        """Return a task by its name; without a name the only one.
+        """Return a task by its name; without a name, the only one.
 
         Raises:
-            InputError: If there is none of that name, or there are several and none is named.
+            InputError: If there is no such task, or there are several and no name is given.
         """
         names = ", ".join(task.name for task in self.tasks)
         if name is None and len(self.tasks) == 1:
@@ -105,14 +105,14 @@ class Workflow:
 
 
 def parse_workflow(text: str, *, filename: str | None = None) -> Workflow:
-    """Read a workflow document.
+    """Parse a workflow file.
 
     Args:
         text: YAML or JSON.
         filename: Its name, for messages.
 
     Raises:
-        SpecError: If anything is wrong; lists every fault, in the order of the text, with line and column.
+        SpecError: If anything is invalid; lists every error, in the order of the text, with line and column.
     """
     source = read_text(text, filename=filename)
     faults: list[Fault] = []
@@ -133,13 +133,13 @@ def parse_workflow(text: str, *, filename: str | None = None) -> Workflow:
 
 
 def load_task_spec(data: Mapping[str, Any]) -> TaskSpec:
-    """Validate a stored spec again.
+    """Validate a stored spec.
 
     Args:
-        data: What `dump_task_spec` gave, or the `spec` mapping of a document.
+        data: From `dump_task_spec`, or the `spec` mapping of a workflow file.
 
     Raises:
-        SpecError: If it is not valid in this version; without lines, since there is no text.
+        SpecError: If it is not valid in this version; without positions, since there is no text.
     """
     source = Source({"spec": dict(data)})
     faults: list[Fault] = []
@@ -150,7 +150,7 @@ def load_task_spec(data: Mapping[str, Any]) -> TaskSpec:
 
 
 def dump_task_spec(spec: BaseTaskSpec) -> dict[str, Any]:
-    """Return a spec as JSON-able data, spelled as in a document; what was not given stays out."""
+    """Return a spec as JSON-serializable data, spelled as in a workflow file, without unset keys."""
     data = spec.model_dump(mode="json", by_alias=True, exclude_unset=True)
     return {"taskType": spec.task_type, **data}
 
@@ -159,7 +159,7 @@ def _read_document(source: Source, faults: list[Fault]) -> Document | None:
     data = source.data
     if not isinstance(data, dict):
         found = "is empty" if data is None else "is not a mapping (`key: value` lines)"
-        faults.append(Fault("", f"the document {found}", 1, 1, "it needs apiVersion, metadata and spec"))
+        faults.append(Fault("", f"the file {found}", 1, 1, "it needs apiVersion, metadata and spec"))
         return None
     try:
         return Document.model_validate(data, by_alias=True, by_name=False)

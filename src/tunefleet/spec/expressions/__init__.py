@@ -1,1 +1,1 @@
-"""`${...}` in a document: references to other tasks, parameters, conditions, and their limits."""
+"""`${...}` in workflow files: references to other tasks, parameters, conditions, and their limits."""

@@ -1,72 +1,70 @@
-"""How much the tasks of one document may be together: what all share, each of them has."""
+"""Size limits for all tasks of a workflow together; shared values count once per task."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from typing import Any, Final, NamedTuple
 
-# Of a document.
+# Limits of one workflow; the merged sizes count shared values once per task.
 MAX_TASKS: Final = 5_000
 MAX_MERGED_VALUES: Final = 250_000
 MAX_MERGED_CHARACTERS: Final = 32_000_000
-"""Of all tasks of a document, each with what all share."""
-# Of all tasks of a document.
 MAX_PLACEHOLDERS: Final = 50_000
-WAY_OUT: Final = "put what is long into a file that `data` names, or submit the tasks in several documents"
+SIZE_HINT: Final = "move long data to a file that `data` refers to, or submit the tasks in several workflows"
 
 
 class Size(NamedTuple):
-    """How much a value is: itself and everything in it, and the characters of its texts and keys."""
+    """Size of a value: the number of nested values, and the characters of strings and keys."""
 
     values: int = 0
     characters: int = 0
 
-    def __add__(self, other: Size) -> Size:  # type: ignore[override]  # of tuples it would put one behind the other
+    def __add__(self, other: Size) -> Size:  # type: ignore[override]  # tuples would concatenate
         return Size(self.values + other.values, self.characters + other.characters)
 
     @property
     def too_much(self) -> str | None:
-        """What is over the limit for all tasks of a document, in words; None if nothing is."""
+        """The limit for all tasks of a workflow that is exceeded; `None` if none is."""
         if self.values > MAX_MERGED_VALUES:
             return f"more than {MAX_MERGED_VALUES:,} values"
         return f"more than {MAX_MERGED_CHARACTERS:,} characters" if self.characters > MAX_MERGED_CHARACTERS else None
 
 
 class Scale:
-    """Weighs values; one that several tasks share is looked at once.
+    """Measures values; shared values are measured once.
 
     Args:
-        shared: What all share; must stay as it is.
+        shared: Values that all tasks share; must not be modified or freed, since they are looked up by `id()`.
     """
 
     def __init__(self, shared: Mapping[str, Any]) -> None:
         self._known: dict[int, Size] = {}
-        self.shared = self._learn(shared)
+        self.shared = self._measure(shared)
 
     def weigh(self, value: Any) -> Size:
-        """Return how much a value is."""
+        """Return the size of a value."""
         known = self._known.get(id(value))
         if known is not None:
             return known
         return sum((self.weigh(each) for each in inside(value)), own(value))
 
-    def _learn(self, value: Any) -> Size:
+    def _measure(self, value: Any) -> Size:
         if not isinstance(value, dict | list):
             return own(value)
-        found = sum((self._learn(each) for each in inside(value)), own(value))
-        self._known[id(value)] = found
-        return found
+        size = sum((self._measure(each) for each in inside(value)), own(value))
+        self._known[id(value)] = size
+        return size
 
 
 def own(value: Any) -> Size:
-    """Return how much a value is without what is in it."""
+    """Return the size of a value without nested values."""
     if isinstance(value, dict):
         return Size(1, sum(map(len, value)))
     return Size(1, len(value) if isinstance(value, str) else 0)
 
 
 def inside(value: Any) -> Iterator[Any]:
-    """Yield what is in a value: nothing but for mappings and lists."""
+    """Yield the nested values of a mapping or list."""
     if isinstance(value, dict):
         yield from value.values()
     elif isinstance(value, list):

@@ -1,4 +1,4 @@
-"""`spec.condition`: whether a task runs at all, judged by the result of a task before it."""
+"""`spec.condition`: run a task only if an upstream result has a given value."""
 
 from __future__ import annotations
 
@@ -26,65 +26,66 @@ def _path(value: str) -> str:
 def _single(value: Any) -> Any:
     if not isinstance(value, str | int | float | bool):
         raise wrong(
-            f"must be a text, a number, or true or false, not {show(value)}", "name a field that is one of them"
+            f"must be a string, a number, true or false, not {show(value)}", "compare a field with such a value"
         )
     return value
 
 
 def _no_reference(value: Any) -> Any:
     if isinstance(value, str) and "${" in value:
-        raise wrong("cannot be a reference", "write the wanted value itself")
+        raise wrong("cannot be a reference", "write the value itself")
     return value
 
 
 class ConditionSpec(Block):
-    """`spec.condition`: the task runs only if a value of an upstream result is the wanted one; else it is skipped."""
+    """`spec.condition`: run the task only if an upstream result has a given value; otherwise skip it."""
 
     node: Text
-    """Stage or node whose result decides; the task depends on it. If that one was skipped, so is this task."""
+    """Stage or node whose result is compared; becomes a dependency. If it was skipped, this task is skipped too."""
     field: Annotated[Text, AfterValidator(_path)]
-    """Path in its result, such as `items.0.output` or `metrics["eval.loss"]`. If the result has no such field, the task
-    fails: a misspelt path must not look like a condition that is not met. Null is a value, and never the wanted one."""
+    """Path in that result, such as `items.0.output` or `metrics["eval.loss"]`. If the field does not exist, the task
+    fails, so that a misspelled path is not mistaken for an unmet condition. Null never matches."""
     equals: Annotated[str | int | float | bool, BeforeValidator(_single), AfterValidator(_no_reference)]
-    """The wanted value; a text is never equal to a number."""
+    """Expected value; a string never equals a number."""
     on_skipped: Literal["skip", "run"] | None = None
-    """What becomes of the tasks that depend on this one if it is skipped: they are skipped too, or they run, without a
-    result of it. By default `skip`; in workflow files with `apiVersion: flowmesh/v1` it is `run`."""
+    """What happens to dependent tasks if this task is skipped: `skip` them too, or `run` them without its result.
+    Default: `skip`; in workflow files with `apiVersion: flowmesh/v1`, `run`."""
 
     @property
     def reference(self) -> Reference:
-        """The value that decides."""
+        """The reference to the compared value."""
         found = reference(self.node, self.field)
         assert found is not None, "the field was validated"
         return found
 
 
 def unmet(condition: ConditionSpec, envelope: Mapping[str, Any]) -> str | None:
-    """Say why a task does not run, in a sentence; None if it runs.
+    """Return why a task does not run; `None` if it runs.
 
     Args:
-        envelope: The stored result of the task that decides: `{task_id, worker_id, metadata, received_at, result}`.
+        envelope: The stored upstream result: `{task_id, worker_id, metadata, received_at, result}`.
 
     Raises:
-        ReferenceFault: If the result has no such field. A misspelt one would otherwise look like a condition that is
-            not met, and half a pipeline would quietly not run.
+        ReferenceFault: If the result has no such field.
     """
-    wanted = condition.equals
+    # A missing field is an error: a misspelled one would look like an unmet condition, and skip half a pipeline.
+    expected = condition.equals
     try:
         value = look_up(condition.reference, {condition.node: envelope}, null=True)
     except ReferenceFault as fault:
-        raise ReferenceFault(f"Its condition cannot be judged: {fault.message}", hint=fault.hint) from None
-    if _equal(value, wanted):
+        raise ReferenceFault(f"Its condition cannot be evaluated: {fault.message}", hint=fault.hint) from None
+    if _equal(value, expected):
         return None
-    return f"Its condition is not met: {condition.node}.{condition.field} is {_shown(value)}, not {_shown(wanted)}."
+    return f"Its condition is not met: {condition.node}.{condition.field} is {_shown(value)}, not {_shown(expected)}."
 
 
-def _equal(value: Any, wanted: str | float | bool) -> bool:
-    if isinstance(value, bool) or isinstance(wanted, bool):
-        return value is wanted
-    if isinstance(value, int | float) and isinstance(wanted, int | float):
-        return value == wanted
-    return isinstance(value, str) and value == wanted
+def _equal(value: Any, expected: str | float | bool) -> bool:
+    # In Python `True == 1`, which must not hold here.
+    if isinstance(value, bool) or isinstance(expected, bool):
+        return value is expected
+    if isinstance(value, int | float) and isinstance(expected, int | float):
+        return value == expected
+    return isinstance(value, str) and value == expected
 
 
 def _shown(value: Any) -> str:

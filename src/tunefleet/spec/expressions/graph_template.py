@@ -1,4 +1,4 @@
-"""`data.type: graph_template`: a prompt that is put together from the results of other tasks."""
+"""`data.type: graph_template`: a prompt built from the results of other tasks."""
 
 from __future__ import annotations
 
@@ -14,31 +14,31 @@ _FORMAT: Final = "format"
 
 
 class ColumnList(Block):
-    """`columns[].data`: values written here."""
+    """`columns[].data`: inline values."""
 
-    type: Annotated[Literal["list"], only("list", "only `type: list` is known here", "write the values as items")] = (
-        "list"
-    )
+    type: Annotated[
+        Literal["list"], only("list", "only `type: list` is supported here", "write the values as items")
+    ] = "list"
     """Always `list`."""
     items: tuple[str | int | float | bool, ...]
     """The values."""
 
 
 class ColumnSpec(Block):
-    """`template.columns[]`: a value and what it is called: `node` and `path`, or `expr`, or `data`."""
+    """`template.columns[]`: a labelled value from `node` and `path`, `expr`, or `data`."""
 
     label: Text | None = None
-    """What it is called in the prompt; by default `Column 1` and so on."""
+    """Label in the prompt; default: `Column 1` and so on."""
     node: Text | None = None
-    """Stage or node whose result it comes from; the task depends on it."""
+    """Stage or node that produces the result; becomes a dependency of the task."""
     path: Text | None = None
-    """Path in that result, such as `result.items[0].output`; `result.` may be left out."""
+    """Path in that result, such as `result.items[0].output`; `result.` is optional."""
     expr: Text | None = None
-    """Node and path in one: `branch-a.result.items[0].output`."""
+    """Node and path in one string: `branch-a.result.items[0].output`."""
     data: ColumnList | None = None
-    """Values written here."""
+    """Inline values."""
     default: Any = None
-    """Taken where the result has no such value, or null; without it that is an error."""
+    """Value to use if the result has no such value or it is null; without it that is an error."""
 
     @model_validator(mode="after")
     def _one_value(self) -> ColumnSpec:
@@ -50,73 +50,73 @@ class ColumnSpec(Block):
 
 
 class FormatArgument(Block):
-    """`steps[].arguments[]`: which column stands for a slot."""
+    """`steps[].arguments[]`: the column that fills a placeholder."""
 
     label: Text
-    """The slot's name."""
+    """Name of the placeholder."""
     value: Text
-    """Label of a column, or of a step before."""
+    """Label of a column or of an earlier step."""
 
 
 class FormatStep(Block):
-    """`options.format.steps[]`: a text that is made out of columns, and may be used like one."""
+    """`options.format.steps[]`: a text built from columns, usable like a column."""
 
     label: Text
-    """Its name."""
+    """Name of the step."""
     template: str
-    """Text with slots such as `{question}`."""
+    """Text with placeholders such as `{question}`."""
     arguments: tuple[FormatArgument, ...] = ()
-    """What the slots stand for; without it a slot is the name of a column."""
+    """Columns for the placeholders; default: the column with the placeholder's name."""
 
 
 class FormatMessage(Block):
-    """`options.format.messages[]`: a part of the prompt; parts are divided by an empty line."""
+    """`options.format.messages[]`: a part of the prompt; parts are separated by an empty line."""
 
     role: Literal["system", "user"] | None = None
-    """For people: a prompt is one text here."""
+    """Informational only: the prompt is a single text."""
     content: Annotated[str, Field(min_length=1)]
-    """Label of a column or step, or text with slots such as `{question}`."""
+    """Label of a column or step, or text with placeholders such as `{question}`."""
 
 
 class FormatSpec(Block):
-    """`options.format`: for `name: format`. A column that is a list makes one prompt of each entry."""
+    """`options.format`: for `name: format`. A column with a list produces one prompt per entry."""
 
     steps: tuple[FormatStep, ...] = ()
-    """Texts that are made first, in this order."""
+    """Intermediate texts, built in this order."""
     messages: Annotated[tuple[FormatMessage, ...], Field(min_length=1)]
-    """The parts of the prompt."""
+    """Parts of the prompt."""
 
 
 Lines = Annotated[tuple[str, ...], BeforeValidator(as_list)]
 
 
 class TemplateOptions(Block):
-    """`template.options`."""
+    """`template.options`: texts around the values."""
 
     role: Text = "energy strategist"
-    """Whom the model plays."""
+    """Role of the model."""
     intro: Lines = ()
-    """First lines."""
+    """Opening lines."""
     closing: Lines = ()
-    """Last lines."""
+    """Closing lines."""
     format: FormatSpec | None = None
     """For `name: format`."""
 
 
 class TemplateSpec(Block):
-    """`data.template`: how the prompt is made."""
+    """`data.template`: the template of the prompt."""
 
     name: Text = _BUILT_IN
     """`two_column_briefing`, `format`, or any name with `text`."""
     text: Annotated[str, Field(min_length=1)] | None = None
-    """The prompt, with `{col0_label}`, `{col0_value}`, … and the options `{role}`, `{intro}`, `{closing}`; other braces
-    stay."""
+    """Prompt with `{col0_label}`, `{col0_value}`, … and the options `{role}`, `{intro}`, `{closing}`; other braces are
+    kept."""
     columns: Annotated[tuple[ColumnSpec, ...], Field(min_length=1)]
     """The values."""
     options: TemplateOptions = Field(default_factory=TemplateOptions)
-    """Words around the values."""
+    """Texts around the values."""
     append_system_prompt: bool = False
-    """Whether `inference.system_prompt` stands before the prompt."""
+    """Put `inference.system_prompt` before the prompt."""
 
     @model_validator(mode="after")
     def _known(self) -> TemplateSpec:
@@ -127,19 +127,19 @@ class TemplateSpec(Block):
                 self.text is not None and built_in and named,
                 "text",
                 f"is not used by {self.name}",
-                "give it another name",
+                "use another name",
             ),
             (self.text is None and not built_in, "name", f"{show(self.name)} is not built in", "add template.text"),
             (
                 self.text is None and self.name == _BUILT_IN and len(self.columns) < 2,
                 "columns",
-                f"{_BUILT_IN} takes at least two",
+                f"{_BUILT_IN} needs at least two columns",
                 "add one, or write the prompt as template.text",
             ),
             (
                 (self.options.format is None) == (self.name == _FORMAT),
                 "options",
-                "`format` and `name: format` belong together",
+                "`format` and `name: format` require each other",
                 "write both or neither",
             ),
         )
@@ -150,9 +150,9 @@ class TemplateSpec(Block):
 
 
 class GraphTemplateData(Block):
-    """`spec.data` with `type: graph_template`: a prompt out of the results of other tasks."""
+    """`spec.data` with `type: graph_template`: a prompt built from the results of other tasks."""
 
     type: Literal["graph_template"]
     """`graph_template`"""
     template: TemplateSpec
-    """How the prompt is made."""
+    """Template of the prompt."""

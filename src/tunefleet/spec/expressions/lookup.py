@@ -1,4 +1,4 @@
-"""Looking a value up in the stored results of other tasks."""
+"""Lookup of values in the stored results of other tasks."""
 
 from __future__ import annotations
 
@@ -21,22 +21,22 @@ _SHOWN_KEYS: Final = 12
 def look_up(
     reference: Reference, envelopes: Envelopes, room: Room | None = None, *, null: bool = False, hints: bool = True
 ) -> Any:
-    """Return the value that a reference names, with its own type.
+    """Return the value of a reference, with its own type.
 
     Args:
-        reference: What to look up. A key of a list of mappings gives the list of what each has under it. `NAME_archive`
-            is its address, `NAME_archive_url`, where there is one.
-        envelopes: The results of the tasks before.
-        room: Counts the entries that are looked through; what the value itself takes is the caller's to count.
-        null: Whether null is a value like any other.
-        hints: Whether a fault says what was probably meant; to find it takes longer than looking up.
+        reference: What to look up. A key of a list of mappings gives the list of their values. `NAME_archive` is the
+            archive's URL, `NAME_archive_url`, if there is one.
+        envelopes: The results of the upstream tasks.
+        room: Counts the list entries that are visited; the caller counts the value itself.
+        null: Whether null is a valid value.
+        hints: Whether an error suggests a key; finding one takes longer than the lookup.
 
     Raises:
-        ReferenceFault: If there is no such value, or it is null; names what is there instead. If there is no room.
+        ReferenceFault: If there is no such value or it is null; lists the existing keys. If the limit is exceeded.
     """
     if reference.node not in envelopes:
         known = ", ".join(envelopes) or "none"
-        raise ReferenceFault(f"{reference.text} names a task that has no result here.", hint=f"Results: {known}.")
+        raise ReferenceFault(f"{reference.text} refers to a task without a result.", hint=f"Results: {known}.")
     value: Any = envelopes[reference.node]
     for depth, part in enumerate(reference.path):
         try:
@@ -50,25 +50,25 @@ def look_up(
 
 
 def as_text(value: Any) -> str:
-    """Return a value as it stands inside a text: a text as it is, anything else as JSON."""
+    """Return a value as text: strings unchanged, other values as JSON."""
     return value if isinstance(value, str) else orjson.dumps(value).decode()
 
 
 def text_within(room: Room, what: str, value: Any) -> str:
-    """Return a value as a text, if there is room for it.
+    """Return a value as text, if it fits into the limit.
 
     Raises:
-        ReferenceFault: If there is none; names what takes it.
+        ReferenceFault: If it does not fit.
     """
     before = room.characters
     room.take_value(what, value)
     text = as_text(value)
-    room.take(what, characters=len(text) - (before - room.characters))  # JSON has more than what it is made of
+    room.take(what, characters=len(text) - (before - room.characters))  # JSON adds quotes and separators
     return text
 
 
 class _Missing(Exception):
-    """There is no such value; `problem` is the end of a sentence about the one above it."""
+    """There is no such value; `problem` completes a sentence about its parent."""
 
     def __init__(self, problem: str) -> None:
         super().__init__(problem)
@@ -78,18 +78,18 @@ class _Missing(Exception):
 def _step(value: Any, part: str, reference: Reference, room: Room | None) -> Any:
     if isinstance(value, Mapping):
         if part.endswith("_archive") and value.get(f"{part}_url") is not None:
-            return value[f"{part}_url"]  # the archive itself is a name in the folder of a task
+            return value[f"{part}_url"]  # the archive itself is only a file name in the task's folder
         if part in value:
             return value[part]
         raise _Missing(f"has no {show(part)}")
     if isinstance(value, list | tuple):
         return _in_list(value, part, reference, room)
-    kind = "null" if value is None else "a text" if isinstance(value, str) else "a single value"
+    kind = "null" if value is None else "a string" if isinstance(value, str) else "a single value"
     raise _Missing(f"is {kind}, which has no {show(part)}")
 
 
 def _in_list(value: Sequence[Any], part: str, reference: Reference, room: Room | None) -> Any:
-    # Python does not read any number of digits, and no list has so many entries.
+    # Python limits the digits that `int()` parses, and no list has that many entries.
     if part.isascii() and part.isdecimal() and len(part.lstrip("0")) <= len(str(len(value))):
         index = int(part.lstrip("0") or "0")
         if index < len(value):
@@ -120,12 +120,12 @@ def _hint(reference: Reference, depth: int, value: Any) -> str | None:
 
 
 def _in_parts(reference: Reference, depth: int, value: Mapping[str, Any]) -> str | None:
-    """Say where a key is that the parts of a spread task have, each its own, and the whole has not."""
+    """Suggest a key that the shards of a task have, but the joined result does not."""
     parts, part = value.get("parts"), reference.path[depth]
     if not isinstance(parts, list) or not parts or not all(isinstance(e, Mapping) and part in e for e in parts):
         return None
     first = ".".join((reference.node, *reference.path[:depth], "parts[0]", part))
-    return f"Each of its {len(parts)} parts has one, such as ${{{first}}}; without `parallel` there is a single one."
+    return f"Each of its {len(parts)} shards has one, such as ${{{first}}}; without `parallel` there is a single one."
 
 
 def _keys(part: str, value: Mapping[str, Any]) -> str:

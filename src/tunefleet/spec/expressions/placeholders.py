@@ -1,6 +1,6 @@
-"""The grammar of `${…}`: results of other tasks, secrets, and the escape `$${`.
+"""The syntax of `${…}`: results of other tasks, secrets, and the escape `$${`.
 
-Knows texts only; where they stand in a spec is the business of `references`.
+Works on strings only; `references` applies it to specs.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ _STEP = re.compile(r"""\.(?P<key>[^.\[\]]+)|\[(?P<index>[0-9]+)\]|\[(?P<quote>["
 _SECRET = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,127}")
 _VARIABLE = re.compile(r"[A-Z_][A-Z0-9_]*")
 _FROM_THE_END = re.compile(r"\[\s*-[0-9]+\s*\]")
+# Characters between the braces, or of a path elsewhere; far above real paths, since names have at most 200.
 MAX_PLACEHOLDER: Final = 1_000
-"""Characters between the braces, and of a path anywhere else; names have 200 at most, and a path hardly more."""
-# Characters of a name of a task, at most.
+# Characters of a task name.
 _MAX_NAME: Final = 200
 _SEPARATORS: Final = re.compile(r"[.\[]")
 _SECRET_PREFIX: Final = "secret:"
+# The keys of a stored result; a path that starts with any other key starts below `result`.
 ENVELOPE_KEYS: Final = ("task_id", "worker_id", "metadata", "received_at", "result")
-"""The keys of a stored result; a path that starts with another key starts below `result`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,9 +31,9 @@ class Reference:
     """A value in the stored result of another task.
 
     Args:
-        node: Name of the stage or node, or the id of a task that was submitted before.
+        node: Name of the stage or node, or the id of a task submitted earlier.
         path: Keys and indexes below the stored envelope, such as `("result", "items", "0", "output")`.
-        text: As it was written, for messages.
+        text: As written, for messages.
     """
 
     node: str
@@ -43,18 +43,18 @@ class Reference:
 
 @dataclass(frozen=True, slots=True)
 class Secret:
-    """A value that only the worker knows."""
+    """A secret, which only the worker knows."""
 
     name: str
 
 
 @dataclass(frozen=True, slots=True)
 class Stray:
-    """A `${…}` that means nothing.
+    """An invalid `${…}`.
 
     Args:
-        text: As it was written.
-        problem: What is wrong with it, as the end of a sentence about it.
+        text: As written.
+        problem: What is wrong, to complete a sentence about it.
         hint: What to write instead.
     """
 
@@ -72,13 +72,13 @@ Piece = str | Reference | Secret | Stray | Escape
 
 
 def pieces(text: str, names: Collection[str] = ()) -> Iterator[Piece]:
-    """Take a text apart.
+    """Split a string into literals and placeholders.
 
     Args:
-        names: Names of stages that are known; a name with dots in it is recognised by them.
+        names: Known stage names; needed to recognize names with dots.
 
     Yields:
-        Plain texts and what stands between them, in order.
+        Literals and placeholders, in order.
     """
     end = 0
     for match in _MARKS.finditer(text):
@@ -88,7 +88,7 @@ def pieces(text: str, names: Collection[str] = ()) -> Iterator[Piece]:
         if match["escape"]:
             yield Escape()
         elif match["open"]:
-            yield Stray("${", "is not closed by }", 'write $${ where the characters "${" are meant')
+            yield Stray("${", "is not closed by }", 'write $${ for a literal "${"')
         else:
             yield _meaning(match["inside"].strip(), match[0], names)
     if end < len(text):
@@ -96,30 +96,30 @@ def pieces(text: str, names: Collection[str] = ()) -> Iterator[Piece]:
 
 
 def whole(text: str, names: Collection[str] = ()) -> Reference | Secret | None:
-    """Return what a text consists of, if it is one placeholder and nothing else."""
+    """Return the placeholder if a string consists of a single one."""
     stripped = text.strip()
     if not (stripped.startswith("${") and stripped.endswith("}")):
         return None
-    found = list(islice(pieces(stripped, names), 2))  # a second one is enough to know, however many follow
+    found = list(islice(pieces(stripped, names), 2))  # two are enough to know
     return found[0] if len(found) == 1 and isinstance(found[0], Reference | Secret) else None
 
 
 def escape(text: str) -> str:
-    """Return a text that means just these characters, whatever `${` it holds."""
+    """Escape every `${` of a string."""
     return text.replace("${", "$${")
 
 
 def reference(node: str, path: str, text: str | None = None) -> Reference | None:
-    """Make a reference out of a name and a path, as conditions and template columns write them.
+    """Create a reference from a name and a path, as in conditions and template columns.
 
     Args:
         node: The stage or node.
-        path: Dotted, with brackets for indexes and for keys with dots: `result.items[0].output`; `result.` may be
-            left out.
-        text: For messages; by default both with a dot between.
+        path: Dotted, with brackets for indexes and for keys with dots: `result.items[0].output`; `result.` is
+            optional.
+        text: For messages; default: name and path joined with a dot.
 
     Returns:
-        The reference, or None if the path cannot be read, or is longer than any that means something.
+        The reference, or `None` if the path is invalid or too long.
     """
     if len(path) > MAX_PLACEHOLDER:
         return None
@@ -131,12 +131,12 @@ def reference(node: str, path: str, text: str | None = None) -> Reference | None
 
 
 def rooted(inside: str, names: Collection[str] = (), text: str | None = None) -> Reference | None:
-    """Make a reference out of a name and a path in one, `stage.result.key`; None if it cannot be read.
+    """Create a reference from name and path in one string, `stage.result.key`; `None` if it is invalid.
 
     Args:
         inside: Name and path.
-        names: Names of stages that are known; the longest that fits is taken.
-        text: For messages; by default `inside`.
+        names: Known stage names; the longest match is used.
+        text: For messages; default: `inside`.
     """
     ends = [match.start() for match in _SEPARATORS.finditer(inside[: _MAX_NAME + 1])]
     node = next((inside[:end] for end in reversed(ends) if inside[:end] in names), inside[: min(ends, default=0)])
@@ -146,33 +146,35 @@ def rooted(inside: str, names: Collection[str] = (), text: str | None = None) ->
 
 
 def path_hint(path: str) -> str:
-    """Return how a path that cannot be read is written."""
+    """Return a hint for an invalid path."""
     if len(path) > MAX_PLACEHOLDER:
         return f"it has {len(path):,} characters; a path has at most {MAX_PLACEHOLDER:,}"
     if _FROM_THE_END.search(path):
-        return "indexes count from 0: [0] is the first; there is none for the last"
-    return "write it like result.items[0].output; `result.` may be left out"
+        return "indexes count from 0: [0] is the first; negative indexes are not supported"
+    return "write it like result.items[0].output; `result.` is optional"
 
 
 def _meaning(inside: str, text: str, names: Collection[str]) -> Reference | Secret | Stray:
     if len(inside) > MAX_PLACEHOLDER:
         problem = f"has {len(inside):,} characters; a reference has at most {MAX_PLACEHOLDER:,}"
-        return Stray(text, problem, "write $${ for the characters themselves")
+        return Stray(text, problem, "write $${ for a literal ${")
     if inside.startswith(_SECRET_PREFIX):
         name = inside.removeprefix(_SECRET_PREFIX).strip()
         if _SECRET.fullmatch(name):
             return Secret(name)
-        return Stray(text, "is not the name of a secret", "letters, digits and _, such as ${secret:HF_TOKEN}")
+        return Stray(text, "is not a valid secret name", "use letters, digits and _, such as ${secret:HF_TOKEN}")
     return rooted(inside, names, text) or _stray(inside, text, names)
 
 
 def _stray(inside: str, text: str, names: Collection[str]) -> Stray:
-    literal = "or $${ for the characters themselves"
+    literal = "or $${ for a literal ${"
     if inside in names:
-        return Stray(text, "names no value of that stage", f"write ${{{inside}.result.KEY}} or ${{{inside}.task_id}}")
+        return Stray(
+            text, "refers to no value of that stage", f"write ${{{inside}.result.KEY}} or ${{{inside}.task_id}}"
+        )
     if _VARIABLE.fullmatch(inside):
         hint = f"write ${{secret:{inside}}} for a secret of the worker, {literal}"
-        return Stray(text, "is not replaced: variables are not read", hint)
+        return Stray(text, "is not replaced: environment variables are not expanded", hint)
     if _FROM_THE_END.search(inside):
         return Stray(text, "has an index that counts from the end", path_hint(inside))
     hint = f"write ${{STAGE.result.KEY}}, ${{STAGE.task_id}} or ${{secret:NAME}}, {literal}"

@@ -1,6 +1,6 @@
-"""References between the tasks of a pipeline: finding them in a spec, and replacing them by what they name.
+"""References between the tasks of a pipeline: find them in a spec, and replace them by their values.
 
-A spec is plain data here, as it was written. Results come as stored envelopes; nothing is read from anywhere.
+A spec is plain data here, as written. Results are passed in as stored envelopes; this module does no I/O.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from tunefleet.spec.expressions.size_limits import Room
 from tunefleet.spec.text import Path, dotted
 from tunefleet.spec.value_preview import show
 
-# Texts of a spec in which nothing is replaced: `${` is a word of their own language.
+# Strings of a spec in which nothing is replaced: `${` may be part of the code.
 _VERBATIM: Final[frozenset[Path]] = frozenset({("code",)})
 
 
@@ -39,9 +39,9 @@ class Found:
 
     Args:
         where: Path below `spec`.
-        piece: What stands there.
-        alone: Whether the value consists of it; then the value's type is what it names.
-        before: The text before it in the value, up to another placeholder.
+        piece: The placeholder.
+        alone: Whether it is the whole value, which then gets the type of the referenced value.
+        before: The text before it in the value, up to the previous placeholder.
     """
 
     where: Path
@@ -51,7 +51,7 @@ class Found:
 
 
 def find(spec: Any, names: Collection[str] = ()) -> Iterator[Found]:
-    """Yield every placeholder of a spec: in texts, as `{node, path}` in a list of items, in template columns.
+    """Yield every placeholder of a spec: in strings, as `{node, path}` in items, in template columns.
 
     Args:
         spec: The mapping below `spec`, as written.
@@ -65,7 +65,7 @@ def find(spec: Any, names: Collection[str] = ()) -> Iterator[Found]:
                 yield Found(where, piece, alone, before.lstrip())
             before = piece if isinstance(piece, str) else "${"
     for index, entry in _entries(spec, names):
-        if isinstance(spec["data"]["items"][index], Mapping):  # as a text it was found already
+        if isinstance(spec["data"]["items"][index], Mapping):  # strings were covered above
             yield Found(("data", "items", index), entry, alone=True)
     for where, column in template_prompts.columns(spec):
         named = template_prompts.named_by(column, names)
@@ -73,12 +73,12 @@ def find(spec: Any, names: Collection[str] = ()) -> Iterator[Found]:
             yield Found((*where, "node" if "node" in column else "expr"), named, alone=False)
 
 
-# Dotted path below `spec` → what stands there.
+# Dotted path below `spec` → reference.
 References = list[tuple[str, Reference]]
 
 
 def references_of(spec: Any, names: Collection[str] = ()) -> References:
-    """Return the references of a spec with the fields that they stand in.
+    """Return the references of a spec with their fields.
 
     Args:
         spec: The mapping below `spec`, as written.
@@ -93,24 +93,25 @@ def secrets_of(spec: Any) -> tuple[str, ...]:
 
 
 def resolve(spec: Mapping[str, Any], envelopes: Envelopes, made: Room | None = None) -> dict[str, Any]:
-    """Replace the references of a spec by the values that they name.
+    """Replace the references of a spec by their values.
 
     Args:
         spec: The mapping below `spec`, as written.
-        envelopes: Name of each task before → its stored result.
-        made: Counts the prompts of a template; by default there is as much room as for one task.
+        envelopes: Name of each upstream task → its stored result.
+        made: Counts the prompts of a template; default: the limit of one task.
 
     Returns:
-        A new mapping for `load_task_spec`. A value that is one reference gets the type of what it names; inside a text
-        a text stands as it is, and anything else as JSON. An entry of `data.items` that names a list is as many
-        entries. They keep their type in an echo; for a model they are texts, or chats where the task takes chats, and
-        anything else is JSON text. `graph_template` data have become a list of prompts. `${secret:NAME}` stays, and a
-        `${` that comes out of a result is escaped: a result can name no secret.
+        A new mapping for `load_task_spec`. A value that is a single reference gets the type of the referenced value;
+        within a string, strings are inserted unchanged and other values as JSON. An entry of `data.items` that refers
+        to a list expands to its entries. They keep their type in an echo task; for a model they become text, or chats
+        if the task supports chats, and other values become JSON text. `graph_template` data becomes a list of prompts.
+        `${secret:NAME}` is kept.
 
     Raises:
-        ReferenceFault: If a reference has no value; names the field, the reference and what is there instead. If
-            results would bring more than there is room for in one task; nothing of that is built then.
+        ReferenceFault: If a reference has no value; names the field, the reference and the existing keys. If the
+            results exceed the size limit of one task.
     """
+    # A `${` from a result is escaped: a result must not be able to refer to a secret of the worker.
     names = envelopes.keys()
     room = Room()
 
@@ -133,7 +134,9 @@ def resolve(spec: Mapping[str, Any], envelopes: Envelopes, made: Room | None = N
             ("data", "template"), lambda: template_prompts.to_list(resolved["data"], envelopes, room, made)
         )
     elif template_prompts.is_template(resolved):
-        raise ReferenceFault("spec.data: a result cannot bring a graph_template.", hint="Write it in the document.")
+        raise ReferenceFault(
+            "spec.data: a result cannot contain a graph_template.", hint="Write it in the workflow file."
+        )
     return resolved
 
 
@@ -144,7 +147,7 @@ def _items(
     room: Room,
     keeps: Callable[[Any], bool],
 ) -> list[Any]:
-    """Return items with those put in that come out of results; a list is as many items as it has entries."""
+    """Return items with references replaced; a list expands to its entries."""
     made: list[Any] = []
     for index, item in enumerate(items):
         found = named.get(index)
@@ -156,17 +159,17 @@ def _items(
 
 
 def fill_secrets(spec: Any, secrets: Callable[[str], str | None]) -> Any:
-    """Replace the secrets of a resolved spec, and `$${` by the characters that it stands for; done on the worker.
+    """Replace the secrets of a resolved spec, and `$${` by `${`; done on the worker.
 
     Args:
         spec: Any part of a spec.
-        secrets: Name → value, or None if this worker has no such secret.
+        secrets: Name → value, or `None` if this worker has no such secret.
 
     Returns:
-        A copy for the executor's eyes only.
+        A copy that must not leave the executor.
 
     Raises:
-        InputError: If a secret is not there.
+        InputError: If a secret is missing.
     """
 
     def replace(text: str) -> str:
@@ -208,12 +211,12 @@ def _as_written(piece: Piece) -> str:
 
 
 def _escaped(value: Any) -> Any:
-    # Every text of it: a key of a result may have the name of a field in which a spec's texts are left alone.
+    # All strings, without exceptions: a result may contain a key like `code`, which is skipped in a spec.
     return _map_texts(value, escape, (), frozenset())
 
 
 def _keeps(kind: Any, value: Any) -> bool:
-    """Whether an item keeps its type; what could be taken for `{node, path}` is a text: a result names no task."""
+    """Whether an item keeps its type; a mapping with `node` does not: a result must not refer to a task."""
     if kind == "echo":
         return not (isinstance(value, Mapping) and "node" in value)
     return kind == "inference" and _is_chat(value)
@@ -243,7 +246,7 @@ def _item(found: Reference, value: Any, room: Room, keeps: Callable[[Any], bool]
 
 
 def _entries(spec: Any, names: Collection[str] = ()) -> Iterator[tuple[int, Reference | Stray]]:
-    """Yield what entries of `data.items` name that consist of it: `{node, path}`, or a reference alone."""
+    """Yield the references of entries of `data.items`: `{node, path}`, or a string with a single reference."""
     data = spec.get("data") if isinstance(spec, Mapping) else None
     items = data.get("items") if isinstance(data, Mapping) else None
     for index, item in enumerate(items if isinstance(items, list) else ()):
@@ -256,7 +259,7 @@ def _entries(spec: Any, names: Collection[str] = ()) -> Iterator[tuple[int, Refe
 
 
 def texts_with(mark: str, value: Any, where: Path = ()) -> Iterator[tuple[Path, str]]:
-    """Yield the texts of a spec that contain a mark, with their paths; a task's code is left out.
+    """Yield the strings of a spec that contain a mark, with their paths, except a task's code.
 
     Args:
         value: The mapping below `spec`, or a part of it.
@@ -288,7 +291,7 @@ def _map_texts(value: Any, change: Callable[[str], Any], where: Path, verbatim: 
 
 
 def _at(where: Path, make: Callable[[], Any]) -> Any:
-    """Make a value; a fault is told with the place of the value."""
+    """Create a value; an error gets the path of the value."""
     try:
         return make()
     except ReferenceFault as fault:

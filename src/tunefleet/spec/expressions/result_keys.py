@@ -1,4 +1,4 @@
-"""Which keys the result of each task kind has: a reference to another one would fail only after the task has run."""
+"""Result keys of each task type, so that a wrong reference fails at the submit and not after the task has run."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any, Final
 from tunefleet.spec.expressions.placeholders import Reference
 from tunefleet.spec.value_preview import nearest, show
 
-_SHOWN: Final = 12
+_MAX_SHOWN: Final = 12
 _ARCHIVE: Final = ("", "_path", "_url", "_bytes", "_uploaded")
 
 
@@ -25,7 +25,7 @@ _TRAINING: Final = (
 _SUPERVISED: Final = (*_TRAINING, "losses", "held_out", "tokens")
 _BY_ANOTHER_TRAINER: Final = ("metrics", "trainer", "stopped_early")
 
-# Kind → the keys of its result. A function of a `python` task returns what it likes, and a `command` may leave any.
+# Task type → keys of its result. `python` and `command` are missing: they may return any keys.
 RESULT_KEYS: Final[Mapping[str, frozenset[str]]] = {
     kind: frozenset(keys)
     for kinds, keys in (
@@ -68,20 +68,20 @@ RESULT_KEYS: Final[Mapping[str, frozenset[str]]] = {
     )
     for kind in kinds
 }  # fmt: skip
-# What the result has of a task that was spread over workers, or that has lost something.
+# Keys of the results of sharded tasks, and of tasks with missing outputs.
 _OF_ANY: Final = frozenset({"parts", "warnings"})
-# Kind and key → the block without which the key has no value.
+# Task type and key → the block that the key requires.
 _ONLY_WITH: Final[Mapping[tuple[str, str], tuple[str, ...]]] = {
     ("merge", "gguf"): ("merge", "gguf"),
     ("inference", "jsonl_export"): ("postprocess", "jsonl_export"),
     ("inference", "jsonl_export_path"): ("postprocess", "jsonl_export"),
 }
-# Keys whose value has nothing below it, whatever the kind.
+# Keys with scalar values, for all task types.
 _SINGLE: Final = frozenset({
     "count", "task_id", "model_name", "training_time_seconds", "dataset_size", "output_dir", "checkpoints_dir",
     "epochs", *_PRODUCTS,
 })  # fmt: skip
-# Keys whose value has one type in whatever kind has them, with such a value.
+# Keys whose value has the same type in all task types, with an example.
 _EXAMPLES: Final[Mapping[str, Any]] = {
     "task_id": "task-000000000000", "model_name": "name", "output_dir": "/folder", "checkpoints_dir": "/folder",
     "count": 1, "dataset_size": 1, "training_time_seconds": 1.0, "losses": {}, "timings": {}, "usage": {},
@@ -96,6 +96,7 @@ _EXAMPLES: Final[Mapping[str, Any]] = {
     },
 }  # fmt: skip
 _LOSSES: Final = frozenset({"train_first", "train_last", "held_out_before", "held_out_after", "held_out_best"})
+# Task type and key → the keys below it; for a list, of each entry.
 _BELOW: Final[Mapping[tuple[str, str], frozenset[str]]] = {
     ("echo", "items"): frozenset({"index", "output"}),
     ("sft", "losses"): _LOSSES,
@@ -108,15 +109,15 @@ _BELOW: Final[Mapping[tuple[str, str], frozenset[str]]] = {
         "deduplicated", "failed", "aborted", "invalid",
     }),
 }  # fmt: skip
-"""Kind and key → the keys below it, of each entry where it is a list."""
+# Keys below `spec` that accept a path, a name or a task id.
 _LOADS: Final = frozenset({("checkpoint", "load"), ("model", "adapters"), ("reward_model", "taskId")})
 _PATHS: Final = frozenset({("data", "path"), ("model", "source", "identifier"), ("training", "resume_from_path")})
-"""Keys below `spec` that take a path or a name."""
+
 _SAVES: Final = frozenset({"sft", "lora_sft", "dpo", "kto", "orpo", "reward", "grpo", "rloo", "ppo"})
 
 
 def fault_of(reference: Reference, upstream: Mapping[str, Any]) -> tuple[str, str] | None:
-    """Return why a reference can have no value, and what to write instead; None if it may have one.
+    """Return why a reference cannot have a value, and a fix; `None` if it may have one.
 
     Args:
         reference: Into the result of `upstream`.
@@ -130,8 +131,8 @@ def fault_of(reference: Reference, upstream: Mapping[str, Any]) -> tuple[str, st
     if key not in keys | _OF_ANY:
         guess = "items[0].output" if key == "output" and "items" in keys else nearest(key, sorted(keys))
         shown = sorted(keys - set(_PRODUCTS))
-        more = ", …" if len(shown) > _SHOWN else ""
-        hint = f"did you mean {guess}?" if guess else f"it has {', '.join(shown[:_SHOWN])}{more}"
+        more = ", …" if len(shown) > _MAX_SHOWN else ""
+        hint = f"did you mean {guess}?" if guess else f"it has {', '.join(shown[:_MAX_SHOWN])}{more}"
         return (
             f"{reference.text} has no value: the result of {_article(str(kind))} {kind} task has no {show(key)}",
             hint,
@@ -157,7 +158,7 @@ def _fault_below(reference: Reference, kind: str) -> tuple[str, str] | None:
 
 
 def example_of(reference: Reference, upstream: Mapping[str, Any]) -> Any:
-    """Return a value of the type that a reference will have; None if that is not known here.
+    """Return an example with the type of a reference's value; `None` if unknown.
 
     Args:
         reference: Into the result of `upstream`.
@@ -171,11 +172,11 @@ def example_of(reference: Reference, upstream: Mapping[str, Any]) -> Any:
 def misplaced(
     where: Sequence[str | int], reference: Reference, before: str, upstream: Mapping[str, Any]
 ) -> tuple[str, str] | None:
-    """Return why a value is not what its key takes, and what to write instead; None if it may be.
+    """Return why a referenced value does not fit its key, and a fix; `None` if it may fit.
 
     Args:
         where: Path of the key below `spec`.
-        reference: What stands there, into the result of `upstream`.
+        reference: The reference, into the result of `upstream`.
         before: The text before it in the same value.
         upstream: The mapping below `spec` of that task, as written.
     """
@@ -191,14 +192,17 @@ def misplaced(
             return None
         case "url" | "uri" if before or not is_address:
             return (
-                f"{before}{reference.text} is no address: {where[-1]} must be one that starts with http:// or https://",
+                f"{before}{reference.text} is not a URL: {where[-1]} must start with http:// or https://",
                 f"write ${{{reference.node}.{product}_archive}}, or load it with taskId: ${{{reference.node}.task_id}}",
             )
         case "taskId" | "task_id" if key != "task_id" or kind not in {*_SAVES, "merge", "verify"}:
-            what = "leaves no model" if key == "task_id" else "is no id of a task"
-            return f"{reference.text} {what}", "name a stage that trains or merges: taskId: ${STAGE.task_id}"
+            what = "produces no model" if key == "task_id" else "is not a task id"
+            return f"{reference.text} {what}", "refer to a stage that trains or merges: taskId: ${STAGE.task_id}"
         case "path" if is_address or key == "task_id" or key.endswith("_bytes"):
-            return f"{reference.text} is no path", f"write ${{{reference.node}.{product}_path}}, or use url or taskId"
+            return (
+                f"{reference.text} is not a path",
+                f"write ${{{reference.node}.{product}_path}}, or use url or taskId",
+            )
     return None
 
 
@@ -212,18 +216,18 @@ def _product_fault(reference: Reference, key: str, kind: str, upstream: Mapping[
     if name is None or made is None:
         return None
     if name != made:
-        return f"{reference.text} has no value: {reference.node} leaves {made}", f"write {key.replace(name, made)}"
+        return f"{reference.text} has no value: {reference.node} produces {made}", f"write {key.replace(name, made)}"
     training = upstream.get("training")
     if isinstance(training, Mapping) and training.get("save_model") is False:
         return f"{reference.text} has no value: {reference.node} saves no model", "leave out training.save_model: false"
     if "_archive" in key and not _archives(name, upstream.get("output")):
         hint = f"add `output: {{ artifacts: [{name}.tar.gz] }}` to {reference.node}, or load it with taskId"
-        return f"{reference.text} has no value: {reference.node} leaves no archive", hint
+        return f"{reference.text} has no value: {reference.node} creates no archive", hint
     return None
 
 
 def _made(kind: str, upstream: Mapping[str, Any]) -> str | None:
-    """Return which of the two products a task leaves; None if that is not known here."""
+    """Return which of the two products a task creates; `None` if unknown."""
     if kind == "merge":
         into = _within(upstream, "merge", "into") or "base"
         return {"base": "final_model", "adapter": "final_lora"}.get(into) if isinstance(into, str) else None
@@ -235,14 +239,14 @@ def _made(kind: str, upstream: Mapping[str, Any]) -> str | None:
 
 
 def _within(data: Any, *path: str) -> Any:
-    """Return what stands in mappings within mappings; None if it does not."""
+    """Return a value in nested mappings; `None` if it does not exist."""
     for key in path:
         data = data.get(key) if isinstance(data, Mapping) else None
     return data
 
 
 def _archives(name: str, output: Any) -> bool:
-    """Whether an archive is made, as `OutputSpec.wants_archive` says of what is not checked yet."""
+    """Whether an archive is created; like `OutputSpec.wants_archive`, for unvalidated data."""
     if not isinstance(output, Mapping):
         return False
     destination, artifacts = output.get("destination"), output.get("artifacts")

@@ -1,4 +1,4 @@
-"""From `graph_template` data to prompts: what the columns name, and the text that is made of them."""
+"""Prompts from `graph_template` data: values of the columns, and the text built from them."""
 
 from __future__ import annotations
 
@@ -29,18 +29,18 @@ from tunefleet.spec.text import Path
 from tunefleet.spec.value_preview import show
 
 _SYSTEM_PROMPTS: Final = ("system_prompt", "systemPrompt")
-_PROMPTS: Final = "What the template makes of its columns"
+_PROMPTS: Final = "The output of the template"
 _SLOT = re.compile(r"\{([^{}\r\n]+)\}")
 
 
 def is_template(spec: Any) -> bool:
-    """Whether the data of a spec are a `graph_template`."""
+    """Whether the data of a spec is a `graph_template`."""
     data = spec.get("data") if isinstance(spec, Mapping) else None
     return isinstance(data, Mapping) and data.get("type") == "graph_template"
 
 
 def columns(spec: Any) -> Iterator[tuple[Path, Mapping[str, Any]]]:
-    """Yield the columns of a spec's template with their places, as far as they are mappings."""
+    """Yield the columns of a spec's template that are mappings, with their paths."""
     template = spec["data"].get("template") if is_template(spec) else None
     found = template.get("columns") if isinstance(template, Mapping) else None
     for index, column in enumerate(found if isinstance(found, list) else ()):
@@ -49,7 +49,7 @@ def columns(spec: Any) -> Iterator[tuple[Path, Mapping[str, Any]]]:
 
 
 def named_by(column: Mapping[str, Any], names: Collection[str] = ()) -> Reference | Stray | None:
-    """Return what a column refers to; None if it refers to nothing, or is faulty in itself."""
+    """Return the reference of a column; `None` if it has none or is invalid."""
     node, path, expr = column.get("node"), column.get("path"), column.get("expr")
     if isinstance(expr, str) and "${" not in expr:
         hint = path_hint(expr) if len(expr) > MAX_PLACEHOLDER else "write it like branch-a.result.text"
@@ -60,23 +60,23 @@ def named_by(column: Mapping[str, Any], names: Collection[str] = ()) -> Referenc
 
 
 def settle_system_prompt(spec: dict[str, Any]) -> None:
-    """Leave the system prompt out of a spec whose template does not ask for it; a list has it before each prompt."""
+    """Remove the system prompt from a spec whose template does not request it."""
     asked, inference = spec["data"]["template"].get("append_system_prompt"), spec.get("inference")
     if asked is not True and isinstance(inference, Mapping):
         spec["inference"] = {key: value for key, value in inference.items() if key not in _SYSTEM_PROMPTS}
 
 
 def to_list(data: Mapping[str, Any], envelopes: Envelopes, room: Room, made: Room | None = None) -> dict[str, Any]:
-    """Make `list` data out of `graph_template` data.
+    """Convert `graph_template` data to `list` data.
 
     Args:
-        data: The block; its texts are resolved already.
-        envelopes: The results of the tasks before.
-        room: Counts what the columns take.
-        made: Counts the prompts; by default there is as much room as for one task.
+        data: The block, with its strings already resolved.
+        envelopes: The results of the upstream tasks.
+        room: Counts the values of the columns.
+        made: Counts the prompts; default: the limit of one task.
 
     Raises:
-        ReferenceFault: If a column has no value and no default; names the column. If there is no room.
+        ReferenceFault: If a column has no value and no default; names the column. If a limit is exceeded.
     """
     template = GraphTemplateData.model_validate(data, by_alias=True, by_name=False).template
     values = [
@@ -87,14 +87,14 @@ def to_list(data: Mapping[str, Any], envelopes: Envelopes, room: Room, made: Roo
 
 
 def prompts(template: TemplateSpec, values: Sequence[tuple[str, Any]], room: Room) -> list[str]:
-    """Return the prompts of a template: one, but for `format` with lists.
+    """Return the prompts of a template: one, or several for `format` with lists.
 
     Args:
         values: Label and value of each column.
-        room: Counts each prompt, and what it is made of, before it is made.
+        room: Counts each prompt and its parts before it is built.
 
     Raises:
-        ReferenceFault: If lists of different lengths would have to be one, or there is no room.
+        ReferenceFault: If lists have different lengths, or a limit is exceeded.
     """
     if template.options.format is not None:
         return _formatted(template.options.format, dict(values), room)
@@ -149,20 +149,20 @@ def _escaped(value: Any) -> Any:
     return [_escaped(each) for each in value] if isinstance(value, list) else escape(as_text(value))
 
 
-def _formatted(wanted: FormatSpec, values: dict[str, Any], room: Room) -> list[str]:
+def _formatted(form: FormatSpec, values: dict[str, Any], room: Room) -> list[str]:
     rows = max((len(value) for value in values.values() if isinstance(value, list)), default=1)
-    table = {label: _spread(label, value, rows, room) for label, value in values.items()}
-    for step in wanted.steps:
+    table = {label: _per_prompt(label, value, rows, room) for label, value in values.items()}
+    for step in form.steps:
         names = {each.label: each.value for each in step.arguments}
         table[step.label] = _per_row(step.template, rows, table, names, room)
-    parts = [table.get(each.content) or _per_row(each.content, rows, table, {}, room) for each in wanted.messages]
+    parts = [table.get(each.content) or _per_row(each.content, rows, table, {}, room) for each in form.messages]
     return ["\n\n".join(_counted([part[row] for part in parts], room)) for row in range(rows)]
 
 
-def _spread(label: str, value: Any, rows: int, room: Room) -> list[str]:
+def _per_prompt(label: str, value: Any, rows: int, room: Room) -> list[str]:
     entries = [as_text(each) for each in value] if isinstance(value, list) else [as_text(value)]
     if len(entries) not in {1, rows}:
-        raise ReferenceFault(f"The column {show(label)} has {len(entries)} entries, and another one has {rows}.")
+        raise ReferenceFault(f"The column {show(label)} has {len(entries)} entries, but another one has {rows}.")
     room.take(_PROMPTS, values=rows)
     return entries if len(entries) == rows else entries * rows
 
@@ -173,7 +173,7 @@ def _per_row(text: str, rows: int, table: Mapping[str, list[str]], names: Mappin
 
 
 def _filled(text: str, slots: Mapping[str, str], room: Room) -> str:
-    """Replace `{slot}`; what a value brings is not looked at again, and unknown braces stay."""
+    """Replace `{slot}` once; inserted values are not expanded again, and unknown braces are kept."""
     return "".join(_counted(_pieces(text, slots), room))
 
 

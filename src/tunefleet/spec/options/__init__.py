@@ -1,1 +1,1 @@
-"""The blocks of keys that several task types share: model, data, training, output, resources."""
+"""Blocks of keys that several task types share: model, data, training, output, resources."""

@@ -1,4 +1,4 @@
-"""`spec.lora` and `spec.quantization`: the adapter, and the precision of the frozen base below it."""
+"""`spec.lora` and `spec.quantization`: the adapter, and the precision of the frozen base model."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ def _targets(value: Any) -> Any:
 
 
 class LoraSpec(Block):
-    """`spec.lora`: the adapter (PEFT's `LoraConfig`)."""
+    """`spec.lora`: the LoRA adapter (PEFT's `LoraConfig`)."""
 
     r: PositiveInt = 16
-    """Rank."""
+    """Rank of the adapter matrices."""
     alpha: PositiveFloat = 32
-    """Scale: the update is multiplied by alpha / r (by alpha / √r with `use_rslora`)."""
+    """Scaling: the update is multiplied by alpha / r (alpha / √r with `use_rslora`)."""
     dropout: Share = 0.05
-    """Dropout on the adapter's input."""
+    """Dropout probability on the adapter's input."""
     bias: Literal["none", "all", "lora_only"] = "none"
     """Which biases are trained."""
     target_modules: Annotated[tuple[str, ...] | Literal["all-linear"], BeforeValidator(_targets)] = (
@@ -36,33 +36,33 @@ class LoraSpec(Block):
         "v_proj",
         "o_proj",
     )
-    """Names of the layers that get an adapter, or `all-linear`."""
+    """Names of the modules that get an adapter, or `all-linear`."""
     task_type: Annotated[
         Literal["CAUSAL_LM"],
         only("CAUSAL_LM", "only causal language models can be trained", "leave it out, or write CAUSAL_LM"),
     ] = "CAUSAL_LM"
     """Always `CAUSAL_LM`."""
     use_rslora: bool = False
-    """Scale by alpha / √r (rank-stabilised LoRA)."""
+    """Use rank-stabilized LoRA, which scales by alpha / √r."""
     use_dora: bool = False
-    """Train magnitude and direction apart (DoRA)."""
+    """Use DoRA, which trains magnitude and direction separately."""
     modules_to_save: Annotated[tuple[Text, ...], BeforeValidator(as_list)] = ()
-    """Layers that are trained whole and saved with the adapter."""
+    """Modules that are fully trained and saved with the adapter."""
 
 
 class QuantizationSpec(Block):
-    """`spec.quantization`: the frozen base model in fewer bits (QLoRA, by bitsandbytes)."""
+    """`spec.quantization`: quantization of the frozen base model (QLoRA, with bitsandbytes)."""
 
     load_in_4bit: bool = False
     """Load the base model in 4 bits."""
     load_in_8bit: bool = False
     """Load the base model in 8 bits."""
     quant_type: Literal["nf4", "fp4"] = "nf4"
-    """4-bit number format."""
+    """4-bit data type."""
     double_quant: bool = True
-    """Quantise the scales too."""
+    """Also quantize the quantization constants (double quantization)."""
     compute_dtype: Dtype = "auto"
-    """Type of the arithmetic; `auto` takes bf16 where the hardware has it, else float32."""
+    """Data type of the computation; `auto` uses bf16 if the hardware supports it, else float32."""
 
     @model_validator(mode="after")
     def _exclusive(self) -> QuantizationSpec:
@@ -72,7 +72,7 @@ class QuantizationSpec(Block):
 
 
 def quantized(loading: LoadingSpec, block: QuantizationSpec | None) -> QuantizationSpec | None:
-    """Return how a base model is quantised, wherever it was written; None if it is not."""
+    """Return the quantization of a base model from either block; `None` if it is not quantized."""
     if block is not None and (block.load_in_4bit or block.load_in_8bit):
         return block
     if not (loading.load_in_4bit or loading.load_in_8bit):

@@ -1,4 +1,4 @@
-"""When an answer is right: what of it is compared with the same of the dataset's answer."""
+"""When an answer is correct: which part of it is compared with the dataset's answer."""
 
 from __future__ import annotations
 
@@ -14,28 +14,29 @@ Extract = Literal["gsm8k", "number", "text", "regex"]
 
 def _pattern(value: str) -> str:
     try:
-        found = re.compile(value)
+        compiled = re.compile(value)
     except re.error as error:
         raise wrong(f"is not a regular expression: {error}") from None
-    if found.groups > 1:
-        raise wrong(f"has {found.groups} groups", "one group, or none; the others as (?:…)")
+    if compiled.groups > 1:
+        raise wrong(f"has {compiled.groups} groups; at most one is allowed", "write the others as (?:…)")
     return value
 
 
 class MatchSpec(Block):
-    """`evaluations[].match`: what of an answer is compared with the same of the row's answer."""
+    """`evaluations[].match`: which part of an answer is compared with that of the row's answer."""
 
     extract: Extract = "gsm8k"
-    """`gsm8k`: the number behind `####`, else the last number; `number`: the last number; `text`: all of it; `regex`:
-    what `pattern` finds last. Numbers are equal whatever their commas, currency signs and trailing zeros."""
+    """What is compared: `gsm8k`: the number after `####`, else the last number; `number`: the last number; `text`: the
+    full text; `regex`: the last match of `pattern`. Numbers are compared without commas, currency signs and trailing
+    zeros."""
     pattern: Annotated[str, Field(min_length=1, max_length=1000), AfterValidator(_pattern)] | None = None
-    """With `regex`: its group, or all of it if there is none."""
+    """With `regex`: the pattern; its group is compared, or the full match if it has none."""
     ignore_case: bool = True
-    """Of texts: upper and lower case are equal."""
+    """Compare texts case-insensitively."""
     ignore_space: bool = True
-    """Of texts: any white space is one space, none at the ends."""
+    """Collapse whitespace in texts to single spaces and strip the ends."""
     ignore_punctuation: bool = False
-    """Of texts: punctuation counts for nothing."""
+    """Ignore punctuation in texts."""
 
     @model_validator(mode="after")
     def _fitting(self) -> MatchSpec:
@@ -47,10 +48,11 @@ class MatchSpec(Block):
 
 
 class ExactMatchSpec(MatchSpec):
-    """`spec.evaluate.exact_match`: the share of held-out rows that are answered right, before and after."""
+    """`spec.evaluate.exact_match`: share of eval rows with a correct answer, before and after training."""
 
     rows: PositiveInt = 100
-    """How many held-out rows are answered."""
+    """Number of eval rows to answer."""
     extract: Extract = "text"
-    """`text`: all of the answer; `number`: the last number; `gsm8k`: the number behind `####`, else the last number;
-    `regex`: what `pattern` finds last. Numbers are equal whatever their commas, currency signs and trailing zeros."""
+    """What is compared: `text`: the full answer; `number`: the last number; `gsm8k`: the number after `####`, else the
+    last number; `regex`: the last match of `pattern`. Numbers are compared without commas, currency signs and trailing
+    zeros."""

@@ -1,4 +1,4 @@
-"""`inference.templates`: what each answer must look like that is a JSON object."""
+"""`inference.templates`: the schema of answers that are JSON objects."""
 
 from __future__ import annotations
 
@@ -22,42 +22,42 @@ _BOUNDS: Final = {
     "integer": ("minimum", "maximum"),
     "string": ("minLength", "maxLength"),
 }
-_SHAPES: Final = {"type", "properties", "$ref", "anyOf", "oneOf", "allOf", "enum", "const"}
+_SCHEMA_KEYWORDS: Final = {"type", "properties", "$ref", "anyOf", "oneOf", "allOf", "enum", "const"}
 
 
 class AnswerField(Block):
-    """`inference.templates[]`: a field of an answer that is a JSON object."""
+    """`inference.templates[]`: one field of a JSON answer."""
 
     name: Text
-    """Its name."""
+    """Name of the field."""
     type: Literal["int", "integer", "float", "number", "bool", "boolean", "str", "string", "date", "datetime"] = "str"
-    """Its type."""
+    """Type of the field."""
     min: str | int | float | None = None
-    """The least value; of a text its least length."""
+    """Minimum value; for strings, the minimum length."""
     max: str | int | float | None = None
-    """The greatest value; of a text its greatest length."""
+    """Maximum value; for strings, the maximum length."""
     candidates: tuple[str | int | float | bool, ...] | None = None
-    """The only values."""
+    """Allowed values."""
 
     @model_validator(mode="after")
     def _fitting(self) -> AnswerField:
         faults: Faults = [
-            (name, f"is no {self._bound}", f"of type {self.type}")
+            (name, f"is not a valid {self._bound}", f"of type {self.type}")
             for name in ("min", "max")
             if getattr(self, name) is not None and not self._fits(getattr(self, name))
         ]
-        lost = [each for each in self.candidates or () if not self.holds(each)]
-        if lost:
-            faults.append(("candidates", f"has {show(lost[0])}, which is no {self.type}", None))
+        invalid = [each for each in self.candidates or () if not self.holds(each)]
+        if invalid:
+            faults.append(("candidates", f"has {show(invalid[0])}, which is not a {self.type}", None))
         if self.candidates is not None and not self.candidates:
-            faults.append(("candidates", "has no values", "leave it out, or list some"))
+            faults.append(("candidates", "is empty", "leave it out, or list the allowed values"))
         if faults:
             raise many_wrong(faults)
         return self
 
     @property
     def json_schema(self) -> dict[str, Any]:
-        """The JSON Schema of its values; bounds of dates are not in it."""
+        """The JSON Schema of its values, without the bounds of dates."""
         kind = _JSON_TYPES[self.type]
         found: dict[str, Any] = {"type": kind}
         if self._is_date:
@@ -68,8 +68,9 @@ class AnswerField(Block):
         return found if self.candidates is None else found | {"enum": list(self.candidates)}
 
     def holds(self, value: Any) -> bool:
-        """Whether a value is of its type, and a date between its bounds."""
+        """Whether a value has the field's type and, for a date, is within its bounds."""
         kind = _JSON_TYPES[self.type]
+        # JSON Schema has no bounds for dates, so they are checked here; all other bounds are in `json_schema`.
         if kind == "boolean":
             return isinstance(value, bool)
         if kind == "string":
@@ -87,28 +88,28 @@ class AnswerField(Block):
     def _fits(self, bound: Any) -> bool:
         kind = _JSON_TYPES[self.type]
         if self._is_date:
-            return isinstance(bound, str) and self._moment(bound) is not None
+            return isinstance(bound, str) and self._parse_date(bound) is not None
         if kind == "string":
             return isinstance(bound, int) and bound >= 0
         return kind in _BOUNDS and isinstance(bound, int if kind == "integer" else int | float)
 
-    def _moment(self, text: str) -> date | None:
+    def _parse_date(self, text: str) -> date | None:
         try:
             return date.fromisoformat(text) if self.type == "date" else datetime.fromisoformat(text)
         except ValueError:
             return None
 
     def _is_between(self, text: str) -> bool:
-        found = self._moment(text)
-        least, most = (self._moment(each) if isinstance(each, str) else None for each in (self.min, self.max))
+        parsed = self._parse_date(text)
+        least, most = (self._parse_date(each) if isinstance(each, str) else None for each in (self.min, self.max))
         try:
-            return found is not None and (least is None or found >= least) and (most is None or found <= most)
-        except TypeError:  # one has a time zone, the other none
+            return parsed is not None and (least is None or parsed >= least) and (most is None or parsed <= most)
+        except TypeError:  # a datetime with a time zone cannot be compared with one without
             return False
 
 
 def object_schema(fields: Iterable[AnswerField]) -> dict[str, Any]:
-    """Return the JSON Schema of an object that has all fields, and no others."""
+    """Return the JSON Schema of an object with exactly these fields."""
     properties = {each.name: each.json_schema for each in fields}
     return {
         "type": "object",
@@ -122,13 +123,13 @@ def answer_templates(value: Any) -> Any:
     """Check `inference.templates`: a list of fields, or a JSON Schema.
 
     Raises:
-        PydanticCustomError: If it is neither; names each fault.
+        PydanticCustomError: If it is neither; lists every error.
     """
     return value if _is_schema(value) else _fields(value)
 
 
 def _is_schema(value: Any) -> bool:
-    if isinstance(value, dict) and not _SHAPES & set(value):
+    if isinstance(value, dict) and not _SCHEMA_KEYWORDS & set(value):
         raise wrong("is not a JSON Schema", "write a list of fields, or a schema with type or properties")
     return isinstance(value, dict)
 
@@ -142,7 +143,7 @@ def _fields(value: Any) -> tuple[AnswerField, ...]:
         if isinstance(entry, AnswerField):
             found.append(entry)
         elif not isinstance(entry, dict):
-            faults.append((str(index), "must be a mapping with name", None))
+            faults.append((str(index), "must be a mapping with a name", None))
         else:
             try:
                 found.append(AnswerField.model_validate(as_block(AnswerField, entry)))

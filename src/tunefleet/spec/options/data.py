@@ -1,4 +1,4 @@
-"""`spec.data` of a supervised training: which columns of the rows become text."""
+"""`spec.data` of a supervised fine-tune: which columns of the rows become text."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ class TextShape:
     """How a row becomes text.
 
     Args:
-        kind: `text` (loss on everything), `pair` (loss on the response), `messages` (loss on the assistant's turns),
-            or `auto`: nothing was said, so the columns `messages`, else `prompt` and `response`, else `text` decide.
+        kind: `text` (all tokens trained), `pair` (response trained), `messages` (assistant turns trained),
+            or `auto`: not set, detected from the columns `messages`, else `prompt` and `response`, else `text`.
         separator: Between prompt and response.
     """
 
@@ -33,7 +33,7 @@ class TextShape:
 
     @property
     def names(self) -> dict[str, str]:
-        """What a column holds → its name; empty if nothing was said."""
+        """Role of a column → its name; empty with `auto`."""
         match self.kind:
             case "text":
                 return {"text": self.text}
@@ -45,46 +45,46 @@ class TextShape:
 
 
 class JsonlSpec(JsonlFile):
-    """`data.jsonl`: one JSON object a line; from the first place that is there.
+    """`data.jsonl`: a file with one JSON object per line. The first source that exists is used.
 
-    The order of the places is `download_url` or `url`, `path`, `worker_path`.
+    Sources are tried in the order `download_url` or `url`, `path`, `worker_path`.
     """
 
     text_field: Text | None = None
-    """Field with the whole text."""
+    """Field with the full text."""
     prompt_field: Text | None = None
     """Field with the prompt."""
     response_field: Text | None = None
     """Field with the response."""
     separator: str | None = None
-    """Between prompt and response; by default `data.separator`."""
+    """Text between prompt and response; default: `data.separator`."""
 
 
 class TrainingData(RowsSpec):
-    """`spec.data` of a training: exactly one source, and which columns become text."""
+    """`spec.data` of a fine-tune: exactly one source, and which columns become text."""
 
     jsonl: JsonlSpec | None = None
     """A JSONL file with its own field names."""
     prompts: Annotated[tuple[Prompt, ...], Field(min_length=1)] | None = None
-    """Texts to train on, written here."""
+    """Inline texts to train on."""
     text_field: Text | None = None
-    """Column with the whole text (loss on all of it)."""
+    """Column with the full text; all tokens are trained."""
     prompt_column: Text | None = None
     """Column with the prompt."""
     response_column: Text | None = None
-    """Column with the response (loss on it only)."""
+    """Column with the response; only its tokens are trained."""
     prompt_field: Text | None = None
-    """The same as `prompt_column`."""
+    """Alias of `prompt_column`."""
     response_field: Text | None = None
-    """The same as `response_column`."""
+    """Alias of `response_column`."""
     messages_field: Text | None = None
-    """Column with a chat: a list of `role` and `content` (loss on the assistant's turns)."""
+    """Column with a chat, a list of messages with `role` and `content`; only the assistant's turns are trained."""
     separator: str = "\n\n"
-    """Between prompt and response."""
+    """Text between prompt and response."""
     streaming: bool = False
-    """Read rows as the training goes, without loading them all; needs `training.max_steps`."""
+    """Stream rows during training instead of loading all of them; requires `training.max_steps`."""
     shuffle_buffer: PositiveInt = 10_000
-    """With `streaming`: rows among which the next one is drawn."""
+    """With `streaming`: size of the shuffle buffer, in rows."""
 
     def _faults(self) -> Faults:
         return [*super()._faults(), *self._shape_faults(), *self._streaming_faults()]
@@ -94,31 +94,37 @@ class TrainingData(RowsSpec):
             return []
         faults: Faults = []
         if self.prompts is not None:
-            faults.append(("streaming", "inline prompts are there at once", "leave it out"))
+            faults.append(("streaming", "has no effect on inline prompts", "leave it out"))
         if "[" in self.split:
-            faults.append(("split", "a stream has no slices", "name the whole split; max_samples takes its beginning"))
+            faults.append(
+                (
+                    "split",
+                    "slices are not supported with streaming",
+                    "name the full split; max_samples takes its beginning",
+                )
+            )
         if self.eval is not None and self.eval.fraction is not None:
             hint = "use eval.path or eval.split"
-            faults.append(("eval.fraction", "cannot be drawn from rows that are not all there (streaming)", hint))
+            faults.append(("eval.fraction", "is not supported with streaming", hint))
         return faults
 
     def _shape_faults(self) -> Faults:
         faults: Faults = []
         for one, other in (("prompt_column", "prompt_field"), ("response_column", "response_field")):
             if getattr(self, one) is not None and getattr(self, other) is not None:
-                faults.append((other, f"means the same as {one}", "leave one of them out"))
+                faults.append((other, f"is an alias of {one}", "leave one of them out"))
         nested = self.jsonl or JsonlSpec.model_construct()
         prompt = self.prompt_column or self.prompt_field or nested.prompt_field
         response = self.response_column or self.response_field or nested.response_field
         if (prompt is None) != (response is None):
             present = self._named("prompt" if prompt is not None else "response")
             missing = "response_column" if response is None else "prompt_column"
-            faults.append((present, f"needs {missing} beside it", _ONE_SHAPE))
+            faults.append((present, f"also needs {missing}", _ONE_SHAPE))
         text = self.text_field or nested.text_field
         pair = prompt if prompt is not None else response
         if sum(value is not None for value in (text, pair, self.messages_field)) > 1:
-            blamed = "messages_field" if self.messages_field is not None else self._named("text")
-            faults.append((blamed, "says a second time how a row becomes text", _ONE_SHAPE))
+            key = "messages_field" if self.messages_field is not None else self._named("text")
+            faults.append((key, "conflicts with another key that defines how a row becomes text", _ONE_SHAPE))
         return faults
 
     def _named(self, word: str) -> str:
@@ -129,7 +135,7 @@ class TrainingData(RowsSpec):
 
     @property
     def shape(self) -> TextShape:
-        """How a row becomes text, synonyms resolved."""
+        """How a row becomes text, with aliases resolved."""
         nested = self.jsonl or JsonlSpec.model_construct()
         separator = self.separator if nested.separator is None else nested.separator
         prompt = nested.prompt_field or self.prompt_column or self.prompt_field

@@ -1,4 +1,4 @@
-"""Whether a configuration of DeepSpeed agrees with the training that it is for."""
+"""Checks that a DeepSpeed configuration is consistent with its training options."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from tunefleet.spec.options.training_options import CommonTrainingSpec
 
-_A_PATH: Final = "is a path, and DeepSpeed would read or write there unasked"
+_A_PATH: Final = "is a path; DeepSpeed must not read or write files of its own"
 _SAME = (
     ("train_micro_batch_size_per_gpu", "batch_size"),
     ("gradient_accumulation_steps", "gradient_accumulation_steps"),
@@ -16,11 +16,11 @@ _SAME = (
 
 
 def path_keys(config: Any, at: str = "") -> Iterator[str]:
-    """Yield the keys of a configuration whose values are paths: DeepSpeed would read and write there by itself.
+    """Yield the keys of a configuration whose values are paths, which DeepSpeed would read or write.
 
     Args:
         config: JSON data.
-        at: Where it stands, with dots.
+        at: Its dotted path.
     """
     if isinstance(config, dict):
         for key, value in config.items():
@@ -33,24 +33,24 @@ def path_keys(config: Any, at: str = "") -> Iterator[str]:
 
 
 def deepspeed_faults(blocks: dict[str, Any]) -> list[tuple[str, str, str | None]]:
-    """Find values of `training.deepspeed` that contradict `training`; a file is looked at when the training starts.
+    """Find values of `training.deepspeed` that contradict `training`; a file is checked when the job starts.
 
     Args:
-        blocks: As `faults` of a task kind takes them.
+        blocks: As passed to `faults` of a task type.
     """
     training: CommonTrainingSpec | None = blocks.get("training")
     config = training.deepspeed if training is not None else None
     if training is None or not isinstance(config, dict):
         return []
     faults: list[tuple[str, str, str | None]] = [
-        (f"training.deepspeed.{key}", _A_PATH, "leave it out: nothing is offloaded to a disk")
+        (f"training.deepspeed.{key}", _A_PATH, "leave it out: offloading to disk is not supported")
         for key in path_keys(config)
     ]
     for theirs, ours in _SAME:
-        given, wanted = config.get(theirs, "auto"), getattr(training, ours)
-        if given not in ("auto", wanted):
+        given, expected = config.get(theirs, "auto"), getattr(training, ours)
+        if given not in ("auto", expected):
             hint = f"write auto, or training.{ours}: {given}"
-            faults.append((f"training.deepspeed.{theirs}", f"contradicts training.{ours}: {wanted}", hint))
+            faults.append((f"training.deepspeed.{theirs}", f"contradicts training.{ours}: {expected}", hint))
     for name in ("bf16", "fp16"):
         block = config.get(name)
         enabled = block.get("enabled", "auto") if isinstance(block, dict) else "auto"
@@ -61,5 +61,5 @@ def deepspeed_faults(blocks: dict[str, Any]) -> list[tuple[str, str, str | None]
     zero = config.get("zero_optimization", {})
     stage = zero.get("stage", 0) if isinstance(zero, dict) else None
     if stage != "auto" and (isinstance(stage, bool) or stage not in {0, 1, 2, 3}):
-        faults.append(("training.deepspeed.zero_optimization", "has no stage from 0 to 3", "write stage: 2"))
+        faults.append(("training.deepspeed.zero_optimization", "must have a stage from 0 to 3", "write stage: 2"))
     return faults

@@ -1,4 +1,4 @@
-"""Which GPUs of its worker a training takes, and how it is spread over them."""
+"""Which GPUs of its worker a training task uses, and how the work is distributed over them."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ def _device_list(value: Any) -> Any:
     elif isinstance(value, int) and not isinstance(value, bool):
         numbers = [value]
     if not isinstance(numbers, list | tuple) or not numbers or not all(_is_index(number) for number in numbers):
-        raise wrong("must be numbers of devices", 'write for example "0,1", or [0, 1]')
+        raise wrong("must be a list of device indices", 'write for example "0,1", or [0, 1]')
     found = tuple(int(number) for number in numbers)
     if len(set(found)) < len(found):
-        raise wrong("names a device twice", "name each one once")
+        raise wrong("lists a device twice", "list each device once")
     return found
 
 
@@ -37,24 +37,25 @@ def _is_index(value: Any) -> bool:
 
 
 def _clamped(value: Any) -> Any:
+    # Python reads a number in time quadratic to its digits, so the length is checked first.
     if isinstance(value, str) and value.strip().isdecimal():
         if len(value) > _MAX_DIGITS:
-            raise wrong(f"{show(value)} is no ZeRO stage", "write 1, 2 or 3")
+            raise wrong(f"{show(value)} is not a ZeRO stage", "write 1, 2 or 3")
         value = int(value)
     return min(max(value, _STAGES[0]), _STAGES[1]) if isinstance(value, int) and not isinstance(value, bool) else value
 
 
 def _deepspeed(value: Any) -> Any:
-    """Take a mapping, JSON in a text, or a path."""
+    """Parse a mapping, JSON in a string, or a path."""
     if isinstance(value, str) and value.lstrip().startswith("{"):
         if len(value) > _MAX_CONFIG:
-            raise wrong("is too long", "write it to a file and name the file")
+            raise wrong(f"has more than {_MAX_CONFIG:,} characters", "write it to a file and give its path")
         try:
             return orjson.loads(value)
         except ValueError as error:
             raise wrong(f"is not valid JSON: {error}", "write a mapping, or the path of a file") from None
     if isinstance(value, dict) and not value:
-        raise wrong("is empty", "write parallelism: deepspeed for a configuration of ours")
+        raise wrong("is empty", "write parallelism: deepspeed for a generated configuration")
     if not isinstance(value, str | dict):
         raise wrong("must be a mapping, JSON in quotes, or the path of a file")
     return value
@@ -64,69 +65,68 @@ Stage = Annotated[int, BeforeValidator(_clamped), NotBool]
 
 
 class DevicesSpec(Block):
-    """The keys of `spec.training` that say which GPUs a training takes."""
+    """The keys of `spec.training` that select GPUs and parallelism."""
 
     allow_multi_gpu: bool | None = None
-    """`true` without `resources.hardware.gpu.count`: all GPUs of the worker that suit; by default one. `false` forbids
-    more than one."""
+    """`true` without `resources.hardware.gpu.count`: use all suitable GPUs of the worker. `false`: use at most one.
+    Default: one GPU."""
     visible_devices: Annotated[tuple[NaturalInt, ...], BeforeValidator(_device_list)] | None = None
-    """Only these GPUs, by their number among those of the worker: `"0,1"` or a list. Without a count it takes all of
-    them."""
+    """Restrict the task to these GPUs, by their index on the worker: `"0,1"` or a list. Without a count all of them are
+    used."""
     primary_gpu: NaturalInt | None = None
-    """The number of the GPU of a training on one, or of the first process of several."""
+    """Index of the GPU for single-GPU training, or of the first process otherwise."""
     nproc_per_node: PositiveInt | None = None
-    """The same as `resources.processes`."""
+    """Alias of `resources.processes`."""
     parallelism: Parallelism | None = None
-    """How several GPUs share the work: each process has the whole model (`ddp`), its share of weights, gradients and
-    optimizer (`fsdp`; or `deepspeed`, which must be installed on the worker), or one process has a part of the layers
-    on each GPU (`device_map`). By default `deepspeed` where its keys are given, else `ddp`."""
+    """Parallelism over several GPUs. `ddp`: each process has the full model. `fsdp`, or `deepspeed`, which must be
+    installed on the worker: each process has a shard of weights, gradients and optimizer state. `device_map`: one
+    process with the layers spread over the GPUs. Default: `deepspeed` if one of its keys is set, else `ddp`."""
     deepspeed: Annotated[FreeMapping | Text, BeforeValidator(_deepspeed)] | None = None
-    """DeepSpeed's configuration: a mapping, JSON in quotes, or a file on the machine that submits, which travels with
-    the submit."""
+    """DeepSpeed configuration: a mapping, JSON in a string, or a file on the submitting machine, which is uploaded with
+    the workflow."""
     auto_deepspeed: bool = False
-    """With several GPUs: train by DeepSpeed with a configuration of ours."""
+    """With several GPUs: use DeepSpeed with a generated configuration."""
     auto_deepspeed_stage: Stage | None = None
-    """ZeRO stage of that configuration, 2 by default; what is below 1 or above 3 counts as 1 or 3. Turns
-    `auto_deepspeed` on."""
+    """ZeRO stage of the generated configuration, clamped to 1 to 3; default: 2. Setting it enables `auto_deepspeed`."""
     zero_stage: Stage | None = None
-    """The same as `auto_deepspeed_stage`."""
+    """Alias of `auto_deepspeed_stage`."""
     ddp_find_unused_parameters: bool = False
-    """With `ddp`: look in each step for weights that had no part in the loss; costs time."""
+    """With `ddp`: search in each step for parameters that did not contribute to the loss; slower."""
 
     @model_validator(mode="after")
     def _devices_consistent(self) -> DevicesSpec:
         leave = "leave one of them out"
         if self.auto_deepspeed_stage is not None and self.zero_stage is not None:
-            raise wrong("means the same as auto_deepspeed_stage", leave, at="zero_stage")
+            raise wrong("is an alias of auto_deepspeed_stage", leave, at="zero_stage")
         if self.visible_devices is not None and self.primary_gpu not in {None, *self.visible_devices}:
             raise wrong("is not one of visible_devices", leave, at="primary_gpu")
         if self.deepspeed is not None and self.stage_given:
-            raise wrong("says the stage already (zero_optimization.stage)", "leave the stage out", at="deepspeed")
+            raise wrong("already sets the stage (zero_optimization.stage)", "leave the stage out", at="deepspeed")
         asked = self.deepspeed is not None or self.auto_deepspeed or self.stage_given
         if asked and self.parallelism not in {None, "deepspeed"}:
-            raise wrong("contradicts the keys of DeepSpeed", leave, at="parallelism")
+            raise wrong("contradicts the DeepSpeed keys", leave, at="parallelism")
         if self.ddp_find_unused_parameters and (asked or self.parallelism not in {None, "ddp"}):
-            raise wrong("belongs to ddp", leave, at="ddp_find_unused_parameters")
+            raise wrong("is only for ddp", leave, at="ddp_find_unused_parameters")
         return self
 
     @property
     def stage_given(self) -> bool:
-        """Whether a ZeRO stage was named."""
+        """Whether a ZeRO stage is set."""
         return self.auto_deepspeed_stage is not None or self.zero_stage is not None
 
     @property
     def stage(self) -> int:
-        """The ZeRO stage of a configuration of ours."""
+        """The ZeRO stage of the generated configuration."""
         return self.auto_deepspeed_stage or self.zero_stage or 2
 
     def strategy(self, processes: int) -> Parallelism:
-        """Return how the work is shared.
+        """Return the parallelism to use.
 
         Args:
-            processes: How many train together.
+            processes: Number of processes that train together.
         """
         if self.parallelism is not None:
-            # Of all GPUs of a worker there may be one only: then nothing is shared out.
+            # `allow_multi_gpu` on a worker with a single GPU gives one process: FSDP would have nothing to shard.
             return "ddp" if self.parallelism == "fsdp" and processes == 1 else self.parallelism
         if self.deepspeed is not None or (processes > 1 and (self.auto_deepspeed or self.stage_given)):
             return "deepspeed"

@@ -1,4 +1,4 @@
-"""`spec.engine`: whose machines a task runs on, if not on the workers that are there."""
+"""`spec.engine`: run a task on nodes from Slurm or Ray instead of the connected workers."""
 
 from __future__ import annotations
 
@@ -15,11 +15,12 @@ from tunefleet.spec.base import Block, wrong
 _NAME: Final = r"^[A-Za-z0-9][A-Za-z0-9._,:+-]{0,127}$"
 _TIME: Final = r"^\d{1,5}(:\d{2}){0,2}$|^\d{1,4}-\d{1,2}(:\d{2}){0,2}$"
 
-_INSIDE: Final = frozenset({"api", "echo"})
+# Inline tasks: they run inside a worker's process and need no node.
+_INLINE: Final = frozenset({"api", "echo"})
 
 
 def _shaped(pattern: str, message: str, hint: str) -> Callable[[str], str]:
-    """Return a validator that says in words what it wants."""
+    """Return a validator for a pattern with a readable message."""
 
     def check(value: str) -> str:
         if re.fullmatch(pattern, value) is None:
@@ -29,70 +30,70 @@ def _shaped(pattern: str, message: str, hint: str) -> Callable[[str], str]:
     return check
 
 
-# One name, as the cluster knows it; no spaces, no quotes.
+# A name in Slurm; it becomes an `sbatch` option, so no spaces and no quotes.
 Word = Annotated[
     str,
     AfterValidator(
         _shaped(
             _NAME,
-            "must be one name, as Slurm knows it",
+            "must be a Slurm name",
             "a letter or digit, then letters, digits and . _ , : + -; no spaces, 128 characters at most",
         )
     ),
     WithJsonSchema({"type": "string", "pattern": _NAME}),
 ]
-# A time as Slurm reads it.
+# A duration in Slurm's format.
 Time = Annotated[
     str,
     AfterValidator(
-        _shaped(_TIME, "must be a time in Slurm's words", 'write minutes ("30"), "4:00:00", "2-12" or "2-12:30:00"')
+        _shaped(_TIME, "must be a time in Slurm's format", 'write minutes ("30"), "4:00:00", "2-12" or "2-12:30:00"')
     ),
     WithJsonSchema({"type": "string", "pattern": _TIME}),
 ]
 
 
 class EngineSpec(Block):
-    """`spec.engine`: the system that hands out the machines; `engine: slurm` and `engine: ray` are short for `type`.
+    """`spec.engine`: the cluster manager that provides the nodes; `engine: slurm` is short for `type: slurm`.
 
-    For the time of the task a worker of its own is started on each of `resources.nodes` nodes.
+    A dedicated worker is started on each of `resources.nodes` nodes for the duration of the task.
     """
 
     type: Literal["slurm", "ray"]
-    """Which system; the server says at the submit if it has none such."""
+    """Cluster manager; the submit is rejected if the server has none of this type."""
     partition: Word | None = None
-    """Slurm: the partition."""
+    """Slurm: partition."""
     account: Word | None = None
-    """Slurm: the account that is charged."""
+    """Slurm: account to charge."""
     qos: Word | None = None
-    """Slurm: the quality of service."""
+    """Slurm: quality of service."""
     time: Time | None = None
-    """Slurm: how long the nodes are wanted at a time, in Slurm's words, such as `30` (minutes), `4:00:00` or `2-12`.
-    Before it is over the training saves, and goes on when Slurm gives nodes again."""
+    """Slurm: time limit of one allocation in Slurm's format, such as `30` (minutes), `4:00:00` or `2-12`. Before it
+    ends the training saves a checkpoint; it resumes when Slurm provides nodes again."""
     constraint: Word | None = None
-    """Slurm: a feature that the nodes must have."""
+    """Slurm: feature that the nodes must have."""
     reservation: Word | None = None
-    """Slurm: the reservation to run in."""
+    """Slurm: reservation to run in."""
     gpu_type: Word | None = None
-    """Slurm: the type of GPU by Slurm's own name, where `resources.hardware.gpu.count` alone is not enough."""
+    """Slurm: GPU type by its name in Slurm, if `resources.hardware.gpu.count` is not enough."""
     exclusive: bool = False
-    """Slurm: no other job on the same nodes."""
+    """Slurm: do not share the nodes with other jobs."""
 
     @model_validator(mode="after")
     def _slurm_only(self) -> EngineSpec:
         named = sorted(self.model_fields_set - {"type"})
         if self.type != "slurm" and named:
-            raise wrong("is an option of slurm", f"leave it out with type: {self.type}", at=named[0])
+            raise wrong("is only for slurm", f"leave it out with type: {self.type}", at=named[0])
         return self
 
     @property
     def options(self) -> dict[str, str]:
-        """What is told to the engine beside the hardware."""
-        told = self.model_dump(exclude={"type"}, exclude_none=True)
-        return {name: "true" if value is True else str(value) for name, value in told.items() if value is not False}
+        """Options for the engine, besides the hardware."""
+        given = self.model_dump(exclude={"type"}, exclude_none=True)
+        return {name: "true" if value is True else str(value) for name, value in given.items() if value is not False}
 
 
 def engine_faults(blocks: Mapping[str, Any]) -> list[tuple[str, str, str | None]]:
-    """Find what does not go with an engine; `blocks` as `faults` of a task kind has them."""
+    """Find keys that cannot be combined with an engine; `blocks` as passed to `faults` of a task type."""
     engine, kind = blocks.get("engine"), str(blocks.get("task_type"))
     if engine is None:
         return []
@@ -100,16 +101,16 @@ def engine_faults(blocks: Mapping[str, Any]) -> list[tuple[str, str, str | None]
     uploads = getattr(blocks.get("checkpoint"), "upload", True)
     split = getattr(resources, "replicas", 1) > 1 or bool(getattr(parallel, "enabled", False))
     checks = (
-        (kind in _INSIDE, f"{kind} tasks run inside a worker, and need no nodes", "leave it out"),
-        (split, "parts of a task go to the workers that are there", "leave one of them out"),
+        (kind in _INLINE, f"{kind} tasks run inside a worker and need no nodes", "leave it out"),
+        (split, "shards of a task run on connected workers only", "leave one of them out"),
         (
             blocks.get("federation") is not None,
-            "a federation's parts go to the workers that are there",
+            "the parts of a federation run on connected workers only",
             "leave one of them out",
         ),
         (
             not uploads,
-            "the nodes go when the task ends or pauses, and with them a checkpoint that was not uploaded",
+            "a checkpoint that is not uploaded is lost when the nodes are released",
             "leave checkpoint.upload: false out",
         ),
     )
@@ -125,12 +126,12 @@ def _engine(value: Any) -> Any:
 
 
 class _Described:
-    """How an engine is described in the JSON Schema: made when that is asked for, since it takes a validator."""
+    """The JSON Schema of an engine, generated on demand because that needs the built validator."""
 
     def __get_pydantic_json_schema__(self, core_schema: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
         del core_schema, handler
         return {"anyOf": [{"enum": ["slurm", "ray"]}, EngineSpec.model_json_schema()], "examples": ["slurm", "ray"]}
 
 
-# A block, or the name of the system alone.
+# A block, or only the type.
 Engine = Annotated[EngineSpec, BeforeValidator(_engine), _Described()]

@@ -13,7 +13,8 @@ from tunefleet.spec.base import Text, wrong
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _SECRET = re.compile(r"\$\{secret:[^{}]+\}")
 _MAX_VARIABLES: Final = 100
-_TUNES: Final = frozenset({
+# Variables that only tune an engine. Any other may name files, plug-ins, modules or hosts, now or in a later version.
+_TUNING_VARIABLES: Final = frozenset({
     "CUDA_DEVICE_MAX_CONNECTIONS", "CUDA_LAUNCH_BLOCKING", "MKL_NUM_THREADS", "OMP_NUM_THREADS",
     "PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF", "TOKENIZERS_PARALLELISM", "NCCL_ALGO", "NCCL_BUFFSIZE",
     "NCCL_CUMEM_ENABLE", "NCCL_DEBUG", "NCCL_DEBUG_SUBSYS", "NCCL_IB_DISABLE", "NCCL_MAX_NCHANNELS",
@@ -25,9 +26,10 @@ _TUNES: Final = frozenset({
     "VLLM_DO_NOT_TRACK", "VLLM_SKIP_P2P_CHECK", "VLLM_TEST_FORCE_FP8_MARLIN", "VLLM_USE_DEEP_GEMM",
     "VLLM_USE_FLASHINFER_SAMPLER", "VLLM_USE_TRITON_FLASH_ATTN", "VLLM_USE_V1", "VLLM_WORKER_MULTIPROC_METHOD",
 })  # fmt: skip
-"""Variables that tune an engine and do no more. Others name files, plug-ins, modules or hosts, or a later one may."""
+# No slash and no `..`: even a tuning variable must not name a path.
 _PLAIN: Final = re.compile(r"(?!.*\.\.)[A-Za-z0-9_.,:=+-]{0,200}")
-_OURS: Final = frozenset({"CUDA_VISIBLE_DEVICES", "NVIDIA_VISIBLE_DEVICES", "LD_PRELOAD"})
+# GPU assignment and preloaded libraries are the worker's: a task could otherwise use the GPUs of another one.
+_RESERVED: Final = frozenset({"CUDA_VISIBLE_DEVICES", "NVIDIA_VISIBLE_DEVICES", "LD_PRELOAD"})
 
 
 def _variables(value: dict[str, str]) -> dict[str, str]:
@@ -35,19 +37,19 @@ def _variables(value: dict[str, str]) -> dict[str, str]:
         raise wrong(f"has {len(value)} variables; at most {_MAX_VARIABLES} are allowed")
     for name, text in value.items():
         if not _VARIABLE.fullmatch(name) or "\0" in text:
-            raise wrong("is not a variable", "letters, digits and _, such as MY_OPTION", at=name)
-        if name in _OURS:
-            raise wrong("is set by the worker", "say what the task needs in resources.hardware.gpu", at=name)
+            raise wrong("is not a valid variable name", "use letters, digits and _, such as MY_OPTION", at=name)
+        if name in _RESERVED:
+            raise wrong("is set by the worker", "request GPUs in resources.hardware.gpu", at=name)
     return value
 
 
 def runs_code(variables: Mapping[str, str]) -> bool:
-    """Whether variables may do more to a process than tune it: name files, plug-ins, other hosts or modules.
+    """Whether variables may do more than tune a process: name files, plug-ins, hosts or modules.
 
     Args:
-        variables: Name → value, of a process that otherwise runs no code of a task.
+        variables: Name → value, for a process that otherwise runs no custom code.
     """
-    return any(name not in _TUNES or not _PLAIN.fullmatch(text) for name, text in variables.items())
+    return any(name not in _TUNING_VARIABLES or not _PLAIN.fullmatch(text) for name, text in variables.items())
 
 
 def _as_texts(value: Any) -> Any:
@@ -64,11 +66,11 @@ def _as_text(value: Any) -> Any:
 
 def _only_a_secret(value: str) -> str:
     if not _SECRET.fullmatch(value):
-        raise wrong("would be readable for everybody who may see the task", "write ${secret:NAME}")
+        raise wrong("would be visible to everyone who can see the task", "write ${secret:NAME}")
     return value
 
 
-# Environment variables.
+# Environment variables; numbers and booleans become strings.
 Variables = Annotated[dict[str, str], BeforeValidator(_as_texts), AfterValidator(_variables)]
-# `${secret:NAME}`: the worker knows the value.
+# `${secret:NAME}`; the worker resolves it.
 Secret = Annotated[Text, AfterValidator(_only_a_secret)]

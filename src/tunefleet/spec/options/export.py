@@ -1,4 +1,4 @@
-"""`spec.postprocess`: what is made of the answers of an inference."""
+"""`spec.postprocess`: export of the answers of an inference task."""
 
 from __future__ import annotations
 
@@ -14,22 +14,22 @@ ExportOrigin = Literal["literal", "prompt", "output", "metadata", "item"]
 
 
 class ExportField(Block):
-    """A field of an exported line."""
+    """A field of an exported JSONL line."""
 
     origin: Annotated[ExportOrigin, BeforeValidator(one_of_words({}))] | None = Field(default=None, alias="from")
-    """What it is: the prompt, the output, a key of the item's metadata or of the item, or a text as written."""
+    """Source of the value: the prompt, the output, a key of the item's metadata or of the item, or a literal."""
     source: Annotated[ExportOrigin, BeforeValidator(one_of_words({}))] | None = None
-    """The same as `from`."""
+    """Alias of `from`."""
     key: Text | None = None
-    """The key, of `metadata` and `item`."""
+    """Key in `metadata` or `item`."""
     value: str | int | float | bool | None = None
-    """The text, of `literal`."""
+    """Value of a `literal`."""
     literal: str | int | float | bool | None = None
-    """The same as `value`."""
+    """Alias of `value`."""
     fallback: Annotated[Any, WithJsonSchema({"type": ["string", "object"]})] = None
-    """Another field, taken where this one has no value."""
+    """Field to use if this one has no value."""
     default: str | int | float | bool | None = None
-    """Taken where there is no value at all."""
+    """Default if neither field has a value."""
 
     @model_validator(mode="after")
     def _consistent(self) -> ExportField:
@@ -38,12 +38,17 @@ class ExportField(Block):
         leave = "leave one of them out"
         checks: tuple[tuple[bool, str, str, str | None], ...] = (
             (origin is None, "from", "is required", "one of literal, prompt, output, metadata, item"),
-            (None not in (self.origin, self.source), "source", "means the same as from", leave),
-            (None not in (self.value, self.literal), "literal", "means the same as value", leave),
-            (origin in {"metadata", "item"} and self.key is None, "key", f"is required from {origin}", None),
-            (origin in {"literal", "prompt", "output"} and self.key is not None, "key", "has no effect", leave),
-            (origin == "literal" and value is None, "value", "is required from literal", None),
-            (origin != "literal" and value is not None, "value", f"has no effect from {origin}", "use default"),
+            (None not in (self.origin, self.source), "source", "is an alias of from", leave),
+            (None not in (self.value, self.literal), "literal", "is an alias of value", leave),
+            (origin in {"metadata", "item"} and self.key is None, "key", f"is required with from: {origin}", None),
+            (
+                origin in {"literal", "prompt", "output"} and self.key is not None,
+                "key",
+                f"has no effect with from: {origin}",
+                leave,
+            ),
+            (origin == "literal" and value is None, "value", "is required with from: literal", None),
+            (origin != "literal" and value is not None, "value", f"has no effect with from: {origin}", "use default"),
         )
         faults = [(at, message, hint) for failed, at, message, hint in checks if failed]
         if not faults and self.fallback is not None:
@@ -54,30 +59,30 @@ class ExportField(Block):
 
     @property
     def kind(self) -> ExportOrigin | None:
-        """What it is, wherever it was written."""
+        """The source of the value from either spelling."""
         return self.origin or self.source
 
     @property
     def text(self) -> str | int | float | bool | None:
-        """What a literal says, wherever it was written."""
+        """The value of a literal from either spelling."""
         return self.value if self.value is not None else self.literal
 
     @property
     def other(self) -> ExportField | None:
-        """The field that is taken where this one has no value."""
+        """The fallback field, parsed."""
         if self.fallback is None:
             return None
         return ExportField.model_validate(_export_field(self.fallback), by_alias=True, by_name=False)
 
 
 def _export_field(value: Any) -> Any:
-    """Take `prompt`, `output`, `metadata.KEY` and `item.KEY` for the mapping; any other text is itself."""
+    """Expand `prompt`, `output`, `metadata.KEY` and `item.KEY` to mappings; any other string is a literal."""
     if isinstance(value, ExportField):
         return value
     if isinstance(value, Mapping):
         return as_block(ExportField, value)
     if not isinstance(value, str):
-        raise wrong("must be a text, or a mapping with from")
+        raise wrong("must be a string, or a mapping with from")
     head, dot, key = value.partition(".")
     if value in {"prompt", "output"}:
         return {"from": value}
@@ -87,29 +92,29 @@ def _export_field(value: Any) -> Any:
 
 
 class JsonlExportSpec(Block):
-    """`postprocess.jsonl_export`: a JSONL file of all answers, for a training."""
+    """`postprocess.jsonl_export`: a JSONL file with all answers, usable as training data."""
 
     path: RelativePath
     """File in the task's folder, such as `artifacts/pairs.jsonl`."""
     fields: Annotated[dict[str, Annotated[ExportField, BeforeValidator(_export_field)]], Field(min_length=1)]
-    """Name → what it is: `prompt`, `output`, `metadata.KEY`, `item.KEY`, a text, or a mapping."""
+    """Field name → value: `prompt`, `output`, `metadata.KEY`, `item.KEY`, a literal, or a mapping."""
     required_fields: tuple[Text, ...] = ()
-    """Fields that must have a value in every line; else the task fails."""
+    """Fields that must have a value in every line; otherwise the task fails."""
 
     @model_validator(mode="after")
     def _known(self) -> JsonlExportSpec:
-        lost = [
+        unknown = [
             (f"required_fields.{index}", f"{show(name)} is not one of fields", "add it to fields")
             for index, name in enumerate(self.required_fields)
             if name not in self.fields
         ]
-        if lost:
-            raise many_wrong(lost)
+        if unknown:
+            raise many_wrong(unknown)
         return self
 
 
 class PostprocessSpec(Block):
-    """`spec.postprocess`: what is made of the answers."""
+    """`spec.postprocess`: export of the answers."""
 
     jsonl_export: JsonlExportSpec | None = None
-    """A JSONL file of all answers."""
+    """JSONL file with all answers."""

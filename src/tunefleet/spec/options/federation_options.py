@@ -1,7 +1,7 @@
-"""What a user writes of a federation: how updates become one adapter, and when a round closes.
+"""Options of a federation: how updates are aggregated into one adapter, and when a round closes.
 
-Which options belong to which strategy is written here once; one that the named strategy does not use is refused, so
-that no option is silently without effect. The arithmetic itself is in `tunefleet.federation`.
+The options of each strategy are listed here once; an option that the strategy does not use is rejected rather than
+ignored. The aggregation itself is in `tunefleet.federation`.
 """
 
 from __future__ import annotations
@@ -28,14 +28,15 @@ StrategyName = Literal[
     "krum",
     "multi_krum",
 ]
+# By the number of examples that each worker trained on since the last version, or equal for all workers.
 Weighting = Literal["examples", "equal"]
-"""By the examples that each worker trained on since the last version, or each worker alike."""
-# What an exact average of products becomes: the best adapter of one rank; all factors side by side, whose rank is the
-# sum; or the best adapter of one rank and a second one, to be merged into the base, with all that it leaves out.
+# What an exact average of products becomes: the best adapter of one rank; all factors concatenated, whose rank is the
+# sum; or the best adapter of one rank plus a second adapter with the residual, to be merged into the base model.
 ProductOutput = Literal["rank", "stack", "residual"]
 
 _WEIGHTED: Final = {"weighting": "examples", "max_examples": None, "clip_norm": None}
 _SERVER: Final = {"beta1": 0.9, "beta2": 0.99, "tau": 1e-3}
+# The options of each strategy with their defaults.
 _OPTIONS: Final[Mapping[str, Mapping[str, Any]]] = {
     "fedavg": _WEIGHTED,
     "fedavg_exact": {**_WEIGHTED, "output": "rank", "rank": None},
@@ -55,54 +56,53 @@ _OPTIONS: Final[Mapping[str, Mapping[str, Any]]] = {
         "rank": None,
     },
 }
-"""The options of each strategy with their defaults."""
 # The strategies that compare or average products, so that ranks and alphas may differ.
 _MIXED: Final = frozenset({"fedavg_exact", "krum", "multi_krum"})
 Momentum = Annotated[float, Field(ge=0, lt=1), NotBool]
+# Upper limit without `max_workers`: anyone who has the federation's token can join under new names.
 MAX_WORKERS: Final = 10_000
-"""Most workers of a federation that names no fewer: whoever has its token can make up names."""
 _DAY_S: Final = 86_400.0
 
 
 class StrategySpec(Block):
-    """How the updates of a round become the next version of the global adapter.
+    """How the updates of a round are aggregated into the next version of the global adapter.
 
-    Options that the named strategy does not use are refused; the others get that strategy's defaults.
+    Options that the strategy does not use are rejected; unset options get the strategy's defaults.
     """
 
     name: StrategyName = "fedavg"
-    """`fedavg` averages the factors, `fedavg_exact` their products; `fedprox` is `fedavg` with a pull at the worker;
-    `fedadam`, `fedyogi` and `diloco` treat the average's change as a gradient; `median`, `trimmed_mean`, `krum` and
-    `multi_krum` withstand workers that send nonsense."""
+    """`fedavg` averages the LoRA factors, `fedavg_exact` their products; `fedprox` is `fedavg` with a proximal term in
+    each worker's loss; `fedadam`, `fedyogi` and `diloco` treat the average change as a pseudo-gradient; `median`,
+    `trimmed_mean`, `krum` and `multi_krum` are robust to faulty or malicious workers."""
     weighting: Weighting | None = None
-    """What an update weighs: its `examples`, or all `equal`."""
+    """Weight of an update: its number of `examples`, or `equal` for all."""
     max_examples: PositiveInt | None = None
-    """No update counts for more examples than this, whatever it says."""
+    """Cap on the number of examples by which an update is weighted."""
     clip_norm: PositiveFloat | None = None
-    """Longest change that one update may make to the global adapter: Frobenius norm over all layers of the change of
-    scale · B · A; a longer one is shortened."""
+    """Maximum norm of the change that one update makes to the global adapter: the Frobenius norm over all layers of the
+    change of scale · B · A; larger changes are scaled down."""
     output: ProductOutput | None = None
-    """What an exact average becomes: `rank`, `stack` or `residual`."""
+    """Form of an exact average: `rank`, `stack` or `residual`."""
     rank: PositiveInt | None = None
-    """Rank of the outcome; by default the largest among the updates."""
+    """Rank of the resulting adapter; default: the largest rank among the updates."""
     mu: PositiveFloat | None = None
-    """Strength of the pull towards the global adapter in each worker's loss (FedProx)."""
+    """Strength of the proximal term towards the global adapter in each worker's loss (FedProx)."""
     server_lr: PositiveFloat | None = None
-    """Step of the server's optimiser."""
+    """Learning rate of the server's optimizer."""
     beta1: Momentum | None = None
-    """How much of the last direction stays (FedAdam, FedYogi)."""
+    """Decay rate of the first moment (FedAdam, FedYogi)."""
     beta2: Momentum | None = None
-    """How much of the last squares stays (FedAdam, FedYogi)."""
+    """Decay rate of the second moment (FedAdam, FedYogi)."""
     tau: PositiveFloat | None = None
-    """What is added to the root of the squares: the smaller, the more every coordinate moves alike."""
+    """Term added to the root of the second moment; controls the degree of adaptivity (FedAdam, FedYogi)."""
     momentum: Momentum | None = None
     """Nesterov momentum of the outer step (DiLoCo)."""
     trim: Annotated[float, Field(gt=0, lt=0.5), NotBool] | None = None
-    """Part of the updates that is left out at each end of each coordinate; at least one is."""
+    """Fraction of updates to discard at each end of each coordinate; at least one update."""
     byzantine: PositiveInt | None = None
-    """How many updates may be nonsense; Krum needs twice as many, and three, to choose among."""
+    """Number of faulty updates to tolerate, f; Krum needs at least 2f + 3 updates."""
     keep: PositiveInt | None = None
-    """How many updates `multi_krum` averages; by default all but `byzantine`."""
+    """Number of updates that `multi_krum` averages; default: all but `byzantine`."""
 
     @model_validator(mode="before")
     @classmethod
@@ -118,7 +118,9 @@ class StrategySpec(Block):
         given = {key: value for key, value in data.items() if value is not None}
         strange = next((key for key in given if key in cls.model_fields and key != "name" and key not in options), None)
         if strange is not None:
-            raise wrong(f"has no effect with the strategy {name}", f"{name} takes: {', '.join(options)}", at=strange)
+            raise wrong(
+                f"has no effect with the strategy {name}", f"options of {name}: {', '.join(options)}", at=strange
+            )
         return {**{key: value for key, value in options.items() if value is not None}, **given}
 
     @model_validator(mode="after")
@@ -131,7 +133,7 @@ class StrategySpec(Block):
 
     @property
     def min_updates(self) -> int:
-        """The smallest number of updates that the strategy can make something of."""
+        """Minimum number of updates that the strategy needs."""
         match self.name:
             case "median" | "trimmed_mean":
                 return 3
@@ -147,77 +149,76 @@ class StrategySpec(Block):
 
     @property
     def keeps_state(self) -> bool:
-        """Whether the server's optimiser has a state that goes from round to round."""
+        """Whether the server's optimizer keeps state between rounds."""
         return self.name in {"fedadam", "fedyogi", "diloco"}
 
 
-# Strategies that withstand workers that send nonsense, as long as those are few.
+# Strategies that are robust to a minority of faulty or malicious workers.
 ROBUST: Final = frozenset({"median", "trimmed_mean", "krum", "multi_krum"})
 
 
 class _OrName:
-    """Lets the JSON Schema of a strategy take its name alone, as the validator does."""
+    """Allows the name alone in the JSON Schema of a strategy, as the validator does."""
 
     def __get_pydantic_json_schema__(self, core_schema: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
         return {"anyOf": [{"enum": list(get_args(StrategyName))}, handler(core_schema)]}
 
 
-# A block, or the name of the strategy alone.
+# A block, or only the name of the strategy.
 Strategy = Annotated[StrategySpec, _OrName()]
 
 
 class FederationSpec(Block):
-    """A federation: many workers train one adapter, each on its own data."""
+    """A federation: many workers train one shared adapter, each on its own data."""
 
-    model_config = ConfigDict(defer_build=False)  # a body of a route, which FastAPI looks into
+    model_config = ConfigDict(defer_build=False)  # the body of a route, which FastAPI inspects at import
 
     name: Text | None = None
-    """For people; a federation has an id of its own."""
+    """Display name; the id is generated."""
     base_model: Text | None = None
-    """The model below the adapter, as `base_model_name_or_path` of the adapters says it; by default that of the first
-    update."""
+    """Base model of the adapter, as in `base_model_name_or_path` of the updates; default: that of the first update."""
     lora: LoraSpec | None = None
-    """Rank, alpha and target modules that every update must have; by default those of the first update."""
+    """Rank, alpha and target modules that every update must have; default: those of the first update."""
     strategy: Strategy = Field(default_factory=StrategySpec)
-    """How updates become the next version."""
+    """Aggregation strategy."""
     min_workers: Annotated[int, Field(ge=1, le=MAX_WORKERS), NotBool] = 2
-    """Fewest updates that make a round."""
+    """Minimum number of updates in a round."""
     max_workers: Annotated[int, Field(ge=1, le=MAX_WORKERS), NotBool] | None = None
-    """Most workers that take part in a round: of more `participants` so many are drawn for each round, and without
-    `participants` no others may join."""
+    """Maximum number of workers in a round. With more `participants`, this many are sampled for each round; without
+    `participants`, further workers cannot join."""
     participants: tuple[Text, ...] | None = None
-    """Names of the workers that take part: a round closes when all of them, or of those drawn for it, have uploaded. By
-    default anybody with the federation's token may, and a round closes at `min_workers`."""
+    """Names of the participating workers; a round closes when all of them, or all that were sampled, have uploaded.
+    Default: anyone with the federation's token can participate, and a round closes at `min_workers`."""
     own_tokens: bool = False
-    """Whether each worker needs a token of its own (`tunefleet federation token ID --for NAME`). Without it anyone
-    who has the federation's token can use any name, and several: no robust strategy withstands that."""
+    """Require a separate token for each worker (`tunefleet federation token ID --for NAME`). Otherwise anyone with the
+    federation's token can upload under any name, or several, which no robust strategy withstands."""
     deadline_s: Annotated[float, Field(gt=0, le=7 * _DAY_S), NotBool] = 600.0
-    """Seconds from a round's first update until it closes with those that are there, `min_workers` at least."""
+    """Seconds from a round's first update until the round closes, if it has at least `min_workers` updates."""
     rounds: PositiveInt | None = None
-    """Rounds after which the federation is complete; by default it goes on until somebody ends it."""
+    """Number of rounds; default: unlimited, until you stop the federation."""
     sync_every_steps: PositiveInt = 100
-    """Optimizer steps between two uploads of a worker."""
+    """Optimizer steps between uploads of a worker."""
     mixed_ranks: bool = False
-    """Whether updates may differ in rank and alpha; only with strategies that work on products."""
+    """Allow updates with different ranks and alphas; only for strategies that work on products."""
     max_update_bytes: Annotated[int, Field(ge=1, le=1 << 40), NotBool] = 2 << 30
-    """Largest upload."""
+    """Maximum size of an upload, in bytes."""
     max_num_examples: Annotated[int, Field(ge=1, le=1 << 53), NotBool] = 1_000_000_000
-    """Most examples that an update may claim; one that claims more is refused."""
+    """Maximum number of examples that an update may report; updates with more are rejected."""
     dataset: Text | None = None
-    """Pushed data that workers claim in chunks of JSON lines: JSON lines, CSV or TSV."""
+    """Pushed dataset (JSONL, CSV or TSV) that workers claim in chunks of JSONL."""
     chunk_size: PositiveInt = 1000
-    """Rows of one chunk."""
+    """Rows per chunk."""
     callback_secret: Text | None = Field(default=None, repr=False, exclude=True)
-    """Signs what is posted to the workers' callback addresses; never read back."""
+    """Secret that signs requests to the workers' callback URLs; write-only."""
 
     @property
     def remarks(self) -> tuple[str, ...]:
-        """What is valid and probably not what is meant, in sentences."""
+        """Warnings about options that are valid but probably unintended."""
         if self.strategy.name not in ROBUST or self.own_tokens:
             return ()
         return (
-            f"With one token for all, one worker may send under several names and be the majority, which "
-            f"{self.strategy.name} does not withstand: own_tokens (--own-tokens) proves who sends.",
+            f"With one shared token, a worker can upload under several names and form a majority, which "
+            f"{self.strategy.name} does not withstand. Set own_tokens (--own-tokens) to authenticate each worker.",
         )
 
     @model_validator(mode="after")
@@ -228,8 +229,8 @@ class FederationSpec(Block):
             self._check_participants(self.participants)
         if self.mixed_ranks and not self.strategy.takes_mixed_ranks:
             raise wrong(
-                f"cannot be used with the strategy {self.strategy.name}, which needs factors of one shape",
-                f"take one of {', '.join(sorted(_MIXED))}",
+                f"cannot be used with the strategy {self.strategy.name}, which needs factors of equal shape",
+                f"use one of {', '.join(sorted(_MIXED))}",
                 at="mixed_ranks",
             )
         if self.min_workers < self.strategy.min_updates:
@@ -242,8 +243,8 @@ class FederationSpec(Block):
 
     def _check_participants(self, names: tuple[str, ...]) -> None:
         if len(set(names)) != len(names):
-            raise wrong("names a worker twice", "name each of them once", at="participants")
+            raise wrong("lists a worker twice", "list each worker once", at="participants")
         if len(names) < self.min_workers:
             raise wrong(
-                f"has {len(names)} names, and min_workers is {self.min_workers}", "name more", at="participants"
+                f"has {len(names)} names, but min_workers is {self.min_workers}", "add names", at="participants"
             )

@@ -1,4 +1,4 @@
-"""`spec.inference` and `spec.generation`: how answers are drawn."""
+"""`spec.inference` and `spec.generation`: sampling parameters."""
 
 from __future__ import annotations
 
@@ -33,51 +33,51 @@ TokenCount = Annotated[int, Field(ge=1, le=_MAX_TOKENS), NotBool]
 
 
 class InferenceSpec(Block):
-    """`spec.inference`: how answers are drawn. Keys may be written in camel case, too (`systemPrompt`)."""
+    """`spec.inference`: sampling parameters. Keys may also be written in camel case (`systemPrompt`)."""
 
     system_prompt: str | None = None
-    """Stands before each prompt."""
+    """System prompt, put before each prompt."""
     temperature: Temperature = 0.7
-    """How freely is drawn; 0 always takes the likeliest token."""
+    """Sampling temperature; 0 = greedy."""
     top_p: TopP = 0.95
-    """Draw among the likeliest tokens that together have this probability."""
+    """Nucleus sampling: sample from the most likely tokens whose probabilities add up to this value."""
     top_k: Annotated[int, Field(ge=-1), In64Bits, NotBool] | None = None
-    """Draw among so many tokens; -1 or 0 for all. By default all with vLLM, 50 with Transformers."""
+    """Sample from this many most likely tokens; -1 or 0 = all. Default: all with vLLM, 50 with Transformers."""
     min_p: Annotated[float, Field(ge=0, le=1), NotBool] = 0.0
-    """Leave out tokens that are less probable than this part of the likeliest one."""
+    """Minimum probability of a token, relative to the most likely one."""
     max_tokens: TokenCount | None = None
-    """Longest answer, in tokens; 512 by default."""
+    """Maximum number of tokens per answer; default: 512."""
     max_new_tokens: TokenCount | None = None
-    """The same as `max_tokens`."""
+    """Alias of `max_tokens`."""
     min_tokens: NaturalInt = 0
-    """Shortest answer, in tokens."""
+    """Minimum number of tokens per answer."""
     presence_penalty: Penalty = 0.0
-    """Against tokens that were there before."""
+    """Penalty on tokens that have already appeared."""
     frequency_penalty: Penalty = 0.0
-    """The same, by how often they were there."""
+    """Penalty on tokens in proportion to how often they have appeared."""
     repetition_penalty: PositiveFloat | None = None
-    """Against tokens of prompt and answer; above 1 discourages them."""
+    """Penalty on tokens of the prompt and the answer; values above 1 discourage repetition."""
     stop: Stops = ()
-    """Texts that end an answer."""
+    """Stop strings, which end an answer."""
     stop_token_ids: tuple[NaturalInt, ...] = ()
-    """Tokens that end an answer."""
+    """Token ids that end an answer."""
     bad_words: Stops = ()
-    """Words that are never drawn."""
+    """Words that are never generated."""
     do_sample: bool | None = None
-    """`false`: always take the likeliest token."""
+    """`false` = greedy decoding."""
     seed: Annotated[int, Field(ge=0, le=2**63 - 1), NotBool] | None = None
-    """Seed of the draw."""
+    """Random seed of the sampling."""
     n: Annotated[int, Field(ge=1, le=128), NotBool] = 1
-    """Answers for each prompt."""
+    """Number of answers per prompt."""
     skip_special_tokens: bool = True
-    """Leave special tokens out of the text."""
+    """Omit special tokens from the text."""
     logprobs: Annotated[int, Field(ge=0, le=100), NotBool] | None = None
-    """Give the probabilities of so many tokens at each place."""
+    """Return the log probabilities of this many most likely tokens at each position."""
     chat_template: bool | None = None
-    """Whether prompts are the user's turn in the model's chat template; by default if it has one. `false`: plain text,
-    as a training on columns of prompts and responses has it."""
+    """Apply the model's chat template to prompts; default: if the model has one. `false`: plain text, as in training on
+    prompt and response columns."""
     chat_template_kwargs: FreeMapping | None = None
-    """Passed on to the model's chat template."""
+    """Extra arguments of the chat template."""
     templates: (
         Annotated[
             tuple[AnswerField, ...] | FreeMapping,
@@ -86,7 +86,7 @@ class InferenceSpec(Block):
         ]
         | None
     ) = None
-    """Answers are JSON objects: a list of fields (`name`, `type`, `min`, `max`, `candidates`), or a JSON Schema."""
+    """Structured output: a list of fields (`name`, `type`, `min`, `max`, `candidates`), or a JSON Schema."""
 
     @model_validator(mode="before")
     @classmethod
@@ -98,7 +98,7 @@ class InferenceSpec(Block):
         faults: Faults = []
         leave = "leave one of them out"
         if self.max_tokens is not None and self.max_new_tokens is not None:
-            faults.append(("max_new_tokens", "means the same as max_tokens", leave))
+            faults.append(("max_new_tokens", "is an alias of max_tokens", leave))
         if self.min_tokens > self.longest:
             faults.append(("min_tokens", f"must be at most max_tokens, which is {self.longest}", None))
         if self.do_sample is True and self.temperature == 0:
@@ -111,32 +111,32 @@ class InferenceSpec(Block):
 
     @property
     def longest(self) -> int:
-        """The longest answer, in tokens, wherever it was written."""
+        """The maximum number of tokens per answer, from either spelling."""
         return self.max_tokens or self.max_new_tokens or 512
 
     @property
     def json_schema(self) -> dict[str, Any] | None:
-        """The JSON Schema that each answer obeys, wherever it was written."""
+        """The JSON Schema of the answers, from either form of `templates`."""
         if self.templates is None or isinstance(self.templates, dict):
             return self.templates
         return object_schema(self.templates)
 
 
 class GenerationSpec(Block):
-    """`spec.generation`: how the answers of a PPO training are drawn. Keys may be written in camel case, too."""
+    """`spec.generation`: sampling parameters of a PPO task. Keys may also be written in camel case."""
 
     max_new_tokens: TokenCount | None = None
-    """Longest answer, in tokens; by default `training.max_seq_length` if that is given, else 64."""
+    """Maximum number of tokens per answer; default: `training.max_seq_length` if set, else 64."""
     temperature: Annotated[float, Field(gt=0, le=100), NotBool] | None = None
-    """How freely is drawn; by default `training.temperature`."""
+    """Sampling temperature; default: `training.temperature`."""
     top_p: TopP | None = None
-    """Draw among the likeliest tokens that together have this probability."""
+    """Nucleus sampling: sample from the most likely tokens whose probabilities add up to this value."""
     top_k: Annotated[int, Field(ge=-1), In64Bits, NotBool] | None = None
-    """Draw among so many tokens; -1 or 0 for all."""
+    """Sample from this many most likely tokens; -1 or 0 = all."""
     stop: Stops = ()
-    """Texts that end an answer."""
+    """Stop strings, which end an answer."""
     do_sample: bool = True
-    """`false`: always take the likeliest token."""
+    """`false` = greedy decoding."""
 
     @model_validator(mode="before")
     @classmethod
@@ -145,24 +145,24 @@ class GenerationSpec(Block):
 
 
 class RewardModelSpec(Block):
-    """`spec.reward_model`: what judges the answers of a training; a sequence classifier."""
+    """`spec.reward_model`: sequence classifier that scores the answers."""
 
     identifier: ModelName | None = None
-    """Hub id, local folder or archive (it travels with the submit)."""
+    """Hub id, or a local folder or archive, which is uploaded with the workflow."""
     task_id: Text | None = Field(default=None, alias="taskId")
-    """Instead: id of the `reward` task that trains it. It is waited for as one in `dependsOn`."""
+    """Alternative: id of the `reward` task that trains it; counts as a dependency, as in `dependsOn`."""
     type: Literal["classification", "sentiment"] = "classification"
-    """`classification`: its score is the reward; `sentiment`: positive minus negative is."""
+    """`classification`: the score is the reward; `sentiment`: the positive minus the negative score."""
     scale: Annotated[float, Field(ge=-1000, le=1000), NotBool] = 1.0
-    """The reward is multiplied by this."""
+    """Factor of the reward."""
     max_length: Annotated[PositiveInt, Field(le=1_000_000)] = 512
-    """Longer texts are cut to this many tokens."""
+    """Maximum number of tokens per text; longer texts are truncated."""
     positive_label: Text | None = None
-    """The label that is good; by default found by its name."""
+    """Positive label; default: detected by name."""
     negative_label: Text | None = None
-    """The label that is bad; by default found by its name."""
+    """Negative label; default: detected by name."""
     trust_remote_code: bool = False
-    """Run the Python code that comes with the model; needs a worker that was started with `--allow-code`."""
+    """Run the Python code that comes with the model; requires a worker started with `--allow-code`."""
 
     @model_validator(mode="after")
     def _one_place(self) -> RewardModelSpec:
@@ -172,5 +172,5 @@ class RewardModelSpec(Block):
 
     @property
     def name(self) -> str:
-        """What the user calls it."""
+        """Display name."""
         return self.identifier or f"of task {self.task_id}"

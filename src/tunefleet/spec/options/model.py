@@ -1,4 +1,4 @@
-"""`spec.model`: which model is trained, and how it is loaded."""
+"""`spec.model`: the base model, and how it is loaded."""
 
 from __future__ import annotations
 
@@ -19,36 +19,36 @@ class ModelSource(Block):
     """`model.source`: where the model comes from."""
 
     type: Literal["huggingface"] = "huggingface"
-    """The format; a hub id and a local folder are both of this type."""
+    """Format of the model, for hub ids and local folders alike."""
     identifier: ModelName
-    """Hub id, local folder or archive (it travels with the submit), or `builtin:gsm8k-llama-2m`."""
+    """Hub id, local folder or archive, which is uploaded with the workflow, or `builtin:gsm8k-llama-2m`."""
     revision: Revision | None = None
-    """Branch, tag or commit of a hub id."""
+    """Branch, tag or commit on the hub."""
     trust_remote_code: bool = False
-    """Run the Python code that comes with the model; needs a worker that was started with `--allow-code`."""
+    """Run the Python code that comes with the model; requires a worker started with `--allow-code`."""
 
 
 class LoadingSpec(Block):
-    """What `model.transformers` has in every task kind."""
+    """The keys of `model.transformers` that every task type has."""
 
     device_map: str = "auto"
-    """How the layers are laid on devices."""
+    """Placement of the layers on devices."""
     dtype: Dtype = "auto"
-    """Type of the loaded weights; `auto` takes bf16 where the hardware has it, else float32."""
+    """Data type of the weights; `auto` uses bf16 if the hardware supports it, else float32."""
     trust_remote_code: bool = False
-    """The same as `model.source.trust_remote_code`."""
+    """Alias of `model.source.trust_remote_code`."""
     low_cpu_mem_usage: Annotated[
         bool, only(True, "models are always loaded with low memory usage", "leave it out, or write true")
     ] = True
     """Always true."""
     load_in_8bit: bool = False
-    """Load the base model in 8 bits; of a training only with LoRA."""
+    """Load the base model in 8 bits; for training, only with LoRA."""
     load_in_4bit: bool = False
-    """Load the base model in 4 bits; of a training only with LoRA (QLoRA)."""
+    """Load the base model in 4 bits; for training, only with LoRA (QLoRA)."""
     use_flash_attention_2: bool = False
-    """The same as `attn_implementation: flash_attention_2`."""
+    """Alias of `attn_implementation: flash_attention_2`."""
     attn_implementation: AttentionName | None = None
-    """Attention kernel; by default the fastest that the machine has."""
+    """Attention implementation; default: the fastest one available."""
 
     @model_validator(mode="after")
     def _exclusive(self) -> Self:
@@ -66,35 +66,35 @@ class TransformersSpec(LoadingSpec):
     """`model.transformers`: how the model is loaded."""
 
     device_map: Annotated[
-        Literal["auto"], only("auto", "the worker chooses the device of a training", "leave it out, or write auto")
+        Literal["auto"], only("auto", "the worker selects the device of a training task", "leave it out, or write auto")
     ] = "auto"
-    """Always `auto`: the worker chooses the device."""
+    """Always `auto`: the worker selects the device."""
 
 
 class ConfigSpec(Block):
-    """`model.config`: what older documents say about a model that is trained."""
+    """`model.config`: keys of older workflow files."""
 
     fp16: bool | None = None
-    """The same as `training.fp16`."""
+    """Alias of `training.fp16`."""
     bf16: bool | None = None
-    """The same as `training.bf16`."""
+    """Alias of `training.bf16`."""
     device_map_auto: Annotated[
-        bool, only(True, "the worker chooses the device of a training", "leave it out, or write true")
+        bool, only(True, "the worker selects the device of a training task", "leave it out, or write true")
     ] = True
-    """Always true: the worker chooses the device."""
+    """Always true: the worker selects the device."""
 
 
 class ModelSpec(Block):
-    """`spec.model`: which model is trained."""
+    """`spec.model`: the base model."""
 
     source: ModelSource
-    """Where it comes from."""
+    """Source of the model."""
     transformers: TransformersSpec = Field(default_factory=TransformersSpec)
-    """How it is loaded."""
+    """How the model is loaded."""
     config: ConfigSpec = Field(default_factory=ConfigSpec)
-    """What older documents say about it."""
+    """Keys of older workflow files."""
 
     @property
     def trust_remote_code(self) -> bool:
-        """Whether code that comes with the model is run."""
+        """Whether to run code that comes with the model."""
         return self.source.trust_remote_code or self.transformers.trust_remote_code

@@ -1,4 +1,4 @@
-"""`spec.notify`: who is told what of a task, and what an address of a notification may look like."""
+"""`spec.notify`: notifications about a task, and valid notification addresses."""
 
 from __future__ import annotations
 
@@ -10,11 +10,10 @@ from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
 from tunefleet.spec.base import Block, as_list, is_url, wrong
 
-# What is told. A task that failed because it ran out of memory, stalled or lost its worker counts as `failed` too.
-#
-# The last two are of campaigns: a better model is promoted; the budget has no room for the next task.
+# The events. A task that failed because it ran out of memory, stalled or lost its worker counts as `failed` too.
+# The last two are for campaigns: a better model is promoted; the budget does not cover the next task.
 Occasion = Literal["done", "failed", "out_of_memory", "stalled", "paused", "worker_lost", "promoted", "budget"]
-# `webhook` is our own JSON; the next two are what incoming webhooks of Slack and Discord take.
+# `webhook` is Tunefleet's own JSON; `slack` and `discord` are the formats of their incoming webhooks.
 Format = Literal["webhook", "slack", "discord", "email"]
 OCCASIONS: Final[tuple[Occasion, ...]] = get_args(Occasion)
 FORMATS: Final[tuple[Format, ...]] = get_args(Format)
@@ -25,12 +24,12 @@ _MAX: Final = 2000
 
 
 def is_address(to: str) -> bool:
-    """Whether a text is an address, and not a channel's name."""
+    """Whether a string is an address and not a channel's name."""
     return is_url(to) or to.lower().startswith(MAILTO)
 
 
 def format_of(target: str) -> Format:
-    """Return the format that an address takes, as far as its looks tell."""
+    """Return the format of an address, derived from its scheme and host."""
     if target.lower().startswith(MAILTO):
         return "email"
     parts = urlsplit(target)
@@ -43,11 +42,11 @@ def format_of(target: str) -> Format:
 
 
 def address_fault(target: str, chosen: str | None) -> str | None:
-    """Say what is wrong with an address, or with the format that was chosen for it; null if nothing is.
+    """Return what is wrong with an address or its format; `None` if nothing is.
 
     Args:
-        target: An http or https address, or `mailto:` and an e-mail address.
-        chosen: The format; null for the one that the address takes.
+        target: An http or https URL, or `mailto:` and an e-mail address.
+        chosen: The format; `None` for the default of the address.
     """
     if len(target) > _MAX or any(character.isspace() or not character.isprintable() for character in target):
         return f"must be one line without spaces, of {_MAX} characters at most"
@@ -57,12 +56,12 @@ def address_fault(target: str, chosen: str | None) -> str | None:
     if not mail and not _reachable(target):
         return "must start with http://, https:// or mailto:, and name a host"
     if chosen is not None and mail != (chosen == "email"):
-        return f"cannot be told in the format {chosen}"
+        return f"does not support the format {chosen}"
     return None
 
 
 def is_channel_name(name: str) -> bool:
-    """Whether a text may be a channel's name."""
+    """Whether a string is a valid channel name."""
     return _NAME.fullmatch(name) is not None
 
 
@@ -75,9 +74,9 @@ def _reachable(target: str) -> bool:
 
 
 def _to(value: str) -> str:
-    channel = "make a channel with `tunefleet notify add`, which keeps the address to itself, and write its name here"
+    channel = "create a channel with `tunefleet notify add`, which keeps the address private, and use its name here"
     if "${" in value:
-        raise wrong("cannot have a secret or a reference in it: the server sends, and resolves none", channel)
+        raise wrong("cannot contain a secret or a reference: the server does not resolve them in addresses", channel)
     if not is_address(value):
         if not is_channel_name(value):
             raise wrong("is neither an address (https://…, mailto:…) nor the name of a channel")
@@ -86,26 +85,26 @@ def _to(value: str) -> str:
     if fault is not None:
         raise wrong(fault)
     if is_url(value) and "@" in urlsplit(value).netloc:
-        raise wrong("has a password in it, which everybody could read who reads the document", channel)
+        raise wrong("contains a password, which everyone who can read the workflow could see", channel)
     return value
 
 
 class NotifySpec(Block):
-    """`spec.notify[]`: tell somebody what becomes of this task."""
+    """`spec.notify[]`: send notifications about this task."""
 
     to: Annotated[str, Field(min_length=1), AfterValidator(_to)]
-    """An address (`https://…`, `mailto:…`), or the name of one of your channels (`tunefleet notify ls`). An address is
-    read by everybody who may read the document, and what goes there is not signed."""
+    """Address (`https://…`, `mailto:…`) or name of one of your channels (`tunefleet notify ls`). An address is visible
+    to everyone who can read the workflow, and requests to it are not signed."""
     on: Annotated[tuple[Occasion, ...], BeforeValidator(as_list), Field(min_length=1)] = OCCASIONS
-    """What is told; by default everything."""
+    """Events to send; default: all."""
     format: Format | None = None
-    """How an address is told; by default what its host takes, else `webhook`. A channel has its own format."""
+    """Format for an address; default: the format of its host, else `webhook`. A channel has its own format."""
 
     @model_validator(mode="after")
     def _fits(self) -> NotifySpec:
         if self.format is not None and not is_address(self.to):
-            raise wrong("is the channel's own affair", "leave it out", at="format")
+            raise wrong("is set by the channel", "leave it out", at="format")
         fault = address_fault(self.to, self.format) if is_address(self.to) else None
         if fault is not None:
-            raise wrong(f"does not go with the address, which {fault}", "leave it out", at="format")
+            raise wrong(f"does not match the address, which {fault}", "leave it out", at="format")
         return self

@@ -1,4 +1,4 @@
-"""`spec.output`: where results go, and what of them must be there."""
+"""`spec.output`: where results go, and which files are delivered."""
 
 from __future__ import annotations
 
@@ -29,18 +29,18 @@ _LOGS: Final = frozenset({"train.log", "worker.log", "log", "logs"})
 def _named(value: str) -> str:
     parts = [part for part in value.split("/") if part not in {"", "."}]
     if not parts or any(len(part.encode()) > _LONGEST_NAME for part in parts):
-        raise wrong("must be the name of a file or folder", f"of at most {_LONGEST_NAME} bytes between two slashes")
+        raise wrong("must be the name of a file or folder", f"at most {_LONGEST_NAME} bytes between two slashes")
     name = "/".join(parts)
     return "logs" if name in _LOGS else name
 
 
-# A file or a folder, with or without a slash at its end; whatever a log is called, it is `logs`.
+# A file or folder, with or without a trailing slash; all names of logs become `logs`.
 Named = Annotated[RelativePath, AfterValidator(_named)]
 
 _RETRY: Final = ("retries", "retry_backoff_s")
 _KEYS: Final = ("access_key", "secret_key")
+# Feature of a worker that can write to a bucket.
 S3: Final = "s3"
-"""Feature of a worker that can write to a bucket."""
 _OF_TYPE: Final = {
     "local": ("path",),
     "http": ("url", "method", "headers", "timeout_s", *_RETRY),
@@ -48,16 +48,14 @@ _OF_TYPE: Final = {
 }
 
 
-_OF_A_SHELL: Final = re.compile(r"~|\$[A-Za-z_]")
+_SHELL_EXPANSION: Final = re.compile(r"~|\$[A-Za-z_]")
 
 
 def _folder(value: str) -> str:
     if "://" in value or ".." in value.replace("\\", "/").split("/"):
         raise wrong("must be a folder", "an absolute path, or one below RESULTS_DIR, without ..")
-    if _OF_A_SHELL.match(value) or not value.isprintable():
-        raise wrong(
-            "must be a folder as it is called", "no shell replaces ~ and $: write an absolute path of the worker"
-        )
+    if _SHELL_EXPANSION.match(value) or not value.isprintable():
+        raise wrong("must be a literal path", "~ and $ are not expanded: write an absolute path on the worker")
     return value
 
 
@@ -68,10 +66,10 @@ def _upper(value: Any) -> Any:
 def _place(value: str) -> str:
     if value.startswith("s3://"):
         if not BUCKET_URL.fullmatch(value) or {"", ".", ".."} & set(value.rstrip("/").split("/")[3:]) or "${" in value:
-            raise wrong("names no place in a bucket", "write s3://BUCKET/PREFIX, without a secret in it")
+            raise wrong("is not a valid bucket URL", "write s3://BUCKET/PREFIX, without a secret in it")
         return value
     if not is_url(value):
-        raise wrong("must be an address", "write one that starts with http://, https:// or s3://")
+        raise wrong("must be a URL", "write one that starts with http://, https:// or s3://")
     return value
 
 
@@ -82,32 +80,32 @@ def _secret(value: str) -> str:
 
 
 class DestinationSpec(Block):
-    """`output.destination`: where results go. They always reach the server that placed the task, too."""
+    """`output.destination`: where results are delivered, in addition to the server."""
 
     type: Literal["local", "http", "s3"] = "local"
-    """`local`: a folder of the worker. `http`: an address gets the result and the files. `s3`: a bucket gets both. With
-    the last two archives are made: `final_model.tar.gz` or `final_lora.tar.gz`."""
+    """`local`: a folder on the worker. `http`: a URL that receives the result and the files. `s3`: a bucket for both.
+    `http` and `s3` also create an archive, `final_model.tar.gz` or `final_lora.tar.gz`."""
     path: Annotated[Text, AfterValidator(_folder)] | None = None
-    """With `local`: a folder; the task's files lie in `PATH/TASK_ID`. A relative one is below `RESULTS_DIR`."""
+    """With `local`: folder; the task's files are in `PATH/TASK_ID`. A relative path is below `RESULTS_DIR`."""
     url: Annotated[Text, AfterValidator(_place)] | None = None
-    """With `http`: results are posted here, files to `URL/TASK_ID/files`; by default the server that placed the
-    task. With `s3`: `s3://BUCKET/PREFIX`; files go to `PREFIX/TASK_ID/NAME`, the result to `results.json` next to
-    them. The service is Amazon's, or the one in the worker's `TUNEFLEET_S3_ENDPOINT`."""
+    """With `http`: URL for the result; files go to `URL/TASK_ID/files`. Default: the server of the task. With `s3`:
+    `s3://BUCKET/PREFIX`; files go to `PREFIX/TASK_ID/NAME`, the result to `results.json` next to them. The S3 endpoint
+    is Amazon's, or the worker's `TUNEFLEET_S3_ENDPOINT`."""
     access_key: Annotated[Text, AfterValidator(_secret)] | None = None
-    """With `s3`: the key that writes, as `${secret:NAME}` of the worker. The worker's own keys are never used."""
+    """With `s3`: access key with write permission, as `${secret:NAME}`. The worker's own keys are never used."""
     secret_key: Annotated[Text, AfterValidator(_secret)] | None = None
-    """With `s3`: belongs to the access key; also `${secret:NAME}`."""
+    """With `s3`: secret of the access key, as `${secret:NAME}`."""
     method: Annotated[Literal["POST", "PUT"], BeforeValidator(_upper)] = "POST"
-    """With `http`: method of the request with the result; files are always sent by POST."""
+    """With `http`: method of the request with the result; files are always sent with POST."""
     headers: Headers | None = None
-    """With `http`: sent with each request."""
+    """With `http`: headers of each request."""
     timeout_s: Timeout = Field(default=30.0, alias="timeoutSec")
-    """With `http`: seconds to wait for an answer."""
+    """With `http`: request timeout, in seconds."""
     retries: Annotated[int, Field(ge=0, le=100), NotBool] | None = None
-    """With `http` or `s3`: further tries of a delivery that failed; by default it is tried for as long as the worker's
-    `TUNEFLEET_DELIVERY_PATIENCE_S` says (a day). The task itself is not run again."""
+    """With `http` or `s3`: retries of a failed delivery; default: retry for the worker's
+    `TUNEFLEET_DELIVERY_PATIENCE_S` (one day). The task itself does not run again."""
     retry_backoff_s: Annotated[float, Field(ge=0, le=3600), NotBool] = Field(default=0.8, alias="retryBackoffSec")
-    """With `retries`: seconds before the first of them; doubled for each further one."""
+    """With `retries`: seconds before the first retry; doubled for each further one."""
 
     @model_validator(mode="after")
     def _fitting(self) -> DestinationSpec:
@@ -122,24 +120,24 @@ class DestinationSpec(Block):
             faults += [(name, "is required with type: s3", None) for name in ("url", *_KEYS) if not getattr(self, name)]
         if self.url is not None and self.type != "local" and self.url.startswith("s3://") != (self.type == "s3"):
             wanted = "s3" if self.url.startswith("s3://") else "http"
-            faults.append(("url", f"is no address for type: {self.type}", f"write type: {wanted}"))
+            faults.append(("url", f"does not match type: {self.type}", f"write type: {wanted}"))
         if faults:
             raise many_wrong(faults)
         return self
 
 
 class OutputSpec(Block):
-    """`spec.output`: what is delivered beside the model or adapter."""
+    """`spec.output`: what is delivered, and where."""
 
     destination: DestinationSpec = Field(default_factory=DestinationSpec)
-    """Whether archives are made."""
+    """Destination of the results."""
     artifacts: Annotated[tuple[Named, ...], BeforeValidator(as_list)] = ()
-    """Names of what the task must leave: `responses.json` (or `results.json`), `logs`, `final_lora` or `final_model`
-    are always delivered; a name with `.tar.gz` asks for the archive, too. Any other file or folder in the task's folder
-    is delivered as it is; what is not there is reported in the result's `warnings` and in `manifest.json`."""
+    """Names of further outputs. `responses.json` (or `results.json`), `logs`, `final_lora` or `final_model` are always
+    delivered; a name with `.tar.gz` also requests the archive. Any other file or folder in the task's folder is
+    delivered as it is; missing ones are reported in the result's `warnings` and in `manifest.json`."""
 
     def wants_archive(self, name: str) -> bool:
-        """Whether `<name>.tar.gz` is to be made.
+        """Whether to create `<name>.tar.gz`.
 
         Args:
             name: Name of the folder, `final_lora` or `final_model`.

@@ -1,4 +1,4 @@
-"""Blocks that say what happens around a task: retry, limits, sample answers, shards."""
+"""Blocks around a task: retry, limits, sample answers, shards."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ RetryReason = Literal["bug", "out_of_memory", "network", "killed", "crashed", "t
 
 
 class RetrySpec(Block):
-    """`spec.retry`: how often a failed task is tried. A user's mistake is never tried again."""
+    """`spec.retry`: when a failed task is retried. Invalid input is never retried."""
 
     max_attempts: Annotated[int, Field(ge=1, le=100), NotBool] = 3
-    """Tries in all; a lost worker does not count."""
+    """Maximum number of attempts, including the first; attempts on a lost worker do not count."""
     backoff_s: NaturalFloat = 10.0
-    """Seconds before the first repeat; doubled for each further one."""
+    """Seconds before the first retry; doubled for each further one."""
     on: Annotated[tuple[RetryReason, ...], BeforeValidator(as_list)] = (
         "bug",
         "out_of_memory",
@@ -30,57 +30,57 @@ class RetrySpec(Block):
         "timeout",
         "stalled",
     )
-    """Reasons that are worth another try."""
+    """Failure reasons that are retried."""
 
 
 class LimitsSpec(Block):
-    """`spec.limits`: how long a task may take."""
+    """`spec.limits`: time limits of a task."""
 
     max_runtime_s: PositiveFloat | None = None
-    """Seconds that one attempt may run."""
+    """Maximum run time of one attempt, in seconds."""
     max_queue_s: PositiveFloat | None = None
-    """Seconds that the task may wait for a worker."""
+    """Maximum time in the queue, in seconds."""
     stall_after_s: PositiveFloat = 600.0
     """Seconds without a journal record after which a running job counts as stalled; see `on_stall`."""
 
 
 class EvaluateSpec(Block):
-    """`spec.evaluate`: sample answers to held-out prompts, before and after the training."""
+    """`spec.evaluate`: sample answers to eval prompts, before and after training."""
 
     answers: NaturalInt = 0
-    """How many held-out prompts are answered."""
+    """Number of eval prompts to answer."""
     max_new_tokens: PositiveInt = 128
-    """Longest answer, in tokens."""
+    """Maximum number of tokens per answer."""
     exact_match: ExactMatchSpec | None = None
-    """Also the share of held-out rows that are answered right."""
+    """Also measure the share of eval rows with a correct answer."""
 
     @property
     def questions(self) -> int:
-        """How many prompts are answered in all."""
+        """Total number of prompts to answer."""
         return max(self.answers, self.exact_match.rows if self.exact_match else 0)
 
 
 class PredictionsSpec(Block):
-    """`spec.predictions`: sample answers to held-out prompts at the evaluations during the training."""
+    """`spec.predictions`: sample answers to eval prompts during training."""
 
     enabled: bool = True
-    """Whether they are made; the block being there turns them on."""
+    """Enable the predictions; on if the block is present."""
     sample_count: PositiveInt = 5
-    """How many held-out prompts are answered."""
+    """Number of eval prompts to answer."""
     sample_frequency: PositiveInt | Literal["eval", "epoch"] = "eval"
-    """At every evaluation (`eval`), at the ends of epochs (`epoch`), or at every N-th evaluation."""
+    """At every evaluation (`eval`), at the end of each epoch (`epoch`), or at every N-th evaluation."""
     max_new_tokens: PositiveInt = 128
-    """Longest answer, in tokens."""
+    """Maximum number of tokens per answer."""
 
 
 class ParallelSpec(Block):
-    """`spec.parallel`: split the items into shards for several workers; results are put together in order."""
+    """`spec.parallel`: split the items into shards for several workers; results are joined in order."""
 
     enabled: bool = False
-    """Whether it is done. The files of `postprocess.jsonl_export` become one, too."""
+    """Enable sharding. The files of `postprocess.jsonl_export` are joined too."""
     max_shards: Annotated[int, Field(ge=1, le=MAX_SHARDS), NotBool] | None = None
-    """Most shards; never more than there are items. By default as many as there are workers that can run the task, 8 at
-    most."""
+    """Maximum number of shards; never more than items. Default: the number of workers that can run the task, at most
+    8."""
 
     @model_validator(mode="after")
     def _meant(self) -> ParallelSpec:
@@ -90,14 +90,14 @@ class ParallelSpec(Block):
 
 
 class ShardSpec(Block):
-    """`spec.shard`: the part of the items that this task takes; the server writes it for the shards of a task."""
+    """`spec.shard`: the items of this shard; set by the server for the shards of a task."""
 
     index: NaturalInt
-    """Which part, counted from 0."""
+    """Index of the shard, from 0."""
     total: Annotated[int, Field(ge=1, le=MAX_SHARDS), NotBool]
-    """How many parts there are."""
+    """Number of shards."""
     contiguous: bool = True
-    """Items that stand together; else every `total`-th one."""
+    """Take consecutive items; otherwise every `total`-th one."""
 
     @model_validator(mode="after")
     def _inside(self) -> ShardSpec:

@@ -1,4 +1,4 @@
-"""`spec.training` of the trainings on preferences, and of `ppo`."""
+"""`spec.training` of preference tuning and of `ppo`."""
 
 from __future__ import annotations
 
@@ -24,38 +24,39 @@ class PairTrainingSpec(CommonTrainingSpec):
     """The keys of `spec.training` that `dpo` and `ppo` have."""
 
     gradient_checkpointing: bool = False
-    """Less memory for more time."""
+    """Recompute activations in the backward pass: less memory, slower."""
     save_freq: PositiveInt | None = None
-    """The same as `save_steps`."""
+    """Alias of `save_steps`."""
 
     def _checks(self) -> tuple[Check, ...]:
         both = self.save_freq is not None and "save_steps" in self.model_fields_set
-        return (*super()._checks(), (both, "save_freq", "means the same as save_steps", _SAME))
+        return (*super()._checks(), (both, "save_freq", "is an alias of save_steps", _SAME))
 
     @property
     def saving_steps(self) -> int:
-        """Steps between two checkpoints, wherever it was written."""
+        """Steps between checkpoints, from either spelling."""
         return self.save_freq or self.save_steps
 
 
 class PreferenceTrainingSpec(PairTrainingSpec):
-    """The keys of `spec.training` that all trainings on preferences and on rewards have."""
+    """The keys of `spec.training` that all preference and reward tasks have."""
 
     batch_size: PositiveInt = 4
-    """Rows a device and forward pass."""
+    """Rows per device and forward pass."""
     learning_rate: PositiveFloat = 5e-7
-    """Highest learning rate."""
+    """Peak learning rate."""
     save_steps: PositiveInt = 500
-    """Steps between two checkpoints, with `save_strategy: steps`."""
+    """Steps between checkpoints, with `save_strategy: steps`."""
 
 
 class AnswerTrainingSpec(PreferenceTrainingSpec):
-    """The keys of `spec.training` of the kinds that train on given answers: `dpo`, `kto`, `orpo`, `reward`."""
+    """The keys of `spec.training` of `dpo`, `kto`, `orpo` and `reward`, which train on existing answers."""
 
     max_prompt_length: PositiveInt | None = None
-    """Longer prompts lose their beginning; by default only `max_seq_length` cuts, at the end."""
+    """Maximum number of prompt tokens; longer prompts are truncated at the start. Default: only `max_seq_length`
+    applies, at the end."""
     append_eos: bool = True
-    """Append the tokenizer's end token to answers that end with no special token, and train on it."""
+    """Append the tokenizer's EOS token to answers that do not end with a special token, and train it."""
 
 
 Beta = Annotated[float, Field(gt=0, le=100), NotBool]
@@ -65,13 +66,13 @@ class DpoTrainingSpec(AnswerTrainingSpec):
     """`spec.training` of a `dpo` task."""
 
     beta: Beta = 0.1
-    """How closely the model is held to the one that it started from."""
+    """Strength of the constraint towards the reference model."""
     loss_type: Literal["sigmoid", "hinge", "ipo", "robust"] = "sigmoid"
-    """The loss."""
+    """Loss function."""
     label_smoothing: Annotated[float, Field(ge=0, lt=0.5), NotBool] = 0.0
-    """With `loss_type: robust`: the part of the pairs that is taken to be the wrong way round."""
+    """With `loss_type: robust`: assumed fraction of pairs with swapped labels."""
     precompute_ref_log_probs: bool = False
-    """Let the reference judge all pairs before the training, which then needs no second model in memory."""
+    """Compute the reference log probabilities of all pairs before training, so that no second model stays in memory."""
 
     def _checks(self) -> tuple[Check, ...]:
         smooth = self.loss_type != "robust" and self.label_smoothing > 0
@@ -85,35 +86,35 @@ class KtoTrainingSpec(AnswerTrainingSpec):
     """`spec.training` of a `kto` task."""
 
     batch_size: Annotated[PositiveInt, Field(ge=2)] = 4
-    """Rows a device and forward pass; at least 2, of which the divergence is estimated."""
+    """Rows per device and forward pass; at least 2, which the KL estimate needs."""
     beta: Beta = 0.1
-    """How closely the model is held to the one that it started from."""
+    """Strength of the constraint towards the reference model."""
     loss_type: Literal["kto", "apo_zero_unpaired"] = "kto"
-    """The loss."""
+    """Loss function."""
     desirable_weight: PositiveFloat = 1.0
-    """Weight of good answers."""
+    """Weight of desirable answers."""
     undesirable_weight: PositiveFloat = 1.0
-    """Weight of bad answers."""
+    """Weight of undesirable answers."""
     precompute_ref_log_probs: bool = False
-    """Let the reference judge all rows before the training, which then needs no second model in memory."""
+    """Compute the reference log probabilities of all rows before training, so that no second model stays in memory."""
 
 
 class OrpoTrainingSpec(AnswerTrainingSpec):
     """`spec.training` of an `orpo` task."""
 
     learning_rate: PositiveFloat = 8e-6
-    """Highest learning rate."""
+    """Peak learning rate."""
     beta: Beta = 0.1
-    """Weight of the odds ratio (λ of the paper) beside the loss on the better answer."""
+    """Weight of the odds ratio loss (λ in the paper), relative to the loss on the chosen answer."""
 
 
 class RewardTrainingSpec(AnswerTrainingSpec):
     """`spec.training` of a `reward` task."""
 
     learning_rate: PositiveFloat = 1e-5
-    """Highest learning rate."""
+    """Peak learning rate."""
     center_rewards_coefficient: PositiveFloat | None = None
-    """Holds the rewards of a pair around zero; 0.01 is usual."""
+    """Coefficient that centers the rewards of a pair around zero; 0.01 is usual."""
 
 
 def _tracker(value: Any) -> Any:
@@ -124,53 +125,53 @@ class PpoTrainingSpec(PairTrainingSpec):
     """`spec.training` of a `ppo` task."""
 
     batch_size: PositiveInt = 1
-    """Prompts a device and forward pass."""
+    """Prompts per device and forward pass."""
     per_device_train_batch_size: PositiveInt | None = None
-    """The same as `batch_size`."""
+    """Alias of `batch_size`."""
     learning_rate: PositiveFloat = 1.41e-5
-    """Highest learning rate."""
+    """Peak learning rate."""
     max_seq_length: PositiveInt = 512
-    """Longest prompt, in tokens; longer ones lose their beginning."""
+    """Maximum number of prompt tokens; longer prompts are truncated at the start."""
     save_steps: PositiveInt = 500
-    """Steps between two checkpoints, with `save_strategy: steps`."""
+    """Steps between checkpoints, with `save_strategy: steps`."""
     mini_batch_size: PositiveInt = 1
-    """Rows of one optimizer step, out of a batch."""
+    """Rows per optimizer step, out of a batch."""
     num_mini_batches: PositiveInt = 1
-    """Into how many parts a batch is divided; beside it a `mini_batch_size` of 1, the default, says nothing."""
+    """Number of mini-batches per batch; if set, the default `mini_batch_size` of 1 is ignored."""
     steps: PositiveInt | None = None
-    """Batches in all, of `batch_size` prompts on each device; with `gradient_accumulation_steps` a step of the training
+    """Total number of batches of `batch_size` prompts per device; with `gradient_accumulation_steps` a training step
     takes several of them."""
     ppo_epochs: PositiveInt = 4
-    """How often each batch is trained on."""
+    """Optimization epochs per batch."""
     kl_coef: Annotated[float, Field(ge=0, le=100), NotBool] = 0.05
-    """Weight of the divergence from the model that it started from."""
+    """Weight of the KL divergence from the reference model."""
     temperature: Annotated[float, Field(gt=0, le=100), NotBool] = 0.7
-    """How freely answers are drawn; `generation.temperature` has precedence."""
+    """Sampling temperature; `generation.temperature` takes precedence."""
     target_kl: Annotated[NaturalFloat, Field(gt=0)] | None = None
-    """With `early_stopping`: the greatest divergence from the model that it started from, in nats an answer."""
+    """With `early_stopping`: target KL divergence from the reference model, in nats per answer."""
     early_stopping: bool = False
-    """End the training when the divergence is above `target_kl` by half."""
+    """Stop training when the KL divergence exceeds 1.5 × `target_kl`."""
     optimize_cuda_cache: bool = False
-    """Give unused memory of the GPU back after each step; slower."""
+    """Release cached GPU memory after each step; slower."""
     log_with: Annotated[Tracker | None, BeforeValidator(_tracker)] = None
-    """The same as `report_to`, of one tracker."""
+    """Alias of `report_to`, for one tracker."""
     tracker_project_name: Text | None = None
-    """The same as `project`."""
+    """Alias of `project`."""
     save_safetensors: Annotated[
         bool, only(True, "models are always saved as safetensors", "leave it out, or write true")
     ] = True
     """Always true."""
     padding_side: Literal["left", "right"] = "left"
-    """Where short prompts are filled up; no answer depends on it."""
+    """Padding side of short prompts; does not affect the answers."""
 
     @property
     def trackers(self) -> tuple[Tracker, ...]:
-        """What gets the metrics too, wherever it was named."""
+        """Experiment trackers, from either spelling."""
         return self.report_to if self.log_with is None else (self.log_with,)
 
     @property
     def project_name(self) -> str | None:
-        """The project in the trackers, wherever it was named."""
+        """Project in the trackers, from either spelling."""
         return self.project or self.tracker_project_name
 
     @model_validator(mode="after")
@@ -180,21 +181,21 @@ class PpoTrainingSpec(PairTrainingSpec):
             (
                 self.per_device_train_batch_size is not None and "batch_size" in given,
                 "per_device_train_batch_size",
-                "means the same as batch_size",
+                "is an alias of batch_size",
                 _SAME,
             ),
             (self.steps is not None and self.max_steps is not None, "steps", "contradicts max_steps", _SAME),
             (
                 self.early_stopping and self.target_kl is None,
                 "early_stopping",
-                "needs to know the greatest divergence",
+                "needs a target divergence",
                 "add target_kl",
             ),
-            (self.log_with is not None and bool(self.report_to), "log_with", "means the same as report_to", _SAME),
+            (self.log_with is not None and bool(self.report_to), "log_with", "is an alias of report_to", _SAME),
             (
                 self.project is not None and self.tracker_project_name is not None,
                 "tracker_project_name",
-                "means the same as project",
+                "is an alias of project",
                 _SAME,
             ),
             *self._parts_checks(),
@@ -221,12 +222,12 @@ class PpoTrainingSpec(PairTrainingSpec):
 
     @property
     def rows(self) -> int:
-        """Prompts of a step on each device."""
+        """Prompts per step and device."""
         return self.device_batch * self.gradient_accumulation_steps
 
     @property
     def parts(self) -> int:
-        """Optimizer steps of one pass over a batch."""
+        """Optimizer steps per pass over a batch."""
         return self.rows // self.mini_batch_size if self._by_rows else self.num_mini_batches
 
     @property
@@ -236,5 +237,5 @@ class PpoTrainingSpec(PairTrainingSpec):
 
     @property
     def device_batch(self) -> int:
-        """Prompts a device and forward pass, wherever it was written."""
+        """Prompts per device and forward pass, from either spelling."""
         return self.per_device_train_batch_size or self.batch_size

@@ -1,4 +1,4 @@
-"""`spec.data` of the trainings on preferences and on rewards: pairs, judged answers, prompts."""
+"""`spec.data` of preference and reward tasks: pairs, labelled answers, prompts."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Words = Annotated[str, Field(min_length=1)]
 
 
 def columns_beside(data: RowsSpec, columns: tuple[str, ...]) -> Faults:
-    """Find names of columns that nothing is read by."""
+    """Find column keys that have no effect because the rows have no columns."""
     if data.jsonl is None and getattr(data, data.inline) is None:
         return []
     instead = "name the fields in data.jsonl" if data.jsonl is not None else "leave it out"
@@ -23,40 +23,40 @@ def columns_beside(data: RowsSpec, columns: tuple[str, ...]) -> Faults:
 
 
 class Preference(Block):
-    """`data.preferences[]`: two answers to a prompt."""
+    """`data.preferences[]`: a prompt with two answers."""
 
     prompt: Words
     """The prompt."""
     chosen: Words
-    """The better answer."""
+    """The chosen (better) answer."""
     rejected: Words
-    """The worse one."""
+    """The rejected (worse) answer."""
 
 
 class PairJsonl(JsonlFile):
-    """`data.jsonl` of a training on pairs: one JSON object a line, from the first of several places that is there."""
+    """`data.jsonl` of preference pairs: one JSON object per line; the first source that exists is used."""
 
     prompt_field: Text = "prompt"
     """Field with the prompt."""
     chosen_field: Text = "chosen"
-    """Field with the better answer."""
+    """Field with the chosen answer."""
     rejected_field: Text = "rejected"
-    """Field with the worse one."""
+    """Field with the rejected answer."""
 
 
 class SeparatedRows(RowsSpec):
-    """What rows with a prompt and an answer have beside their source."""
+    """Rows with a prompt and an answer."""
 
     separator: str = "\n\n"
-    """Between prompt and answer, as in a supervised training; of texts, not of chats, which the model's template
-    lays out."""
+    """Text between prompt and answer, as in supervised fine-tuning; not used for chats, which the model's chat template
+    formats."""
 
 
 class PairData(SeparatedRows):
-    """`spec.data` of a training on pairs of answers: exactly one source of them. There is no demo data.
+    """`spec.data` with preference pairs: exactly one source. There is no demo data.
 
-    A prompt is a text or a list of messages; answers are what the prompt is. Without a prompt both answers are whole
-    chats, whose common beginning is the prompt.
+    A prompt is a text or a list of messages, and the answers have the same form. Without a prompt both answers are
+    complete chats, whose common prefix is the prompt.
     """
 
     inline: ClassVar[str] = "preferences"
@@ -64,20 +64,20 @@ class PairData(SeparatedRows):
     jsonl: PairJsonl | None = None
     """A JSONL file with its own field names."""
     preferences: Annotated[tuple[Preference, ...], Field(min_length=1)] | None = None
-    """Pairs, written here."""
+    """Inline pairs."""
     prompt_column: Text = "prompt"
     """Column with the prompt."""
     chosen_column: Text = "chosen"
-    """Column with the better answer."""
+    """Column with the chosen answer."""
     rejected_column: Text = "rejected"
-    """Column with the worse one."""
+    """Column with the rejected answer."""
 
     def _faults(self) -> Faults:
         return [*super()._faults(), *columns_beside(self, ("prompt_column", "chosen_column", "rejected_column"))]
 
     @property
     def columns(self) -> tuple[str, str, str]:
-        """The columns of prompt, better and worse answer, wherever they were written."""
+        """The columns of prompt, chosen and rejected answer for the given source."""
         if self.jsonl is not None:
             return self.jsonl.prompt_field, self.jsonl.chosen_field, self.jsonl.rejected_field
         if self.preferences is not None:
@@ -86,31 +86,31 @@ class PairData(SeparatedRows):
 
 
 class Judged(Block):
-    """`data.examples[]`: an answer to a prompt, and whether it is good."""
+    """`data.examples[]`: a prompt with a labelled answer."""
 
     prompt: Words
     """The prompt."""
     completion: Words
     """The answer."""
     label: bool
-    """Whether it is good."""
+    """Whether the answer is desirable."""
 
 
 class JudgedJsonl(JsonlFile):
-    """`data.jsonl` of a `kto` task: one JSON object a line, from the first of several places that is there."""
+    """`data.jsonl` of a `kto` task: one JSON object per line; the first source that exists is used."""
 
     prompt_field: Text = "prompt"
     """Field with the prompt."""
     completion_field: Text = "completion"
     """Field with the answer."""
     label_field: Text = "label"
-    """Field that says whether it is good: true or false."""
+    """Field with the label: true for desirable, false for undesirable."""
 
 
 class JudgedData(SeparatedRows):
-    """`spec.data` of a `kto` task: exactly one source of answers that are good or bad. There is no demo data.
+    """`spec.data` of a `kto` task: exactly one source of labelled answers. There is no demo data.
 
-    Rows with `chosen` and `rejected` instead count as two each, one good and one bad.
+    A row with `chosen` and `rejected` counts as two rows, one desirable and one undesirable.
     """
 
     inline: ClassVar[str] = "examples"
@@ -118,20 +118,20 @@ class JudgedData(SeparatedRows):
     jsonl: JudgedJsonl | None = None
     """A JSONL file with its own field names."""
     examples: Annotated[tuple[Judged, ...], Field(min_length=1)] | None = None
-    """Answers, written here."""
+    """Inline answers."""
     prompt_column: Text = "prompt"
     """Column with the prompt."""
     completion_column: Text = "completion"
     """Column with the answer."""
     label_column: Text = "label"
-    """Column that says whether it is good: true or false."""
+    """Column with the label: true for desirable, false for undesirable."""
 
     def _faults(self) -> Faults:
         return [*super()._faults(), *columns_beside(self, ("prompt_column", "completion_column", "label_column"))]
 
     @property
     def columns(self) -> tuple[str, str, str]:
-        """The columns of prompt, answer and label, wherever they were written."""
+        """The columns of prompt, answer and label for the given source."""
         if self.jsonl is not None:
             return self.jsonl.prompt_field, self.jsonl.completion_field, self.jsonl.label_field
         if self.examples is not None:
@@ -140,32 +140,32 @@ class JudgedData(SeparatedRows):
 
 
 class PromptJsonl(JsonlFile):
-    """`data.jsonl` of a training on rewards: one JSON object a line, from the first of several places that is there."""
+    """`data.jsonl` of prompts: one JSON object per line; the first source that exists is used."""
 
     prompt_field: Text = "prompt"
     """Field with the prompt."""
     reference_field: Text | None = None
-    """Field with the right answer, which rewards compare with."""
+    """Field with the reference answer that rewards compare with."""
 
 
 class AskedData(SeparatedRows):
-    """`spec.data` of a training on rewards: exactly one source of prompts. There is no demo data."""
+    """`spec.data` of a `grpo` or `rloo` task: exactly one source of prompts. There is no demo data."""
 
     jsonl: PromptJsonl | None = None
     """A JSONL file with its own field names."""
     prompts: Annotated[tuple[Words, ...], Field(min_length=1)] | None = None
-    """Prompts, written here."""
+    """Inline prompts."""
     prompt_column: Text = "prompt"
     """Column with the prompt: a text, or a list of messages."""
     reference_column: Text | None = None
-    """Column with the right answer, which rewards compare with."""
+    """Column with the reference answer that rewards compare with."""
 
     def _faults(self) -> Faults:
         return [*super()._faults(), *columns_beside(self, ("prompt_column", "reference_column"))]
 
     @property
     def columns(self) -> tuple[str, str | None]:
-        """The columns of prompt and right answer, wherever they were written."""
+        """The columns of prompt and reference answer for the given source."""
         if self.jsonl is not None:
             return self.jsonl.prompt_field, self.jsonl.reference_field
         if self.prompts is not None:
@@ -174,12 +174,12 @@ class AskedData(SeparatedRows):
 
 
 class PpoJsonl(JsonlFile):
-    """`data.jsonl` of a `ppo` task: one JSON object a line, from the first of several places that is there."""
+    """`data.jsonl` of a `ppo` task: one JSON object per line; the first source that exists is used."""
 
     query_field: Text = "query"
     """Field with the prompt."""
     response_field: Text | None = None
-    """Field with an answer that is already there; it stands behind the prompt."""
+    """Field with an existing answer, which is appended to the prompt."""
 
 
 class PpoData(RowsSpec):
@@ -188,12 +188,12 @@ class PpoData(RowsSpec):
     jsonl: PpoJsonl | None = None
     """A JSONL file with its own field names."""
     prompts: Annotated[tuple[Words, ...], Field(min_length=1)] | None = None
-    """Prompts, written here."""
+    """Inline prompts."""
     prompt_column: Text = "prompt"
     """Column with the prompt."""
     separator: str = ""
-    """Between prompt and answer, as in a supervised training; of texts, not of chats, which the model's template
-    lays out."""
+    """Text between prompt and answer, as in supervised fine-tuning; not used for chats, which the model's chat template
+    formats."""
 
     def _faults(self) -> Faults:
         return [*super()._faults(), *columns_beside(self, ("prompt_column",))]

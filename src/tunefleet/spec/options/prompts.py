@@ -1,4 +1,4 @@
-"""`spec.data` of a task that goes through items one by one: prompts, queries, texts."""
+"""`spec.data` of tasks that process items: prompts, queries, texts."""
 
 from __future__ import annotations
 
@@ -24,41 +24,41 @@ from tunefleet.spec.base import (
 from tunefleet.spec.expressions.graph_template import TemplateSpec
 
 Faults = list[tuple[str, str, str | None]]
-_OF_DATASETS: Final = (
+_DATASET_KEYS: Final = (
     "url", "name", "split", "column", "shuffle", "seed", "buffer_size", "revision", "trust_remote_code",
     "metadata_columns", "metadata_include_all",
 )  # fmt: skip
-_OF_LISTS: Final = ("items", "metadata", "items_metadata")
-_KEYS: Final = {"dataset": _OF_DATASETS, "list": _OF_LISTS, "graph_template": ("template",)}
-_NEEDED: Final = {"dataset": "url", "list": "items", "graph_template": "template"}
+_LIST_KEYS: Final = ("items", "metadata", "items_metadata")
+_KEYS_BY_TYPE: Final = {"dataset": _DATASET_KEYS, "list": _LIST_KEYS, "graph_template": ("template",)}
+_REQUIRED_KEY: Final = {"dataset": "url", "list": "items", "graph_template": "template"}
 
 
 class ItemOfNode(Block):
     """`data.items[]`: a value of another task's result."""
 
     node: Text
-    """Stage or node whose result it comes from; the task depends on it."""
+    """Stage or node that produces the result; becomes a dependency of the task."""
     path: Text
-    """Path in that result, such as `result.items[0].output`; `result.` may be left out."""
+    """Path in that result, such as `result.items[0].output`; `result.` is optional."""
 
 
 Item = Annotated[str | ItemOfNode, one_of(ItemOfNode, str)]
 
 
 def _question(value: Any) -> Any:
-    """Check an item of an inference: a list is a chat, whose last message is answered."""
+    """Validate an item of an inference task; a list is a chat, whose last message is answered."""
     if isinstance(value, Mapping):
         return as_block(ItemOfNode, value)
     if isinstance(value, str | ItemOfNode):
         return value
     if not isinstance(value, list | tuple) or not value:
-        raise wrong("must be a text, a list of messages, or a mapping with node, path")
+        raise wrong("must be a string, a list of messages, or a mapping with node and path")
     roles = [each.get("role", each.get("from")) if isinstance(each, Mapping) else None for each in value]
     for at, role in enumerate(roles):
         if not isinstance(role, str):
-            raise wrong("is no message", "a message has role and content", at=str(at))
+            raise wrong("is not a message", "a message has role and content", at=str(at))
     if roles[-1] in _ANSWERERS:
-        raise wrong("is the model's own answer", "end the chat with what is to be answered", at=str(len(value) - 1))
+        raise wrong("is an assistant message", "end the chat with the message to answer", at=str(len(value) - 1))
     return value
 
 
@@ -67,17 +67,17 @@ Message = dict[str, Any]
 Question = Annotated[str | ItemOfNode | tuple[Message, ...], BeforeValidator(_question)]
 
 
-def _given_back(value: Any) -> Any:
-    """Check what an echo gives back: anything; a mapping with `node` names a value of another task's result."""
+def _echo_item(value: Any) -> Any:
+    """Validate an item of an echo task: any value; a mapping with `node` refers to another task's result."""
     if isinstance(value, Mapping) and "node" in value:
         return as_block(ItemOfNode, value)
     if not _finite(value):
-        raise wrong("has a number that is not finite", "results are JSON, which knows none")
+        raise wrong("contains a number that is not finite", "results are JSON, which has no NaN or infinity")
     return value
 
 
 def _leave(key: str) -> str:
-    return f"leave one of them out; `{key}: null` in a stage or node drops what all share"
+    return f"leave one of them out; `{key}: null` in a stage or node removes the shared value"
 
 
 def _finite(value: Any) -> bool:
@@ -89,12 +89,12 @@ def _finite(value: Any) -> bool:
 
 
 Given = Annotated[
-    str | int | float | bool | list[Any] | dict[str, Any] | ItemOfNode | None, BeforeValidator(_given_back)
+    str | int | float | bool | list[Any] | dict[str, Any] | ItemOfNode | None, BeforeValidator(_echo_item)
 ]
 
 
 def _columns(value: Any) -> Any:
-    """Take a list of columns for a mapping of each to itself."""
+    """Convert a list of columns to a mapping of each to itself."""
     names = [value] if isinstance(value, str) else value
     if isinstance(names, list | tuple):
         if not all(isinstance(name, str) and name for name in names):
@@ -104,53 +104,55 @@ def _columns(value: Any) -> Any:
 
 
 class ListSpec(Block):
-    """The keys of a list of texts."""
+    """The keys of an inline list of items."""
 
     items: Annotated[tuple[Item, ...], Field(min_length=1)] | None = None
     """With `list`: texts, or `{node, path}` for a value of another task's result."""
     metadata: tuple[dict[str, Any], ...] | None = None
-    """With `list`: one mapping an item."""
+    """With `list`: metadata, one mapping per item."""
     items_metadata: tuple[dict[str, Any], ...] | None = None
-    """The same as `metadata`."""
+    """Alias of `metadata`."""
 
     @model_validator(mode="after")
     def _matching(self) -> ListSpec:
         if self.metadata is not None and self.items_metadata is not None:
-            raise wrong("means the same as metadata", "leave one of them out", at="items_metadata")
+            raise wrong("is an alias of metadata", "leave one of them out", at="items_metadata")
         for name in ("metadata", "items_metadata"):
-            notes = getattr(self, name)
-            if notes is not None and len(notes) != len(self.items or ()):
+            entries = getattr(self, name)
+            if entries is not None and len(entries) != len(self.items or ()):
                 raise wrong(
-                    f"has {len(notes)} entries for {len(self.items or ())} items", "one mapping an item", at=name
+                    f"has {len(entries)} entries for {len(self.items or ())} items",
+                    "write one mapping per item",
+                    at=name,
                 )
         return self
 
 
 class PromptData(ListSpec):
-    """`spec.data` of a task that goes through items: a dataset, a list, or a text made of other tasks' results."""
+    """`spec.data` of tasks that process items: a dataset, a list, or a text built from other tasks' results."""
 
     type: Literal["dataset", "list", "graph_template"]
-    """Where the items come from."""
+    """Source of the items."""
     url: Annotated[Text, ABuiltinDataset] | None = None
-    """With `dataset`: hub id, a local file or folder, which travels with the submit, or the address of a file."""
+    """With `dataset`: hub id, local file or folder, which is uploaded with the workflow, or the URL of a file."""
     name: Text | None = None
-    """With `dataset`: configuration of a hub dataset."""
+    """With `dataset`: configuration name of a hub dataset."""
     split: Text = "train"
-    """With `dataset`: split, with the hub's slices: `train[:5%]`."""
+    """With `dataset`: split, optionally with a slice as in `datasets`: `train[:5%]`."""
     column: Text = "text"
-    """With `dataset`: column with the texts; of an inference also with lists of messages."""
+    """With `dataset`: column with the texts; for inference also with lists of messages."""
     shuffle: bool = False
-    """With `dataset`: take the rows in random order."""
+    """With `dataset`: shuffle the rows."""
     seed: Annotated[int, Field(ge=0, le=2**32 - 1), NotBool] = 42
-    """With `dataset`: seed of that order."""
+    """With `dataset`: random seed of the shuffle."""
     buffer_size: PositiveInt | None = None
-    """With `dataset`: rows among which the next one is drawn; by default all."""
+    """With `dataset`: size of the shuffle buffer, in rows; default: all rows."""
     revision: Revision | None = None
-    """With `dataset`: branch, tag or commit of a hub dataset."""
+    """With `dataset`: branch, tag or commit on the hub."""
     trust_remote_code: Annotated[
-        bool, only(False, "datasets that run code of their own cannot be loaded", "leave it out, or write false")
+        bool, only(False, "datasets with custom code cannot be loaded", "leave it out, or write false")
     ] = False
-    """Always false: the `datasets` library no longer runs a dataset's own code."""
+    """Always false: the `datasets` library no longer runs dataset scripts."""
     metadata_columns: (
         Annotated[
             dict[str, Text],
@@ -159,22 +161,22 @@ class PromptData(ListSpec):
         ]
         | None
     ) = None
-    """With `dataset`: columns that are kept beside each item: a list, or a mapping `column: alias`."""
+    """With `dataset`: columns to keep as metadata of each item: a list, or a mapping `column: alias`."""
     metadata_include_all: bool = False
-    """With `dataset`: keep all columns."""
+    """With `dataset`: keep all columns as metadata."""
     template: TemplateSpec | None = None
-    """With `graph_template`: how the text is made."""
+    """With `graph_template`: the template of the text."""
 
     @model_validator(mode="after")
     def _fitting(self) -> PromptData:
-        needed = _NEEDED[self.type]
+        required = _REQUIRED_KEY[self.type]
         faults: Faults = []
-        if getattr(self, needed) is None:
-            faults.append((needed, f"is required with type: {self.type}", None))
-        for kind, keys in _KEYS.items():
+        if getattr(self, required) is None:
+            faults.append((required, f"is required with type: {self.type}", None))
+        for kind, keys in _KEYS_BY_TYPE.items():
             if kind != self.type:
                 faults += [
-                    (key, f"belongs to type: {kind}", _leave(key))
+                    (key, f"is only for type: {kind}", _leave(key))
                     for key in keys
                     if key in self.model_fields_set and getattr(self, key) is not None
                 ]
@@ -188,29 +190,29 @@ class PromptData(ListSpec):
 
 
 class InferenceData(PromptData):
-    """`spec.data` of an inference, whose items may be chats."""
+    """`spec.data` of an inference task, whose items may be chats."""
 
     items: Annotated[tuple[Question, ...], Field(min_length=1)] | None = None  # type: ignore[assignment]  # chats, too
-    """With `list`: texts, lists of messages (`role`, `content`) of which the last is answered, or `{node, path}` for a
-    value of another task's result."""
+    """With `list`: texts, chats (lists of messages with `role` and `content`), or `{node, path}` for a value of another
+    task's result."""
 
 
 class EchoData(ListSpec):
-    """`spec.data` of an echo: texts, written here or made of other tasks' results."""
+    """`spec.data` of an echo task: inline items, or a text built from other tasks' results."""
 
     type: Literal["list", "graph_template"] = "list"
-    """Where the items come from."""
+    """Source of the items."""
     items: tuple[Given, ...] | None = None  # type: ignore[assignment]  # an echo takes more than texts
-    """With `list`: texts, numbers, mappings, anything; or `{node, path}` for a value of another task's result."""
+    """With `list`: values of any type, or `{node, path}` for a value of another task's result."""
     template: TemplateSpec | None = None
-    """With `graph_template`: how the text is made."""
+    """With `graph_template`: the template of the text."""
 
     @model_validator(mode="after")
     def _fitting(self) -> EchoData:
         if self.type == "list" and self.template is not None:
-            raise wrong("belongs to type: graph_template", _leave("template"), at="template")
+            raise wrong("is only for type: graph_template", _leave("template"), at="template")
         if self.type == "graph_template" and self.template is None:
             raise wrong("is required with type: graph_template", at="template")
         if self.type == "graph_template" and self.items is not None:
-            raise wrong("belongs to type: list", _leave("items"), at="items")
+            raise wrong("is only for type: list", _leave("items"), at="items")
         return self

@@ -1,4 +1,4 @@
-"""`spec.resources`: what a worker must have, and the memory grammar."""
+"""`spec.resources`: requirements on a worker, and the memory syntax."""
 
 from __future__ import annotations
 
@@ -13,29 +13,29 @@ from tunefleet.spec.value_preview import show
 
 _UNITS: Final = {"": 0, "k": 1, "m": 2, "g": 3, "t": 4, "p": 5}
 _MEMORY = re.compile(r"\s*(\d+(?:\.\d*)?|\.\d+)\s*([kmgtp]?)i?b?\s*", re.IGNORECASE | re.ASCII)
+# Characters of a memory amount; parsing a number takes time quadratic to its digits.
 _MAX_TEXT: Final = 40
-"""Characters; reading a number takes time by the square of its digits."""
 _MAX_MEMORY_BYTES: Final = 1 << 60
 _NODES = re.compile(r"(\d{1,5})(?:\s*:\s*(\d{1,5}))?", re.ASCII)
+# Nodes of one training task.
 MAX_NODES: Final = 1024
-"""Of one training."""
-# More shards than this cost more than they gain.
+# Beyond this the overhead per shard exceeds the gain.
 MAX_SHARDS: Final = 1024
 _MEMORY_HINT: Final = "write for example 32Gi, 1.5Gi or 512M; all units are binary"
 
 
 def parse_memory(value: Any) -> int:
-    """Read an amount of memory.
+    """Parse an amount of memory.
 
     Args:
         value: A number of bytes, or a number with a unit K, M, G, T or P, with or without `i` and `B`, in any case.
-            All units are binary: `1K` is 1,024 bytes. Decimals are understood and rounded to whole bytes.
+            All units are binary: `1K` is 1,024 bytes. Decimals are rounded to whole bytes.
 
     Returns:
         Bytes, at least 1.
 
     Raises:
-        ValueError: If it cannot be understood; a requirement is never dropped silently.
+        ValueError: If it is invalid; a requirement is never ignored.
     """
     text = value if isinstance(value, str) else ""
     if isinstance(value, int | float) and not isinstance(value, bool):
@@ -50,7 +50,7 @@ def parse_memory(value: Any) -> int:
 
 
 def format_memory(size_bytes: int) -> str | int:
-    """Write an amount of memory in the largest unit that it is a whole number of; `parse_memory` reads it back."""
+    """Format an amount of memory in the largest unit that divides it; the inverse of `parse_memory`."""
     for power, unit in enumerate("PTGMK"):
         divisor = 1024 ** (5 - power)
         if size_bytes >= divisor and size_bytes % divisor == 0:
@@ -65,7 +65,7 @@ def _memory(value: Any) -> int:
         raise wrong(str(error), _MEMORY_HINT) from None
 
 
-# Bytes; written with a unit.
+# Bytes; serialized with a unit.
 Memory = Annotated[
     int,
     BeforeValidator(_memory),
@@ -86,43 +86,43 @@ def _gpu_type(value: Any) -> Any:
 
 
 class GpuSpec(Block):
-    """`resources.hardware.gpu`: every one of `count` devices must have the type *and* the memory."""
+    """`resources.hardware.gpu`: each of the `count` GPUs must match both the type and the memory."""
 
     count: NaturalInt = 1
-    """How many, all of one worker: a training on several has one process for each. 0 runs without a GPU even where
-    there is one. Not given: one, or what `training.allow_multi_gpu` and `training.visible_devices` say."""
+    """Number of GPUs, all on one worker; training on several runs one process per GPU. 0 runs without a GPU, even if
+    there is one. Default: one, or as set by `training.allow_multi_gpu` and `training.visible_devices`."""
     type: Annotated[Text, BeforeValidator(_gpu_type)] = "any"
-    """Part of the product name, in any case, such as `A100`; `any` for every GPU."""
+    """Part of the product name, case-insensitive, such as `A100`; `any` matches every GPU."""
     memory_bytes: Memory | None = Field(default=None, alias="memory")
-    """Memory of each device."""
+    """Minimum memory per GPU."""
 
 
 class HardwareSpec(Block):
-    """`resources.hardware`."""
+    """`resources.hardware`: cores, memory, disk and GPUs."""
 
     cpu: Annotated[PositiveInt, BeforeValidator(_cores)] | None = None
-    """Logical cores."""
+    """Minimum number of logical cores."""
     memory_bytes: Memory | None = Field(default=None, alias="memory")
-    """Main memory."""
+    """Minimum main memory."""
     disk_bytes: Memory | None = Field(default=None, alias="disk")
-    """Free space on the worker's disk."""
+    """Minimum free space on the worker's disk."""
     gpu: GpuSpec | None = None
-    """GPUs. Without this block the task runs on any worker, and on its GPU if it has one."""
+    """GPU requirements. Without this block the task runs on any worker, and uses its GPU if there is one."""
 
 
 def _nodes(value: Any) -> Any:
     text = value.strip() if isinstance(value, str) else str(value)
     match = _NODES.fullmatch(text)
-    hint = "write a number such as 2, or the least and the most such as 2:4"
+    hint = "write a number such as 2, or a range MIN:MAX such as 2:4"
     if isinstance(value, bool) or match is None:
         raise wrong(f"{show(value)} is not a number of nodes", hint)
     least, most = int(match[1]), int(match[2] or match[1])
     if not 1 <= least <= most <= MAX_NODES:
-        raise wrong(f"{show(value)} is out of range: from 1 to {MAX_NODES}, and the least comes first", hint)
+        raise wrong(f"{show(value)} is out of range: 1 to {MAX_NODES}, with the minimum first", hint)
     return least if least == most else f"{least}:{most}"
 
 
-# A number, or `least:most`.
+# A number, or `min:max`.
 Nodes = Annotated[
     int | str,
     BeforeValidator(_nodes),
@@ -131,32 +131,32 @@ Nodes = Annotated[
 
 
 class ResourcesSpec(Block):
-    """`spec.resources`: what a worker must have."""
+    """`spec.resources`: requirements on a worker."""
 
     replicas: Annotated[int, Field(ge=1, le=MAX_SHARDS), NotBool] = 1
-    """More than one: the items are split into as many shards at most, on several workers, and the results are put
-    together in order; the same as `parallel.max_shards`, for the kinds that have it. Other kinds run once."""
+    """Maximum number of shards into which the items are split over several workers; the results are joined in order.
+    Same as `parallel.max_shards`, for task types that have it; other types run once."""
     processes: PositiveInt = 1
-    """Ranks of the training on one worker, started by torchrun; with GPUs, as many as `hardware.gpu.count`, which is
-    the default. Each has its own batches, so an optimizer step takes as many rows more."""
+    """Ranks per worker, started by torchrun; with GPUs it must equal `hardware.gpu.count`, which is the default. Each
+    rank has its own batches, so the effective batch size grows with it."""
     nodes: Nodes = 1
-    """Workers that the training runs on at the same time, each with all that `hardware` asks for and `processes` ranks;
-    `2:4` takes at least 2, and up to 4 if they are free. All of them begin together or none; when one is lost, all go
-    on from the newest uploaded checkpoint."""
+    """Number of workers for multi-node training, each with the given `hardware` and `processes` ranks; `2:4` uses at
+    least 2, and up to 4 if they are free. All nodes start together (gang scheduling); if one is lost, all resume from
+    the newest uploaded checkpoint."""
     estimated_load: NaturalInt = Field(default=0, alias="estimatedLoad")
-    """How heavy the task is, in any unit: of tasks of one workflow that became ready together the heavier goes first,
-    so that the long ones do not come last."""
+    """Relative cost of the task, in any unit. Among tasks of one workflow that become ready together, higher values run
+    first, so that long tasks do not finish last."""
     hardware: HardwareSpec = Field(default_factory=HardwareSpec)
-    """Cores, memory and GPUs."""
+    """Hardware requirements."""
     tags: Annotated[tuple[Label, ...], BeforeValidator(as_list)] = ()
-    """The worker must have all of these tags (`WORKER_TAGS`); its id counts as one."""
+    """Tags that the worker must have (`WORKER_TAGS`); its id also counts as a tag."""
 
     @property
     def least_nodes(self) -> int:
-        """On how many workers it runs at least."""
+        """Minimum number of workers."""
         return int(str(self.nodes).partition(":")[0])
 
     @property
     def most_nodes(self) -> int:
-        """On how many workers it runs at most."""
+        """Maximum number of workers."""
         return int(str(self.nodes).rpartition(":")[2])

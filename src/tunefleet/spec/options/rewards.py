@@ -1,4 +1,4 @@
-"""What rewards the answers of `grpo` and `rloo`, how these are drawn, and how is trained on them."""
+"""`spec.rewards`, `spec.generation` and `spec.training` of `grpo` and `rloo`."""
 
 from __future__ import annotations
 
@@ -33,14 +33,14 @@ Weight = Annotated[float, Field(ge=-1000, le=1000), NotBool]
 
 
 class ExactMatchReward(Block):
-    """`rewards[]` with `type: exact_match`: 1 if the final answer is that of the reference, else 0."""
+    """`rewards[]` with `type: exact_match`: 1 if the final answer equals that of the reference, else 0."""
 
     type: Literal["exact_match"]
     """`exact_match`"""
     weight: Weight = 1.0
-    """The reward is multiplied by this."""
+    """Weight of the reward."""
     pattern: Pattern | None = None
-    """Finds the final answer in a text, in its first group; by default what stands behind the first `####` or the last
+    """Regular expression whose first group is the final answer; default: the text after the first `####` or the last
     `A:`, else the last number."""
 
 
@@ -50,11 +50,11 @@ class RegexReward(Block):
     type: Literal["regex"]
     """`regex`"""
     weight: Weight = 1.0
-    """The reward is multiplied by this."""
+    """Weight of the reward."""
     pattern: Pattern
-    """A regular expression; `.` matches line breaks, too."""
+    """Regular expression; `.` also matches line breaks."""
     whole: bool = False
-    """The whole answer must match; by default a part of it."""
+    """Match the full answer; default: a part of it is enough."""
 
 
 class FormatReward(Block):
@@ -63,7 +63,7 @@ class FormatReward(Block):
     type: Literal["format"]
     """`format`"""
     weight: Weight = 1.0
-    """The reward is multiplied by this."""
+    """Weight of the reward."""
     tags: Annotated[tuple[Annotated[str, Field(pattern=r"^[A-Za-z][\w-]*$")], ...], Field(min_length=1)] = (
         "think",
         "answer",
@@ -72,16 +72,16 @@ class FormatReward(Block):
 
 
 class LengthReward(Block):
-    """`rewards[]` with `type: length`: 1 between two lengths; less the further away, down to 0."""
+    """`rewards[]` with `type: length`: 1 within a length range, decreasing to 0 outside it."""
 
     type: Literal["length"]
     """`length`"""
     weight: Weight = 1.0
-    """The reward is multiplied by this."""
+    """Weight of the reward."""
     min_tokens: Annotated[int, Field(ge=0), NotBool] = 0
-    """Shorter answers get their share of it."""
+    """Shorter answers get a proportional reward."""
     max_tokens: PositiveInt
-    """Longer ones lose in proportion; twice as long gets 0."""
+    """Longer answers lose reward in proportion; at twice the length it is 0."""
 
     @model_validator(mode="after")
     def _ordered(self) -> LengthReward:
@@ -91,14 +91,14 @@ class LengthReward(Block):
 
 
 class FunctionReward(Block):
-    """`rewards[]` with `type: function`: a Python function of the worker; needs one that runs with `--allow-code`."""
+    """`rewards[]` with `type: function`: a Python function; requires a worker started with `--allow-code`."""
 
     type: Literal["function"]
     """`function`"""
     weight: Weight = 1.0
-    """The reward is multiplied by this."""
+    """Weight of the reward."""
     function: Annotated[Text, AfterValidator(_function)]
-    """`module:function`; called with `prompts`, `completions` and `references`, gives a number for each."""
+    """`module:function`; called with `prompts`, `completions` and `references`, returns one number per completion."""
 
 
 _KINDS = {
@@ -116,7 +116,7 @@ def _kind(value: Any) -> str:
 
 def _known(value: Any) -> Any:
     if isinstance(value, dict) and value.get("type") not in _KINDS:
-        raise wrong("is none of the rewards", f"write {', '.join(_KINDS)}", at="type")
+        raise wrong("is not a known reward type", f"write one of {', '.join(_KINDS)}", at="type")
     return value
 
 
@@ -132,20 +132,20 @@ Reward = Annotated[
 
 
 class DrawingSpec(Block):
-    """`spec.generation` of `grpo` and `rloo`: how answers are drawn. Keys may be written in camel case, too."""
+    """`spec.generation` of `grpo` and `rloo`: sampling parameters. Keys may also be written in camel case."""
 
     max_new_tokens: TokenCount = 256
-    """Longest answer, in tokens."""
+    """Maximum number of tokens per answer."""
     temperature: Annotated[float, Field(gt=0, le=100), NotBool] = 1.0
-    """How freely is drawn."""
+    """Sampling temperature."""
     top_p: TopP = 1.0
-    """Draw among the likeliest tokens that together have this probability."""
+    """Nucleus sampling: sample from the most likely tokens whose probabilities add up to this value."""
     top_k: Annotated[int, Field(ge=-1, le=1_000_000), NotBool] = 0
-    """Draw among so many tokens; -1 or 0 for all."""
+    """Sample from this many most likely tokens; -1 or 0 = all."""
     min_p: Annotated[float, Field(ge=0, le=1), NotBool] | None = None
-    """Leave out tokens that are less probable than this part of the likeliest one."""
+    """Minimum probability of a token, relative to the most likely one."""
     repetition_penalty: PositiveFloat = 1.0
-    """Against tokens of prompt and answer; above 1 discourages them."""
+    """Penalty on tokens of the prompt and the answer; values above 1 discourage repetition."""
 
     @model_validator(mode="before")
     @classmethod
@@ -154,26 +154,26 @@ class DrawingSpec(Block):
 
 
 class GroupTrainingSpec(PreferenceTrainingSpec):
-    """The keys of `spec.training` of the trainings that draw several answers to a prompt and reward them."""
+    """The keys of `spec.training` of `grpo` and `rloo`, which sample and reward groups of answers."""
 
     batch_size: PositiveInt = 8
-    """Answers a device and forward pass."""
+    """Answers per device and forward pass."""
     learning_rate: PositiveFloat = 1e-6
-    """Highest learning rate."""
+    """Peak learning rate."""
     max_seq_length: PositiveInt = 512
-    """Longest prompt, in tokens; rows with a longer one are left out."""
+    """Maximum number of prompt tokens; rows with longer prompts are skipped."""
     num_generations: Annotated[int, Field(ge=2, le=1024), NotBool] = 8
-    """Answers to each prompt, which are compared with each other."""
+    """Group size: answers per prompt, which are compared with each other."""
     num_iterations: PositiveInt = 1
-    """How often drawn answers are trained on before new ones are drawn."""
+    """Training iterations on sampled answers before new ones are sampled."""
     epsilon: PositiveFloat = 0.2
-    """Clips how far one step moves the probability of an answer."""
+    """Clip range of the probability ratio."""
     mask_truncated_completions: bool = False
-    """Learn nothing from answers that did not end."""
+    """Mask answers that were truncated at `max_new_tokens`."""
 
     def _checks(self) -> tuple[Check, ...]:
         answers = self.batch_size * self.gradient_accumulation_steps
-        message = f"must divide the answers of a step, which are {answers} (batch_size × gradient_accumulation_steps)"
+        message = f"must divide the {answers} answers of a step (batch_size × gradient_accumulation_steps)"
         return (
             *super()._checks(),
             (answers % self.num_generations > 0, "num_generations", message, None),
@@ -190,21 +190,21 @@ class GrpoTrainingSpec(GroupTrainingSpec):
     """`spec.training` of a `grpo` task."""
 
     beta: Annotated[float, Field(ge=0, le=100), NotBool] = 0.0
-    """Weight of the divergence from the model that it started from; 0 needs no reference."""
+    """Weight of the KL divergence from the reference model; 0 needs no reference model."""
     loss_type: Literal["grpo", "dapo", "dr_grpo", "bnpo"] = "dapo"
-    """How the loss is averaged over tokens and answers."""
+    """Loss variant: how the loss is averaged over tokens and answers."""
     scale_rewards: Literal["group", "batch", "none"] = "group"
-    """What an advantage is divided by: the deviation of its group, of the batch, or nothing."""
+    """Scaling of advantages: by the standard deviation of the group, of the batch, or none."""
     epsilon_high: PositiveFloat | None = None
-    """The upper clip, if it differs from `epsilon`."""
+    """Upper clip range; default: `epsilon`."""
 
 
 class RlooTrainingSpec(GroupTrainingSpec):
     """`spec.training` of an `rloo` task."""
 
     num_generations: Annotated[int, Field(ge=2, le=1024), NotBool] = 2
-    """Answers to each prompt, which are compared with each other."""
+    """Group size: answers per prompt, which are compared with each other."""
     beta: Annotated[float, Field(ge=0, le=100), NotBool] = 0.05
-    """Weight of the divergence from the model that it started from, as a part of the reward."""
+    """Weight of the KL divergence from the reference model, as part of the reward."""
     normalize_advantages: bool = False
-    """Divide advantages by their deviation in the batch."""
+    """Divide advantages by their standard deviation in the batch."""

@@ -1,4 +1,4 @@
-"""Where the rows of a training come from: a hub dataset, a file, an address, an artifact, or the document itself."""
+"""Sources of training rows: a hub dataset, a file, a URL, an artifact, or inline rows."""
 
 from __future__ import annotations
 
@@ -30,12 +30,11 @@ SourceKind = Literal["hub", "file", "worker_file", "url", "inline", "artifact"]
 def _local(value: str) -> str:
     if "://" in value and not is_url(value):
         scheme = value.partition("://")[0]
-        raise wrong(f"{scheme}:// is not fetched", "name a local file, or an address that starts with https://")
+        raise wrong(f"{scheme}:// is not supported", "use a local file, or a URL that starts with https://")
     return value
 
 
-# A path on the machine that submits, where the file travels with the submit; or an http address, which the worker
-# fetches.
+# A path on the submitting machine, which is uploaded with the workflow; or an http URL, which the worker fetches.
 LocalOrUrl = Annotated[Text, AfterValidator(_local)]
 # The same, or `builtin:NAME`.
 RowsPlace = Annotated[LocalOrUrl, ABuiltinDataset]
@@ -43,13 +42,13 @@ RowsPlace = Annotated[LocalOrUrl, ABuiltinDataset]
 
 @dataclass(frozen=True, slots=True)
 class DataSource:
-    """A place that rows come from.
+    """A source of rows.
 
     Args:
-        kind: `hub` (a hub id or a local folder), `file` (file or folder that travelled, or `builtin:NAME`),
-            `worker_file` (lies on the worker), `url` (the worker fetches it), `inline`, `artifact`.
-        pointer: Which key of the document named it, such as `data.path`; what a job's `inputs` are keyed by.
-        value: Its value; empty for `inline`.
+        kind: `hub` (a hub id or a local folder), `file` (uploaded file or folder, or `builtin:NAME`),
+            `worker_file` (on the worker's disk), `url` (the worker fetches it), `inline`, `artifact`.
+        pointer: The key that names it, such as `data.path`; also its key in a job's `inputs`.
+        value: The value of that key; empty for `inline`.
     """
 
     kind: SourceKind
@@ -58,29 +57,29 @@ class DataSource:
 
 
 class JsonlFile(Block):
-    """`data.jsonl`: one JSON object a line; from the first place that is there.
+    """`data.jsonl`: a file with one JSON object per line. The first source that exists is used.
 
-    The order of the places is `download_url` or `url`, `path`, `worker_path`.
+    Sources are tried in the order `download_url` or `url`, `path`, `worker_path`.
     """
 
     download_url: Url | None = None
-    """Address; the worker fetches it."""
+    """URL that the worker downloads."""
     url: Url | None = None
-    """The same as `download_url`."""
+    """Alias of `download_url`."""
     path: RowsPlace | None = None
-    """File on the machine that submits; it travels with the submit. Or an address."""
+    """File on the submitting machine, which is uploaded with the workflow, or a URL."""
     worker_path: Text | None = None
-    """File on the worker's own disk; it does not travel."""
+    """File on the worker's disk; not uploaded."""
     headers: Headers | None = None
-    """Sent with the request for the address."""
+    """HTTP headers of the download."""
     download_headers: Headers | None = None
-    """The same as `headers`."""
+    """Alias of `headers`."""
     download_timeout_s: Timeout | None = Field(default=None, alias="download_timeoutSec")
-    """Seconds to wait for an answer; 60 by default."""
+    """Timeout of the download request, in seconds; default: 60."""
     timeout_sec: Timeout | None = Field(default=None, alias="timeoutSec")
-    """The same as `download_timeoutSec`."""
+    """Alias of `download_timeoutSec`."""
     timeout: Timeout | None = None
-    """The same as `download_timeoutSec`."""
+    """Alias of `download_timeoutSec`."""
 
     @model_validator(mode="after")
     def _one_place(self) -> Self:
@@ -88,9 +87,9 @@ class JsonlFile(Block):
         if not self.sources:
             faults.append(("", "names no file", "give one of path, url and worker_path"))
         if self.headers is not None and self.download_headers is not None:
-            faults.append(("download_headers", "means the same as headers", "leave one of them out"))
+            faults.append(("download_headers", "is an alias of headers", "leave one of them out"))
         given = [key for key, value in self._timeouts() if value is not None]
-        faults += [(key, f"means the same as {given[0]}", "leave one of them out") for key in given[1:]]
+        faults += [(key, f"is an alias of {given[0]}", "leave one of them out") for key in given[1:]]
         if faults:
             raise many_wrong(faults)
         return self
@@ -104,7 +103,7 @@ class JsonlFile(Block):
 
     @property
     def sources(self) -> tuple[DataSource, ...]:
-        """The places, in the order in which they are tried."""
+        """The sources, in the order in which they are tried."""
         named = (
             ("url", "download_url", self.download_url),
             ("url", "url", self.url),
@@ -119,24 +118,24 @@ class JsonlFile(Block):
 
     @property
     def request_headers(self) -> dict[str, str]:
-        """What is sent with the request."""
+        """HTTP headers, from either spelling."""
         return self.headers or self.download_headers or {}
 
     @property
     def timeout_s(self) -> float:
-        """Seconds to wait for an answer."""
+        """Request timeout in seconds, from any spelling."""
         return next((value for _, value in self._timeouts() if value is not None), 60.0)
 
 
 class EvalSpec(Block):
-    """`data.eval`: rows that are held out. Loss is measured on them before and after the training."""
+    """`data.eval`: the eval set. Eval loss is measured on it before and after training."""
 
     split: Text | None = None
     """Another split of the same dataset."""
     path: RowsPlace | None = None
-    """Another file or folder; it travels with the submit. Or an address."""
+    """Another file or folder, which is uploaded with the workflow, or a URL."""
     fraction: Annotated[float, Field(gt=0, lt=1), NotBool] | None = None
-    """Part of the training rows, drawn by `training.seed` and taken out of them."""
+    """Fraction of the training rows, sampled with `training.seed` and removed from the training set."""
     max_samples: PositiveInt | None = None
     """Use at most this many rows."""
 
@@ -148,36 +147,36 @@ class EvalSpec(Block):
 
 
 class RowsSpec(Block):
-    """The keys of `spec.data` that say where the rows of a training come from; exactly one of them names it."""
+    """The keys of `spec.data` that select the source of the rows; exactly one source is required."""
 
     inline: ClassVar[str] = "prompts"
-    """The key with rows that stand in the document."""
+    """The key of inline rows."""
 
     dataset_name: Annotated[Text, ABuiltinDataset] | None = None
-    """Hub id, or a local folder."""
+    """Hub id or local folder of a dataset."""
     config_name: Text | None = None
-    """Configuration of a hub dataset."""
+    """Configuration name of a hub dataset."""
     split: Text = "train"
-    """Split of a dataset, with the hub's slices: `train[:5%]`."""
+    """Split of the dataset, optionally with a slice as in `datasets`: `train[:5%]`."""
     revision: Revision | None = None
-    """Branch, tag or commit of a hub dataset."""
+    """Branch, tag or commit on the hub."""
     trust_remote_code: Annotated[
-        bool, only(False, "datasets that run code of their own cannot be loaded", "leave it out, or write false")
+        bool, only(False, "datasets with custom code cannot be loaded", "leave it out, or write false")
     ] = False
-    """Always false: the `datasets` library no longer runs a dataset's own code."""
+    """Always false: the `datasets` library no longer runs dataset scripts."""
     path: RowsPlace | None = None
-    """File (JSONL, JSON, CSV, Parquet), saved dataset folder or archive that travels with the submit, an address, or
+    """File (JSONL, JSON, CSV, Parquet), saved dataset folder or archive, which is uploaded with the workflow; a URL; or
     `builtin:gsm8k`."""
     artifact: Text | None = None
-    """Name of an artifact that was pushed with `tunefleet data push`."""
+    """Name of an artifact pushed with `tunefleet data push`."""
     jsonl: JsonlFile | None = None
     """A JSONL file with its own field names."""
     jsonl_path: RowsPlace | None = None
-    """The same as `jsonl.path`."""
+    """Alias of `jsonl.path`."""
     max_samples: PositiveInt | None = None
     """Use at most this many rows."""
     eval: EvalSpec | None = None
-    """Rows that are held out."""
+    """The eval set."""
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
@@ -192,11 +191,11 @@ class RowsSpec(Block):
         hint = f"give exactly one of {', '.join(keys)}"
         faults: Faults = []
         if not given:
-            faults.append(("", "names no data", hint))
-        faults.extend((name, f"cannot be given together with {given[0]}", hint) for name in given[1:])
+            faults.append(("", "has no data source", hint))
+        faults.extend((name, f"cannot be combined with {given[0]}", hint) for name in given[1:])
         if given and "dataset_name" not in given:
             faults.extend(
-                (name, "belongs to dataset_name", "leave it out, or name a hub dataset with dataset_name")
+                (name, "is only for dataset_name", "leave it out, or name a hub dataset with dataset_name")
                 for name in ("config_name", "revision")
                 if getattr(self, name) is not None
             )
@@ -206,12 +205,12 @@ class RowsSpec(Block):
 
     @classmethod
     def source_keys(cls) -> tuple[str, ...]:
-        """Return the keys of which exactly one is given."""
+        """Return the source keys, exactly one of which must be set."""
         return ("dataset_name", "path", "artifact", "jsonl", "jsonl_path", cls.inline)
 
     @property
     def sources(self) -> tuple[DataSource, ...]:
-        """The places that rows may come from, in the order in which they are tried; all but a JSONL file have one."""
+        """The sources, in the order in which they are tried; only `jsonl` can have several."""
         if getattr(self, self.inline) is not None:
             return (DataSource("inline", f"data.{self.inline}", ""),)
         if self.jsonl is not None:
@@ -225,7 +224,7 @@ class RowsSpec(Block):
 
     @property
     def source(self) -> DataSource:
-        """The first of them."""
+        """The first source."""
         return self.sources[0]
 
 

@@ -1,4 +1,4 @@
-"""`spec.model` of a task that answers prompts: vLLM's options, and adapters that are put on the model."""
+"""`spec.model` of inference tasks: vLLM options, and adapters on the model."""
 
 from __future__ import annotations
 
@@ -29,104 +29,105 @@ Faults = list[tuple[str, str, str | None]]
 
 
 class VllmSpec(Block):
-    """`model.vllm`: options of the engine; what is not given is chosen for the machine."""
+    """`model.vllm`: options of vLLM; unset options are chosen for the machine."""
 
     tensor_parallel_size: PositiveInt | None = None
-    """GPUs that share each layer; by default all that the task gets."""
+    """Tensor parallel size, in GPUs; default: all GPUs of the task."""
     gpu_memory_utilization: Annotated[float, Field(gt=0, le=1), NotBool] = 0.9
-    """Part of each GPU's memory."""
+    """Fraction of each GPU's memory that vLLM may use."""
     max_model_len: PositiveInt | None = None
-    """Longest sequence, prompt and answer together, in tokens."""
+    """Maximum sequence length, prompt and answer, in tokens."""
     dtype: Dtype = "auto"
-    """Type of the weights."""
+    """Data type of the weights."""
     download_dir: Text | None = None
-    """Folder of the worker for models from the hub."""
+    """Folder on the worker for models from the hub."""
     max_num_batched_tokens: PositiveInt | None = None
-    """Tokens of one pass."""
+    """Maximum number of tokens per forward pass."""
     max_cudagraph_capture_size: PositiveInt | None = None
-    """Largest batch that CUDA graphs are captured for."""
+    """Largest batch size for which CUDA graphs are captured."""
     enable_mm_embeds: bool = False
-    """Take embeddings of images and the like as inputs."""
+    """Accept multimodal embeddings as inputs."""
     limit_mm_per_prompt: dict[str, NaturalInt] | None = None
-    """Most images and the like in one prompt."""
+    """Maximum number of multimodal items per prompt, by modality."""
     quantization: Text | None = None
-    """Method by which the weights are quantised."""
+    """Quantization method of the weights."""
     kv_cache_dtype: Text = "auto"
-    """Type of the cache."""
+    """Data type of the KV cache."""
     enforce_eager: bool = False
-    """Capture no CUDA graphs."""
+    """Disable CUDA graphs."""
     convert: Literal["auto", "none", "embed", "classify"] | None = None
-    """What becomes of the model's head: answers need `none` or `auto`. `embed` stands in an `embedding`, which makes
-    its vectors without vLLM all the same."""
+    """Conversion of the model's head: inference needs `none` or `auto`. `embed` is accepted in `embedding` tasks, which
+    compute their vectors without vLLM regardless."""
     release_after_run: bool = False
-    """Without effect: an engine stays for the next task, and goes when its memory is needed."""
+    """No effect: an engine stays loaded for the next task and is unloaded when its memory is needed."""
     hf_token: Secret | None = None
-    """Key for a gated model, as `${secret:NAME}`."""
+    """Hugging Face token for a gated model, as `${secret:NAME}`."""
     tokenizer_revision: Revision | None = None
     """Branch, tag or commit of the tokenizer."""
     revision: Revision | None = None
-    """The same as `model.source.revision`."""
+    """Alias of `model.source.revision`."""
     cpu_offload_gb: NaturalFloat = 0
-    """GiB of the weights that stay in main memory."""
+    """GiB of weights to offload to main memory."""
     swap_space: NaturalFloat | None = None
-    """GiB of main memory for the cache."""
+    """GiB of main memory for the KV cache."""
     trust_remote_code: bool = False
-    """The same as `model.source.trust_remote_code`."""
+    """Alias of `model.source.trust_remote_code`."""
     seed: Annotated[int, Field(ge=0, le=2**32 - 1), NotBool] = 42
-    """Seed of the engine."""
+    """Random seed of the engine."""
     rope_scaling: FreeMapping | None = None
-    """Scaling of positions, as the model's configuration has it."""
+    """RoPE scaling, in the format of the model's configuration."""
     rope_theta: PositiveFloat | None = None
-    """Base of the positions."""
+    """RoPE base frequency."""
     env_vars: Variables = Field(default_factory=dict)
-    """Variables of the engine's process. Those that tune it, such as `VLLM_ATTENTION_BACKEND` or `NCCL_DEBUG`, run
-    anywhere; any other, or a path as a value, needs a worker that was started with `--allow-code`."""
+    """Environment variables of the engine. Tuning variables such as `VLLM_ATTENTION_BACKEND` or `NCCL_DEBUG` work on
+    any worker; any other variable, or a path as value, requires a worker started with `--allow-code`."""
 
 
 class GeneratorTransformersSpec(LoadingSpec):
-    """`model.transformers`: how the model is loaded where vLLM does not run."""
+    """`model.transformers`: how the model is loaded without vLLM."""
 
     device_map: Literal["auto", "cpu", "cuda", "balanced", "balanced_low_0", "sequential"] = "auto"
-    """How the layers are laid on devices."""
+    """Placement of the layers on devices."""
 
 
 class AdapterSpec(Block):
-    """`model.adapters[]`: a LoRA adapter, from the first place that is there: `path`, `taskId`, `url`."""
+    """`model.adapters[]`: a LoRA adapter, from the first source that exists: `path`, `taskId`, `url`."""
 
     type: Literal["lora"] = "lora"
-    """The kind of adapter."""
+    """Type of the adapter."""
     name: Text | None = None
-    """What it is called; by default `lora_0`, `lora_1` and so on."""
+    """Name of the adapter; default: `lora_0`, `lora_1` and so on."""
     path: Text | None = None
-    """Folder or archive on the machine that submits, which travels with the submit, or on the worker; or a hub id."""
+    """Folder or archive on the submitting machine, which is uploaded with the workflow, or on the worker; or a hub
+    id."""
     revision: Revision | None = None
-    """Branch, tag or commit of the hub's repository that `path` names."""
+    """Branch, tag or commit of the hub repository in `path`."""
     task_id: Text | None = Field(default=None, alias="taskId")
-    """Id of the task that trains it; it is waited for and kept as one in `checkpoint.load`."""
+    """Id of the task that trains it; a dependency whose files are kept, as with `checkpoint.load`."""
     url: Url | None = None
-    """Address of an archive."""
+    """URL of an archive."""
     id: Text | None = None
-    """Its id in the engine; by default its name."""
+    """Id in the engine; default: the name."""
     adapter_id: Text | None = None
-    """The same as `id`."""
+    """Alias of `id`."""
     apply: Literal["runtime", "merge"] = "runtime"
-    """Put it on with each request, or merge it into the weights first."""
+    """`runtime`: apply per request; `merge`: merge into the weights first."""
     archive_format: ArchiveFormat = "auto"
-    """Format of the archive."""
+    """Archive format."""
     headers: Headers | None = None
-    """Sent with the request for the address."""
+    """HTTP headers of the request for the URL."""
     scale: Annotated[float, Field(gt=0, le=100), NotBool] = 1.0
-    """Its weight."""
+    """Scaling factor of the adapter."""
 
     @model_validator(mode="after")
     def _one_place(self) -> AdapterSpec:
         faults: Faults = []
         if self.path is None and self.url is None and self.task_id is None:
-            faults.append(("", "names no adapter", "give path, taskId or url"))
+            faults.append(("", "has no source", "give path, taskId or url"))
         if self.revision is not None and self.path is None:
             faults.append(("revision", "has no effect without path", "leave it out"))
         if self.id is not None and self.adapter_id is not None:
-            faults.append(("adapter_id", "means the same as id", "leave one of them out"))
+            faults.append(("adapter_id", "is an alias of id", "leave one of them out"))
         if self.headers is not None and self.url is None:
             faults.append(("headers", "has no effect without url", "leave it out"))
         if faults:
@@ -135,16 +136,16 @@ class AdapterSpec(Block):
 
 
 class GeneratorModelSpec(Block):
-    """`spec.model` of a task that answers prompts."""
+    """`spec.model` of an inference task."""
 
     source: ModelSource
-    """Where it comes from."""
+    """Source of the model."""
     vllm: VllmSpec | None = None
-    """Options of vLLM; the block being there asks for a worker with vLLM."""
+    """Options of vLLM; if the block is present, a worker with vLLM is required."""
     transformers: GeneratorTransformersSpec | None = None
-    """How the model is loaded where vLLM does not run."""
+    """How the model is loaded without vLLM."""
     adapters: tuple[AdapterSpec, ...] = ()
-    """Adapters on the model."""
+    """LoRA adapters for the model."""
 
     @model_validator(mode="after")
     def _consistent(self) -> GeneratorModelSpec:
@@ -152,7 +153,9 @@ class GeneratorModelSpec(Block):
         names = [adapter.name or f"lora_{index}" for index, adapter in enumerate(self.adapters)]
         for index, name in enumerate(names):
             if name in names[:index]:
-                faults.append((f"adapters.{index}.name", f"{show(name)} is given twice", "name each adapter otherwise"))
+                faults.append(
+                    (f"adapters.{index}.name", f"{show(name)} is used twice", "give each adapter its own name")
+                )
         revision = self.vllm.revision if self.vllm is not None else None
         if revision is not None and self.source.revision not in {None, revision}:
             faults.append(("vllm.revision", "contradicts model.source.revision", "leave one of them out"))
@@ -162,20 +165,20 @@ class GeneratorModelSpec(Block):
 
     @property
     def trust_remote_code(self) -> bool:
-        """Whether code that comes with the model is run."""
+        """Whether to run code that comes with the model."""
         blocks = (self.source, self.transformers, self.vllm)
         return any(block is not None and block.trust_remote_code for block in blocks)
 
 
 def tensor_parallel_size(asked: int | None, gpus: int) -> int:
-    """Return over how many GPUs vLLM shares each layer.
+    """Return the tensor parallel size for vLLM.
 
     Args:
-        asked: `model.vllm.tensor_parallel_size`, if it is given.
-        gpus: How many the task was given.
+        asked: `model.vllm.tensor_parallel_size`, if set.
+        gpus: Number of GPUs of the task.
 
     Returns:
-        What was asked for, or else all; never more than there are, and at least 1.
+        The requested size or all GPUs; at most `gpus`, at least 1.
     """
-    there = max(1, gpus)
-    return there if asked is None else max(1, min(asked, there))
+    available = max(1, gpus)
+    return available if asked is None else max(1, min(asked, available))

@@ -1,6 +1,6 @@
-"""`spec.trainer`: whose code trains, and which keys of a training each of the others heeds.
+"""`spec.trainer`: the training library, and the keys that each one supports.
 
-Keys that a trainer does not heed are refused by name when a document is checked: none is silently without effect.
+Keys that a trainer does not support are rejected by name when a workflow is validated; none is ignored.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from pydantic.fields import FieldInfo
 from tunefleet.spec.base import Text, wrong
 
 Faults = list[tuple[str, str, str | None]]
+# The default trainer, which supports every key.
 OURS: Final = "trl"
-"""The trainer that Tunefleet itself drives; heeds every key."""
 _NAME: Final = re.compile(r"[a-z][a-z0-9_-]{0,63}")
 _FUNCTION: Final = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*")
 
-# What all of them heed: an attribute of the spec, and all below it.
-_ALWAYS: Final = frozenset(
+# Keys that all trainers support; an attribute of the spec includes all keys below it.
+_COMMON_KEYS: Final = frozenset(
     {
         "trainer", "task_type", "resources", "output", "retry", "priority", "slo_s", "limits", "on_lost", "notify",
         "on_stall", "on_oom", "data", "model.source", "checkpoint.upload", "training.num_train_epochs",
@@ -41,7 +41,8 @@ _ATTENTION: Final = frozenset(
     {"model.transformers.attn_implementation", "model.transformers.use_flash_attention_2",
      "training.attn_implementation"}
 )  # fmt: skip
-_MORE: Final[Mapping[str, frozenset[str]]] = {
+# Further keys per trainer.
+_EXTRA_KEYS: Final[Mapping[str, frozenset[str]]] = {
     "axolotl": _ATTENTION
     | {"checkpoint.load", "training.packing", "lora.use_dora", "quantization.load_in_8bit"},
     "llamafactory": _ATTENTION
@@ -49,16 +50,15 @@ _MORE: Final[Mapping[str, frozenset[str]]] = {
        "quantization.double_quant", "training.liger"},
     "unsloth": frozenset({"lora.bias", "quantization.load_in_8bit"}),
 }  # fmt: skip
-"""What each heeds beside that."""
-NAMES: Final = (OURS, *_MORE)
-_KINDS: Final = frozenset({"sft", "lora_sft"})
-_NEVER: Final = frozenset({"data.streaming", "data.shuffle_buffer"})
-"""Below a key of the others, and yet not heeded: the rows are made into tokens before."""
+NAMES: Final = (OURS, *_EXTRA_KEYS)
+_TASK_TYPES: Final = frozenset({"sft", "lora_sft"})
+# Not supported although `data` is: for these trainers the rows are tokenized before training.
+_UNSUPPORTED_KEYS: Final = frozenset({"data.streaming", "data.shuffle_buffer"})
 
 
 def _trainer(value: str) -> str:
     if not (_NAME.fullmatch(value) or _FUNCTION.fullmatch(value)):
-        raise wrong("is no name of a trainer", f"write {', '.join(NAMES)}, or module:function")
+        raise wrong("is not a trainer", f"write {', '.join(NAMES)}, or module:function")
     return value
 
 
@@ -67,40 +67,40 @@ TrainerName = Annotated[Text, AfterValidator(_trainer)]
 
 
 def is_function(trainer: str) -> bool:
-    """Return whether a trainer is named as a function, which the document itself chooses to run."""
+    """Return whether a trainer is a function, i.e. custom code chosen by the workflow."""
     return ":" in trainer
 
 
 def feature_of(trainer: str) -> str:
-    """Return the feature that a worker has which has a trainer of another package's."""
+    """Return the worker feature of a third-party trainer."""
     return f"trainer:{trainer}"
 
 
 def trainer_faults(fields: Mapping[str, FieldInfo], blocks: Mapping[str, Any]) -> Faults:
-    """Find keys of a training that its trainer does not heed.
+    """Find keys of a training task that its trainer does not support.
 
     Args:
-        fields: Of the task kind's model.
-        blocks: Attribute name → block, as `faults` of a task kind takes them.
+        fields: Fields of the task type's model.
+        blocks: Attribute name → block, as passed to `faults` of a task type.
     """
     trainer = blocks.get("trainer", OURS)
     kind = fields["task_type"].default
-    if trainer != OURS and kind not in _KINDS:
-        return [("trainer", f"only {OURS} trains {kind}", "leave it out; others train sft and lora_sft")]
-    if trainer not in _MORE:
-        return []  # ours heeds all, and what a plugin heeds is its own to say
-    known = _ALWAYS | _MORE[trainer]
+    if trainer != OURS and kind not in _TASK_TYPES:
+        return [("trainer", f"{kind} needs trainer: {OURS}", "leave it out; other trainers support sft and lora_sft")]
+    if trainer not in _EXTRA_KEYS:
+        return []  # the default supports all keys; a plugin validates its own
+    known = _COMMON_KEYS | _EXTRA_KEYS[trainer]
     hint = f"leave it out, or train with trainer: {OURS}"
     return [
-        (path, f"is not heeded by trainer: {trainer}", hint)
+        (path, f"is not supported by trainer: {trainer}", hint)
         for name, value in blocks.items()
         for path in sorted(_given(name, value, fields[name].default))
-        if path in _NEVER or not any(path == key or path.startswith(f"{key}.") for key in known)
+        if path in _UNSUPPORTED_KEYS or not any(path == key or path.startswith(f"{key}.") for key in known)
     ]
 
 
 def _given(name: str, value: Any, default: Any) -> Iterator[str]:
-    """Yield the paths of the keys that were written, down to those without keys of their own."""
+    """Yield the paths of the keys that are set, down to the leaves."""
     if not isinstance(value, BaseModel):
         if value != default:
             yield name

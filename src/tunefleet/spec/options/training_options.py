@@ -1,4 +1,4 @@
-"""`spec.training`: how long, how fast and with what a model is trained."""
+"""`spec.training`: hyperparameters, checkpoints, evaluation and logging."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ Optimizer = Literal[
     "adamw_torch", "adamw_torch_fused", "adamw_8bit", "paged_adamw_32bit", "paged_adamw_8bit", "adafactor", "sgd"
 ]
 Strategy = Literal["no", "steps", "epoch"]
+# Whether the check failed, the key, the message, the hint.
 Check = tuple[bool, str, str, str | None]
-"""Whether it is wrong, the key, the message, the hint."""
 
 
 def _trackers(value: Any) -> Any:
@@ -39,79 +39,79 @@ def _trackers(value: Any) -> Any:
 
 
 class EarlyStoppingSpec(Block):
-    """`training.early_stopping`: stop when the held-out loss no longer falls."""
+    """`training.early_stopping`: stop when the eval loss no longer improves."""
 
     patience: PositiveInt = 3
-    """Evaluations without an improvement."""
+    """Number of evaluations without improvement before training stops."""
     threshold: NaturalFloat = 0.0
-    """A smaller fall of the loss does not count as one."""
+    """Minimum decrease of the eval loss that counts as an improvement."""
 
 
 class CommonTrainingSpec(DevicesSpec):
-    """The keys of `spec.training` that every training kind has."""
+    """The keys of `spec.training` that every training task type has."""
 
     num_train_epochs: PositiveFloat = 1.0
-    """Passes over the rows; `max_steps` has precedence."""
+    """Number of epochs; `max_steps` takes precedence."""
     max_steps: PositiveInt | None = None
-    """Optimizer steps; ends the training whatever `num_train_epochs` says."""
+    """Maximum number of optimizer steps; overrides `num_train_epochs`."""
     batch_size: PositiveInt = 2
-    """Rows a device and forward pass."""
+    """Rows per device and forward pass."""
     eval_batch_size: PositiveInt | None = None
-    """Rows a device and forward pass of an evaluation; by default `batch_size`, and at least 8."""
+    """Rows per device and forward pass in evaluation; default: `batch_size`, at least 8."""
     gradient_accumulation_steps: PositiveInt = 1
-    """Forward passes an optimizer step."""
+    """Forward passes per optimizer step."""
     learning_rate: PositiveFloat = 5e-5
-    """Highest learning rate."""
+    """Peak learning rate."""
     lr_scheduler_type: Scheduler = "linear"
-    """Shape of the learning rate."""
+    """Learning rate schedule."""
     warmup_steps: NaturalInt = 0
-    """Steps over which the learning rate rises."""
+    """Warmup steps of the learning rate."""
     warmup_ratio: Share = 0.0
-    """The same as a part of all steps."""
+    """Warmup as a fraction of all steps."""
     weight_decay: NaturalFloat = 0.0
-    """Decay of the weights."""
+    """Weight decay."""
     max_grad_norm: NaturalFloat = 1.0
-    """Gradients are clipped to this norm; 0 turns it off."""
+    """Maximum gradient norm for clipping; 0 disables it."""
     optim: Optimizer | None = None
-    """Optimizer; by default fused AdamW where the device has it."""
+    """Optimizer; default: fused AdamW if the device supports it."""
     seed: Annotated[int, Field(ge=0, le=2**32 - 1), NotBool] = 42
-    """Seed of everything random."""
+    """Random seed."""
     max_seq_length: PositiveInt = 1024
-    """Longer rows are cut to this many tokens."""
+    """Max sequence length in tokens; longer rows are truncated."""
     gradient_checkpointing: bool = True
-    """Less memory for more time."""
+    """Recompute activations in the backward pass: less memory, slower."""
     bf16: bool | None = None
-    """Train in bf16; by default where the hardware has it."""
+    """Train in bf16; default: if the hardware supports it."""
     fp16: bool | None = None
-    """Train in fp16, which needs a GPU; by default not."""
+    """Train in fp16, which requires a GPU; default: false."""
     attn_implementation: AttentionName | None = None
-    """The same as `model.transformers.attn_implementation`."""
+    """Alias of `model.transformers.attn_implementation`."""
     logging_steps: PositiveInt = 10
-    """Steps between two points of the training series."""
+    """Steps between logged metric points."""
     save_strategy: Strategy = "steps"
     """When checkpoints are saved."""
     save_steps: PositiveInt = 100
-    """Steps between two checkpoints, with `save_strategy: steps`."""
+    """Steps between checkpoints, with `save_strategy: steps`."""
     save_total_limit: PositiveInt | None = 2
-    """Checkpoints to keep; the newest whole and the best one always stay."""
+    """Number of checkpoints to keep; the newest complete and the best one are always kept."""
     save_model: bool = True
     """Deliver the trained model or adapter."""
     eval_strategy: Strategy = "no"
-    """When the held-out loss is measured during the training."""
+    """When the eval loss is measured during training."""
     eval_steps: PositiveInt | None = None
-    """Steps between two evaluations, with `eval_strategy: steps`; by default `logging_steps`."""
+    """Steps between evaluations, with `eval_strategy: steps`; default: `logging_steps`."""
     load_best_model_at_end: bool = False
-    """Deliver the checkpoint with the lowest held-out loss."""
+    """Deliver the checkpoint with the lowest eval loss."""
     report_to: Annotated[tuple[Tracker, ...], BeforeValidator(_trackers)] = ()
-    """Trackers that get the metrics too; they must be installed on the worker."""
+    """Experiment trackers that also receive the metrics; they must be installed on the worker."""
     project: Text | None = None
-    """Name of the project in the trackers: of wandb and trackio, and of MLflow's experiment."""
+    """Project name in wandb and trackio, and experiment name in MLflow."""
     dataloader_num_workers: NaturalInt = 0
-    """Processes that load batches."""
+    """Number of data loader processes."""
     dataset_num_proc: PositiveInt | None = None
-    """Processes that tokenize."""
+    """Number of tokenization processes."""
     resume_from_path: LocalOrUrl | None = None
-    """Weights to start from, the same as `checkpoint.load.path`; optimizer and step count start anew."""
+    """Alias of `checkpoint.load.path`: weights to start from; optimizer state and step count are reset."""
 
     @model_validator(mode="after")
     def _consistent(self) -> CommonTrainingSpec:
@@ -122,12 +122,12 @@ class CommonTrainingSpec(DevicesSpec):
 
     @property
     def trackers(self) -> tuple[Tracker, ...]:
-        """What gets the metrics too, wherever it was named."""
+        """Experiment trackers, from either spelling."""
         return self.report_to
 
     @property
     def project_name(self) -> str | None:
-        """The project in the trackers, wherever it was named."""
+        """Project in the trackers, from either spelling."""
         return self.project
 
     def _checks(self) -> tuple[Check, ...]:
@@ -137,7 +137,7 @@ class CommonTrainingSpec(DevicesSpec):
             (
                 self.project is not None and not named,
                 "project",
-                "has no effect without a tracker that has projects",
+                "has no effect without a tracker that supports projects",
                 "add report_to: [wandb], [trackio] or [mlflow], or leave it out",
             ),
             (bool(self.bf16 and self.fp16), "fp16", "cannot be set together with bf16", "leave one of them out"),
@@ -156,14 +156,14 @@ class CommonTrainingSpec(DevicesSpec):
             (
                 self.load_best_model_at_end and not evaluates,
                 "load_best_model_at_end",
-                "needs evaluations during the training",
+                "requires evaluations during training",
                 "add eval_strategy: steps or epoch",
             ),
             (
                 self.load_best_model_at_end and evaluates and not self._saves_where_it_evaluates(),
                 "load_best_model_at_end",
-                "needs a checkpoint at an evaluation",
-                "make save_strategy equal to eval_strategy, and save_steps a multiple of eval_steps",
+                "requires a checkpoint at each evaluation",
+                "set save_strategy to the value of eval_strategy, and save_steps to a multiple of eval_steps",
             ),
         )
 
@@ -174,32 +174,32 @@ class CommonTrainingSpec(DevicesSpec):
 
     @property
     def saving_steps(self) -> int:
-        """Steps between two checkpoints, wherever it was written."""
+        """Steps between checkpoints, from either spelling."""
         return self.save_steps
 
     @property
     def evaluation_steps(self) -> int:
-        """Steps between two evaluations, if they go by steps."""
+        """Steps between evaluations, with `eval_strategy: steps`."""
         return self.eval_steps or self.logging_steps
 
 
 class TrainingSpec(CommonTrainingSpec):
-    """`spec.training`: how long, how fast and with what a model is trained."""
+    """`spec.training`: hyperparameters, checkpoints, evaluation and logging."""
 
     packing: bool = False
-    """Put several rows into one sequence."""
+    """Pack several rows into one sequence."""
     group_by_length: bool = False
-    """Put rows of similar length into one batch: less padding, at the cost of a less random order."""
+    """Batch rows of similar length: less padding, but a less random order."""
     completion_only_loss: bool | None = None
-    """Loss on responses only; by default wherever rows have responses."""
+    """Train only on responses; default: if the rows have responses."""
     append_eos: bool = True
-    """Append the tokenizer's end token to answers that end with no special token, and train on it."""
+    """Append the tokenizer's EOS token to answers that do not end with a special token, and train it."""
     liger: bool | None = None
-    """Liger kernels; by default where they are installed and the device has them."""
+    """Use Liger kernels; default: if they are installed and the device supports them."""
     neftune_noise_alpha: PositiveFloat | None = None
-    """Noise on the embeddings (NEFTune)."""
+    """Noise scale on the embeddings (NEFTune)."""
     early_stopping: EarlyStoppingSpec | None = None
-    """Stop when the held-out loss no longer falls."""
+    """Stop when the eval loss no longer improves."""
 
     def _checks(self) -> tuple[Check, ...]:
         return (
@@ -208,16 +208,16 @@ class TrainingSpec(CommonTrainingSpec):
             (
                 self.early_stopping is not None and self.eval_strategy == "no",
                 "early_stopping",
-                "needs evaluations during the training",
+                "requires evaluations during training",
                 "add eval_strategy: steps or epoch",
             ),
         )
 
 
 class LoraTrainingSpec(TrainingSpec):
-    """`spec.training` of a LoRA training; two defaults differ."""
+    """`spec.training` of `lora_sft`; two defaults differ."""
 
     learning_rate: PositiveFloat = 2e-4
-    """Highest learning rate."""
+    """Peak learning rate."""
     gradient_checkpointing: bool = False
-    """Less memory for more time."""
+    """Recompute activations in the backward pass: less memory, slower."""

@@ -1,4 +1,4 @@
-"""What every task kind has, and what those have whose items can be split among workers."""
+"""The base of all task types, and of those whose items can be split over several workers."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ from tunefleet.spec.options.policy import LimitsSpec, ParallelSpec, RetrySpec, S
 from tunefleet.spec.options.resources import ResourcesSpec
 from tunefleet.spec.tasks.cross_field_checks import Faults, output_faults
 
-# What every task leaves: its result, under both names, and its log.
+# Outputs of every task: its result, under both names, and its log.
 ALWAYS_LEFT: Final = ("responses.json", "results.json", "logs")
 
 
 @dataclass(frozen=True, slots=True)
 class Devices:
-    """Which GPUs of its worker a task takes.
+    """Which GPUs of its worker a task uses.
 
     Args:
-        count: How many; with `everything` the least number.
-        optional: A worker without a GPU will do.
-        indices: Only these, by their number among those of the worker; any if it is empty.
-        primary: The number of the first of them, if that matters.
-        cause: The key that needs them, where `resources` asks for none.
+        count: Number of GPUs; with `everything` the minimum.
+        optional: Whether a worker without a GPU is sufficient.
+        indices: Allowed GPUs, by index on the worker; any if empty.
+        primary: Index of the first GPU, if set.
+        cause: The key that requires GPUs if `resources` requests none.
     """
 
     count: int
@@ -41,103 +41,104 @@ class Devices:
 
 
 class BaseTaskSpec(Block):
-    """What every task kind has."""
+    """Keys of every task type."""
 
     splits: ClassVar[bool] = False
-    """Whether the items of the kind can be split among workers."""
+    """Whether the items of the task type can be split over several workers."""
     spans: ClassVar[bool] = False
-    """Whether one task of the kind can run on several workers at the same time."""
+    """Whether one task can run on several workers at the same time."""
 
     task_type: str = Field(alias="taskType")
-    """The task kind."""
+    """Task type."""
     resources: ResourcesSpec = Field(default_factory=ResourcesSpec)
-    """What a worker must have."""
+    """Requirements on the worker."""
     engine: Engine | None = None
-    """`slurm` or `ray`: the task gets nodes from that system, and a worker of its own on each for as long as it needs
-    them; without it the workers that are there run it."""
+    """`slurm` or `ray`: request nodes from that cluster manager and run a dedicated worker on each; default: run on the
+    connected workers."""
     output: OutputSpec = Field(default_factory=OutputSpec)
-    """What is delivered."""
+    """Delivery of results and files."""
     retry: RetrySpec = Field(default_factory=RetrySpec)
-    """How often a failed task is tried."""
+    """Retry policy."""
     priority: Annotated[int, Field(ge=-100, le=100), NotBool] = 0
-    """Among waiting tasks a higher one goes first; waiting raises it slowly."""
+    """Priority in the queue: higher values run first; it rises slowly with waiting time."""
     slo_s: Timeout | None = Field(default=None, alias="sloSeconds")
-    """Seconds from the submit in which the task should be done: the nearer that moment, the further it moves forward
-    in the queue. What is late is still run; `limits` ends tasks."""
+    """Target time from submit to completion, in seconds. As the deadline approaches, the task moves forward in the
+    queue. Late tasks still run; use `limits` to end them."""
     limits: LimitsSpec = Field(default_factory=LimitsSpec)
-    """How long the task may take."""
+    """Time limits."""
     on_lost: Literal["replace", "wait"] = "replace"
-    """When the worker does not come back: place the task anew from its last uploaded checkpoint, or wait."""
+    """If the worker is lost: reschedule the task from its last uploaded checkpoint (`replace`), or wait for the
+    worker."""
     notify: Annotated[tuple[NotifySpec, ...], Field(max_length=20)] = ()
-    """Who is told what of the task, beside your own channels."""
+    """Notifications about the task, in addition to your own channels."""
 
     @property
     def requires_code(self) -> bool:
-        """Whether the task runs code that comes with the document or the model (needs `--allow-code`)."""
+        """Whether the task runs custom code from the workflow or the model, which requires `--allow-code`."""
         return False
 
     @property
     def environments(self) -> tuple[str, ...]:
-        """The environments (`tunefleet env`) without which a worker cannot run it, beside that of its kind."""
+        """Environments (`tunefleet env`) that a worker needs, in addition to that of the task type."""
         return ()
 
     @property
     def features(self) -> tuple[str, ...]:
-        """What it asks for beside its kind, and only some of the workers that run that kind have."""
+        """Features that only some of the workers with this task type have."""
         return ()
 
     @property
     def model_identifier(self) -> str | None:
-        """The model that a worker is best to have already."""
+        """The model that a worker should preferably have in its cache."""
         return None
 
     @property
     def devices(self) -> Devices:
-        """Which GPUs the task takes."""
+        """Which GPUs the task uses."""
         gpu = self.resources.hardware.gpu
         return Devices(count=1, optional=True) if gpu is None else Devices(gpu.count)
 
     def processes_on(self, gpus: int) -> int:
-        """Return how many processes the task's job has.
+        """Return the number of processes of the task's job.
 
         Args:
-            gpus: How many GPUs it was given.
+            gpus: Number of GPUs assigned to it.
         """
-        del gpus  # one process has all of them
+        del gpus  # a single process uses all of them
         return 1
 
     @property
     def left(self) -> tuple[str, ...]:
-        """What the task leaves, as far as that is known before it runs."""
+        """Outputs of the task, as far as known before it runs."""
         return self.leaves({name: getattr(self, name) for name in type(self).model_fields})
 
     @classmethod
     def leaves(cls, blocks: Mapping[str, Any]) -> tuple[str, ...]:
-        """Return what a task of this kind leaves, as `output.artifacts` may name it.
+        """Return the outputs of a task of this type, by the names that `output.artifacts` uses.
 
         Args:
-            blocks: As `faults` takes them.
+            blocks: As passed to `faults`.
         """
-        del blocks  # what is in them makes no difference here
+        del blocks  # the outputs do not depend on them here
         return ALWAYS_LEFT
 
     @classmethod
     def faults(cls, blocks: dict[str, Any]) -> Faults:
-        """Find faults between blocks.
+        """Find errors across blocks.
 
         Args:
-            blocks: Attribute name → block, without those that are wrong in themselves; so one pass reports all faults.
+            blocks: Attribute name → block, without the invalid ones, so that one pass can report all errors.
 
         Returns:
-            Faults as `(path below spec, message, hint)`.
+            Errors as `(path below spec, message, hint)`.
         """
         resources: ResourcesSpec | None = blocks.get("resources")
         found = output_faults(cls.leaves(blocks), blocks)
-        # Of a kind that is not known nothing can be said.
+        # `BaseTaskSpec` itself stands for an unknown task type: its capabilities are not known.
         if resources is not None and resources.replicas > 1 and not cls.splits and cls is not BaseTaskSpec:
             kind = cls.model_fields["task_type"].default
-            hint = "leave it out, or submit it several times"
-            found.append(("resources.replicas", f"{kind} tasks have no items that could be split", hint))
+            hint = "leave it out, or submit the task several times"
+            found.append(("resources.replicas", f"{kind} tasks have no items to split", hint))
         if resources is not None and resources.most_nodes > 1 and not cls.spans and cls is not BaseTaskSpec:
             kind = cls.model_fields["task_type"].default
             found.append(("resources.nodes", f"{kind} tasks run on one worker", "leave it out"))
@@ -152,18 +153,18 @@ class BaseTaskSpec(Block):
 
 
 class SplittableTaskSpec(BaseTaskSpec):
-    """What the kinds have whose items can be split among workers."""
+    """Keys of task types whose items can be split over several workers."""
 
     splits: ClassVar[bool] = True
 
     parallel: ParallelSpec = Field(default_factory=ParallelSpec)
-    """Split the items into shards for several workers; results are put together in order."""
+    """Split the items into shards for several workers; results are joined in order."""
     shard: ShardSpec | None = None
-    """The part of the items that this task takes; the server writes it."""
+    """The items of this shard; set by the server."""
 
     @classmethod
     def faults(cls, blocks: dict[str, Any]) -> Faults:
-        """Find faults between blocks; see `BaseTaskSpec.faults`."""
+        """Find errors across blocks; see `BaseTaskSpec.faults`."""
         resources: ResourcesSpec | None = blocks.get("resources")
         parallel: ParallelSpec | None = blocks.get("parallel")
         found = super().faults(blocks)
@@ -175,18 +176,18 @@ class SplittableTaskSpec(BaseTaskSpec):
             elif parallel.max_shards not in {None, replicas}:
                 found.append(("resources.replicas", f"contradicts max_shards: {parallel.max_shards}", leave))
         if blocks.get("shard") is not None and (replicas > 1 or (parallel is not None and parallel.enabled)):
-            found.append(("shard", "is a part already, and is not split again", leave))
+            found.append(("shard", "is already a shard and cannot be split again", leave))
         return found
 
 
 def asked_shards(spec: Mapping[str, Any]) -> int | None:
-    """Return how many parts a task is to be split into at most.
+    """Return the maximum number of shards of a task.
 
     Args:
-        spec: The `spec` mapping of a task, as it is stored.
+        spec: The stored `spec` mapping of a task.
 
     Returns:
-        1 if it is not to be split, None for as many as there are workers.
+        1 if it is not split, `None` for one shard per worker.
     """
     federation = spec.get("federation")
     if isinstance(federation, Mapping):
@@ -206,25 +207,24 @@ T = TypeVar("T")
 
 
 def part_of(items: Sequence[T], spec: Mapping[str, Any]) -> list[T]:
-    """Return the items that are a task's own, in their order; all of them if it is no part.
+    """Return the items of a task's shard, in order; all of them if it is not a shard.
 
     Args:
-        items: Those of the whole task.
+        items: All items of the parent task.
         spec: The task's spec; see `positions_of`.
     """
     return [items[at] for at in positions_of(len(items), spec)]
 
 
 def positions_of(count: int, spec: Mapping[str, Any]) -> range:
-    """Return where in a list the items are that are a task's own.
+    """Return the positions of the items of a task's shard.
 
-    Contiguous parts lie one behind the other and differ by one item at most, so that their results, one after the
-    other, are the whole's.
+    Contiguous shards differ by one item at most, and their results in sequence are those of the parent task.
 
     Args:
-        count: How many items the whole task has.
-        spec: The task's spec; `shard` says which part (`index`, from 0) of how many (`total`) it is;
-            not `contiguous`: every `total`-th item.
+        count: Number of items of the parent task.
+        spec: The task's spec; `shard` has the `index` (from 0) of `total` shards; without `contiguous` a shard takes
+            every `total`-th item.
     """
     shard = spec.get("shard")
     if not isinstance(shard, Mapping):

@@ -1,4 +1,4 @@
-"""`taskType: command`: runs a command of the user's, steered like any other training."""
+"""`taskType: command`: runs a user's command with the controls of a training task."""
 
 from __future__ import annotations
 
@@ -14,17 +14,19 @@ from tunefleet.spec.options.rows import LocalOrUrl
 from tunefleet.spec.tasks.base_task import ALWAYS_LEFT, BaseTaskSpec
 from tunefleet.spec.tasks.cross_field_checks import Faults
 
-# Outputs that are recognised by their name: an adapter and a model.
+# Outputs that are recognized by name: an adapter and a model.
 TRAINED: Final = ("final_lora", "final_model")
 _MAX_WORDS: Final = 1000
 _MAX_FILES: Final = 200
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
-_TAKEN: Final = frozenset({"responses.json", "results.json", "manifest.json", "logs", "artifacts"})
+_RESERVED_NAMES: Final = frozenset({"responses.json", "results.json", "manifest.json", "logs", "artifacts"})
 
 
 def _words(value: Any) -> Any:
     if isinstance(value, str):
-        raise wrong("must be a list: no shell splits it", f"write [{', '.join(value.split()) or 'python, train.py'}]")
+        raise wrong(
+            "must be a list, since no shell parses it", f"write [{', '.join(value.split()) or 'python, train.py'}]"
+        )
     if isinstance(value, list | tuple):
         return [str(word) if isinstance(word, int | float) and not isinstance(word, bool) else word for word in value]
     return value
@@ -32,21 +34,25 @@ def _words(value: Any) -> Any:
 
 def _word(value: str) -> str:
     if "\0" in value:
-        raise wrong("holds a character that no command can have")
+        raise wrong("contains a NUL character")
     return value
 
 
 def _folder(value: str) -> str:
     if is_url(value):
-        raise wrong("is an address", "name a folder on the machine that submits; addresses belong into files")
+        raise wrong("is a URL", "use a folder on the submitting machine; put URLs into files")
     return value
 
 
 def _outputs(value: dict[str, str]) -> dict[str, str]:
     faults = [
-        (name, "cannot be the name of an output", "letters, digits, dot, dash and underscore")
+        (
+            name,
+            "is not a valid output name",
+            "use letters, digits, dot, dash and underscore; reserved names are not allowed",
+        )
         for name in value
-        if not _NAME.fullmatch(name) or name in _TAKEN
+        if not _NAME.fullmatch(name) or name in _RESERVED_NAMES
     ]
     if faults:
         raise many_wrong(faults)
@@ -54,17 +60,16 @@ def _outputs(value: dict[str, str]) -> dict[str, str]:
 
 
 class UploadSpec(Block):
-    """`spec.checkpoint` of a command, which saves where and when it likes."""
+    """`spec.checkpoint` of a command, which controls its own saves."""
 
     upload: bool = True
-    """Send the newest and the best checkpoint to the server while it trains, so that another worker can go on."""
+    """Upload the newest and the best checkpoint to the server during training, so that another worker can resume."""
 
 
 class CommandSpec(BaseTaskSpec):
-    """`taskType: command`: runs a command of yours; needs a worker with `--allow-code`.
+    """`taskType: command`: runs your own command; requires a worker started with `--allow-code`.
 
-    Whatever builds a Hugging Face Trainer in it can be paused, saved, resumed and watched, without a changed
-    line in it.
+    A script that uses a Hugging Face Trainer can be paused, saved, resumed and monitored without code changes.
     """
 
     task_type: Literal["command"] = Field(default="command", alias="taskType")
@@ -74,54 +79,52 @@ class CommandSpec(BaseTaskSpec):
         BeforeValidator(_words),
         Field(min_length=1, max_length=_MAX_WORDS),
     ]
-    """The program and its arguments, as a list. No shell reads it; `python` is that of the environment."""
+    """Program and arguments, as a list; not parsed by a shell. `python` is the interpreter of the environment."""
     workdir: Annotated[LocalOrUrl, AfterValidator(_folder)] | None = None
-    """A folder on the machine that submits; it travels with the submit, and the command runs in a copy of it."""
+    """Folder on the submitting machine, which is uploaded with the workflow; the command runs in a copy of it."""
     files: Annotated[tuple[LocalOrUrl, ...], BeforeValidator(as_list), Field(max_length=_MAX_FILES)] = ()
-    """Files and folders that travel with the submit, or addresses that the worker fetches, such as
-    `${stage.result.jsonl_export.url}`. They lie, under their own names, where the command runs."""
+    """Files and folders that are uploaded with the workflow, or URLs that the worker downloads, such as
+    `${stage.result.jsonl_export.url}`. They are placed in the working directory under their own names."""
     env: Variables = Field(default_factory=dict)
-    """Variables of its environment; a secret is written `${secret:NAME}`."""
+    """Environment variables; write secrets as `${secret:NAME}`."""
     environment: Text | None = None
-    """An environment of `tunefleet env create`, such as `axolotl`; by default the one that the worker runs in."""
+    """Environment created with `tunefleet env create`, such as `axolotl`; default: the worker's environment."""
     outputs: Annotated[dict[str, RelativePath], AfterValidator(_outputs), Field(max_length=_MAX_FILES)] = Field(
         default_factory=dict
     )
-    """Name → file or folder, from where the command runs, that it must leave; `final_lora` and `final_model` are taken
-    for what they are, and are found by themselves if the command leaves one."""
+    """Name → required file or folder, relative to the working directory. `final_lora` and `final_model` are treated as
+    adapter and model, and are detected automatically."""
     checkpoint: UploadSpec = Field(default_factory=UploadSpec)
-    """What becomes of its checkpoints."""
+    """Upload of its checkpoints."""
 
     @property
     def environments(self) -> tuple[str, ...]:
-        """The one that it names."""
+        """The environment in `environment`, if set."""
         return () if self.environment is None else (self.environment,)
 
     @property
     def requires_code(self) -> bool:
-        """It does."""
+        """Always true."""
         return True
 
     @classmethod
     def leaves(cls, blocks: Mapping[str, Any]) -> tuple[str, ...]:
-        """Return what the task leaves: its outputs, and what may be found."""
+        """Return the outputs of the task, including those that are detected."""
         named = blocks.get("outputs") or {}
         archives = tuple(f"{name}.tar.gz" for name in TRAINED)
         return (*ALWAYS_LEFT, *named, *(name for name in TRAINED if name not in named), *archives, "checkpoints")
 
     @classmethod
     def faults(cls, blocks: dict[str, Any]) -> Faults:
-        """Find faults between blocks; see `BaseTaskSpec.faults`."""
+        """Find errors across blocks; see `BaseTaskSpec.faults`."""
         found = super().faults(blocks)
         names = [file_name(path) for path in blocks.get("files") or ()]
         for index, name in enumerate(names):
             if name in names[:index]:
-                found.append(
-                    (f"files.{index}", f"has the same name as another file: {name}", "put them into a workdir")
-                )
+                found.append((f"files.{index}", f"has the same name as another file: {name}", "put them into workdir"))
         return found
 
 
 def file_name(path: str) -> str:
-    """Return the name under which a file lies where a command runs: the last part of its path or address."""
+    """Return a file's name in the working directory of a command: the last part of its path or URL."""
     return path.partition("?")[0].rstrip("/").rpartition("/")[2] or "file"

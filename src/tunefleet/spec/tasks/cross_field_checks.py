@@ -1,4 +1,4 @@
-"""Which blocks of a task must fit together; each is right in itself, and together they contradict or lack something."""
+"""Checks across blocks of a task that are each valid but contradict each other or lack something together."""
 
 from __future__ import annotations
 
@@ -19,30 +19,30 @@ Faults = list[tuple[str, str, str | None]]
 
 
 def training_faults(blocks: dict[str, Any]) -> Faults:
-    """Find faults between the blocks of a supervised training.
+    """Find errors across the blocks of a supervised fine-tune.
 
     Args:
-        blocks: As `faults` of a task kind takes them.
+        blocks: As passed to `faults` of a task type.
     """
-    return [*_held_out_faults(blocks), *_streaming_faults(blocks)]
+    return [*_eval_faults(blocks), *_streaming_faults(blocks)]
 
 
 def model_faults(blocks: dict[str, Any], *, whole: bool) -> Faults:
-    """Find faults between the model of a training and how it is trained.
+    """Find errors between the model and the training options.
 
     Args:
-        blocks: As `faults` of a task kind takes them.
-        whole: Whether all weights are trained.
+        blocks: As passed to `faults` of a task type.
+        whole: Whether all weights are trained (full fine-tune).
     """
     return [*_loading_faults(blocks, whole=whole), *_start_faults(blocks), *deepspeed_faults(blocks)]
 
 
 def output_faults(left: tuple[str, ...], blocks: dict[str, Any]) -> Faults:
-    """Find names in `output.artifacts` that other keys of the task contradict.
+    """Find names in `output.artifacts` that other keys of the task rule out.
 
     Args:
-        left: What the task kind leaves; any other name may be a file that the task writes, and is kept.
-        blocks: As `faults` of a task kind takes them.
+        left: Outputs of the task type; any other name may be a file that the task writes.
+        blocks: As passed to `faults` of a task type.
     """
     output: OutputSpec | None = blocks.get("output")
     saves = getattr(blocks.get("training"), "save_model", True)
@@ -53,13 +53,17 @@ def output_faults(left: tuple[str, ...], blocks: dict[str, Any]) -> Faults:
         if name not in left:
             continue
         if name.startswith("final_") and not saves:
-            faults.append((where, f"{show(name)} is not left with training.save_model: false", "leave one of them out"))
+            faults.append(
+                (where, f"{show(name)} is not written with training.save_model: false", "leave one of them out")
+            )
         elif name.endswith("checkpoints") and not uploads:
-            faults.append((where, f"{show(name)} is not left with checkpoint.upload: false", "leave one of them out"))
+            faults.append(
+                (where, f"{show(name)} is not delivered with checkpoint.upload: false", "leave one of them out")
+            )
     return faults
 
 
-def _held_out_faults(blocks: dict[str, Any]) -> Faults:
+def _eval_faults(blocks: dict[str, Any]) -> Faults:
     training: TrainingSpec | None = blocks.get("training")
     data: TrainingData | None = blocks.get("data")
     evaluate: EvaluateSpec | None = blocks.get("evaluate")
@@ -67,10 +71,10 @@ def _held_out_faults(blocks: dict[str, Any]) -> Faults:
     faults: Faults = []
     if data is not None and data.eval is None:
         if training is not None and training.eval_strategy != "no":
-            faults.append(("training.eval_strategy", "needs held-out rows", hint))
+            faults.append(("training.eval_strategy", "requires an eval set", hint))
         if evaluate is not None and evaluate.questions:
             named = "answers" if evaluate.answers else "exact_match"
-            faults.append((f"evaluate.{named}", "needs held-out rows", hint))
+            faults.append((f"evaluate.{named}", "requires an eval set", hint))
     predictions: PredictionsSpec | None = blocks.get("predictions")
     if predictions is not None and predictions.enabled and data is not None and training is not None:
         faults += _prediction_faults(predictions, data, training, hint)
@@ -78,7 +82,7 @@ def _held_out_faults(blocks: dict[str, Any]) -> Faults:
         faults.append(
             (
                 "training.completion_only_loss",
-                "needs rows with a response, and these are plain text",
+                "needs rows with a response, but these are plain text",
                 "name prompt_column and response_column, or messages_field",
             )
         )
@@ -87,13 +91,13 @@ def _held_out_faults(blocks: dict[str, Any]) -> Faults:
 
 def _prediction_faults(predictions: PredictionsSpec, data: TrainingData, training: TrainingSpec, hint: str) -> Faults:
     if data.eval is None:
-        return [("predictions", "needs held-out rows", hint)]
+        return [("predictions", "requires an eval set", hint)]
     if predictions.sample_frequency == "epoch":
         where = "predictions.sample_frequency"
-        return [(where, "a stream has no epochs", "write eval or a number")] if data.streaming else []
+        return [(where, "epochs are not supported with streaming", "write eval or a number")] if data.streaming else []
     if training.eval_strategy == "no":
-        more = "add training.eval_strategy: steps or epoch, or write sample_frequency: epoch"
-        return [("predictions", "needs evaluations during the training", more)]
+        hint = "add training.eval_strategy: steps or epoch, or write sample_frequency: epoch"
+        return [("predictions", "requires evaluations during training", hint)]
     return []
 
 
@@ -102,7 +106,7 @@ def _start_faults(blocks: dict[str, Any]) -> Faults:
     checkpoint: CheckpointSpec | None = blocks.get("checkpoint")
     if training is None or checkpoint is None or training.resume_from_path is None or checkpoint.load is None:
         return []
-    return [("training.resume_from_path", "names weights to start from, as checkpoint.load does", "leave one out")]
+    return [("training.resume_from_path", "cannot be combined with checkpoint.load", "leave one of them out")]
 
 
 def _streaming_faults(blocks: dict[str, Any]) -> Faults:
@@ -111,12 +115,32 @@ def _streaming_faults(blocks: dict[str, Any]) -> Faults:
     if training is None or data is None or not data.streaming:
         return []
     leave = "leave it out, or leave data.streaming out"
-    # A stream has no length: no epochs, and no share of it.
+    # The length of a stream is unknown, so there are no epochs.
     checks = (
-        (training.max_steps is None, "training.max_steps", "is needed with data.streaming", "say how many steps"),
-        (training.save_strategy == "epoch", "training.save_strategy", "a stream has no epochs", "write steps"),
-        (training.eval_strategy == "epoch", "training.eval_strategy", "a stream has no epochs", "write steps"),
-        (training.dataloader_num_workers > 1, "training.dataloader_num_workers", "a stream has one reader", "write 1"),
+        (
+            training.max_steps is None,
+            "training.max_steps",
+            "is required with data.streaming",
+            "set the number of steps",
+        ),
+        (
+            training.save_strategy == "epoch",
+            "training.save_strategy",
+            "epochs are not supported with streaming",
+            "write steps",
+        ),
+        (
+            training.eval_strategy == "epoch",
+            "training.eval_strategy",
+            "epochs are not supported with streaming",
+            "write steps",
+        ),
+        (
+            training.dataloader_num_workers > 1,
+            "training.dataloader_num_workers",
+            "streaming supports one reader only",
+            "write 1",
+        ),
         (training.dataset_num_proc is not None, "training.dataset_num_proc", "has no effect with streaming", leave),
     )
     return [(at, message, hint) for failed, at, message, hint in checks if failed]
@@ -137,14 +161,16 @@ def _loading_faults(blocks: dict[str, Any], *, whole: bool) -> Faults:
         if not getattr(loading, name):
             continue
         if whole:
-            hint = "train an adapter on the quantised model: `taskType: lora_sft`, or a `lora` block in other trainings"
-            faults.append((f"model.transformers.{name}", "quantised weights cannot be trained whole", hint))
-        elif quantization is not None and _other_width(quantization, name):
+            hint = (
+                "train an adapter on the quantized model: `taskType: lora_sft`, or a `lora` block in other task types"
+            )
+            faults.append((f"model.transformers.{name}", "quantized weights cannot be fully fine-tuned", hint))
+        elif quantization is not None and _has_other_width(quantization, name):
             faults.append((f"model.transformers.{name}", "contradicts quantization", "leave one of them out"))
     return faults
 
 
-def _other_width(quantization: QuantizationSpec, name: str) -> bool:
+def _has_other_width(quantization: QuantizationSpec, name: str) -> bool:
     return quantization.load_in_8bit if name == "load_in_4bit" else quantization.load_in_4bit
 
 

@@ -1,4 +1,4 @@
-"""`preview` of a `data` task: how a training would read the rows, instead of files with them."""
+"""`preview` of a `data` task: shows how training would tokenize the rows."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ _ONE_SHAPE = "give text_field, or prompt_column with response_column, or message
 
 
 class PreviewSpec(Block):
-    """`preview`: the task only looks. Its result says which tokens the loss would count; it leaves no files."""
+    """`preview`: dry run. The result shows which tokens would be trained; no files are written."""
 
     model: ModelName
-    """Hub id, local folder or `builtin:NAME` whose tokenizer and chat template are used."""
+    """Model whose tokenizer and chat template are used: hub id, local folder or `builtin:NAME`."""
     rows: Annotated[int, Field(ge=1, le=50), NotBool] = 5
-    """Rows to show."""
+    """Number of rows to show."""
     max_seq_length: PositiveInt = 1024
-    """Longer rows are cut to this many tokens."""
+    """Max sequence length in tokens; longer rows are truncated."""
     completion_only_loss: bool | None = None
-    """Loss on responses only; by default wherever rows have responses."""
+    """Train only on responses; default: if the rows have responses."""
     text_field: Text | None = None
-    """Column with the whole text."""
+    """Column with the full text."""
     prompt_column: Text | None = None
     """Column with the prompt."""
     response_column: Text | None = None
@@ -32,15 +32,15 @@ class PreviewSpec(Block):
     messages_field: Text | None = None
     """Column with a chat."""
     separator: str = "\n\n"
-    """Between prompt and response."""
+    """Text between prompt and response."""
 
     @model_validator(mode="after")
     def _one_shape(self) -> PreviewSpec:
         if (self.prompt_column is None) != (self.response_column is None):
-            there, lacks = ("prompt", "response") if self.response_column is None else ("response", "prompt")
-            raise wrong(f"needs {lacks}_column beside it", _ONE_SHAPE, at=f"{there}_column")
+            present, missing = ("prompt", "response") if self.response_column is None else ("response", "prompt")
+            raise wrong(f"also needs {missing}_column", _ONE_SHAPE, at=f"{present}_column")
         if sum(each is not None for each in (self.text_field, self.prompt_column, self.messages_field)) > 1:
-            raise wrong("says more than once how a row becomes text", _ONE_SHAPE)
+            raise wrong("has several keys that define how a row becomes text", _ONE_SHAPE)
         return self
 
     @property

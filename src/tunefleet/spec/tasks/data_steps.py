@@ -1,4 +1,4 @@
-"""The steps of a `data` task: what is done to rows, one after the other."""
+"""The steps of a `data` task, applied to the rows in order."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ Column = Annotated[str, Field(min_length=1, max_length=1024)]
 Columns = Annotated[tuple[Column, ...], BeforeValidator(as_list), Field(min_length=1, max_length=200)]
 Plain = str | int | float | bool
 Shape = Literal["messages", "prompt_response", "text", "preference"]
+# Elements of a template: `{column}`, and `{{` and `}}` for literal braces.
 SLOT: Final = re.compile(r"\{\{|\}\}|\{(?P<column>[^{}]+)\}|[{}]")
-"""What a template is made of: `{column}`, and `{{` and `}}` for the braces themselves."""
 _SIZES: Final = ("chars", "words", "tokens", "items")
-_EITHER: Final = ("all_of", "any_of", "none_of")
+_COMBINATIONS: Final = ("all_of", "any_of", "none_of")
 
 
 def _regex(value: str) -> str:
@@ -30,7 +30,7 @@ def _regex(value: str) -> str:
 def _template(value: str) -> str:
     stray = next((found for found in SLOT.finditer(value) if found[0] in {"{", "}"}), None)
     if stray is not None:
-        raise wrong(f"has a lone {stray[0]} at character {stray.start() + 1}", "write it twice to mean the character")
+        raise wrong(f"has an unmatched {stray[0]} at character {stray.start() + 1}", "double it for a literal brace")
     return value
 
 
@@ -40,59 +40,59 @@ Seed = NaturalInt
 
 
 class ConditionBlock(Block):
-    """A condition on a row. Everything that one block says must hold; nothing of it is run as code."""
+    """A condition on a row. All checks of a block must hold; no code is evaluated."""
 
     column: Column | None = None
-    """The column; `messages.0.content` goes into a list or a mapping, `messages.-1` counts from the end."""
+    """Column; `messages.0.content` accesses lists and mappings, `messages.-1` counts from the end."""
     equals: Plain | None = None
-    """Is this."""
+    """Equals this value."""
     not_equals: Plain | None = None
-    """Is not this."""
+    """Does not equal this value."""
     one_of: tuple[Plain, ...] | None = Field(default=None, alias="in")
-    """Is one of these."""
+    """Is one of these values."""
     not_one_of: tuple[Plain, ...] | None = Field(default=None, alias="not_in")
-    """Is none of these."""
+    """Is none of these values."""
     gt: Annotated[float, NotBool] | None = None
-    """Is a number above."""
+    """Greater than."""
     ge: Annotated[float, NotBool] | None = None
-    """Is a number not below."""
+    """Greater than or equal to."""
     lt: Annotated[float, NotBool] | None = None
-    """Is a number below."""
+    """Less than."""
     le: Annotated[float, NotBool] | None = None
-    """Is a number not above."""
+    """Less than or equal to."""
     min_chars: NaturalInt | None = None
-    """Is a text of at least so many characters."""
+    """Minimum number of characters of the text."""
     max_chars: NaturalInt | None = None
-    """Is a text of at most so many characters."""
+    """Maximum number of characters of the text."""
     min_words: NaturalInt | None = None
-    """Is a text of at least so many words, which blanks part."""
+    """Minimum number of whitespace-separated words of the text."""
     max_words: NaturalInt | None = None
-    """Is a text of at most so many words."""
+    """Maximum number of words of the text."""
     min_tokens: NaturalInt | None = None
-    """Is a text of at least so many tokens of the step's `tokenizer`."""
+    """Minimum number of tokens of the text, with the step's `tokenizer`."""
     max_tokens: NaturalInt | None = None
-    """Is a text of at most so many tokens."""
+    """Maximum number of tokens of the text."""
     min_items: NaturalInt | None = None
-    """Is a list of at least so many entries."""
+    """Minimum number of list entries."""
     max_items: NaturalInt | None = None
-    """Is a list of at most so many entries."""
+    """Maximum number of list entries."""
     matches: Regex | None = None
-    """Is a text in which this regular expression is found."""
+    """Regular expression that must be found in the text."""
     not_matches: Regex | None = None
-    """Is a text in which it is not found."""
+    """Regular expression that must not be found in the text."""
     not_empty: bool | None = None
-    """`true`: is there, and is neither null, nor blank, nor an empty list. `false`: the opposite."""
+    """`true`: present and neither null, blank nor an empty list. `false`: the opposite."""
     all_of: Annotated[tuple[ConditionBlock, ...], Field(min_length=1)] | None = Field(default=None, alias="all")
-    """All of these conditions hold."""
+    """All of these conditions must hold."""
     any_of: Annotated[tuple[ConditionBlock, ...], Field(min_length=1)] | None = Field(default=None, alias="any")
-    """At least one of them holds."""
+    """At least one of these conditions must hold."""
     none_of: ConditionBlock | None = Field(default=None, alias="not")
-    """It does not hold."""
+    """This condition must not hold."""
 
     @property
     def checks(self) -> dict[str, Any]:
-        """What is asked of the column: name of the check → its value."""
-        named = self.model_fields_set - {"column", "tokenizer", *_EITHER}
+        """The checks on the column: name → value."""
+        named = self.model_fields_set - {"column", "tokenizer", *_COMBINATIONS}
         return {name: value for name in sorted(named) if (value := getattr(self, name)) is not None}
 
     @property
@@ -106,70 +106,70 @@ class ConditionBlock(Block):
         checks = self.checks
         faults: list[tuple[str, str, str | None]] = []
         if checks and self.column is None:
-            faults.append(("column", "is required", f"{next(iter(checks))} is about a column"))
+            faults.append(("column", "is required", f"{next(iter(checks))} applies to a column"))
         if self.column is not None and not checks:
-            faults.append(("column", "nothing is asked of it", "add not_empty: true, min_chars: 10, matches: …"))
-        if not checks and all(getattr(self, name) is None for name in _EITHER):
-            faults = faults or [("", "is empty", "add column and what is asked of it")]
+            faults.append(("column", "has no check", "add not_empty: true, min_chars: 10, matches: …"))
+        if not checks and all(getattr(self, name) is None for name in _COMBINATIONS):
+            faults = faults or [("", "is empty", "add column and a check")]
         for size in _SIZES:
             least, most = checks.get(f"min_{size}"), checks.get(f"max_{size}")
             if least is not None and most is not None and least > most:
-                faults.append((f"min_{size}", f"is above max_{size}", "then no row could fit"))
+                faults.append((f"min_{size}", f"is greater than max_{size}", "no row could match"))
         if faults:
             raise many_wrong(faults)
         return self
 
 
 class FilterSpec(ConditionBlock):
-    """`filter`: rows for which the condition holds stay."""
+    """`filter`: keep rows for which the condition holds."""
 
     tokenizer: ModelName | None = None
-    """A model whose tokenizer counts `min_tokens` and `max_tokens`."""
+    """Model whose tokenizer is used for `min_tokens` and `max_tokens`."""
 
     @model_validator(mode="after")
     def _can_count(self) -> FilterSpec:
         if self.counts_tokens and self.tokenizer is None:
-            raise wrong("is needed to count tokens", "name a model, such as builtin:gsm8k-llama-2m", at="tokenizer")
+            raise wrong("is required to count tokens", "set a model, such as builtin:gsm8k-llama-2m", at="tokenizer")
         if self.tokenizer is not None and not self.counts_tokens:
             raise wrong("has no effect: nothing counts tokens", "add max_tokens, or leave it out", at="tokenizer")
         return self
 
 
 class ChatFieldsSpec(Block):
-    """`map.chat`: what the messages of a chat are called in a dataset of its own kind."""
+    """`map.chat`: field names of chat messages in a custom format."""
 
     role: Column = "role"
-    """Field of a message that says who speaks."""
+    """Field with the role."""
     content: Column = "content"
-    """Field of a message that says what."""
+    """Field with the content."""
     roles: dict[Column, Column] | None = None
-    """Who speaks, as the dataset calls them → as chats usually do; others stay."""
+    """Role in the dataset → standard role; other roles stay unchanged."""
 
 
 class MapSpec(Block):
-    """`map`: changes columns, in the order of these keys; for another order write several steps."""
+    """`map`: change columns, in the order of these keys; for another order use several steps."""
 
     strip: Literal[True] | Columns | None = None
-    """Take blanks off both ends of these columns; `true` of all that hold text."""
+    """Strip whitespace at both ends of these columns; `true` for all text columns."""
     cast: dict[Column, Literal["int", "float", "str", "bool", "json"]] | None = None
-    """Column → type. `json` reads a text as JSON."""
+    """Column → type; `json` parses text as JSON."""
     rename: dict[Column, Column] | None = None
     """Old name → new name."""
     chat: dict[Column, ChatFieldsSpec] | None = None
-    """Column with a list of messages → what their fields are called; they become `role` and `content`."""
+    """Column with a list of messages → names of their fields, which become `role` and `content`."""
     template: dict[Column, Template] | None = None
-    """Column → text with `{column}` for the values of others, such as `"{question}\\n"`."""
+    """Column → template with `{column}` placeholders, such as `"{question}\\n"`."""
     constant: dict[Column, Plain | None] | None = None
-    """Column → value, the same in every row."""
+    """Column → constant value."""
     drop: Columns | None = None
-    """Columns to leave out."""
+    """Columns to remove."""
     keep: Columns | None = None
-    """The only columns to keep."""
+    """Columns to keep; all others are removed."""
 
     @model_validator(mode="after")
     def _does_something(self) -> MapSpec:
         if not self.model_fields_set:
-            raise wrong("changes nothing", "give one of strip, cast, rename, chat, template, constant, drop, keep")
+            raise wrong("has no effect", "give one of strip, cast, rename, chat, template, constant, drop, keep")
         targets = list((self.rename or {}).values())
         twice = next((name for name in targets if targets.count(name) > 1), None)
         if twice is not None:
@@ -178,60 +178,60 @@ class MapSpec(Block):
 
 
 class NearSpec(Block):
-    """`dedupe.near`: rows count as the same whose words largely are.
+    """`dedupe.near`: fuzzy deduplication with MinHash.
 
-    By MinHash: a few pairs near the threshold are missed, or taken too many.
+    The estimate is approximate: a few pairs near the threshold are missed or matched wrongly.
     """
 
     threshold: Annotated[float, Field(gt=0, lt=1), NotBool] = 0.8
-    """Share of common word groups from which two rows are the same."""
+    """Jaccard similarity of word n-grams from which two rows are duplicates."""
     ngram: PositiveInt = 3
-    """Words in a group; texts with fewer words count as one group."""
+    """Words per n-gram; shorter texts count as one n-gram."""
     permutations: Annotated[int, Field(ge=16, le=1024), NotBool] = 128
-    """More are slower and miss less."""
+    """Number of MinHash permutations; more are slower and more accurate."""
 
 
 class DedupeSpec(Block):
-    """`dedupe`: of rows that are the same the first one stays."""
+    """`dedupe`: remove duplicate rows; the first one is kept."""
 
     columns: Columns | None = None
-    """Columns that are compared; by default all."""
+    """Columns to compare; default: all."""
     normalise: bool = False
-    """Compare texts without regard to case and blanks."""
+    """Ignore case and whitespace in comparisons."""
     near: NearSpec | None = None
-    """Leave out rows that are nearly the same, too; needs `datasketch`."""
+    """Also remove near-duplicates; requires `datasketch`."""
 
 
 class MixSpec(Block):
-    """`mix`: one stream of rows from several sources, by their weights.
+    """`mix`: interleave rows from several sources by their weights.
 
-    The source of row `i` depends on the seed and `i` alone; within a source rows keep their order. The steps before it
-    are done for each source by itself.
+    The source of row `i` depends only on the seed and `i`; rows of a source keep their order. Steps before `mix` apply
+    to each source separately.
     """
 
     seed: Seed = 0
-    """Another seed mixes otherwise."""
+    """Random seed of the mix."""
     until: Literal["first_exhausted", "all_exhausted"] = "first_exhausted"
-    """`first_exhausted`: end when a source has no row left. `all_exhausted`: begin shorter sources again until every
-    row of each has been taken."""
+    """`first_exhausted`: stop when a source is exhausted. `all_exhausted`: repeat shorter sources until every row of
+    each has been used."""
 
 
 class ShuffleSpec(Block):
-    """`shuffle`: another order, the same for the same seed and number of rows."""
+    """`shuffle`: shuffle the rows; deterministic for a given seed and number of rows."""
 
     seed: Seed = 0
-    """Another seed, another order."""
+    """Random seed of the shuffle."""
 
 
 class SampleSpec(Block):
-    """`sample`: some rows, drawn by chance; they keep their order."""
+    """`sample`: random sample of the rows; the order is kept."""
 
     count: PositiveInt | None = None
-    """How many; all if there are fewer."""
+    """Number of rows; all if there are fewer."""
     fraction: Annotated[float, Field(gt=0, lt=1), NotBool] | None = None
-    """Which part."""
+    """Fraction of the rows."""
     seed: Seed = 0
-    """Another seed, other rows."""
+    """Random seed of the sample."""
 
     @model_validator(mode="after")
     def _one(self) -> SampleSpec:
@@ -242,7 +242,7 @@ class SampleSpec(Block):
 
 def _part(value: float) -> float:
     if value >= 1 and value != int(value):
-        raise wrong("is neither a part of one nor a number of rows", "write 0.1, or 200")
+        raise wrong("is neither a fraction nor a number of rows", "write 0.1, or 200")
     return value
 
 
@@ -250,12 +250,12 @@ Part = Annotated[float, Field(gt=0), NotBool, AfterValidator(_part)]
 
 
 class SliceSpec(Block):
-    """`slice`: the rows from one number to another, counted from 0."""
+    """`slice`: rows in an index range, from 0."""
 
     start: NaturalInt = 0
-    """The first one."""
+    """Index of the first row."""
     stop: PositiveInt | None = None
-    """The first one that is left out; by default all others stay."""
+    """Index after the last row; default: all remaining rows."""
 
     @model_validator(mode="after")
     def _some(self) -> SliceSpec:
@@ -265,14 +265,14 @@ class SliceSpec(Block):
 
 
 class SplitSpec(Block):
-    """`split`: parts of the rows, drawn by chance, into files of their own; what is left is `train`. The last step."""
+    """`split`: random splits in separate files; the remaining rows are `train`. Must be the last step."""
 
     test: Part | None = None
-    """A fraction below 1, or a number, of the distinct rows; equal rows stay together."""
+    """Fraction (below 1) or number of the distinct rows; equal rows stay in the same split."""
     validation: Part | None = None
-    """The same, for a second part."""
+    """Fraction or number for a second split."""
     seed: Seed = 0
-    """Another seed, other rows."""
+    """Random seed of the sample."""
 
     @property
     def parts(self) -> dict[str, float]:
@@ -282,29 +282,30 @@ class SplitSpec(Block):
     @model_validator(mode="after")
     def _some(self) -> SplitSpec:
         if not self.parts:
-            raise wrong("names no part", "add test: 0.1")
+            raise wrong("has no split", "add test: 0.1")
         if sum(value for value in self.parts.values() if value < 1) >= 1:
-            raise wrong("leaves nothing for train", "smaller fractions")
+            raise wrong("leaves no rows for train", "use smaller fractions")
         return self
 
 
 class ConvertSpec(Block):
-    """`convert`: another shape of rows, whatever the one that they have."""
+    """`convert`: convert rows to another format."""
 
     to: Shape
-    """`messages` (a chat), `prompt_response`, `text`, or `preference` (`prompt`, `chosen`, `rejected`)."""
+    """Target format: `messages` (a chat), `prompt_response`, `text`, or `preference` (`prompt`, `chosen`,
+    `rejected`)."""
     origin: Literal["auto", "alpaca", "sharegpt", "messages", "prompt_response", "preference", "text"] = Field(
         default="auto", alias="from"
     )
-    """What they are; `auto` looks at the columns of the first row, and the log says what was recognised."""
+    """Source format; `auto` detects it from the columns of the first row and logs it."""
     system: str | None = None
-    """Put this system message in front where a row has none."""
+    """System message to prepend if a row has none."""
     separator: str = "\n\n"
-    """Between prompt and response of a `text`, and between the instruction and the input of Alpaca rows."""
+    """Text between prompt and response of a `text`, and between instruction and input of Alpaca rows."""
     tokenizer: ModelName | None = None
-    """With `to: text`: a model whose chat template writes a chat; ChatML by default."""
+    """With `to: text`: model whose chat template formats chats; default: ChatML."""
     keep: Columns | None = None
-    """Other columns to keep beside those of the shape."""
+    """Further columns to keep."""
 
     @model_validator(mode="after")
     def _fitting(self) -> ConvertSpec:
@@ -312,9 +313,9 @@ class ConvertSpec(Block):
         if self.tokenizer is not None and self.to != "text":
             faults.append(("tokenizer", f"has no effect with to: {self.to}", "leave it out"))
         if self.origin == "text" and self.to != "text":
-            faults.append(("from", f"plain text cannot become {self.to}", "its parts are not known"))
+            faults.append(("from", f"plain text cannot be converted to {self.to}", "its parts are not known"))
         if self.origin not in {"auto", "preference"} and self.to == "preference":
-            faults.append(("from", "has nothing that was rejected", "preferences come of chosen and rejected answers"))
+            faults.append(("from", "has no rejected answers", "a preference needs a chosen and a rejected answer"))
         if faults:
             raise many_wrong(faults)
         return self
@@ -332,34 +333,34 @@ class StepBlock(Block):
     """One step: exactly one of these keys."""
 
     convert: Annotated[ConvertSpec, BeforeValidator(_convert)] | None = None
-    """Another shape of rows; `convert: messages` is short for `convert: {to: messages}`."""
+    """Convert rows to another format; `convert: messages` is short for `convert: {to: messages}`."""
     filter: FilterSpec | None = None
-    """Rows for which a condition holds stay."""
+    """Keep rows for which a condition holds."""
     map: MapSpec | None = None
     """Change columns."""
     dedupe: DedupeSpec | None = None
-    """Of rows that are the same the first one stays."""
+    """Remove duplicate rows."""
     mix: MixSpec | None = None
-    """Mix the sources by their weights."""
+    """Interleave the sources by their weights."""
     shuffle: ShuffleSpec | None = None
-    """Another order."""
+    """Shuffle the rows."""
     sample: SampleSpec | None = None
-    """Some rows, drawn by chance."""
+    """Take a random sample of the rows."""
     limit: PositiveInt | None = None
-    """The first so many rows."""
+    """Keep the first N rows."""
     slice: SliceSpec | None = None
-    """The rows from one number to another."""
+    """Keep the rows in an index range."""
     split: SplitSpec | None = None
-    """Parts in files of their own."""
+    """Split the rows into separate files."""
 
     @property
     def word(self) -> str:
-        """Which step it is."""
+        """Name of the step."""
         return next(iter(self.model_fields_set))
 
     @property
     def does(self) -> Any:
-        """The block of the step."""
+        """Options of the step."""
         return getattr(self, self.word)
 
     @model_validator(mode="after")
@@ -374,5 +375,5 @@ Step = Annotated[
     BeforeValidator(_step),
     WithJsonSchema({"anyOf": [{"type": "string"}, {"type": "object"}]}),
 ]
+# Steps that need all rows and therefore cannot run on shards.
 WHOLE: Final = frozenset({"dedupe", "mix", "shuffle", "sample", "limit", "slice", "split"})
-"""Steps that need all rows, and cannot be done for a part of them."""

@@ -1,4 +1,4 @@
-"""`taskType: data`: makes a dataset out of others."""
+"""`taskType: data`: builds a dataset from others."""
 
 from __future__ import annotations
 
@@ -19,28 +19,26 @@ _FORMATS: Final = ("jsonl", "parquet")
 
 
 class SourceSpec(RowsSpec):
-    """`sources[]`: rows to begin with; exactly one key says where they come from."""
+    """`sources[]`: input rows; exactly one key selects the source."""
 
     inline: ClassVar[str] = "rows"
 
     jsonl: JsonlFile | None = None
-    """A JSONL file by path or address, such as `{url: "${stage.result.jsonl_export.url}"}`."""
+    """JSONL file by path or URL, such as `{url: "${stage.result.jsonl_export.url}"}`."""
     rows: Annotated[tuple[dict[str, Any], ...], Field(min_length=1)] | None = None
-    """Rows, written here."""
+    """Inline rows."""
     name: Text | None = None
-    """What messages call it."""
+    """Name of the source in messages."""
     weight: Annotated[float, Field(gt=0), NotBool] = 1.0
-    """Its share in a `mix`, against those of the others."""
-    eval: Annotated[
-        None, only(None, "has no effect here: nothing is trained", "add a step split: {test: 0.1} at the end")
-    ] = None
-    """Refused: a step `split` holds rows out."""
+    """Relative weight of the source in a `mix`."""
+    eval: Annotated[None, only(None, "has no effect in a data task", "add a step split: {test: 0.1} at the end")] = None
+    """Not supported: use a `split` step."""
 
     def at(self, index: int) -> tuple[DataSource, ...]:
-        """Return the places that its rows may come from, by where they stand in the spec.
+        """Return its sources with their pointers in the spec.
 
         Args:
-            index: Its place among the sources.
+            index: Its index in `sources`.
         """
         return tuple(
             replace(each, pointer=f"sources.{index}.{each.pointer.removeprefix('data.')}") for each in self.sources
@@ -48,29 +46,29 @@ class SourceSpec(RowsSpec):
 
 
 class DataTaskSpec(SplittableTaskSpec):
-    """`taskType: data`: loads rows, changes them step by step, and writes a dataset."""
+    """`taskType: data`: loads rows, transforms them in steps, and writes a dataset."""
 
     task_type: Literal["data"] = Field(default="data", alias="taskType")
     """`data`"""
     sources: Annotated[tuple[SourceSpec, ...], Field(min_length=1, max_length=100)]
-    """Where the rows come from; several stand one behind the other, unless a step mixes them."""
+    """Input sources; several are concatenated, unless a step mixes them."""
     steps: Annotated[tuple[Step, ...], Field(max_length=100)] = ()
-    """What is done to them, in this order."""
+    """Steps, applied in order."""
     format: Literal["jsonl", "parquet"] = "jsonl"
-    """Of the files: `train.jsonl`, with a split `test.jsonl`, too."""
+    """Format of the files: `train.jsonl`, and with a split also `test.jsonl`."""
     on_bad: Literal["fail", "drop"] = "fail"
-    """A row that a step cannot work on: fail and name it, or leave it out and count it."""
+    """What to do with a row that a step cannot process: fail and name it, or drop and count it."""
     preview: PreviewSpec | None = None
-    """Only look at the rows: which tokens a training would learn."""
+    """Dry run: show which tokens would be trained."""
 
     @property
     def split(self) -> StepBlock | None:
-        """The step that splits, if there is one."""
+        """The `split` step, if there is one."""
         return next((step for step in self.steps if step.word == "split"), None)
 
     @classmethod
     def leaves(cls, blocks: Mapping[str, Any]) -> tuple[str, ...]:
-        """Return what the task leaves."""
+        """Return the outputs of the task."""
         if blocks.get("preview") is not None:
             return ALWAYS_LEFT
         suffix = blocks.get("format") or _FORMATS[0]
@@ -80,7 +78,7 @@ class DataTaskSpec(SplittableTaskSpec):
 
     @classmethod
     def faults(cls, blocks: dict[str, Any]) -> Faults:
-        """Find faults between blocks; see `BaseTaskSpec.faults`."""
+        """Find errors across blocks; see `BaseTaskSpec.faults`."""
         return [*super().faults(blocks), *_order_faults(blocks), *_weight_faults(blocks), *_parts_faults(blocks)]
 
 
@@ -91,7 +89,7 @@ def _order_faults(blocks: dict[str, Any]) -> Faults:
         if word == "split" and index < len(words) - 1:
             faults.append((f"steps.{index}", "split must be the last step", "move it to the end"))
         if word == "mix" and "mix" in words[:index]:
-            faults.append((f"steps.{index}", "the sources are mixed already", "leave one of them out"))
+            faults.append((f"steps.{index}", "the sources are already mixed", "leave one of them out"))
     return faults
 
 
@@ -99,7 +97,7 @@ def _weight_faults(blocks: dict[str, Any]) -> Faults:
     sources: tuple[SourceSpec, ...] = blocks.get("sources") or ()
     mixes = any(step.word == "mix" for step in blocks.get("steps") or ())
     if mixes and len(sources) == 1:
-        return [("sources", "a single one cannot be mixed", "add another, or leave the step mix out")]
+        return [("sources", "a single source cannot be mixed", "add another one, or leave out the step mix")]
     return [
         (f"sources.{index}.weight", "has no effect without a step mix", "add `mix: {}` to steps, or leave it out")
         for index, source in enumerate(sources)
@@ -108,19 +106,19 @@ def _weight_faults(blocks: dict[str, Any]) -> Faults:
 
 
 def _parts_faults(blocks: dict[str, Any]) -> Faults:
-    """Find what cannot be done by workers that each have a part of the rows."""
+    """Find steps and options that do not work on shards."""
     parallel, resources = blocks.get("parallel"), blocks.get("resources")
     several = (parallel is not None and parallel.enabled) or (resources is not None and resources.replicas > 1)
     if not several and blocks.get("shard") is None:
         return []
-    hint = "leave parallel out, or make it a task of its own behind this one"
+    hint = "leave out parallel, or move the step to a separate task after this one"
     faults: Faults = [
-        (f"steps.{index}", f"{step.word} needs all rows, and each worker has a part", hint)
+        (f"steps.{index}", f"{step.word} needs all rows, but each worker has a shard", hint)
         for index, step in enumerate(blocks.get("steps") or ())
         if step.word in WHOLE
     ]
     if blocks.get("preview") is not None:
-        faults.append(("preview", "shows the rows of one worker", "leave parallel out"))
+        faults.append(("preview", "cannot be combined with parallel", "leave out parallel"))
     if blocks.get("format") == "parquet":
-        faults.append(("format", "parts cannot be put together as Parquet", "write jsonl"))
+        faults.append(("format", "shards cannot be joined as Parquet", "write jsonl"))
     return faults

@@ -1,4 +1,4 @@
-"""`taskType: evaluate`: measures a model, a tuned model or an adapter, so that two of them can be compared."""
+"""`taskType: evaluate`: evaluates a model, a fine-tuned model or an adapter."""
 
 from __future__ import annotations
 
@@ -32,10 +32,11 @@ from tunefleet.spec.tasks.cross_field_checks import Faults
 from tunefleet.spec.tasks.item_tasks import AnsweringTaskSpec
 from tunefleet.spec.value_preview import show
 
-# Folder with a JSONL file for each evaluation: what came out for each row.
+# Folder with one JSONL file per evaluation, with the results of each row.
 ITEMS_FOLDER: Final = "items"
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,63}")
 _METRICS: Final = {"loss": ("loss", "perplexity"), "exact_match": ("accuracy",), "lm_eval": ()}
+# Key of an evaluation → the types that use it.
 _KEYS: Final[dict[str, tuple[str, ...]]] = {
     "data": ("loss", "exact_match"),
     "max_seq_length": ("loss",),
@@ -50,100 +51,99 @@ _KEYS: Final[dict[str, tuple[str, ...]]] = {
     "apply_chat_template": ("exact_match", "lm_eval"),
     "run_code": ("lm_eval",),
 }
-"""Key of an evaluation → the types that heed it."""
 
 
 def _name(value: str) -> str:
     if not _NAME.fullmatch(value):
-        raise wrong("must be a letter, then letters, digits and _", "it stands in front of the names of the metrics")
+        raise wrong("must be a letter, followed by letters, digits and _", "it is the prefix of the metric names")
     return value
 
 
 class EvaluationData(TrainingData):
-    """`evaluations[].data`: the rows; the keys are those of a training's `data`."""
+    """`evaluations[].data`: the rows; the same keys as `data` of a training task."""
 
     split: Text = "test"
-    """Split of a dataset, with the hub's slices: `test[:100]`."""
+    """Split of the dataset, optionally with a slice as in `datasets`: `test[:100]`."""
 
     def at(self, index: int) -> tuple[DataSource, ...]:
-        """Return the places that its rows may come from, by where they stand in the spec.
+        """Return its sources with their pointers in the spec.
 
         Args:
-            index: The place of its evaluation among all.
+            index: Index of its evaluation.
         """
         return tuple(replace(each, pointer=f"evaluations.{index}.{each.pointer}") for each in self.sources)
 
     def _faults(self) -> RowFaults:
         found = super()._faults()
-        hint = "leave it out: every row of an evaluation is held out, and read once"
+        hint = "leave it out: all rows of an evaluation are used once"
         names = ("eval", "streaming", "shuffle_buffer")
-        return found + [(name, "belongs to a training", hint) for name in names if name in self.model_fields_set]
+        return found + [(name, "is only for training tasks", hint) for name in names if name in self.model_fields_set]
 
 
 class AnswerSpec(Block):
-    """`evaluations[].generation`: how answers are drawn; by default the likeliest token each time."""
+    """`evaluations[].generation`: sampling parameters; default: greedy decoding."""
 
     system_prompt: str | None = None
-    """Stands before each prompt."""
+    """System prompt, put before each prompt."""
     max_tokens: TokenCount = 256
-    """Longest answer, in tokens."""
+    """Maximum number of tokens per answer."""
     temperature: Temperature = 0.0
-    """How freely is drawn; 0 always takes the likeliest token."""
+    """Sampling temperature; 0 = greedy."""
     top_p: TopP = 1.0
-    """Draw among the likeliest tokens that together have this probability."""
+    """Nucleus sampling: sample from the most likely tokens whose probabilities add up to this value."""
     repetition_penalty: PositiveFloat | None = None
-    """Against tokens of prompt and answer; above 1 discourages them."""
+    """Penalty on tokens of the prompt and the answer; values above 1 discourage repetition."""
     stop: Stops = ()
-    """Texts that end an answer."""
+    """Stop strings, which end an answer."""
     seed: Annotated[int, Field(ge=0, le=2**63 - 1), NotBool] = 42
-    """Seed of the draw."""
+    """Random seed of the sampling."""
     chat_template_kwargs: FreeMapping | None = None
-    """Passed on to the model's chat template."""
+    """Extra arguments of the chat template."""
 
 
 class EvaluationSpec(Block):
-    """`evaluations[]`: one thing that is measured."""
+    """`evaluations[]`: one evaluation."""
 
     type: Literal["loss", "exact_match", "lm_eval"]
-    """`loss`: loss and perplexity on rows; `exact_match`: answers that are right; `lm_eval`: tasks of lm-eval."""
+    """`loss`: loss and perplexity on rows; `exact_match`: share of correct answers; `lm_eval`: lm-eval tasks."""
     name: Annotated[Text, AfterValidator(_name)] | None = None
-    """Stands before the names of its metrics (`NAME_loss`); needed where two would have the same."""
+    """Prefix of its metric names (`NAME_loss`); required if two evaluations would have the same names."""
     data: EvaluationData | None = None
     """With `loss` and `exact_match`: the rows."""
     max_seq_length: PositiveInt = 1024
-    """With `loss`: longer rows are cut to this many tokens."""
+    """With `loss`: max sequence length in tokens; longer rows are truncated."""
     completion_only_loss: bool | None = None
-    """With `loss`: loss on responses only; by default wherever rows have responses."""
+    """With `loss`: measure only responses; default: if the rows have responses."""
     batch_size: PositiveInt = 8
-    """With `loss` and `lm_eval`: rows of one forward pass."""
+    """With `loss` and `lm_eval`: rows per forward pass."""
     generation: AnswerSpec = Field(default_factory=AnswerSpec)
-    """With `exact_match`: how answers are drawn."""
+    """With `exact_match`: sampling parameters."""
     match: MatchSpec = Field(default_factory=MatchSpec)
-    """With `exact_match`: what of them is compared."""
+    """With `exact_match`: which part of an answer is compared."""
     tasks: Annotated[tuple[Text, ...], Field(min_length=1, max_length=200), BeforeValidator(as_list)] | None = None
-    """With `lm_eval`: names of tasks; those of `include_path`, or lm-eval's own, whose data come from the hub."""
+    """With `lm_eval`: task names, from `include_path` or from lm-eval itself, whose data comes from the hub."""
     include_path: Text | None = None
-    """With `lm_eval`: folder with tasks of yours (YAML and data); it travels with the submit. Files of data in it are
-    named relative to it."""
+    """With `lm_eval`: folder with your own tasks (YAML and data), which is uploaded with the workflow. Paths of data
+    files are relative to it."""
     num_fewshot: NaturalInt | None = None
-    """With `lm_eval`: solved examples before each question; by default what the task says."""
+    """With `lm_eval`: number of few-shot examples; default: as set by the task."""
     limit: PositiveInt | None = None
-    """With `lm_eval`: the first so many questions of each task."""
+    """With `lm_eval`: maximum number of questions per task."""
     apply_chat_template: bool = False
-    """With `exact_match` and `lm_eval`: put prompts into the model's chat template; conversations always are."""
+    """With `exact_match` and `lm_eval`: apply the model's chat template to prompts; always on for chats."""
     run_code: bool = False
-    """With `lm_eval`: run the Python functions that tasks name (`!function`), and code that a model has written where a
-    task does that; needs a worker that was started with `--allow-code`."""
+    """With `lm_eval`: run Python functions of tasks (`!function`), and model-generated code in tasks that execute it;
+    requires a worker started with `--allow-code`."""
 
     @model_validator(mode="after")
     def _fitting(self) -> EvaluationSpec:
         faults: Faults = []
-        needed = "tasks" if self.type == "lm_eval" else "data"
-        if getattr(self, needed) is None:
-            faults.append((needed, f"is required with type: {self.type}", None))
+        required = "tasks" if self.type == "lm_eval" else "data"
+        if getattr(self, required) is None:
+            faults.append((required, f"is required with type: {self.type}", None))
         for key, types in _KEYS.items():
             if self.type not in types and key in self.model_fields_set and getattr(self, key) is not None:
-                faults.append((key, f"belongs to type: {' and '.join(types)}", "leave it out"))
+                faults.append((key, f"is only for type: {' and '.join(types)}", "leave it out"))
         faults += self._shape_faults()
         if faults:
             raise many_wrong(faults)
@@ -154,85 +154,85 @@ class EvaluationSpec(Block):
         if plain and self.type == "exact_match":
             return [("data", "has no answers to compare with", "name prompt_column and response_column")]
         if plain and self.completion_only_loss:
-            return [("completion_only_loss", "needs rows with a response, and these are plain text", "leave it out")]
+            return [("completion_only_loss", "needs rows with a response, but these are plain text", "leave it out")]
         return []
 
     @property
     def label(self) -> str:
-        """What it is called: its name, else its type."""
+        """Its name, or its type if it has none."""
         return self.name or self.type
 
     @property
     def metrics(self) -> tuple[str, ...]:
-        """The names of its metrics; those of lm-eval are known only when it has run."""
+        """Names of its metrics; those of lm-eval are known only after the run."""
         return tuple(self.metric(name) for name in _METRICS[self.type])
 
     def metric(self, name: str) -> str:
-        """Return the name that a metric of it has in the result."""
+        """Return the name of a metric in the result."""
         return name if self.name is None else f"{self.name}_{name}"
 
 
 class IntervalSpec(Block):
-    """`spec.interval`: how sure the metrics are."""
+    """`spec.interval`: confidence intervals of the metrics."""
 
     confidence: Annotated[float, Field(gt=0.5, lt=1), NotBool] = 0.95
-    """How often an interval made so holds the true value."""
+    """Confidence level."""
     resamples: Annotated[int, Field(ge=100, le=100_000), NotBool] = 1000
-    """Draws of the bootstrap."""
+    """Number of bootstrap resamples."""
     seed: NaturalInt = 42
-    """Seed of these draws."""
+    """Random seed of the bootstrap."""
 
 
 class GateSpec(Block):
-    """`spec.gates[]`: what a metric must reach; whether all do is `passed` of the result, which a condition can ask."""
+    """`spec.gates[]`: threshold of a metric; `passed` in the result is true if all gates pass."""
 
     metric: Text
-    """Its name in the result, such as `accuracy`."""
+    """Name of the metric in the result, such as `accuracy`."""
     use: Literal["value", "low", "high"] = "value"
-    """The number itself, or an end of its interval: `low` with `at_least` asks for more than luck."""
+    """The value itself, or a bound of its interval; `low` with `at_least` requires a significant result."""
     at_least: Annotated[float, NotBool] | None = None
-    """The least that is good enough; may be another task's, as `${base.result.metrics.accuracy.high}`."""
+    """Minimum to pass; may refer to another task, such as `${base.result.metrics.accuracy.high}`."""
     at_most: Annotated[float, NotBool] | None = None
-    """The most that is good enough."""
+    """Maximum to pass."""
 
     @model_validator(mode="after")
     def _bounded(self) -> GateSpec:
         if self.at_least is None and self.at_most is None:
-            raise wrong("asks for nothing", "give at_least, at_most, or both")
+            raise wrong("has no threshold", "give at_least, at_most, or both")
         return self
 
 
 class EvaluateTaskSpec(AnsweringTaskSpec):
-    """`taskType: evaluate`: measures a model, a tuned model or an adapter."""
+    """`taskType: evaluate`: evaluates a model, a fine-tuned model or an adapter."""
 
     task_type: Literal["evaluate"] = Field(default="evaluate", alias="taskType")
     """`evaluate`"""
     evaluations: Annotated[tuple[EvaluationSpec, ...], Field(min_length=1, max_length=50)]
-    """What is measured."""
+    """Evaluations to run."""
     interval: IntervalSpec = Field(default_factory=IntervalSpec)
-    """How sure the metrics are."""
+    """Confidence intervals of the metrics."""
     gates: Annotated[tuple[GateSpec, ...], Field(max_length=50)] = ()
-    """What the metrics must reach."""
+    """Thresholds of the metrics."""
 
     @property
     def requires_code(self) -> bool:
-        """Whether code of the model or of a task is run."""
+        """Whether custom code of the model or of a task is run."""
         return super().requires_code or any(each.run_code for each in self.evaluations)
 
     @property
     def environments(self) -> tuple[str, ...]:
-        """That of lm-eval where it measures; the model is run by Transformers."""
+        """That of lm-eval, if used; the model runs with Transformers."""
         return ("lm-eval",) if any(each.type == "lm_eval" for each in self.evaluations) else ()
 
     @classmethod
     def leaves(cls, blocks: Mapping[str, Any]) -> tuple[str, ...]:
-        """Return what the task leaves."""
+        """Return the outputs of the task."""
         del blocks
         return (*ALWAYS_LEFT, ITEMS_FOLDER)
 
     @classmethod
     def faults(cls, blocks: dict[str, Any]) -> Faults:
-        """Find faults between blocks; see `BaseTaskSpec.faults`."""
+        """Find errors across blocks; see `BaseTaskSpec.faults`."""
         evaluations = blocks.get("evaluations") or ()
         gates = _gate_faults(blocks.get("gates") or (), evaluations)
         return [*super().faults(blocks), *_adapter_faults(blocks), *_name_faults(evaluations), *gates]
@@ -240,9 +240,9 @@ class EvaluateTaskSpec(AnsweringTaskSpec):
 
 def _adapter_faults(blocks: Mapping[str, Any]) -> Faults:
     model: GeneratorModelSpec | None = blocks.get("model")
-    beside = [index for index, each in enumerate(model.adapters if model else ()) if each.apply == "runtime"]
-    hint = "one task for each of them, and `tunefleet compare`; or apply: merge"
-    return [(f"model.adapters.{index}", "is a second model to evaluate", hint) for index in beside[1:]]
+    runtime = [index for index, each in enumerate(model.adapters if model else ()) if each.apply == "runtime"]
+    hint = "use one task per adapter and `tunefleet compare`, or apply: merge"
+    return [(f"model.adapters.{index}", "is a second model to evaluate", hint) for index in runtime[1:]]
 
 
 def _name_faults(evaluations: tuple[EvaluationSpec, ...]) -> Faults:
@@ -253,18 +253,18 @@ def _name_faults(evaluations: tuple[EvaluationSpec, ...]) -> Faults:
         shared = [name for name in each.metrics if name in taken]
         if each.label in labels or shared:
             what = f"the name {show(each.label)}" if each.label in labels else f"metrics called {', '.join(shared)}"
-            faults.append((f"evaluations.{index}", f"has {what}, as one before it", "give each a name of its own"))
+            faults.append((f"evaluations.{index}", f"has {what}, like an earlier one", "give each its own name"))
         labels.add(each.label)
         taken.update(each.metrics)
     return faults
 
 
 def _gate_faults(gates: tuple[GateSpec, ...], evaluations: tuple[EvaluationSpec, ...]) -> Faults:
-    # What lm-eval calls its metrics is known only when it has run.
+    # The metric names of lm-eval are known only after the run.
     if not evaluations or any(each.type == "lm_eval" for each in evaluations):
         return []
     known = [name for each in evaluations for name in each.metrics]
-    hint = f"there will be {', '.join(known)}"
+    hint = f"available: {', '.join(known)}"
     return [
         (f"gates.{index}.metric", f"{show(gate.metric)} is not measured", hint)
         for index, gate in enumerate(gates)

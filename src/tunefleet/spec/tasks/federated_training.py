@@ -1,4 +1,4 @@
-"""`spec.federation`: a training that a whole federation does, each of its workers on a part of the data."""
+"""`spec.federation`: federated training over the fleet, each worker on a part of the data."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ from tunefleet.spec.options.training_options import CommonTrainingSpec
 from tunefleet.spec.tasks.cross_field_checks import Faults
 
 _DAY_S: Final = 86_400.0
-_SHARED_OUT: Final = frozenset({"fsdp", "deepspeed", "device_map"})
+_SHARDED_STRATEGIES: Final = frozenset({"fsdp", "deepspeed", "device_map"})
 
 
 class SplitSpec(Block):
-    """`federation.split`: which rows each worker trains on; every row is one worker's. `iid` alone stands for `by`."""
+    """`federation.split`: partition of the rows over the workers. A plain string is short for `by`."""
 
     by: Literal["iid", "column", "dirichlet"] = "iid"
-    """`iid`: shuffled and dealt out; `column`: all rows of a value go to one worker; `dirichlet`: equally many rows
-    each, in which the values are mixed unevenly (Hsu et al. 2019)."""
+    """`iid`: shuffled and distributed evenly; `column`: all rows with the same value go to one worker; `dirichlet`:
+    equal numbers of rows with an uneven mix of values (Hsu et al. 2019)."""
     column: Text | None = None
-    """The column that `column` and `dirichlet` look at: a text, a number, or true and false."""
+    """Column for `column` and `dirichlet`, with strings, numbers or booleans."""
     alpha: Annotated[float, Field(ge=1e-3, le=1e6), NotBool] | None = None
-    """How even the mixtures of `dirichlet` are: 100 is nearly iid, 0.1 leaves most workers one or two values."""
+    """Concentration of `dirichlet`: 100 is nearly iid; with 0.1 most workers have one or two values."""
 
     @model_validator(mode="after")
     def _complete(self) -> SplitSpec:
@@ -38,7 +38,7 @@ class SplitSpec(Block):
             if given and self.by not in kinds:
                 raise wrong(f"has no effect with by: {self.by}", f"write by: {min(kinds)}, or leave it out", at=name)
             if not given and self.by in kinds:
-                raise wrong(f"is needed with by: {self.by}", f"add {name}", at=name)
+                raise wrong(f"is required with by: {self.by}", f"add {name}", at=name)
         return self
 
 
@@ -47,76 +47,77 @@ def _named(value: Any) -> Any:
 
 
 class FederatedTrainingSpec(Block):
-    """`spec.federation`: train the adapter as a federation over the fleet."""
+    """`spec.federation`: federated training of the adapter over the fleet."""
 
     workers: Annotated[int, Field(ge=2, le=MAX_SHARDS), NotBool]
-    """How many parts the task is split into; each trains on its own rows, on whichever worker of the fleet has room."""
+    """Number of parts; each trains on its own rows, on any worker with free capacity."""
     split: Annotated[SplitSpec, BeforeValidator(_named)] = Field(default_factory=SplitSpec)
-    """Which rows are whose; drawn by `training.seed`."""
+    """Partition of the rows, sampled with `training.seed`."""
     strategy: Strategy = Field(default_factory=StrategySpec)
-    """How updates become the next version."""
+    """Aggregation strategy."""
     min_workers: Annotated[int, Field(ge=1, le=MAX_SHARDS), NotBool] = 2
-    """Fewest updates that make a round. The task fails when fewer parts than this are left."""
+    """Minimum number of updates in a round. The task fails if fewer parts than this remain."""
     rounds: PositiveInt | None = None
-    """Rounds after which all parts end; by default they train to their end."""
+    """Number of rounds; default: until the parts have finished training."""
     sync_every_steps: PositiveInt = 100
-    """Optimizer steps between two uploads of a part."""
+    """Optimizer steps between uploads of a part."""
     deadline_s: Annotated[float, Field(gt=0, le=7 * _DAY_S), NotBool] = 600.0
-    """Seconds from a round's first update until it closes with those that are there, `min_workers` at least."""
+    """Seconds from a round's first update until the round closes, if it has at least `min_workers` updates."""
     wait_s: NaturalFloat | None = None
-    """Seconds that a part stands still after an upload until the next version is there; 0 trains on meanwhile. By
-    default `deadline_s`, so that all go from round to round together."""
+    """Maximum seconds that a part waits for the next version after an upload; with 0 it continues training. Default:
+    `deadline_s`, so that all parts advance round by round together."""
     upload_dtype: Literal["fp32", "bf16", "int8"] = "fp32"
-    """How updates are sent: `bf16` is half of it, `int8` a quarter."""
+    """Data type of uploads: `bf16` halves the size, `int8` quarters it."""
 
     @property
     def patience_s(self) -> float:
-        """How long a part waits for a version."""
+        """How long a part waits for a version, in seconds."""
         return self.deadline_s if self.wait_s is None else self.wait_s
 
     @model_validator(mode="after")
     def _consistent(self) -> FederatedTrainingSpec:
-        needed = self.strategy.min_updates
-        if self.min_workers < needed:
-            message = f"is too small for {self.strategy.name}, which needs {needed} updates"
-            raise wrong(message, f"write min_workers: {needed}", at="min_workers")
+        required = self.strategy.min_updates
+        if self.min_workers < required:
+            message = f"is too small for {self.strategy.name}, which needs {required} updates"
+            raise wrong(message, f"write min_workers: {required}", at="min_workers")
         if self.min_workers > self.workers:
-            raise wrong(f"is more than workers, which is {self.workers}", "lower it", at="min_workers")
+            raise wrong(f"is greater than workers, which is {self.workers}", "lower it", at="min_workers")
         if self.strategy.output == "residual":
-            message = "leaves a part of each average for the base model, which stays as it is here"
+            message = "leaves a residual for the base model, which is frozen in federated training"
             raise wrong(message, "write output: rank", at="strategy.output")
         return self
 
 
 def federation_faults(blocks: Mapping[str, Any]) -> Faults:
-    """Find what a training asks for that a federation cannot do.
+    """Find options that federated training does not support.
 
     Args:
-        blocks: As `faults` of a task kind takes them.
+        blocks: As passed to `faults` of a task type.
     """
     spec: FederatedTrainingSpec | None = blocks.get("federation")
     if spec is None:
-        return [("shard", "belongs to a part of a federation", "leave it out")] if blocks.get("shard") else []
+        return [("shard", "is only for parts of a federation", "leave it out")] if blocks.get("shard") else []
     faults: Faults = []
     if "lora" in blocks:
         faults += _adapter_faults(blocks["lora"])
     if blocks.get("trainer", OURS) != OURS:
-        faults.append(("federation", f"is not heeded by trainer: {blocks['trainer']}", f"write trainer: {OURS}"))
+        faults.append(("federation", f"is not supported by trainer: {blocks['trainer']}", f"write trainer: {OURS}"))
     if getattr(blocks.get("data"), "streaming", False):
-        faults.append(("federation", "cannot deal out rows that are streamed", "leave data.streaming out"))
+        faults.append(("federation", "cannot partition streamed rows", "leave out data.streaming"))
     training: CommonTrainingSpec | None = blocks.get("training")
     if training is not None:
         faults += _training_faults(training)
     limits: LimitsSpec | None = blocks.get("limits")
     if limits is not None and blocks.get("on_stall", "keep") != "keep" and spec.patience_s >= limits.stall_after_s:
-        message = f"lets a part wait for {spec.patience_s:g} s, and limits.stall_after_s ends it before"
+        message = f"lets a part wait for {spec.patience_s:g} s, but limits.stall_after_s ends it earlier"
         faults.append(("federation", message, "raise limits.stall_after_s, or lower federation.wait_s"))
     return faults
 
 
 def _adapter_faults(lora: LoraSpec | None) -> Faults:
     if lora is None:
-        return [("federation", "averages adapters, and this training has none", "add a lora block")]
+        return [("federation", "averages adapters, but this task trains none", "add a lora block")]
+    # The strategies average LoRA factors or their products; DoRA's magnitudes and biases are neither.
     checks = ((lora.use_dora, "lora.use_dora"), (lora.bias != "none", "lora.bias"))
     return [(where, "cannot be averaged in a federation", "leave it out") for bad, where in checks if bad]
 
@@ -124,9 +125,9 @@ def _adapter_faults(lora: LoraSpec | None) -> Faults:
 def _training_faults(training: CommonTrainingSpec) -> Faults:
     faults: Faults = []
     parallelism = training.strategy(2)
-    if parallelism in _SHARED_OUT:
-        message = f"needs the whole adapter in each process, which {parallelism} shares out"
+    if parallelism in _SHARDED_STRATEGIES:
+        message = f"needs the full adapter in each process, but {parallelism} shards it"
         faults.append(("federation", message, "write training.parallelism: ddp"))
     if getattr(training, "packing", False) and training.max_steps is None:
-        faults.append(("training.max_steps", "is needed with packing in a federation", "say how many steps"))
+        faults.append(("training.max_steps", "is required with packing in a federation", "set the number of steps"))
     return faults

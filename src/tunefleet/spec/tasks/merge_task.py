@@ -1,4 +1,4 @@
-"""`taskType: merge`: LoRA adapters merged into their base, or with each other; and the result as a GGUF file."""
+"""`taskType: merge`: merges LoRA adapters into their base model or with each other, optionally to GGUF."""
 
 from __future__ import annotations
 
@@ -19,116 +19,116 @@ GgufType = Literal["f32", "f16", "bf16", "q8_0", "q4_0", "q4_k_m", "q5_k_m", "q6
 Method = Literal["linear", "ties", "dare_linear", "dare_ties", "svd", "cat"]
 Weight = Annotated[float, Field(ge=-100, le=100), NotBool]
 
-# Those that the converter writes itself; the others take `llama-quantize` after it.
+# Types that the converter writes directly; the others also need `llama-quantize`.
 DIRECT_GGUF_TYPES: Final = frozenset({"f32", "f16", "bf16", "q8_0", "auto"})
+# Worker features for GGUF files, and for the types that need quantization.
 GGUF: Final = "gguf"
 QUANTIZE: Final = "llama-quantize"
-"""What a worker needs for a GGUF file, and for one of the other types."""
 _SPARSE: Final = frozenset({"ties", "dare_linear", "dare_ties"})
 _LEAVE: Final = "leave it out"
 
 
 class MergeAdapterSpec(AdapterSpec):
-    """`model.adapters[]` of a merge: a LoRA adapter, from the first place that is there: `path`, `taskId`, `url`."""
+    """`model.adapters[]` of a merge: a LoRA adapter, from the first source that exists: `path`, `taskId`, `url`."""
 
     weight: Weight | None = None
-    """How much of it counts; 1 by default."""
+    """Weight of the adapter; default: 1."""
 
     @property
     def share(self) -> float:
-        """How much of it counts, wherever it was written."""
+        """Weight of the adapter, from either spelling."""
         return self.scale if self.weight is None else self.weight
 
 
 class MergeModelSpec(Block):
-    """`spec.model` of a merge: the base and its adapters."""
+    """`spec.model` of a merge: the base model and its adapters."""
 
     source: ModelSource
-    """The base that the adapters were trained on."""
+    """Base model of the adapters."""
     adapters: tuple[MergeAdapterSpec, ...] = ()
-    """The adapters. None is fine where the base alone becomes a GGUF file."""
+    """Adapters to merge; optional if only the base model is converted to GGUF."""
 
 
 class GgufSpec(Block):
-    """`merge.gguf`: the merged model as one file for llama.cpp; needs its converter on the worker."""
+    """`merge.gguf`: export to a GGUF file for llama.cpp; requires its converter on the worker."""
 
     type: GgufType = "q8_0"
-    """Type of the weights. `f32`, `f16`, `bf16`, `q8_0` and `auto` (as the model has them) are written by
-    `convert_hf_to_gguf.py`; the others need `llama-quantize`, too."""
+    """Data type of the weights. `f32`, `f16`, `bf16`, `q8_0` and `auto` (same as the model) are written by
+    `convert_hf_to_gguf.py`; the others also need `llama-quantize`."""
     name: Text | None = None
-    """Name of the file, without folders; by default `model-TYPE.gguf`."""
+    """File name, without folders; default: `model-TYPE.gguf`."""
 
 
 class MergeOptions(Block):
-    """`spec.merge`: what becomes of the adapters."""
+    """`spec.merge`: how the adapters are merged."""
 
     into: Literal["base", "adapter"] = "base"
-    """`base`: a whole model. `adapter`: one adapter out of several."""
+    """`base`: a merged model. `adapter`: one adapter from several."""
     dtype: Dtype = "auto"
-    """With `into: base`: type of the written weights; `auto` is that of the base. Sums are made in float32 whatever it
-    is."""
+    """With `into: base`: data type of the saved weights; `auto` is that of the base model. Sums are always computed in
+    float32."""
     method: Method = "linear"
-    """With `into: adapter`: how they are put together. Into a base they are always added exactly."""
+    """With `into: adapter`: merge method. Merging into a base model always adds exactly."""
     density: Annotated[float, Field(gt=0, le=1), NotBool] | None = None
-    """With `ties` and `dare_*`: the part of the values that is kept; 0.5 by default."""
+    """With `ties` and `dare_*`: fraction of values to keep; default: 0.5."""
     majority_sign: Literal["total", "frequency"] | None = None
-    """With `ties` and `dare_ties`: how the sign is elected; `total` by default."""
+    """With `ties` and `dare_ties`: sign election method; default: `total`."""
     svd_rank: PositiveInt | None = None
-    """With `svd`: rank of the result; by default the largest rank among the adapters."""
+    """With `svd`: rank of the result; default: the largest rank among the adapters."""
     seed: Annotated[int, Field(ge=0, le=2**32 - 1), NotBool] = 42
-    """Of the values that `dare_*` drops."""
+    """With `dare_*`: random seed of the dropped values."""
     verify: bool | Literal["auto"] = True
-    """Prove the result by a forward pass against base and adapters; the whole model must fit into the worker's memory
-    for it. `auto`: only where it does, and the task's history says so where it does not."""
+    """Verify the result with a forward pass against base model and adapters; the model must fit into the worker's
+    memory. `auto`: verify only if it fits; otherwise the task's history records that it was skipped."""
     gguf: GgufSpec | None = None
-    """Write the model as a GGUF file, too."""
+    """Also export the model as a GGUF file."""
 
 
 class MergeTaskSpec(BaseTaskSpec):
-    """`taskType: merge`: merges LoRA adapters into their base, or with each other."""
+    """`taskType: merge`: merges LoRA adapters into their base model or with each other."""
 
     task_type: Literal["merge"] = Field(default="merge", alias="taskType")
     """`merge`"""
     model: MergeModelSpec
-    """The base and its adapters."""
+    """The base model and its adapters."""
     merge: MergeOptions = Field(default_factory=MergeOptions)
-    """What becomes of them."""
+    """How the adapters are merged."""
     checkpoint: LoadedCheckpointSpec = Field(default_factory=LoadedCheckpointSpec)
-    """Weights instead of those of the base, such as the model of a task."""
+    """Weights to use instead of the base model's, such as the model of a task."""
 
     @property
     def requires_code(self) -> bool:
-        """Whether the model's own code is run."""
+        """Whether custom code of the model is run."""
         return self.model.source.trust_remote_code
 
     @property
     def model_identifier(self) -> str | None:
-        """The base."""
+        """The base model."""
         return self.model.source.identifier
 
     @property
     def devices(self) -> Devices:
-        """Which GPUs the task takes: none unless it asks for them."""
+        """Which GPUs the task uses: none unless requested."""
         return Devices(0) if self.resources.hardware.gpu is None else super().devices
 
     @property
     def start(self) -> CheckpointLoadSpec | None:
-        """The weights that are taken instead of the base's."""
+        """Weights to load instead of the base model's."""
         return self.checkpoint.load
 
     @property
     def start_pointer(self) -> str:
-        """The key that names them."""
+        """The key that names these weights."""
         return pointer_of(self.checkpoint.load)
 
     @property
     def product(self) -> str:
-        """The folder that the task leaves."""
+        """Name of the output folder."""
         return "final_model" if self.merge.into == "base" else "final_lora"
 
     @property
     def features(self) -> tuple[str, ...]:
-        """The converter of a GGUF file."""
+        """Features for a GGUF export."""
         gguf = self.merge.gguf
         if gguf is None:
             return ()
@@ -136,13 +136,13 @@ class MergeTaskSpec(BaseTaskSpec):
 
     @property
     def gguf_name(self) -> str | None:
-        """The GGUF file that the task leaves; None if it leaves none."""
+        """Name of the GGUF file; `None` without GGUF export."""
         gguf = self.merge.gguf
         return None if gguf is None else gguf.name or f"model-{gguf.type}.gguf"
 
     @classmethod
     def leaves(cls, blocks: Mapping[str, Any]) -> tuple[str, ...]:
-        """Return what the task leaves."""
+        """Return the outputs of the task."""
         merge: MergeOptions = blocks.get("merge") or MergeOptions()
         product = "final_model" if merge.into == "base" else "final_lora"
         gguf = () if merge.gguf is None else (merge.gguf.name or f"model-{merge.gguf.type}.gguf",)
@@ -150,7 +150,7 @@ class MergeTaskSpec(BaseTaskSpec):
 
     @classmethod
     def faults(cls, blocks: dict[str, Any]) -> Faults:
-        """Find faults between blocks; see `BaseTaskSpec.faults`."""
+        """Find errors across blocks; see `BaseTaskSpec.faults`."""
         found = super().faults(blocks)
         model: MergeModelSpec | None = blocks.get("model")
         merge: MergeOptions | None = blocks.get("merge")
@@ -165,31 +165,36 @@ class MergeTaskSpec(BaseTaskSpec):
 
 def _option_faults(merge: MergeOptions) -> Faults:
     given = merge.model_fields_set
-    alone = merge.into == "base"
+    into_base = merge.into == "base"
     method = merge.method
     checks = (
-        (alone and "method" in given and method != "linear", "method", "has no effect with into: base", _LEAVE),
-        (not alone and merge.dtype != "auto", "dtype", "has no effect with into: adapter", _LEAVE),
-        (merge.density is not None and (alone or method not in _SPARSE), "density", _needs("ties or dare_*"), _LEAVE),
+        (into_base and "method" in given and method != "linear", "method", "has no effect with into: base", _LEAVE),
+        (not into_base and merge.dtype != "auto", "dtype", "has no effect with into: adapter", _LEAVE),
         (
-            merge.majority_sign is not None and (alone or method not in {"ties", "dare_ties"}),
+            merge.density is not None and (into_base or method not in _SPARSE),
+            "density",
+            _needs("ties or dare_*"),
+            _LEAVE,
+        ),
+        (
+            merge.majority_sign is not None and (into_base or method not in {"ties", "dare_ties"}),
             "majority_sign",
             _needs("ties or dare_ties"),
             _LEAVE,
         ),
-        (merge.svd_rank is not None and (alone or method != "svd"), "svd_rank", _needs("svd"), _LEAVE),
-        ("seed" in given and (alone or not method.startswith("dare")), "seed", _needs("dare_*"), _LEAVE),
-        (not alone and merge.gguf is not None, "gguf", "needs a whole model", "write into: base, or leave it out"),
+        (merge.svd_rank is not None and (into_base or method != "svd"), "svd_rank", _needs("svd"), _LEAVE),
+        ("seed" in given and (into_base or not method.startswith("dare")), "seed", _needs("dare_*"), _LEAVE),
+        (not into_base and merge.gguf is not None, "gguf", "needs a full model", "write into: base, or leave it out"),
     )
     found = [(f"merge.{key}", message, hint) for failed, key, message, hint in checks if failed]
     name = merge.gguf.name if merge.gguf is not None else None
     if name is not None and ("/" in name or "\\" in name or not name.endswith(".gguf") or name.startswith(".")):
-        found.append(("merge.gguf.name", f"{show(name)} is no name of a GGUF file", "write NAME.gguf"))
+        found.append(("merge.gguf.name", f"{show(name)} is not a valid GGUF file name", "write NAME.gguf"))
     return [*found]
 
 
 def _needs(methods: str) -> str:
-    return f"has an effect only with into: adapter and method {methods}"
+    return f"is only for into: adapter with method {methods}"
 
 
 def _adapter_faults(model: MergeModelSpec) -> Faults:
@@ -197,9 +202,9 @@ def _adapter_faults(model: MergeModelSpec) -> Faults:
     for index, adapter in enumerate(model.adapters):
         at = f"model.adapters.{index}"
         if adapter.weight is not None and "scale" in adapter.model_fields_set:
-            found.append((f"{at}.scale", "means the same as weight", "leave one of them out"))
+            found.append((f"{at}.scale", "is an alias of weight", "leave one of them out"))
         if adapter.share == 0:
-            found.append((f"{at}.weight", "is 0: the adapter would have no part in the result", "leave it out"))
+            found.append((f"{at}.weight", "is 0, so the adapter has no effect", "leave it out"))
         if "apply" in adapter.model_fields_set and adapter.apply == "runtime":
             found.append((f"{at}.apply", "has no effect in a merge", "leave it out"))
     return found
@@ -207,7 +212,9 @@ def _adapter_faults(model: MergeModelSpec) -> Faults:
 
 def _count_faults(adapters: int, merge: MergeOptions) -> Faults:
     if merge.into == "adapter" and adapters < 2:
-        return [("model.adapters", "must be two or more to become one adapter", "name them, or write into: base")]
+        return [
+            ("model.adapters", "needs at least two adapters with into: adapter", "add adapters, or write into: base")
+        ]
     if adapters == 0 and merge.gguf is None:
-        return [("model.adapters", "names nothing to merge", "name an adapter, or ask for merge.gguf")]
+        return [("model.adapters", "is empty, so there is nothing to merge", "add an adapter, or set merge.gguf")]
     return []

@@ -1,4 +1,4 @@
-"""The kinds that align a model: with preferences `dpo`, `kto`, `orpo`, `reward`; with rewards `grpo`, `rloo`."""
+"""Alignment task types: with preferences `dpo`, `kto`, `orpo`, `reward`; with rewards `grpo`, `rloo`."""
 
 from __future__ import annotations
 
@@ -27,122 +27,124 @@ from tunefleet.spec.options.rewards import (
 from tunefleet.spec.tasks.cross_field_checks import Faults
 from tunefleet.spec.tasks.training_tasks import AdaptableTaskSpec, FederableTaskSpec
 
-_HELD_OUT = "add data.eval with a split, a path or a fraction"
+_EVAL_HINT = "add data.eval with a split, a path or a fraction"
 
 
 class AlignmentTaskSpec(AdaptableTaskSpec):
-    """What the kinds have that align a model."""
+    """Keys of alignment task types."""
 
     data: SeparatedRows
-    """What it is trained on."""
+    """Training data."""
     training: PreferenceTrainingSpec = Field(default_factory=PreferenceTrainingSpec)
-    """How it is trained."""
+    """Hyperparameters."""
 
     @classmethod
     def faults(cls, blocks: dict[str, Any]) -> Faults:
-        """Find faults between blocks; see `BaseTaskSpec.faults`."""
+        """Find errors across blocks; see `BaseTaskSpec.faults`."""
         found = super().faults(blocks)
         training: PreferenceTrainingSpec | None = blocks.get("training")
         data: SeparatedRows | None = blocks.get("data")
         if data is not None and data.eval is None and training is not None and training.eval_strategy != "no":
-            found.append(("training.eval_strategy", "needs held-out rows", _HELD_OUT))
+            found.append(("training.eval_strategy", "requires an eval set", _EVAL_HINT))
         return found
 
 
 class DpoSpec(AlignmentTaskSpec, FederableTaskSpec):
-    """`taskType: dpo`: trains a model to prefer the better of two answers."""
+    """`taskType: dpo`: trains a model on preference pairs (DPO)."""
 
     task_type: Literal["dpo"] = Field(default="dpo", alias="taskType")
     """`dpo`"""
     data: PairData
-    """What it is trained on."""
+    """Training data."""
     training: DpoTrainingSpec = Field(default_factory=DpoTrainingSpec)
-    """How it is trained."""
+    """Hyperparameters."""
 
 
 class KtoSpec(AlignmentTaskSpec, FederableTaskSpec):
-    """`taskType: kto`: trains a model on answers of which each is good or bad."""
+    """`taskType: kto`: trains a model on answers labelled desirable or undesirable (KTO)."""
 
     smallest_batch = 2
 
     task_type: Literal["kto"] = Field(default="kto", alias="taskType")
     """`kto`"""
     data: JudgedData
-    """What it is trained on."""
+    """Training data."""
     training: KtoTrainingSpec = Field(default_factory=KtoTrainingSpec)
-    """How it is trained."""
+    """Hyperparameters."""
 
 
 class OrpoSpec(AlignmentTaskSpec, FederableTaskSpec):
-    """`taskType: orpo`: trains a model on the better answer and away from the worse one, without a reference."""
+    """`taskType: orpo`: trains a model on preference pairs without a reference model (ORPO)."""
 
     task_type: Literal["orpo"] = Field(default="orpo", alias="taskType")
     """`orpo`"""
     data: PairData
-    """What it is trained on."""
+    """Training data."""
     training: OrpoTrainingSpec = Field(default_factory=OrpoTrainingSpec)
-    """How it is trained."""
+    """Hyperparameters."""
 
 
 class RewardSpec(AlignmentTaskSpec):
-    """`taskType: reward`: trains a sequence classifier that scores the better of two answers higher."""
+    """`taskType: reward`: trains a reward model, a sequence classifier, on preference pairs."""
 
     task_type: Literal["reward"] = Field(default="reward", alias="taskType")
     """`reward`"""
     data: PairData
-    """What it is trained on."""
+    """Training data."""
     training: RewardTrainingSpec = Field(default_factory=RewardTrainingSpec)
-    """How it is trained."""
+    """Hyperparameters."""
 
 
 class RewardedTaskSpec(AlignmentTaskSpec):
-    """What the kinds have that draw answers and reward them. There is no default reward."""
+    """Keys of task types that sample answers and reward them. There is no default reward."""
 
     data: AskedData
     """The prompts."""
     training: GroupTrainingSpec = Field(default_factory=GroupTrainingSpec)
-    """How it is trained."""
+    """Hyperparameters."""
     rewards: Annotated[tuple[Reward, ...], Field(max_length=20)] = ()
-    """What rewards an answer by rules; several are added."""
+    """Rule-based rewards; several are summed."""
     reward_model: RewardModelSpec | None = None
-    """A sequence classifier that rewards answers, beside or instead of `rewards`."""
+    """Reward model, in addition to or instead of `rewards`."""
     generation: DrawingSpec = Field(default_factory=DrawingSpec)
-    """How answers are drawn."""
+    """Sampling parameters."""
 
     @property
     def requires_code(self) -> bool:
-        """Whether a model's own code or a function is run."""
-        judged = self.reward_model is not None and self.reward_model.trust_remote_code
-        return self.model.trust_remote_code or judged or any(isinstance(one, FunctionReward) for one in self.rewards)
+        """Whether custom code of a model or a reward function is run."""
+        reward_code = self.reward_model is not None and self.reward_model.trust_remote_code
+        return (
+            self.model.trust_remote_code or reward_code or any(isinstance(one, FunctionReward) for one in self.rewards)
+        )
 
     @classmethod
     def faults(cls, blocks: dict[str, Any]) -> Faults:
-        """Find faults between blocks; see `BaseTaskSpec.faults`."""
+        """Find errors across blocks; see `BaseTaskSpec.faults`."""
         found = super().faults(blocks)
         rewards, data = blocks.get("rewards"), blocks.get("data")
         if rewards == () and "reward_model" in blocks and blocks["reward_model"] is None:
             hint = "add rewards with exact_match, regex, format, length or function, or a reward_model"
-            found.append(("", "has nothing that rewards an answer", hint))
+            found.append(("", "has no reward", hint))
         for index, one in enumerate(rewards or ()):
             if isinstance(one, ExactMatchReward) and isinstance(data, AskedData) and data.columns[1] is None:
                 where = f"rewards.{index}.type"
-                found.append((where, "needs a right answer in each row", "name data.reference_column"))
+                found.append((where, "needs a reference answer in each row", "set data.reference_column"))
         return found
 
 
 class GrpoSpec(RewardedTaskSpec):
-    """`taskType: grpo`: trains a model by how its answers to a prompt compare with each other."""
+    """`taskType: grpo`: trains a model with group-relative rewards (GRPO)."""
 
     task_type: Literal["grpo"] = Field(default="grpo", alias="taskType")
     """`grpo`"""
     training: GrpoTrainingSpec = Field(default_factory=GrpoTrainingSpec)
-    """How it is trained."""
+    """Hyperparameters."""
 
 
 class RlooSpec(RewardedTaskSpec):
-    """`taskType: rloo`: trains a model by how each answer compares with the mean of the others to its prompt."""
+    """`taskType: rloo`: trains a model with rewards relative to the mean of the other answers (RLOO)."""
 
     task_type: Literal["rloo"] = Field(default="rloo", alias="taskType")
     """`rloo`"""
     training: RlooTrainingSpec = Field(default_factory=RlooTrainingSpec)
-    """How it is trained."""
+    """Hyperparameters."""

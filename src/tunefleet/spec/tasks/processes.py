@@ -1,4 +1,4 @@
-"""Which GPUs and how many processes a training has, and which wishes for that contradict each other."""
+"""GPUs and processes of a training task, and contradictions between the keys that set them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _LEAVE = "leave one of them out"
 
 
 def devices_of(resources: ResourcesSpec, training: DevicesSpec) -> Devices:
-    """Return which GPUs a training takes: what is counted, else what is named, else one, or all if it may."""
+    """Return the GPUs of a training task: by count, else by index, else one, or all if allowed."""
     gpu, visible, primary = resources.hardware.gpu, training.visible_devices or (), training.primary_gpu
     counted = gpu is not None and "count" in gpu.model_fields_set
     asked = _asked(resources, training)
@@ -36,10 +36,10 @@ def devices_of(resources: ResourcesSpec, training: DevicesSpec) -> Devices:
 
 
 def process_count(resources: ResourcesSpec, training: DevicesSpec, gpus: int) -> int:
-    """Return how many ranks a training has: what was asked for, else one for each of its GPUs.
+    """Return the number of ranks: as requested, else one per GPU.
 
     Args:
-        gpus: How many GPUs it has.
+        gpus: Number of GPUs of the task.
     """
     if training.parallelism == "device_map":
         return 1
@@ -52,7 +52,7 @@ def _asked(resources: ResourcesSpec, training: DevicesSpec) -> int:
 
 
 def process_faults(blocks: dict[str, Any]) -> Faults:
-    """Find faults between `resources` and `training`; `blocks` as `faults` of a task kind has them."""
+    """Find contradictions between `resources` and `training`; `blocks` as passed to `faults` of a task type."""
     resources: ResourcesSpec | None = blocks.get("resources")
     training: DevicesSpec | None = blocks.get("training")
     if resources is None or training is None:
@@ -77,13 +77,13 @@ def _count_checks(resources: ResourcesSpec, training: DevicesSpec) -> tuple[tupl
         (
             asked > 1 and named is None and training.allow_multi_gpu is not True,
             where,
-            "needs to know which devices its processes have",
+            "needs the devices of its processes",
             f"add resources.hardware.gpu.count: {asked}, or 0 to train on CPUs",
         ),
         (
             named is not None and named > 0 and asked not in (1, named),
             where,
-            f"must be as many as there are GPUs, which are {named}",
+            f"must equal the number of GPUs, which is {named}",
             f"write resources.hardware.gpu.count: {asked}, or 0 to train on CPUs",
         ),
         (
@@ -101,8 +101,8 @@ def _count_checks(resources: ResourcesSpec, training: DevicesSpec) -> tuple[tupl
         (
             visible is not None and gpus is not None and gpus > len(visible),
             "training.visible_devices",
-            f"names {len(visible or ())} devices, and resources.hardware.gpu.count is {gpus}",
-            "name as many",
+            f"lists {len(visible or ())} devices, but resources.hardware.gpu.count is {gpus}",
+            "list as many devices",
         ),
         (
             gpus == 0 and (visible is not None or training.primary_gpu is not None),
@@ -128,14 +128,14 @@ def _strategy_checks(
         (
             training.parallelism == "fsdp" and count == 1 and not devices.everything,
             "training.parallelism",
-            "fsdp shares a model out among processes, and there is one",
+            "fsdp needs several processes, but there is one",
             "add resources.hardware.gpu.count, or leave it out",
         ),
         (
             shares in {"fsdp", "deepspeed"} and quantized,
             "training.parallelism" if training.parallelism else "training.deepspeed",
-            f"{shares} cannot share quantised weights out",
-            "write parallelism: ddp, or leave the quantisation out",
+            f"{shares} cannot shard quantized weights",
+            "write parallelism: ddp, or leave out the quantization",
         ),
         (
             strategy in {"deepspeed", "device_map"} and devices.count == 0,
@@ -146,19 +146,19 @@ def _strategy_checks(
         (
             training.parallelism == "device_map" and asked > 1,
             where,
-            "contradicts parallelism: device_map, which is one process",
+            "contradicts parallelism: device_map, which runs in one process",
             _LEAVE,
         ),
         (
             streaming and (count > 1 or devices.everything),
             where if asked > 1 else "data.streaming",
-            "a stream has one reader",
-            "leave data.streaming out, or train in one process",
+            "streaming supports one reader only",
+            "leave out data.streaming, or train in one process",
         ),
         (
             background and (count > 1 or devices.everything),
             "checkpoint.asynchronous",
-            "is for a training of one process",
+            "is only for single-process training",
             "leave it out, or train on one device",
         ),
     )

@@ -1,4 +1,4 @@
-"""`taskType: python`: runs a function that stands in the document."""
+"""`taskType: python`: runs a Python function from the workflow file."""
 
 from __future__ import annotations
 
@@ -27,56 +27,58 @@ from tunefleet.spec.value_preview import show
 
 
 class PythonTaskSpec(BaseTaskSpec):
-    """`taskType: python`: runs a function that stands in the document; needs a worker with `--allow-code`."""
+    """`taskType: python`: runs a Python function from the workflow file; requires a worker with `--allow-code`."""
 
     task_type: Literal["python"] = Field(default="python", alias="taskType")
     """`python`"""
     code: Code
-    """Source, 256 KiB at most. `${` in it is Python's own: nothing is replaced."""
+    """Source code, at most 256 KiB. `${` in it is not replaced."""
     entrypoint: FunctionName = "main"
-    """The function. It is called with `inputs`, a mapping from each stage before to the folder of its result."""
+    """Function to call, with `inputs`: a mapping from each upstream stage to the folder of its result."""
     requirements: Requirements = ()
-    """Packages for pip; need `network: bridge`."""
+    """pip requirements; need `network: bridge`."""
     inputs: Inputs | None = None
-    """Stages whose results the function gets; by default all that the task depends on."""
+    """Stages whose results the function gets; default: all dependencies of the task."""
     timeout_s: Runtime = Field(default=600.0, alias="timeoutSeconds")
-    """Seconds that the function may run, an hour at most."""
+    """Timeout of the function in seconds, at most one hour."""
     network: Literal["none", "bridge"] = "none"
-    """`none`: without network."""
+    """Network access: `none` or `bridge`."""
     env: Variables = Field(default_factory=dict)
-    """Variables of its environment; a secret is written `${secret:NAME}`."""
+    """Environment variables; write secrets as `${secret:NAME}`."""
     emits: Emits = ()
-    """Numbers that the function must give as `metrics` of its result."""
+    """Metrics that the function must return in `metrics` of its result."""
     output_limits: PythonOutputSpec = Field(default_factory=PythonOutputSpec, alias="pythonOutput")
-    """How much it may leave."""
+    """Limits of the output."""
     upstream: Annotated[dict[Text, Text], Field(max_length=200)] = Field(default_factory=dict)
-    """Stage → id of its task; the server writes it when the stages are done."""
+    """Stage → id of its task; set by the server when the stages have completed."""
 
     @property
     def requires_code(self) -> bool:
-        """It does."""
+        """Always true."""
         return True
 
     @classmethod
     def leaves(cls, blocks: Mapping[str, Any]) -> tuple[str, ...]:
-        """Return what the task leaves."""
+        """Return the outputs of the task."""
         del blocks
         return (*ALWAYS_LEFT, "result.json", "metrics.json", "output")
 
     @classmethod
     def faults(cls, blocks: dict[str, Any]) -> Faults:
-        """Find faults between blocks; see `BaseTaskSpec.faults`."""
+        """Find errors across blocks; see `BaseTaskSpec.faults`."""
         found = super().faults(blocks)
         if blocks.get("requirements") and blocks.get("network") == "none":
             found.append(("requirements", "cannot be installed without network", "add network: bridge"))
         code, name = blocks.get("code"), blocks.get("entrypoint")
         if isinstance(code, str) and isinstance(name, str) and name not in _functions(code):
-            found.append(("entrypoint", f"{show(name)} is not a function of the code", "name one that it defines"))
+            found.append(
+                ("entrypoint", f"{show(name)} is not defined in the code", "use the name of a function that it defines")
+            )
         return found
 
 
 def _functions(code: str) -> set[str]:
-    """Return the names that the code gives to something at its outermost level."""
+    """Return the names that the code defines at module level."""
     found: set[str] = set()
     for node in ast.parse(code).body:
         match node:
@@ -90,20 +92,20 @@ def _functions(code: str) -> set[str]:
 
 
 def with_upstream(spec: Mapping[str, Any], envelopes: Envelopes) -> dict[str, Any]:
-    """Return the spec of a task that is ready, with whose results its code gets; other kinds stay as they are.
+    """Return the spec of a ready task with the task ids of its inputs; other task types stay unchanged.
 
     Args:
         spec: The mapping below `spec`, without references.
-        envelopes: Task → its result, with its id; of all that the task depends on.
+        envelopes: Task → its stored result, for all dependencies.
 
     Raises:
-        InputError: If the code is to get what the task does not depend on.
+        InputError: If an input is not a dependency of the task.
     """
     if spec.get("taskType") != "python":
         return dict(spec)
     wanted = [each if isinstance(each, str) else each.get("stage") for each in spec.get("inputs") or envelopes]
-    lacking = next((name for name in wanted if name not in envelopes), None)
-    if lacking is not None:
-        said = f"spec.inputs names {lacking!r}, which the task does not depend on."
-        raise InputError(said, hint="Add it to dependsOn.")
+    missing = next((name for name in wanted if name not in envelopes), None)
+    if missing is not None:
+        message = f"spec.inputs names {missing!r}, which the task does not depend on."
+        raise InputError(message, hint="Add it to dependsOn.")
     return {**spec, "upstream": {name: envelopes[name]["task_id"] for name in wanted if "task_id" in envelopes[name]}}

@@ -1,4 +1,4 @@
-"""`embedding`, `rag_index`, `rag`: texts as vectors, vectors in a database, and searching it."""
+"""`embedding`, `rag_index`, `rag`: embed texts, index vectors, and search them."""
 
 from __future__ import annotations
 
@@ -28,66 +28,66 @@ from tunefleet.spec.tasks.base_task import ALWAYS_LEFT, BaseTaskSpec
 from tunefleet.spec.tasks.cross_field_checks import Faults
 from tunefleet.spec.tasks.item_tasks import GeneratorTaskSpec
 
-# The file that an embedding leaves.
+# Output file of an embedding task.
 VECTORS = "vectors.parquet"
-# The folder that an index task leaves where no server is named.
+# Output folder of an index task without a server.
 INDEX = "qdrant"
 _LEAVE = "leave one of them out"
 
 
 class VectorSpec(Block):
-    """How a text becomes a vector."""
+    """How a text is embedded."""
 
     normalize: bool = True
-    """Give every vector the length 1, so that a product of two is their cosine."""
+    """Normalize vectors to length 1, so that the dot product is the cosine similarity."""
     batch_size: Annotated[int, Field(ge=1, le=4096), NotBool] = 32
-    """Texts that go through the model at once."""
+    """Texts per batch."""
     prefix: str = ""
-    """Put before each text; some models were trained with `query: ` and `passage: `."""
+    """Prefix of each text; some models expect `query: ` and `passage: `."""
     pooling: Literal["auto", "mean", "cls", "last"] = "auto"
-    """How the vectors of a text's tokens become one: their mean, that of the first or that of the last; `auto` as the
-    model was trained, and the mean where it says nothing."""
+    """Pooling of the token vectors: their mean, the first or the last one; `auto` uses the model's own setting, else
+    the mean."""
     max_length: PositiveInt | None = None
-    """Tokens after which a text is cut; by default what the model can take."""
+    """Maximum number of tokens per text; longer texts are truncated. Default: the model's limit."""
 
 
 class EmbeddingSpec(VectorSpec):
     """`spec.embedding` of an `embedding` task."""
 
     inline: bool | None = None
-    """Put the vectors into the result, too; by default of 16 items at most."""
+    """Include the vectors in the result; default: for at most 16 items."""
 
 
 class EmbeddingModelSpec(VectorSpec):
     """`spec.embedding` of a `rag` or `rag_index` task."""
 
     model: ModelName = "sentence-transformers/all-MiniLM-L6-v2"
-    """Model that makes the vectors: hub id, local folder (it travels with the submit), or a built-in one. A collection
-    is searched with the model that it was made with."""
+    """Embedding model: hub id, local folder, which is uploaded with the workflow, or a built-in one. Search a
+    collection with the model that it was indexed with."""
     revision: Revision | None = None
-    """Branch, tag or commit of a hub id."""
+    """Branch, tag or commit on the hub."""
     trust_remote_code: bool = False
-    """Run the Python code that comes with the model; needs a worker that was started with `--allow-code`."""
+    """Run the Python code that comes with the model; requires a worker started with `--allow-code`."""
 
 
 class ServerSpec(Block):
-    """Where a collection is."""
+    """Location of a collection."""
 
     url: Url | None = None
-    """Address of a Qdrant server."""
+    """URL of a Qdrant server."""
     api_key: Secret | None = None
-    """Its key, as `${secret:NAME}`."""
+    """API key of the server, as `${secret:NAME}`."""
     task_id: Text | None = Field(default=None, alias="taskId")
-    """Id of the `rag_index` task that left the database; it is waited for."""
+    """Id of the `rag_index` task that created the database; becomes a dependency."""
     artifact: Text | None = None
-    """Name, digest or id of an artifact with such a database."""
+    """Name, digest or id of an artifact with the database."""
     collection: FileName
     """Name of the collection."""
     timeout_s: Timeout = Field(default=60.0, alias="timeoutSec")
-    """Seconds to wait for an answer of the server."""
+    """Request timeout of the server, in seconds."""
 
     places: ClassVar[tuple[str, ...]] = ("url", "task_id", "artifact")
-    """Where a collection may be; one of them."""
+    """Keys that locate the collection, one of which is set."""
 
     @model_validator(mode="after")
     def _one_place(self) -> ServerSpec:
@@ -95,7 +95,7 @@ class ServerSpec(Block):
         given = [name for name in self.places if getattr(self, name) is not None]
         spelt = {"task_id": "taskId"}
         if len(given) > 1:
-            message = f"cannot be given together with {spelt.get(given[0], given[0])}"
+            message = f"cannot be combined with {spelt.get(given[0], given[0])}"
             faults += [(spelt.get(name, name), message, _LEAVE) for name in given[1:]]
         if self.api_key is not None and self.url is None:
             faults.append(("api_key", "has no effect without url", "leave it out"))
@@ -105,103 +105,108 @@ class ServerSpec(Block):
 
 
 class QdrantSpec(ServerSpec):
-    """`spec.qdrant` of a `rag` task: the database, on a server or as an index task has left it."""
+    """`spec.qdrant` of a `rag` task: the database, on a server or from an index task."""
 
     path: Text | None = None
-    """Folder of such a database on the machine that submits; it travels with the submit."""
+    """Folder of a database on the submitting machine, which is uploaded with the workflow."""
 
     places: ClassVar[tuple[str, ...]] = ("url", "path", "task_id", "artifact")
 
     @model_validator(mode="after")
     def _some_place(self) -> QdrantSpec:
         if all(getattr(self, name) is None for name in self.places):
-            raise wrong("names no database", "give url, path, taskId or artifact")
+            raise wrong("has no location", "give url, path, taskId or artifact")
         return self
 
 
 class IndexQdrantSpec(ServerSpec):
-    """`spec.qdrant` of a `rag_index` task: a server; without one the database is a folder that the task leaves.
+    """`spec.qdrant` of a `rag_index` task: a server; without one the database is a folder in the task's output.
 
-    It begins with what `taskId` or `artifact` names.
+    A database from `taskId` or `artifact` is extended.
     """
 
 
 class SearchSpec(Block):
-    """`spec.search`."""
+    """`spec.search`: search options."""
 
     top_k: Annotated[int, Field(ge=1, le=10_000), NotBool] = 5
-    """How many hits each query gets."""
+    """Number of hits per query."""
     score_threshold: Annotated[float, NotBool] | None = None
-    """Hits with a lower score are left out."""
+    """Minimum score of a hit."""
     filter: FreeMapping | None = None
-    """Which points count, as Qdrant's own filters are written, such as
-    `{must: [{key: metadata.year, match: {value: 2026}}]}`."""
+    """Filter in Qdrant's syntax, such as `{must: [{key: metadata.year, match: {value: 2026}}]}`."""
 
 
 class ChunkingSpec(Block):
-    """`spec.chunking`: how long texts are cut."""
+    """`spec.chunking`: how long texts are split into chunks."""
 
     size: PositiveInt = 256
-    """Longest piece."""
+    """Maximum size of a chunk."""
     overlap: NaturalInt = 32
-    """How much of a piece the next one begins with."""
+    """Overlap of consecutive chunks."""
     by: Literal["tokens", "characters"] = "tokens"
-    """What is counted: tokens of the model, or characters."""
+    """Unit of `size` and `overlap`: tokens of the model, or characters."""
 
     @model_validator(mode="after")
     def _gets_on(self) -> ChunkingSpec:
         if self.overlap >= self.size:
-            raise wrong(f"must be less than size: {self.size}", "an eighth of it is usual", at="overlap")
+            raise wrong(f"must be less than size: {self.size}", "an eighth of size is usual", at="overlap")
         return self
 
 
 class EmbeddingTaskSpec(GeneratorTaskSpec):
-    """`taskType: embedding`: makes a vector of each text."""
+    """`taskType: embedding`: embeds texts as vectors."""
 
     task_type: Literal["embedding"] = Field(default="embedding", alias="taskType")
     """`embedding`"""
     embedding: EmbeddingSpec = Field(default_factory=EmbeddingSpec)
-    """How."""
+    """Embedding options."""
     generates: ClassVar[bool] = False
 
     @property
     def environments(self) -> tuple[str, ...]:
-        """None: vectors are made without vLLM."""
+        """Empty: embeddings are computed without vLLM."""
         return ()
 
     @classmethod
     def leaves(cls, blocks: Mapping[str, Any]) -> tuple[str, ...]:
-        """Return what the task leaves."""
-        del blocks  # always the same
+        """Return the outputs of the task."""
+        del blocks  # independent of them
         return (*ALWAYS_LEFT, VECTORS)
 
     @classmethod
     def faults(cls, blocks: dict[str, Any]) -> Faults:
-        """Find faults between blocks; see `BaseTaskSpec.faults`."""
+        """Find errors across blocks; see `BaseTaskSpec.faults`."""
         found = super().faults(blocks)
         model = blocks.get("model")
         vllm = model.vllm if model is not None else None
         if vllm is not None and (vllm.model_fields_set - {"convert"} or vllm.convert not in {"auto", "embed"}):
-            found.append(("model.vllm", "has no effect: vectors are made without vLLM", "leave it out"))
+            found.append(("model.vllm", "has no effect: embeddings are computed without vLLM", "leave it out"))
         if model is not None and model.adapters:
-            found.append(("model.adapters", "are not put on here", "put them into the model with a `merge` task first"))
+            found.append(
+                (
+                    "model.adapters",
+                    "is not supported for embeddings",
+                    "merge them into the model with a `merge` task first",
+                )
+            )
         return found
 
 
 class RetrievalTaskSpec(BaseTaskSpec):
-    """What the kinds have that work on a collection."""
+    """Keys of task types that use a vector collection."""
 
     embedding: EmbeddingModelSpec = Field(default_factory=EmbeddingModelSpec)
-    """What makes the vectors."""
+    """Embedding model and options."""
 
     @property
     def requires_code(self) -> bool:
-        """Whether the model's own code is run."""
+        """Whether custom code of the model is run."""
         return self.embedding.trust_remote_code
 
     @property
     def model_identifier(self) -> str | None:
-        """The model that makes vectors."""
+        """The embedding model."""
         return self.embedding.model
 
 
@@ -213,47 +218,47 @@ class RagTaskSpec(RetrievalTaskSpec):
     qdrant: QdrantSpec
     """The vector database."""
     search: SearchSpec = Field(default_factory=SearchSpec)
-    """How is searched."""
+    """Search options."""
     data: PromptData | None = None
-    """The queries; or `query`."""
+    """The queries; alternative to `query`."""
     query: Annotated[str, Field(min_length=1)] | None = None
-    """A single query; or `data`."""
+    """A single query; alternative to `data`."""
 
     @classmethod
     def faults(cls, blocks: dict[str, Any]) -> Faults:
-        """Find faults between blocks; see `BaseTaskSpec.faults`."""
+        """Find errors across blocks; see `BaseTaskSpec.faults`."""
         return [*super().faults(blocks), *_one_of_data_and_query(blocks)]
 
 
 class RagIndexTaskSpec(RetrievalTaskSpec):
-    """`taskType: rag_index`: puts texts into a vector database. What is put in twice is there once."""
+    """`taskType: rag_index`: indexes texts in a vector database. Indexing the same text again is idempotent."""
 
     task_type: Literal["rag_index"] = Field(default="rag_index", alias="taskType")
     """`rag_index`"""
     qdrant: IndexQdrantSpec
     """The vector database."""
     data: PromptData
-    """The texts. `source` or `id` in the metadata of one says which document it is; by default its own words do."""
+    """The texts. `source` or `id` in the metadata identifies a document; default: its content."""
     chunking: ChunkingSpec | None = None
-    """How long texts are cut; by default not at all."""
+    """Chunking of long texts; default: none."""
     mode: Literal["append", "recreate"] = "append"
-    """Add to a collection that is there, or empty it first."""
+    """`append`: add to an existing collection; `recreate`: empty it first."""
     distance: Literal["cosine", "dot", "euclid"] = "cosine"
-    """What makes two vectors near, for a collection that is made."""
+    """Distance metric of a new collection."""
 
     @classmethod
     def leaves(cls, blocks: Mapping[str, Any]) -> tuple[str, ...]:
-        """Return what the task leaves."""
+        """Return the outputs of the task."""
         qdrant: IndexQdrantSpec | None = blocks.get("qdrant")
         return ALWAYS_LEFT if qdrant is not None and qdrant.url is not None else (*ALWAYS_LEFT, INDEX)
 
 
 def _one_of_data_and_query(blocks: Mapping[str, Any]) -> Faults:
-    # A block that is wrong in itself is not among them; then nothing can be said.
+    # An invalid block is missing here; its own error is reported elsewhere.
     if "data" not in blocks or "query" not in blocks:
         return []
     if blocks["data"] is None and blocks["query"] is None:
-        return [("data", "is required", "the queries; or write a single one as query")]
+        return [("data", "is required", "or write a single query as query")]
     if blocks["data"] is not None and blocks["query"] is not None:
-        return [("query", "cannot be given together with data", _LEAVE)]
+        return [("query", "cannot be combined with data", _LEAVE)]
     return []

@@ -1,4 +1,4 @@
-"""All task kinds."""
+"""All task types."""
 
 from __future__ import annotations
 
@@ -115,5 +115,5 @@ TASK_KINDS: Final[dict[str, type[TaskSpec]]] = {
 
 
 def across(kind: type[BaseTaskSpec], blocks: dict[str, Any]) -> Faults:
-    """Find faults between blocks; see `BaseTaskSpec.faults`."""
+    """Find errors across blocks; see `BaseTaskSpec.faults`."""
     return kind.faults(blocks)

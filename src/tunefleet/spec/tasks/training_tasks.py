@@ -1,4 +1,4 @@
-"""What the kinds that train a model have in common, and of them `sft`, `lora_sft` and `ppo`."""
+"""The base of training task types, and `sft`, `lora_sft` and `ppo`."""
 
 from __future__ import annotations
 
@@ -28,130 +28,130 @@ from tunefleet.spec.tasks.processes import devices_of, process_count, process_fa
 
 
 class ModelTrainingSpec(BaseTaskSpec):
-    """What every kind has that trains a model."""
+    """Keys of every task type that trains a model."""
 
     smallest_batch: ClassVar[int] = 1
-    """Rows that a forward pass needs."""
+    """Minimum number of rows per forward pass."""
     spans: ClassVar[bool] = True
 
     trainer: TrainerName = OURS
-    """Whose code trains: `trl`, `unsloth`, `axolotl`, `llamafactory`, the name of an installed plugin, or a function as
-    `module:function` (needs a worker that was started with `--allow-code`)."""
+    """Training library: `trl`, `unsloth`, `axolotl`, `llamafactory`, the name of an installed plugin, or a function as
+    `module:function` (requires a worker started with `--allow-code`)."""
     model: ModelSpec
-    """Which model is trained."""
+    """The base model."""
     data: RowsSpec
-    """What it is trained on."""
+    """Training data."""
     training: CommonTrainingSpec = Field(default_factory=CommonTrainingSpec)
-    """How it is trained."""
+    """Hyperparameters."""
     checkpoint: CheckpointSpec = Field(default_factory=CheckpointSpec)
-    """Weights to start from, and how checkpoints are kept."""
+    """Initial weights, and how checkpoints are stored."""
     on_oom: Literal["fail", "halve_batch"] = "halve_batch"
-    """When the memory does not suffice: fail, or go on from the last checkpoint with half the batch and twice the
-    accumulation, so that the effective batch stays."""
+    """On out of memory: fail, or resume from the last checkpoint with half the batch size and twice the gradient
+    accumulation, which keeps the effective batch size."""
     on_nan: Literal["stop", "rollback", "ignore"] = "stop"
-    """When the loss is not a number or diverges: stop with an error, go back to the last good checkpoint with half the
-    learning rate, or go on."""
+    """If the loss is NaN or diverges: stop with an error, roll back to the last valid checkpoint with half the learning
+    rate, or continue."""
     on_stall: Literal["keep", "restart", "fail"] = "keep"
-    """When the job writes no journal record for `limits.stall_after_s`: only show it, restart it from its newest
+    """If the job writes no journal record for `limits.stall_after_s`: only report it, restart from the newest
     checkpoint, or fail."""
 
     @property
     def requires_code(self) -> bool:
-        """Whether the model's own code, or a trainer that the document chooses, is run."""
+        """Whether custom code of the model or a trainer function is run."""
         return self.model.trust_remote_code or is_function(self.trainer)
 
     @property
     def environments(self) -> tuple[str, ...]:
-        """That of the trainer, where it is one of those that have an environment of their own."""
+        """That of the trainer, if it has its own environment."""
         return (self.trainer,) if self.trainer in NAMES and self.trainer != OURS else ()
 
     @property
     def features(self) -> tuple[str, ...]:
-        """The trainer, where another package brings it."""
+        """The feature of a trainer plugin."""
         return () if self.trainer in NAMES or is_function(self.trainer) else (feature_of(self.trainer),)
 
     @property
     def model_identifier(self) -> str | None:
-        """The model that is trained."""
+        """The base model."""
         return self.model.source.identifier
 
     @property
     def devices(self) -> Devices:
-        """Which GPUs the training takes; a CPU cannot train in fp16."""
+        """Which GPUs the task uses; fp16 requires a GPU."""
         found = devices_of(self.resources, self.training)
         return replace(found, optional=False, cause="training.fp16") if found.optional and self.fp16 else found
 
     def processes_on(self, gpus: int) -> int:
-        """Return how many ranks the training has."""
+        """Return the number of ranks."""
         return process_count(self.resources, self.training, gpus)
 
     @property
     def bf16(self) -> bool | None:
-        """Whether bf16 was asked for or forbidden, wherever it was written."""
+        """Whether bf16 is requested or disabled, from any spelling."""
         return self._half("bf16")
 
     @property
     def fp16(self) -> bool | None:
-        """Whether fp16 was asked for or forbidden, wherever it was written."""
+        """Whether fp16 is requested or disabled, from any spelling."""
         return self._half("fp16")
 
     def _half(self, name: Literal["bf16", "fp16"]) -> bool | None:
         config = self.training.deepspeed
         block = config.get(name) if isinstance(config, dict) else None
         enabled = block.get("enabled") if isinstance(block, dict) else None
-        wishes: tuple[Any, ...] = (getattr(self.training, name), getattr(self.model.config, name), enabled)
-        return next((wish for wish in wishes if isinstance(wish, bool)), None)
+        given: tuple[Any, ...] = (getattr(self.training, name), getattr(self.model.config, name), enabled)
+        return next((value for value in given if isinstance(value, bool)), None)
 
     @property
     def start(self) -> CheckpointLoadSpec | None:
-        """The weights to start from, wherever they were named."""
+        """Weights to start from, from either spelling."""
         path = self.training.resume_from_path
         return self.checkpoint.load if path is None else CheckpointLoadSpec(path=path)
 
     @property
     def start_pointer(self) -> str:
-        """The key that names them."""
+        """The key that names these weights."""
         if self.training.resume_from_path is not None:
             return "training.resume_from_path"
         return pointer_of(self.checkpoint.load)
 
     @property
     def attention(self) -> AttentionName | None:
-        """The attention kernel that was asked for, wherever it was written."""
+        """The requested attention implementation, from any spelling."""
         loading = self.model.transformers
         asked: AttentionName | None = loading.attn_implementation or self.training.attn_implementation
         return "flash_attention_2" if loading.use_flash_attention_2 else asked
 
     @property
     def adapter(self) -> LoraSpec | None:
-        """The adapter that is trained; None if all weights are."""
+        """The adapter to train; `None` for a full fine-tune."""
         return None
 
     @property
     def product(self) -> str:
-        """The folder that the training leaves; as `.tar.gz`, too, where that is asked for."""
+        """Name of the output folder, and of its `.tar.gz` if requested."""
         return _product(adapter=self.adapter is not None)
 
     @property
     def quantized(self) -> QuantizationSpec | None:
-        """How the base model is quantised, wherever it was written; None if it is not."""
+        """Quantization of the base model, from either spelling; `None` if not quantized."""
         return None
 
     @classmethod
     def trains_adapter(cls, blocks: Mapping[str, Any]) -> bool:
-        """Tell whether an adapter is trained, from blocks as `faults` takes them."""
+        """Return whether an adapter is trained; `blocks` as passed to `faults`."""
         del blocks
         return False
 
     @classmethod
     def leaves(cls, blocks: Mapping[str, Any]) -> tuple[str, ...]:
-        """Return what the training leaves."""
+        """Return the outputs of the task."""
         product = _product(adapter=cls.trains_adapter(blocks))
         return (*ALWAYS_LEFT, product, f"{product}.tar.gz", "checkpoints", "artifacts/checkpoints")
 
     @classmethod
     def faults(cls, blocks: dict[str, Any]) -> Faults:
-        """Find faults between blocks; see `BaseTaskSpec.faults`."""
+        """Find errors across blocks; see `BaseTaskSpec.faults`."""
         whole = not cls.trains_adapter(blocks)
         trainer = trainer_faults(cls.model_fields, blocks)
         found = [*super().faults(blocks), *model_faults(blocks, whole=whole), *process_faults(blocks)]
@@ -163,134 +163,134 @@ def _product(*, adapter: bool) -> str:
 
 
 class FederableTaskSpec(ModelTrainingSpec):
-    """What the kinds have whose adapters a federation can train."""
+    """Keys of task types that support federated training."""
 
     federation: FederatedTrainingSpec | None = None
-    """Train it as a federation: in parts, each on its own rows, whose adapters are averaged as they train."""
+    """Federated training: parts train on their own rows, and their adapters are averaged during training."""
     shard: ShardSpec | None = None
-    """Which part of a federation this task is; the server writes it."""
+    """The part of a federation that this task is; set by the server."""
 
     @classmethod
     def faults(cls, blocks: dict[str, Any]) -> Faults:
-        """Find faults between blocks; see `BaseTaskSpec.faults`."""
+        """Find errors across blocks; see `BaseTaskSpec.faults`."""
         return [*super().faults(blocks), *federation_faults(blocks)]
 
 
 class TrainingTaskSpec(ModelTrainingSpec):
-    """What both supervised trainings have."""
+    """Keys of both supervised fine-tuning types."""
 
     data: TrainingData
-    """What it is trained on."""
+    """Training data."""
     training: TrainingSpec = Field(default_factory=TrainingSpec)
-    """How it is trained."""
+    """Hyperparameters."""
     evaluate: EvaluateSpec = Field(default_factory=EvaluateSpec)
-    """Sample answers before and after."""
+    """Sample answers before and after training."""
     predictions: PredictionsSpec | None = None
-    """Sample answers at the evaluations during the training."""
+    """Sample answers during training."""
 
     @classmethod
     def faults(cls, blocks: dict[str, Any]) -> Faults:
-        """Find faults between blocks; see `BaseTaskSpec.faults`."""
+        """Find errors across blocks; see `BaseTaskSpec.faults`."""
         return [*super().faults(blocks), *training_faults(blocks)]
 
 
 class SftSpec(TrainingTaskSpec):
-    """`taskType: sft`: trains all weights."""
+    """`taskType: sft`: full supervised fine-tune."""
 
     task_type: Literal["sft"] = Field(default="sft", alias="taskType")
     """`sft`"""
 
 
 class LoraSftSpec(TrainingTaskSpec, FederableTaskSpec):
-    """`taskType: lora_sft`: trains a LoRA adapter on a frozen model."""
+    """`taskType: lora_sft`: supervised fine-tune of a LoRA adapter on a frozen model."""
 
     task_type: Literal["lora_sft"] = Field(default="lora_sft", alias="taskType")
     """`lora_sft`"""
     training: LoraTrainingSpec = Field(default_factory=LoraTrainingSpec)
-    """How it is trained."""
+    """Hyperparameters."""
     lora: LoraSpec = Field(default_factory=LoraSpec)
-    """The adapter."""
+    """The LoRA adapter."""
     quantization: QuantizationSpec | None = None
-    """The frozen model in fewer bits."""
+    """Quantization of the frozen model."""
 
     @property
     def adapter(self) -> LoraSpec:
-        """The adapter that is trained."""
+        """The adapter to train."""
         return self.lora
 
     @property
     def quantized(self) -> QuantizationSpec | None:
-        """How the base model is quantised, wherever it was written; None if it is not."""
+        """Quantization of the base model, from either spelling; `None` if not quantized."""
         return quantized(self.model.transformers, self.quantization)
 
     @classmethod
     def trains_adapter(cls, blocks: Mapping[str, Any]) -> bool:
-        """Tell whether an adapter is trained: always."""
+        """Return whether an adapter is trained: always."""
         del blocks
         return True
 
 
 class AdaptableTaskSpec(ModelTrainingSpec):
-    """What the kinds have that train an adapter if there is a block for it, else all weights."""
+    """Keys of task types that train an adapter with a `lora` block, else all weights."""
 
     lora: LoraSpec | None = None
-    """The adapter; without it all weights are trained."""
+    """The LoRA adapter; without it all weights are trained."""
     quantization: QuantizationSpec | None = None
-    """With `lora`: the frozen model in fewer bits."""
+    """With `lora`: quantization of the frozen model."""
 
     @property
     def adapter(self) -> LoraSpec | None:
-        """The adapter that is trained; None if all weights are."""
+        """The adapter to train; `None` for a full fine-tune."""
         return self.lora
 
     @property
     def quantized(self) -> QuantizationSpec | None:
-        """How the base model is quantised, wherever it was written; None if it is not."""
+        """Quantization of the base model, from either spelling; `None` if not quantized."""
         return quantized(self.model.transformers, self.quantization)
 
     @classmethod
     def trains_adapter(cls, blocks: Mapping[str, Any]) -> bool:
-        """Tell whether an adapter is trained, from blocks as `faults` takes them."""
+        """Return whether an adapter is trained; `blocks` as passed to `faults`."""
         return blocks.get("lora") is not None
 
     @classmethod
     def faults(cls, blocks: dict[str, Any]) -> Faults:
-        """Find faults between blocks; see `BaseTaskSpec.faults`."""
+        """Find errors across blocks; see `BaseTaskSpec.faults`."""
         found = super().faults(blocks)
         bits: QuantizationSpec | None = blocks.get("quantization")
         if bits is not None and blocks.get("lora") is None and (bits.load_in_4bit or bits.load_in_8bit):
-            found.append(("quantization", "quantised weights cannot be trained whole", "add a lora block"))
+            found.append(("quantization", "quantized weights cannot be fully fine-tuned", "add a lora block"))
         return found
 
 
 class PpoSpec(AdaptableTaskSpec):
-    """`taskType: ppo`: trains a model by a reward for its answers."""
+    """`taskType: ppo`: trains a model with a reward model (PPO)."""
 
     task_type: Literal["ppo"] = Field(default="ppo", alias="taskType")
     """`ppo`"""
     data: PpoData
     """The prompts."""
     training: PpoTrainingSpec = Field(default_factory=PpoTrainingSpec)
-    """How it is trained."""
+    """Hyperparameters."""
     reward_model: RewardModelSpec
-    """What judges the answers."""
+    """The reward model."""
     generation: GenerationSpec = Field(default_factory=GenerationSpec)
-    """How answers are drawn."""
+    """Sampling parameters."""
 
     @property
     def requires_code(self) -> bool:
-        """Whether a model's own code is run."""
+        """Whether custom code of a model is run."""
         return self.model.trust_remote_code or self.reward_model.trust_remote_code
 
     @classmethod
     def faults(cls, blocks: dict[str, Any]) -> Faults:
-        """Find faults between blocks; see `BaseTaskSpec.faults`."""
+        """Find errors across blocks; see `BaseTaskSpec.faults`."""
         training: PpoTrainingSpec | None = blocks.get("training")
         generation: GenerationSpec | None = blocks.get("generation")
         found = super().faults(blocks)
         data: PpoData | None = blocks.get("data")
         if data is not None and data.eval is None and training is not None and training.eval_strategy != "no":
-            found.append(("training.eval_strategy", "needs held-out prompts", "add data.eval"))
+            found.append(("training.eval_strategy", "requires eval prompts", "add data.eval"))
         if training is None or generation is None or generation.temperature in {None, training.temperature}:
             return found
         if "temperature" in training.model_fields_set:
@@ -299,11 +299,11 @@ class PpoSpec(AdaptableTaskSpec):
 
 
 _AT: Final = "resources.nodes"
-_FULL: Final = "write parallelism: ddp, of which the first node writes the whole checkpoint, or train on one node"
+_FULL: Final = "write parallelism: ddp, which saves a complete checkpoint on the first node, or train on one node"
 
 
 def node_faults(blocks: dict[str, Any]) -> Faults:
-    """Find what does not go with several nodes; `blocks` as `faults` of a task kind has them."""
+    """Find options that multi-node training does not support; `blocks` as passed to `faults` of a task type."""
     resources: ResourcesSpec | None = blocks.get("resources")
     training: DevicesSpec | None = blocks.get("training")
     if resources is None or training is None or resources.most_nodes == 1:
@@ -322,56 +322,56 @@ def _checks(
         (
             trainer not in {None, OURS},
             _AT,
-            f"the trainer {trainer} starts its processes by itself, on one worker",
+            f"the trainer {trainer} starts its own processes, on one worker only",
             "leave one of them out",
         ),
         (
             strategy in {"fsdp", "deepspeed"},
             _AT,
-            f"with {strategy} each node writes its part of a checkpoint on its own disk, and no other node could go on "
-            "from that",
+            f"with {strategy} each node writes its shard of a checkpoint to its own disk, from which no other node "
+            "can resume",
             _FULL,
         ),
         (
             strategy == "device_map",
             _AT,
-            "parallelism: device_map is one process, on one worker",
+            "parallelism: device_map runs in one process, on one worker",
             "leave one of them out",
         ),
         (
             bool(getattr(data, "streaming", False)),
             _AT,
-            "a stream has one reader",
-            "leave data.streaming out, or train on one node",
+            "streaming supports one reader only",
+            "leave out data.streaming, or train on one node",
         ),
         (
             bool(getattr(checkpoint, "asynchronous", False)),
             _AT,
-            "checkpoint.asynchronous is for a training of one process",
+            "checkpoint.asynchronous is only for single-process training",
             "leave one of them out",
         ),
         (
             getattr(checkpoint, "upload", True) is False,
             _AT,
-            "checkpoint.upload: false leaves no checkpoint that all nodes could go on from",
+            "checkpoint.upload: false leaves no checkpoint from which all nodes can resume",
             "leave one of them out",
         ),
         (
             bool(getattr(training, "load_best_model_at_end", False)),
             _AT,
-            "the best checkpoint lies on the first node alone: training.load_best_model_at_end cannot load it on all",
+            "the best checkpoint is only on the first node: training.load_best_model_at_end cannot load it on all",
             "leave one of them out, and resume from the best checkpoint (`tunefleet resume --from best`)",
         ),
         (
             blocks.get("federation") is not None,
             _AT,
-            "a federation spreads the training over workers by itself",
+            "a federation already distributes the training over workers",
             "leave one of them out",
         ),
         (
             devices.everything,
             _AT,
-            "training.allow_multi_gpu takes as many GPUs as a worker has, and nodes need the same number each",
-            "write resources.hardware.gpu.count",
+            "training.allow_multi_gpu uses all GPUs of a worker, but every node needs the same number",
+            "set resources.hardware.gpu.count",
         ),
     )

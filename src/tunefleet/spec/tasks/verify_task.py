@@ -1,4 +1,4 @@
-"""`taskType: verify`: whether a model is whole and can be trained; and the model with another one's tokenizer."""
+"""`taskType: verify`: checks that a model is complete and trainable, optionally with another tokenizer."""
 
 from __future__ import annotations
 
@@ -15,39 +15,39 @@ from tunefleet.spec.tasks.cross_field_checks import Faults
 
 
 class VerifyModelSpec(Block):
-    """`spec.model` of a verification."""
+    """`spec.model` of a verify task."""
 
     source: ModelSource
     """The model."""
     tokenizer: ModelName | None = None
-    """Hub id or folder whose tokenizer takes the place of the model's: the task then leaves the model with it. The
-    weights stay as they are, so each of its tokens must have a row in the embeddings."""
+    """Hub id or folder whose tokenizer replaces the model's; the task then outputs the model with it. The weights do
+    not change, so every token must have a row in the embeddings."""
 
 
 class VerifyOptions(Block):
-    """`spec.verify`: what is looked at, beside files, vocabulary and special tokens."""
+    """`spec.verify`: checks in addition to files, vocabulary and special tokens."""
 
     forward: bool = True
-    """Load the weights and run one forward pass; the model must fit into the worker's memory for it."""
+    """Load the weights and run one forward pass; the model must fit into the worker's memory."""
     chat_template: bool = False
-    """The tokenizer must know how a chat is written."""
+    """Require a chat template in the tokenizer."""
 
 
 class VerifyTaskSpec(BaseTaskSpec):
-    """`taskType: verify`: verifies a model, before anything is spent on it."""
+    """`taskType: verify`: checks a model before you train it."""
 
     task_type: Literal["verify"] = Field(default="verify", alias="taskType")
     """`verify`"""
     model: VerifyModelSpec
-    """The model, and the tokenizer that it is to have."""
+    """The model, and optionally another tokenizer."""
     verify: VerifyOptions = Field(default_factory=VerifyOptions)
-    """What is looked at."""
+    """Checks to run."""
     enforce_cpu: bool = False
     """Run the forward pass on the CPU."""
 
     @property
     def requires_code(self) -> bool:
-        """Whether the model's own code is run."""
+        """Whether custom code of the model is run."""
         return self.model.source.trust_remote_code
 
     @property
@@ -57,19 +57,19 @@ class VerifyTaskSpec(BaseTaskSpec):
 
     @property
     def devices(self) -> Devices:
-        """Which GPUs the task takes."""
+        """Which GPUs the task uses."""
         return Devices(0) if self.enforce_cpu or not self.verify.forward else super().devices
 
     @classmethod
     def leaves(cls, blocks: Mapping[str, Any]) -> tuple[str, ...]:
-        """Return what the task leaves."""
+        """Return the outputs of the task."""
         model: VerifyModelSpec | None = blocks.get("model")
         made = () if model is None or model.tokenizer is None else ("final_model", "final_model.tar.gz")
         return (*ALWAYS_LEFT, *made)
 
     @classmethod
     def faults(cls, blocks: dict[str, Any]) -> Faults:
-        """Find faults between blocks; see `BaseTaskSpec.faults`."""
+        """Find errors across blocks; see `BaseTaskSpec.faults`."""
         found = super().faults(blocks)
         resources: ResourcesSpec | None = blocks.get("resources")
         gpu = resources.hardware.gpu if resources is not None else None

@@ -64,7 +64,7 @@ def test_a_prelude_that_cannot_be_read_is_named(commands: None, tmp_path: Path) 
 @pytest.mark.parametrize("name", ["TUNEFLEET_SLURM_OPTIONS", "TUNEFLEET_NODES_COMMAND"])
 def test_words_that_cannot_be_told_apart_are_refused_at_the_start(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(name, "--comment='a b")
-    with pytest.raises(MachineError, match="cannot be split into words"):
+    with pytest.raises(MachineError, match="cannot be parsed as a command line"):
         load(ServerSettings)
 
 

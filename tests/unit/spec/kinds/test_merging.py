@@ -16,16 +16,16 @@ TWO = {"source": {"identifier": "m"}, "adapters": [{"taskId": "task-1"}, {"path"
 @pytest.mark.parametrize(
     ("model", "merge", "path", "message"),
     [
-        (ONE, {"into": "adapter"}, "model.adapters", "must be two or more"),
-        ({**ONE, "adapters": []}, {}, "model.adapters", "names nothing to merge"),
+        (ONE, {"into": "adapter"}, "model.adapters", "needs at least two adapters with into: adapter"),
+        ({**ONE, "adapters": []}, {}, "model.adapters", "is empty, so there is nothing to merge"),
         (ONE, {"method": "ties"}, "merge.method", "no effect with into: base"),
         (TWO, {"into": "adapter", "method": "cat", "density": 0.5}, "merge.density", "method ties or"),
         (TWO, {"into": "adapter", "dtype": "bf16"}, "merge.dtype", "no effect with into: adapter"),
         (TWO, {"into": "adapter", "svd_rank": 4}, "merge.svd_rank", "method svd"),
-        (TWO, {"into": "adapter", "gguf": {}}, "merge.gguf", "needs a whole model"),
-        (ONE, {"gguf": {"name": "../x.gguf"}}, "merge.gguf.name", "no name of a GGUF file"),
-        ({**ONE, "adapters": [{"path": "./a", "weight": 0}]}, {}, "model.adapters.0.weight", "no part in the result"),
-        ({**ONE, "adapters": [{"path": "./a", "weight": 1, "scale": 2}]}, {}, "model.adapters.0.scale", "same as"),
+        (TWO, {"into": "adapter", "gguf": {}}, "merge.gguf", "needs a full model"),
+        (ONE, {"gguf": {"name": "../x.gguf"}}, "merge.gguf.name", "is not a valid GGUF file name"),
+        ({**ONE, "adapters": [{"path": "./a", "weight": 0}]}, {}, "model.adapters.0.weight", "is 0, so the adapter has no effect"),
+        ({**ONE, "adapters": [{"path": "./a", "weight": 1, "scale": 2}]}, {}, "model.adapters.0.scale", "is an alias of"),
     ],
     ids=["one", "none", "method", "density", "dtype", "rank", "gguf", "name", "zero", "both"],
 )  # fmt: skip

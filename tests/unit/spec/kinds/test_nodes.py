@@ -40,11 +40,17 @@ def test_nodes_are_a_number_or_the_least_and_the_most(nodes: Any, least: int, mo
 @pytest.mark.parametrize(
     ("blocks", "why"),
     [
-        ({"training": {"parallelism": "fsdp"}}, "its part of a checkpoint on its own disk"),
+        (
+            {"training": {"parallelism": "fsdp"}},
+            "each node writes its shard of a checkpoint to its own disk, from which no other node",
+        ),
         ({"training": BEST, "data": {"path": "x", "eval": {"split": "test"}}}, "the best"),
-        ({"checkpoint": {"upload": False}}, "leaves no checkpoint that all nodes could go on from"),
-        ({"checkpoint": {"asynchronous": True}}, "is for a training of one process"),
-        ({"trainer": "mine:train"}, "starts its processes by itself"),
+        (
+            {"checkpoint": {"upload": False}},
+            "checkpoint.upload: false leaves no checkpoint from which all nodes can resume",
+        ),
+        ({"checkpoint": {"asynchronous": True}}, "is only for single-process training"),
+        ({"trainer": "mine:train"}, "starts its own processes, on one worker only"),
     ],
 )
 def test_what_needs_one_disk_is_refused_on_several_machines_with_a_way_out(blocks: dict[str, Any], why: str) -> None:
@@ -62,7 +68,7 @@ def test_waiting_for_a_lost_node_is_refused_of_new_tasks_and_read_of_stored_ones
     nodes = parse_workflow(json.dumps(document)).tasks
     (fault,) = new_faults((node, node.spec) for node in nodes)
     assert (fault.path, fault.line) == ("spec.resources.nodes", 1)
-    assert "the other nodes of a training end without it" in fault.message
+    assert "cannot be combined with on_lost: wait: the other nodes stop when a worker is lost" in fault.message
     assert new_faults((node, load_task_spec(spec(1, on_lost="wait"))) for node in nodes) == []
 
 
