@@ -1,7 +1,7 @@
-"""Pure decisions: which waiting task goes to which worker, and why another has to wait.
+"""Pure placement decisions: which queued task goes to which worker, and why others stay pending.
 
-Knows no database, no clock and no network: it is given what tasks need, what workers have and what is free, and
-returns decisions, each with its reason.
+No database, clock or network: the input is task requirements and worker states, the output is decisions, each with
+its reason.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
-"""Who may rest because there is nothing to do, and who is called back.
+"""Autoscaling decisions: which idle workers go to standby, and which are activated.
 
-A resting worker runs on and is only passed by. Whoever waits never waits for that: a worker that alone can run a
-waiting task does not rest, and one that rests and alone could run it is called back at once, whatever the thresholds
-say.
+A worker on standby keeps running and only gets no tasks. A pending task never waits for a worker on standby: the only
+worker that can run it does not go to standby, or is activated regardless of the thresholds.
 """
 
 from __future__ import annotations
@@ -17,10 +16,10 @@ from tunefleet.placement.policy import capacity
 
 @dataclass(frozen=True, slots=True)
 class Rules:
-    """When workers rest and come back.
+    """Thresholds for standby and activation.
 
     Args:
-        enable_queue: How many tasks must wait before workers are called back; one is enough with 0.
+        enable_queue: Queue length from which workers are activated; 0 counts as 1.
     """
 
     idle_s: float
@@ -33,10 +32,10 @@ class Rules:
 
 @dataclass(frozen=True, slots=True)
 class Member:
-    """A worker that answers, and is neither cordoned nor drained, nor takes tasks by itself.
+    """A live worker that is not cordoned or drained and does not pull its tasks.
 
     Args:
-        idle_s: For how long it has had nothing to do; 0 if it has.
+        idle_s: How long it has been idle; 0 if it runs a task.
     """
 
     state: WorkerState
@@ -48,7 +47,7 @@ class Member:
 
 @dataclass(frozen=True, slots=True)
 class Waiting:
-    """How many tasks with one need wait for their turn."""
+    """The number of queued tasks with one requirement."""
 
     need: Requirement
     count: int
@@ -56,7 +55,7 @@ class Waiting:
 
 @dataclass(frozen=True, slots=True)
 class Changes:
-    """Who is called back, and who is sent to rest, each with the reason as a clause; never both at a time."""
+    """Worker id → reason, for workers to activate and to put on standby; one of the two is always empty."""
 
     wake: Mapping[str, str] = field(default_factory=dict)
     rest: Mapping[str, str] = field(default_factory=dict)
@@ -66,7 +65,7 @@ class Changes:
 class _Pool:
     members: Sequence[Member]
     queue: list[tuple[Waiting, frozenset[str]]]
-    """What waits and somebody here can run, with who can."""
+    """Queued tasks that a member can run, each with the ids of those members."""
     active: set[str] = field(init=False)
 
     def __post_init__(self) -> None:
@@ -78,17 +77,18 @@ class _Pool:
 
 
 def decide(rules: Rules, members: Sequence[Member], waiting: Iterable[Waiting], *, may_rest: bool = True) -> Changes:
-    """Decide once."""
+    """Return the changes for the current queue and fleet."""
     able = (
         (each, frozenset(member.state.id for member in members if lacks(each.need, member.state) is None))
         for each in waiting
         if each.count > 0
     )
-    # What nobody here can run keeps nobody awake.
+    # A task that no member can run must not keep workers active.
     pool = _Pool(members, [(each, who) for each, who in able if who])
-    woken = dict.fromkeys(_needed(pool), "nobody who was awake can run what waits")
-    woken |= dict.fromkeys(_missing(pool, rules), f"fewer than {max(1, rules.min_active)} were awake")
-    woken |= dict.fromkeys(_wanted(pool, rules), f"the queue is {pool.length} long")
+    woken = dict.fromkeys(_needed(pool), "no active worker can run a pending task")
+    woken |= dict.fromkeys(_missing(pool, rules), f"fewer than {max(1, rules.min_active)} workers were active")
+    woken |= dict.fromkeys(_wanted(pool, rules), f"the queue length is {pool.length}")
+    # Activating and idling in one cycle would make workers flap.
     if woken or not may_rest:
         return Changes(wake=woken)
     return Changes(rest=_idle(pool, rules))
@@ -105,7 +105,7 @@ def _wake(pool: _Pool, member: Member) -> str:
 
 
 def _needed(pool: _Pool) -> list[str]:
-    """Return who rests and alone can run something that waits."""
+    """Activate the workers on standby without which a queued task cannot run."""
     woken = [_wake(pool, member) for member in _largest_first(pool) if member.needed]
     for waiting, who in pool.queue:
         missing = _enough(waiting, who) - len(who & pool.active)
@@ -115,18 +115,18 @@ def _needed(pool: _Pool) -> list[str]:
 
 
 def _enough(waiting: Waiting, who: frozenset[str]) -> int:
-    """Return how many of those that can run something must be awake for it: one, or as many as it has nodes."""
+    """Return how many able workers must be active: one, or one for each node."""
     return min(waiting.need.nodes, len(who))
 
 
 def _missing(pool: _Pool, rules: Rules) -> list[str]:
-    """Return who is called back because too few are left, perhaps since one was lost."""
+    """Activate workers until `min_active` is reached, for example after one was lost."""
     count = max(1, rules.min_active) - len(pool.active)
     return [_wake(pool, member) for member in _largest_first(pool)[: max(0, count)]]
 
 
 def _wanted(pool: _Pool, rules: Rules) -> list[str]:
-    """Return who is called back because the queue is long, until it is short or nobody else can help."""
+    """Activate workers until the queue is below its threshold or no other worker can help."""
     woken: list[str] = []
     left = {id(waiting): waiting.count for waiting, _ in pool.queue}
     for member in _largest_first(pool):
@@ -145,12 +145,12 @@ def _wanted(pool: _Pool, rules: Rules) -> list[str]:
 
 
 def _idle(pool: _Pool, rules: Rules) -> dict[str, str]:
-    """Return who may rest and why, the smallest first; those that stay can run everything that waits."""
+    """Return the workers for standby with the reason, smallest first; the others can run every queued task."""
     if pool.length > rules.disable_queue:
         return {}
     sent: dict[str, str] = {}
     awake = [member for member in pool.members if member.state.id in pool.active]
-    # How many more of those that can run something may rest: counted down, since a fleet has thousands.
+    # Number of able workers that each task can spare, counted down: recounting is too slow with thousands of workers.
     spare = [len(who & pool.active) - _enough(each, who) for each, who in pool.queue]
     for member in sorted(awake, key=lambda member: (capacity(member.state), member.state.id)):
         id_ = member.state.id
@@ -161,6 +161,6 @@ def _idle(pool: _Pool, rules: Rules) -> dict[str, str]:
         if all(count >= 0 for count in left):
             spare = left
             pool.active.discard(id_)
-            idle = f"it has had nothing to do for {member.idle_s:.0f} s"
-            sent[id_] = f"{idle}, and the queue is {pool.length} long"
+            idle = f"idle for {member.idle_s:.0f} s"
+            sent[id_] = f"{idle}, and the queue length is {pool.length}"
     return sent

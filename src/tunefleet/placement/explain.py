@@ -1,4 +1,4 @@
-"""Why a task waits, in words."""
+"""The pending reason of a task, as a sentence."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ def explain(
     avoid: frozenset[str] = frozenset(),
     task_id: str | None = None,
 ) -> str | None:
-    """Say in one sentence why a task waits.
+    """Return the pending reason of a task.
 
     Returns:
-        The sentence; null if nothing stands in its way but its turn.
+        One sentence; None if the task only waits for its turn in the queue.
     """
     if not workers:
         return "unschedulable: no worker is registered."
@@ -28,7 +28,7 @@ def explain(
         return _of_gang(requirement, workers, suited, avoid, task_id)
     if any(_takes(requirement, worker, avoid, task_id) for worker in suited):
         return None
-    # Only of those that are named is it put into words: there may be thousands.
+    # Build the message for three workers only: there may be thousands.
     named = [(each.id, verdict(requirement, each, avoid=avoid, task_id=task_id)) for each in (suited or workers)[:3]]
     listed = "; ".join(f"{worker_id} {found.reason}" for worker_id, found in named if isinstance(found, Reject))
     more = len(suited or workers) - 3
@@ -60,7 +60,7 @@ def _of_gang(
     if len(fitting) >= need.nodes or ever < need.nodes <= len(suited):
         releases = "; ".join(f"{worker.id} has {worker.release or 'no torch'}" for worker in suited[:3])
         return f"{head}: {count}, since all must run the same releases of Tunefleet and torch ({releases})."
-    # Of those that could be nodes, else of those that never can.
+    # Prefer workers that could be nodes later; name the incompatible ones only if the gang is unschedulable.
     others = [worker for worker in (suited if ever >= need.nodes else workers) if worker not in fitting]
     named = [(each.id, verdict(need, each, avoid=avoid, task_id=task_id)) for each in others[:3]]
     listed = [f"{worker_id} {found.reason}" for worker_id, found in named if isinstance(found, Reject)]
@@ -74,12 +74,12 @@ def verdict(
     avoid: frozenset[str] = frozenset(),
     task_id: str | None = None,
 ) -> Fit | Reject:
-    """Return what one worker makes of a task; the arguments are those of `explain`."""
+    """Return the match result of one worker; the arguments are those of `explain`."""
     found = match(requirement, worker)
     if isinstance(found, Reject):
         return found
     if worker.id in avoid:
-        return Reject("did not take it lately", lasting=False)
+        return Reject("did not accept it recently", lasting=False)
     if _gathers(requirement, worker, task_id):
-        return Reject(f"gathers what becomes free for {worker.kept_for}, which came first", lasting=False)
+        return Reject(f"is reserved for {worker.kept_for}, which is ahead in the queue", lasting=False)
     return found

@@ -1,4 +1,4 @@
-"""Whether one worker can run what one task needs."""
+"""Match one task's requirement against one worker."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Final, Literal
 from tunefleet.placement import devices
 from tunefleet.placement.model import Requirement, WorkerState
 
-# A task that asks for nearly all memory of a machine gets it although the system keeps a part for itself.
+# The operating system uses part of the memory: a task that requests nearly all of it fits with 75 % free.
 _SPARE: Final = 0.75
 _UNITS: Final = ("B", "KiB", "MiB", "GiB", "TiB")
 
@@ -21,7 +21,8 @@ class Reject:
     """The worker cannot run the task.
 
     Args:
-        reason: All that it lacks, as a clause: "has 8 GiB memory, 32 GiB are needed, and lacks the tag lab".
+        reason: Everything that is missing, as a clause: "has 8 GiB memory, 32 GiB are needed, and lacks the tag lab".
+        lasting: Whether the worker can never run the task, not only at the moment.
     """
 
     reason: str
@@ -37,7 +38,7 @@ _FIT: Final = Fit()
 
 
 def match(requirement: Requirement, worker: WorkerState) -> Reject | Fit:
-    """Decide whether a worker can run a task now, later or never."""
+    """Return whether a worker can run a task now, later or never."""
     if lacks(requirement, worker) is not None:
         return Reject(", and ".join(_all_lacking(requirement, worker)), lasting=True)
     short = _short(requirement, worker)
@@ -46,27 +47,27 @@ def match(requirement: Requirement, worker: WorkerState) -> Reject | Fit:
 
 
 def fits(need: Requirement, worker: WorkerState) -> bool:
-    """Whether a worker that lacks nothing can run a task now; quicker than `match`."""
+    """Whether an able worker can run the task now; faster than `match`, since it builds no message."""
     return _away(need, worker) is None and _short(need, worker) is None
 
 
 def may_get(worker: WorkerState) -> bool:
-    """Whether a worker is given anything now, whatever it is."""
+    """Whether a worker may get tasks now."""
     return worker.present and not worker.pulls and worker.closed is None
 
 
 def missing(need: Requirement, worker: WorkerState) -> tuple[int, int, int] | None:
-    """Return how much must still become free on a worker that lacks nothing for good.
+    """Return how much must still become free on an able worker.
 
     Returns:
-        GPUs, bytes of memory and cores; null if the task could not run there either if our own tasks had ended.
+        GPUs, bytes of memory and cores; None if the task would not fit even after our own tasks have ended.
     """
     takes = worker.slots if worker.takes is None else worker.takes
     if takes.get(need.slot_class, 0) <= 0 or _away(need, worker) is not None:
         return None
     if not worker.taken and takes == worker.free:
         if _short(need, worker) is not None:
-            return None  # nothing of ours is there that could end
+            return None  # none of our tasks runs there, so nothing will be freed
     elif worker.disk_free_bytes is not None and need.disk_bytes > worker.disk_free_bytes:
         return None
     gpus = devices.missing(need, worker) if need.gpu_count else 0
@@ -77,39 +78,41 @@ def missing(need: Requirement, worker: WorkerState) -> tuple[int, int, int] | No
     return gpus, max(0, memory), max(0, cores)
 
 
-# A worker with a tag that begins so takes no task that does not ask for it.
+# A worker with a tag of this prefix takes only tasks that request the tag.
 _ONLY: Final = "only:"
 _MAX_NEEDS: Final = 2_000
 _MAX_ALIKE: Final = 20_000
+# Caches: requirements repeat over tasks and hardware repeats over workers, so a cycle compares each pair once.
 _lacking: dict[Requirement, dict[int, str | None]] = {}
 
 
 def only(task_id: str) -> str:
-    """Return the tag of the workers that are started for one task, and of that task."""
+    """Return the tag that binds a task and the workers started for it."""
     return f"{_ONLY}{task_id}"
 
 
 def able(need: Requirement, workers: Iterable[WorkerState]) -> list[WorkerState]:
-    """Return the workers that lack nothing for good, in their order."""
+    """Return the workers that could run the task when free, in their order."""
     known = _known(need)
     return [worker for worker in workers if _known_lacking(known, need, worker) is None]
 
 
 def is_able(need: Requirement, workers: Iterable[WorkerState]) -> bool:
-    """Whether there is a worker that lacks nothing for good; looks no further than the first."""
+    """Whether any worker could run the task when free; stops at the first."""
     known = _known(need)
     return any(_known_lacking(known, need, worker) is None for worker in workers)
 
 
 def _known_lacking(known: dict[int, str | None], need: Requirement, worker: WorkerState) -> str | None:
-    """Return what `lacks` says; what was found out about workers that are alike is looked up: there are thousands."""
+    """Return the result of `lacks`, from the cache of equal workers where possible."""
+    # A worker's own id counts as its tag, so the result for a task that names it is not that of the group.
     alike = worker.alike if worker.id not in need.tags else None
     lacking = known.get(alike, "") if alike is not None else ""
     return lacks(need, worker) if lacking == "" else lacking
 
 
 def lacks(need: Requirement, worker: WorkerState) -> str | None:
-    """Say the first thing that a worker lacks for good, as a clause; null if it lacks nothing. `match` says all."""
+    """Return the first permanent mismatch as a clause; None if there is none. `match` returns all of them."""
     found = next(_all_lacking(need, worker), None)
     if worker.alike is not None and worker.id not in need.tags:
         _known(need)[worker.alike] = found
@@ -117,7 +120,7 @@ def lacks(need: Requirement, worker: WorkerState) -> str | None:
 
 
 def _known(need: Requirement) -> dict[int, str | None]:
-    """Return what workers lack for a need, by the number that those share that are alike."""
+    """Return the cached mismatches of a requirement, by the id of the group of equal workers."""
     known = _lacking.get(need)
     if known is None or len(known) > _MAX_ALIKE:
         if len(_lacking) > _MAX_NEEDS:
@@ -127,7 +130,7 @@ def _known(need: Requirement) -> dict[int, str | None]:
 
 
 def _all_lacking(need: Requirement, worker: WorkerState) -> Iterator[str]:
-    """Yield each thing that a worker lacks for good, as a clause; who wants to know whether takes the first."""
+    """Yield each permanent mismatch as a clause; lazy, since most callers need only the first."""
     if worker.project is not None and need.project is not None and worker.project != need.project:
         yield f"serves the project {worker.project} only"
     if need.kind not in worker.executors:
@@ -162,7 +165,7 @@ def _lacking_names(need: Requirement, worker: WorkerState) -> Iterator[str]:
     ready = worker.environments
     missing = [] if ready is None else [name for name in need.environments if name not in ready]
     if missing:
-        yield f"lacks the environment {', '.join(missing)} (`tunefleet env create` there makes it)"
+        yield f"lacks the environment {', '.join(missing)} (create it there with `tunefleet env create`)"
     there = worker.features.get(need.kind)
     if there is not None:
         for name in need.features:
@@ -170,7 +173,7 @@ def _lacking_names(need: Requirement, worker: WorkerState) -> Iterator[str]:
             if why is not None:
                 yield f"lacks {name}" + (f": {why.rstrip('.')}" if why else "")
     if need.code and not worker.allow_code:
-        yield "does not run code that a task brings (--allow-code, TUNEFLEET_ALLOW_CODE=true)"
+        yield "does not allow custom code (--allow-code, TUNEFLEET_ALLOW_CODE=true)"
 
 
 def _lacks_gpus(need: Requirement, worker: WorkerState) -> str | None:
@@ -193,18 +196,18 @@ def _lacks_gpus(need: Requirement, worker: WorkerState) -> str | None:
 
 def _away(need: Requirement, worker: WorkerState) -> str | None:
     if worker.pulls:
-        return "takes tasks of its key's owner by itself, when it polls"
+        return "pulls the tasks of its key's owner when it polls"
     if not worker.present:
         return "does not answer"
     if worker.closed is not None:
         return worker.closed
     if need.kind in worker.cordoned:
-        return f"was offered {need.kind} tasks in vain and gets none for a while"
+        return f"did not accept {need.kind} tasks and gets none for a while"
     return None
 
 
 def _short(need: Requirement, worker: WorkerState) -> _Short | None:
-    """Return what too little of is free; null if nothing. No words are made here: most are never read."""
+    """Return which resource is short now; None if the task fits. Builds no message: most are never read."""
     if worker.free.get(need.slot_class, 0) <= 0:
         return "slots"
     if need.cpu and need.cpu > worker.cpu - worker.cpu_taken:
@@ -236,13 +239,13 @@ def _short_of_memory(need: Requirement, worker: WorkerState) -> bool:
 
 
 def memory_free(worker: WorkerState) -> int:
-    """Return the memory that a further task can have: what no task has asked for, and nobody else uses."""
+    """Return the memory for another task: neither requested by a task nor used by other processes."""
     left = max(0, worker.memory_bytes - worker.memory_taken)
     return left if worker.memory_free_bytes is None else min(left, worker.memory_free_bytes)
 
 
 def size(size_bytes: int) -> str:
-    """Write a number of bytes for people."""
+    """Format a number of bytes with a binary unit."""
     value = float(size_bytes)
     for unit in _UNITS[:-1]:
         if value < 1024:

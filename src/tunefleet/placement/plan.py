@@ -1,4 +1,4 @@
-"""Spread waiting tasks over workers: the first in the queue first, each where the policy likes it best."""
+"""Assign queued tasks to workers: in queue order, each to the worker that the policy ranks first."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from tunefleet.placement.match import able, fits, may_get, missing
 from tunefleet.placement.model import Candidate, Requirement, WorkerState
 from tunefleet.placement.policy import Key, Policy, Ranking
 
-# For how many needs a worker is kept free in one pass; those behind them come first when these are placed.
+# Maximum number of tasks with reserved workers in one cycle: each reservation leaves capacity idle.
 MAX_KEPT: Final = 16
 
-# How the policy likes a worker, and which.
+# The policy's sort key of a worker, and its id.
 _Entry = tuple[Key, str]
 
 
 @dataclass(frozen=True, slots=True)
 class Assignment:
-    """A task goes to a worker, and gets these of its GPUs, by UUID; a gang has further workers, each with its GPUs."""
+    """A task's worker and GPUs, by UUID; `members` are the other workers of a gang, each with its GPUs."""
 
     task_id: str
     worker_id: str
@@ -30,16 +30,16 @@ class Assignment:
 
     @property
     def worker_ids(self) -> tuple[str, ...]:
-        """All workers, the one that leads first."""
+        """All workers, rank 0 first."""
         return (self.worker_id, *(worker_id for worker_id, _ in self.members))
 
 
 @dataclass(frozen=True, slots=True)
 class Decisions:
-    """The outcome of one pass.
+    """The outcome of one scheduling cycle.
 
     Args:
-        kept: Worker → the waiting task for which it gathers what becomes free.
+        kept: Worker → the waiting task that its capacity is reserved for.
     """
 
     assignments: tuple[Assignment, ...]
@@ -54,15 +54,11 @@ def plan(candidates: Sequence[Candidate], workers: Sequence[WorkerState], policy
 
 
 class Board:
-    """Workers in the order in which each need prefers them, so that a decision does not look at all of them.
+    """Free capacity: one heap of workers for each requirement, so that a decision does not scan the fleet.
 
-    An entry of a heap is good as long as the worker still fits that well; a worker that got a task is entered anew, and
-    entries that it outgrew are dropped when they come up.
-
-    A task that needs much of one worker (several GPUs, memory, cores) and comes first, but finds nobody who has enough
-    of it free, has one worker kept for it: those behind it get what that worker has left beyond the task's share, and
-    what becomes free of the share is gathered. So it waits at most until the tasks that run there have ended. A task
-    that runs on several workers has as many kept, each with a slot; it gets all of them in one pass, or none.
+    A task that needs much of one worker (several GPUs, memory, cores) and fits nowhere has one worker reserved for it:
+    tasks behind it get only what exceeds its share. So it waits at most until the tasks that run there have ended. A
+    gang has as many workers reserved as it has nodes, each with a slot; it gets all of them in one cycle, or none.
     """
 
     def __init__(self, workers: Sequence[WorkerState], policy: Policy) -> None:
@@ -76,18 +72,18 @@ class Board:
         self._kept: dict[str, str] = {}
         self._looked: set[Requirement] = set()
         self.placed: set[str] = set()
-        """The tasks that were assigned so far."""
+        """The tasks assigned so far."""
 
     def room(self, need: Requirement) -> int:
-        """Return how many tasks with a need there are slots for."""
+        """Return the number of free slots on workers that fit a requirement."""
         return sum(self._state[worker_id].free[need.slot_class] for _, worker_id in self._heap(need))
 
     def has_room(self, need: Requirement) -> bool:
-        """Whether somebody may take a task with a need; once nobody does, nobody will before the next pass."""
+        """Whether a worker may fit a requirement; once none does, none will before the next cycle."""
         return bool(self._heap(need))
 
     def assign(self, candidates: Iterable[Candidate]) -> Decisions:
-        """Decide about waiting tasks, one after the other."""
+        """Assign candidates in their order."""
         assignments: list[Assignment] = []
         waiting: list[str] = []
         for candidate in candidates:
@@ -113,6 +109,7 @@ class Board:
         chosen = None
         while heap and chosen is None:
             entry = heappop(heap)
+            # Stale: the worker got a task after the entry was pushed. `_put` has pushed a current entry.
             if not self._is_good(need, entry):
                 continue
             if entry[1] in candidate.avoid:
@@ -148,7 +145,7 @@ class Board:
         return heap
 
     def _with_slot(self, slot_class: str) -> Iterable[WorkerState]:
-        """Return who had a slot free when the pass began: in a busy fleet few, and nobody joins them before it ends."""
+        """Return the workers with a free slot at the start of the cycle: few in a busy fleet, and none is added."""
         if slot_class not in self._roomy:
             self._roomy[slot_class] = [id_ for id_ in self._here if self._state[id_].free.get(slot_class, 0) > 0]
         return [self._state[worker_id] for worker_id in self._roomy[slot_class]]
@@ -175,10 +172,11 @@ class Board:
                 heappush(heap, (self._rankings[need].key(worker), worker.id))
 
     def _keep(self, candidate: Candidate) -> None:
-        """Keep the worker for a task that has the least to wait for: its share goes to nobody behind it."""
+        """Reserve the worker that lacks the least for a task that fits nowhere."""
         need = candidate.requirement
         if not need.accumulates or need in self._looked or len(set(self._kept.values())) >= MAX_KEPT:
             return
+        # Later tasks with the same requirement would find the same workers reserved.
         self._looked.add(need)
         states = (self._state[id_] for id_ in self._here if id_ not in self._kept)
         if need.nodes > 1:
@@ -202,9 +200,9 @@ class Board:
 
 
 def _without(worker: WorkerState, need: Requirement, chosen: Sequence[int], free: dict[str, int]) -> WorkerState:
-    """Return a worker less what a task takes of it; `free` is what is left of its slots."""
+    """Return a worker without the resources that a task takes; `free` are its remaining slots."""
     if need.slot_class == "light" and not chosen:
-        # It runs inside the worker: what it asks for was looked at, and is not taken from anybody.
+        # Inline tasks run in the worker process: their requirement is checked, but not subtracted.
         return replace(worker, free=free)
     return replace(
         worker,
@@ -212,7 +210,7 @@ def _without(worker: WorkerState, need: Requirement, chosen: Sequence[int], free
         taken=worker.taken | frozenset(chosen),
         cpu_taken=worker.cpu_taken + need.cpu,
         memory_taken=worker.memory_taken + need.memory_bytes,
-        # Of what is really free a task that has just been placed uses nothing yet.
+        # The reported free memory does not include tasks that were just placed.
         memory_free_bytes=None
         if worker.memory_free_bytes is None
         else max(0, worker.memory_free_bytes - need.memory_bytes),
@@ -220,7 +218,7 @@ def _without(worker: WorkerState, need: Requirement, chosen: Sequence[int], free
 
 
 def _share(need: Requirement, worker: WorkerState) -> tuple[int, ...]:
-    """Return the devices that are kept: those that are free, then those that our tasks use still."""
+    """Return the devices to reserve: free ones first, then those that our own tasks still use."""
     fitting = devices.suited(need, worker)
     count = devices.wanted_count(need, fitting, worker)
     free = devices.choose(need, worker)

@@ -136,7 +136,7 @@ async def test_a_void_offer_costs_no_retry_and_the_worker_a_pause(lab: Lab) -> N
     assert (task.status, task.reason, task.attempts) == ("queued", "not_accepted", 1)
     assert (await worker.accept(offer.token)).drop == (offer.token,)
     assert task.why is not None
-    assert "did not take it lately" in task.why
+    assert "did not accept it recently" in task.why
     assert await scheduler.run_once(lab.core) == 0
     lab.clock.advance(6.0)
     await worker.exchange()
@@ -178,7 +178,7 @@ async def test_after_three_void_offers_a_worker_is_cordoned_for_the_kind(lab: La
     assert await worker.offers() == ()
     (verdict,) = (await why_service.of_task(lab.core, lab.admin, fresh)).workers
     assert verdict.reason is not None
-    assert "in vain" in verdict.reason
+    assert "did not accept" in verdict.reason
     # Another kind goes there still; and a worker that starts anew is tried anew.
     training = await lab.submit(TRAIN)
     assert [offer.task_id for offer in await worker.offers()] == [training]
@@ -293,7 +293,7 @@ async def test_time_limits_end_a_task(lab: Lab) -> None:
     await lab.sweep(50, alive=(worker,))
     task = await lab.task(waiting)
     assert (task.status, task.reason, task.attempts) == ("failed", "timeout", 0)
-    assert task.error == "It waited longer than limits.max_queue_s (50 s): waiting: w1 is busy."
+    assert task.error == "Queued for longer than limits.max_queue_s (50 s): waiting: w1 is busy."
 
 
 async def test_what_nobody_could_run_says_so_when_its_time_is_over(lab: Lab) -> None:
@@ -306,7 +306,7 @@ async def test_what_nobody_could_run_says_so_when_its_time_is_over(lab: Lab) -> 
     await lab.sweep(4, alive=(worker,))
     task = await lab.task(task_id)
     assert (task.status, task.why) == ("failed", None)
-    assert task.error == f"It waited longer than limits.max_queue_s (2.5 s): {why}"
+    assert task.error == f"Queued for longer than limits.max_queue_s (2.5 s): {why}"
 
 
 async def test_the_time_of_a_job_is_its_workers_affair(lab: Lab) -> None:

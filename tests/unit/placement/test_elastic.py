@@ -13,7 +13,7 @@ from tunefleet.placement.elastic import Changes, Member, Rules, Waiting, decide
 RULES = Rules(idle_s=60.0, enable_queue=0, disable_queue=0, cooldown_s=60.0)
 CPU = Requirement(kind="echo", slot_class="light")
 GPU = Requirement(kind="sft", slot_class="job", gpu_count=1)
-BORED = "it has had nothing to do for 100 s, and the queue is 0 long"
+BORED = "idle for 100 s, and the queue length is 0"
 NOWHERE = Requirement(kind="rag", slot_class="job")
 
 
@@ -87,7 +87,7 @@ def test_a_lone_gpu_task_calls_the_gpu_worker_back_however_high_the_threshold_an
     fleet = [member("cpu"), member("gpu", gpus=1, rests=True, unchanged_s=0.0)]
     rules = replace(RULES, enable_queue=5)
     assert decide(rules, fleet, [Waiting(GPU, 1)], may_rest=False) == Changes(
-        wake={"gpu": "nobody who was awake can run what waits"}
+        wake={"gpu": "no active worker can run a pending task"}
     )
     assert decide(rules, fleet, [Waiting(CPU, 1)]) == Changes()
 
@@ -105,7 +105,7 @@ def test_one_that_has_worked_lately_or_was_called_back_lately_does_not_rest() ->
 def test_a_growing_queue_calls_back_as_many_as_it_needs() -> None:
     fleet = [member("a"), *(member(f"r{number}", rests=True, slots=2) for number in range(4))]
     need = replace(GPU, gpu_count=0)
-    assert decide(RULES, fleet, [Waiting(need, 3)]).wake == dict.fromkeys(("r0", "r1"), "the queue is 3 long")
+    assert decide(RULES, fleet, [Waiting(need, 3)]).wake == dict.fromkeys(("r0", "r1"), "the queue length is 3")
     assert decide(replace(RULES, enable_many=False), fleet, [Waiting(need, 3)]).wake.keys() == {"r0"}
     assert decide(replace(RULES, enable_queue=4), fleet, [Waiting(need, 3)]).wake == {}
 
@@ -121,5 +121,5 @@ def test_a_task_that_nobody_here_can_run_keeps_nobody_awake() -> None:
 
 def test_when_the_last_active_one_is_lost_another_is_called_back() -> None:
     assert decide(RULES, [member("a", rests=True, unchanged_s=0.0)], []) == Changes(
-        wake={"a": "fewer than 1 were awake"}
+        wake={"a": "fewer than 1 workers were active"}
     )

@@ -133,7 +133,7 @@ def test_what_is_there_or_may_be_is_enough(has: dict[str, dict[str, str | None]]
     [
         (need(), worker(present=False), "does not answer"),
         (need(), worker(free={"light": 8, "job": 0}), "busy"),
-        (need(), worker(cordoned=frozenset({"lora_sft"})), "in vain"),
+        (need(), worker(cordoned=frozenset({"lora_sft"})), "did not accept"),
         (need(gpu_count=1), worker(gpus=(A100,), taken=frozenset({0})), "no free GPU"),
         (need(gpu_count=1), worker(gpus=(used(A100, "blender (pid 7)"),)), "one is in use by blender (pid 7)"),
         (need(gpu_count=2), worker(gpus=(A100, A100), taken=frozenset({1})), "1 of 2 GPUs free"),
@@ -212,7 +212,7 @@ def test_waiting_is_explained() -> None:
     many = explain(need(cpu=99), [worker(f"w{n}") for n in range(5)])
     assert many is not None
     assert many.endswith("; and 2 more.")
-    assert explain(need(), [worker()], avoid=frozenset({"w1"})) == "waiting: w1 did not take it lately."
+    assert explain(need(), [worker()], avoid=frozenset({"w1"})) == "waiting: w1 did not accept it recently."
 
 
 def test_a_requirement_survives_its_text_and_equal_ones_share_a_key() -> None:

@@ -1,7 +1,7 @@
-"""Equal tasks as one run: which ones are equal, and which of them come along when one is placed.
+"""Coalescing: run equal tasks as one.
 
-Only tasks of one owner in one project, and only where the executor of the worker says that it computes several at once.
-Each keeps an attempt, a token, a result and files of its own.
+Only tasks of one owner in one project, and only where the worker's executor supports it. Each task keeps its own
+attempt, token, result and files.
 """
 
 from __future__ import annotations
@@ -21,18 +21,18 @@ from tunefleet.placement import Assignment, Board, Candidate, Decisions, WorkerS
 from tunefleet.placement.match import lacks
 from tunefleet.spec import TASK_KINDS
 
-# Of our kinds; of a kind of another package the executor says whether it merges.
+# Built-in kinds only; for a third-party kind the executor reports whether it coalesces.
 MERGEABLE: Final = frozenset({"inference", "rag"})
-# What equal tasks may have each for itself.
+# Keys in which equal tasks may differ.
 _OWN: Final = frozenset({"data", "notify"})
-# The same, in `inference`.
+# The same below `inference`.
 _OWN_WORDS: Final = frozenset({"system_prompt", "systemPrompt"})
-# So many more are looked at, because some of them may not go where the first one goes.
+# Read this many more, because some may not run on the worker of the first.
 _SPARE: Final = 32
 
 
 def key_of(owner: str, project: str, spec: Mapping[str, Any], inputs: Mapping[str, Mapping[str, str]]) -> str | None:
-    """Return what equal tasks share; null if tasks of the kind are never merged.
+    """Return the key that equal tasks share; None if tasks of the kind are never coalesced.
 
     Args:
         inputs: Pointer into the spec → digest and name of an artifact.
@@ -57,13 +57,13 @@ def assign(
     now: float,
     largest: int,
 ) -> tuple[Decisions, dict[str, list[TaskRow]]]:
-    """Assign candidates; of equal ones the first goes ahead, and takes others along where its worker merges.
+    """Assign candidates; the first of equal ones takes the others with it if its worker coalesces the kind.
 
     Args:
-        largest: How many tasks may run as one; 1 merges nothing.
+        largest: Maximum number of tasks in one run; 1 disables coalescing.
 
     Returns:
-        The decisions, and for each task that others go along with, those.
+        The decisions, and task id → the tasks that are coalesced into it.
     """
     kinds = frozenset(kind for worker in fleet for kind in worker.merges)
     if largest < 2 or not kinds & line.kinds:
@@ -75,6 +75,7 @@ def assign(
     gone: set[str] = set()
     kept: dict[str, str] = {}
     todo, rows = line.all(), line.rows
+    # Each round tries the next of the equal tasks that were not taken along: it may fit another worker.
     while todo:
         heads, todo = _first_of_each(todo, rows, kinds)
         found = board.assign(heads)
@@ -95,7 +96,7 @@ def assign(
 def _first_of_each(
     todo: Iterable[Candidate], rows: Mapping[str, TaskRow], kinds: frozenset[str]
 ) -> tuple[list[Candidate], list[Candidate]]:
-    """Split candidates into those that are the first of their equals, or have none, and the others."""
+    """Split candidates into the first of each group of equal ones, and the others."""
     first, others, seen = [], [], set()
     for candidate in todo:
         row = rows[candidate.task_id]
@@ -109,11 +110,11 @@ def _first_of_each(
 
 
 def _equal(connection: Connection, row: TaskRow, worker: WorkerState, gone: set[str], now: float) -> list[TaskRow]:
-    """Return the waiting tasks that are equal to one and may go along with it, in the order of the queue."""
+    """Return the queued tasks that are equal to one and may run on its worker, in queue order."""
     found = queue.equal(connection, row.merge_key or "", now=now, count=len(gone) + _SPARE)
     found = [other for other in found if other.id not in gone]
     ids = [other.id for other in found]
-    # Who has a checkpoint somewhere goes where that is, and who was offered here in vain goes elsewhere.
+    # A task with a checkpoint goes to the worker that has it; a task that this worker did not accept goes elsewhere.
     kept = resumes.of_tasks(connection, ids).keys()
     avoid = cluster_state.avoided(connection, ids, now)
     needs = cluster_state.needs(connection, {other.requirement_key for other in found})

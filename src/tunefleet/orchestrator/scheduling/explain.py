@@ -1,4 +1,4 @@
-"""Why a task stands where it stands, worker by worker; and where the tasks of a document would go."""
+"""Explain a task's status worker by worker, and forecast the placement of a workflow file."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ from tunefleet.spec.documents.submit_checks import new_faults, remarks
 
 
 async def of_task(core: Core, actor: Actor, task_id: str) -> WhyView:
-    """Say why a task stands where it stands, and what each worker makes of it."""
+    """Return why a task has its status, with the match result of each worker."""
     may_read(actor)
     here, policy = cluster_state.presences(core), scheduler.policy_of(core.settings)
 
@@ -52,7 +52,7 @@ async def of_task(core: Core, actor: Actor, task_id: str) -> WhyView:
         known = cluster_state.needs(connection, [row.requirement_key]) if waits else {}
         need = cluster_state.whose(known[row.requirement_key], row.project) if known else None
         if need is not None and only(row.id) in need.tags:
-            # Workers are started for it, and all others say nothing but that.
+            # Workers are started for this task alone; all others would only report the missing tag.
             fleet = [worker for worker in fleet if only(row.id) in worker.tags]
         avoid = cluster_state.avoided(connection, [row.id], here.now).get(row.id, frozenset())
         return WhyView(
@@ -74,11 +74,10 @@ async def of_task(core: Core, actor: Actor, task_id: str) -> WhyView:
 
 
 async def of_document(core: Core, actor: Actor, request: SubmitRequest) -> ValidateReply:
-    """Validate a document, and say where each of its tasks would go now if nothing else were waiting.
+    """Validate a workflow file, and forecast where each task would go now if the queue were empty.
 
-    Tasks of earlier submits and channels that it names are looked up, as the submit does.
-
-    Tasks that depend on others are looked at as if the fleet were then as it is now.
+    Referenced tasks and channels are looked up as on submit. Tasks with dependencies are matched against the fleet as
+    it is now.
     """
     may_read(actor)
     try:
@@ -108,7 +107,7 @@ async def of_document(core: Core, actor: Actor, request: SubmitRequest) -> Valid
 def _looked_at(
     workflow: Workflow, project: str
 ) -> tuple[list[tuple[TaskNode, BaseTaskSpec]], tuple[str, ...], dict[str, Requirement]]:
-    """Return what is known of each task's spec, what may not be meant, and what each needs; done in a thread."""
+    """Return the specs, the warnings and each task's requirement; runs in a thread."""
     specs = [(node, policies.known(node)) for node in workflow.tasks]
     needs = {node.name: cluster_state.whose(_need(node), project) for node in workflow.tasks}
     return specs, tuple(remarks(specs)), needs
@@ -121,6 +120,7 @@ def _forecasts(
     first = [node.name for node in workflow.tasks if not _upstreams(node) and node.name not in given]
     candidates = [Candidate(name, needs[name], float(place)) for place, name in enumerate(first)]
     chosen = {each.task_id: each.worker_id for each in Board(fleet, policy).assign(candidates).assignments}
+    # Dependent tasks start later, when the first ones no longer hold their workers: match each against the full fleet.
     for name in needs.keys() - set(first) - given.keys():
         alone = Board(fleet, policy).assign([Candidate(name, needs[name], 0.0)]).assignments
         chosen |= {each.task_id: each.worker_id for each in alone}
@@ -141,7 +141,7 @@ def _forecast(
 ) -> TaskForecast:
     worker_id, why = chosen.get(node.name), explain(need, fleet)
     if worker_id is None and why is None:
-        why = "waiting: tasks before it in the document take the workers that fit."
+        why = "waiting: earlier tasks of the workflow file take the workers that fit."
     return TaskForecast(
         name=node.name,
         kind=need.kind,
@@ -153,7 +153,7 @@ def _forecast(
 
 
 def _on_nodes(node: TaskNode, engine: str) -> TaskForecast:
-    """Say of a task that has an engine that no worker that is there runs it."""
+    """Return the forecast of a task with an engine, which no existing worker runs."""
     return TaskForecast(
         name=node.name,
         kind=policies.known(node).task_type,
@@ -178,7 +178,7 @@ def _verdicts(
     avoid: frozenset[str] = frozenset(),
     task_id: str | None = None,
 ) -> tuple[WorkerVerdict, ...]:
-    """Return what each worker makes of a need: those that fit first, in the order in which they would be taken."""
+    """Return the match result of each worker: those that fit first, in the order of the policy."""
     found = [(worker, verdict(need, worker, avoid=avoid, task_id=task_id)) for worker in fleet]
     fit = [worker for worker, told in found if isinstance(told, Fit)]
     ranking = Ranking(policy, need, fit)
@@ -192,7 +192,7 @@ def _verdicts(
 
 
 def _with_tasks(verdicts: Sequence[WorkerVerdict], running: Sequence[AttemptRow]) -> tuple[WorkerVerdict, ...]:
-    """Name, for each worker that a task waits for, what keeps it from that."""
+    """Add the running tasks to each worker that the task waits for."""
     kept: dict[str, list[str]] = {}
     for attempt in running:
         if attempt.merged_into is None:
@@ -204,7 +204,7 @@ def _with_tasks(verdicts: Sequence[WorkerVerdict], running: Sequence[AttemptRow]
 
 
 def _ahead(connection: Connection, row: TaskRow, need: Requirement, fleet: Sequence[WorkerState], now: float) -> int:
-    """Return how many tasks go before one on the workers that could run it; without any, how many with its needs."""
+    """Return how many tasks are ahead on the workers that could run it; without any, those with its requirement."""
     able = [worker for worker in fleet if lacks(need, worker) is None]
     others = cluster_state.needs(connection, queue.groups(connection))
     rivals = [
@@ -217,15 +217,15 @@ def _ahead(connection: Connection, row: TaskRow, need: Requirement, fleet: Seque
 
 
 def _standing(row: TaskRow) -> str | None:
-    """Say where a task stands that does not wait, in one sentence."""
+    """Return one sentence on a task that is not pending."""
     where = f" on {row.worker_id}" if row.worker_id else ""
     match row.status:
         case TaskStatus.DISPATCHED:
-            return f"It is offered to {row.worker_id}, which has not answered yet."
+            return f"Offered to {row.worker_id}, which has not accepted yet."
         case TaskStatus.RUNNING:
             return f"It runs{where}{_since(row.started_at)}."
         case TaskStatus.PAUSED:
-            return f"It is paused; `tunefleet resume {row.id}` goes on with it."
+            return f"Paused. Continue with `tunefleet resume {row.id}`."
         case TaskStatus.COMPLETED:
             early = "was stopped early, and " if row.reason == TaskReason.STOPPED_EARLY else ""
             return f"It {early}has completed{where}."
@@ -263,6 +263,6 @@ def _sentence(row: TaskRow, attempt: AttemptRow, nodes: Sequence[AttemptRow]) ->
     if missing and attempt.open:
         return f"{what} is offered; {', '.join(missing)} {'has' if len(missing) == 1 else 'have'} not accepted yet."
     if attempt.state == "accepted":
-        wanted = {"pause": " and shall pause", "cancel": " and shall end"}.get(row.desired, "")
+        wanted = {"pause": " and is pausing", "cancel": " and is cancelling"}.get(row.desired, "")
         return f"{what} runs{wanted}."
     return f"{what} ended ({_word(attempt.reason or attempt.state)}){f': {attempt.error}' if attempt.error else '.'}"

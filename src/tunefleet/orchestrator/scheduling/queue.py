@@ -1,7 +1,7 @@
-"""Who waits: the tasks that placement decides about, the first in the queue first, each with where it would rather go.
+"""The scheduling queue: queued tasks in order, each with its preferred worker.
 
-They are read in pieces and no further than placement gets: what a pass costs depends on how much it can place, not on
-how many wait.
+Tasks are read in pages and only as far as placement gets: the cost of a cycle depends on how much it can place, not on
+the queue length.
 """
 
 from __future__ import annotations
@@ -18,27 +18,27 @@ from tunefleet.orchestrator.scheduling import cluster_state
 from tunefleet.placement import Board, Candidate, Requirement, Share, WorkerState, take_turns
 from tunefleet.placement.policy import TRAININGS
 
-# How many tasks with one need a pass looks at; what is left is looked at by the next one.
+# Maximum number of tasks with one requirement in a cycle; the next cycle takes the rest.
 MAX_CANDIDATES: Final = 1024
-# How long a training waits for a busy worker that has the files of an earlier stage, with stickiness on.
+# With stickiness, how long a run waits for a busy worker that has the files of an earlier stage.
 STICKY_WAIT_S: Final = 60.0
-# So many more than there is room for: those that the free workers did not take lately must not hide the others.
+# Read beyond the free slots: tasks that the free workers did not accept recently must not hide the others.
 _SPARE: Final = 32
 _PIECE: Final = 64
 
 _rank = attrgetter("rank")
+# (key of the requirement, project) → requirement of queued tasks.
 Lines = Mapping[tuple[str, str], Requirement]
-"""What waits: key of a need and project → the need."""
 
 
 class Line:
-    """The tasks that wait, by rank; read while a board decides about them.
+    """The queued tasks by rank, read lazily while they are placed.
 
-    A task is handed out when the one before it has been decided. Of a need that nobody has room for any more, one more
-    task is handed out if it is one that a worker is kept for, and no other: they would all wait.
+    A task is yielded when the one before it has been decided. For a requirement that fits no worker any more, at most
+    one more task is yielded, and only if a worker can be reserved for it: all others would wait too.
 
     Args:
-        shares: How the projects stand; null if there is one, without quotas.
+        shares: Shares of the projects; None for a single project without quotas.
     """
 
     def __init__(
@@ -60,25 +60,25 @@ class Line:
         self._now = now
         self._sticky = sticky
         self.rows: dict[str, TaskRow] = {}
-        """What has been read, by id."""
+        """Task rows read so far, by id."""
         self.is_cut = False
-        """Whether some were not looked at although there may be room for them."""
+        """Whether `MAX_CANDIDATES` cut off tasks that might still fit."""
 
     @property
     def kinds(self) -> frozenset[str]:
-        """Kinds of the tasks that wait."""
+        """Kinds of the queued tasks."""
         return frozenset(need.kind for need in self._needs.values())
 
     def __iter__(self) -> Iterator[Candidate]:
-        """Hand out the candidates."""
+        """Yield the candidates."""
         return self._in_turn(lambda candidate: candidate.task_id in self._board.placed)
 
     def all(self) -> list[Candidate]:
-        """Return the candidates, in the order in which they come if all of them can be placed."""
+        """Return the candidates in the order that applies if all can be placed."""
         return list(self._in_turn(lambda _: True))
 
     def need_of(self, task_id: str) -> Requirement:
-        """Return what a task needs that was handed out."""
+        """Return the requirement of a task that was yielded."""
         row = self.rows[task_id]
         return self._needs[(row.requirement_key, row.project)]
 
@@ -90,7 +90,7 @@ class Line:
         return take_turns(lanes, shares, placed)
 
     def _lane(self, project: str | None) -> Iterator[Candidate]:
-        """Hand out the candidates of one project, or of all."""
+        """Yield the candidates of one project, or of all."""
         share = None if self._shares is None or project is None else self._shares[project]
         mine = (
             self._of(key, whose, need)
@@ -139,7 +139,7 @@ class Line:
         return self._stick(found) if self._sticky else found
 
     def _stick(self, candidates: Sequence[Candidate]) -> list[Candidate]:
-        """Let tasks prefer the worker that has the files of a stage before them; a training waits a little for it."""
+        """Prefer the worker that has the files of an earlier stage; a run waits up to `STICKY_WAIT_S` for it."""
         free = [self.rows[each.task_id].seq for each in candidates if each.prefers is None]
         holders = resumes.upstream_workers(self._connection, free)
         if not holders:

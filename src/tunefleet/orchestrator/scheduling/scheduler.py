@@ -1,4 +1,4 @@
-"""Placement: match what waits with who is free, and open an attempt for each match, in one operation."""
+"""The scheduling cycle: match queued tasks with free workers and open an attempt for each, in one transaction."""
 
 from __future__ import annotations
 
@@ -28,11 +28,12 @@ from tunefleet.settings import ServerSettings
 
 @dataclass(frozen=True, slots=True)
 class Pass:
-    """What one pass has done.
+    """The result of one scheduling cycle.
 
     Args:
-        needs: Task → what it needs; of those that were assigned.
-        kept: Worker → the waiting task for which it gathers what becomes free.
+        needs: Assigned task → its requirement.
+        kept: Worker → the waiting task that its capacity is reserved for.
+        spent_s: CPU time of the cycle.
     """
 
     assignments: tuple[Assignment, ...] = ()
@@ -41,23 +42,21 @@ class Pass:
     spent_s: float = 0.0
 
 
-# A pass that takes no longer is made whenever something has changed.
+# A cycle that is faster than this runs after every change.
 _CHEAP_S: Final = 0.01
 _PAUSES: Final = 2.0
 _MAX_PAUSE_S: Final = 1.0
 
 
 def pause_s(core: Core) -> float:
-    """Return how long the next pass has to wait, whatever changes meanwhile.
-
-    With thousands of workers a pass takes long, and one for each task that ends would take the whole processor: what
-    changes during the pause is placed by one pass.
-    """
+    """Return the minimum pause before the next cycle."""
+    # With thousands of workers a cycle is slow, and one for each ended task would take a whole processor: changes
+    # during the pause are handled by one cycle.
     return 0.0 if core.pass_s < _CHEAP_S else min(_PAUSES * core.pass_s, _MAX_PAUSE_S)
 
 
 def policy_of(settings: ServerSettings) -> Policy:
-    """Return how workers that fit are chosen from."""
+    """Return the worker selection policy from the settings."""
     return Policy(
         selection=settings.worker_selection,
         lambdas={
@@ -71,7 +70,7 @@ def policy_of(settings: ServerSettings) -> Policy:
 
 
 async def run_once(core: Core) -> int:
-    """Place what can be placed now."""
+    """Run one scheduling cycle; return the number of assignments."""
     here = cluster_state.presences(core)
     if not here.limits:
         return 0
@@ -93,10 +92,9 @@ async def run_once(core: Core) -> int:
 
 @contextmanager
 def _uncollected() -> Iterator[None]:
-    """Keep the garbage collector away: a pass over a large fleet makes tens of thousands of things and no cycles.
-
-    It would look through all that the process has, several times, and find nothing; all is freed without it.
-    """
+    """Disable the garbage collector."""
+    # A cycle over a large fleet allocates tens of thousands of objects without reference cycles: the collector would
+    # scan the whole heap several times and free nothing.
     was_on = gc.isenabled()
     gc.disable()
     try:
@@ -107,6 +105,7 @@ def _uncollected() -> Iterator[None]:
 
 
 def _timed(connection: Connection, work: Callable[[Connection], Pass]) -> Pass:
+    # CPU time and not wall time: time spent waiting for a lock must not lengthen the pause.
     began_s = time.thread_time()
     done = work(connection)
     return replace(done, spent_s=time.thread_time() - began_s)
@@ -139,6 +138,7 @@ def _pass(
     decisions, along = coalescing.assign(connection, board, line, fleet, now=here.now, largest=largest)
     assignments, beside = _allowed(decisions.assignments, along, line.rows, left)
     _offer(connection, assignments, line.rows, here.now, beside)
+    # Tasks were left over that might fit: run another cycle without waiting for a change.
     if line.is_cut or len(assignments) < len(decisions.assignments):
         wake(connection, "placement")
     return Pass(assignments, {each.task_id: line.need_of(each.task_id) for each in assignments}, decisions.kept)
@@ -150,7 +150,7 @@ def _allowed(
     rows: Mapping[str, TaskRow],
     left: Mapping[str, Share] | None,
 ) -> tuple[tuple[Assignment, ...], Mapping[str, Sequence[TaskRow]]]:
-    """Leave out what is over a project's quota of running tasks; what goes along counts too."""
+    """Drop assignments over a project's quota of running tasks; coalesced tasks count too."""
     if left is None or all(share.places is None for share in left.values()):
         return assignments, along
     kept = tuple(each for each in assignments if fair_share.within(left, rows[each.task_id].project))
@@ -189,7 +189,7 @@ def _offer(
 
 
 def _gang(first: AttemptRow, assignment: Assignment) -> list[AttemptRow]:
-    """Return the attempts of all nodes; of a task on one worker that is its attempt alone."""
+    """Return the attempts of all nodes; one for a single-node task."""
     if not assignment.members:
         return [first]
     others = (
@@ -204,7 +204,7 @@ def _gang(first: AttemptRow, assignment: Assignment) -> list[AttemptRow]:
 def _opened(
     row: TaskRow, worker_id: str, now: float, *, gpus: str = "", into: AttemptRow | None = None
 ) -> tuple[AttemptRow, Move]:
-    """Return a new attempt of a task and the task's move; `into` is the attempt whose run computes it."""
+    """Return a new attempt and the task's transition; `into` is the attempt that a coalesced task runs in."""
     attempt_id, number = new_ordered_id("att"), row.attempts + 1
     attempt = AttemptRow(
         attempt_id, row.id, row.seq, number, worker_id, row.kind, row.slot_class, row.requirement_key, "offered",

@@ -1,7 +1,6 @@
-"""How one worker stands, for placement: what it said of itself, less what it has taken.
+"""The state of one worker for placement: its reported capabilities minus what its open attempts use.
 
-Nothing is read here. What was made of the same facts before is remembered: from one placement to the next most workers
-stand as they stood.
+Nothing is read from the store here. States are cached: most workers do not change from one cycle to the next.
 """
 
 from __future__ import annotations
@@ -30,11 +29,11 @@ _numbers = count()
 
 
 class About(NamedTuple):
-    """All that decides how a worker stands.
+    """Everything that determines a worker's state; the cache key.
 
     Args:
-        limits: Slot class → how many attempts it takes in all; null if it does not answer.
-        project: The only project that it serves; null if it serves all.
+        limits: Slot class → maximum number of attempts; None if the worker is not live.
+        project: The only project that it serves; None if it serves all.
     """
 
     id: str
@@ -53,25 +52,25 @@ class About(NamedTuple):
 
 @lru_cache(maxsize=10_000)
 def capabilities(text: str) -> Capabilities:
-    """Read what a worker said of itself."""
+    """Parse the capabilities that a worker reported."""
     return Capabilities.model_validate_json(text)
 
 
 def closed(decided: ControlRow | None) -> str | None:
-    """Say why a worker gets nothing new, as a clause after its name; null if it may."""
+    """Return why a worker gets no new tasks, as a clause after its name; None if it may."""
     if decided is None:
         return None
     if decided.drains:
-        return "is drained: it finishes what it has, then leaves"
+        return "is draining: it finishes its tasks, then leaves"
     if decided.cordoned_at is not None:
-        return "is cordoned (`tunefleet workers uncordon` opens it)"
+        return "is cordoned (`tunefleet workers uncordon` reopens it)"
     if decided.elastic_disabled_at is not None:
-        return "rests: it was idle, and comes back when the queue grows (elastic scaling)"
+        return "is on standby: it was idle, and is activated when the queue grows (elastic scaling)"
     return None
 
 
 def remembered(about: About, known: Needs) -> WorkerState:
-    """Return how a worker stands, as `state` does; what was made of the same facts last is given again."""
+    """Return a worker's state like `state`, from the cache if nothing has changed."""
     before = _known.get(about.id)
     if before is not None and before[0] == about:
         return before[1]
@@ -83,11 +82,11 @@ def remembered(about: About, known: Needs) -> WorkerState:
 
 
 def state(about: About, known: Needs) -> WorkerState:
-    """Return how a worker stands."""
+    """Return a worker's state."""
     plain, limits = _described(about.id, about.text, about.project), about.limits
     takes = plain.slots if limits is None else {n: min(slots, limits.get(n, 0)) for n, slots in plain.slots.items()}
     held = attempts.held(about.held)
-    # One copy with all that differs: a pass makes a thousand of them.
+    # One `replace` with all changes: a cycle does this a thousand times.
     return replace(
         plain,
         present=limits is not None and about.online,
@@ -104,8 +103,8 @@ def state(about: About, known: Needs) -> WorkerState:
 
 @lru_cache(maxsize=_MAX_KNOWN)
 def _described(worker_id: str, text: str, project: str | None) -> WorkerState:
-    """Return a worker as it describes itself, with nothing of it in use."""
-    has = Capabilities.model_validate_json(text)  # not `capabilities`: nobody needs it again, and there are thousands
+    """Return an idle worker with its reported capabilities."""
+    has = Capabilities.model_validate_json(text)  # not `capabilities`: used once, it would only evict entries
     slots = {str(name): slots for name, slots in has.slots.items()}
     plain = WorkerState(
         id=worker_id,
@@ -118,7 +117,7 @@ def _described(worker_id: str, text: str, project: str | None) -> WorkerState:
         memory_bytes=has.memory_total_bytes,
         disk_free_bytes=has.disk_free_bytes,
         gpus=tuple(
-            # What was free when it registered says nothing of now.
+            # The free memory at registration is outdated; the current value comes with the load.
             Device(gpu.name, gpu.memory_total_bytes, gpu.uuid, None, gpu.in_use_by)
             for gpu in has.gpus
         ),
@@ -137,7 +136,7 @@ def _described(worker_id: str, text: str, project: str | None) -> WorkerState:
 
 
 def _number(plain: WorkerState) -> int:
-    """Return a number that workers share which lack and have the same for good."""
+    """Return a number that workers with equal permanent properties share."""
     lasting = (
         tuple(sorted(plain.executors.items())), tuple(sorted(plain.slots.items())), plain.cpu, plain.memory_bytes,
         tuple((gpu.name, gpu.memory_bytes) for gpu in plain.gpus), plain.tags, plain.secrets,
@@ -149,7 +148,7 @@ def _number(plain: WorkerState) -> int:
 
 
 def _loaded(plain: WorkerState, load: Load | None) -> dict[str, Any]:
-    """Return what of a worker differs by its load."""
+    """Return the fields that depend on the current load."""
     if load is None:
         return {}
     now = {gpu.uuid: gpu for gpu in load.gpus}
@@ -163,7 +162,7 @@ def _loaded(plain: WorkerState, load: Load | None) -> dict[str, Any]:
 def _taken(
     plain: WorkerState, takes: Mapping[str, int], held: Sequence[Held], known: Mapping[str, Requirement]
 ) -> dict[str, Any]:
-    """Return what of a worker its open attempts use, and what they leave free."""
+    """Return the resources that the open attempts use, and the free slots."""
     free, cpu, memory = dict(takes), 0, 0
     places = {gpu.uuid: place for place, gpu in enumerate(plain.gpus)}
     taken: set[int] = set()
@@ -177,7 +176,7 @@ def _taken(
     for each in held:
         if plain.gpus and not each.gpus:
             need = known[each.requirement_key]
-            # Whoever runs it has chosen by itself: it is taken to be the smallest that suit.
+            # The worker has chosen the devices itself: assume the smallest suitable ones.
             likely = smallest_first((place for place in suited(need, plain) if place not in taken), plain)
             taken |= set(likely[: need.gpu_count])
     return {"free": free, "cpu_taken": cpu, "memory_taken": memory, "taken": frozenset(taken)}

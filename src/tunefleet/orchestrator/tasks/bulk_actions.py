@@ -1,4 +1,4 @@
-"""One verb for many tasks: each by itself, and what became of each."""
+"""Bulk actions: one action for many tasks, each with its own result."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from tunefleet.orchestrator.context import Core
 from tunefleet.orchestrator.tasks import tasks
 from tunefleet.schemas.ui import ManyReply, ManyRequest, OneOfMany
 
-# So many are on their way to the writer together: they share its commits.
+# Concurrent writes share a commit of the writer thread.
 _AT_ONCE: Final = 16
 
 
 async def do(core: Core, actor: Actor, wanted: ManyRequest) -> ManyReply:
-    """Cancel, retry or remove tasks; one that cannot be is no hindrance to the others.
+    """Cancel, retry or remove tasks; an error affects only its own task.
 
     Raises:
         ForbiddenError: If the actor may not change anything.

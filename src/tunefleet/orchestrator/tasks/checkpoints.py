@@ -1,7 +1,7 @@
-"""Checkpoints of a task: which there are, which of them the server has, and which of those it keeps.
+"""Checkpoints of a task: which exist, which are uploaded, and which are kept.
 
-A worker uploads the newest whole and the best one while it trains, as artifacts `checkpoint-<step>` of kind
-`checkpoint`. What a newer one makes superfluous goes at once, with its files: checkpoints are large.
+During training a worker uploads the newest complete and the best checkpoint, as artifacts `checkpoint-<step>` of kind
+`checkpoint`. Superseded uploads are deleted immediately, with their files: checkpoints are large.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _KEPT: Final[int | None] = TrainingSpec.model_fields["save_total_limit"].default
 
 @dataclass(frozen=True, slots=True)
 class Known:
-    """A checkpoint that the server has heard of."""
+    """A reported or uploaded checkpoint."""
 
     record: dict[str, Any]
     worker_id: str | None
@@ -36,17 +36,17 @@ class Known:
 
     @property
     def step(self) -> int:
-        """Its step."""
+        """The optimizer step."""
         return int(self.record["step"])
 
     @property
     def resumable(self) -> bool:
-        """Whether a resume from it can work."""
+        """Whether a run can resume from it."""
         return self.artifact is not None or self.local
 
 
 def known(connection: Connection, row: TaskRow) -> list[Known]:
-    """Return the checkpoints of a task that no later launch superseded, in step order."""
+    """Return the checkpoints of a task in step order, without those that a later launch superseded."""
     uploads = {upload.name: upload for upload in reversed(uploaded(connection, [row.id]).get(row.id, []))}
     holders = {attempt.id: attempt.worker_id for attempt in attempts.of_task(connection, row)}
     losses = _eval_losses(connection, row.id)
@@ -62,7 +62,7 @@ def known(connection: Connection, row: TaskRow) -> list[Known]:
             upload = None
         found[step] = Known(record, holders.get(attempt_id), upload, losses.get(step))
     for upload in uploads.values():
-        # Of a task that goes on from another one's checkpoint: it has the upload, not the record.
+        # A task that was resumed from another one has the upload, but no journal record.
         about = orjson.loads(upload.metadata)
         step = int(about.get("step", -1))
         if step >= 0 and upload.name not in recorded:
@@ -71,7 +71,7 @@ def known(connection: Connection, row: TaskRow) -> list[Known]:
 
 
 def uploaded(connection: Connection, task_ids: Sequence[str]) -> dict[str, list[ArtifactRow]]:
-    """Return the uploaded checkpoints of tasks, by task id, the one that was saved last first."""
+    """Return the uploaded checkpoints of tasks, by task id, newest first."""
     found: dict[str, list[ArtifactRow]] = {}
     for upload in sorted(artifacts.of_kind(connection, task_ids, KIND), key=_saved_at, reverse=True):
         found.setdefault(str(upload.task_id), []).append(upload)
@@ -79,28 +79,28 @@ def uploaded(connection: Connection, task_ids: Sequence[str]) -> dict[str, list[
 
 
 def _saved_at(upload: ArtifactRow) -> float:
-    # Not the time of the upload: the best one may be sent after a newer one.
+    # Not the upload time: the best checkpoint may be uploaded after a newer one.
     return float(orjson.loads(upload.metadata).get("saved_at") or upload.created_at)
 
 
 def newest_and_best(uploads: Sequence[ArtifactRow]) -> tuple[ArtifactRow | None, ArtifactRow | None]:
-    """Return the newest upload, and the best one if that is another."""
+    """Return the newest upload, and the best one if it differs."""
     newest = uploads[0] if uploads else None
     best = next((upload for upload in uploads if orjson.loads(upload.metadata).get("best")), None)
     return newest, None if best is newest else best
 
 
 def retire(connection: Connection, blobs: BlobStore, task_id: str, now: float) -> None:
-    """Remove the uploads that a newer one made superfluous: the newest and the best one stay."""
+    """Remove all uploads except the newest and the best one."""
     uploads = uploaded(connection, [task_id]).get(task_id, [])
     stay = {upload.id for upload in newest_and_best(uploads) if upload is not None}
     drop(connection, blobs, [upload for upload in uploads if upload.id not in stay], now)
 
 
 def drop_beyond(connection: Connection, task_id: str, step: int) -> None:
-    """Remove the uploads of a task that went back to a step: the next attempt must not go on from what lies beyond.
+    """Remove the uploads after a step that a task was resumed from, so that the next attempt does not use them.
 
-    Their files are collected later.
+    Garbage collection deletes their files.
     """
     uploads = uploaded(connection, [task_id]).get(task_id, [])
     artifacts.delete_rows(connection, [each.id for each in uploads if step_of(each) > step])
@@ -112,18 +112,19 @@ def step_of(upload: ArtifactRow) -> int:
 
 
 def drop_of_completed(connection: Connection, blobs: BlobStore, task_ids: Sequence[str], now: float) -> None:
-    """Remove the uploads of tasks that are done: what they were for is delivered."""
+    """Remove the uploads of completed tasks, whose results are delivered."""
     found = uploaded(connection, task_ids).values()
     drop(connection, blobs, [upload for uploads in found for upload in uploads], now)
 
 
 def drop(connection: Connection, blobs: BlobStore, uploads: Sequence[ArtifactRow], now: float) -> None:
-    """Remove uploads with those of their files that nothing else refers to."""
+    """Remove uploads and the files that nothing else references."""
     if not uploads:
         return
     digests = {digest for upload in uploads for _, digest, _ in artifacts.files(connection, upload.id)}
     artifacts.delete_rows(connection, [upload.id for upload in uploads])
     artifacts.unpin_files(connection, sorted(digests), [u.attempt_id for u in uploads if u.attempt_id])
+    # Checkpoints and results may share files (equal digests): delete only what is unreferenced now.
     free = artifacts.unreferenced(connection, sorted(digests), now=now)
     artifacts.delete_blobs(connection, free, now=now)
     delete_files(connection, blobs, free)
@@ -162,7 +163,7 @@ def _judged(found: Mapping[int, Known], spec: str) -> list[Known]:
     ordered = [found[step] for step in sorted(found)]
     best = _best(ordered)
     asked = (orjson.loads(spec).get("training") or {}).get("save_total_limit", _KEPT)
-    limit = _KEPT if isinstance(asked, str) else asked  # a reference, as long as the task waits
+    limit = _KEPT if isinstance(asked, str) else asked  # an unresolved reference while the task is pending
     kept = {each.step for each in (ordered[-limit:] if limit else ordered)} | ({best} if best is not None else set())
     return [
         Known(

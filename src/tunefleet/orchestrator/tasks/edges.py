@@ -1,4 +1,4 @@
-"""What the tasks of a workflow hand to each other: artifacts that are read, values that are referred to."""
+"""Edges of a workflow: artifacts and values that tasks take from each other."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tunefleet.spec.expressions.references import references_of
 
 
 async def edges(core: Core, actor: Actor, workflow_id: str) -> list[EdgeView]:
-    """Return what each task of a workflow takes from each one that it waits for."""
+    """Return what each task of a workflow takes from each of its upstream tasks."""
     may_read(actor)
 
     def operation(connection: Connection) -> list[EdgeView]:
@@ -46,7 +46,7 @@ def _made_by(task_id: str, rows: Sequence[ArtifactRow]) -> tuple[ArtifactView, .
 
 
 def _values(spec: str, upstreams: Sequence[tuple[str, str]]) -> dict[str, tuple[str, ...]]:
-    """Return what a written spec refers to of each task, by the task's id."""
+    """Return the paths that a spec references in each upstream task, by the task's id."""
     found = references_of(orjson.loads(spec), [name for _, name in upstreams])
     return {
         id_: tuple(dict.fromkeys(".".join(each.path) for _, each in found if each.node in {id_, name}))

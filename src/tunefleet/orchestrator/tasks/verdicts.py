@@ -1,7 +1,4 @@
-"""What becomes of a task whose attempt ended: the reason decides, then the budget.
-
-Pure: knows rows and the lifecycle, neither store nor clock.
-"""
+"""Finalize an attempt: the reason and the retry budget decide whether its task is retried. Pure."""
 
 from __future__ import annotations
 
@@ -12,7 +9,7 @@ from tunefleet.db.repositories.task_transitions import Move
 from tunefleet.db.rows import TaskRow
 from tunefleet.lifecycle.task import OUTCOMES, RetryBudget, TaskReason, TaskStatus
 
-# How many lost workers a task outlives: one that kills its machine must end too.
+# Maximum number of lost workers per task: a task that crashes its machine must end too.
 MAX_LOST: Final = 5
 MAX_BACKOFF_S: Final = 3600.0
 
@@ -25,10 +22,10 @@ def settle(
     error: str | None = None,
     stopped: tuple[TaskReason, str] | None = None,
 ) -> Move:
-    """Decide whether a task is tried again, and with which delay.
+    """Return the transition of a task whose attempt ended: retry with a delay, or end.
 
-    A cancel that was stored before the end was reported wins, whatever the end was. Where a pause was asked for, a task
-    that would be tried again is paused instead: a resume then goes on from what was saved.
+    A cancel that was stored before the end was reported wins over any reported outcome. With a pause request, a task
+    that would be retried is paused instead, so that a resume continues from the last checkpoint.
     """
     if task.desired == "cancel":
         reason, error = stopped or (TaskReason.CANCELLED_BY_USER, None)
@@ -59,7 +56,7 @@ def _settled(task: TaskRow, reason: TaskReason, now: float, error: str | None) -
 
 
 def reason_of(outcome: str, reason: str) -> TaskReason:
-    """Read the reason that a worker gives; one that does not go with the outcome, or is not known, becomes plain."""
+    """Parse a reported reason; one that is unknown or contradicts the outcome is replaced by the outcome's default."""
     if outcome == "released":
         return TaskReason.RELEASED
     plain = {
@@ -75,6 +72,7 @@ def reason_of(outcome: str, reason: str) -> TaskReason:
     return given if OUTCOMES[given].status is TaskStatus(outcome) and given not in _NOT_TO_BE_CLAIMED else plain
 
 
+# Reasons that only the server may set.
 _NOT_TO_BE_CLAIMED: Final = frozenset(
     {
         TaskReason.UPSTREAM_FAILED,

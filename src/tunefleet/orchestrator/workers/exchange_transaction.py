@@ -1,4 +1,4 @@
-"""What an exchange changes in the store, and what the store has to answer. Functions on a connection; no waiting."""
+"""The store side of an exchange: apply a worker's message, and build the reply. Functions on a connection."""
 
 from __future__ import annotations
 
@@ -42,9 +42,9 @@ from tunefleet.schemas.worker_link import (
     release_of,
 )
 
+# Characters of an error that are kept, from its end, where a traceback has its message; the log has all of it.
 _MAX_ERROR: Final = 4_000
 _MAX_DETAIL: Final = 64_000
-"""Characters that are kept of the end of what a job says of its failure; its log has all of it."""
 
 
 def _within(text: str, most: int) -> str:
@@ -58,16 +58,16 @@ def topic(worker_id: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Said:
-    """What a worker says, its tokens resolved to attempt ids.
+    """A worker's message with its tokens resolved to attempt ids.
 
     Args:
-        holding: Token → attempt; null where the server never made the token.
-        points: Attempt → where it waits for the other nodes of its gang.
-        finishes: Attempt → how it ended; the finishes with a token that the server never made are left out.
+        holding: Token → attempt; None where this server did not sign the token.
+        points: Attempt → the rendezvous endpoint where it waits for the other nodes of its gang.
+        finishes: Attempt → how it ended; finishes with an unknown token are in `unknown`.
         reached: Attempt → generation of the desired state.
         stalled: Attempt → for how many seconds its job has written nothing.
-        delivering: Attempt whose job is over → why its delivery is held up, scrubbed; empty if it is not.
-        fetching: Attempt → what it fetches before its job begins, and how far it is, scrubbed.
+        delivering: Attempt whose job has ended → why its upload is held up, scrubbed; empty if it is not.
+        fetching: Attempt → what it downloads before its job starts, with progress, scrubbed.
     """
 
     holding: Mapping[str, str | None]
@@ -86,17 +86,19 @@ class Said:
 
     @property
     def anything(self) -> bool:
-        """Whether there is something to store."""
+        """Whether the message changes anything in the store."""
         said = self.accepts or self.finishes or self.unknown or self.reached or self.discarded or self.outcomes
         return bool(said) or self.leaves
 
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """A reply, and how pressing it is.
+    """A reply and its urgency.
 
     Args:
-        known: Slot class → how many attempts the worker knows that it has, those left out that only deliver.
+        keys: One key for each item, so that an item is not sent again immediately.
+        urgent: Whether to reply without holding the exchange open.
+        known: Slot class → number of attempts that the worker knows it has, without those that only upload.
     """
 
     reply: ExchangeReply
@@ -113,7 +115,7 @@ class _Acks:
 
 
 def attempt_ids(secret: bytes, tokens: Iterable[str]) -> dict[str, str]:
-    """Return which attempts tokens name; tokens that the server never made are left out."""
+    """Return the attempt ids of tokens; tokens that this server did not sign are left out."""
     found = {token: attempt_of(secret, token) for token in tokens}
     return {token: attempt_id for token, attempt_id in found.items() if attempt_id is not None}
 
@@ -159,10 +161,10 @@ def apply(
     blobs: BlobStore,
     patience_s: float,
 ) -> Answer:
-    """Store what a worker says, and return what it is answered.
+    """Store a worker's message, and return the reply.
 
-    Accepts and finishes are idempotent by token, and a finish of an offer implies its accept. An attempt that is void
-    stays void: what its worker says of it changes nothing.
+    Accepts and finishes are idempotent by token, and a finish implies the accept. A void attempt stays void: messages
+    about it change nothing.
     """
     if returns:
         worker_rows.set_status(connection, worker_id, "online")
@@ -179,12 +181,12 @@ def apply(
     tasks.set_reached(connection, reached.items())
     rows.update((id_, rows[id_]._replace(reached=max(rows[id_].reached, reached[id_]))) for id_ in reached)
     discards.done(connection, worker_id, said.discarded)
-    # Before the ends: a command that was carried out must not be failed by the end that it brought about.
+    # Before the ends: an end fails open commands, and must not fail the command that caused it.
     commands.take_outcomes(connection, said.outcomes, worker_id, mine, rows, now)
     commands.note_stalls(connection, said.stalled, mine, rows, now)
     ended, waiting = gangs.take(connection, ended, mine, rows, now, patience_s)
     for row in finish(connection, ended, mine, rows, now, blobs):
-        # Its job had the pause already when that was taken back.
+        # The resume came when the job had already received the pause.
         if row.status == TaskStatus.PAUSED and row.desired == "run" and row.generation > row.reached:
             resume.go_on(connection, row, now)
     if said.leaves:
@@ -192,6 +194,7 @@ def apply(
     taken = accepts & ({*ended} | {id_ for id_, row in mine.items() if row.state == "accepted"})
     taken -= {id_ for id_ in taken if id_ in mine and mine[id_].gang_of is not None}
     taken |= _finished_before(connection, accepts - taken, worker_id)
+    # Members of a gang are acknowledged with their rendezvous endpoint, when all nodes have accepted.
     acks = _Acks(
         accepted=tuple(token for token, id_ in said.accepts.items() if id_ in taken),
         finished=(
@@ -204,18 +207,19 @@ def apply(
 
 
 def _finished_before(connection: Connection, ids: set[str], worker_id: str) -> set[str]:
-    """Return which attempts of a worker have been finished: their accept, said again, is acknowledged again."""
+    """Return the finished attempts of a worker, whose repeated accepts are acknowledged again."""
     found = attempts.by_ids(connection, sorted(ids)).values()
     return {row.id for row in found if row.worker_id == worker_id and row.state == "finished"}
 
 
 def _behind(connection: Connection, said: Said, mine: Mapping[str, AttemptRow]) -> dict[str, Behind]:
-    """Return the finishes that come before the end of their journal."""
+    """Return the finishes that arrived before the end of their journal."""
     late: dict[str, Behind] = {}
     for id_, finish in said.finishes.items():
         if not finish.cursors or id_ not in mine:
             continue
         stored = {row.launch: row.cursor for row in journal.launches_of(connection, mine[id_].task_id)}
+        # A finish is taken only with the complete journal: metrics and checkpoints before the end must not be lost.
         for launch, end in finish.cursors.items():
             if stored.get(launch, 0) < end:
                 late[id_] = Behind(token=finish.token, launch=launch, cursor=stored.get(launch, 0))
@@ -235,7 +239,7 @@ def _accept(
         return
     attempts.store(connection, taken)
     mine.update((row.id, row) for row in taken)
-    # A gang begins when its last node has accepted; whoever that is, the task's attempt is that of the first.
+    # A gang starts when its last node has accepted; the task's attempt is always that of the first node.
     begun = [row for row in taken if row.gang_of is None] + gangs.newly_complete(connection, taken)
     changes = {"started_at": now, "queue_deadline": None, "error": None}
     moves = [
@@ -256,7 +260,7 @@ def finish(
     now: float,
     blobs: BlobStore,
 ) -> list[TaskRow]:
-    """End accepted attempts as their holders say, and decide what becomes of their tasks."""
+    """End accepted attempts with the reported outcome, and move their tasks."""
     if not finishes:
         return []
     ended, moves, outcomes = [], [], []
@@ -282,7 +286,7 @@ def finish(
     gangs.release(connection, ended, rows, now)
     released = [row.task_seq for row in ended if row.reason == TaskReason.RELEASED]
     if released:
-        # A run that they shared has failed: each is judged by a run of its own.
+        # A coalesced run has failed: each of its tasks gets a run of its own, to find the one that fails.
         tasks.run_alone(connection, released)
     for row in ended:
         paused = row.reason == TaskReason.PAUSED
@@ -291,14 +295,14 @@ def finish(
     moved = switch(connection, moves, now)
     done = [move.task.id for move in moves if move.reason is TaskReason.FINISHED and move.task.slot_class == "job"]
     checkpoints.drop_of_completed(connection, blobs, done, now)
-    # A pin has become a reference, or is of no use any more.
+    # The artifacts are referenced now or not needed any more: release the pins that held them.
     artifacts.unpin(connection, [row.id for row in ended if row.slot_class == "job"])
     wake(connection, "placement")
     return moved
 
 
 def _brought(connection: Connection, finishes: Mapping[str, Finish], mine: Mapping[str, AttemptRow]) -> dict[int, str]:
-    """Return the envelopes, by the task's `seq`, that were stored before an end that brings no result of its own."""
+    """Return results that were uploaded before an end without one, by the task's `seq`."""
     empty = [mine[id_].task_seq for id_, end in finishes.items() if end.outcome == "completed" and not end.result]
     return {seq: row.result for seq, row in tasks.documents(connection, empty).items() if row.result is not None}
 
@@ -319,7 +323,7 @@ def _envelope(task: TaskRow, attempt: AttemptRow, finish: Finish, now: float) ->
 
 
 def _in_64_bits(value: Any) -> Any:
-    """Return a result whose whole numbers of more than 64 bits are texts, which keep every digit."""
+    """Return a result with integers beyond 64 bits as strings, which orjson cannot write as numbers."""
     if isinstance(value, dict):
         return {key: _in_64_bits(each) for key, each in value.items()}
     if isinstance(value, list):
@@ -336,12 +340,13 @@ def answer(
     acks: _Acks | None = None,
     mine: Mapping[str, AttemptRow] | None = None,
 ) -> Answer:
-    """Return what a worker is to be told now."""
+    """Return the reply for a worker."""
     acks = acks or _Acks()
     mine = attempts.open_of(connection, worker_id) if mine is None else mine
     offered = any(row.state == "offered" for row in mine.values())
     running = any(row.state == "accepted" for row in mine.values())
     settled = {*acks.finished, *(late.token for late in acks.behind)}
+    # Attempts that the worker has and that are not open any more: it must drop their jobs.
     held = {**said.holding, **said.accepts}
     said_yes = [mine[id_] for id_ in said.accepts.values() if id_ is not None and id_ in mine]
     accepted = [row for row in said_yes if row.gang_of is not None]
