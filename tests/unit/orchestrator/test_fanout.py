@@ -91,7 +91,7 @@ async def test_a_part_that_fails_is_tried_again_and_then_fails_the_whole(pipe: P
         "all": "failed", "after": "failed", "all#0": "completed", "all#1": "failed", "all#2": "running",
     }  # fmt: skip
     whole = await pipe.task(flow, "all")
-    assert whole.error == f"Its part all#1 ({second.task_id}) failed: all#1 broke."
+    assert whole.error == f"Its shard all#1 ({second.task_id}) failed: all#1 broke."
     assert whole.reason == "network"
     (wish,) = (await pipe.worker.exchange()).desired
     assert (wish.token, wish.action) == (third.token, "cancel")

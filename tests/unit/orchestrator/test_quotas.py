@@ -290,7 +290,7 @@ async def test_of_a_tasks_log_so_much_is_kept_and_a_line_says_so(lab: Lab) -> No
         assert reached.cursor == (number + 1) * 10_000, "the worker need not send it again"
     told = await logs.read(lab.core, lab.admin, task_id, limit_bytes=1 << 20)
     assert 1 << 16 < told.size_bytes < (1 << 16) + 300
-    assert told.text.endswith("What follows is in its folder on its worker. ---\n")
+    assert told.text.endswith("The rest is in its folder on its worker. ---\n")
     assert told.text.count("TUNEFLEET_TASK_LOG_BYTES") == 1
     await worker.finish(offer.token, "failed", "crashed")
     again = await worker.start()

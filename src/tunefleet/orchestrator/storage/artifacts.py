@@ -1,7 +1,7 @@
-"""Artifacts and their files: what is there, what may be read, what is published, what can go.
+"""Artifacts and their files: upload, publish, read and remove.
 
-A file is known once the store verified its digest. Whoever is told that a file is there holds a pin of it, so that it
-is not collected before it is published.
+A file is known once the store has verified its digest. A caller that learns that a file exists holds a pin on it, so
+that it is not collected before it is published.
 """
 
 from __future__ import annotations
@@ -46,20 +46,20 @@ from tunefleet.schemas.api import (
 )
 
 PIN_S: Final = 24 * 3600.0
-_WHERE: Final = "`tunefleet data ls` lists what was pushed, `tunefleet artifacts ls` what tasks made."
+_WHERE: Final = "List pushed data with `tunefleet data ls`, results of tasks with `tunefleet artifacts ls`."
 
 
 def scope_of(project: str) -> str:
-    """Return the name under which a project's unfinished uploads are kept apart from those of others."""
+    """Return the scope that separates a project's unfinished uploads from those of others."""
     return "" if project == DEFAULT_PROJECT else project
 
 
 async def missing(core: Core, who: Who, query: BlobQuery) -> BlobReply:
-    """Say which files have to be uploaded; the others are kept for the asker.
+    """Return which files must be uploaded; the others are pinned for the caller.
 
     Raises:
-        ForbiddenError: If the asker may not upload.
-        QuotaError: If the missing ones are more than the project may keep.
+        ForbiddenError: If the caller may not upload.
+        QuotaError: If the missing files exceed the project's storage quota.
     """
     _may_upload(who)
     digests = [entry.digest for entry in query.blobs]
@@ -73,6 +73,7 @@ async def missing(core: Core, who: Who, query: BlobQuery) -> BlobReply:
         return known
 
     known = await core.write(operation)
+    # Files that a disk has damaged are requested again: this is the moment at which a client can repair them.
     lost = await asyncio.to_thread(lambda: set(verification.damaged(core.blobs, sorted(known), core.verified)))
     lacking = sorted((set(digests) - known) | lost)
     return BlobReply(
@@ -84,13 +85,13 @@ async def missing(core: Core, who: Who, query: BlobQuery) -> BlobReply:
 
 
 async def reserve(core: Core, who: Who, digest: str, size_bytes: int) -> None:
-    """Refuse an upload before its first byte is kept, if the project's quota has no room for all of it.
+    """Refuse an upload before its first byte is stored if it exceeds the project's quota, else reserve its size.
 
-    What the project's other unfinished uploads have left counts as well. What a job brings is taken, as in `stored`.
+    Unfinished uploads of the project count as well. Uploads of jobs are always accepted, as in `stored`.
 
     Raises:
-        QuotaError: If a person's project would keep more than it may.
-        ForbiddenError: If the uploader may not upload.
+        QuotaError: If a user's project would exceed its storage quota.
+        ForbiddenError: If the caller may not upload.
     """
     _may_upload(who)
     if has_quota(who):
@@ -98,14 +99,15 @@ async def reserve(core: Core, who: Who, digest: str, size_bytes: int) -> None:
 
 
 async def room(core: Core, who: Who) -> int | None:
-    """Return how many bytes an upload of unknown length may have; null if nothing limits it."""
+    """Return the maximum size in bytes of an upload of unknown length; None without a limit."""
     return await core.read(lambda connection: quotas.room_for(connection, who.project)) if has_quota(who) else None
 
 
 def refuse_upload(connection: Connection, *, core: Core, project: str, digest: str, size_bytes: int) -> None:
-    """Refuse to begin or go on with an upload for which a project's quota has no room, else reserve its whole length.
+    """Refuse to start or continue an upload over a project's quota, else reserve its size.
 
-    Arguments as in `reserve`.
+    Raises:
+        QuotaError: If the project would exceed its storage quota.
     """
     if artifacts.known(connection, project, [digest]) or not quotas.limits_storage(connection, project):
         return
@@ -117,21 +119,21 @@ def refuse_upload(connection: Connection, *, core: Core, project: str, digest: s
 
 
 async def stored(core: Core, who: Who, digest: str, size_bytes: int, *, of_job: bool = False) -> None:
-    """Record a file that the store has just verified; it is kept for the uploader until it is published.
+    """Record a file that the store has just verified; it is pinned for the uploader until it is published.
 
-    What a job brings is taken whatever the project's quota: work that is done is not lost.
+    Files of jobs are accepted regardless of the project's quota: finished work must not be lost.
 
     Raises:
-        QuotaError: If a person's project would keep more than it may.
-        OffsetConflict: If the file is gone again (it was collected as an older, unused one): upload it anew.
-        ForbiddenError: If the uploader may not upload.
+        QuotaError: If a user's project would exceed its storage quota.
+        OffsetConflict: If the file was collected meanwhile as an older, unused one: upload it again.
+        ForbiddenError: If the caller may not upload.
     """
     _may_upload(who)
 
     def operation(connection: Connection) -> None:
-        # Files are deleted in this thread only, so that the file cannot go between this look and the commit.
+        # Files are only deleted in this thread, so the file cannot disappear between this check and the commit.
         if not core.blobs.has(digest):
-            raise OffsetConflict(f"The file {digest[:12]}… has to be uploaded again.", cursor=0)
+            raise OffsetConflict(f"The file {digest[:12]}… must be uploaded again.", cursor=0)
         now = core.clock.wall()
         if has_quota(who) and not of_job and not artifacts.known(connection, who.project, [digest]):
             quotas.refuse_storing(connection, who.project, size_bytes)
@@ -143,21 +145,21 @@ async def stored(core: Core, who: Who, digest: str, size_bytes: int, *, of_job: 
 
 
 async def publish(core: Core, who: Who, body: ArtifactCreate, *, task_id: str | None = None) -> ArtifactView:
-    """Give files that are stored a name; publishing the same again changes nothing.
+    """Publish stored files as an artifact. Idempotent.
 
-    An attempt publishes for its task, where a newer artifact takes the place of an older one of its name.
+    An attempt publishes for its task, where a newer artifact replaces an older one with the same name.
 
     Raises:
         ArtifactError: If a file is not stored or has another size, a path is unsafe, or the digest is not that of the
             files.
-        ForbiddenError: If the publisher may not write there.
+        ForbiddenError: If the caller may not publish there.
         ConflictError: If the attempt has ended.
     """
     _may_upload(who)
     if body.files:
         check_files(body.files)
     if manifest_digest(body.files) != body.digest:
-        raise ArtifactError(f"The digest of the artifact {body.name!r} is not that of its files.")
+        raise ArtifactError(f"The digest of the artifact {body.name!r} does not match its files.")
     now = core.clock.wall()
 
     def operation(connection: Connection) -> ArtifactRow:
@@ -189,9 +191,9 @@ def _publish(connection: Connection, *, who: Who, body: ArtifactCreate, task_id:
     row = _row(who, body, id_, owner, task_id, now)
     artifacts.insert_one(connection, row, [(e.path, e.digest, e.size_bytes) for e in body.files])
     if isinstance(who, Actor):
-        # The artifact keeps them from now on; removed again, it gives back their room today and not tomorrow.
+        # The artifact references them now. With the pins left, removing it would free their space only after `PIN_S`.
         artifacts.unpin_files(connection, [e.digest for e in body.files], [_holder(who)])
-    _tell(connection, who, row, now)
+    _append_event(connection, who, row, now)
     return artifacts.by_ids(connection, [id_])[id_]
 
 
@@ -204,16 +206,16 @@ def _row(who: Who, body: ArtifactCreate, id_: str, owner: str, task_id: str | No
     }  # fmt: skip
 
 
-def _tell(connection: Connection, who: Who, row: dict[str, Any], now: float) -> None:
+def _append_event(connection: Connection, who: Who, row: dict[str, Any], now: float) -> None:
     task_id = row["task_id"]
     kind = "checkpoint.uploaded" if row["kind"] == checkpoints.KIND and task_id is not None else "artifact.published"
     data = {name: row[name] for name in ("id", "name", "kind", "digest", "size_bytes")}
     if task_id is None:
-        told = Event(kind, now, data=data, project=row["project"])
+        event = Event(kind, now, data=data, project=row["project"])
     else:
         worker_id = who.worker_id if isinstance(who, AttemptActor) else None
-        told = events.of_task(tasks.by_ids(connection, [task_id])[task_id], kind, now, data, worker_id=worker_id)
-    events.append(connection, [told])
+        event = events.of_task(tasks.by_ids(connection, [task_id])[task_id], kind, now, data, worker_id=worker_id)
+    events.append(connection, [event])
 
 
 def _owner_and_task(connection: Connection, who: Who, task_id: str | None) -> tuple[str, str | None]:
@@ -243,7 +245,7 @@ async def list_(
     name: str | None = None,
     owner: str | None = None,
 ) -> Page[ArtifactView]:
-    """Return artifacts, newest first; a filter takes several values separated by commas."""
+    """Return artifacts, newest first; each filter takes several values separated by commas."""
     may_read(actor)
     limit, last = bounded(limit), before(cursor)
     filters = {"task_id": task_id, "kind": kind, "name": name, "owner": owner}
@@ -257,11 +259,11 @@ async def list_(
 
 
 async def get(core: Core, who: Who, reference: str) -> ArtifactDetail:
-    """Return an artifact by its id or a unique beginning of it, its digest, or its name: the newest of that name.
+    """Return an artifact by its id or a unique prefix of it, its digest, or its name (the newest with that name).
 
     Raises:
-        NotFoundError: If there is none, or an attempt has nothing to do with it.
-        ConflictError: If several ids begin so.
+        NotFoundError: If there is none, or an attempt may not read it.
+        ConflictError: If several ids have the prefix.
     """
 
     def operation(connection: Connection) -> ArtifactDetail:
@@ -278,11 +280,11 @@ async def get(core: Core, who: Who, reference: str) -> ArtifactDetail:
 
 
 async def remove(core: Core, actor: Actor, reference: str) -> None:
-    """Remove an artifact; its files go when nothing else refers to them.
+    """Remove an artifact; files that nothing else references are collected.
 
     Raises:
         ConflictError: If a task that has not ended reads it.
-        ForbiddenError: If it belongs to somebody else.
+        ForbiddenError: If it belongs to another owner.
     """
 
     def operation(connection: Connection) -> None:
@@ -295,7 +297,7 @@ async def remove(core: Core, actor: Actor, reference: str) -> None:
         if readers:
             raise ConflictError(
                 f"The artifact {row.name} is read by {readers[0]}.",
-                hint=f"Wait for it, or `tunefleet cancel {readers[0]}`.",
+                hint=f"Wait for it, or cancel it with `tunefleet cancel {readers[0]}`.",
             )
         artifacts.delete_rows(connection, [row.id])
 
@@ -303,7 +305,7 @@ async def remove(core: Core, actor: Actor, reference: str) -> None:
 
 
 async def may_read_blob(core: Core, who: Who, digest: str) -> bool:
-    """Say whether somebody may fetch a file: all of the project's, for an attempt those of its inputs and results."""
+    """Whether a caller may download a file: any of its project, for an attempt those of its inputs and results."""
 
     def operation(connection: Connection) -> bool:
         if digest not in artifacts.known(connection, who.project, [digest]):
@@ -318,7 +320,7 @@ async def may_read_blob(core: Core, who: Who, digest: str) -> bool:
 
 
 async def collect_garbage(core: Core) -> Collected:
-    """Delete files that nothing refers to and nobody holds, and what given-up uploads left."""
+    """Delete files without references or pins, and abandoned uploads."""
     return await garbage_collection.collect(core)
 
 

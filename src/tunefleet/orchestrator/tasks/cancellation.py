@@ -31,11 +31,11 @@ def end(connection: Connection, rows: Sequence[TaskRow], now: float) -> None:
         moves.append(Move(row, reason, changes={"error": error}))
     for reason in dict.fromkeys(move.reason for move in moves):
         commands.void(connection, [move.task for move in moves if move.reason is reason], reason, now)
-    _part_with(connection, rows, now)
+    _release_coalesced(connection, rows, now)
     switch(connection, moves, now)
 
 
-def _part_with(connection: Connection, rows: Sequence[TaskRow], now: float) -> None:
+def _release_coalesced(connection: Connection, rows: Sequence[TaskRow], now: float) -> None:
     """Release offers that were coalesced into an attempt that is now void."""
     wholes = {row.attempt_id for row in rows if row.merge_key is not None and row.attempt_id is not None}
     holders = {row.worker_id for row in rows if row.attempt_id in wholes and row.worker_id is not None}
