@@ -60,7 +60,7 @@ def verify(secret: bytes, task_id: str, name: str, digest: str, given: Signature
     """
     wanted = _mac(secret, path_of(task_id, name), digest, given.expires)
     if not hmac.compare_digest(wanted.encode(), given.signature.encode()):
-        raise ForbiddenError(f"The signature of the link to {name} is invalid, or its file was replaced.")
+        raise ForbiddenError(f"The link to {name} was not signed by this server, or its file was replaced.")
     if given.expires < now:
         raise ForbiddenError(
             f"The link to {name} has expired.", hint=f"Get new links from GET {PREFIX}/{task_id}/files."

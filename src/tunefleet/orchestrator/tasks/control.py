@@ -280,7 +280,7 @@ def _checked(request: CommandRequest) -> tuple[ControlCommand, dict[str, Any]]:
         data = SetData.model_validate(request.data, strict=False).model_dump(exclude_none=True)
     except ValidationError as error:
         first = error.errors()[0]
-        raise InputError(f"Invalid data for set: {'.'.join(map(str, first['loc']))}: {first['msg']}.") from None
+        raise InputError(f"Wrong data for set: {'.'.join(map(str, first['loc']))}: {first['msg']}.") from None
     unknown = sorted(set(request.data) - set(SetData.model_fields))
     if unknown or not data:
         known = ", ".join(SetData.model_fields)

@@ -164,7 +164,7 @@ def _make_ready(
         named = inputs.named(connection, row.project, row.name, whole)
     except SpecError as error:
         problems = "; ".join(f"{fault.path}: {fault.message}" for fault in error.faults)
-        return _bad_input(row, f"Invalid spec after resolving its references: {problems}.")
+        return _bad_input(row, f"The spec is not valid after its references were resolved: {problems}.")
     except (InputError, NotFoundError) as error:
         return _bad_input(row, str(error))
     need = policies.need_of(spec, row.id)
