@@ -44,27 +44,27 @@ def open_core(settings: ServerSettings, *, clock: Clock | None = None, adopt_fil
     url, clock = settings.database_url, clock or Clock()
     meters = Meters(clock.wall) if settings.metrics != "off" else None
     spans = open_spans(settings.otlp_endpoint, "tunefleet-server", tunefleet.__version__)
-    with ExitStack() as undone:
+    with ExitStack() as rollback:
         # Before anything is opened: a second server must not touch what the first one uses.
         locks = [FolderLock.take(settings.data_dir)]
-        undone.callback(locks[0].release)
+        rollback.callback(locks[0].release)
         target = target_of(None if url is None else url.get_secret_value(), settings.data_dir)
         if isinstance(target, Path):
             # SQLite has no notifications between servers, so only one may use the file; PostgreSQL has LISTEN/NOTIFY.
             locks.append(FolderLock.take_database(target, settings.data_dir))
-            undone.callback(locks[1].release)
+            rollback.callback(locks[1].release)
         engines = clusters.of(settings)
         blobs = open_blobs(settings)
-        undone.callback(blobs.close)
+        rollback.callback(blobs.close)
         signals, cache = Signals(), KeyCache()
         watch = Watch(settings.public_base_url, shared_admin=settings.shared_token is not None)
         database = Database.open(
             target,
             synchronous=settings.synchronous,
-            on_wake=_waker(signals, cache, watch),
+            on_wake=_commit_hook(signals, cache, watch),
             before_commit=Commits(meters, None if spans is None else TaskSpans(spans, clock.wall), watch),
         )
-        undone.callback(database.close)
+        rollback.callback(database.close)
         blobs.others_write = database.shared
         name, folder, now = name_of(target), settings.data_dir, clock.wall()
         storage_marker.check(database, name, blobs, folder, now=now, adopt=adopt_files)
@@ -73,7 +73,7 @@ def open_core(settings: ServerSettings, *, clock: Clock | None = None, adopt_fil
         # Stored in the database, so that all servers accept each other's attempt tokens.
         secret = bytes.fromhex(database.write(_server_secret).result())
         # Everything is open: from here on the context owns and closes it.
-        undone.pop_all()
+        rollback.pop_all()
     core = Core(
         settings, database, blobs, signals, secret, clock,
         engines=engines, keys=cache, meters=meters, spans=spans,
@@ -89,10 +89,10 @@ def open_core(settings: ServerSettings, *, clock: Clock | None = None, adopt_fil
     return core
 
 
-def _waker(signals: Signals, cache: KeyCache, watch: Watch) -> Callable[[frozenset[str]], None]:
+def _commit_hook(signals: Signals, cache: KeyCache, watch: Watch) -> Callable[[frozenset[str]], None]:
     """Return the hook that runs after a commit of this or another server: it clears caches and wakes waiters."""
 
-    def woken(topics: frozenset[str]) -> None:
+    def on_commit(topics: frozenset[str]) -> None:
         # Caches first: a waiter that wakes must not authenticate with a revoked key.
         if not topics.isdisjoint({KEYS, EVERYTHING}):
             cache.forget()
@@ -103,7 +103,7 @@ def _waker(signals: Signals, cache: KeyCache, watch: Watch) -> Callable[[frozens
         else:
             signals.notify(*topics)
 
-    return woken
+    return on_commit
 
 
 def _server_secret(connection: Connection) -> str:

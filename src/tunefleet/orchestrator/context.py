@@ -107,7 +107,7 @@ class Core:
     leading: Leading = field(default_factory=Leading)
     keys: KeyCache = field(default_factory=KeyCache)
     sweep: SweepMark = field(default_factory=SweepMark)
-    pass_s: float = 0.0
+    cycle_s: float = 0.0
     """CPU time of the last scheduling cycle."""
     joins: dict[int, JoinWait] = field(default_factory=dict)
     archiving: WeakValueDictionary[tuple[int, int], asyncio.Lock] = field(default_factory=WeakValueDictionary)

@@ -29,7 +29,7 @@ _WORDS: Final = (
 )  # fmt: skip
 _NAME: Final = re.compile(rf"(?i)[\w-]*(?:{'|'.join(_WORDS)})")
 # Characters per search: a regex or string search holds the GIL, and one over a large text would block the server.
-_PIECE: Final = 1 << 16
+_CHUNK: Final = 1 << 16
 _STRING: Final = "tag:yaml.org,2002:str"
 
 
@@ -45,7 +45,7 @@ def tree(value: Any) -> Any:
 def text(document: str) -> str:
     """Return a YAML or JSON text without its secrets; the rest is unchanged."""
     # Cached: a submit redacts before the store is locked, and again for its response.
-    return _short(document) if len(document) < _PIECE else _long(document)
+    return _cached_short(document) if len(document) < _CHUNK else _cached_long(document)
 
 
 def _text(document: str) -> str:
@@ -68,8 +68,8 @@ def _text(document: str) -> str:
 
 
 # Two caches bound the memory: 256 texts below `_PIECE`, but only 4 larger ones.
-_short: Final = lru_cache(maxsize=256)(_text)
-_long: Final = lru_cache(maxsize=4)(_text)
+_cached_short: Final = lru_cache(maxsize=256)(_text)
+_cached_long: Final = lru_cache(maxsize=4)(_text)
 
 
 def _composable(document: str) -> str:
@@ -81,7 +81,7 @@ def _composable(document: str) -> str:
 
 def _has_a_word(document: str) -> bool:
     longest = max(map(len, _WORDS))
-    pieces = (document[start : start + _PIECE + longest].casefold() for start in range(0, len(document), _PIECE))
+    pieces = (document[start : start + _CHUNK + longest].casefold() for start in range(0, len(document), _CHUNK))
     return any(word in piece for piece in pieces for word in _WORDS)
 
 

@@ -21,7 +21,7 @@ from tunefleet.db.rows import (
 )
 from tunefleet.errors import InputError
 from tunefleet.orchestrator import redaction
-from tunefleet.orchestrator.tasks.checkpoints import Known
+from tunefleet.orchestrator.tasks.checkpoints import CheckpointInfo
 from tunefleet.orchestrator.tasks.relations import Related
 from tunefleet.schemas.api import (
     ArtifactDetail,
@@ -207,7 +207,7 @@ def command_view(row: CommandRow) -> CommandView:
     )
 
 
-def checkpoint_view(known: Known) -> CheckpointView:
+def checkpoint_view(known: CheckpointInfo) -> CheckpointView:
     """Return the view of a checkpoint."""
     record = known.record
     return CheckpointView(

@@ -18,24 +18,26 @@ def choose(need: Requirement, workers: Sequence[WorkerState], first: str | None 
     Returns:
         The workers, rank 0 first; empty if there are too few.
     """
-    groups = _alike(need, workers)
+    groups = _compatible_groups(need, workers)
     if first is not None:
         groups = [group for group in groups if any(worker.id == first for worker in group)]
     found = next((group for group in groups if len(group) >= need.nodes), None)
     if found is None:
         return []
     in_order = sorted(found, key=lambda worker: worker.id != first)
-    return _spread(in_order)[: need.nodes_max]
+    return _distinct_machines_first(in_order)[: need.nodes_max]
 
 
-def keep(need: Requirement, workers: Iterable[WorkerState], fits: Callable[[WorkerState], bool]) -> list[WorkerState]:
+def reserve(
+    need: Requirement, workers: Iterable[WorkerState], fits: Callable[[WorkerState], bool]
+) -> list[WorkerState]:
     """Choose the workers to reserve for a gang: those that fit now, then those that lack the least.
 
     Returns:
         As many as are needed; empty if there are too few, so that no capacity is reserved in vain.
     """
     gaps = {worker.id: (not fits(worker), gap) for worker in workers if (gap := missing(need, worker)) is not None}
-    groups = _alike(need, [worker for worker in workers if worker.id in gaps])
+    groups = _compatible_groups(need, [worker for worker in workers if worker.id in gaps])
     able = [group for group in groups if len(group) >= need.nodes]
     if not able:
         return []
@@ -45,10 +47,10 @@ def keep(need: Requirement, workers: Iterable[WorkerState], fits: Callable[[Work
 
 def largest(need: Requirement, workers: Iterable[WorkerState]) -> int:
     """Return the size of the largest gang that these workers could form."""
-    return max((len(group) for group in _alike(need, workers)), default=0)
+    return max((len(group) for group in _compatible_groups(need, workers)), default=0)
 
 
-def _alike(need: Requirement, workers: Iterable[WorkerState]) -> list[list[WorkerState]]:
+def _compatible_groups(need: Requirement, workers: Iterable[WorkerState]) -> list[list[WorkerState]]:
     """Group workers whose processes can communicate; the group with the best worker first."""
     groups: dict[tuple[str, bool], list[WorkerState]] = {}
     for worker in workers:
@@ -59,12 +61,12 @@ def _alike(need: Requirement, workers: Iterable[WorkerState]) -> list[list[Worke
     return list(groups.values())
 
 
-def _spread(workers: Sequence[WorkerState]) -> list[WorkerState]:
+def _distinct_machines_first(workers: Sequence[WorkerState]) -> list[WorkerState]:
     """Put one worker of each machine first, then the others, each group in its order."""
     seen: set[str] = set()
-    alone: list[WorkerState] = []
+    distinct: list[WorkerState] = []
     shared: list[WorkerState] = []
     for worker in workers:
-        (shared if worker.host and worker.host in seen else alone).append(worker)
+        (shared if worker.host and worker.host in seen else distinct).append(worker)
         seen.add(worker.host)
-    return [*alone, *shared]
+    return [*distinct, *shared]

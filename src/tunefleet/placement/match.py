@@ -26,7 +26,7 @@ class Reject:
     """
 
     reason: str
-    lasting: bool
+    permanent: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,18 +40,18 @@ _FIT: Final = Fit()
 def match(requirement: Requirement, worker: WorkerState) -> Reject | Fit:
     """Return whether a worker can run a task now, later or never."""
     if lacks(requirement, worker) is not None:
-        return Reject(", and ".join(_all_lacking(requirement, worker)), lasting=True)
+        return Reject(", and ".join(_all_mismatches(requirement, worker)), permanent=True)
     short = _short(requirement, worker)
-    hindrance = _away(requirement, worker) or (short and _told(short, requirement, worker))
-    return Reject(hindrance, lasting=False) if hindrance else _FIT
+    hindrance = _unavailable(requirement, worker) or (short and _describe_shortage(short, requirement, worker))
+    return Reject(hindrance, permanent=False) if hindrance else _FIT
 
 
 def fits(need: Requirement, worker: WorkerState) -> bool:
     """Whether an able worker can run the task now; faster than `match`, since it builds no message."""
-    return _away(need, worker) is None and _short(need, worker) is None
+    return _unavailable(need, worker) is None and _short(need, worker) is None
 
 
-def may_get(worker: WorkerState) -> bool:
+def accepts_tasks(worker: WorkerState) -> bool:
     """Whether a worker may get tasks now."""
     return worker.present and not worker.pulls and worker.closed is None
 
@@ -63,7 +63,7 @@ def missing(need: Requirement, worker: WorkerState) -> tuple[int, int, int] | No
         GPUs, bytes of memory and cores; None if the task would not fit even after our own tasks have ended.
     """
     takes = worker.slots if worker.takes is None else worker.takes
-    if takes.get(need.slot_class, 0) <= 0 or _away(need, worker) is not None:
+    if takes.get(need.slot_class, 0) <= 0 or _unavailable(need, worker) is not None:
         return None
     if not worker.taken and takes == worker.free:
         if _short(need, worker) is not None:
@@ -80,10 +80,10 @@ def missing(need: Requirement, worker: WorkerState) -> tuple[int, int, int] | No
 
 # A worker with a tag of this prefix takes only tasks that request the tag.
 _ONLY: Final = "only:"
-_MAX_NEEDS: Final = 2_000
-_MAX_ALIKE: Final = 20_000
+_MAX_REQUIREMENTS: Final = 2_000
+_MAX_GROUPS: Final = 20_000
 # Caches: requirements repeat over tasks and hardware repeats over workers, so a cycle compares each pair once.
-_lacking: dict[Requirement, dict[int, str | None]] = {}
+_mismatches: dict[Requirement, dict[int, str | None]] = {}
 
 
 def only(task_id: str) -> str:
@@ -93,43 +93,43 @@ def only(task_id: str) -> str:
 
 def able(need: Requirement, workers: Iterable[WorkerState]) -> list[WorkerState]:
     """Return the workers that could run the task when free, in their order."""
-    known = _known(need)
-    return [worker for worker in workers if _known_lacking(known, need, worker) is None]
+    known = _cache_of(need)
+    return [worker for worker in workers if _cached_mismatch(known, need, worker) is None]
 
 
 def is_able(need: Requirement, workers: Iterable[WorkerState]) -> bool:
     """Whether any worker could run the task when free; stops at the first."""
-    known = _known(need)
-    return any(_known_lacking(known, need, worker) is None for worker in workers)
+    known = _cache_of(need)
+    return any(_cached_mismatch(known, need, worker) is None for worker in workers)
 
 
-def _known_lacking(known: dict[int, str | None], need: Requirement, worker: WorkerState) -> str | None:
+def _cached_mismatch(known: dict[int, str | None], need: Requirement, worker: WorkerState) -> str | None:
     """Return the result of `lacks`, from the cache of equal workers where possible."""
     # A worker's own id counts as its tag, so the result for a task that names it is not that of the group.
-    alike = worker.alike if worker.id not in need.tags else None
-    lacking = known.get(alike, "") if alike is not None else ""
-    return lacks(need, worker) if lacking == "" else lacking
+    hardware_group = worker.hardware_group if worker.id not in need.tags else None
+    mismatch = known.get(hardware_group, "") if hardware_group is not None else ""
+    return lacks(need, worker) if mismatch == "" else mismatch
 
 
 def lacks(need: Requirement, worker: WorkerState) -> str | None:
     """Return the first permanent mismatch as a clause; None if there is none. `match` returns all of them."""
-    found = next(_all_lacking(need, worker), None)
-    if worker.alike is not None and worker.id not in need.tags:
-        _known(need)[worker.alike] = found
+    found = next(_all_mismatches(need, worker), None)
+    if worker.hardware_group is not None and worker.id not in need.tags:
+        _cache_of(need)[worker.hardware_group] = found
     return found
 
 
-def _known(need: Requirement) -> dict[int, str | None]:
+def _cache_of(need: Requirement) -> dict[int, str | None]:
     """Return the cached mismatches of a requirement, by the id of the group of equal workers."""
-    known = _lacking.get(need)
-    if known is None or len(known) > _MAX_ALIKE:
-        if len(_lacking) > _MAX_NEEDS:
-            _lacking.clear()
-        known = _lacking[need] = {}
+    known = _mismatches.get(need)
+    if known is None or len(known) > _MAX_GROUPS:
+        if len(_mismatches) > _MAX_REQUIREMENTS:
+            _mismatches.clear()
+        known = _mismatches[need] = {}
     return known
 
 
-def _all_lacking(need: Requirement, worker: WorkerState) -> Iterator[str]:
+def _all_mismatches(need: Requirement, worker: WorkerState) -> Iterator[str]:
     """Yield each permanent mismatch as a clause; lazy, since most callers need only the first."""
     if worker.project is not None and need.project is not None and worker.project != need.project:
         yield f"serves the project {worker.project} only"
@@ -143,40 +143,40 @@ def _all_lacking(need: Requirement, worker: WorkerState) -> Iterator[str]:
         yield f"has {worker.cpu} cores, {need.cpu} are needed"
     if need.memory_bytes > worker.memory_bytes:
         yield f"has {size(worker.memory_bytes)} memory, {size(need.memory_bytes)} are needed"
-    yield from _lacking_names(need, worker)
-    gpus = _lacks_gpus(need, worker)
+    yield from _name_mismatches(need, worker)
+    gpus = _gpu_mismatch(need, worker)
     if gpus is not None:
         yield gpus
 
 
-def _lacking_names(need: Requirement, worker: WorkerState) -> Iterator[str]:
+def _name_mismatches(need: Requirement, worker: WorkerState) -> Iterator[str]:
     missing = [name for name in need.tags if name not in worker.tags and name != worker.id]
     if missing:
         yield f"lacks the tag {', '.join(missing)}"
-    foreign = [name for name in worker.tags if name.startswith(_ONLY) and name not in need.tags]
-    if foreign:
-        yield f"takes only tasks with the tag {foreign[0]}"
+    exclusive = [name for name in worker.tags if name.startswith(_ONLY) and name not in need.tags]
+    if exclusive:
+        yield f"takes only tasks with the tag {exclusive[0]}"
     missing = [name for name in need.secrets if not {name, f"{name}@{need.project}"} & worker.secrets]
-    kept = [name for name in missing if any(each.startswith(f"{name}@") for each in worker.secrets)]
-    if kept:
-        yield f"keeps the secret {', '.join(kept)} for other projects"
-    if missing != kept:
-        yield f"lacks the secret {', '.join(name for name in missing if name not in kept)}"
+    elsewhere = [name for name in missing if any(each.startswith(f"{name}@") for each in worker.secrets)]
+    if elsewhere:
+        yield f"keeps the secret {', '.join(elsewhere)} for other projects"
+    if missing != elsewhere:
+        yield f"lacks the secret {', '.join(name for name in missing if name not in elsewhere)}"
     ready = worker.environments
     missing = [] if ready is None else [name for name in need.environments if name not in ready]
     if missing:
         yield f"lacks the environment {', '.join(missing)} (create it there with `tunefleet env create`)"
-    there = worker.features.get(need.kind)
-    if there is not None:
+    reported = worker.features.get(need.kind)
+    if reported is not None:
         for name in need.features:
-            why = there.get(name, "")
+            why = reported.get(name, "")
             if why is not None:
                 yield f"lacks {name}" + (f": {why.rstrip('.')}" if why else "")
     if need.code and not worker.allow_code:
         yield "does not allow custom code (--allow-code, TUNEFLEET_ALLOW_CODE=true)"
 
 
-def _lacks_gpus(need: Requirement, worker: WorkerState) -> str | None:
+def _gpu_mismatch(need: Requirement, worker: WorkerState) -> str | None:
     if need.gpu_count == 0 or (need.gpu_optional and not worker.gpus):
         return None
     fitting, cause = devices.suited(need, worker), need.gpu_cause
@@ -194,7 +194,7 @@ def _lacks_gpus(need: Requirement, worker: WorkerState) -> str | None:
     return f"has {', '.join(sorted({gpu.name for gpu in worker.gpus}))}, {need.gpu_count} × {wanted} is needed"
 
 
-def _away(need: Requirement, worker: WorkerState) -> str | None:
+def _unavailable(need: Requirement, worker: WorkerState) -> str | None:
     if worker.pulls:
         return "pulls the tasks of its key's owner when it polls"
     if not worker.present:
@@ -216,10 +216,10 @@ def _short(need: Requirement, worker: WorkerState) -> _Short | None:
         return "memory"
     if worker.disk_free_bytes is not None and need.disk_bytes > worker.disk_free_bytes:
         return "disk"
-    return "gpus" if need.gpu_count and not devices.enough(need, worker) else None
+    return "gpus" if need.gpu_count and not devices.has_enough(need, worker) else None
 
 
-def _told(short: _Short, need: Requirement, worker: WorkerState) -> str:
+def _describe_shortage(short: _Short, need: Requirement, worker: WorkerState) -> str:
     if short == "slots":
         return "is busy"
     if short == "cores":
@@ -228,7 +228,7 @@ def _told(short: _Short, need: Requirement, worker: WorkerState) -> str:
         return f"has {size(memory_free(worker))} memory free, {size(need.memory_bytes)} are needed"
     if short == "disk":
         return f"has {size(worker.disk_free_bytes or 0)} disk free, {size(need.disk_bytes)} are needed"
-    return devices.unfree(need, worker)
+    return devices.describe_shortage(need, worker)
 
 
 def _short_of_memory(need: Requirement, worker: WorkerState) -> bool:

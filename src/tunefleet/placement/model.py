@@ -145,7 +145,7 @@ class WorkerState:
     cost_per_hour: float = 1.0
     cordoned: frozenset[str] = frozenset()
     pulls: bool = False
-    alike: int | None = None
+    hardware_group: int | None = None
     closed: str | None = None
     merges: frozenset[str] = frozenset()
     kept_for: str | None = None

@@ -8,12 +8,12 @@ from heapq import heapify, heappop, heappush
 from typing import Final
 
 from tunefleet.placement import devices, gangs
-from tunefleet.placement.match import able, fits, may_get, missing
+from tunefleet.placement.match import able, accepts_tasks, fits, missing
 from tunefleet.placement.model import Candidate, Requirement, WorkerState
 from tunefleet.placement.policy import Key, Policy, Ranking
 
 # Maximum number of tasks with reserved workers in one cycle: each reservation leaves capacity idle.
-MAX_KEPT: Final = 16
+MAX_RESERVED: Final = 16
 
 # The policy's sort key of a worker, and its id.
 _Entry = tuple[Key, str]
@@ -39,12 +39,12 @@ class Decisions:
     """The outcome of one scheduling cycle.
 
     Args:
-        kept: Worker → the waiting task that its capacity is reserved for.
+        reserved: Worker → the waiting task that its capacity is reserved for.
     """
 
     assignments: tuple[Assignment, ...]
     waiting: tuple[str, ...]
-    kept: dict[str, str]
+    reserved: dict[str, str]
 
 
 def plan(candidates: Sequence[Candidate], workers: Sequence[WorkerState], policy: Policy | None = None) -> Decisions:
@@ -64,13 +64,13 @@ class Board:
     def __init__(self, workers: Sequence[WorkerState], policy: Policy) -> None:
         self._policy = policy
         self._state = {worker.id: worker for worker in workers}
-        self._here = [worker.id for worker in workers if may_get(worker)]
-        self._roomy: dict[str, list[str]] = {}
+        self._available = [worker.id for worker in workers if accepts_tasks(worker)]
+        self._with_free_slot: dict[str, list[str]] = {}
         self._able: dict[Requirement, frozenset[str]] = {}
         self._heaps: dict[Requirement, list[_Entry]] = {}
         self._rankings: dict[Requirement, Ranking] = {}
-        self._kept: dict[str, str] = {}
-        self._looked: set[Requirement] = set()
+        self._reserved: dict[str, str] = {}
+        self._reservation_tried: set[Requirement] = set()
         self.placed: set[str] = set()
         """The tasks assigned so far."""
 
@@ -87,22 +87,22 @@ class Board:
         assignments: list[Assignment] = []
         waiting: list[str] = []
         for candidate in candidates:
-            found = self._take(candidate)
+            found = self._place(candidate)
             if found is None:
                 waiting.append(candidate.task_id)
-                self._keep(candidate)
+                self._reserve(candidate)
             else:
                 assignments.append(found)
-        return Decisions(tuple(assignments), tuple(waiting), dict(self._kept))
+        return Decisions(tuple(assignments), tuple(waiting), dict(self._reserved))
 
-    def _take(self, candidate: Candidate) -> Assignment | None:
+    def _place(self, candidate: Candidate) -> Assignment | None:
         need = candidate.requirement
         heap = self._heap(need)
         if need.nodes_max > 1:
-            return self._take_gang(candidate)
+            return self._place_gang(candidate)
         if candidate.prefers is not None:
             if candidate.prefers not in candidate.avoid and self._fits(need, candidate.prefers):
-                return self._give(candidate, candidate.prefers)
+                return self._assign(candidate, candidate.prefers)
             if candidate.only:
                 return None
         avoided: list[_Entry] = []
@@ -110,7 +110,7 @@ class Board:
         while heap and chosen is None:
             entry = heappop(heap)
             # Stale: the worker got a task after the entry was pushed. `_put` has pushed a current entry.
-            if not self._is_good(need, entry):
+            if not self._is_current(need, entry):
                 continue
             if entry[1] in candidate.avoid:
                 avoided.append(entry)
@@ -118,11 +118,11 @@ class Board:
                 chosen = entry[1]
         for entry in avoided:
             heappush(heap, entry)
-        return None if chosen is None else self._give(candidate, chosen)
+        return None if chosen is None else self._assign(candidate, chosen)
 
-    def _take_gang(self, candidate: Candidate) -> Assignment | None:
+    def _place_gang(self, candidate: Candidate) -> Assignment | None:
         need = candidate.requirement
-        ids = sorted(entry for entry in set(self._heap(need)) if self._is_good(need, entry))
+        ids = sorted(entry for entry in set(self._heap(need)) if self._is_current(need, entry))
         pool = [self._state[id_] for _, id_ in ids if id_ not in candidate.avoid]
         prefers = candidate.prefers if any(worker.id == candidate.prefers for worker in pool) else None
         chosen = [] if candidate.only and prefers is None else gangs.choose(need, pool, prefers)
@@ -130,57 +130,59 @@ class Board:
             chosen = gangs.choose(need, pool)
         if not chosen:
             return None
-        first, *others = [self._give(candidate, worker.id) for worker in chosen]
+        first, *others = [self._assign(candidate, worker.id) for worker in chosen]
         return replace(first, members=tuple((each.worker_id, each.gpus) for each in others))
 
     def _heap(self, need: Requirement) -> list[_Entry]:
         heap = self._heaps.get(need)
         if heap is None:
-            lasting = able(need, self._with_slot(need.slot_class))
-            pool = [worker for worker in lasting if fits(need, worker)]
+            able_workers = able(need, self._with_slot(need.slot_class))
+            pool = [worker for worker in able_workers if fits(need, worker)]
             ranking = self._rankings[need] = Ranking(self._policy, need, pool)
-            self._able[need] = frozenset(worker.id for worker in lasting)
+            self._able[need] = frozenset(worker.id for worker in able_workers)
             heap = self._heaps[need] = [(ranking.key(worker), worker.id) for worker in pool]
             heapify(heap)
         return heap
 
     def _with_slot(self, slot_class: str) -> Iterable[WorkerState]:
         """Return the workers with a free slot at the start of the cycle: few in a busy fleet, and none is added."""
-        if slot_class not in self._roomy:
-            self._roomy[slot_class] = [id_ for id_ in self._here if self._state[id_].free.get(slot_class, 0) > 0]
-        return [self._state[worker_id] for worker_id in self._roomy[slot_class]]
+        if slot_class not in self._with_free_slot:
+            self._with_free_slot[slot_class] = [
+                id_ for id_ in self._available if self._state[id_].free.get(slot_class, 0) > 0
+            ]
+        return [self._state[worker_id] for worker_id in self._with_free_slot[slot_class]]
 
     def _fits(self, need: Requirement, worker_id: str) -> bool:
         return worker_id in self._able[need] and fits(need, self._state[worker_id])
 
-    def _is_good(self, need: Requirement, entry: _Entry) -> bool:
+    def _is_current(self, need: Requirement, entry: _Entry) -> bool:
         key, worker_id = entry
         return self._fits(need, worker_id) and self._rankings[need].key(self._state[worker_id]) == key
 
-    def _give(self, candidate: Candidate, worker_id: str) -> Assignment:
+    def _assign(self, candidate: Candidate, worker_id: str) -> Assignment:
         need, worker = candidate.requirement, self._state[worker_id]
         chosen = devices.choose(need, worker) if need.gpu_count else ()
         slots = {**worker.free, need.slot_class: worker.free[need.slot_class] - 1}
-        self._put(_without(worker, need, chosen, slots))
+        self._update(_without(worker, need, chosen, slots))
         self.placed.add(candidate.task_id)
         return Assignment(candidate.task_id, worker_id, tuple(worker.gpus[place].uuid for place in chosen))
 
-    def _put(self, worker: WorkerState) -> None:
+    def _update(self, worker: WorkerState) -> None:
         self._state[worker.id] = worker
         for need, heap in self._heaps.items():
             if self._fits(need, worker.id):
                 heappush(heap, (self._rankings[need].key(worker), worker.id))
 
-    def _keep(self, candidate: Candidate) -> None:
+    def _reserve(self, candidate: Candidate) -> None:
         """Reserve the worker that lacks the least for a task that fits nowhere."""
         need = candidate.requirement
-        if not need.accumulates or need in self._looked or len(set(self._kept.values())) >= MAX_KEPT:
+        if not need.accumulates or need in self._reservation_tried or len(set(self._reserved.values())) >= MAX_RESERVED:
             return
         # Later tasks with the same requirement would find the same workers reserved.
-        self._looked.add(need)
-        states = (self._state[id_] for id_ in self._here if id_ not in self._kept)
+        self._reservation_tried.add(need)
+        states = (self._state[id_] for id_ in self._available if id_ not in self._reserved)
         if need.nodes > 1:
-            self._keep_gang(candidate, [each for each in able(need, states) if each.id not in candidate.avoid])
+            self._reserve_gang(candidate, [each for each in able(need, states) if each.id not in candidate.avoid])
             return
         if candidate.only:
             states = (worker for worker in states if worker.id == candidate.prefers)
@@ -188,15 +190,15 @@ class Board:
         found = [(gap, id_) for gap, id_ in gaps if gap is not None and id_ not in candidate.avoid]
         if found:
             worker = self._state[min(found)[1]]
-            self._kept[worker.id] = candidate.task_id
-            self._put(_without(worker, need, _share(need, worker), worker.free))
+            self._reserved[worker.id] = candidate.task_id
+            self._update(_without(worker, need, _share(need, worker), worker.free))
 
-    def _keep_gang(self, candidate: Candidate, states: Sequence[WorkerState]) -> None:
+    def _reserve_gang(self, candidate: Candidate, states: Sequence[WorkerState]) -> None:
         need = candidate.requirement
-        for worker in gangs.keep(need, states, lambda worker: fits(need, worker)):
-            self._kept[worker.id] = candidate.task_id
+        for worker in gangs.reserve(need, states, lambda worker: fits(need, worker)):
+            self._reserved[worker.id] = candidate.task_id
             slots = {**worker.free, need.slot_class: max(0, worker.free.get(need.slot_class, 0) - 1)}
-            self._put(_without(worker, need, _share(need, worker) if need.gpu_count else (), slots))
+            self._update(_without(worker, need, _share(need, worker) if need.gpu_count else (), slots))
 
 
 def _without(worker: WorkerState, need: Requirement, chosen: Sequence[int], free: dict[str, int]) -> WorkerState:

@@ -22,7 +22,7 @@ Selection = Literal["best_fit", "first_fit", "min_satisfying"]
 Category = Literal["inference", "training", "other"]
 Key = tuple[float, ...]
 
-TRAININGS: Final = frozenset({"sft", "lora_sft", "dpo", "ppo", "training"})
+TRAINING_KINDS: Final = frozenset({"sft", "lora_sft", "dpo", "ppo", "training"})
 _GIB: Final = float(1 << 30)
 _LAMBDAS: Final[dict[Category, float]] = {"inference": 0.4, "training": 0.8, "other": 0.5}
 
@@ -31,7 +31,7 @@ def category(kind: str) -> Category:
     """Return the category whose λ applies to a task kind."""
     if kind == "inference":
         return "inference"
-    return "training" if kind in TRAININGS else "other"
+    return "training" if kind in TRAINING_KINDS else "other"
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +56,7 @@ class Ranking:
     def __init__(self, policy: Policy, need: Requirement, pool: Iterable[WorkerState]) -> None:
         self._need = need
         self._policy = policy
-        self._names = need.names if policy.reuse else frozenset()
+        self._cacheable = need.names if policy.reuse else frozenset()
         self._weight = policy.lambdas[category(need.kind)]
         self._best = policy.selection == "best_fit"
         if self._best:
@@ -67,7 +67,7 @@ class Ranking:
     def key(self, worker: WorkerState) -> Key:
         """Return the sort key of a worker that fits; the lowest is taken, ties are broken by id."""
         gpu_less = 1.0 if self._need.gpu_optional and not worker.gpus else 0.0
-        uncached = -float(len(self._names & worker.cached)) if self._names else 0.0
+        uncached = -float(len(self._cacheable & worker.cached)) if self._cacheable else 0.0
         return (gpu_less, uncached, *self._rule(worker))
 
     def score(self, worker: WorkerState) -> float:
@@ -93,7 +93,7 @@ class Ranking:
         if slot_class == "light":
             return float(worker.free[slot_class])
         share = worker.free[slot_class] / max(1, worker.slots.get(slot_class, 1))
-        free = [gpu.memory_bytes for place, gpu in enumerate(worker.gpus) if place not in worker.taken]
+        free = [gpu.memory_bytes for index, gpu in enumerate(worker.gpus) if index not in worker.taken]
         shared = worker.memory_bytes / _GIB / 2.0 + worker.cpu / 2.0
         return 100.0 * len(free) + sum(free) / _GIB + share * shared
 

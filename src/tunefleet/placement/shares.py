@@ -32,7 +32,7 @@ class Share:
 
     weight: float = 1.0
     used_s: float = 0.0
-    places: int | None = None
+    remaining: int | None = None
     gpus: bool = True
 
     @property
@@ -42,15 +42,15 @@ class Share:
 
 
 @dataclass(slots=True)
-class Decayed:
+class DecayedUsage:
     """Usage of projects with exponential decay."""
 
     half_life_s: float
     _used: dict[str, tuple[float, float]] = field(default_factory=dict)
 
-    def copy(self) -> Decayed:
+    def copy(self) -> DecayedUsage:
         """Return an independent copy."""
-        return Decayed(self.half_life_s, dict(self._used))
+        return DecayedUsage(self.half_life_s, dict(self._used))
 
     def add(self, project: str, share_s: float, at: float) -> None:
         """Add usage that ended at a time, in any order."""
@@ -73,7 +73,7 @@ def units(need: Requirement) -> float:
     return (float(need.gpu_count) or BARE_SHARE) * need.nodes
 
 
-def take_turns(
+def fair_order(
     lanes: Mapping[str, Iterator[Candidate]],
     shares: Mapping[str, Share],
     placed: Callable[[Candidate], bool],
@@ -95,13 +95,13 @@ def take_turns(
         yield candidate
         if placed(candidate):
             share.used_s += units(candidate.requirement) * QUANTUM_S
-            if share.places is not None:
-                share.places -= 1
+            if share.remaining is not None:
+                share.remaining -= 1
         _advance(heads, project, lanes[project], share)
 
 
 def _advance(heads: dict[str, Candidate], project: str, lane: Iterator[Candidate], share: Share) -> None:
-    found = None if share.places is not None and share.places <= 0 else next(lane, None)
+    found = None if share.remaining is not None and share.remaining <= 0 else next(lane, None)
     if found is None:
         heads.pop(project, None)
     else:

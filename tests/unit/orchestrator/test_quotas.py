@@ -314,7 +314,7 @@ async def test_a_log_that_ends_right_at_the_limit_says_so_with_what_follows(lab:
 
 
 async def test_with_one_key_so_many_workers_register(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(registration, "MOST_OF_A_KEY", 2)
+    monkeypatch.setattr(registration, "MAX_WORKERS_PER_KEY", 2)
     for name in ("a", "b", "a"):
         await FakeWorker(lab, id=name, session=name, state_id=name).register()
     with pytest.raises(ForbiddenError, match="2 workers have registered with this key"):

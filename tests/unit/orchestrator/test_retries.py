@@ -13,7 +13,7 @@ from tunefleet.lifecycle.task import OUTCOMES, RetryBudget, TaskReason, TaskStat
 from tunefleet.orchestrator.access import api_keys
 from tunefleet.orchestrator.scheduling import explain as why_service
 from tunefleet.orchestrator.scheduling import reaper, scheduler
-from tunefleet.orchestrator.tasks.verdicts import MAX_BACKOFF_S, MAX_LOST, reason_of, settle
+from tunefleet.orchestrator.tasks.verdicts import MAX_BACKOFF_S, MAX_LOST, finalize, reason_of
 from tunefleet.orchestrator.telemetry import events
 from tunefleet.orchestrator.workers import workers
 from tunefleet.orchestrator.workers.presence import Fleet
@@ -34,28 +34,28 @@ def row(**changes: object) -> TaskRow:
 def test_a_failure_is_tried_again_with_a_growing_pause_until_the_attempts_are_used_up(reason: TaskReason) -> None:
     task, pauses = row(), []
     for _ in range(2):
-        move = settle(task, reason, 100.0)
+        move = finalize(task, reason, 100.0)
         assert move.retry
         pauses.append(move.changes["ready_at"] - 100.0)
         task = task._replace(**{name: move.changes[name] for name in ("failures",)})
     assert pauses == [10.0, 20.0]
-    assert not settle(task, reason, 100.0).retry
+    assert not finalize(task, reason, 100.0).retry
 
 
 @pytest.mark.parametrize("reason", [TaskReason.BAD_INPUT, TaskReason.DISK_FULL])
 def test_what_cannot_get_better_is_not_tried_again(reason: TaskReason) -> None:
-    assert not settle(row(), reason, 0.0).retry
+    assert not finalize(row(), reason, 0.0).retry
 
 
 def test_only_the_reasons_that_the_user_named_are_tried_again() -> None:
-    assert settle(row(retry_on="network"), TaskReason.NETWORK, 0.0).retry
-    assert not settle(row(retry_on="network"), TaskReason.BUG, 0.0).retry
-    assert not settle(row(retry_on=""), TaskReason.NETWORK, 0.0).retry
+    assert finalize(row(retry_on="network"), TaskReason.NETWORK, 0.0).retry
+    assert not finalize(row(retry_on="network"), TaskReason.BUG, 0.0).retry
+    assert not finalize(row(retry_on=""), TaskReason.NETWORK, 0.0).retry
 
 
 @given(failures=st.integers(0, 99), backoff_s=st.floats(0, 1e6))
 def test_a_pause_is_bounded(failures: int, backoff_s: float) -> None:
-    move = settle(row(failures=failures, backoff_s=backoff_s, max_attempts=1000), TaskReason.CRASHED, 50.0)
+    move = finalize(row(failures=failures, backoff_s=backoff_s, max_attempts=1000), TaskReason.CRASHED, 50.0)
     assert move.retry
     assert 0.0 <= move.data["backoff_s"] <= MAX_BACKOFF_S
 
@@ -63,17 +63,17 @@ def test_a_pause_is_bounded(failures: int, backoff_s: float) -> None:
 def test_a_lost_worker_costs_no_attempt_but_there_is_an_end_to_it() -> None:
     task = row(max_attempts=1)
     for losses in range(1, MAX_LOST + 1):
-        move = settle(task, TaskReason.WORKER_LOST, 0.0)
+        move = finalize(task, TaskReason.WORKER_LOST, 0.0)
         assert move.retry
         assert "failures" not in move.changes
         assert move.changes["losses"] == losses
         task = task._replace(losses=losses)
-    assert not settle(task, TaskReason.WORKER_LOST, 0.0).retry
+    assert not finalize(task, TaskReason.WORKER_LOST, 0.0).retry
 
 
 @pytest.mark.parametrize("reason", [TaskReason.FINISHED, TaskReason.CRASHED, TaskReason.WORKER_LOST, TaskReason.PAUSED])
 def test_a_cancel_that_came_first_wins(reason: TaskReason) -> None:
-    move = settle(row(desired="cancel"), reason, 0.0, error="whatever")
+    move = finalize(row(desired="cancel"), reason, 0.0, error="whatever")
     assert move.reason is TaskReason.CANCELLED_BY_USER
     assert not move.retry
     assert move.changes["error"] is None

@@ -63,7 +63,7 @@ async def test_what_was_verified_lately_is_not_read_again(lab: Lab, monkeypatch:
         change.setattr(verification, "is_whole", lambda *_: pytest.fail("it is read again"))
         assert await push(lab, entry) == []
     flip(place(lab, entry.digest))
-    lab.core.verified.at[entry.digest] -= verification.LATELY_S
+    lab.core.verified.at[entry.digest] -= verification.RECENT_S
     assert await push(lab, entry) == [entry.digest], (
         "a push a while later is no use to whom the damage is shown otherwise"
     )

@@ -23,7 +23,7 @@ from tunefleet.placement import (
     match,
     plan,
 )
-from tunefleet.placement.match import fits, lacks, may_get, missing
+from tunefleet.placement.match import accepts_tasks, fits, lacks, missing
 from tunefleet.placement.policy import Selection
 
 A100 = Device("NVIDIA A100-SXM4-80GB", 80 << 30)
@@ -84,7 +84,7 @@ def need(**changes: Any) -> Requirement:
 def test_what_a_worker_lacks_for_good(wanted: Requirement, has: WorkerState, reason: str) -> None:
     verdict = match(wanted, has)
     assert isinstance(verdict, Reject)
-    assert verdict.lasting
+    assert verdict.permanent
     assert reason in verdict.reason
 
 
@@ -149,7 +149,7 @@ def test_what_is_there_or_may_be_is_enough(has: dict[str, dict[str, str | None]]
 def test_what_passes_by_itself(wanted: Requirement, has: WorkerState, reason: str) -> None:
     verdict = match(wanted, has)
     assert isinstance(verdict, Reject)
-    assert not verdict.lasting
+    assert not verdict.permanent
     assert reason in verdict.reason
 
 
@@ -315,7 +315,7 @@ def test_the_quick_looks_at_a_worker_agree_with_the_one_that_finds_words(wanted:
         return
     fitting = isinstance(match(wanted, has), Fit)
     assert fits(wanted, has) == fitting
-    assert fitting <= may_get(has)
+    assert fitting <= accepts_tasks(has)
     gap = missing(wanted, has)
     if fitting:
         assert gap == (0, 0, 0)

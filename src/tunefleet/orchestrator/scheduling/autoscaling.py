@@ -35,10 +35,10 @@ log = logging.getLogger(__name__)
 # Minimum seconds between two checks for workers to activate.
 GAP_S: Final = 0.5
 # The pause after a check, in multiples of its duration: over a large fleet checks must not take a whole processor.
-_RESTS: Final = 5.0
-_MAX_REST_S: Final = 5.0
+_PAUSE_FACTOR: Final = 5.0
+_MAX_PAUSE_S: Final = 5.0
 # Counting stops here for each requirement: beyond it the exact queue length changes no decision.
-_COUNTED: Final = 1000
+_MAX_COUNTED: Final = 1000
 _LEAST_COOLDOWN_S: Final = 60.0
 
 
@@ -49,13 +49,13 @@ def pause_s(core: Core) -> float:
 
 def rest_s(spent_s: float) -> float:
     """Return the pause after a check of `spent_s` seconds: slow checks over a large fleet run less often."""
-    return min(_RESTS * spent_s, _MAX_REST_S)
+    return min(_PAUSE_FACTOR * spent_s, _MAX_PAUSE_S)
 
 
 async def run_once(core: Core) -> int:
     """Activate workers that are needed; put idle ones on standby if the poll interval has passed."""
     if not core.settings.elastic:
-        return await _call_all(core)
+        return await _activate_all(core)
     now, mark = core.clock.monotonic(), core.fleet.elastic
     due = mark.looked_at is None or now - mark.looked_at >= core.settings.elastic_poll_s
     if not due and not mark.resting:
@@ -63,12 +63,12 @@ async def run_once(core: Core) -> int:
     if due:
         mark.looked_at = now
     here = cluster_state.presences(core)
-    fleet, held, decided, waiting, needed = await core.read(partial(_picture, here=here))
+    fleet, held, decided, waiting, needed = await core.read(partial(_read_state, here=here))
     mark.resting = {id_ for id_, row in decided.items() if row.elastic_disabled_at is not None}
     members = [_member(core, each, decided.get(each.id), each.id in held, each.id in needed, now) for each in fleet]
-    there = [each for each in members if each is not None]
+    scalable = [each for each in members if each is not None]
     # In a thread: with thousands of workers it would block the event loop.
-    changes = await asyncio.to_thread(decide, rules_of(core), there, waiting, may_rest=due)
+    changes = await asyncio.to_thread(decide, rules_of(core), scalable, waiting, may_idle=due)
     return await _apply(core, changes)
 
 
@@ -101,29 +101,29 @@ async def set_enabled(core: Core, actor: Actor, worker_id: str, *, enabled: bool
             hint="Use `tunefleet workers cordon` to keep new tasks off a worker until you uncordon it.",
         )
     await core.read(partial(owned, actor=actor, worker_id=worker_id))
-    asked = {worker_id: f"requested by {actor.owner}"}
-    await _apply(core, Changes(wake=asked) if enabled else Changes(rest=asked))
+    reasons = {worker_id: f"requested by {actor.owner}"}
+    await _apply(core, Changes(activate=reasons) if enabled else Changes(standby=reasons))
     return ElasticView(worker_id=worker_id, enabled=enabled, elastic_disabled=not enabled)
 
 
-def _picture(
+def _read_state(
     connection: Connection, *, here: Presences
 ) -> tuple[list[WorkerState], set[str], dict[str, ControlRow], list[Waiting], frozenset[str]]:
     # Cluster nodes are allocated for one task and released with it: scaling does not apply to them.
-    lent = {only(job.task_id) for job in clusters.live(connection)}
-    fleet = [state for state in cluster_state.states(connection, here) if lent.isdisjoint(state.tags)]
+    cluster_tags = {only(job.task_id) for job in clusters.live(connection)}
+    fleet = [state for state in cluster_state.states(connection, here) if cluster_tags.isdisjoint(state.tags)]
     held = set(attempts.taken(connection))
     bound = resumes.bound_to(connection, now=here.now)
-    lines = sorted(queue.lines(connection))
-    needs = cluster_state.needs_of(connection, lines, fleet)
+    groups = sorted(queue.lines(connection))
+    needs = cluster_state.needs_of(connection, groups, fleet)
     quota = quotas.Holding(connection, here.now)
     # No worker can help a task that waits for a quota.
     needed = frozenset(
         worker_id for worker_id, key, project in bound if quota.why(project, needs[(key, project)]) is None
     )
     counts: Counter[Requirement] = Counter()
-    for key, project in lines:
-        count = queue.count_first(connection, key, project, now=here.now, limit=_COUNTED)
+    for key, project in groups:
+        count = queue.count_first(connection, key, project, now=here.now, limit=_MAX_COUNTED)
         counts[needs[(key, project)]] += quota.within(project, needs[(key, project)], count)
     waiting = [Waiting(need, count) for need, count in counts.items()]
     return fleet, held, controls.all_rows(connection), waiting, needed
@@ -135,7 +135,7 @@ def _member(
     """Return a worker that scaling may change; None for those that it leaves alone."""
     if state.pulls or not state.present or (decided is not None and (decided.drains or decided.cordoned_at)):
         return None
-    rests = decided is not None and decided.elastic_disabled_at is not None
+    on_standby = decided is not None and decided.elastic_disabled_at is not None
     worked_at = core.fleet.worked_at
     if busy:
         worked_at[state.id] = now
@@ -143,40 +143,40 @@ def _member(
     return Member(
         # Standby closes a worker: matched as it is, it could never be activated.
         replace(state, closed=None),
-        rests=rests,
+        on_standby=on_standby,
         idle_s=now - worked_at.setdefault(state.id, now),
         unchanged_s=float("inf") if changed_at is None else now - changed_at,
         needed=needed,
     )
 
 
-async def _call_all(core: Core) -> int:
+async def _activate_all(core: Core) -> int:
     """Activate all workers: scaling was switched off while some were on standby."""
     resting = await core.read(controls.elastic_disabled)
-    return await _apply(core, Changes(wake=dict.fromkeys(sorted(resting), "elastic scaling was switched off")))
+    return await _apply(core, Changes(activate=dict.fromkeys(sorted(resting), "elastic scaling was switched off")))
 
 
 async def _apply(core: Core, changes: Changes) -> int:
-    wanted = dict.fromkeys(changes.wake, True) | dict.fromkeys(changes.rest, False)
+    wanted = dict.fromkeys(changes.activate, True) | dict.fromkeys(changes.standby, False)
     if not wanted:
         return 0
     changed = await core.write(partial(_store, wanted=wanted, now=core.clock.wall()))
     for worker_id in changed:
-        what, why = ("is activated", changes.wake) if wanted[worker_id] else ("is on standby", changes.rest)
+        what, why = ("is activated", changes.activate) if wanted[worker_id] else ("is on standby", changes.standby)
         log.info("The worker %s %s: %s.", worker_id, what, why[worker_id])
     now, mark = core.clock.monotonic(), core.fleet.elastic
     mark.changed_at.update(dict.fromkeys(changed, now))
-    mark.resting = mark.resting - changes.wake.keys() | changes.rest.keys()
+    mark.resting = mark.resting - changes.activate.keys() | changes.standby.keys()
     return len(changed)
 
 
 def _store(connection: Connection, *, wanted: Mapping[str, bool], now: float) -> list[str]:
     """Store which workers are on standby; return those that changed."""
     changed: list[ControlRow] = []
-    decided, there = controls.all_rows(connection), {row[0] for row in worker_rows.watched(connection)}
+    decided, registered = controls.all_rows(connection), {row[0] for row in worker_rows.watched(connection)}
     for worker_id, enabled in wanted.items():
         known = decided.get(worker_id, ControlRow(worker_id))
-        if (known.elastic_disabled_at is None) != enabled and worker_id in there:
+        if (known.elastic_disabled_at is None) != enabled and worker_id in registered:
             changed.append(known._replace(elastic_disabled_at=None if enabled else now))
     controls.rest(connection, changed)
     names = {row.worker_id: "worker.enabled" if wanted[row.worker_id] else "worker.disabled" for row in changed}

@@ -18,7 +18,7 @@ from tunefleet.orchestrator.access import quotas
 from tunefleet.orchestrator.clusters import wait_reasons as waiting_for
 from tunefleet.orchestrator.context import Core
 from tunefleet.orchestrator.scheduling import worker_state
-from tunefleet.orchestrator.scheduling.worker_state import About
+from tunefleet.orchestrator.scheduling.worker_state import WorkerFacts
 from tunefleet.orchestrator.tasks import relations
 from tunefleet.orchestrator.workers.presence import AGENT_SESSION
 from tunefleet.placement import Requirement, WorkerState, explain
@@ -27,7 +27,7 @@ from tunefleet.schemas.worker_link import Load
 _MAX_KNOWN: Final = 10_000
 # Keys are content digests, so that entries never go stale, even with several databases in one process.
 _known_needs: dict[str, Requirement] = {}
-_of_projects: dict[tuple[str, str], Requirement] = {}
+_known_with_project: dict[tuple[str, str], Requirement] = {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +38,7 @@ class Presences:
         limits: Worker id → slot class → maximum number of attempts; only live workers.
         loads: Worker id → current load, where it is known and not outdated.
         warm: Worker id → models and datasets that it was given recently.
-        kept: Worker id → the waiting task that its capacity is reserved for.
+        reserved: Worker id → the waiting task that its capacity is reserved for.
         delivering: Attempt whose job has ended, so that it takes no slot → why its upload is held up; empty if it is
             not.
         fetching: Attempt → a clause on what it downloads before its job starts.
@@ -50,7 +50,7 @@ class Presences:
     limits: dict[str, dict[str, int]]
     loads: dict[str, Load] = field(default_factory=dict)
     warm: dict[str, frozenset[str]] = field(default_factory=dict)
-    kept: dict[str, str] = field(default_factory=dict)
+    reserved: dict[str, str] = field(default_factory=dict)
     delivering: dict[str, str] = field(default_factory=dict)
     fetching: dict[str, str] = field(default_factory=dict)
     joins: dict[int, str] = field(default_factory=dict)
@@ -81,7 +81,7 @@ def presences(core: Core) -> Presences:
     warm = core.fleet.warm_since(now - core.settings.cache_ttl_s)
     joins = {**core.fleet.joins, **{seq: wait.why for seq, wait in core.joins.items()}}
     return Presences(
-        now, limits, loads, warm, dict(core.fleet.kept), delivering, fetching, joins, core.engines.absent,
+        now, limits, loads, warm, dict(core.fleet.reserved), delivering, fetching, joins, core.engines.absent,
         core.settings.nodes_jobs,
     )  # fmt: skip
 
@@ -113,11 +113,11 @@ def states(connection: Connection, here: Presences) -> list[WorkerState]:
     decided = controls.all_rows(connection)
     nothing: frozenset[str] = frozenset()
     found = []
-    for who in worker_rows.standing(connection):
-        id_ = who[0]
+    for columns in worker_rows.standing(connection):
+        id_ = columns[0]
         refused = frozenset(cordoned[id_]) if id_ in cordoned else nothing
-        about = _about(who, here, held.get(id_, ""), refused, decided.get(id_))
-        found.append(worker_state.remembered(about, known))
+        facts = _facts(columns, here, held.get(id_, ""), refused, decided.get(id_))
+        found.append(worker_state.cached_state(facts, known))
     return found
 
 
@@ -126,26 +126,26 @@ def state_of(connection: Connection, here: Presences, row: WorkerRow) -> WorkerS
     mine = attempts.open_of(connection, row.id).values()
     held = ";".join(Held(each.slot_class, each.requirement_key, each.gpus or "").text() for each in mine)
     decided = controls.get(connection, row.id)
-    who = row.id, row.status, row.session, row.capabilities, row.project
-    about = _about(who, here, held, frozenset(), decided)
-    return replace(worker_state.state(about, partial(needs, connection)), pulls=False)
+    columns = row.id, row.status, row.session, row.capabilities, row.project
+    facts = _facts(columns, here, held, frozenset(), decided)
+    return replace(worker_state.state(facts, partial(needs, connection)), pulls=False)
 
 
-def _about(
-    who: Sequence[str],
+def _facts(
+    columns: Sequence[str],
     here: Presences,
     held: str,
     cordoned: frozenset[str],
     decided: ControlRow | None,
-) -> About:
-    id_, status, session, text, project = who
-    return About(
+) -> WorkerFacts:
+    id_, status, session, text, project = columns
+    return WorkerFacts(
         id_, text, status == "online", session == AGENT_SESSION, here.limits.get(id_), held, cordoned, decided,
-        here.loads.get(id_), here.warm.get(id_), here.kept.get(id_), bound_to(project),
+        here.loads.get(id_), here.warm.get(id_), here.reserved.get(id_), only_project(project),
     )  # fmt: skip
 
 
-def bound_to(project: str) -> str | None:
+def only_project(project: str) -> str | None:
     """Return the only project that a worker with a key of `project` serves; None if it serves all."""
     return None if project == DEFAULT_PROJECT else project
 
@@ -157,11 +157,11 @@ def serving(fleet: Iterable[WorkerState], project: str) -> list[WorkerState]:
 
 def of_project(need: Requirement, project: str) -> Requirement:
     """Return the requirement with its project, for fleets where some workers serve one project only."""
-    known = _of_projects.get((need.key, project))
+    known = _known_with_project.get((need.key, project))
     if known is None:
-        if len(_of_projects) > _MAX_KNOWN:
-            _of_projects.clear()
-        known = _of_projects[(need.key, project)] = replace(need, project=project)
+        if len(_known_with_project) > _MAX_KNOWN:
+            _known_with_project.clear()
+        known = _known_with_project[(need.key, project)] = replace(need, project=project)
     return known
 
 
@@ -196,55 +196,55 @@ def reasons(
     connection: Connection, here: Presences, rows: Sequence[TaskRow], fleet: Sequence[WorkerState] | None = None
 ) -> dict[str, str]:
     """Return the pending reasons, by task id; tasks that are not pending are left out."""
-    told = relations.reasons(connection, rows, here.joins)
-    told |= {row.id: why for row in rows if (why := _ending(row, here)) is not None}
+    found = relations.reasons(connection, rows, here.joins)
+    found |= {row.id: why for row in rows if (why := _running_reason(row, here)) is not None}
     waiting = [row for row in rows if row.status == "queued"]
     if not waiting:
-        return told
+        return found
     known = needs(connection, (row.requirement_key for row in waiting))
     avoid = avoided(connection, [row.id for row in waiting], here.now)
     fleet = states(connection, here) if fleet is None else fleet
     cache: dict[tuple[str, str, frozenset[str]], str | None] = {}
     held = quotas.Holding(connection, here.now)
     serve = {project: serving(fleet, project) for project in {row.project for row in waiting}}
-    kept = frozenset(here.kept.values())
+    with_reservation = frozenset(here.reserved.values())
     nodes = waiting_for.nodes(connection, waiting, here.absent, here.nodes_jobs)
-    bound = _bound(connection, waiting)
+    bound = _bound_workers(connection, waiting)
     for row in waiting:
         if row.ready_at > here.now:
             pause_s = row.ready_at - here.now
-            told[row.id] = f"backing off: attempt {row.failures + 1} of {row.max_attempts}, again in {pause_s:.0f} s."
+            found[row.id] = f"backing off: attempt {row.failures + 1} of {row.max_attempts}, again in {pause_s:.0f} s."
             continue
         if (over := held.why(row.project, known[row.requirement_key])) is not None:
-            told[row.id] = over
+            found[row.id] = over
             continue
         if row.id in nodes:
-            told[row.id] = nodes[row.id]
+            found[row.id] = nodes[row.id]
             continue
         fleet, need = serve[row.project], whose(known[row.requirement_key], row.project)
         if row.id in bound:
             blocked = explain(need, [each for each in fleet if each.id == bound[row.id]])
-            told[row.id] = f"waiting: only {bound[row.id]} has its checkpoint ({blocked or 'queued'})."
+            found[row.id] = f"waiting: only {bound[row.id]} has its checkpoint ({blocked or 'queued'})."
             continue
-        if row.id in kept:
+        if row.id in with_reservation:
             needed = explain(need, fleet, task_id=row.id)
-            ids = [worker_id for worker_id, task_id in here.kept.items() if task_id == row.id]
+            ids = [worker_id for worker_id, task_id in here.reserved.items() if task_id == row.id]
             reserved = f"{', '.join(ids)} {'is' if len(ids) == 1 else 'are'} reserved"
-            told[row.id] = f"waiting: {reserved} for it until enough is free ({needed or 'queued'})."
+            found[row.id] = f"waiting: {reserved} for it until enough is free ({needed or 'queued'})."
             continue
         key = (row.requirement_key, row.project, avoid.get(row.id, frozenset()))
         if key not in cache:
             cache[key] = explain(need, fleet, avoid=key[2])
-        told[row.id] = cache[key] or "waiting: queued, scheduling."
-    return told
+        found[row.id] = cache[key] or "waiting: queued, scheduling."
+    return found
 
 
-def _bound(connection: Connection, rows: Sequence[TaskRow]) -> dict[str, str]:
+def _bound_workers(connection: Connection, rows: Sequence[TaskRow]) -> dict[str, str]:
     found = resumes.of_tasks(connection, [row.id for row in rows if row.slot_class == "job"])
     return {task_id: row.worker_id for task_id, row in found.items() if row.bound and row.worker_id is not None}
 
 
-def _ending(row: TaskRow, here: Presences) -> str | None:
+def _running_reason(row: TaskRow, here: Presences) -> str | None:
     if row.status != "running":
         return None
     if row.attempt_id in here.delivering:

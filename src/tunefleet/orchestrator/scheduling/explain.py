@@ -58,16 +58,16 @@ async def of_task(core: Core, actor: Actor, task_id: str) -> WhyView:
         return WhyView(
             task_id=row.id,
             status=row.status,
-            why=cluster_state.reasons(connection, here, [row], fleet).get(row.id) or _standing(row),
+            why=cluster_state.reasons(connection, here, [row], fleet).get(row.id) or _status_sentence(row),
             ahead=_ahead(connection, row, need, fleet, here.now) if need and row.status == TaskStatus.QUEUED else 0,
             waits_for=relations.waits_for(connection, row),
             workers=()
             if need is None
             else _with_tasks(
-                _verdicts(need, fleet, policy, avoid=avoid, task_id=row.id),
+                _match_results(need, fleet, policy, avoid=avoid, task_id=row.id),
                 tasks.own(connection, row.project, attempts.all_open(connection)),
             ),
-            attempts=_tries(connection, row),
+            attempts=_attempt_sentences(connection, row),
         )
 
     return await core.read(operation)
@@ -88,7 +88,7 @@ async def of_document(core: Core, actor: Actor, request: SubmitRequest) -> Valid
 
     who = subscriptions.Who(actor.project, actor.owner, core.settings.smtp_url is not None)
 
-    specs, said, needs = await asyncio.to_thread(_looked_at, workflow, actor.project)
+    specs, warnings, needs = await asyncio.to_thread(_read_specs, workflow, actor.project)
 
     def operation(connection: Connection) -> tuple[list[Fault], Sequence[WorkerState]]:
         faults = upstreams.faults_of(connection, actor.project, workflow.tasks)
@@ -101,10 +101,10 @@ async def of_document(core: Core, actor: Actor, request: SubmitRequest) -> Valid
         return ValidateReply(ok=False, faults=fault_views(faults))
     found = await asyncio.to_thread(_forecasts, core, workflow, needs, fleet, policy)
     names = tuple(node.name for node in workflow.tasks)
-    return ValidateReply(ok=True, tasks=names, forecasts=found, warnings=said)
+    return ValidateReply(ok=True, tasks=names, forecasts=found, warnings=warnings)
 
 
-def _looked_at(
+def _read_specs(
     workflow: Workflow, project: str
 ) -> tuple[list[tuple[TaskNode, BaseTaskSpec]], tuple[str, ...], dict[str, Requirement]]:
     """Return the specs, the warnings and each task's requirement; runs in a thread."""
@@ -116,23 +116,23 @@ def _looked_at(
 def _forecasts(
     core: Core, workflow: Workflow, needs: Mapping[str, Requirement], fleet: Sequence[WorkerState], policy: Policy
 ) -> tuple[TaskForecast, ...]:
-    given = {node.name: engine.type for node in workflow.tasks if (engine := policies.known(node).engine) is not None}
-    first = [node.name for node in workflow.tasks if not _upstreams(node) and node.name not in given]
+    engines = {node.name: engine.type for node in workflow.tasks if (engine := policies.known(node).engine) is not None}
+    first = [node.name for node in workflow.tasks if not _upstreams(node) and node.name not in engines]
     candidates = [Candidate(name, needs[name], float(place)) for place, name in enumerate(first)]
     chosen = {each.task_id: each.worker_id for each in Board(fleet, policy).assign(candidates).assignments}
     # Dependent tasks start later, when the first ones no longer hold their workers: match each against the full fleet.
-    for name in needs.keys() - set(first) - given.keys():
+    for name in needs.keys() - set(first) - engines.keys():
         alone = Board(fleet, policy).assign([Candidate(name, needs[name], 0.0)]).assignments
         chosen |= {each.task_id: each.worker_id for each in alone}
     now, found = core.clock.monotonic(), []
     for node in workflow.tasks:
-        told = (
-            _on_nodes(node, given[node.name])
-            if node.name in given
+        result = (
+            _forecast_on_engine(node, engines[node.name])
+            if node.name in engines
             else _forecast(node, needs[node.name], chosen, fleet, policy)
         )
-        takes = memory.forecast(node.spec, told, fleet, core.configurations, core.settings, now)
-        found.append(told.model_copy(update={"memory": takes}))
+        takes = memory.forecast(node.spec, result, fleet, core.configurations, core.settings, now)
+        found.append(result.model_copy(update={"memory": takes}))
     return tuple(found)
 
 
@@ -148,11 +148,11 @@ def _forecast(
         worker_id=worker_id,
         why=None if worker_id else why,
         after=_upstreams(node),
-        workers=_verdicts(need, fleet, policy),
+        workers=_match_results(need, fleet, policy),
     )
 
 
-def _on_nodes(node: TaskNode, engine: str) -> TaskForecast:
+def _forecast_on_engine(node: TaskNode, engine: str) -> TaskForecast:
     """Return the forecast of a task with an engine, which no existing worker runs."""
     return TaskForecast(
         name=node.name,
@@ -170,7 +170,7 @@ def _upstreams(node: TaskNode) -> tuple[str, ...]:
     return (*node.depends_on, *node.external)
 
 
-def _verdicts(
+def _match_results(
     need: Requirement,
     fleet: Sequence[WorkerState],
     policy: Policy,
@@ -180,25 +180,27 @@ def _verdicts(
 ) -> tuple[WorkerVerdict, ...]:
     """Return the match result of each worker: those that fit first, in the order of the policy."""
     found = [(worker, verdict(need, worker, avoid=avoid, task_id=task_id)) for worker in fleet]
-    fit = [worker for worker, told in found if isinstance(told, Fit)]
+    fit = [worker for worker, result in found if isinstance(result, Fit)]
     ranking = Ranking(policy, need, fit)
     fit.sort(key=lambda worker: (ranking.key(worker), worker.id))
     views = [WorkerVerdict(worker_id=each.id, verdict="fits", score=round(ranking.score(each), 4)) for each in fit]
-    rejects = [(told, worker.id) for worker, told in found if not isinstance(told, Fit)]
-    for told, worker_id in sorted(rejects, key=lambda each: (each[0].lasting, each[1])):
-        word = "never" if told.lasting else "waits"
-        views.append(WorkerVerdict.model_validate({"worker_id": worker_id, "verdict": word, "reason": told.reason}))
+    rejects = [(result, worker.id) for worker, result in found if not isinstance(result, Fit)]
+    for result, worker_id in sorted(rejects, key=lambda each: (each[0].permanent, each[1])):
+        word = "never" if result.permanent else "waits"
+        views.append(WorkerVerdict.model_validate({"worker_id": worker_id, "verdict": word, "reason": result.reason}))
     return tuple(views)
 
 
 def _with_tasks(verdicts: Sequence[WorkerVerdict], running: Sequence[AttemptRow]) -> tuple[WorkerVerdict, ...]:
     """Add the running tasks to each worker that the task waits for."""
-    kept: dict[str, list[str]] = {}
+    running_ids: dict[str, list[str]] = {}
     for attempt in running:
         if attempt.merged_into is None:
-            kept.setdefault(attempt.worker_id, []).append(attempt.task_id)
+            running_ids.setdefault(attempt.worker_id, []).append(attempt.task_id)
     return tuple(
-        each.model_copy(update={"runs": tuple(kept.get(each.worker_id, ()))}) if each.verdict == "waits" else each
+        each.model_copy(update={"runs": tuple(running_ids.get(each.worker_id, ()))})
+        if each.verdict == "waits"
+        else each
         for each in verdicts
     )
 
@@ -216,7 +218,7 @@ def _ahead(connection: Connection, row: TaskRow, need: Requirement, fleet: Seque
     return queue.ahead(connection, row, rivals, now)
 
 
-def _standing(row: TaskRow) -> str | None:
+def _status_sentence(row: TaskRow) -> str | None:
     """Return one sentence on a task that is not pending."""
     where = f" on {row.worker_id}" if row.worker_id else ""
     match row.status:
@@ -251,7 +253,7 @@ def _word(reason: str | None) -> str:
     return (reason or "unknown").replace("_", " ")
 
 
-def _tries(connection: Connection, row: TaskRow) -> tuple[str, ...]:
+def _attempt_sentences(connection: Connection, row: TaskRow) -> tuple[str, ...]:
     found = attempts.of_task(connection, row)
     gangs = attempts.of_gangs(connection, [each.id for each in found if each.gang_of is not None])
     return tuple(_sentence(row, each, gangs.get(each.id, [each])) for each in found)

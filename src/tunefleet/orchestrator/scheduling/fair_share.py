@@ -12,7 +12,7 @@ from tunefleet.db.access import project_rows, usage
 from tunefleet.db.access.project_rows import ProjectRow, RunningRow
 from tunefleet.orchestrator.access import quotas
 from tunefleet.orchestrator.context import Core
-from tunefleet.placement import BARE_SHARE, QUANTUM_S, Decayed, Share
+from tunefleet.placement import BARE_SHARE, QUANTUM_S, DecayedUsage, Share
 
 # Usage older than this number of half-lives is ignored: less than 0.4 % of it is left.
 _HALF_LIVES: Final = 8.0
@@ -23,13 +23,13 @@ class Ledger:
     """Decayed usage of projects, read incrementally from the store; not thread-safe."""
 
     half_life_s: float
-    _decayed: Decayed = field(init=False)
+    _decayed: DecayedUsage = field(init=False)
     _read_to: int = 0
 
     def __post_init__(self) -> None:
-        self._decayed = Decayed(self.half_life_s)
+        self._decayed = DecayedUsage(self.half_life_s)
 
-    def catch_up(self, connection: Connection, now: float) -> Decayed:
+    def catch_up(self, connection: Connection, now: float) -> DecayedUsage:
         """Return the usage, including what has ended since the last call."""
         since, read_to, found = now - _HALF_LIVES * self.half_life_s, self._read_to, self._decayed.copy()
         for seq, project, at, share_s in usage.shares_after(connection, read_to, since):
@@ -39,11 +39,13 @@ class Ledger:
         after_commit(connection, partial(self._remember, found, read_to))
         return found
 
-    def _remember(self, found: Decayed, read_to: int) -> None:
+    def _remember(self, found: DecayedUsage, read_to: int) -> None:
         self._decayed, self._read_to = found, read_to
 
 
-def standing(connection: Connection, ledger: Ledger, waiting: Collection[str], now: float) -> dict[str, Share] | None:
+def project_shares(
+    connection: Connection, ledger: Ledger, waiting: Collection[str], now: float
+) -> dict[str, Share] | None:
     """Return the shares of the projects with queued tasks; None for a single project without quotas.
 
     A project with no places left gets nothing.
@@ -59,21 +61,26 @@ def standing(connection: Connection, ledger: Ledger, waiting: Collection[str], n
 
 
 def _share(
-    connection: Connection, ended: Decayed, name: str, row: ProjectRow | None, running: RunningRow | None, now: float
+    connection: Connection,
+    ended: DecayedUsage,
+    name: str,
+    row: ProjectRow | None,
+    running: RunningRow | None,
+    now: float,
 ) -> Share:
     used_s = _used_s(ended, name, running, now)
     if row is None:
         return Share(used_s=used_s)  # a project without a row: its tasks were submitted with a key of an older version
-    places = None
+    remaining = None
     if row.max_running is not None:
-        places = max(0, row.max_running - (running.tasks if running is not None else 0))
+        remaining = max(0, row.max_running - (running.tasks if running is not None else 0))
     if row.archived_at is not None:
-        places = 0
+        remaining = 0
     spent = quotas.gpu_hours(connection, name, running, now) if row.gpu_hours is not None else 0.0
-    return Share(row.weight, used_s, places, gpus=row.gpu_hours is None or spent < row.gpu_hours)
+    return Share(row.weight, used_s, remaining, gpus=row.gpu_hours is None or spent < row.gpu_hours)
 
 
-def _used_s(ended: Decayed, project: str, running: RunningRow | None, now: float) -> float:
+def _used_s(ended: DecayedUsage, project: str, running: RunningRow | None, now: float) -> float:
     """Return a project's usage, including its running tasks."""
     used_s = ended.used_s(project, now)
     if running is None:
@@ -85,10 +92,10 @@ def _used_s(ended: Decayed, project: str, running: RunningRow | None, now: float
 def within(shares: Mapping[str, Share] | None, project: str) -> bool:
     """Whether a project may run one more task; if so, it is counted."""
     share = None if shares is None else shares.get(project)
-    if share is None or share.places is None:
+    if share is None or share.remaining is None:
         return True
-    share.places -= 1
-    return share.places >= 0
+    share.remaining -= 1
+    return share.remaining >= 0
 
 
 async def catch_up(core: Core) -> None:

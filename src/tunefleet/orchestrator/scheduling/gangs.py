@@ -26,23 +26,23 @@ SPARE_S: Final = 15.0
 
 def complete(connection: Connection, rows: Iterable[AttemptRow]) -> dict[str, str]:
     """Return the rendezvous endpoints of the gangs whose nodes have all accepted, by attempt."""
-    asked = {row.id: row.gang_of for row in rows if row.gang_of is not None and row.state == "accepted"}
-    if not asked:
+    gang_ids = {row.id: row.gang_of for row in rows if row.gang_of is not None and row.state == "accepted"}
+    if not gang_ids:
         return {}
-    found = attempts.of_gangs(connection, sorted(set(asked.values())))
-    points = {gang_id: nodes[0].gang_point or "" for gang_id, nodes in found.items() if _begun(nodes)}
-    return {id_: points[gang_id] for id_, gang_id in asked.items() if gang_id in points}
+    found = attempts.of_gangs(connection, sorted(set(gang_ids.values())))
+    points = {gang_id: nodes[0].gang_point or "" for gang_id, nodes in found.items() if _all_accepted(nodes)}
+    return {id_: points[gang_id] for id_, gang_id in gang_ids.items() if gang_id in points}
 
 
 def newly_complete(connection: Connection, taken: Sequence[AttemptRow]) -> list[AttemptRow]:
     """Return the first nodes of the gangs that the attempts just accepted complete."""
     found = attempts.of_gangs(connection, sorted({row.gang_of for row in taken if row.gang_of is not None}))
-    whole = [nodes for nodes in found.values() if _begun(nodes)]
-    wake(connection, *(f"worker:{node.worker_id}" for nodes in whole for node in nodes))
-    return [nodes[0] for nodes in whole]
+    complete_gangs = [nodes for nodes in found.values() if _all_accepted(nodes)]
+    wake(connection, *(f"worker:{node.worker_id}" for nodes in complete_gangs for node in nodes))
+    return [nodes[0] for nodes in complete_gangs]
 
 
-def _begun(nodes: Sequence[AttemptRow]) -> bool:
+def _all_accepted(nodes: Sequence[AttemptRow]) -> bool:
     return all(node.state in {"accepted", "finished"} for node in nodes)
 
 
@@ -71,7 +71,7 @@ def take(
         row = mine[id_]
         if row.gang_of is not None and finish.lost_peer and _waits(connection, row, now, patience_s):
             held.add(id_)
-            mine[id_] = _noted(connection, row, now)
+            mine[id_] = _with_failure_time(connection, row, now)
             del own[id_]
     return own, held
 
@@ -92,9 +92,10 @@ def release(connection: Connection, heads: Iterable[AttemptRow], rows: Mapping[s
 
 def decided(connection: Connection, rows: Sequence[AttemptRow]) -> bool:
     """Whether all peers that a first node lost have ended, so that its deferred end can be processed."""
-    asked = [row.id for row in rows if row.gang_failed_at is not None]
+    gang_ids = [row.id for row in rows if row.gang_failed_at is not None]
     return any(
-        not any(node.open for node in nodes if node.member) for nodes in attempts.of_gangs(connection, asked).values()
+        not any(node.open for node in nodes if node.member)
+        for nodes in attempts.of_gangs(connection, gang_ids).values()
     )
 
 
@@ -121,10 +122,10 @@ def _take_member(
     reason = reason_of(finish.outcome, finish.reason)
     error = None if finish.error is None else scrub(finish.error)
     if finish.outcome in {"failed", "released"} and not finish.lost_peer:
-        told = f"Node {row.node_rank} ({row.worker_id}): {error or 'ended.'}"
+        message = f"Node {row.node_rank} ({row.worker_id}): {error or 'ended.'}"
         if finish.detail is not None:
             tasks.set_outcomes(connection, [(row.task_seq, None, scrub(finish.detail))])
-        unreported_ends.end(connection, [(row, reason, told)], now)
+        unreported_ends.end(connection, [(row, reason, message)], now)
         return
     lost_at = now if finish.lost_peer else None
     ended = row._replace(state="finished", reason=reason.value, error=error, finished_at=now, gang_failed_at=lost_at)
@@ -140,7 +141,7 @@ def _waits(connection: Connection, row: AttemptRow, now: float, patience_s: floa
     return missing and now - (row.gang_failed_at or now) < patience_s + SPARE_S
 
 
-def _noted(connection: Connection, row: AttemptRow, now: float) -> AttemptRow:
+def _with_failure_time(connection: Connection, row: AttemptRow, now: float) -> AttemptRow:
     if row.gang_failed_at is not None:
         return row
     noted = row._replace(gang_failed_at=now)

@@ -15,8 +15,8 @@ from tunefleet.db import Connection
 from tunefleet.db.repositories import queue, resumes
 from tunefleet.db.rows import TaskRow
 from tunefleet.orchestrator.scheduling import cluster_state
-from tunefleet.placement import Board, Candidate, Requirement, Share, WorkerState, take_turns
-from tunefleet.placement.policy import TRAININGS
+from tunefleet.placement import Board, Candidate, Requirement, Share, WorkerState, fair_order
+from tunefleet.placement.policy import TRAINING_KINDS
 
 # Maximum number of tasks with one requirement in a cycle; the next cycle takes the rest.
 MAX_CANDIDATES: Final = 1024
@@ -28,10 +28,10 @@ _PIECE: Final = 64
 
 _rank = attrgetter("rank")
 # (key of the requirement, project) → requirement of queued tasks.
-Lines = Mapping[tuple[str, str], Requirement]
+QueuedRequirements = Mapping[tuple[str, str], Requirement]
 
 
-class Line:
+class QueueReader:
     """The queued tasks by rank, read lazily while they are placed.
 
     A task is yielded when the one before it has been decided. For a requirement that fits no worker any more, at most
@@ -45,7 +45,7 @@ class Line:
         self,
         connection: Connection,
         board: Board,
-        needs: Lines,
+        needs: QueuedRequirements,
         fleet: Sequence[WorkerState],
         *,
         shares: Mapping[str, Share] | None = None,
@@ -53,7 +53,7 @@ class Line:
         sticky: bool,
     ) -> None:
         self._connection = connection
-        self._board = board
+        self._capacity = board
         self._needs = needs
         self._shares = shares
         self._fleet = fleet
@@ -61,7 +61,7 @@ class Line:
         self._sticky = sticky
         self.rows: dict[str, TaskRow] = {}
         """Task rows read so far, by id."""
-        self.is_cut = False
+        self.is_truncated = False
         """Whether `MAX_CANDIDATES` cut off tasks that might still fit."""
 
     @property
@@ -71,7 +71,7 @@ class Line:
 
     def __iter__(self) -> Iterator[Candidate]:
         """Yield the candidates."""
-        return self._in_turn(lambda candidate: candidate.task_id in self._board.placed)
+        return self._in_turn(lambda candidate: candidate.task_id in self._capacity.placed)
 
     def all(self) -> list[Candidate]:
         """Return the candidates in the order that applies if all can be placed."""
@@ -85,11 +85,11 @@ class Line:
     def _in_turn(self, placed: Callable[[Candidate], bool]) -> Iterator[Candidate]:
         shares = self._shares
         if shares is None:
-            return self._lane(None)
-        lanes = {project: self._lane(project) for project in sorted(shares)}
-        return take_turns(lanes, shares, placed)
+            return self._of_project(None)
+        lanes = {project: self._of_project(project) for project in sorted(shares)}
+        return fair_order(lanes, shares, placed)
 
-    def _lane(self, project: str | None) -> Iterator[Candidate]:
+    def _of_project(self, project: str | None) -> Iterator[Candidate]:
         """Yield the candidates of one project, or of all."""
         share = None if self._shares is None or project is None else self._shares[project]
         mine = (
@@ -100,23 +100,23 @@ class Line:
         return merge(*mine, key=_rank)
 
     def _of(self, key: str, project: str, need: Requirement) -> Iterator[Candidate]:
-        room = self._board.room(need)
-        most = min(room + _SPARE, MAX_CANDIDATES) if room else 1
+        room = self._capacity.room(need)
+        limit = min(room + _SPARE, MAX_CANDIDATES) if room else 1
         if not room and not need.accumulates:
             return
-        for number, candidate in enumerate(self._read(key, project, most), start=1):
-            full = not self._board.has_room(need)
+        for number, candidate in enumerate(self._read(key, project, limit), start=1):
+            full = not self._capacity.has_room(need)
             if full and not need.accumulates:
                 return
             yield candidate
             if full:
                 return
-            self.is_cut |= number == MAX_CANDIDATES
+            self.is_truncated |= number == MAX_CANDIDATES
 
-    def _read(self, key: str, project: str, most: int) -> Iterator[Candidate]:
+    def _read(self, key: str, project: str, limit: int) -> Iterator[Candidate]:
         done = 0
-        while done < most:
-            count = min(max(_PIECE, done), most - done)
+        while done < limit:
+            count = min(max(_PIECE, done), limit - done)
             rows = queue.first(self._connection, key, project, now=self._now, count=count, skip=done)
             self.rows.update((row.id, row) for row in rows)
             yield from self._candidates(rows)
@@ -133,18 +133,20 @@ class Line:
         for row in rows:
             resume = wanted.get(row.id)
             holder = (resume.worker_id if resume is not None else None) or folders.get(row.id)
-            need, away = self._needs[(row.requirement_key, row.project)], avoid.get(row.id, frozenset())
+            need, avoided_workers = self._needs[(row.requirement_key, row.project)], avoid.get(row.id, frozenset())
             only = resume is not None and bool(resume.bound)
-            found.append(Candidate(row.id, need, row.rank, away, prefers=holder, only=only))
-        return self._stick(found) if self._sticky else found
+            found.append(Candidate(row.id, need, row.rank, avoided_workers, prefers=holder, only=only))
+        return self._prefer_upstream_workers(found) if self._sticky else found
 
-    def _stick(self, candidates: Sequence[Candidate]) -> list[Candidate]:
+    def _prefer_upstream_workers(self, candidates: Sequence[Candidate]) -> list[Candidate]:
         """Prefer the worker that has the files of an earlier stage; a run waits up to `STICKY_WAIT_S` for it."""
         free = [self.rows[each.task_id].seq for each in candidates if each.prefers is None]
         holders = resumes.upstream_workers(self._connection, free)
         if not holders:
             return list(candidates)
-        here = {worker.id for worker in self._fleet if worker.present and not worker.pulls and worker.closed is None}
+        available = {
+            worker.id for worker in self._fleet if worker.present and not worker.pulls and worker.closed is None
+        }
         found = []
         for each in candidates:
             row = self.rows[each.task_id]
@@ -152,7 +154,7 @@ class Line:
             if holder is None:
                 found.append(each)
                 continue
-            patient = row.kind in TRAININGS and holder in here and holder not in each.avoid
+            patient = row.kind in TRAINING_KINDS and holder in available and holder not in each.avoid
             waits = patient and self._now - (row.queued_at or self._now) < STICKY_WAIT_S
             found.append(Candidate(each.task_id, each.requirement, each.rank, each.avoid, prefers=holder, only=waits))
         return found

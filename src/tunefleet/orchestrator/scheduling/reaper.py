@@ -35,7 +35,7 @@ _LATE_S: Final = 1.5
 
 
 @dataclass(frozen=True, slots=True)
-class _Look:
+class _State:
     workers: Sequence[Sequence[str]]
     """Id, status, session and state folder of each worker."""
     open: list[OpenRow]
@@ -73,8 +73,8 @@ async def run_once(core: Core) -> int:
     """
     now, mark = core.clock.wall(), core.sweep
     since, mark.ready_at = mark.ready_at, now
-    look = await core.read(partial(_look, since=since, now=now, patience_s=core.settings.lost_after_s))
-    found = _judge(core, look, core.fleet.tick(core.clock.monotonic()), now)
+    state = await core.read(partial(_read_state, since=since, now=now, patience_s=core.settings.lost_after_s))
+    found = _evaluate(core, state, core.fleet.tick(core.clock.monotonic()), now)
     if found.count:
         here = cluster_state.presences(core)
         for worker_id in await core.write(partial(_apply, found=found, here=here, fleet=core.fleet)):
@@ -82,14 +82,14 @@ async def run_once(core: Core) -> int:
             presence = core.fleet.presences.get(worker_id)
             if presence is not None:
                 presence.lost = True
-    if look.ready:
+    if state.ready:
         core.signals.notify("placement")
     await _flush(core)
     return found.count
 
 
-def _look(connection: Connection, *, since: float, now: float, patience_s: float) -> _Look:
-    return _Look(
+def _read_state(connection: Connection, *, since: float, now: float, patience_s: float) -> _State:
+    return _State(
         workers.watched(connection),
         attempts.open_rows(connection),
         bool(gangs.overdue(connection, now, patience_s)),
@@ -98,21 +98,21 @@ def _look(connection: Connection, *, since: float, now: float, patience_s: float
     )
 
 
-def _judge(core: Core, look: _Look, elapsed_s: float, now: float) -> _Findings:
+def _evaluate(core: Core, state: _State, elapsed_s: float, now: float) -> _Findings:
     lost_after_s = core.settings.lost_after_s
-    silent = core.fleet.watch([id_ for id_, status, _, _ in look.workers if status == "online"], elapsed_s)
+    silent = core.fleet.watch([id_ for id_, status, _, _ in state.workers if status == "online"], elapsed_s)
     # After a late run an accept may have arrived and not been read: do not age offers. A worker that stays silent is
     # declared lost in any case.
     offered_s = elapsed_s if elapsed_s <= _LATE_S else 0.0
-    ages = core.fleet.age([row.attempt_id for row in look.open if row.state == "offered"], offered_s)
-    found = _Findings(gangs=look.gangs, patience_s=lost_after_s, expired=look.expired)
+    ages = core.fleet.age([row.attempt_id for row in state.open if row.state == "offered"], offered_s)
+    found = _Findings(gangs=state.gangs, patience_s=lost_after_s, expired=state.expired)
     found.lost = [
         id_
-        for id_, _, session, state_id in look.workers
+        for id_, _, session, state_id in state.workers
         if silent.get(id_, 0.0) >= agents.patience_s(session, state_id, lost_after_s)
     ]
     gone = set(found.lost)
-    for row in look.open:
+    for row in state.open:
         if row.worker_id in gone:
             continue
         if row.state == "offered" and row.worker_id.startswith(EXTERNAL):

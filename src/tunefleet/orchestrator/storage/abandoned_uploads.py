@@ -32,17 +32,17 @@ async def collect(core: Core, unknown_s: float) -> int:
     if direct is None:
         return 0
     before = now - core.settings.garbage_grace_s
-    left = await core.read(lambda connection: direct_uploads.given_up(connection, before))
-    left = [row for row in left if row.name not in core.reading]
-    for row in left:
+    abandoned = await core.read(lambda connection: direct_uploads.given_up(connection, before))
+    abandoned = [row for row in abandoned if row.name not in core.reading]
+    for row in abandoned:
         await abort(core, row)
     # Read after the rows above; an upload that starts after this is too young for `sweep`.
-    spare = await core.read(direct_uploads.names)
+    known_names = await core.read(direct_uploads.names)
     try:
-        unknown = await asyncio.to_thread(direct.sweep, now - unknown_s, spare)
+        unknown = await asyncio.to_thread(direct.sweep, now - unknown_s, known_names)
     except MachineError as error:
         log.warning("Cannot remove unknown uploads from the object store: %s", error.detail or error)
         unknown = 0
-    if left or unknown:
-        log.info("Aborted %d abandoned uploads to the object store.", len(left) + unknown)
-    return len(left) + unknown
+    if abandoned or unknown:
+        log.info("Aborted %d abandoned uploads to the object store.", len(abandoned) + unknown)
+    return len(abandoned) + unknown

@@ -46,7 +46,7 @@ from tunefleet.schemas.api import (
 )
 
 PIN_S: Final = 24 * 3600.0
-_WHERE: Final = "List pushed data with `tunefleet data ls`, results of tasks with `tunefleet artifacts ls`."
+_LIST_HINT: Final = "List pushed data with `tunefleet data ls`, results of tasks with `tunefleet artifacts ls`."
 
 
 def scope_of(project: str) -> str:
@@ -54,37 +54,37 @@ def scope_of(project: str) -> str:
     return "" if project == DEFAULT_PROJECT else project
 
 
-async def missing(core: Core, who: Who, query: BlobQuery) -> BlobReply:
+async def missing(core: Core, caller: Who, query: BlobQuery) -> BlobReply:
     """Return which files must be uploaded; the others are pinned for the caller.
 
     Raises:
         ForbiddenError: If the caller may not upload.
         QuotaError: If the missing files exceed the project's storage quota.
     """
-    _may_upload(who)
+    _may_upload(caller)
     digests = [entry.digest for entry in query.blobs]
 
     def operation(connection: Connection) -> set[str]:
-        known = artifacts.known(connection, who.project, digests)
-        if has_quota(who):
-            lacking = {entry.digest: entry.size_bytes for entry in query.blobs if entry.digest not in known}
-            quotas.refuse_storing(connection, who.project, sum(lacking.values()))
-        artifacts.pin(connection, sorted(known), holder=_holder(who), until=core.clock.wall() + PIN_S)
+        known = artifacts.known(connection, caller.project, digests)
+        if has_quota(caller):
+            missing_digests = {entry.digest: entry.size_bytes for entry in query.blobs if entry.digest not in known}
+            quotas.refuse_storing(connection, caller.project, sum(missing_digests.values()))
+        artifacts.pin(connection, sorted(known), holder=_holder(caller), until=core.clock.wall() + PIN_S)
         return known
 
     known = await core.write(operation)
     # Files that a disk has damaged are requested again: this is the moment at which a client can repair them.
     lost = await asyncio.to_thread(lambda: set(verification.damaged(core.blobs, sorted(known), core.verified)))
-    lacking = sorted((set(digests) - known) | lost)
+    missing_digests = sorted((set(digests) - known) | lost)
     return BlobReply(
         missing=tuple(
-            BlobMissing(digest=digest, offset=core.blobs.partial_size(digest, scope_of(who.project)))
-            for digest in lacking
+            BlobMissing(digest=digest, offset=core.blobs.partial_size(digest, scope_of(caller.project)))
+            for digest in missing_digests
         )
     )
 
 
-async def reserve(core: Core, who: Who, digest: str, size_bytes: int) -> None:
+async def reserve(core: Core, caller: Who, digest: str, size_bytes: int) -> None:
     """Refuse an upload before its first byte is stored if it exceeds the project's quota, else reserve its size.
 
     Unfinished uploads of the project count as well. Uploads of jobs are always accepted, as in `stored`.
@@ -93,14 +93,16 @@ async def reserve(core: Core, who: Who, digest: str, size_bytes: int) -> None:
         QuotaError: If a user's project would exceed its storage quota.
         ForbiddenError: If the caller may not upload.
     """
-    _may_upload(who)
-    if has_quota(who):
-        await core.read(partial(refuse_upload, core=core, project=who.project, digest=digest, size_bytes=size_bytes))
+    _may_upload(caller)
+    if has_quota(caller):
+        await core.read(partial(refuse_upload, core=core, project=caller.project, digest=digest, size_bytes=size_bytes))
 
 
-async def room(core: Core, who: Who) -> int | None:
+async def room(core: Core, caller: Who) -> int | None:
     """Return the maximum size in bytes of an upload of unknown length; None without a limit."""
-    return await core.read(lambda connection: quotas.room_for(connection, who.project)) if has_quota(who) else None
+    return (
+        await core.read(lambda connection: quotas.room_for(connection, caller.project)) if has_quota(caller) else None
+    )
 
 
 def refuse_upload(connection: Connection, *, core: Core, project: str, digest: str, size_bytes: int) -> None:
@@ -118,7 +120,7 @@ def refuse_upload(connection: Connection, *, core: Core, project: str, digest: s
     core.blobs.announce(digest, size_bytes, scope_of(project), check)
 
 
-async def stored(core: Core, who: Who, digest: str, size_bytes: int, *, of_job: bool = False) -> None:
+async def stored(core: Core, caller: Who, digest: str, size_bytes: int, *, of_job: bool = False) -> None:
     """Record a file that the store has just verified; it is pinned for the uploader until it is published.
 
     Files of jobs are accepted regardless of the project's quota: finished work must not be lost.
@@ -128,23 +130,23 @@ async def stored(core: Core, who: Who, digest: str, size_bytes: int, *, of_job: 
         OffsetConflict: If the file was collected meanwhile as an older, unused one: upload it again.
         ForbiddenError: If the caller may not upload.
     """
-    _may_upload(who)
+    _may_upload(caller)
 
     def operation(connection: Connection) -> None:
         # Files are only deleted in this thread, so the file cannot disappear between this check and the commit.
         if not core.blobs.has(digest):
             raise OffsetConflict(f"The file {digest[:12]}… must be uploaded again.", cursor=0)
         now = core.clock.wall()
-        if has_quota(who) and not of_job and not artifacts.known(connection, who.project, [digest]):
-            quotas.refuse_storing(connection, who.project, size_bytes)
+        if has_quota(caller) and not of_job and not artifacts.known(connection, caller.project, [digest]):
+            quotas.refuse_storing(connection, caller.project, size_bytes)
         capacity.add(connection, core.blobs, digest, size_bytes)
-        artifacts.add_blob(connection, project=who.project, digest=digest, size_bytes=size_bytes, at=now)
-        artifacts.pin(connection, [digest], holder=_holder(who), until=now + PIN_S)
+        artifacts.add_blob(connection, project=caller.project, digest=digest, size_bytes=size_bytes, at=now)
+        artifacts.pin(connection, [digest], holder=_holder(caller), until=now + PIN_S)
 
     await core.write(operation)
 
 
-async def publish(core: Core, who: Who, body: ArtifactCreate, *, task_id: str | None = None) -> ArtifactView:
+async def publish(core: Core, caller: Who, body: ArtifactCreate, *, task_id: str | None = None) -> ArtifactView:
     """Publish stored files as an artifact. Idempotent.
 
     An attempt publishes for its task, where a newer artifact replaces an older one with the same name.
@@ -155,7 +157,7 @@ async def publish(core: Core, who: Who, body: ArtifactCreate, *, task_id: str | 
         ForbiddenError: If the caller may not publish there.
         ConflictError: If the attempt has ended.
     """
-    _may_upload(who)
+    _may_upload(caller)
     if body.files:
         check_files(body.files)
     if manifest_digest(body.files) != body.digest:
@@ -163,23 +165,25 @@ async def publish(core: Core, who: Who, body: ArtifactCreate, *, task_id: str | 
     now = core.clock.wall()
 
     def operation(connection: Connection) -> ArtifactRow:
-        made = _publish(connection, who=who, body=body, task_id=task_id, now=now)
-        if made.kind == checkpoints.KIND and made.task_id is not None:
-            checkpoints.retire(connection, core.blobs, made.task_id, now)
-        return made
+        artifact = _publish(connection, caller=caller, body=body, task_id=task_id, now=now)
+        if artifact.kind == checkpoints.KIND and artifact.task_id is not None:
+            checkpoints.retire(connection, core.blobs, artifact.task_id, now)
+        return artifact
 
     return artifact_view(await core.write(operation))
 
 
-def _publish(connection: Connection, *, who: Who, body: ArtifactCreate, task_id: str | None, now: float) -> ArtifactRow:
-    owner, task_id = _owner_and_task(connection, who, task_id)
-    older = artifacts.named(connection, project=who.project, name=body.name, task_id=task_id)
+def _publish(
+    connection: Connection, *, caller: Who, body: ArtifactCreate, task_id: str | None, now: float
+) -> ArtifactRow:
+    owner, task_id = _owner_and_task(connection, caller, task_id)
+    older = artifacts.named(connection, project=caller.project, name=body.name, task_id=task_id)
     same = next((row for row in older if row.digest == body.digest and row.kind == body.kind), None)
     if same is not None:
         return same
-    if isinstance(who, AttemptActor):
-        refuse_ended(connection, who)
-    sizes = artifacts.sizes(connection, who.project, [entry.digest for entry in body.files])
+    if isinstance(caller, AttemptActor):
+        refuse_ended(connection, caller)
+    sizes = artifacts.sizes(connection, caller.project, [entry.digest for entry in body.files])
     for entry in body.files:
         if entry.digest not in sizes:
             raise ArtifactError(f"The file {entry.path} of {body.name!r} was not uploaded.", hint="Upload it first.")
@@ -188,49 +192,49 @@ def _publish(connection: Connection, *, who: Who, body: ArtifactCreate, task_id:
     if task_id is not None:
         artifacts.delete_rows(connection, [row.id for row in older])
     id_ = new_id("art")
-    row = _row(who, body, id_, owner, task_id, now)
+    row = _row(caller, body, id_, owner, task_id, now)
     artifacts.insert_one(connection, row, [(e.path, e.digest, e.size_bytes) for e in body.files])
-    if isinstance(who, Actor):
+    if isinstance(caller, Actor):
         # The artifact references them now. With the pins left, removing it would free their space only after `PIN_S`.
-        artifacts.unpin_files(connection, [e.digest for e in body.files], [_holder(who)])
-    _append_event(connection, who, row, now)
+        artifacts.unpin_files(connection, [e.digest for e in body.files], [_holder(caller)])
+    _append_event(connection, caller, row, now)
     return artifacts.by_ids(connection, [id_])[id_]
 
 
-def _row(who: Who, body: ArtifactCreate, id_: str, owner: str, task_id: str | None, now: float) -> dict[str, Any]:
+def _row(caller: Who, body: ArtifactCreate, id_: str, owner: str, task_id: str | None, now: float) -> dict[str, Any]:
     return {
-        "id": id_, "project": who.project, "name": body.name, "kind": body.kind, "digest": body.digest,
+        "id": id_, "project": caller.project, "name": body.name, "kind": body.kind, "digest": body.digest,
         "size_bytes": sum(entry.size_bytes for entry in body.files), "file_count": len(body.files),
-        "task_id": task_id, "attempt_id": who.attempt_id if isinstance(who, AttemptActor) else None,
+        "task_id": task_id, "attempt_id": caller.attempt_id if isinstance(caller, AttemptActor) else None,
         "owner": owner, "created_at": now, "metadata": orjson.dumps(body.metadata).decode(),
     }  # fmt: skip
 
 
-def _append_event(connection: Connection, who: Who, row: dict[str, Any], now: float) -> None:
+def _append_event(connection: Connection, caller: Who, row: dict[str, Any], now: float) -> None:
     task_id = row["task_id"]
     kind = "checkpoint.uploaded" if row["kind"] == checkpoints.KIND and task_id is not None else "artifact.published"
     data = {name: row[name] for name in ("id", "name", "kind", "digest", "size_bytes")}
     if task_id is None:
         event = Event(kind, now, data=data, project=row["project"])
     else:
-        worker_id = who.worker_id if isinstance(who, AttemptActor) else None
+        worker_id = caller.worker_id if isinstance(caller, AttemptActor) else None
         event = events.of_task(tasks.by_ids(connection, [task_id])[task_id], kind, now, data, worker_id=worker_id)
     events.append(connection, [event])
 
 
-def _owner_and_task(connection: Connection, who: Who, task_id: str | None) -> tuple[str, str | None]:
-    if isinstance(who, AttemptActor):
-        if task_id not in {None, who.task_id}:
-            raise ForbiddenError(f"This token is for {who.task_id} only.")
-        task_id = who.task_id
+def _owner_and_task(connection: Connection, caller: Who, task_id: str | None) -> tuple[str, str | None]:
+    if isinstance(caller, AttemptActor):
+        if task_id not in {None, caller.task_id}:
+            raise ForbiddenError(f"This token is for {caller.task_id} only.")
+        task_id = caller.task_id
     if task_id is None:
-        assert isinstance(who, Actor)
-        return who.owner, None
+        assert isinstance(caller, Actor)
+        return caller.owner, None
     task = tasks.by_ids(connection, [task_id]).get(task_id)
-    if task is None or task.project != who.project:
+    if task is None or task.project != caller.project:
         raise NotFoundError(f"There is no task {task_id}.")
-    if isinstance(who, Actor):
-        may_change(who, task.owner, task.id)
+    if isinstance(caller, Actor):
+        may_change(caller, task.owner, task.id)
     return task.owner, task.id
 
 
@@ -258,7 +262,7 @@ async def list_(
     return Page[ArtifactView](items=tuple(artifact_view(row) for row in page), next_cursor=next_cursor)
 
 
-async def get(core: Core, who: Who, reference: str) -> ArtifactDetail:
+async def get(core: Core, caller: Who, reference: str) -> ArtifactDetail:
     """Return an artifact by its id or a unique prefix of it, its digest, or its name (the newest with that name).
 
     Raises:
@@ -267,13 +271,13 @@ async def get(core: Core, who: Who, reference: str) -> ArtifactDetail:
     """
 
     def operation(connection: Connection) -> ArtifactDetail:
-        found = _find(connection, who.project, reference, begun=isinstance(who, Actor))
-        if isinstance(who, AttemptActor):
-            found = [row for row in found if _concerns(connection, who, [row])]
+        found = _find(connection, caller.project, reference, by_prefix=isinstance(caller, Actor))
+        if isinstance(caller, AttemptActor):
+            found = [row for row in found if _concerns(connection, caller, [row])]
         else:
-            may_read(who)
+            may_read(caller)
         if not found:
-            raise NotFoundError(f"There is no artifact {reference}.", hint=_WHERE)
+            raise NotFoundError(f"There is no artifact {reference}.", hint=_LIST_HINT)
         return artifact_detail(found[0], artifacts.files(connection, found[0].id))
 
     return await core.read(operation)
@@ -290,7 +294,7 @@ async def remove(core: Core, actor: Actor, reference: str) -> None:
     def operation(connection: Connection) -> None:
         found = _find(connection, actor.project, reference)
         if not found:
-            raise NotFoundError(f"There is no artifact {reference}.", hint=_WHERE)
+            raise NotFoundError(f"There is no artifact {reference}.", hint=_LIST_HINT)
         row = found[0]
         may_change(actor, row.owner, row.id)
         readers = tasks.in_use(connection, row.id)
@@ -304,17 +308,17 @@ async def remove(core: Core, actor: Actor, reference: str) -> None:
     await core.write(operation)
 
 
-async def may_read_blob(core: Core, who: Who, digest: str) -> bool:
+async def may_read_blob(core: Core, caller: Who, digest: str) -> bool:
     """Whether a caller may download a file: any of its project, for an attempt those of its inputs and results."""
 
     def operation(connection: Connection) -> bool:
-        if digest not in artifacts.known(connection, who.project, [digest]):
+        if digest not in artifacts.known(connection, caller.project, [digest]):
             return False
-        if isinstance(who, Actor):
-            return who.role != "worker"
-        if artifacts.pinned_by(connection, digest, _holder(who)):
+        if isinstance(caller, Actor):
+            return caller.role != "worker"
+        if artifacts.pinned_by(connection, digest, _holder(caller)):
             return True
-        return _concerns(connection, who, artifacts.holding_file(connection, project=who.project, digest=digest))
+        return _concerns(connection, caller, artifacts.holding_file(connection, project=caller.project, digest=digest))
 
     return await core.read(operation)
 
@@ -324,12 +328,12 @@ async def collect_garbage(core: Core) -> Collected:
     return await garbage_collection.collect(core)
 
 
-def _find(connection: Connection, project: str, reference: str, *, begun: bool = True) -> list[ArtifactRow]:
+def _find(connection: Connection, project: str, reference: str, *, by_prefix: bool = True) -> list[ArtifactRow]:
     for column in ("id", "digest", "name"):
         found = artifacts.find(connection, project=project, column=column, value=reference)
         if found:
             return found
-    if not begun or not reference.startswith("art-"):
+    if not by_prefix or not reference.startswith("art-"):
         return []
     rows = artifacts.by_prefix(connection, reference, project=project, limit=MEANT_AT_MOST + 1)
     if len(rows) > 1:
@@ -343,10 +347,10 @@ def _concerns(connection: Connection, attempt: AttemptActor, rows: list[Artifact
     return bool(rows) and tasks.reads_artifact(connection, attempt.task_id, [row.id for row in rows])
 
 
-def _holder(who: Who) -> str:
-    return who.attempt_id if isinstance(who, AttemptActor) else who.key_id
+def _holder(caller: Who) -> str:
+    return caller.attempt_id if isinstance(caller, AttemptActor) else caller.key_id
 
 
-def _may_upload(who: Who) -> None:
-    if isinstance(who, Actor):
-        may_submit(who)
+def _may_upload(caller: Who) -> None:
+    if isinstance(caller, Actor):
+        may_submit(caller)

@@ -27,10 +27,10 @@ def delete_files(connection: Connection, blobs: BlobStore, digests: Sequence[str
     # So each batch is a further operation that deletes only files without a row. After a crash in between, garbage
     # collection finds the files.
     for start in range(0, len(digests), _BATCH):
-        later(connection, partial(_delete_unknown, blobs=blobs, digests=digests[start : start + _BATCH]))
+        later(connection, partial(_delete_unrecorded, blobs=blobs, digests=digests[start : start + _BATCH]))
 
 
-def _delete_unknown(connection: Connection, *, blobs: BlobStore, digests: Sequence[str]) -> None:
+def _delete_unrecorded(connection: Connection, *, blobs: BlobStore, digests: Sequence[str]) -> None:
     known = artifacts.known_anywhere(connection, list(digests))
     _delete(blobs, [digest for digest in digests if digest not in known])
 

@@ -21,11 +21,11 @@ from tunefleet.orchestrator.context import Core, Verified
 
 log = logging.getLogger(__name__)
 # Files verified within this time are not read again on push: many clients push the same file.
-LATELY_S: Final = 600.0
+RECENT_S: Final = 600.0
 # Files verified within this time are not read again in the background.
-GOOD_S: Final = 86_400.0
+REVERIFY_S: Final = 86_400.0
 # Minimum bytes per background pass, followed by a pause that limits the read rate.
-_AT_A_TIME: Final = 64 << 20
+_PASS_BYTES: Final = 64 << 20
 
 
 def is_whole(blobs: BlobStore, digest: str, *, pace: Callable[[int], None] = lambda _: None) -> bool:
@@ -37,17 +37,17 @@ def is_whole(blobs: BlobStore, digest: str, *, pace: Callable[[int], None] = lam
     return found.hexdigest() == digest
 
 
-def damaged(blobs: BlobStore, digests: Iterable[str], verified: Verified, *, good_s: float = LATELY_S) -> Iterator[str]:
+def damaged(blobs: BlobStore, digests: Iterable[str], verified: Verified, *, good_s: float = RECENT_S) -> Iterator[str]:
     """Yield the files that are missing or damaged, and quarantine the damaged ones; blocks."""
     for digest in digests:
         now = time.monotonic()
         if now - verified.at.get(digest, -good_s) < good_s:
             continue
         try:
-            good = is_whole(blobs, digest) if blobs.may_rot else blobs.has(digest)
+            intact = is_whole(blobs, digest) if blobs.may_rot else blobs.has(digest)
         except NotFoundError:
-            good = False
-        if good:
+            intact = False
+        if intact:
             verified.at[digest] = now
         else:
             set_aside(blobs, digest)
@@ -64,7 +64,7 @@ async def run_for_a_while(core: Core) -> None:
     """Verify some stored files at the configured read rate; the leader calls it in a loop."""
     speed = core.settings.scrub_bytes_per_s
     if not speed or not core.blobs.may_rot:
-        await asyncio.sleep(GOOD_S)
+        await asyncio.sleep(REVERIFY_S)
         return
     began, read, cursor = time.monotonic(), 0, core.verified.cursor
     found = sorted(await asyncio.to_thread(core.blobs.kept_before, float("inf")))
@@ -74,7 +74,7 @@ async def run_for_a_while(core: Core) -> None:
         for bad in await asyncio.to_thread(_damaged, core, digest):
             await _log_artifacts(core, bad)
         read += size
-        if read >= _AT_A_TIME:
+        if read >= _PASS_BYTES:
             break
     else:
         core.verified.cursor = ""
@@ -95,4 +95,4 @@ def artifacts_with(connection: Connection, *, digest: str) -> tuple[str, ...]:
 
 
 def _damaged(core: Core, digest: str) -> list[str]:
-    return list(damaged(core.blobs, [digest], core.verified, good_s=GOOD_S))
+    return list(damaged(core.blobs, [digest], core.verified, good_s=REVERIFY_S))

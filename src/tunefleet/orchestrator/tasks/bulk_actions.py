@@ -13,7 +13,7 @@ from tunefleet.orchestrator.tasks import tasks
 from tunefleet.schemas.ui import ManyReply, ManyRequest, OneOfMany
 
 # Concurrent writes share a commit of the writer thread.
-_AT_ONCE: Final = 16
+_CONCURRENCY: Final = 16
 
 
 async def do(core: Core, actor: Actor, wanted: ManyRequest) -> ManyReply:
@@ -23,13 +23,13 @@ async def do(core: Core, actor: Actor, wanted: ManyRequest) -> ManyReply:
         ForbiddenError: If the actor may not change anything.
     """
     may_submit(actor)
-    room = asyncio.Semaphore(_AT_ONCE)
-    verb = _VERBS[wanted.action]
+    semaphore = asyncio.Semaphore(_CONCURRENCY)
+    action = _ACTIONS[wanted.action]
 
     async def one(task_id: str) -> OneOfMany:
-        async with room:
+        async with semaphore:
             try:
-                return OneOfMany(task_id=task_id, ok=True, made=await verb(core, actor, task_id))
+                return OneOfMany(task_id=task_id, ok=True, made=await action(core, actor, task_id))
             except TunefleetError as error:
                 return OneOfMany(task_id=task_id, ok=False, code=error.code, detail=error.message, hint=error.hint)
 
@@ -48,7 +48,7 @@ async def _remove(core: Core, actor: Actor, task_id: str) -> None:
     await tasks.remove(core, actor, task_id)
 
 
-_VERBS: Final[dict[str, Callable[[Core, Actor, str], Awaitable[str | None]]]] = {
+_ACTIONS: Final[dict[str, Callable[[Core, Actor, str], Awaitable[str | None]]]] = {
     "cancel": _cancel,
     "retry": _retry,
     "remove": _remove,

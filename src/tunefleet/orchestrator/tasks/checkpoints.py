@@ -20,11 +20,11 @@ from tunefleet.orchestrator.storage.file_deletion import delete_files
 from tunefleet.spec.options.training_options import TrainingSpec
 
 KIND: Final = "checkpoint"
-_KEPT: Final[int | None] = TrainingSpec.model_fields["save_total_limit"].default
+_DEFAULT_LIMIT: Final[int | None] = TrainingSpec.model_fields["save_total_limit"].default
 
 
 @dataclass(frozen=True, slots=True)
-class Known:
+class CheckpointInfo:
     """A reported or uploaded checkpoint."""
 
     record: dict[str, Any]
@@ -45,12 +45,12 @@ class Known:
         return self.artifact is not None or self.local
 
 
-def known(connection: Connection, row: TaskRow) -> list[Known]:
+def known(connection: Connection, row: TaskRow) -> list[CheckpointInfo]:
     """Return the checkpoints of a task in step order, without those that a later launch superseded."""
     uploads = {upload.name: upload for upload in reversed(uploaded(connection, [row.id]).get(row.id, []))}
     holders = {attempt.id: attempt.worker_id for attempt in attempts.of_task(connection, row)}
     losses = _eval_losses(connection, row.id)
-    found: dict[int, Known] = {}
+    found: dict[int, CheckpointInfo] = {}
     recorded = set()
     for record, attempt_id, hidden in _records(connection, row.id):
         recorded.add(str(record["name"]))
@@ -60,14 +60,14 @@ def known(connection: Connection, row: TaskRow) -> list[Known]:
         upload = uploads.get(name)
         if upload is not None and orjson.loads(upload.metadata).get("digest") != record["digest"]:
             upload = None
-        found[step] = Known(record, holders.get(attempt_id), upload, losses.get(step))
+        found[step] = CheckpointInfo(record, holders.get(attempt_id), upload, losses.get(step))
     for upload in uploads.values():
         # A task that was resumed from another one has the upload, but no journal record.
         about = orjson.loads(upload.metadata)
         step = int(about.get("step", -1))
         if step >= 0 and upload.name not in recorded:
-            found[step] = Known(_record_of(upload, about), None, upload, about.get("eval_loss"))
-    return _judged(found, tasks.document(connection, row).as_run)
+            found[step] = CheckpointInfo(_record_of(upload, about), None, upload, about.get("eval_loss"))
+    return _rated(found, tasks.document(connection, row).as_run)
 
 
 def uploaded(connection: Connection, task_ids: Sequence[str]) -> dict[str, list[ArtifactRow]]:
@@ -159,14 +159,14 @@ def _record_of(upload: ArtifactRow, about: Mapping[str, Any]) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _judged(found: Mapping[int, Known], spec: str) -> list[Known]:
+def _rated(found: Mapping[int, CheckpointInfo], spec: str) -> list[CheckpointInfo]:
     ordered = [found[step] for step in sorted(found)]
     best = _best(ordered)
-    asked = (orjson.loads(spec).get("training") or {}).get("save_total_limit", _KEPT)
-    limit = _KEPT if isinstance(asked, str) else asked  # an unresolved reference while the task is pending
+    asked = (orjson.loads(spec).get("training") or {}).get("save_total_limit", _DEFAULT_LIMIT)
+    limit = _DEFAULT_LIMIT if isinstance(asked, str) else asked  # an unresolved reference while the task is pending
     kept = {each.step for each in (ordered[-limit:] if limit else ordered)} | ({best} if best is not None else set())
     return [
-        Known(
+        CheckpointInfo(
             each.record, each.worker_id, each.artifact, each.eval_loss, best=each.step == best,
             local=each.worker_id is not None and each.step in kept,
         )
@@ -174,9 +174,9 @@ def _judged(found: Mapping[int, Known], spec: str) -> list[Known]:
     ]  # fmt: skip
 
 
-def _best(ordered: Sequence[Known]) -> int | None:
-    said = [each for each in ordered if each.artifact and orjson.loads(each.artifact.metadata).get("best")]
-    if said:
-        return said[-1].step
+def _best(ordered: Sequence[CheckpointInfo]) -> int | None:
+    marked_best = [each for each in ordered if each.artifact and orjson.loads(each.artifact.metadata).get("best")]
+    if marked_best:
+        return marked_best[-1].step
     measured = [(each.eval_loss, each.step) for each in ordered if each.eval_loss is not None]
     return min(measured)[1] if measured else None

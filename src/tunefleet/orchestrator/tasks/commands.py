@@ -22,12 +22,12 @@ from tunefleet.schemas.control import ControlCommand
 from tunefleet.schemas.worker_link import Command, CommandOutcome, pause_id
 
 # Commands that are done when their checkpoint is complete; all others are done when they are applied.
-_LASTING = frozenset({ControlCommand.SAVE_CHECKPOINT, ControlCommand.SAVE_AND_STOP, ControlCommand.PAUSE})
+_CHECKPOINT_COMMANDS = frozenset({ControlCommand.SAVE_CHECKPOINT, ControlCommand.SAVE_AND_STOP, ControlCommand.PAUSE})
 
 
 def done(row: CommandRow) -> bool:
     """Whether a command has its final state."""
-    return row.settled or (row.state == "applied" and row.command not in _LASTING)
+    return row.settled or (row.state == "applied" and row.command not in _CHECKPOINT_COMMANDS)
 
 
 def sendable(connection: Connection, worker_id: str, mine: Mapping[str, AttemptRow], secret: bytes) -> list[Command]:
@@ -71,7 +71,7 @@ def take_outcomes(
         open_[after.id] = after
         commands.store(connection, [after])
         task = rows.get(row.task_id or "")
-        _tell(connection, after, task, now)
+        _append_event(connection, after, task, now)
         if task is not None and after.command == ControlCommand.PAUSE and after.state == "failed":
             rows[task.id] = _give_up_pause(connection, task, mine[row.attempt_id or ""], after)
 
@@ -84,7 +84,7 @@ def take_back_pause(connection: Connection, task: TaskRow, now: float) -> None:
     if asked is not None and asked.state == "pending":
         after = asked._replace(state="failed", message="Cancelled: the task was resumed.", updated_at=now)
         commands.store(connection, [after])
-        _tell(connection, after, task, now)
+        _append_event(connection, after, task, now)
     wake(connection, f"worker:{task.worker_id}", f"task:{task.id}")
 
 
@@ -153,16 +153,16 @@ def _give_up_pause(connection: Connection, task: TaskRow, attempt: AttemptRow, r
     return task._replace(desired="run", generation=task.generation + 1)
 
 
-def _tell(connection: Connection, row: CommandRow, task: TaskRow | None, now: float) -> None:
+def _append_event(connection: Connection, row: CommandRow, task: TaskRow | None, now: float) -> None:
     data = {"command_id": row.id, "command": row.command, "step": row.step, "checkpoint": row.checkpoint}
-    told = {name: value for name, value in data.items() if value is not None}
+    data = {name: value for name, value in data.items() if value is not None}
     if row.message is not None:
-        told["message"] = row.message
+        data["message"] = row.message
     kind = f"command.{row.state}"
     if task is None:
-        events.append(connection, [Event(kind, now, worker_id=row.worker_id, data=told)])
+        events.append(connection, [Event(kind, now, worker_id=row.worker_id, data=data)])
     else:
-        events.append(connection, [events.of_task(task, kind, now, told)])
+        events.append(connection, [events.of_task(task, kind, now, data)])
 
 
 def void(connection: Connection, rows: Sequence[TaskRow], reason: TaskReason, now: float) -> None:

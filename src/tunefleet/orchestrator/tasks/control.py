@@ -37,7 +37,7 @@ from tunefleet.spec.value_preview import nearest
 # Maximum long-poll duration for a command's outcome.
 MAX_WAIT_S: Final = 30.0
 # Participles for error messages: "only a running one can be …".
-_DONE: Final[Mapping[ControlCommand, str]] = {
+_PARTICIPLES: Final[Mapping[ControlCommand, str]] = {
     ControlCommand.PAUSE: "paused",
     ControlCommand.SAVE_CHECKPOINT: "saved",
     ControlCommand.GRACEFUL_STOP: "stopped early",
@@ -55,11 +55,11 @@ async def pause(core: Core, actor: Actor, task_id: str) -> TaskDetail:
     now = core.clock.wall()
 
     def operation(connection: Connection) -> str:
-        row = _mine(connection, actor, task_id)
+        row = _owned(connection, actor, task_id)
         if row.status == TaskStatus.PAUSED:
             return row.id
-        _refuse_idle(row, _DONE[ControlCommand.PAUSE])
-        _refuse_unheard(connection, row, ControlCommand.PAUSE, _DONE[ControlCommand.PAUSE])
+        _refuse_idle(row, _PARTICIPLES[ControlCommand.PAUSE])
+        _refuse_unsupported(connection, row, ControlCommand.PAUSE, _PARTICIPLES[ControlCommand.PAUSE])
         if row.desired != "pause":
             task_rows.desire(connection, row.id, "pause")
             command_id = pause_id(row.id, row.attempts, row.generation + 1)
@@ -93,7 +93,7 @@ async def resume(
     now = here.now
 
     def operation(connection: Connection) -> TaskRow:
-        row = _mine(connection, actor, task_id)
+        row = _owned(connection, actor, task_id)
         if row.status == TaskStatus.RUNNING and row.desired == "pause" and from_step is None:
             task_commands.take_back_pause(connection, row, now)
             return row
@@ -114,21 +114,21 @@ async def resume(
 async def _resume_final(
     core: Core, actor: Actor, row: TaskRow, from_step: FromStep, overrides: Mapping[str, Any] | None
 ) -> TaskDetail:
-    def hand_on(connection: Connection, made: list[TaskRow], now: float) -> None:
+    def copy_checkpoint(connection: Connection, made: list[TaskRow], now: float) -> None:
         known = checkpoints.known(connection, row)
         chosen = task_resume.choose(connection, row, known, from_step)
-        task_resume.hand_on(connection, row, made[0], chosen, now)
+        task_resume.copy_to_child(connection, row, made[0], chosen, now)
 
-    def look(connection: Connection) -> None:
+    def check_checkpoint(connection: Connection) -> None:
         chosen = task_resume.choose(connection, row, checkpoints.known(connection, row), from_step)
         if not overrides:
             task_resume.refuse_done(connection, row, chosen)
 
     if row.slot_class != "job":
         raise ConflictError(f"A task of kind {row.kind} has no checkpoints.", hint=f"Use `tunefleet retry {row.id}`.")
-    await core.read(look)
+    await core.read(check_checkpoint)
     wanted = await tasks.repetition(core, actor, row.id, overrides)
-    made = await workflows.store(core, wanted, then=hand_on)
+    made = await workflows.store(core, wanted, then=copy_checkpoint)
     return await tasks.get(core, actor, made.tasks[0].id)
 
 
@@ -153,19 +153,19 @@ async def command(core: Core, actor: Actor, task_id: str, request: CommandReques
     now = core.clock.wall()
 
     def operation(connection: Connection) -> CommandRow:
-        row = _mine(connection, actor, task_id)
+        row = _owned(connection, actor, task_id)
         known = None if request.command_id is None else commands.get(connection, request.command_id)
         if known is not None:
             if (known.task_id, known.command, orjson.loads(known.data)) != (row.id, name.value, data):
                 raise ConflictError(f"The command id {known.id} was used for another command.", hint="Use a new one.")
             return known
-        what = _DONE.get(name, f"given the command {name.value}")
+        what = _PARTICIPLES.get(name, f"given the command {name.value}")
         _refuse_idle(row, what)
-        _refuse_unheard(connection, row, name, what)
+        _refuse_unsupported(connection, row, name, what)
         made = _row(row, request.command_id or new_id("cmd"), name, data, actor, now)
         commands.insert_one(connection, made)
-        told = {"command_id": made.id, "command": made.command}
-        events.append(connection, [events.of_task(row, "command.asked", now, told)])
+        event = {"command_id": made.id, "command": made.command}
+        events.append(connection, [events.of_task(row, "command.asked", now, event)])
         return made
 
     return command_view(await core.write(operation))
@@ -213,7 +213,7 @@ def _one(connection: Connection, *, actor: Actor, task_id: str, command_id: str)
     return row
 
 
-def _mine(connection: Connection, actor: Actor, task_id: str) -> TaskRow:
+def _owned(connection: Connection, actor: Actor, task_id: str) -> TaskRow:
     row = find(connection, actor, task_id)
     may_change(actor, row.owner, row.id)
     return row
@@ -221,14 +221,14 @@ def _mine(connection: Connection, actor: Actor, task_id: str) -> TaskRow:
 
 def _refuse_idle(row: TaskRow, what: str) -> None:
     if row.status != TaskStatus.RUNNING:
-        ways = {
+        hints = {
             "paused": f"Continue it with `tunefleet resume {row.id}`.",
             "pending": f"It has not started; cancel it with `tunefleet cancel {row.id}`.",
             "queued": f"It has not started; cancel it with `tunefleet cancel {row.id}`.",
             "dispatched": f"It is starting: try again in a moment, or cancel it with `tunefleet cancel {row.id}`.",
         }
         raise ConflictError(
-            f"The task {row.id} is {row.status}; only a running one can be {what}.", hint=ways.get(row.status)
+            f"The task {row.id} is {row.status}; only a running one can be {what}.", hint=hints.get(row.status)
         )
     if row.worker_id is None:
         raise ConflictError(
@@ -243,11 +243,11 @@ def _refuse_idle(row: TaskRow, what: str) -> None:
         raise ConflictError(f"The task {row.id} is being cancelled.")
 
 
-def _refuse_unheard(connection: Connection, row: TaskRow, name: ControlCommand, what: str) -> None:
+def _refuse_unsupported(connection: Connection, row: TaskRow, name: ControlCommand, what: str) -> None:
     """Refuse a command that the job does not support, and which would stay pending until its end."""
     agents.refuse_deaf(connection, row)
-    whole = attempts.merged_into(connection, [row.attempt_id] if row.attempt_id else [])
-    for task_id in whole.values():
+    parents = attempts.merged_into(connection, [row.attempt_id] if row.attempt_id else [])
+    for task_id in parents.values():
         raise ConflictError(
             f"The task {row.id} is coalesced into the run of {task_id} and cannot be {what} separately.",
             hint=f"Use `tunefleet cancel {row.id}`: the others continue.",

@@ -26,22 +26,22 @@ async def edges(core: Core, actor: Actor, workflow_id: str) -> list[EdgeView]:
     def operation(connection: Connection) -> list[EdgeView]:
         row = workflows.find(connection, actor, workflow_id)
         rows = tasks.of_workflows(connection, [row.seq]).get(row.seq, [])
-        above = relations.of(connection, rows).upstreams
-        waiting = [each for each in rows if above.get(each.seq)]
+        upstreams_by_task = relations.of(connection, rows).upstreams
+        waiting = [each for each in rows if upstreams_by_task.get(each.seq)]
         documents = tasks.documents(connection, [each.seq for each in waiting])
         read = artifacts.read_by(connection, [each.id for each in waiting])
         found = []
         for each in waiting:
-            values = _values(documents[each.seq].spec, above[each.seq])
-            for id_, _ in above[each.seq]:
-                made = _made_by(id_, read.get(each.id, ()))
-                found.append(EdgeView(source=id_, target=each.id, artifacts=made, values=values[id_]))
+            values = _values(documents[each.seq].spec, upstreams_by_task[each.seq])
+            for id_, _ in upstreams_by_task[each.seq]:
+                artifacts_made = _artifacts_of(id_, read.get(each.id, ()))
+                found.append(EdgeView(source=id_, target=each.id, artifacts=artifacts_made, values=values[id_]))
         return found
 
     return await core.read(operation)
 
 
-def _made_by(task_id: str, rows: Sequence[ArtifactRow]) -> tuple[ArtifactView, ...]:
+def _artifacts_of(task_id: str, rows: Sequence[ArtifactRow]) -> tuple[ArtifactView, ...]:
     return tuple(artifact_view(row) for row in rows if row.task_id == task_id and row.kind != checkpoints.KIND)
 
 

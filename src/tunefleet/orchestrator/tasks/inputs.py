@@ -18,8 +18,8 @@ from tunefleet.spec.documents.paths import NamedTask, values_at
 # The spec key that names pushed data.
 NAMED_POINTER: Final = "data.artifact"
 # Spec keys that may name an artifact on the server; `*` matches each entry of a list.
-_NAMED_PLACES: Final = (NAMED_POINTER, "qdrant.artifact", "evaluations.*.data.artifact", "sources.*.artifact")
-_NAMED: Final = re.compile("|".join(re.escape(place).replace(r"\*", r"\d+") for place in _NAMED_PLACES))
+_NAMED_KEYS: Final = (NAMED_POINTER, "qdrant.artifact", "evaluations.*.data.artifact", "sources.*.artifact")
+_NAMED: Final = re.compile("|".join(re.escape(key).replace(r"\*", r"\d+") for key in _NAMED_KEYS))
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,8 +55,8 @@ def named(
 ) -> dict[str, Input]:
     """Return the artifacts that a spec names, such as in `data.artifact`, by pointer into the spec."""
     found = {}
-    for place in _NAMED_PLACES:
-        for pointer, name, _ in values_at(spec, place):
+    for key in _NAMED_KEYS:
+        for pointer, name, _ in values_at(spec, key):
             if pointer not in but and isinstance(name, str) and name and "${" not in name:
                 found[pointer] = _named(connection, project, task, pointer, name)
     return found

@@ -73,13 +73,13 @@ def _common(kind: str, known: Mapping[str, Any]) -> BaseTaskSpec:
 
 def _known(value: Any) -> Any:
     if isinstance(value, Mapping):
-        return {key: _known(each) for key, each in value.items() if not _refers(each)}
+        return {key: _known(each) for key, each in value.items() if not _is_reference(each)}
     if isinstance(value, list | tuple):
-        return [_known(each) for each in value if not _refers(each)]
+        return [_known(each) for each in value if not _is_reference(each)]
     return value
 
 
-def _refers(value: Any) -> bool:
+def _is_reference(value: Any) -> bool:
     return isinstance(value, str) and "${" in value
 
 

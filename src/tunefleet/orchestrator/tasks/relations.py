@@ -58,21 +58,21 @@ def reasons(connection: Connection, rows: Sequence[TaskRow], joins: Mapping[int,
     """
     pending = [row for row in rows if row.status == TaskStatus.PENDING]
     above = dependencies.upstreams(connection, [row.seq for row in pending])
-    told = {}
+    found = {}
     for row in pending:
         open_ = [each for each in above[row.seq] if not TaskStatus(each.task.status).final]
-        told[row.id] = f"waiting for {', '.join(f'{each.name} ({each.task.status})' for each in open_)}."
-    spread = [row for row in rows if row.status == TaskStatus.RUNNING and row.worker_id is None]
-    federated = federations.of_tasks(connection, [row.seq for row in spread])
-    for seq, parts in shards.of_parents(connection, [row.seq for row in spread]).items():
-        counts = Counter(part.status for part in parts)
-        how = ", ".join(f"{count} {status}" for status, count in sorted(counts.items()))
+        found[row.id] = f"waiting for {', '.join(f'{each.name} ({each.task.status})' for each in open_)}."
+    sharded = [row for row in rows if row.status == TaskStatus.RUNNING and row.worker_id is None]
+    federated = federations.of_tasks(connection, [row.seq for row in sharded])
+    for seq, members in shards.of_parents(connection, [row.seq for row in sharded]).items():
+        counts = Counter(part.status for part in members)
+        summary = ", ".join(f"{count} {status}" for status, count in sorted(counts.items()))
         done = set(counts) == {TaskStatus.COMPLETED.value}
-        then = f"; their files {joins.get(seq, 'are being merged')}" if done else ""
+        suffix = f"; their files {joins.get(seq, 'are being merged')}" if done else ""
         if seq in federated:
-            then = _federation(federated[seq])
-        told[next(row.id for row in spread if row.seq == seq)] = f"{len(parts)} shards: {how}{then}."
-    return told
+            suffix = _federation(federated[seq])
+        found[next(row.id for row in sharded if row.seq == seq)] = f"{len(members)} shards: {summary}{suffix}."
+    return found
 
 
 def _federation(row: FederationRow) -> str:

@@ -18,7 +18,7 @@ from tunefleet.orchestrator.access.permissions import EXTERNAL
 from tunefleet.orchestrator.ids import new_id
 from tunefleet.orchestrator.scheduling import cluster_state
 from tunefleet.orchestrator.tasks import checkpoints
-from tunefleet.orchestrator.tasks.checkpoints import Known
+from tunefleet.orchestrator.tasks.checkpoints import CheckpointInfo
 from tunefleet.orchestrator.tasks.transitions import Move, switch
 from tunefleet.schemas.worker_link import InputRef, ResumeFrom
 
@@ -103,7 +103,9 @@ def go_on(connection: Connection, row: TaskRow, now: float) -> None:
         events.append(connection, [events.of_task(row, "task.message", now, {"message": error.message})])
 
 
-def choose(connection: Connection, row: TaskRow, known: Sequence[Known], from_step: FromStep) -> Known:
+def choose(
+    connection: Connection, row: TaskRow, known: Sequence[CheckpointInfo], from_step: FromStep
+) -> CheckpointInfo:
     """Return the checkpoint to resume from.
 
     Raises:
@@ -133,7 +135,7 @@ def choose(connection: Connection, row: TaskRow, known: Sequence[Known], from_st
     return chosen
 
 
-def refuse_done(connection: Connection, row: TaskRow, chosen: Known) -> None:
+def refuse_done(connection: Connection, row: TaskRow, chosen: CheckpointInfo) -> None:
     """Refuse to resume a completed run from its last step: the new task would have nothing to do."""
     launches = journal.launches_of(connection, row.id)
     progress = orjson.loads(launches[-1].progress) if launches and launches[-1].progress else {}
@@ -154,7 +156,7 @@ def _end_was_set(connection: Connection, row: TaskRow) -> bool:
     return any("max_steps" in change for change in changes)
 
 
-def hand_on(connection: Connection, parent: TaskRow, child: TaskRow, chosen: Known, now: float) -> None:
+def copy_to_child(connection: Connection, parent: TaskRow, child: TaskRow, chosen: CheckpointInfo, now: float) -> None:
     """Let a new task start from a checkpoint of its parent; an upload is copied to it."""
     upload = chosen.artifact
     if upload is not None:

@@ -25,7 +25,7 @@ from tunefleet.schemas.api import RetryRequest
 from tunefleet.spec import Workflow, override_document, parse_workflow
 
 # Override paths that address a single task.
-_OWN: Final = re.compile(r"(?:spec\.)?(?:stages|graph\.nodes)\.(?P<task>[^.]+)\.spec\.")
+_SINGLE_TASK_PATH: Final = re.compile(r"(?:spec\.)?(?:stages|graph\.nodes)\.(?P<task>[^.]+)\.spec\.")
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,14 +62,16 @@ async def task(core: Core, actor: Actor, row: TaskRow, overrides: Mapping[str, A
     """
     found = await core.read(lambda connection: _task(connection, row))
     text = found.text
-    await asyncio.to_thread(_refuse_keys, actor, row.owner, row.id, text, overrides)
+    await asyncio.to_thread(_refuse_foreign_secrets, actor, row.owner, row.id, text, overrides)
     workflow = await asyncio.to_thread(parse_workflow, text)
     alone = len(workflow.tasks) == 1 and not found.upstreams and workflow.tasks[0].condition is None
     if not alone:
         text = _as_document(found)
     text = await asyncio.to_thread(override_document, text, overrides)
     workflow = await asyncio.to_thread(_parsed, text)
-    return Submission(actor, workflow, text, {row.name: _kept(found.document, overrides)}, parent_task_id=row.id)
+    return Submission(
+        actor, workflow, text, {row.name: _remaining_inputs(found.document, overrides)}, parent_task_id=row.id
+    )
 
 
 def _task(connection: Connection, row: TaskRow) -> _Task:
@@ -100,7 +102,7 @@ async def workflow(core: Core, actor: Actor, row: WorkflowRow, wanted: RetryRequ
         SpecError: If the changed workflow file is invalid.
     """
     text, old, done = await core.read(lambda connection: _workflow(connection, row))
-    await asyncio.to_thread(_refuse_keys, actor, row.owner, row.id, text, wanted.overrides)
+    await asyncio.to_thread(_refuse_foreign_secrets, actor, row.owner, row.id, text, wanted.overrides)
     text = await asyncio.to_thread(override_document, text, wanted.overrides)
     parsed = await asyncio.to_thread(_parsed, text)
     names = [node.name for node in parsed.tasks]
@@ -109,13 +111,13 @@ async def workflow(core: Core, actor: Actor, row: WorkflowRow, wanted: RetryRequ
         raise _nothing_left(row, done)
     mine = {name: _overrides_of(name, number, wanted.overrides) for number, name in enumerate(names)}
     for name, each in done.items():
-        _refuse_change(name, each, mine[name])
-    inputs = {name: _kept(old[name][1], mine[name]) for name in names if name in old and name not in done}
+        _refuse_override(name, each, mine[name])
+    inputs = {name: _remaining_inputs(old[name][1], mine[name]) for name in names if name in old and name not in done}
     repeats = {name: each.id for name, (each, _) in old.items()}
     return Submission(actor, parsed, text, inputs, done=done, repeats=repeats, retry_of=row.id, again=wanted.again)
 
 
-def _refuse_keys(actor: Actor, owner: str, what: str, text: str, overrides: Mapping[str, Any]) -> None:
+def _refuse_foreign_secrets(actor: Actor, owner: str, what: str, text: str, overrides: Mapping[str, Any]) -> None:
     """Refuse overrides of a workflow file with redacted secrets of another owner."""
     # With a changed URL the run would send the owner's key to an address of the actor's choice.
     if overrides and actor.role != "admin" and actor.owner != owner and redaction.text(text) != text:
@@ -146,12 +148,14 @@ def _nothing_left(row: WorkflowRow, done: Mapping[str, TaskRow]) -> ConflictErro
 
 def _overrides_of(name: str, number: int, overrides: Mapping[str, Any]) -> dict[str, Any]:
     """Return the overrides that affect one task: path below its own `spec` → path as given."""
-    mine = [path for path in overrides if not (own := _OWN.match(path)) or own["task"] in {name, str(number)}]
-    return {_OWN.sub("", path).removeprefix("spec."): path for path in mine}
+    mine = [
+        path for path in overrides if not (own := _SINGLE_TASK_PATH.match(path)) or own["task"] in {name, str(number)}
+    ]
+    return {_SINGLE_TASK_PATH.sub("", path).removeprefix("spec."): path for path in mine}
 
 
-def _refuse_change(name: str, row: TaskRow, overrides: Mapping[str, Any]) -> None:
-    own = next((path for path in overrides.values() if _OWN.match(path)), None)
+def _refuse_override(name: str, row: TaskRow, overrides: Mapping[str, Any]) -> None:
+    own = next((path for path in overrides.values() if _SINGLE_TASK_PATH.match(path)), None)
     if own is not None:
         raise ConflictError(
             f"{own} changes {name}, which is not run again: its result exists.",
@@ -163,19 +167,19 @@ def _workflow(
     connection: Connection, row: WorkflowRow
 ) -> tuple[str, dict[str, tuple[TaskRow, DocumentRow]], dict[str, TaskRow]]:
     rows = tasks.of_workflows(connection, [row.seq])[row.seq]
-    parts = shards.of_tasks(connection, [each.seq for each in rows])
-    wholes = [each for each in rows if each.seq not in parts]
-    documents = tasks.documents(connection, [each.seq for each in wholes])
+    shards_of_tasks = shards.of_tasks(connection, [each.seq for each in rows])
+    top_level = [each for each in rows if each.seq not in shards_of_tasks]
+    documents = tasks.documents(connection, [each.seq for each in top_level])
     # Tasks that this workflow reused from an earlier one are found through its edges.
-    above = dependencies.upstreams(connection, [each.seq for each in wholes]).values()
-    known = {each.name: each.task for every in above for each in every} | {each.name: each for each in wholes}
+    above = dependencies.upstreams(connection, [each.seq for each in top_level]).values()
+    known = {each.name: each.task for every in above for each in every} | {each.name: each for each in top_level}
     computed = retry_lookup.computed(connection, known.values())
     done = {name: each for name, each in known.items() if each.status == TaskStatus.COMPLETED or each.seq in computed}
     text = workflows.document(connection, row.seq)
-    return text, {each.name: (each, documents[each.seq]) for each in wholes}, done
+    return text, {each.name: (each, documents[each.seq]) for each in top_level}, done
 
 
-def _kept(document: DocumentRow, overrides: Mapping[str, Any]) -> dict[str, str]:
+def _remaining_inputs(document: DocumentRow, overrides: Mapping[str, Any]) -> dict[str, str]:
     refs: dict[str, dict[str, str]] = orjson.loads(document.inputs)
     return {p: ref["digest"] for p, ref in refs.items() if not is_named(p) and not _replaced(p, overrides)}
 

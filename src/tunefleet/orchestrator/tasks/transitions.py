@@ -30,7 +30,7 @@ def switch(connection: Connection, moves: Sequence[Move], now: float) -> list[Ta
 
 def begin(connection: Connection, rows: Sequence[TaskRow], now: float) -> None:
     """Evaluate pending tasks that were just stored: their upstream tasks may have ended before."""
-    switch(connection, readiness.judge(connection, rows, now), now)
+    switch(connection, readiness.evaluate(connection, rows, now), now)
 
 
 def _follow(connection: Connection, moved: Sequence[TaskRow], now: float) -> None:

@@ -14,7 +14,7 @@ from tunefleet.lifecycle.task import TaskReason
 from tunefleet.orchestrator.access import gpu_usage
 from tunefleet.orchestrator.tasks import commands, sharding_causes
 from tunefleet.orchestrator.tasks.transitions import switch
-from tunefleet.orchestrator.tasks.verdicts import settle
+from tunefleet.orchestrator.tasks.verdicts import finalize
 
 # A task is not offered again to a worker that did not accept it: for 5 s, doubled each time.
 FIRST_BACKOFF_S: Final = 5.0
@@ -46,7 +46,7 @@ def end(connection: Connection, endings: Sequence[Ending], now: float) -> None:
     switch(
         connection,
         [
-            settle(rows[attempt.task_id], reason, now, error=error, stopped=stopped.get(attempt.task_seq))
+            finalize(rows[attempt.task_id], reason, now, error=error, stopped=stopped.get(attempt.task_seq))
             for attempt, reason, error in endings
         ],
         now,
@@ -82,7 +82,7 @@ def release(connection: Connection, rows: Sequence[AttemptRow], now: float) -> N
 
 def refuse_offers(connection: Connection, offers: Sequence[AttemptRow], now: float) -> None:
     """Void offers that were not accepted; the task loses no retry, the worker gets a backoff for it."""
-    _tell_gangs(connection, offers, now)
+    _record_gang_refusals(connection, offers, now)
     end(connection, [(offer, TaskReason.NOT_ACCEPTED, None) for offer in offers], now)
     counts = {(void.task_id, void.worker_id): void.count for void in queue.void_offers_of(connection, _tasks(offers))}
     for offer in offers:
@@ -94,18 +94,18 @@ def refuse_offers(connection: Connection, offers: Sequence[AttemptRow], now: flo
         _strike(connection, worker_id, kind, now)
 
 
-def _tell_gangs(connection: Connection, offers: Sequence[AttemptRow], now: float) -> None:
+def _record_gang_refusals(connection: Connection, offers: Sequence[AttemptRow], now: float) -> None:
     """Record which worker did not accept, since all nodes of its gang are released."""
     rows = tasks.by_ids(connection, [offer.task_id for offer in offers if offer.gang_of is not None])
-    told = []
+    messages = []
     for offer in offers:
         if offer.task_id in rows and offer.gang_of is not None:
             message = (
                 f"The worker {offer.worker_id} did not accept node {offer.node_rank} in time: all nodes are released, "
                 "and the task is queued again."
             )
-            told.append(events.of_task(rows[offer.task_id], "task.message", now, {"message": message}))
-    events.append(connection, told)
+            messages.append(events.of_task(rows[offer.task_id], "task.message", now, {"message": message}))
+    events.append(connection, messages)
 
 
 def _strike(connection: Connection, worker_id: str, kind: str, now: float) -> None:

@@ -14,7 +14,7 @@ MAX_LOST: Final = 5
 MAX_BACKOFF_S: Final = 3600.0
 
 
-def settle(
+def finalize(
     task: TaskRow,
     reason: TaskReason,
     now: float,
@@ -29,13 +29,13 @@ def settle(
     """
     if task.desired == "cancel":
         reason, error = stopped or (TaskReason.CANCELLED_BY_USER, None)
-    move = _settled(task, reason, now, error)
+    move = _finalized(task, reason, now, error)
     if move.retry and task.desired == "pause":
         return replace(move, reason=TaskReason.PAUSED, retry=False, data={"after": reason.value})
     return move
 
 
-def _settled(task: TaskRow, reason: TaskReason, now: float, error: str | None) -> Move:
+def _finalized(task: TaskRow, reason: TaskReason, now: float, error: str | None) -> Move:
     outcome = OUTCOMES[reason]
     changes: dict[str, Any] = {"error": error}
     if outcome.budget is RetryBudget.FREE:
@@ -59,21 +59,21 @@ def reason_of(outcome: str, reason: str) -> TaskReason:
     """Parse a reported reason; one that is unknown or contradicts the outcome is replaced by the outcome's default."""
     if outcome == "released":
         return TaskReason.RELEASED
-    plain = {
+    default = {
         "completed": TaskReason.FINISHED,
         "failed": TaskReason.CRASHED,
         "cancelled": TaskReason.ABORTED,
         "paused": TaskReason.PAUSED,
     }[outcome]
     try:
-        given = TaskReason(reason)
+        reported = TaskReason(reason)
     except ValueError:
-        return plain
-    return given if OUTCOMES[given].status is TaskStatus(outcome) and given not in _NOT_TO_BE_CLAIMED else plain
+        return default
+    return reported if OUTCOMES[reported].status is TaskStatus(outcome) and reported not in _SERVER_ONLY else default
 
 
 # Reasons that only the server may set.
-_NOT_TO_BE_CLAIMED: Final = frozenset(
+_SERVER_ONLY: Final = frozenset(
     {
         TaskReason.UPSTREAM_FAILED,
         TaskReason.UPSTREAM_CANCELLED,

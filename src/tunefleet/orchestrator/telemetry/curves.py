@@ -29,7 +29,7 @@ from tunefleet.orchestrator.telemetry import point_retention
 _CHUNK: Final = 2000
 # Maximum number of cached 8-byte numbers of all tasks; curves derived from them may take as much again. Least recently
 # used tasks are evicted first.
-_MOST_NUMBERS: Final = 8_000_000
+_MAX_NUMBERS: Final = 8_000_000
 # Idle time after which a task's columns are evicted.
 KEPT_S: Final = 900.0
 
@@ -44,15 +44,15 @@ class _Series:
     seq: array[int] = field(default_factory=lambda: array("q"))
     step: array[int] = field(default_factory=lambda: array("q"))
     values: dict[str, tuple[array[int], array[float]]] = field(default_factory=dict)
-    made: tuple[object, Curve] | None = None
+    built: tuple[object, Curve] | None = None
     """The key and the curve that was built last."""
 
     def curve(self, launches: Sequence[LaunchRow]) -> Curve:
         """Return the curve, reused while no points were added, as during zooming."""
         of = len(self.step), tuple((each.number, each.hidden_after) for each in launches)
-        if self.made is None or self.made[0] != of:
-            self.made = of, _curve(self, launches)
-        return self.made[1]
+        if self.built is None or self.built[0] != of:
+            self.built = of, _curve(self, launches)
+        return self.built[1]
 
     def add(self, launch: int, seq: int, step: int, values: Mapping[str, Any]) -> int:
         """Add a record, and return how many numbers it uses."""
@@ -104,8 +104,8 @@ class Curve:
         mine = wanted[point]
         renumbered = (np.cumsum(wanted) - 1)[point[mine]]
         left = {name: column[wanted] for name, column in columns.items()}
-        here = {name: column for name, column in left.items() if not np.isnan(column).all()}
-        return Curve(self.steps[wanted], here, (launch[mine], seq[mine], renumbered))
+        present = {name: column for name, column in left.items() if not np.isnan(column).all()}
+        return Curve(self.steps[wanted], present, (launch[mine], seq[mine], renumbered))
 
     def shape(self, max_points: int) -> list[int]:
         """Return the indices of the points to show in a chart of `max_points`."""
@@ -123,7 +123,7 @@ class Curves:
 
     def __init__(
         self,
-        most_numbers: int = _MOST_NUMBERS,
+        most_numbers: int = _MAX_NUMBERS,
         clock: Callable[[], float] = time.monotonic,
         *,
         series_points: int = 200_000,
@@ -160,12 +160,12 @@ class Curves:
                     break  # in order of use: all others are newer
                 del self._tasks[task_id]
 
-    def _task(self, task_id: str) -> _Held:
+    def _task(self, task_id: str) -> _Locked:
         with self._lock:
             task = self._tasks.setdefault(task_id, _Task())
             task.looked_at = self._clock()
             self._tasks.move_to_end(task_id)
-        return _Held(task)
+        return _Locked(task)
 
     def _read(self, connection: Connection, task_id: str, task: _Task, launches: Sequence[LaunchRow]) -> None:
         thinned = {each.number: point_retention.times(each.cursor, self._series_points) for each in launches}
@@ -185,7 +185,7 @@ class Curves:
 
 
 @dataclass(slots=True)
-class _Held:
+class _Locked:
     task: _Task
 
     def __enter__(self) -> _Task:
@@ -217,8 +217,8 @@ def _curve(series: _Series, launches: Sequence[LaunchRow]) -> Curve:
     order = np.lexsort((seq, launch, step))
     order = order[shown[order]]
     steps, point = np.unique(step[order], return_inverse=True)
-    place = np.full(len(step), -1, dtype=np.int64)
-    place[order] = point
+    point_of = np.full(len(step), -1, dtype=np.int64)
+    point_of[order] = point
     # For each name, the newest record of a step wins: values are written in order of age.
     age = np.empty(len(step), dtype=np.int64)
     age[order] = np.arange(len(order))
@@ -228,7 +228,7 @@ def _curve(series: _Series, launches: Sequence[LaunchRow]) -> Curve:
         row, value = row[shown[row]], value[shown[row]]
         oldest_first = np.argsort(age[row], kind="stable")
         column = np.full(len(steps), np.nan)
-        column[place[row[oldest_first]]] = value[oldest_first]
+        column[point_of[row[oldest_first]]] = value[oldest_first]
         columns[name] = column
     return Curve(steps, columns, (launch[order], seq[order], point.astype(np.int64)))
 
@@ -290,18 +290,18 @@ def _largest_triangles(curves: Sequence[Column], count: int, room: int) -> set[i
     starts, bucket = edges[:-1], np.repeat(np.arange(room), np.diff(edges))
     # Bucket -1 is the first point alone, the last bucket the last one.
     middles = np.concatenate(([0.0], (edges[:-1] + edges[1:] - 1) / 2, [count - 1.0]))
-    here, before, after = np.arange(1.0, count - 1), middles[bucket], middles[bucket + 2]
+    position, before, after = np.arange(1.0, count - 1), middles[bucket], middles[bucket + 2]
     total = np.zeros(count - 2)
     for curve in curves:
         inner = curve[1:-1]
-        there = ~np.isnan(inner)
-        sums = np.add.reduceat(np.where(there, inner, 0.0), starts - 1)
-        counts = np.add.reduceat(there.astype(np.float64), starts - 1)
+        has_value = ~np.isnan(inner)
+        sums = np.add.reduceat(np.where(has_value, inner, 0.0), starts - 1)
+        counts = np.add.reduceat(has_value.astype(np.float64), starts - 1)
         means = np.divide(sums, counts, out=np.full(room, np.nan), where=counts > 0)
         means = np.concatenate((curve[:1], means, curve[-1:]))
         a, c = (np.where(np.isnan(side), inner, side) for side in (means[bucket], means[bucket + 2]))
-        area = np.abs((before - after) * (inner - a) - (before - here) * (c - a))
-        total += np.where(there, area, 0.0)
+        area = np.abs((before - after) * (inner - a) - (before - position) * (c - a))
+        total += np.where(has_value, area, 0.0)
     largest = np.flatnonzero(total == np.maximum.reduceat(total, starts - 1)[bucket])
     _, first = np.unique(bucket[largest], return_index=True)
     return set((largest[first] + 1).tolist())

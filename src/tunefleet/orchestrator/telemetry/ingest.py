@@ -117,8 +117,8 @@ def _sort(parsed: _Parsed, seq: int, line: str, record: dict[str, Any]) -> None:
         )
     elif kind == "progress":
         _refuse_longer(line, journal_limits.PROGRESS_CHARACTERS)
-        _sample(parsed, seq, record)
-        _check(record)
+        _take_sample(parsed, seq, record)
+        _check_progress(record)
         parsed.progress = (seq, line)
     else:
         _refuse_longer(str(kind), _KIND_CHARACTERS)
@@ -136,7 +136,7 @@ def _sort(parsed: _Parsed, seq: int, line: str, record: dict[str, Any]) -> None:
         parsed.records.append((seq, str(kind), line))
 
 
-def _sample(parsed: _Parsed, seq: int, record: dict[str, Any]) -> None:
+def _take_sample(parsed: _Parsed, seq: int, record: dict[str, Any]) -> None:
     """Take the resource usage from a progress record, if it has any."""
     at, step = record.get("at"), record.get("step", 0)
     values = {name: value for name in _USAGE_NAMES if isinstance(value := record.get(name), int | float)}
@@ -144,7 +144,7 @@ def _sample(parsed: _Parsed, seq: int, record: dict[str, Any]) -> None:
         parsed.samples.append((seq, step, float(at), _curve(SYSTEM, values), orjson.dumps(values).decode()))
 
 
-def _check(record: dict[str, Any]) -> None:
+def _check_progress(record: dict[str, Any]) -> None:
     """Raise ValueError for a progress record that the API could not return."""
     view = read_progress(record)
     for number in (view.step, view.max_steps, view.rss_bytes or 0, view.gpu_bytes or 0):
@@ -228,7 +228,7 @@ def _store(
     usage = JournalUsage.of(connection, attempt.task_id)
     if launch is None and journal.newest_number(connection, attempt.task_id) >= journal_limits.LAUNCHES:
         # Acknowledge everything: the worker cannot finish the attempt before the end of its journal is stored.
-        usage.lost.add("journal.launches")
+        usage.dropped.add("journal.launches")
         usage.store(connection, keep, now)
         return end
     if launch is None:
@@ -250,7 +250,7 @@ def _store_new(
     points += _sampled(launch, [each for each in parsed.samples if each[0] >= stored])
     points = usage.take_points(points, keep)
     if parsed.narrowed:
-        usage.lost.add("metrics.narrowed")
+        usage.dropped.add("metrics.narrowed")
     new = [record for record in parsed.records if record[0] >= stored]
     first = [record for record in new if parsed.launch is not None and record[0] == 0]
     records = usage.take_records(new[len(first) :])

@@ -43,7 +43,7 @@ class JournalUsage:
     row: RoomRow
     new: bool
     series: set[str] = field(default_factory=set)
-    lost: set[str] = field(default_factory=set)
+    dropped: set[str] = field(default_factory=set)
 
     @classmethod
     def of(cls, connection: Connection, task_id: str) -> JournalUsage:
@@ -58,7 +58,7 @@ class JournalUsage:
         taken = []
         for row in rows:
             if count >= RECORDS or characters >= RECORD_CHARACTERS:
-                self.lost.add("journal.full")
+                self.dropped.add("journal.full")
                 break
             count, characters = count + 1, characters + len(row[-1])
             taken.append(row)
@@ -73,11 +73,11 @@ class JournalUsage:
             series = row[1]
             if series not in self.series:
                 if len(self.series) >= SERIES or len(series) > NAME_CHARACTERS:
-                    self.lost.add("metrics.series")
+                    self.dropped.add("metrics.series")
                     continue
                 self.series.add(series)
             if characters >= most:
-                self.lost.add("metrics.full")
+                self.dropped.add("metrics.full")
                 break
             characters += journal.POINT_CHARACTERS + len(series) + len(row[-1])
             taken.append(row)
@@ -92,7 +92,7 @@ class JournalUsage:
     def store(self, connection: Connection, keep: int, now: float) -> None:
         """Store the usage, and append an event for each kind of loss that was not reported before."""
         told = orjson.loads(self.row.told)
-        fresh = sorted(self.lost.difference(told))
+        fresh = sorted(self.dropped.difference(told))
         series = self.row.series
         if len(self.series) != len(orjson.loads(series)):
             series = orjson.dumps(sorted(self.series)).decode()

@@ -20,7 +20,7 @@ from tunefleet.schemas.live import LivePoint, LivePoints, LiveResume, TaskProgre
 from tunefleet.schemas.worker_link import Load
 
 # Maximum number of tasks in a comparison.
-MOST_FOLLOWED = 8
+MAX_FOLLOWED = 8
 # Points per message.
 _POINTS = 2000
 _RUNNING = 500
@@ -81,10 +81,8 @@ async def followed(
         InputError: If there are too many.
     """
     may_read(actor)
-    if len(task_ids) > MOST_FOLLOWED:
-        raise InputError(
-            f"Cannot follow {len(task_ids)} tasks at the same time.", hint=f"The limit is {MOST_FOLLOWED}."
-        )
+    if len(task_ids) > MAX_FOLLOWED:
+        raise InputError(f"Cannot follow {len(task_ids)} tasks at the same time.", hint=f"The limit is {MAX_FOLLOWED}.")
 
     def operation(connection: Connection) -> tuple[dict[str, Cursors], tuple[str, ...]]:
         places: dict[str, Cursors] = {}
@@ -143,11 +141,11 @@ class RunningTasks:
 
     _known: Mapping[str, TaskProgress] = field(default_factory=dict)
     _at: float | None = None
-    _looking: asyncio.Lock = field(default_factory=asyncio.Lock)
+    _lock: asyncio.Lock = field(default_factory=asyncio.Lock)
 
     async def get(self, core: Core, project: str) -> Mapping[str, TaskProgress]:
         """Return the progress, queried again if it is older than `FRESH_S`."""
-        async with self._looking:
+        async with self._lock:
             now = core.clock.monotonic()
             if self._at is None or now - self._at >= FRESH_S:
                 self._known, self._at = await _progress(core, project, self._known), now

@@ -19,7 +19,7 @@ from tunefleet.schemas.worker_link import Cursor
 
 CHUNK_BYTES: Final = 64 << 10
 MAX_READ_BYTES: Final = 4 << 20
-_ENDS_HERE: Final = (
+_LIMIT_NOTICE: Final = (
     b"\n--- The server keeps %s bytes of a task's log (TUNEFLEET_TASK_LOG_BYTES). The rest is in its folder on "
     b"its worker. ---\n"
 )
@@ -77,7 +77,7 @@ def extend(connection: Connection, stream: StreamRow, data: bytes, limit_bytes: 
     kept = data[:room]
     # Once for each attempt: with the chunk that exceeds the limit, or with its first one.
     if len(data) > room and (end <= limit_bytes or not stream.received):
-        kept += _ENDS_HERE % f"{limit_bytes:,}".encode()
+        kept += _LIMIT_NOTICE % f"{limit_bytes:,}".encode()
     for start in range(0, len(kept), CHUNK_BYTES):
         piece = kept[start : start + CHUNK_BYTES]
         end = logs.add_chunk(connection, task_id=stream.task_id, offset=end, data=piece)

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from tunefleet.orchestrator.telemetry.curves import Curves
 
 # Points per JSON chunk: serializing one holds the GIL.
-_AT_ONCE = 500
+_POINTS_PER_CHUNK = 500
 # How journals write NaN; some trainers log a null instead.
 _NO_NUMBER: Final = "NaN"
 _VALUES: Final = frozenset({int, float, bool, str})
@@ -145,7 +145,7 @@ class _PointsJson:
         self._pieces: list[bytes] = []
         # In chunks: serializing holds the GIL, and freed points spare the garbage collector a scan of all of them.
         points = iter(points)
-        while some := list(islice(points, _AT_ONCE)):
+        while some := list(islice(points, _POINTS_PER_CHUNK)):
             self.count += len(some)
             self.names.update(*(point.values for point in some))
             self._pieces.append(orjson.dumps([point.view() for point in some], option=orjson.OPT_UTC_Z)[1:-1])

@@ -30,7 +30,7 @@ async def cordon(core: Core, actor: Actor, worker_id: str) -> WorkerView:
     def change(_: WorkerRow, known: ControlRow) -> ControlRow:
         return known if known.cordoned_at is not None else known._replace(cordoned_at=now)
 
-    return await _decide(core, actor, worker_id, change, told="worker.cordoned")
+    return await _apply_control(core, actor, worker_id, change, event_kind="worker.cordoned")
 
 
 async def drain(core: Core, actor: Actor, worker_id: str) -> WorkerView:
@@ -52,7 +52,7 @@ async def drain(core: Core, actor: Actor, worker_id: str) -> WorkerView:
             )
         return known._replace(cordoned_at=known.cordoned_at or now, drains=1)
 
-    return await _decide(core, actor, worker_id, change, told="worker.draining")
+    return await _apply_control(core, actor, worker_id, change, event_kind="worker.draining")
 
 
 async def uncordon(core: Core, actor: Actor, worker_id: str) -> WorkerView:
@@ -65,10 +65,10 @@ async def uncordon(core: Core, actor: Actor, worker_id: str) -> WorkerView:
     def change(_: WorkerRow, known: ControlRow) -> ControlRow:
         return known._replace(cordoned_at=None, drains=0)
 
-    return await _decide(core, actor, worker_id, change, told="worker.uncordoned")
+    return await _apply_control(core, actor, worker_id, change, event_kind="worker.uncordoned")
 
 
-async def _decide(core: Core, actor: Actor, worker_id: str, change: Change, *, told: str) -> WorkerView:
+async def _apply_control(core: Core, actor: Actor, worker_id: str, change: Change, *, event_kind: str) -> WorkerView:
     now = core.clock.wall()
 
     def operation(connection: Connection) -> None:
@@ -77,7 +77,7 @@ async def _decide(core: Core, actor: Actor, worker_id: str, change: Change, *, t
         wanted = change(row, known)
         if wanted != known:
             controls.put(connection, wanted)
-            events.append(connection, [Event(told, now, worker_id=worker_id, data={"by": actor.owner})])
+            events.append(connection, [Event(event_kind, now, worker_id=worker_id, data={"by": actor.owner})])
 
     await core.write(operation)
     return await views.get(core, actor, worker_id)

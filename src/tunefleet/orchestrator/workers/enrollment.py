@@ -23,7 +23,7 @@ from tunefleet.orchestrator.views import maybe_moment, moment
 from tunefleet.schemas.enrollment import InvitationCreate, InvitationCreated, InvitationView, JoinReply, JoinRequest
 
 PREFIX: Final = "tfj_"
-_AGAIN: Final = "Ask an admin for a new one (`tunefleet workers invite`)."
+_NEW_TOKEN_HINT: Final = "Ask an admin for a new one (`tunefleet workers invite`)."
 
 
 async def create(core: Core, actor: Actor, body: InvitationCreate, url: str) -> InvitationCreated:
@@ -43,7 +43,7 @@ async def create(core: Core, actor: Actor, body: InvitationCreate, url: str) -> 
 
     def operation(connection: Connection) -> InvitationRow:
         invitations.insert_one(connection, row)
-        return _found(connection, actor, id_)
+        return _find_invitation(connection, actor, id_)
 
     view = _view(await core.write(operation), now)
     command = f"tunefleet join {url} {token}"
@@ -73,13 +73,13 @@ async def withdraw(core: Core, actor: Actor, invitation_id: str) -> InvitationVi
     now = core.clock.wall()
 
     def operation(connection: Connection) -> InvitationRow:
-        row = _found(connection, actor, invitation_id)
+        row = _find_invitation(connection, actor, invitation_id)
         if row.revoked_at is None and not invitations.revoke(connection, row.id, now):
             raise ConflictError(
                 f"A machine has already joined with {row.id}.",
                 hint=f"Revoke its key with `tunefleet keys revoke {row.key_id}`.",
             )
-        return _found(connection, actor, invitation_id)
+        return _find_invitation(connection, actor, invitation_id)
 
     return _view(await core.write(operation), now)
 
@@ -104,17 +104,17 @@ async def join(core: Core, address: str, request: JoinRequest) -> JoinReply:
 def _exchange(connection: Connection, request: JoinRequest, now: float) -> InvitationRow:
     row = invitations.by_hash(connection, hashed(request.token))
     if row is None:
-        raise AuthError("The join token is wrong.", hint=f"Copy the complete command. {_AGAIN}")
+        raise AuthError("The join token is wrong.", hint=f"Copy the complete command. {_NEW_TOKEN_HINT}")
     if row.revoked_at is not None:
-        raise AuthError("The join token was withdrawn.", hint=_AGAIN)
+        raise AuthError("The join token was withdrawn.", hint=_NEW_TOKEN_HINT)
     if row.key_id is not None:
-        return _again(connection, row, request)
+        return _repeated_join(connection, row, request)
     if row.expires_at <= now:
-        raise AuthError("The join token has expired.", hint=_AGAIN)
+        raise AuthError("The join token has expired.", hint=_NEW_TOKEN_HINT)
     api_keys.refuse_archived(connection, row.project)
     if key_rows.by_hash(connection, request.secret_hash) is not None:
         raise ConflictError("Another key has this hash.", hint="Let `tunefleet join` generate a key.")
-    made = api_keys.insert(
+    key = api_keys.insert(
         connection,
         project=row.project,
         name=row.worker_id or request.name or row.id,
@@ -123,29 +123,29 @@ def _exchange(connection: Connection, request: JoinRequest, now: float) -> Invit
         secret_hash=request.secret_hash,
         now=now,
     )
-    if not invitations.use(connection, row.id, key_id=made.id, at=now):
-        raise _taken()  # a concurrent request won; the transaction rolls back the key as well
-    return row._replace(used_at=now, key_id=made.id)
+    if not invitations.use(connection, row.id, key_id=key.id, at=now):
+        raise _already_used()  # a concurrent request won; the transaction rolls back the key as well
+    return row._replace(used_at=now, key_id=key.id)
 
 
-def _again(connection: Connection, row: InvitationRow, request: JoinRequest) -> InvitationRow:
+def _repeated_join(connection: Connection, row: InvitationRow, request: JoinRequest) -> InvitationRow:
     assert row.key_id is not None, "checked by the caller"
     key = key_rows.by_id(connection, row.key_id)
     if key is None or key.secret_hash != request.secret_hash:
-        raise _taken()
+        raise _already_used()
     if key.revoked_at is not None:
-        raise AuthError("The key that this machine joined with was revoked.", hint=_AGAIN)
+        raise AuthError("The key that this machine joined with was revoked.", hint=_NEW_TOKEN_HINT)
     return row
 
 
-def _taken() -> ConflictError:
+def _already_used() -> ConflictError:
     return ConflictError(
         "Another machine has joined with this single-use token.",
-        hint=f"{_AGAIN} If you do not know that machine, revoke its key (see `tunefleet workers invitations`).",
+        hint=f"{_NEW_TOKEN_HINT} If you do not know the machine, revoke its key (see `tunefleet workers invitations`).",
     )
 
 
-def _found(connection: Connection, actor: Actor, invitation_id: str) -> InvitationRow:
+def _find_invitation(connection: Connection, actor: Actor, invitation_id: str) -> InvitationRow:
     row = invitations.by_id(connection, invitation_id, project=actor.project)
     if row is None:
         raise NotFoundError(

@@ -15,20 +15,20 @@ from tunefleet.observability import context
 from tunefleet.orchestrator.access.permissions import Actor
 from tunefleet.orchestrator.context import Core
 from tunefleet.orchestrator.workers import exchange_transaction, registration
-from tunefleet.orchestrator.workers.exchange_transaction import Answer, Said
+from tunefleet.orchestrator.workers.exchange_transaction import ExchangeResult, WorkerReport
 from tunefleet.orchestrator.workers.presence import Presence
 from tunefleet.schemas.worker_link import ExchangeReply, ExchangeRequest, RegisterReply, RegisterRequest
 
 _NOTHING: Final = ExchangeReply()
 # An exchange is held for at most a third of the time after which a silent worker is lost.
-_HOLD_SHARE: Final = 3.0
+_HOLD_DIVISOR: Final = 3.0
 # Proxies drop a silent response after a minute (nginx: `proxy_read_timeout`).
 _MAX_HOLD_S: Final = 45.0
 
 
 def hold_s(core: Core) -> float:
     """Return how long an exchange may be held open, in seconds."""
-    return min(core.settings.lost_after_s / _HOLD_SHARE, _MAX_HOLD_S)
+    return min(core.settings.lost_after_s / _HOLD_DIVISOR, _MAX_HOLD_S)
 
 
 async def register(core: Core, actor: Actor, request: RegisterRequest) -> RegisterReply:
@@ -38,13 +38,13 @@ async def register(core: Core, actor: Actor, request: RegisterRequest) -> Regist
         ForbiddenError: If the key is not for workers, or the id belongs to another key.
         ConflictError: If a live worker with another state folder has the id.
     """
-    _may_work(actor)
+    _require_worker_key(actor)
     request = registration.with_clock(actor, request, core.clock.wall())
     held = exchange_transaction.attempt_ids(core.secret, request.holding)
     alive = core.fleet.silence_s(request.worker_id) < core.settings.lost_after_s
     known = set(held.values())
     before = core.fleet.presences.get(request.worker_id)
-    room = {} if before is None else before.limits
+    limits_before = {} if before is None else before.limits
     if before is not None:
         # No offers to the process that is being fenced off: capacity that this frees is not its own any more.
         before.limits = {}
@@ -58,7 +58,7 @@ async def register(core: Core, actor: Actor, request: RegisterRequest) -> Regist
             core.fleet.renew(request.worker_id, presence, core.clock.wall())
     except TunefleetError:
         if before is not None:
-            before.limits = room
+            before.limits = limits_before
         raise
     core.fleet.worked_at[request.worker_id] = core.clock.monotonic()
     # Ends the long poll of the previous process; its next exchange is refused.
@@ -76,7 +76,7 @@ async def exchange(core: Core, actor: Actor, request: ExchangeRequest) -> Exchan
     """Process a worker's message and reply as soon as there is something to send; see `_exchange`."""
     with context.about(worker_id=request.worker_id):
         try:
-            return await _counted(core, actor, request)
+            return await _measured(core, actor, request)
         except ConflictError:
             # A repeated sign-off, or another process has taken over: there is nothing to send.
             if request.leaves:
@@ -84,7 +84,7 @@ async def exchange(core: Core, actor: Actor, request: ExchangeRequest) -> Exchan
             raise
 
 
-async def _counted(core: Core, actor: Actor, request: ExchangeRequest) -> ExchangeReply:
+async def _measured(core: Core, actor: Actor, request: ExchangeRequest) -> ExchangeReply:
     meters = core.meters
     if meters is None:
         return await _exchange(core, actor, request)
@@ -109,14 +109,14 @@ async def _exchange(core: Core, actor: Actor, request: ExchangeRequest) -> Excha
         NotFoundError: If the worker is not registered; it must register.
         ConflictError: If another process took over the worker; this one must end.
     """
-    _may_work(actor)
-    presence = await _present(core, actor, request)
-    said = exchange_transaction.read(core.secret, request)
+    _require_worker_key(actor)
+    presence = await _find_presence(core, actor, request)
+    report = exchange_transaction.read(core.secret, request)
     # Rounded as in the store, so that live and stored times are equal.
     now = round(core.clock.wall(), 3)
-    if presence.hear(request.load, now, ended=bool(request.finishes), delivering=said.delivering):
+    if presence.hear(request.load, now, ended=bool(request.finishes), delivering=report.delivering):
         core.signals.notify("placement")
-    presence.fetching = said.fetching
+    presence.fetching = report.fetching
     if request.load is not None:
         core.fleet.told[request.worker_id] = (now, request.load)
     if request.holding or request.finishes:
@@ -129,9 +129,9 @@ async def _exchange(core: Core, actor: Actor, request: ExchangeRequest) -> Excha
     # Before the first read of the store, so that no change in between is missed.
     seen = core.signals.version(topic)
     with core.fleet.working_off(request.worker_id):
-        answer = await _first_answer(core, presence, request, said)
+        result = await _first_result(core, presence, request, report)
     ends_at = core.clock.monotonic() + min(max(request.wait_s, 0.0), hold_s(core))
-    while not _worth_saying(core, presence, answer) and not core.signals.closed:
+    while not _has_unsent(core, presence, result) and not core.signals.closed:
         remaining_s = ends_at - core.clock.monotonic()
         if remaining_s <= 0:
             break
@@ -139,46 +139,50 @@ async def _exchange(core: Core, actor: Actor, request: ExchangeRequest) -> Excha
         if presence.polls != poll or core.fleet.presences.get(request.worker_id) is not presence:
             return ExchangeReply()
         with core.fleet.working_off(request.worker_id):
-            answer = await core.read(
-                partial(exchange_transaction.answer, worker_id=request.worker_id, said=said, secret=core.secret)
+            result = await core.read(
+                partial(
+                    exchange_transaction.build_reply, worker_id=request.worker_id, report=report, secret=core.secret
+                )
             )
-    presence.note(answer.keys, core.clock.monotonic())
-    if said.leaves:
+    presence.note(result.keys, core.clock.monotonic())
+    if report.leaves:
         core.fleet.presences.pop(request.worker_id, None)
-    return answer.reply
+    return result.reply
 
 
-async def _first_answer(core: Core, presence: Presence, request: ExchangeRequest, said: Said) -> Answer:
-    stalled = frozenset(said.stalled)
-    if said.anything or presence.lost or stalled != presence.stalled:
+async def _first_result(
+    core: Core, presence: Presence, request: ExchangeRequest, report: WorkerReport
+) -> ExchangeResult:
+    stalled = frozenset(report.stalled)
+    if report.anything or presence.lost or stalled != presence.stalled:
         returns = presence.lost
         operation = partial(
-            exchange_transaction.apply, worker_id=request.worker_id, said=said, secret=core.secret,
+            exchange_transaction.apply, worker_id=request.worker_id, report=report, secret=core.secret,
             now=core.clock.wall(),
             returns=returns, blobs=core.blobs, patience_s=core.settings.lost_after_s,
         )  # fmt: skip
-        answer = await core.write(operation)
+        result = await core.write(operation)
         presence.stalled = stalled
         if returns:  # otherwise it may have been declared lost meanwhile; its next exchange brings it back
             presence.lost = False
     else:
-        answer = await core.read(
-            partial(exchange_transaction.answer, worker_id=request.worker_id, said=said, secret=core.secret)
+        result = await core.read(
+            partial(exchange_transaction.build_reply, worker_id=request.worker_id, report=report, secret=core.secret)
         )
     # The worker's limit is what it knows it holds plus what it wants. An offer that is still in transit is in neither,
     # so it is not counted twice.
-    limits = {str(name): answer.known.get(name, 0) + count for name, count in request.want.items()}
+    limits = {str(name): result.known.get(name, 0) + count for name, count in request.want.items()}
     if limits != presence.limits:
         presence.limits = limits
         core.signals.notify("placement")
-    return answer
+    return result
 
 
-def _worth_saying(core: Core, presence: Presence, answer: Answer) -> bool:
-    return answer.urgent or presence.worth_saying(answer.keys, core.clock.monotonic())
+def _has_unsent(core: Core, presence: Presence, result: ExchangeResult) -> bool:
+    return result.urgent or presence.worth_saying(result.keys, core.clock.monotonic())
 
 
-async def _present(core: Core, actor: Actor, request: ExchangeRequest) -> Presence:
+async def _find_presence(core: Core, actor: Actor, request: ExchangeRequest) -> Presence:
     presence = core.fleet.presences.get(request.worker_id)
     if presence is None:
         row = await core.read(partial(worker_rows.get, worker_id=request.worker_id))
@@ -196,6 +200,6 @@ async def _present(core: Core, actor: Actor, request: ExchangeRequest) -> Presen
     return presence
 
 
-def _may_work(actor: Actor) -> None:
+def _require_worker_key(actor: Actor) -> None:
     if actor.role not in {"worker", "admin"}:
         raise ForbiddenError(f"A {actor.role} key cannot be used by a worker.", hint="Use a worker key.")

@@ -18,10 +18,10 @@ async def keep(core: Core, body: bytes, token: str) -> str:
     Raises:
         AuthError: If the attempt is void.
     """
-    who = await api_keys.authenticate_attempt(core, token)
+    attempt = await api_keys.authenticate_attempt(core, token)
     digest = hashlib.sha256(body).hexdigest()
     await asyncio.to_thread(_write, core.blobs, digest, body)
-    await artifacts.stored(core, who, digest, len(body))
+    await artifacts.stored(core, attempt, digest, len(body))
     return digest
 
 

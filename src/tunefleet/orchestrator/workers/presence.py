@@ -21,10 +21,10 @@ AGENT_SESSION: Final = "agent"
 # A longer gap between two ticks (a suspended process, a blocked loop) counts as this much silence.
 MAX_TICK_S: Final = 2.0
 # Free memory or disk must grow by this much to trigger a scheduling cycle.
-NOTEWORTHY_BYTES: Final = 256 << 20
-_NOBODY: Final[Mapping[str, str]] = MappingProxyType({})
+MIN_FREED_BYTES: Final = 256 << 20
+_NONE: Final[Mapping[str, str]] = MappingProxyType({})
 # An item of a reply is sent again after this time until the worker has acted on it.
-SAY_AGAIN_S: Final = 1.0
+RESEND_AFTER_S: Final = 1.0
 
 
 @dataclass(slots=True)
@@ -53,7 +53,7 @@ class Presence:
     outdated: bool = False
     project: str = DEFAULT_PROJECT
 
-    def hear(self, load: Load | None, at: float, *, ended: bool, delivering: Mapping[str, str] = _NOBODY) -> bool:
+    def hear(self, load: Load | None, at: float, *, ended: bool, delivering: Mapping[str, str] = _NONE) -> bool:
         """Store a load report and the attempts that only upload; return whether capacity became free.
 
         Args:
@@ -61,17 +61,17 @@ class Presence:
             ended: Whether a job has ended, which outdates the last load.
             delivering: Attempt → why its upload is held up; empty if it is not.
         """
-        over = not delivering.keys() <= self.delivering.keys()
-        self.delivering, ended = delivering, ended or over
+        newly_delivering = not delivering.keys() <= self.delivering.keys()
+        self.delivering, ended = delivering, ended or newly_delivering
         if load is None:
             self.outdated = self.outdated or ended
-            return over
+            return newly_delivering
         before, self.load, self.load_at, self.outdated = self.load, load, at, ended
-        return over or before is None or _roomier(load, before)
+        return newly_delivering or before is None or _has_more_free(load, before)
 
     def worth_saying(self, keys: set[str], now: float) -> bool:
         """Whether one of these items was not sent recently."""
-        return any(now - self.said.get(key, -SAY_AGAIN_S) >= SAY_AGAIN_S for key in keys)
+        return any(now - self.said.get(key, -RESEND_AFTER_S) >= RESEND_AFTER_S for key in keys)
 
     def note(self, keys: set[str], now: float) -> None:
         """Record that these items are sent now; forget all others."""
@@ -95,18 +95,18 @@ class Agent:
     missed: dict[str, float] = field(default_factory=dict)
 
 
-def _roomier(load: Load, before: Load) -> bool:
+def _has_more_free(load: Load, before: Load) -> bool:
     """Whether memory, disk or a GPU has become free, beyond normal fluctuation."""
     known = {gpu.uuid: gpu for gpu in before.gpus}
-    freed = (gpu for gpu in load.gpus if gpu.uuid in known and _freed(gpu, known[gpu.uuid]))
+    freed = (gpu for gpu in load.gpus if gpu.uuid in known and _gpu_freed(gpu, known[gpu.uuid]))
     more = max(load.memory_free_bytes - before.memory_free_bytes, load.disk_free_bytes - before.disk_free_bytes)
-    return more > NOTEWORTHY_BYTES or any(True for _ in freed)
+    return more > MIN_FREED_BYTES or any(True for _ in freed)
 
 
-def _freed(gpu: GpuLoad, before: GpuLoad) -> bool:
+def _gpu_freed(gpu: GpuLoad, before: GpuLoad) -> bool:
     if gpu.in_use_by is None and before.in_use_by is not None:
         return True
-    return (gpu.memory_free_bytes or 0) - (before.memory_free_bytes or 0) > NOTEWORTHY_BYTES
+    return (gpu.memory_free_bytes or 0) - (before.memory_free_bytes or 0) > MIN_FREED_BYTES
 
 
 @dataclass(slots=True)
@@ -141,7 +141,7 @@ class Fleet:
     """Agents by worker id."""
     warm: dict[str, dict[str, float]] = field(default_factory=dict)
     """Worker id → model or dataset of a task that it was given → when, on the wall clock."""
-    kept: dict[str, str] = field(default_factory=dict)
+    reserved: dict[str, str] = field(default_factory=dict)
     """Worker id → the waiting task that its capacity is reserved for, as of the last scheduling cycle."""
     joins: dict[int, str] = field(default_factory=dict)
     """On a follower: `seq` of a sharded task → what its shards wait for; see `Core.joins`."""

@@ -20,7 +20,7 @@ from tunefleet.placement import only
 from tunefleet.schemas.worker_link import RegisterRequest
 
 # Maximum number of workers per key: its holder can register any number of ids.
-MOST_OF_A_KEY: Final = 10_000
+MAX_WORKERS_PER_KEY: Final = 10_000
 # Smaller clock differences are ignored: a registration can take some seconds to arrive.
 _SKEW_S: Final = 10.0
 
@@ -43,7 +43,7 @@ def apply(
         ForbiddenError: If the id belongs to another key, the key to another id, or the key has too many workers.
         ConflictError: If a live worker with another state folder has the id.
     """
-    request = _for_one_task(connection, actor, _as_invited(connection, actor, request))
+    request = _bind_to_cluster_task(connection, actor, _apply_invitation(connection, actor, request))
     before = worker_rows.get(connection, request.worker_id)
     if before is not None:
         refuse_foreign_key(actor, before)
@@ -53,13 +53,13 @@ def apply(
                 f"The worker id {request.worker_id} is in use by another machine or results folder.",
                 hint="Give this worker an id of its own (WORKER_ID), or a results folder of its own.",
             )
-    elif worker_rows.count_of_key(connection, actor.key_id) >= MOST_OF_A_KEY:
+    elif worker_rows.count_of_key(connection, actor.key_id) >= MAX_WORKERS_PER_KEY:
         raise ForbiddenError(
-            f"{MOST_OF_A_KEY:,} workers have registered with this key, which is the limit.",
+            f"{MAX_WORKERS_PER_KEY:,} workers have registered with this key, which is the limit.",
             hint="Remove workers that are gone (`tunefleet workers rm`), or use another key.",
         )
     worker_rows.put(connection, _row(before, actor, request, now))
-    _leave_if_unneeded(connection, actor, request.worker_id)
+    _drain_if_released(connection, actor, request.worker_id)
     queue.clear_cordons(connection, request.worker_id)
     if before is None or before.status != "online":
         data = {"hostname": request.capabilities.hostname}
@@ -110,7 +110,7 @@ def refuse_foreign_key(actor: Actor, row: WorkerRow) -> None:
     )
 
 
-def _as_invited(connection: Connection, actor: Actor, request: RegisterRequest) -> RegisterRequest:
+def _apply_invitation(connection: Connection, actor: Actor, request: RegisterRequest) -> RegisterRequest:
     """Apply the worker id and tags that the key's invitation fixed."""
     row = invitations.by_key(connection, actor.key_id)
     if row is None:
@@ -126,7 +126,7 @@ def _as_invited(connection: Connection, actor: Actor, request: RegisterRequest) 
     return request.model_copy(update={"capabilities": has})
 
 
-def _for_one_task(connection: Connection, actor: Actor, request: RegisterRequest) -> RegisterRequest:
+def _bind_to_cluster_task(connection: Connection, actor: Actor, request: RegisterRequest) -> RegisterRequest:
     """Bind a worker with the key of a cluster job to the job's task."""
     job = clusters.by_key(connection, actor.key_id)
     if job is None:
@@ -138,7 +138,7 @@ def _for_one_task(connection: Connection, actor: Actor, request: RegisterRequest
     return request.model_copy(update={"capabilities": has})
 
 
-def _leave_if_unneeded(connection: Connection, actor: Actor, worker_id: str) -> None:
+def _drain_if_released(connection: Connection, actor: Actor, worker_id: str) -> None:
     """Drain a worker that registers after its cluster job was released."""
     job = clusters.by_key(connection, actor.key_id)
     if job is not None and job.state == "leaving":

@@ -51,8 +51,8 @@ async def ask(core: Core, actor: Actor, worker_id: str, request: CommandRequest)
             orjson.dumps(request.data).decode(), "pending", None, None, None, actor.owner, here.now, here.now,
         )  # fmt: skip
         commands.insert_one(connection, row)
-        told = {"command_id": row.id, "command": row.command}
-        events.append(connection, [Event("command.asked", here.now, worker_id=worker_id, data=told)])
+        data = {"command_id": row.id, "command": row.command}
+        events.append(connection, [Event("command.asked", here.now, worker_id=worker_id, data=data)])
         return row
 
     return command_view(await core.write(operation))

@@ -82,7 +82,7 @@ def owned(connection: Connection, actor: Actor, worker_id: str) -> WorkerRow:
         NotFoundError: If there is none, or the actor may not see it.
     """
     may_administer(actor)
-    row = _found(connection, actor, worker_id)
+    row = _find_worker(connection, actor, worker_id)
     if row.project != actor.project and not is_operator(actor):
         raise ForbiddenError(
             f"The worker {worker_id} serves all projects.", hint=f"Use an admin key of {DEFAULT_PROJECT}."
@@ -104,13 +104,13 @@ def _all(
 
 
 def _one(connection: Connection, *, actor: Actor, worker_id: str) -> tuple[WorkerRow, list[str], ControlRow]:
-    row = _found(connection, actor, worker_id)
+    row = _find_worker(connection, actor, worker_id)
     held = attempts.open_of(connection, worker_id).values()
     mine = task_rows.of_project(connection, actor.project, [attempt.task_seq for attempt in held])
     return row, [each.task_id for each in held if each.task_seq in mine], controls.get(connection, worker_id)
 
 
-def _found(connection: Connection, actor: Actor, worker_id: str) -> WorkerRow:
+def _find_worker(connection: Connection, actor: Actor, worker_id: str) -> WorkerRow:
     row = worker_rows.get(connection, worker_id)
     if row is None or not visible(actor, row.project):
         raise NotFoundError(f"There is no worker {worker_id}.", hint="List them with `tunefleet workers`.")

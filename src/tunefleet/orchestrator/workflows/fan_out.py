@@ -44,18 +44,18 @@ def count(connection: Connection, spec: Mapping[str, Any], need: Requirement, pr
     most = asked_shards(spec)
     if most == 1:
         return 1
-    wanted = min(MAX_AUTO, _able(connection, need, project, now)) if most is None else most
+    wanted = min(MAX_AUTO, _count_able(connection, need, project, now)) if most is None else most
     data = spec.get("data")
     items = data.get("items") if isinstance(data, Mapping) else None
     return max(1, min(wanted, len(items)) if isinstance(items, list) else wanted)
 
 
-def _able(connection: Connection, need: Requirement, project: str, now: float) -> int:
+def _count_able(connection: Connection, need: Requirement, project: str, now: float) -> int:
     online = {row.id for row in worker_rows.all_rows(connection) if row.status == "online"}
     able = 0
     for worker in cluster_state.serving(cluster_state.states(connection, Presences(now, {})), project):
-        verdict = match(cluster_state.whose(need, project), worker)
-        able += worker.id in online and not worker.pulls and (isinstance(verdict, Fit) or not verdict.lasting)
+        result = match(cluster_state.whose(need, project), worker)
+        able += worker.id in online and not worker.pulls and (isinstance(result, Fit) or not result.permanent)
     return able
 
 
@@ -65,12 +65,12 @@ def split(connection: Connection, row: TaskRow, spec: Mapping[str, Any], inputs:
     Args:
         inputs: JSON: pointer → digest and name of an artifact.
     """
-    plain = _without_sharding(spec)
+    unsharded = _without_sharding(spec)
     wait_s = (spec.get("limits") or {}).get("max_queue_s")
     shared = {name: value for name, value in row._asdict().items() if name in _SHARED}
     new = []
     for number in range(total):
-        part = {**plain, "shard": {"index": number, "total": total, "contiguous": True}}
+        part = {**unsharded, "shard": {"index": number, "total": total, "contiguous": True}}
         own = {
             "id": new_id("task"), "name": f"{row.name}#{number}", "created_at": now,
             "queue_deadline": None if wait_s is None else now + wait_s,
@@ -89,10 +89,10 @@ def split(connection: Connection, row: TaskRow, spec: Mapping[str, Any], inputs:
 
 
 def _without_sharding(spec: Mapping[str, Any]) -> dict[str, Any]:
-    plain = {key: value for key, value in spec.items() if key != "parallel"}
-    if "resources" in plain:
-        plain["resources"] = {key: value for key, value in plain["resources"].items() if key != "replicas"}
-    return plain
+    unsharded = {key: value for key, value in spec.items() if key != "parallel"}
+    if "resources" in unsharded:
+        unsharded["resources"] = {key: value for key, value in unsharded["resources"].items() if key != "replicas"}
+    return unsharded
 
 
 _SHARED: Final = frozenset({

@@ -41,14 +41,14 @@ def consequences(connection: Connection, ended: Sequence[TaskRow], now: float) -
     """Return the direct consequences of ended tasks."""
     found = dependencies.touched(connection, [row.seq for row in ended])
     # Locked: two upstream tasks may end in concurrent transactions, and the later one must see the other's end.
-    moves = judge(connection, tasks.by_seqs(connection, found.dependents, lock=True), now)
+    moves = evaluate(connection, tasks.by_seqs(connection, found.dependents, lock=True), now)
     moves += fan_out.after_shards(connection, found.parents, now)
     if found.parts:
         task_federations.end_with(connection, ended, now)
     return moves + fan_out.after_parents(connection, found.parts, now)
 
 
-def judge(connection: Connection, rows: Sequence[TaskRow], now: float) -> list[Move]:
+def evaluate(connection: Connection, rows: Sequence[TaskRow], now: float) -> list[Move]:
     """Return the transitions of the pending tasks that need not wait any longer."""
     waiting = [row for row in rows if row.status == TaskStatus.PENDING]
     above = dependencies.upstreams(connection, [row.seq for row in waiting])

@@ -39,7 +39,7 @@ _NEWLINE: Final = b"\n"
 
 
 @dataclass(frozen=True, slots=True)
-class _Whole:
+class _Merge:
     """A task whose shards have completed, with the files to merge."""
 
     row: TaskRow
@@ -66,7 +66,7 @@ async def run_once(core: Core) -> int:
         except (TunefleetError, OSError) as error:
             # Not raised: one task whose files cannot be merged must not block the others.
             log.warning("Merging the shards of a task failed, and is retried later: %s", error)
-            core.joins[seq] = _later(core, error, wait.failures if wait is not None else 0)
+            core.joins[seq] = _backoff(core, error, wait.failures if wait is not None else 0)
         else:
             core.joins.pop(seq, None)
     return len(core.joins)
@@ -78,7 +78,7 @@ def pause_s(core: Core) -> float:
     return min(max(due - core.clock.monotonic(), 0.0), SWEEP_S)
 
 
-def _later(core: Core, error: Exception, failures: int) -> JoinWait:
+def _backoff(core: Core, error: Exception, failures: int) -> JoinWait:
     what = "wait for disk space" if isinstance(error, NoRoomError) else "are merged later"
     reason = error.message if isinstance(error, TunefleetError) else str(error)
     pause_s = min(RETRY_S * 2.0 ** min(failures, 16), SWEEP_S)
@@ -86,17 +86,17 @@ def _later(core: Core, error: Exception, failures: int) -> JoinWait:
 
 
 async def _end(core: Core, seq: int) -> None:
-    whole = await core.read(partial(_look, seq=seq, public=core.settings.public_base_url))
-    joined: Mapping[str, Any] | None = None
-    if whole is not None:
+    merge_job = await core.read(partial(_plan, seq=seq, public=core.settings.public_base_url))
+    merged_file: Mapping[str, Any] | None = None
+    if merge_job is not None:
         try:
-            joined = await _joined(core, whole)
+            merged_file = await _merge_files(core, merge_job)
         except NotFoundError as error:
-            log.warning("No merged file for %s (%s): %s", whole.row.name, whole.row.id, error)
-    await core.write(partial(_finish, seq=seq, joined=joined, now=core.clock.wall()))
+            log.warning("No merged file for %s (%s): %s", merge_job.row.name, merge_job.row.id, error)
+    await core.write(partial(_finish, seq=seq, merged_file=merged_file, now=core.clock.wall()))
 
 
-def _look(connection: Connection, *, seq: int, public: str | None) -> _Whole | None:
+def _plan(connection: Connection, *, seq: int, public: str | None) -> _Merge | None:
     """Return the merge of a task; None if a shard's file is not on this server."""
     parts = shards.of_parents(connection, [seq]).get(seq, [])
     exports = part_results.exported(fan_out.results_of(connection, parts))
@@ -111,7 +111,7 @@ def _look(connection: Connection, *, seq: int, public: str | None) -> _Whole | N
     (row,) = tasks.by_seqs(connection, [seq])
     # The last line of a file may lack its newline.
     size_bytes = sum(size + len(_NEWLINE) for _, size in files)
-    return _Whole(row, str(exports[0]["artifact_name"]), base, tuple(digest for digest, _ in files), size_bytes)
+    return _Merge(row, str(exports[0]["artifact_name"]), base, tuple(digest for digest, _ in files), size_bytes)
 
 
 def _file(connection: Connection, part: TaskRow, name: str) -> tuple[str, int] | None:
@@ -121,17 +121,17 @@ def _file(connection: Connection, part: TaskRow, name: str) -> tuple[str, int] |
     return files[0][1:] if len(files) == 1 else None
 
 
-async def _joined(core: Core, whole: _Whole) -> dict[str, Any]:
+async def _merge_files(core: Core, merge_job: _Merge) -> dict[str, Any]:
     """Merge the files if there is space, publish the result as the task's own, and return its URLs."""
-    await asyncio.to_thread(core.blobs.expect, whole.size_bytes)
-    work = partial(_concatenate, core.blobs, whole.digests, stopped=lambda: core.signals.closed)
+    await asyncio.to_thread(core.blobs.expect, merge_job.size_bytes)
+    work = partial(_concatenate, core.blobs, merge_job.digests, stopped=lambda: core.signals.closed)
     loop = asyncio.get_running_loop()
     digest, size_bytes = await loop.run_in_executor(core.blobs.executor, work)
-    row = whole.row
-    maker = Actor(f"parts of {row.id}", row.owner, "admin", row.project)
-    entry = FileEntry(path=whole.name, digest=digest, size_bytes=size_bytes)
-    url = (await results.store(core, maker, row.id, entry, results.signer(core, whole.base), of_job=True)).url
-    named = {"artifact_name": whole.name, "uploaded": True}
+    row = merge_job.row
+    publisher = Actor(f"parts of {row.id}", row.owner, "admin", row.project)
+    entry = FileEntry(path=merge_job.name, digest=digest, size_bytes=size_bytes)
+    url = (await results.store(core, publisher, row.id, entry, results.signer(core, merge_job.base), of_job=True)).url
+    named = {"artifact_name": merge_job.name, "uploaded": True}
     return {**named, "path": url, "url": url, "download_url": url}
 
 
@@ -152,7 +152,7 @@ def _concatenate(
         return intake.finish(), intake.size_bytes
 
 
-def _finish(connection: Connection, *, seq: int, joined: Mapping[str, Any] | None, now: float) -> None:
+def _finish(connection: Connection, *, seq: int, merged_file: Mapping[str, Any] | None, now: float) -> None:
     rows = [row for row in tasks.by_seqs(connection, [seq], lock=True) if row.status == TaskStatus.RUNNING]
     found = shards.of_parents(connection, [row.seq for row in rows])
     # The task may have been cancelled meanwhile; the published file is then removed with it.
@@ -161,7 +161,7 @@ def _finish(connection: Connection, *, seq: int, joined: Mapping[str, Any] | Non
             connection,
             row,
             found[row.seq],
-            part_results.merge(fan_out.results_of(connection, found[row.seq]), joined),
+            part_results.merge(fan_out.results_of(connection, found[row.seq]), merged_file),
             now,
         )
         for row in rows

@@ -120,8 +120,8 @@ def store(connection: Connection, submission: Submission, now: float, fleet: Seq
         retry_lookup.refuse_second(connection, submission.retry_of)
     workflow_id = new_id("wf")
     planned = [_plan(node) for node in submission.nodes]
-    _refuse_strangers(connection, submission, planned)
-    _refuse_unable(submission, planned)
+    _refuse_unknown_recipients(connection, submission, planned)
+    _refuse_unsupported(submission, planned)
     warnings = _warnings(submission, planned, fleet)
     row = _workflow_row(submission, workflow_id, now)
     size_bytes = len(submission.document.encode()) + sum(len(each.body) for each in planned)
@@ -165,8 +165,10 @@ def _warnings(submission: Submission, planned: Sequence[_Planned], fleet: Sequen
         for each in planned
         if (short := fleet_capacity.shortage(each.written, each.need, fleet)) is not None
     ]
-    if submission.strict and any(few for _, (_, few) in small):
-        faults = [node.fault("federation", f"the task {node.name} is {why}") for node, (why, few) in small if few]
+    if submission.strict and any(too_few for _, (_, too_few) in small):
+        faults = [
+            node.fault("federation", f"the task {node.name} is {why}") for node, (why, too_few) in small if too_few
+        ]
         raise SpecError(faults, filename=submission.workflow.name)
     warned += [(node, why) for node, (why, _) in small]
     return (
@@ -180,7 +182,7 @@ def _warnings(submission: Submission, planned: Sequence[_Planned], fleet: Sequen
     )
 
 
-def _refuse_strangers(connection: Connection, submission: Submission, planned: Sequence[_Planned]) -> None:
+def _refuse_unknown_recipients(connection: Connection, submission: Submission, planned: Sequence[_Planned]) -> None:
     """Refuse notification targets that do not exist; retries are exempt."""
     if submission.parent_task_id is not None or submission.repeats:
         return
@@ -191,7 +193,7 @@ def _refuse_strangers(connection: Connection, submission: Submission, planned: S
         raise SpecError(faults, filename=submission.workflow.name)
 
 
-def _refuse_unable(submission: Submission, planned: Sequence[_Planned]) -> None:
+def _refuse_unsupported(submission: Submission, planned: Sequence[_Planned]) -> None:
     """Refuse engines that are not configured, and keys that new tasks may not use."""
     specs = [(each.node, each.spec) for each in planned]
     faults = engines.faults(submission.engines, specs) + new_faults(specs)

@@ -43,11 +43,11 @@ def edges_of(
     # Locked: a task that ends concurrently ends either before this transaction, or after it and then sees the edge.
     others = tasks.by_ids(connection, sorted(ids | {row.id for row in done.values()}), lock=True)
     faults += [Fault("spec", f"{name} was removed") for name, row in done.items() if row.id not in others]
-    here = {each.node.name: each.row for each in waiting} | dict(done)
+    by_name = {each.node.name: each.row for each in waiting} | dict(done)
     known = _known(connection, project, others)
     found: list[EdgeRow] = []
     for each in waiting:
-        above = [(name, here[name]) for name in each.node.depends_on]
+        above = [(name, by_name[name]) for name in each.node.depends_on]
         above += [(row.id, row) for row in _external(each.node, known, faults)]
         above += [(row.id, row) for row in _named(connection, each.node, each.named, known, faults)]
         first: dict[int, EdgeRow] = {}
@@ -77,7 +77,7 @@ class _Known:
     computed: Collection[int]
     passed: Collection[int]
 
-    def wrong(self, id_: str) -> str | None:
+    def problem(self, id_: str) -> str | None:
         """Return why a task cannot be an upstream task; None if it can."""
         row = self.rows.get(id_)
         if row is None:
@@ -96,12 +96,14 @@ def _known(connection: Connection, project: str, others: Mapping[str, TaskRow]) 
 def _external(node: TaskNode, known: _Known, faults: list[Fault]) -> list[TaskRow]:
     found = []
     for edge in node.strangers:
-        wrong = known.wrong(edge.upstream)
+        problem = known.problem(edge.upstream)
         row = known.rows.get(edge.upstream)
-        if wrong is None or (row is not None and row.seq in known.passed):
+        if problem is None or (row is not None and row.seq in known.passed):
             found.append(known.rows[edge.upstream])
         else:
-            faults.append(edge.fault(f"{_says(edge)} {edge.upstream}, {wrong}", _hint(edge.upstream, known.rows)))
+            faults.append(
+                edge.fault(f"{_edge_text(edge)} {edge.upstream}, {problem}", _hint(edge.upstream, known.rows))
+            )
     return found
 
 
@@ -111,16 +113,16 @@ def _named(
     found = []
     for named in loads:
         other = known.rows.get(named.task_id)
-        wrong = known.wrong(named.task_id)
-        if other is not None and wrong is None:
+        problem = known.problem(named.task_id)
+        if other is not None and problem is None:
             found.append(other)
-        elif named.alone and not _may_be_there(connection, named, other):
-            message = f"{node.name} loads files of {named.task_id}, {wrong}"
+        elif named.alone and not _may_have_files(connection, named, other):
+            message = f"{node.name} loads files of {named.task_id}, {problem}"
             faults.append(node.fault(named.pointer, message, _hint(named.task_id, known.rows)))
     return found
 
 
-def _says(edge: Edge) -> str:
+def _edge_text(edge: Edge) -> str:
     if edge.why == "reference":
         return f"{edge.said} of {edge.task} needs"
     return f"the condition of {edge.task} asks for" if edge.why == "condition" else f"{edge.task} depends on"
@@ -132,7 +134,7 @@ def _hint(id_: str, others: Mapping[str, TaskRow]) -> str:
     return "use a full id from `tunefleet ls --all`"
 
 
-def _may_be_there(connection: Connection, named: NamedTask, task: TaskRow | None) -> bool:
+def _may_have_files(connection: Connection, named: NamedTask, task: TaskRow | None) -> bool:
     """Whether files may exist for a task that cannot be an upstream task."""
     if task is None:  # maybe a task folder of another system, on a worker or a shared mount
         return not named.task_id.startswith(TASK_ID_PREFIX)
