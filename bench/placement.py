@@ -134,7 +134,7 @@ def pure(lengths: list[int], fleet: list[WorkerState]) -> list[tuple[float, floa
         costs.append((1e6 * took_s / length, 1e6 * cpu_s / length))
         print(
             f"  {length:>7,} queued: {length / took_s:>9,.0f} decisions/s ({length / cpu_s:,.0f} per second of the "
-            f"processor; {len(decisions.assignments):,} placed, {len(decisions.kept)} workers gather)"
+            f"processor; {len(decisions.assignments):,} placed, {len(decisions.reserved)} workers gather)"
         )
     return costs
 

@@ -1,23 +1,23 @@
-"""The verbs of the server: submit, place, exchange, finish, publish, read.
+"""The operations of the server: submit, schedule, exchange, finish, publish, read.
 
-    context            what every verb is given: store, files, clock, settings, and the state of each domain
-    bootstrap          opens all of that
-    tasks, workflows   one task from its submit to its end; documents of several
-    scheduling         which task goes to which worker, and why one waits
-    workers            how workers enroll, register and exchange messages
-    telemetry          journals, points, logs, events, and how people watch them live
-    storage            artifacts, uploads, links; what is damaged, and what is deleted
+    context            the server context: store, files, clock, settings, and the state of each domain
+    bootstrap          opens the context
+    tasks, workflows   the life of one task; workflow files with several
+    scheduling         which task goes to which worker, and pending reasons
+    workers            enrollment, registration, message exchange
+    telemetry          journals, points, logs, events, live feeds
+    storage            artifacts, uploads, signed URLs, verification, garbage collection
     access             keys, projects and quotas, the audit log
     federation         rounds and versions of an adapter that many workers train
-    campaigns          cycles of trainings that go on by themselves, and the models that come of them
-    notifications      who is told what, and its delivery
+    campaigns          continuous training: cycles, and the models that they produce
+    notifications      subscriptions and delivery
     training_protocol  the backend of training agents
     clusters           nodes of Slurm, Ray and clouds for tasks that name an engine
-    chat, preflight    turns with a model; what is looked at before a training is submitted
-    compat             routes of the documents that others' clients speak
+    chat, preflight    chat sessions with a model; checks before a run is submitted
+    compat             routes of third-party protocols
     ha                 several servers on one database
-    observability      figures for Prometheus, spans of tasks
+    observability      Prometheus metrics, task spans
 
-A verb checks who asks, decides with the pure modules (`lifecycle`, `placement`, `spec`) and stores the outcome in one
-operation. It knows rows and messages, neither HTTP nor processes; what it refuses, it says with a `TunefleetError`.
+An operation checks permissions, decides with the pure modules (`lifecycle`, `placement`, `spec`) and stores the outcome
+in one transaction. It knows rows and messages, neither HTTP nor processes, and refuses with a `TunefleetError`.
 """

@@ -1,4 +1,4 @@
-"""Open a server's data: its folder, database and artifact store, and make of them what every verb works on."""
+"""Open a server's data folder, database and artifact store, and build the server context from them."""
 
 from __future__ import annotations
 
@@ -32,45 +32,48 @@ _SECRET: Final = "server_secret"
 
 
 def open_core(settings: ServerSettings, *, clock: Clock | None = None, adopt_files: bool = False) -> Core:
-    """Open a data folder; it is made if there is none.
+    """Open a data folder, or create it.
 
     Raises:
         StoreError: If another process uses the folder or the database, something in it cannot be used, or database,
             files and folder do not belong together.
-        MachineError: If the artifact store cannot be used, or is another than that of the database's other servers; or
-            an engine that the settings name cannot be asked from here.
-        UnreachableError: If the artifact store does not answer.
+        MachineError: If the artifact store cannot be used or differs from that of the database's other servers, or a
+            configured engine is not available on this machine.
+        UnreachableError: If the artifact store cannot be reached.
     """
     url, clock = settings.database_url, clock or Clock()
     meters = Meters(clock.wall) if settings.metrics != "off" else None
     spans = open_spans(settings.otlp_endpoint, "tunefleet-server", tunefleet.__version__)
-    with ExitStack() as undone:
+    with ExitStack() as rollback:
+        # Before anything is opened: a second server must not touch what the first one uses.
         locks = [FolderLock.take(settings.data_dir)]
-        undone.callback(locks[0].release)
+        rollback.callback(locks[0].release)
         target = target_of(None if url is None else url.get_secret_value(), settings.data_dir)
         if isinstance(target, Path):
-            # What other servers on one file write is not heard; those on PostgreSQL tell each other.
+            # SQLite has no notifications between servers, so only one may use the file; PostgreSQL has LISTEN/NOTIFY.
             locks.append(FolderLock.take_database(target, settings.data_dir))
-            undone.callback(locks[1].release)
+            rollback.callback(locks[1].release)
         engines = clusters.of(settings)
         blobs = open_blobs(settings)
-        undone.callback(blobs.close)
+        rollback.callback(blobs.close)
         signals, cache = Signals(), KeyCache()
         watch = Watch(settings.public_base_url, shared_admin=settings.shared_token is not None)
         database = Database.open(
             target,
             synchronous=settings.synchronous,
-            on_wake=_waker(signals, cache, watch),
+            on_wake=_commit_hook(signals, cache, watch),
             before_commit=Commits(meters, None if spans is None else TaskSpans(spans, clock.wall), watch),
         )
-        undone.callback(database.close)
+        rollback.callback(database.close)
         blobs.others_write = database.shared
         name, folder, now = name_of(target), settings.data_dir, clock.wall()
         storage_marker.check(database, name, blobs, folder, now=now, adopt=adopt_files)
         blobs.limit_bytes = settings.storage_limit_bytes
         database.write(lambda connection: capacity.count(connection, blobs)).result()
+        # Stored in the database, so that all servers accept each other's attempt tokens.
         secret = bytes.fromhex(database.write(_server_secret).result())
-        undone.pop_all()
+        # Everything is open: from here on the context owns and closes it.
+        rollback.pop_all()
     core = Core(
         settings, database, blobs, signals, secret, clock,
         engines=engines, keys=cache, meters=meters, spans=spans,
@@ -78,7 +81,7 @@ def open_core(settings: ServerSettings, *, clock: Clock | None = None, adopt_fil
     )  # fmt: skip
     core.state(Ledger, lambda: Ledger(settings.share_half_life_s))
     if meters is not None:
-        # It knows the core, so it is made when there is one.
+        # Created after the context, which it reads from.
         from tunefleet.orchestrator.observability.gauges import Gauges  # noqa: PLC0415
 
         meters.registry.register(core.state(Gauges, lambda: Gauges(meters.kind)))
@@ -86,10 +89,11 @@ def open_core(settings: ServerSettings, *, clock: Clock | None = None, adopt_fil
     return core
 
 
-def _waker(signals: Signals, cache: KeyCache, watch: Watch) -> Callable[[frozenset[str]], None]:
-    """Return what follows a commit, this server's or another's: nobody goes by what is no longer so."""
+def _commit_hook(signals: Signals, cache: KeyCache, watch: Watch) -> Callable[[frozenset[str]], None]:
+    """Return the hook that runs after a commit of this or another server: it clears caches and wakes waiters."""
 
-    def woken(topics: frozenset[str]) -> None:
+    def on_commit(topics: frozenset[str]) -> None:
+        # Caches first: a waiter that wakes must not authenticate with a revoked key.
         if not topics.isdisjoint({KEYS, EVERYTHING}):
             cache.forget()
         if not topics.isdisjoint({CHANNELS, EVERYTHING}):
@@ -99,7 +103,7 @@ def _waker(signals: Signals, cache: KeyCache, watch: Watch) -> Callable[[frozens
         else:
             signals.notify(*topics)
 
-    return woken
+    return on_commit
 
 
 def _server_secret(connection: Connection) -> str:

@@ -1,4 +1,4 @@
-"""What every verb works on: store, files, signals, the server's secret, settings, and what is known of the fleet."""
+"""The server context: store, files, pub/sub, secret, settings and the in-memory state of the fleet."""
 
 from __future__ import annotations
 
@@ -32,13 +32,13 @@ from tunefleet.settings import ServerSettings
 T = TypeVar("T")
 S = TypeVar("S")
 KEYS: Final = "keys"
-"""Woken when a key or a federation's token is taken back: no server may know it any more."""
+"""Topic of revoked keys and federation tokens: every server drops its cached keys."""
 _LOOKERS: Final = 2
 
 
 @dataclass(frozen=True, slots=True)
 class Clock:
-    """Where the time comes from."""
+    """The time sources; replaced in tests."""
 
     wall: Callable[[], float] = time.time
     monotonic: Callable[[], float] = time.monotonic
@@ -46,24 +46,24 @@ class Clock:
 
 @dataclass(slots=True)
 class KeyCache:
-    """Keys and federations' tokens that were looked up, and when keys were used; emptied when one of them changes."""
+    """Cache of keys and federation tokens, with the last use of keys; cleared when one of them changes."""
 
     actors: dict[str, Actor] = field(default_factory=dict)
     federations: dict[str, TokenRow] = field(default_factory=dict)
     projects: dict[str, str] = field(default_factory=dict)
-    """Federation → its project, which stays."""
+    """Federation → its project, which never changes."""
     used_at: dict[str, float] = field(default_factory=dict)
 
     def forget(self) -> None:
-        """Look every key up anew; a look-up that is on its way is kept by nobody."""
-        # Another dictionary, not an emptied one: who looked before the change puts what it found into the old one.
+        """Clear the cache, including results of look-ups that are in progress."""
+        # New dictionaries, not `clear()`: a look-up that started before the change stores its result in the old one.
         self.actors = {}
         self.federations = {}
 
 
 @dataclass(slots=True)
 class SweepMark:
-    """Up to where the sweep has come."""
+    """Times of the reaper's last steps."""
 
     ready_at: float = 0.0
     flushed_at: float | None = None
@@ -73,10 +73,11 @@ class SweepMark:
 
 @dataclass(slots=True)
 class Verified:
-    """Which stored files this server has read, and where the reading in the background stands.
+    """Progress of the background verification of stored files.
 
     Args:
-        at: Digest → when it was found whole, on the monotonic clock.
+        at: Digest → when it was found intact, on the monotonic clock.
+        cursor: The digest that was verified last.
     """
 
     at: dict[str, float] = field(default_factory=dict)
@@ -85,7 +86,7 @@ class Verified:
 
 @dataclass(frozen=True, slots=True)
 class JoinWait:
-    """Why the files of a spread task's parts are not one file yet."""
+    """Why the files of a sharded task have not been merged yet."""
 
     failures: int
     until: float
@@ -94,7 +95,7 @@ class JoinWait:
 
 @dataclass(slots=True)
 class Core:
-    """One server's state; `opening.open_core` makes it."""
+    """The context of one server; `bootstrap.open_core` creates it."""
 
     settings: ServerSettings
     db: Database
@@ -106,37 +107,37 @@ class Core:
     leading: Leading = field(default_factory=Leading)
     keys: KeyCache = field(default_factory=KeyCache)
     sweep: SweepMark = field(default_factory=SweepMark)
-    pass_s: float = 0.0
-    """What the last pass of placement took of a processor."""
+    cycle_s: float = 0.0
+    """CPU time of the last scheduling cycle."""
     joins: dict[int, JoinWait] = field(default_factory=dict)
     archiving: WeakValueDictionary[tuple[int, int], asyncio.Lock] = field(default_factory=WeakValueDictionary)
-    """Held by who makes the archive of a federation's version, by both numbers."""
+    """Locks against building the archive of a federation's version twice, by federation and version number."""
     looks: dict[tuple[str, str, int], asyncio.Future[Any]] = field(default_factory=dict)
-    """For newest versions, while they are on their way: by project, federation and what had been heard of it."""
+    """Pending look-ups of newest versions, by project, federation and the pub/sub version when they started."""
     configurations: Configurations = field(default_factory=Configurations)
     talks: Talks = field(default_factory=Talks)
     tries: Tries = field(default_factory=Tries)
     reading: set[str] = field(default_factory=set)
-    """Names of the arriving files that this server reads back now."""
+    """Names of the uploads that this server is verifying."""
     direct_again_at: float = 0.0
-    """Until then, on the monotonic clock, no worker sends to the store itself, whose service refuses what it takes."""
+    """Until then, on the monotonic clock, direct uploads are off, because the object store refused one."""
     streams: Counter[str] = field(default_factory=Counter)
-    """How many of the page's streams are open, by key."""
+    """Number of open event streams of the web UI, by key."""
     meters: Meters | None = None
-    """What is counted; null where nobody is to ask."""
+    """Prometheus metrics; None if they are switched off."""
     engines: Engines = field(default_factory=Engines)
-    """What gives nodes to tasks that ask for them."""
+    """The engines that allocate cluster nodes."""
     spans: Spans | None = None
-    """Where the spans of tasks go; null if nowhere."""
+    """The exporter of task spans; None without an endpoint."""
     verified: Verified = field(default_factory=Verified)
-    """Which stored files were read lately, and are whole."""
+    """Stored files that were verified recently."""
     looking: ThreadPoolExecutor = field(default_factory=partial(ThreadPoolExecutor, _LOOKERS, "look"))
-    """Where files of rows are looked through."""
+    """Threads for scanning dataset files."""
     _states: dict[type[Any], Any] = field(default_factory=dict)
     _locks: Sequence[FolderLock] = ()
 
     def state(self, kind: type[S], make: Callable[[], S] | None = None) -> S:
-        """Return what a domain remembers of this server, which only the domain looks into."""
+        """Return a domain's own state on this server; created on the first call."""
         if kind not in self._states:
             self._states[kind] = (make or kind)()
         found: S = self._states[kind]
@@ -148,6 +149,7 @@ class Core:
         Raises:
             NotLeadingError: If only the leader may do this, and another server leads now.
         """
+        # The fencing token is checked in the same transaction: a server that lost leadership must not commit.
         epoch = fence()
         if epoch is not None:
             operation = partial(servers.fenced, operation=operation, epoch=epoch)
@@ -161,7 +163,8 @@ class Core:
         return await asyncio.wrap_future(self.db.read(operation))
 
     def close(self) -> None:
-        """Wake everybody, finish what is queued and let go of database and data folder."""
+        """Wake all waiters, finish queued writes, and release the database and the data folder."""
+        # First, so that requests held open end; the folder locks last, when nothing is written any more.
         self.signals.close()
         self.looking.shutdown(cancel_futures=True)
         self.db.close()

@@ -13,11 +13,11 @@ from typing import Final
 
 from tunefleet.errors import ConflictError
 
-# So many of those that an id may mean are named.
+# How many matches an ambiguous id lists.
 MEANT_AT_MOST: Final = 5
 _MAC_DIGITS: Final = 32
+# 2^7 ids per millisecond; more borrow from the next one. 41 bits of milliseconds last until 2039.
 _SUB_BITS: Final = 7
-"""Ids in one millisecond, as a power of two; more borrow from the next. 41 bits of milliseconds last until 2039."""
 _lock = threading.Lock()
 _last = [0]
 
@@ -28,17 +28,18 @@ def new_id(prefix: str) -> str:
 
 
 def new_ordered_id(prefix: str) -> str:
-    """Return a new id that sorts behind all earlier ones of this process: rows made together lie together."""
+    """Return a new id that sorts after all earlier ones of this process."""
     with _lock:
+        # Ordered, so that rows inserted together are next to each other in the index; `max` covers a clock set back.
         _last[0] = max(_last[0] + 1, time.time_ns() // 1_000_000 << _SUB_BITS)
         return f"{prefix}-{_last[0]:012x}"
 
 
 def several(what: str, start: str, found: Sequence[tuple[str, str]]) -> ConflictError:
-    """Return the error of an id whose beginning several have; its hint names them."""
+    """Return the error for an ambiguous id prefix; its hint lists the matches."""
     named = ", ".join(f"{id_} ({name})" for id_, name in found[:MEANT_AT_MOST])
     more = ", …" if len(found) > MEANT_AT_MOST else ""
-    return ConflictError(f"Several {what} begin with {start}.", hint=f"Give more of the id: {named}{more}.")
+    return ConflictError(f"Several {what} begin with {start}.", hint=f"Enter more of the id: {named}{more}.")
 
 
 def new_secret() -> str:
@@ -53,18 +54,20 @@ def is_secret(text: str) -> bool:
 
 
 def hashed(secret: str) -> str:
-    """Return what is stored of a secret. Secrets of ours are random: a plain hash cannot be guessed back."""
+    """Return the hash of a secret that is stored."""
+    # A plain SHA-256 without salt is enough: keys are 30 random bytes, not passwords.
     return hashlib.sha256(secret.encode()).hexdigest()
 
 
 def attempt_token(server_secret: bytes, attempt_id: str) -> str:
-    """Return the token that names an attempt and proves that the server named it."""
+    """Return the token of an attempt: its id, signed by the server."""
     return f"{attempt_id}.{_mac(server_secret, attempt_id)}"
 
 
 def attempt_of(server_secret: bytes, token: str) -> str | None:
-    """Return the id of the attempt that a token names; null if the server never made it."""
+    """Return the attempt id of a token; None if this server did not sign it."""
     attempt_id, _, mac = token.partition(".")
+    # Constant-time comparison: timing must not reveal the signature.
     return attempt_id if hmac.compare_digest(mac.encode(), _mac(server_secret, attempt_id).encode()) else None
 
 
@@ -73,5 +76,5 @@ def _mac(server_secret: bytes, attempt_id: str) -> str:
 
 
 def seal(server_secret: bytes, purpose: str, *about: str) -> str:
-    """Return the HMAC-SHA256 of something, in hex."""
+    """Return the HMAC-SHA256 of `about` for one purpose, in hex."""
     return hmac.new(server_secret, "\n".join((purpose, *about)).encode(), hashlib.sha256).hexdigest()

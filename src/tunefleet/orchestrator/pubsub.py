@@ -1,7 +1,7 @@
-"""Wake coroutines when something changed, from any thread, without losing a change that comes early.
+"""In-process pub/sub: wake coroutines from any thread without losing a notification.
 
-Each topic has a version that only grows. A waiter says which version it knows; if there is a newer one it returns at
-once. Nothing is sent along: who wakes looks at the store.
+Each topic has a version that only grows. A waiter passes the version it knows; if there is a newer one it returns
+immediately. Notifications carry no data: a waiter that wakes reads the store.
 """
 
 from __future__ import annotations
@@ -11,15 +11,13 @@ import threading
 from collections.abc import Iterable, Mapping
 from typing import Final
 
-# How many topics have a version of their own. There is a topic for each task ever run: old ones are forgotten.
-#
-# Each time everybody looks in vain once, so that it must be many more than there are workers and tasks under way.
-#
+# Maximum number of versions kept. Each task ever run has a topic, so old ones are dropped; each time all waiters wake
+# once for nothing, so it must be far above the number of workers and running tasks.
 MAX_TOPICS: Final = 1 << 16
 
 
 class Signals:
-    """Topics and who waits for them."""
+    """Topics and their waiters."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -31,37 +29,38 @@ class Signals:
 
     @property
     def closed(self) -> bool:
-        """Whether the server is about to end: every wait returns at once."""
+        """Whether the server is shutting down: every wait returns immediately."""
         return self._closed
 
     def version(self, topic: str) -> int:
-        """Return a number that grows when a topic is notified; read it before you look at the store.
+        """Return a number that grows when a topic is notified; read it before you read the store.
 
-        It may grow without a notification too, when topics are forgotten: who wakes then looks in vain, once.
+        It may also grow without a notification, when old topics are dropped.
         """
         return self._versions.get(topic, self._floor)
 
     def notify(self, *topics: str) -> None:
-        """Wake who waits for these topics; safe in any thread."""
+        """Wake the waiters of these topics; thread-safe."""
         with self._lock:
             waiters = [waiter for topic in topics for waiter in self._bump(topic)]
+        # Outside the lock: the event loop may take it in `wait`.
         _wake(waiters)
 
     def notify_all(self) -> None:
-        """Wake everybody: what changed is not known; safe in any thread."""
+        """Wake all waiters, when it is not known what changed; thread-safe."""
         with self._lock:
             waiters = [waiter for topic in list(self._waiters) for waiter in self._bump(topic)]
-            # Also who looks at the store just now and does not wait yet.
+            # Raise all versions, for callers that are reading the store and do not wait yet.
             self._floor = self._count = self._count + 1
             self._versions.clear()
         _wake(waiters)
 
     async def wait(self, topic: str, timeout_s: float, since: int | None = None) -> int:
-        """Wait until a topic has a newer version, or the time is over.
+        """Wait until a topic has a newer version, or the timeout.
 
         Args:
-            since: The version that the caller knows; default: the one when the call starts, so that a change between
-                the caller's look at the store and this call is missed until the next one.
+            since: The version that the caller knows; default: the current one, which misses a change between the
+                caller's read of the store and this call.
         """
         loop = asyncio.get_running_loop()
         with self._lock:
@@ -77,7 +76,7 @@ class Signals:
         return self.version(topic)
 
     async def wait_any(self, since: Mapping[str, int], timeout_s: float) -> None:
-        """Wait until one of several topics has a newer version than the caller knows, or the time is over.
+        """Wait until one of several topics has a newer version than the caller knows, or the timeout.
 
         Args:
             since: Topic → the version that the caller knows.
@@ -96,7 +95,7 @@ class Signals:
                 self._forget(topic, waiter)
 
     def close(self) -> None:
-        """Wake everybody, for good."""
+        """Wake all waiters, and end every later wait immediately."""
         with self._lock:
             self._closed = True
             waiters = [waiter for topic in list(self._waiters) for waiter in self._bump(topic)]
@@ -105,7 +104,7 @@ class Signals:
     def _bump(self, topic: str) -> set[asyncio.Future[None]]:
         self._count += 1
         if len(self._versions) >= MAX_TOPICS:
-            # Every topic now has a version that nobody knows yet: nobody sleeps through this.
+            # All topics get a version that no waiter knows yet, so no notification is lost.
             self._floor = self._count
             self._versions.clear()
             self._count += 1
@@ -125,6 +124,7 @@ def _wake(waiters: Iterable[asyncio.Future[None]]) -> None:
     for waiter in waiters:
         loop = waiter.get_loop()
         if not loop.is_closed():
+            # Futures are not thread-safe, and `notify` is called from the store's threads.
             loop.call_soon_threadsafe(_release, waiter)
 
 

@@ -1,7 +1,7 @@
-"""Hide what looks like a secret in a document or a spec that is read back. Pure.
+"""Redact secrets in workflow files and specs that are read back. Pure.
 
-Secrets belong behind `${secret:NAME}`, which stays as it is. What was written out all the same (a header's token, a
-password) was needed by the worker, and is shown to nobody.
+Secrets belong in `${secret:NAME}`, which is not changed. Values that were written out (a header's token, a password)
+are needed by the worker but never shown.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ _WORDS: Final = (
     *(f"{what}{between}key" for what in ("api", "access", "private") for between in ("", "_", "-")),
 )  # fmt: skip
 _NAME: Final = re.compile(rf"(?i)[\w-]*(?:{'|'.join(_WORDS)})")
-_PIECE: Final = 1 << 16
-"""So many characters are searched at a time: a single search holds the interpreter's lock, and with it the server."""
+# Characters per search: a regex or string search holds the GIL, and one over a large text would block the server.
+_CHUNK: Final = 1 << 16
 _STRING: Final = "tag:yaml.org,2002:str"
 
 
@@ -43,11 +43,9 @@ def tree(value: Any) -> Any:
 
 
 def text(document: str) -> str:
-    """Return a YAML or JSON text without its secrets; all else stays as it was written.
-
-    What was last asked for is remembered: a submit asks before the store is locked, and again for its answer.
-    """
-    return _short(document) if len(document) < _PIECE else _long(document)
+    """Return a YAML or JSON text without its secrets; the rest is unchanged."""
+    # Cached: a submit redacts before the store is locked, and again for its response.
+    return _cached_short(document) if len(document) < _CHUNK else _cached_long(document)
 
 
 def _text(document: str) -> str:
@@ -55,10 +53,10 @@ def _text(document: str) -> str:
         return scrub(document)
     try:
         readable = _composable(document)
-        guard(readable)  # what is nested without end ends the process in the composer
+        guard(readable)  # extreme nesting would crash the process in the composer
         found = sorted(_secrets(yaml.compose(readable, Loader=_Loader)))
     except (yaml.YAMLError, UnicodeEncodeError, SpecError):
-        return STARS  # what cannot be read cannot be shown without risk
+        return STARS  # a text that does not parse cannot be shown safely
     pieces: list[str] = []
     upto = 0
     mark = document.startswith("\ufeff")  # a byte order mark is not counted by libyaml
@@ -69,12 +67,13 @@ def _text(document: str) -> str:
     return scrub("".join([*pieces, document[upto:]]))
 
 
-_short: Final = lru_cache(maxsize=256)(_text)
-_long: Final = lru_cache(maxsize=4)(_text)
+# Two caches bound the memory: 256 texts below `_PIECE`, but only 4 larger ones.
+_cached_short: Final = lru_cache(maxsize=256)(_text)
+_cached_long: Final = lru_cache(maxsize=4)(_text)
 
 
 def _composable(document: str) -> str:
-    """Return a text of the same length in which the composer finds everything at the same place."""
+    """Return a text of the same length that the composer accepts, with the same offsets."""
     if not document.lstrip().startswith("{"):
         return document
     return HALVES.sub(lambda found: "x" * len(found[0]), document.replace("\t", " "))
@@ -82,7 +81,7 @@ def _composable(document: str) -> str:
 
 def _has_a_word(document: str) -> bool:
     longest = max(map(len, _WORDS))
-    pieces = (document[start : start + _PIECE + longest].casefold() for start in range(0, len(document), _PIECE))
+    pieces = (document[start : start + _CHUNK + longest].casefold() for start in range(0, len(document), _CHUNK))
     return any(word in piece for piece in pieces for word in _WORDS)
 
 
@@ -95,8 +94,9 @@ def _secret(key: str, value: str) -> bool:
 
 
 def _secrets(root: yaml.Node | None) -> Iterator[tuple[int, int]]:
-    """Yield where the secrets of a text stand; a node with several aliases is looked at once."""
+    """Yield the offsets of secrets; a node with several aliases is visited once."""
     seen: set[int] = set()
+    # A stack instead of recursion: nesting is the user's.
     ahead = [root]
     while ahead:
         node = ahead.pop()

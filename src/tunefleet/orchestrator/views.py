@@ -1,4 +1,4 @@
-"""Rows as the API shows them."""
+"""API views of rows."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tunefleet.db.rows import (
 )
 from tunefleet.errors import InputError
 from tunefleet.orchestrator import redaction
-from tunefleet.orchestrator.tasks.checkpoints import Known
+from tunefleet.orchestrator.tasks.checkpoints import CheckpointInfo
 from tunefleet.orchestrator.tasks.relations import Related
 from tunefleet.schemas.api import (
     ArtifactDetail,
@@ -41,22 +41,22 @@ from tunefleet.schemas.api import (
 )
 from tunefleet.schemas.fleet import TaskGlance
 
-# Times beyond it, in the year 2242, are wrong clocks.
+# Timestamps after this second, in the year 2242, come from wrong clocks.
 LAST_SECOND: Final = 1 << 33
 
 
 def moment(at: float) -> datetime:
-    """Return a stored time as an aware one."""
+    """Return a stored time as an aware datetime."""
     return datetime.fromtimestamp(at, UTC)
 
 
 def maybe_moment(at: float | None) -> datetime | None:
-    """Return a stored time as an aware one, if there is one."""
+    """Return a stored time as an aware datetime; None if there is none."""
     return None if at is None else moment(at)
 
 
 def key_view(row: KeyRow) -> KeyView:
-    """Show an API key."""
+    """Return the view of an API key."""
     return KeyView.model_validate(
         {
             "id": row.id,
@@ -72,19 +72,23 @@ def key_view(row: KeyRow) -> KeyView:
 
 
 def progress_view(launches: Sequence[LaunchRow]) -> ProgressView | None:
-    """Show the newest progress record of a task's launches; none if that is not one."""
+    """Return the newest progress record of a task's launches; None if it is invalid."""
     text = next((row.progress for row in reversed(launches) if row.progress), None)
     if text is None:
         return None
     try:
         return read_progress(orjson.loads(text))
     except ValueError:
-        # It was stored before records were checked as they come: one task must not hide all others.
+        # Stored by a version that did not validate records: one task must not break the whole list.
         return None
 
 
 def read_progress(record: Mapping[str, Any]) -> ProgressView:
-    """Show a progress record."""
+    """Return the view of a progress record.
+
+    Raises:
+        ValueError: If its time is not plausible.
+    """
     at = record.get("at")
     known = {name: record[name] for name in ProgressView.model_fields if name in record and name != "at"}
     if not isinstance(at, int | float):
@@ -137,7 +141,7 @@ def task_view(
     related: Related | None = None,
     glance: TaskGlance | None = None,
 ) -> TaskView:
-    """Show a task in a list."""
+    """Return a task as a list item."""
     return TaskView(**_task_fields(row, why, launches, related), glance=glance)
 
 
@@ -151,7 +155,7 @@ def task_detail(
     related: Related | None = None,
     gangs: Mapping[str, Sequence[AttemptRow]] | None = None,
 ) -> TaskDetail:
-    """Show all that is known of a task."""
+    """Return a task with all details."""
     nodes = gangs or {}
     inputs: dict[str, dict[str, str]] = orjson.loads(document.inputs)
     return TaskDetail(
@@ -166,7 +170,7 @@ def task_detail(
 
 
 def attempt_view(row: AttemptRow, nodes: Sequence[AttemptRow] = ()) -> AttemptView:
-    """Show one try of a task, with its nodes if it ran on several workers."""
+    """Return an attempt, with its nodes if it ran on several workers."""
     return AttemptView.model_validate(
         {
             "number": row.number,
@@ -186,7 +190,7 @@ def attempt_view(row: AttemptRow, nodes: Sequence[AttemptRow] = ()) -> AttemptVi
 
 
 def command_view(row: CommandRow) -> CommandView:
-    """Show a command."""
+    """Return the view of a command."""
     return CommandView.model_validate(
         {
             **{
@@ -203,8 +207,8 @@ def command_view(row: CommandRow) -> CommandView:
     )
 
 
-def checkpoint_view(known: Known) -> CheckpointView:
-    """Show a checkpoint."""
+def checkpoint_view(known: CheckpointInfo) -> CheckpointView:
+    """Return the view of a checkpoint."""
     record = known.record
     return CheckpointView(
         step=known.step,
@@ -223,7 +227,7 @@ def checkpoint_view(known: Known) -> CheckpointView:
 def workflow_view(
     row: WorkflowRow, warnings: str, tasks: Sequence[TaskView], newer: WorkflowRow | None = None
 ) -> WorkflowView:
-    """Show a workflow in a list."""
+    """Return a workflow as a list item."""
     return WorkflowView(
         id=row.id,
         name=row.name,
@@ -237,12 +241,12 @@ def workflow_view(
 
 
 def workflow_detail(view: WorkflowView, document: str) -> WorkflowDetail:
-    """Show a workflow with its document."""
+    """Return a workflow with its workflow file, redacted."""
     return WorkflowDetail(**dict(view), document=redaction.text(document))
 
 
 def event_view(row: EventRow) -> EventView:
-    """Show an event."""
+    """Return the view of an event."""
     return EventView(
         id=row.id,
         at=moment(row.at),
@@ -255,7 +259,7 @@ def event_view(row: EventRow) -> EventView:
 
 
 def artifact_view(row: ArtifactRow) -> ArtifactView:
-    """Show an artifact in a list."""
+    """Return an artifact as a list item."""
     return ArtifactView(
         id=row.id,
         name=row.name,
@@ -271,7 +275,7 @@ def artifact_view(row: ArtifactRow) -> ArtifactView:
 
 
 def artifact_detail(row: ArtifactRow, files: Sequence[tuple[str, str, int]]) -> ArtifactDetail:
-    """Show an artifact with its files."""
+    """Return an artifact with its files."""
     entries = tuple(FileEntry(path=path, digest=digest, size_bytes=size) for path, digest, size in files)
     return ArtifactDetail(**dict(artifact_view(row)), files=entries)
 
@@ -289,20 +293,24 @@ R = TypeVar("R", bound=_Numbered)
 
 
 def before(cursor: str | None) -> int | None:
-    """Read a cursor."""
+    """Parse a list cursor.
+
+    Raises:
+        InputError: If it is not a cursor.
+    """
     if cursor is None:
         return None
     if not cursor.isascii() or not cursor.isdecimal() or len(cursor) > _MAX_DIGITS:
-        raise InputError(f"{cursor[:40]!r} is not a cursor.", hint="Use `next_cursor` of the page before.")
+        raise InputError(f"{cursor[:40]!r} is not a cursor.", hint="Use `next_cursor` of the previous page.")
     return int(cursor)
 
 
 def bounded(limit: int) -> int:
-    """Return how many rows to give."""
+    """Return the page size, within the allowed range."""
     return max(1, min(limit, MAX_LIMIT))
 
 
 def split(rows: Sequence[R], limit: int) -> tuple[Sequence[R], str | None]:
-    """Return the rows of a page and the cursor of the next."""
+    """Return the rows of a page and the cursor of the next one."""
     page = rows[:limit]
     return page, str(page[-1].seq) if len(rows) > limit else None

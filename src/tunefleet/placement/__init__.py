@@ -1,7 +1,7 @@
-"""Pure decisions: which waiting task goes to which worker, and why another has to wait.
+"""Pure placement decisions: which queued task goes to which worker, and why others stay pending.
 
-Knows no database, no clock and no network: it is given what tasks need, what workers have and what is free, and
-returns decisions, each with its reason.
+No database, clock or network: the input is task requirements and worker states, the output is decisions, each with
+its reason.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from tunefleet.placement.match import Fit, Reject, is_able, lacks, match, only
 from tunefleet.placement.model import LIGHT_KINDS, Candidate, Device, Requirement, WorkerState
 from tunefleet.placement.plan import Assignment, Board, Decisions, plan
 from tunefleet.placement.policy import Policy, Ranking
-from tunefleet.placement.shares import BARE_SHARE, QUANTUM_S, Decayed, Share, take_turns, units
+from tunefleet.placement.shares import BARE_SHARE, QUANTUM_S, DecayedUsage, Share, fair_order, units
 
 __all__ = [
     "BARE_SHARE",
@@ -20,7 +20,7 @@ __all__ = [
     "Assignment",
     "Board",
     "Candidate",
-    "Decayed",
+    "DecayedUsage",
     "Decisions",
     "Device",
     "Fit",
@@ -31,12 +31,12 @@ __all__ = [
     "Share",
     "WorkerState",
     "explain",
+    "fair_order",
     "is_able",
     "lacks",
     "match",
     "only",
     "plan",
-    "take_turns",
     "units",
     "verdict",
 ]

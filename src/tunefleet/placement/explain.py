@@ -1,4 +1,4 @@
-"""Why a task waits, in words."""
+"""The pending reason of a task, as a sentence."""
 
 from __future__ import annotations
 
@@ -16,42 +16,46 @@ def explain(
     avoid: frozenset[str] = frozenset(),
     task_id: str | None = None,
 ) -> str | None:
-    """Say in one sentence why a task waits.
+    """Return the pending reason of a task.
 
     Returns:
-        The sentence; null if nothing stands in its way but its turn.
+        One sentence; None if the task only waits for its turn in the queue.
     """
     if not workers:
         return "unschedulable: no worker is registered."
     suited = able(requirement, workers)
     if requirement.nodes > 1:
-        return _of_gang(requirement, workers, suited, avoid, task_id)
-    if any(_takes(requirement, worker, avoid, task_id) for worker in suited):
+        return _explain_gang(requirement, workers, suited, avoid, task_id)
+    if any(_fits_now(requirement, worker, avoid, task_id) for worker in suited):
         return None
-    # Only of those that are named is it put into words: there may be thousands.
+    # Build the message for three workers only: there may be thousands.
     named = [(each.id, verdict(requirement, each, avoid=avoid, task_id=task_id)) for each in (suited or workers)[:3]]
-    listed = "; ".join(f"{worker_id} {found.reason}" for worker_id, found in named if isinstance(found, Reject))
+    listed = "; ".join(f"{worker_id} {result.reason}" for worker_id, result in named if isinstance(result, Reject))
     more = len(suited or workers) - 3
     listed += f"; and {more} more" if more > 0 else ""
     return f"waiting: {listed}." if suited else f"unschedulable: {listed}."
 
 
-def _takes(requirement: Requirement, worker: WorkerState, avoid: frozenset[str], task_id: str | None) -> bool:
-    return fits(requirement, worker) and worker.id not in avoid and not _gathers(requirement, worker, task_id)
+def _fits_now(requirement: Requirement, worker: WorkerState, avoid: frozenset[str], task_id: str | None) -> bool:
+    return (
+        fits(requirement, worker)
+        and worker.id not in avoid
+        and not _is_reserved_for_other(requirement, worker, task_id)
+    )
 
 
-def _gathers(requirement: Requirement, worker: WorkerState, task_id: str | None) -> bool:
+def _is_reserved_for_other(requirement: Requirement, worker: WorkerState, task_id: str | None) -> bool:
     return worker.kept_for is not None and worker.kept_for != task_id and requirement.slot_class == "job"
 
 
-def _of_gang(
+def _explain_gang(
     need: Requirement,
     workers: Sequence[WorkerState],
     suited: Sequence[WorkerState],
     avoid: frozenset[str],
     task_id: str | None,
 ) -> str | None:
-    fitting = [worker for worker in suited if _takes(need, worker, avoid, task_id)]
+    fitting = [worker for worker in suited if _fits_now(need, worker, avoid, task_id)]
     now, ever = largest(need, fitting), largest(need, suited)
     if now >= need.nodes:
         return None
@@ -60,10 +64,10 @@ def _of_gang(
     if len(fitting) >= need.nodes or ever < need.nodes <= len(suited):
         releases = "; ".join(f"{worker.id} has {worker.release or 'no torch'}" for worker in suited[:3])
         return f"{head}: {count}, since all must run the same releases of Tunefleet and torch ({releases})."
-    # Of those that could be nodes, else of those that never can.
+    # Prefer workers that could be nodes later; name the incompatible ones only if the gang is unschedulable.
     others = [worker for worker in (suited if ever >= need.nodes else workers) if worker not in fitting]
     named = [(each.id, verdict(need, each, avoid=avoid, task_id=task_id)) for each in others[:3]]
-    listed = [f"{worker_id} {found.reason}" for worker_id, found in named if isinstance(found, Reject)]
+    listed = [f"{worker_id} {result.reason}" for worker_id, result in named if isinstance(result, Reject)]
     return f"{head}: {'; '.join([count, *listed])}."
 
 
@@ -74,12 +78,12 @@ def verdict(
     avoid: frozenset[str] = frozenset(),
     task_id: str | None = None,
 ) -> Fit | Reject:
-    """Return what one worker makes of a task; the arguments are those of `explain`."""
-    found = match(requirement, worker)
-    if isinstance(found, Reject):
-        return found
+    """Return the match result of one worker; the arguments are those of `explain`."""
+    result = match(requirement, worker)
+    if isinstance(result, Reject):
+        return result
     if worker.id in avoid:
-        return Reject("did not take it lately", lasting=False)
-    if _gathers(requirement, worker, task_id):
-        return Reject(f"gathers what becomes free for {worker.kept_for}, which came first", lasting=False)
-    return found
+        return Reject("did not accept it recently", permanent=False)
+    if _is_reserved_for_other(requirement, worker, task_id):
+        return Reject(f"is reserved for {worker.kept_for}, which is ahead in the queue", permanent=False)
+    return result

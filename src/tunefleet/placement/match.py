@@ -1,4 +1,4 @@
-"""Whether one worker can run what one task needs."""
+"""Match one task's requirement against one worker."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Final, Literal
 from tunefleet.placement import devices
 from tunefleet.placement.model import Requirement, WorkerState
 
-# A task that asks for nearly all memory of a machine gets it although the system keeps a part for itself.
+# The operating system uses part of the memory: a task that requests nearly all of it fits with 75 % free.
 _SPARE: Final = 0.75
 _UNITS: Final = ("B", "KiB", "MiB", "GiB", "TiB")
 
@@ -21,11 +21,12 @@ class Reject:
     """The worker cannot run the task.
 
     Args:
-        reason: All that it lacks, as a clause: "has 8 GiB memory, 32 GiB are needed, and lacks the tag lab".
+        reason: Everything that is missing, as a clause: "has 8 GiB memory, 32 GiB are needed, and lacks the tag lab".
+        lasting: Whether the worker can never run the task, not only at the moment.
     """
 
     reason: str
-    lasting: bool
+    permanent: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,36 +38,36 @@ _FIT: Final = Fit()
 
 
 def match(requirement: Requirement, worker: WorkerState) -> Reject | Fit:
-    """Decide whether a worker can run a task now, later or never."""
+    """Return whether a worker can run a task now, later or never."""
     if lacks(requirement, worker) is not None:
-        return Reject(", and ".join(_all_lacking(requirement, worker)), lasting=True)
+        return Reject(", and ".join(_all_mismatches(requirement, worker)), permanent=True)
     short = _short(requirement, worker)
-    hindrance = _away(requirement, worker) or (short and _told(short, requirement, worker))
-    return Reject(hindrance, lasting=False) if hindrance else _FIT
+    hindrance = _unavailable(requirement, worker) or (short and _describe_shortage(short, requirement, worker))
+    return Reject(hindrance, permanent=False) if hindrance else _FIT
 
 
 def fits(need: Requirement, worker: WorkerState) -> bool:
-    """Whether a worker that lacks nothing can run a task now; quicker than `match`."""
-    return _away(need, worker) is None and _short(need, worker) is None
+    """Whether an able worker can run the task now; faster than `match`, since it builds no message."""
+    return _unavailable(need, worker) is None and _short(need, worker) is None
 
 
-def may_get(worker: WorkerState) -> bool:
-    """Whether a worker is given anything now, whatever it is."""
+def accepts_tasks(worker: WorkerState) -> bool:
+    """Whether a worker may get tasks now."""
     return worker.present and not worker.pulls and worker.closed is None
 
 
 def missing(need: Requirement, worker: WorkerState) -> tuple[int, int, int] | None:
-    """Return how much must still become free on a worker that lacks nothing for good.
+    """Return how much must still become free on an able worker.
 
     Returns:
-        GPUs, bytes of memory and cores; null if the task could not run there either if our own tasks had ended.
+        GPUs, bytes of memory and cores; None if the task would not fit even after our own tasks have ended.
     """
     takes = worker.slots if worker.takes is None else worker.takes
-    if takes.get(need.slot_class, 0) <= 0 or _away(need, worker) is not None:
+    if takes.get(need.slot_class, 0) <= 0 or _unavailable(need, worker) is not None:
         return None
     if not worker.taken and takes == worker.free:
         if _short(need, worker) is not None:
-            return None  # nothing of ours is there that could end
+            return None  # none of our tasks runs there, so nothing will be freed
     elif worker.disk_free_bytes is not None and need.disk_bytes > worker.disk_free_bytes:
         return None
     gpus = devices.missing(need, worker) if need.gpu_count else 0
@@ -77,57 +78,59 @@ def missing(need: Requirement, worker: WorkerState) -> tuple[int, int, int] | No
     return gpus, max(0, memory), max(0, cores)
 
 
-# A worker with a tag that begins so takes no task that does not ask for it.
+# A worker with a tag of this prefix takes only tasks that request the tag.
 _ONLY: Final = "only:"
-_MAX_NEEDS: Final = 2_000
-_MAX_ALIKE: Final = 20_000
-_lacking: dict[Requirement, dict[int, str | None]] = {}
+_MAX_REQUIREMENTS: Final = 2_000
+_MAX_GROUPS: Final = 20_000
+# Caches: requirements repeat over tasks and hardware repeats over workers, so a cycle compares each pair once.
+_mismatches: dict[Requirement, dict[int, str | None]] = {}
 
 
 def only(task_id: str) -> str:
-    """Return the tag of the workers that are started for one task, and of that task."""
+    """Return the tag that binds a task and the workers started for it."""
     return f"{_ONLY}{task_id}"
 
 
 def able(need: Requirement, workers: Iterable[WorkerState]) -> list[WorkerState]:
-    """Return the workers that lack nothing for good, in their order."""
-    known = _known(need)
-    return [worker for worker in workers if _known_lacking(known, need, worker) is None]
+    """Return the workers that could run the task when free, in their order."""
+    known = _cache_of(need)
+    return [worker for worker in workers if _cached_mismatch(known, need, worker) is None]
 
 
 def is_able(need: Requirement, workers: Iterable[WorkerState]) -> bool:
-    """Whether there is a worker that lacks nothing for good; looks no further than the first."""
-    known = _known(need)
-    return any(_known_lacking(known, need, worker) is None for worker in workers)
+    """Whether any worker could run the task when free; stops at the first."""
+    known = _cache_of(need)
+    return any(_cached_mismatch(known, need, worker) is None for worker in workers)
 
 
-def _known_lacking(known: dict[int, str | None], need: Requirement, worker: WorkerState) -> str | None:
-    """Return what `lacks` says; what was found out about workers that are alike is looked up: there are thousands."""
-    alike = worker.alike if worker.id not in need.tags else None
-    lacking = known.get(alike, "") if alike is not None else ""
-    return lacks(need, worker) if lacking == "" else lacking
+def _cached_mismatch(known: dict[int, str | None], need: Requirement, worker: WorkerState) -> str | None:
+    """Return the result of `lacks`, from the cache of equal workers where possible."""
+    # A worker's own id counts as its tag, so the result for a task that names it is not that of the group.
+    hardware_group = worker.hardware_group if worker.id not in need.tags else None
+    mismatch = known.get(hardware_group, "") if hardware_group is not None else ""
+    return lacks(need, worker) if mismatch == "" else mismatch
 
 
 def lacks(need: Requirement, worker: WorkerState) -> str | None:
-    """Say the first thing that a worker lacks for good, as a clause; null if it lacks nothing. `match` says all."""
-    found = next(_all_lacking(need, worker), None)
-    if worker.alike is not None and worker.id not in need.tags:
-        _known(need)[worker.alike] = found
+    """Return the first permanent mismatch as a clause; None if there is none. `match` returns all of them."""
+    found = next(_all_mismatches(need, worker), None)
+    if worker.hardware_group is not None and worker.id not in need.tags:
+        _cache_of(need)[worker.hardware_group] = found
     return found
 
 
-def _known(need: Requirement) -> dict[int, str | None]:
-    """Return what workers lack for a need, by the number that those share that are alike."""
-    known = _lacking.get(need)
-    if known is None or len(known) > _MAX_ALIKE:
-        if len(_lacking) > _MAX_NEEDS:
-            _lacking.clear()
-        known = _lacking[need] = {}
+def _cache_of(need: Requirement) -> dict[int, str | None]:
+    """Return the cached mismatches of a requirement, by the id of the group of equal workers."""
+    known = _mismatches.get(need)
+    if known is None or len(known) > _MAX_GROUPS:
+        if len(_mismatches) > _MAX_REQUIREMENTS:
+            _mismatches.clear()
+        known = _mismatches[need] = {}
     return known
 
 
-def _all_lacking(need: Requirement, worker: WorkerState) -> Iterator[str]:
-    """Yield each thing that a worker lacks for good, as a clause; who wants to know whether takes the first."""
+def _all_mismatches(need: Requirement, worker: WorkerState) -> Iterator[str]:
+    """Yield each permanent mismatch as a clause; lazy, since most callers need only the first."""
     if worker.project is not None and need.project is not None and worker.project != need.project:
         yield f"serves the project {worker.project} only"
     if need.kind not in worker.executors:
@@ -140,40 +143,40 @@ def _all_lacking(need: Requirement, worker: WorkerState) -> Iterator[str]:
         yield f"has {worker.cpu} cores, {need.cpu} are needed"
     if need.memory_bytes > worker.memory_bytes:
         yield f"has {size(worker.memory_bytes)} memory, {size(need.memory_bytes)} are needed"
-    yield from _lacking_names(need, worker)
-    gpus = _lacks_gpus(need, worker)
+    yield from _name_mismatches(need, worker)
+    gpus = _gpu_mismatch(need, worker)
     if gpus is not None:
         yield gpus
 
 
-def _lacking_names(need: Requirement, worker: WorkerState) -> Iterator[str]:
+def _name_mismatches(need: Requirement, worker: WorkerState) -> Iterator[str]:
     missing = [name for name in need.tags if name not in worker.tags and name != worker.id]
     if missing:
         yield f"lacks the tag {', '.join(missing)}"
-    foreign = [name for name in worker.tags if name.startswith(_ONLY) and name not in need.tags]
-    if foreign:
-        yield f"takes only tasks with the tag {foreign[0]}"
+    exclusive = [name for name in worker.tags if name.startswith(_ONLY) and name not in need.tags]
+    if exclusive:
+        yield f"takes only tasks with the tag {exclusive[0]}"
     missing = [name for name in need.secrets if not {name, f"{name}@{need.project}"} & worker.secrets]
-    kept = [name for name in missing if any(each.startswith(f"{name}@") for each in worker.secrets)]
-    if kept:
-        yield f"keeps the secret {', '.join(kept)} for other projects"
-    if missing != kept:
-        yield f"lacks the secret {', '.join(name for name in missing if name not in kept)}"
+    elsewhere = [name for name in missing if any(each.startswith(f"{name}@") for each in worker.secrets)]
+    if elsewhere:
+        yield f"keeps the secret {', '.join(elsewhere)} for other projects"
+    if missing != elsewhere:
+        yield f"lacks the secret {', '.join(name for name in missing if name not in elsewhere)}"
     ready = worker.environments
     missing = [] if ready is None else [name for name in need.environments if name not in ready]
     if missing:
-        yield f"lacks the environment {', '.join(missing)} (`tunefleet env create` there makes it)"
-    there = worker.features.get(need.kind)
-    if there is not None:
+        yield f"lacks the environment {', '.join(missing)} (create it there with `tunefleet env create`)"
+    reported = worker.features.get(need.kind)
+    if reported is not None:
         for name in need.features:
-            why = there.get(name, "")
+            why = reported.get(name, "")
             if why is not None:
                 yield f"lacks {name}" + (f": {why.rstrip('.')}" if why else "")
     if need.code and not worker.allow_code:
-        yield "does not run code that a task brings (--allow-code, TUNEFLEET_ALLOW_CODE=true)"
+        yield "does not allow custom code (--allow-code, TUNEFLEET_ALLOW_CODE=true)"
 
 
-def _lacks_gpus(need: Requirement, worker: WorkerState) -> str | None:
+def _gpu_mismatch(need: Requirement, worker: WorkerState) -> str | None:
     if need.gpu_count == 0 or (need.gpu_optional and not worker.gpus):
         return None
     fitting, cause = devices.suited(need, worker), need.gpu_cause
@@ -191,20 +194,20 @@ def _lacks_gpus(need: Requirement, worker: WorkerState) -> str | None:
     return f"has {', '.join(sorted({gpu.name for gpu in worker.gpus}))}, {need.gpu_count} × {wanted} is needed"
 
 
-def _away(need: Requirement, worker: WorkerState) -> str | None:
+def _unavailable(need: Requirement, worker: WorkerState) -> str | None:
     if worker.pulls:
-        return "takes tasks of its key's owner by itself, when it polls"
+        return "pulls the tasks of its key's owner when it polls"
     if not worker.present:
         return "does not answer"
     if worker.closed is not None:
         return worker.closed
     if need.kind in worker.cordoned:
-        return f"was offered {need.kind} tasks in vain and gets none for a while"
+        return f"did not accept {need.kind} tasks and gets none for a while"
     return None
 
 
 def _short(need: Requirement, worker: WorkerState) -> _Short | None:
-    """Return what too little of is free; null if nothing. No words are made here: most are never read."""
+    """Return which resource is short now; None if the task fits. Builds no message: most are never read."""
     if worker.free.get(need.slot_class, 0) <= 0:
         return "slots"
     if need.cpu and need.cpu > worker.cpu - worker.cpu_taken:
@@ -213,10 +216,10 @@ def _short(need: Requirement, worker: WorkerState) -> _Short | None:
         return "memory"
     if worker.disk_free_bytes is not None and need.disk_bytes > worker.disk_free_bytes:
         return "disk"
-    return "gpus" if need.gpu_count and not devices.enough(need, worker) else None
+    return "gpus" if need.gpu_count and not devices.has_enough(need, worker) else None
 
 
-def _told(short: _Short, need: Requirement, worker: WorkerState) -> str:
+def _describe_shortage(short: _Short, need: Requirement, worker: WorkerState) -> str:
     if short == "slots":
         return "is busy"
     if short == "cores":
@@ -225,7 +228,7 @@ def _told(short: _Short, need: Requirement, worker: WorkerState) -> str:
         return f"has {size(memory_free(worker))} memory free, {size(need.memory_bytes)} are needed"
     if short == "disk":
         return f"has {size(worker.disk_free_bytes or 0)} disk free, {size(need.disk_bytes)} are needed"
-    return devices.unfree(need, worker)
+    return devices.describe_shortage(need, worker)
 
 
 def _short_of_memory(need: Requirement, worker: WorkerState) -> bool:
@@ -236,13 +239,13 @@ def _short_of_memory(need: Requirement, worker: WorkerState) -> bool:
 
 
 def memory_free(worker: WorkerState) -> int:
-    """Return the memory that a further task can have: what no task has asked for, and nobody else uses."""
+    """Return the memory for another task: neither requested by a task nor used by other processes."""
     left = max(0, worker.memory_bytes - worker.memory_taken)
     return left if worker.memory_free_bytes is None else min(left, worker.memory_free_bytes)
 
 
 def size(size_bytes: int) -> str:
-    """Write a number of bytes for people."""
+    """Format a number of bytes with a binary unit."""
     value = float(size_bytes)
     for unit in _UNITS[:-1]:
         if value < 1024:

@@ -1,4 +1,4 @@
-"""What a task needs and what a worker has, as placement sees them."""
+"""The placement model: task requirements and worker states."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from typing import Any, Final
 
-# Task kinds that run inside the worker, without a process of their own.
+# Inline task kinds: they run inside the worker process.
 LIGHT_KINDS: Final = frozenset({"api", "echo"})
 
 _LISTS: Final = ("tags", "secrets", "environments", "features", "datasets", "gpu_places")
@@ -16,13 +16,13 @@ _LISTS: Final = ("tags", "secrets", "environments", "features", "datasets", "gpu
 
 @dataclass(frozen=True)
 class Requirement:
-    """What a task needs of a worker; tasks that need the same share one.
+    """What a task needs of a worker; tasks with equal needs share one.
 
     Args:
-        gpu_first: The place of the device that comes first, and must be among them; null if that does not matter.
-        gpu_type: Part of the product name, in any case, a hyphen like a space; null for any.
-        features: What it asks for beside its kind, such as a converter.
-        project: Whose it is, where some workers or secrets serve one project only; null if that does not matter.
+        gpu_first: Index of the device that must be included and comes first; None for any.
+        gpu_type: Part of the product name, case-insensitive, a hyphen equals a space; None for any.
+        features: Optional features that the task needs besides its kind, such as a converter.
+        project: The task's project, where some workers or secrets serve one project only; None if irrelevant.
     """
 
     kind: str
@@ -50,14 +50,15 @@ class Requirement:
     nodes_max: int = 1
 
     def dump(self) -> str:
-        """Return it as canonical JSON; what is as it is by default is left out."""
-        plain = {name: default.default for name, default in self.__dataclass_fields__.items()}
-        told = {name: value for name, value in asdict(self).items() if value != plain[name]}
-        return json.dumps(told, sort_keys=True, separators=(",", ":"))
+        """Return canonical JSON without default values."""
+        defaults = {name: default.default for name, default in self.__dataclass_fields__.items()}
+        # Defaults are left out so that a field added by a later version does not change the key of stored requirements.
+        changed = {name: value for name, value in asdict(self).items() if value != defaults[name]}
+        return json.dumps(changed, sort_keys=True, separators=(",", ":"))
 
     @cached_property
     def key(self) -> str:
-        """A short name that equal requirements share."""
+        """A digest that equal requirements share."""
         return hashlib.sha256(self.dump().encode()).hexdigest()[:16]
 
     @cached_property
@@ -65,22 +66,22 @@ class Requirement:
         return hash(self.key)
 
     def __hash__(self) -> int:
-        """Hash the key: placement looks needs up by the hundred thousand."""
+        """Hash the key, computed once: a cycle does hundreds of thousands of lookups."""
         return self._hash
 
     @property
     def names(self) -> frozenset[str]:
-        """What it is good to have in a cache."""
+        """Names of the model and the datasets, for cache affinity."""
         return frozenset(self.datasets) | ({self.model} if self.model else frozenset())
 
     @property
     def accumulates(self) -> bool:
-        """Whether the end of one other task may not be enough to make room for it."""
+        """Whether several tasks may have to end before it fits, so that capacity must be reserved."""
         return self.gpu_count > 1 or self.gpu_all or self.memory_bytes > 0 or self.cpu > 1 or self.nodes > 1
 
     @classmethod
     def load(cls, text: str) -> Requirement:
-        """Read what `dump` wrote; fields of a newer version are ignored."""
+        """Parse the output of `dump`; fields of newer versions are ignored."""
         data: dict[str, Any] = json.loads(text)
         known = {name: value for name, value in data.items() if name in cls.__dataclass_fields__}
         return cls(**{**known, **{name: tuple(data.get(name, ())) for name in _LISTS}})
@@ -91,8 +92,8 @@ class Device:
     """A GPU of a worker.
 
     Args:
-        free_bytes: What of the memory nobody uses now; null if the worker does not say.
-        used_by: Who else uses it, so that no task of ours begins there; null if nobody does.
+        free_bytes: Memory that is free now; None if the worker does not report it.
+        used_by: The process outside the fleet that uses it, so that no task starts there; None if there is none.
     """
 
     name: str
@@ -104,21 +105,21 @@ class Device:
 
 @dataclass(frozen=True, slots=True)
 class WorkerState:
-    """A worker, and what of it is free.
+    """A worker and its free resources.
 
     Args:
-        executors: Task kind → null, or why the worker cannot run it.
-        free: Slot class → how many more tasks it takes now.
-        takes: Slot class → how many it takes in all, now that some may be closed; its slots if not given.
-        memory_free_bytes: What of it nobody uses, as the worker said last; null if that is not known.
-        disk_free_bytes: Free space of its disk; null if that is not known.
-        environments: Names of the environments that are ready there; null if it does not say.
-        features: Kind → what some of its tasks ask for → null, or why it is not there; kinds of which it does not say
-            are left out.
+        executors: Task kind → None, or why the worker cannot run it.
+        free: Slot class → free slots now.
+        takes: Slot class → usable slots, since some may be closed; None for all of `slots`.
+        memory_free_bytes: Free memory of the machine in the last report; None if unknown.
+        disk_free_bytes: Free disk space; None if unknown.
+        environments: Names of the environments that are ready; None if the worker does not report them.
+        features: Kind → feature → None, or why it is missing; kinds without a report are left out.
         alike: Workers with the same number have the same executors, slots, hardware, tags, secrets, environments and
-            features, so that what one lacks for good the others lack too; null if nobody has counted.
-        closed: Why it gets nothing new, as a clause after its name; null if it may.
-        project: The only project that it serves; null if it serves all.
+            features, and so the same permanent mismatches; None if not computed.
+        closed: Why it gets no new tasks, as a clause after its name; None if it may.
+        kept_for: The waiting task that its capacity is reserved for.
+        project: The only project that it serves; None if it serves all.
     """
 
     id: str
@@ -144,7 +145,7 @@ class WorkerState:
     cost_per_hour: float = 1.0
     cordoned: frozenset[str] = frozenset()
     pulls: bool = False
-    alike: int | None = None
+    hardware_group: int | None = None
     closed: str | None = None
     merges: frozenset[str] = frozenset()
     kept_for: str | None = None
@@ -155,7 +156,13 @@ class WorkerState:
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """A waiting task."""
+    """A queued task.
+
+    Args:
+        avoid: Workers that did not accept the task recently.
+        prefers: The worker that holds its checkpoint or the files of an earlier stage.
+        only: Whether it may run on `prefers` only.
+    """
 
     task_id: str
     requirement: Requirement

@@ -1,8 +1,8 @@
-"""Whose turn it is when several projects want the same fleet.
+"""Fair share between projects.
 
-Each project has used so much lately, and older use counts less. The next task is taken of the project that has used the
-least for its weight; what is placed in a pass counts at once, so that one pass does not give all to one. Nobody is
-passed by who alone can use what is free. Within a project the queue decides, and with one project nothing else does.
+The next task comes from the project with the lowest decayed usage for its weight. Tasks placed in a cycle count
+immediately, so that one cycle does not give everything to one project. Free capacity that only one project can use is
+given to it. Within a project, and with a single project, the queue order decides.
 """
 
 from __future__ import annotations
@@ -14,52 +14,53 @@ from typing import Final
 
 from tunefleet.placement.model import Candidate, Requirement
 
-# What a task counts as long as nothing is known of how long it runs.
+# Assumed run time of a task that has just been placed.
 QUANTUM_S: Final = 300.0
-# What a task without a GPU counts, where one with a GPU counts 1.
+# Weight of a task without a GPU, relative to one GPU.
 BARE_SHARE: Final = 0.1
 
 
 @dataclass(slots=True)
 class Share:
-    """How a project stands.
+    """A project's share of the fleet.
 
     Args:
-        used_s: What it has used lately, in share seconds.
-        places: How many more tasks it may have running; null for any number.
+        used_s: Decayed usage, in share seconds.
+        places: How many more tasks it may run; None for no limit.
+        gpus: Whether its quota leaves GPU hours.
     """
 
     weight: float = 1.0
     used_s: float = 0.0
-    places: int | None = None
+    remaining: int | None = None
     gpus: bool = True
 
     @property
     def level(self) -> float:
-        """What it has used for its weight; who is lowest comes first."""
+        """Usage for its weight; the lowest comes first."""
         return self.used_s / self.weight
 
 
 @dataclass(slots=True)
-class Decayed:
-    """What projects have used, with older use counting less and less."""
+class DecayedUsage:
+    """Usage of projects with exponential decay."""
 
     half_life_s: float
     _used: dict[str, tuple[float, float]] = field(default_factory=dict)
 
-    def copy(self) -> Decayed:
-        """Return the same, to be added to apart from this one."""
-        return Decayed(self.half_life_s, dict(self._used))
+    def copy(self) -> DecayedUsage:
+        """Return an independent copy."""
+        return DecayedUsage(self.half_life_s, dict(self._used))
 
     def add(self, project: str, share_s: float, at: float) -> None:
-        """Count a use that ended at a time; they may come in any order."""
+        """Add usage that ended at a time, in any order."""
         used_s, since = self._used.get(project, (0.0, at))
         newest = max(at, since)
         total = used_s * self._left(newest - since) + share_s * self._left(newest - at)
         self._used[project] = (total, newest)
 
     def used_s(self, project: str, now: float) -> float:
-        """Return what a project's use counts now."""
+        """Return a project's decayed usage."""
         used_s, since = self._used.get(project, (0.0, now))
         return used_s * self._left(max(0.0, now - since))
 
@@ -68,38 +69,39 @@ class Decayed:
 
 
 def units(need: Requirement) -> float:
-    """Return what a task counts while it runs."""
+    """Return a task's share units: what one second of it counts."""
     return (float(need.gpu_count) or BARE_SHARE) * need.nodes
 
 
-def take_turns(
+def fair_order(
     lanes: Mapping[str, Iterator[Candidate]],
     shares: Mapping[str, Share],
     placed: Callable[[Candidate], bool],
 ) -> Iterator[Candidate]:
-    """Hand out the candidates of several projects, the one that has used the least for its weight first.
+    """Yield the candidates of several projects, the project with the lowest usage for its weight first.
 
     Args:
-        lanes: Project → its candidates, in the order of its queue; what its quotas forbid is left out already.
-        shares: Project → how it stands; it is counted up here.
+        lanes: Project → its candidates in queue order, without those that its quotas forbid.
+        shares: Project → its share; updated here.
+        placed: Whether the candidate yielded last was placed.
     """
     heads: dict[str, Candidate] = {}
     for project, lane in lanes.items():
         _advance(heads, project, lane, shares[project])
     while heads:
-        # Equal levels: who waits the longest.
+        # On equal levels the task that waits longest comes first.
         project = min(heads, key=lambda each: (shares[each].level, heads[each].rank))
         candidate, share = heads[project], shares[project]
         yield candidate
         if placed(candidate):
             share.used_s += units(candidate.requirement) * QUANTUM_S
-            if share.places is not None:
-                share.places -= 1
+            if share.remaining is not None:
+                share.remaining -= 1
         _advance(heads, project, lanes[project], share)
 
 
 def _advance(heads: dict[str, Candidate], project: str, lane: Iterator[Candidate], share: Share) -> None:
-    found = None if share.places is not None and share.places <= 0 else next(lane, None)
+    found = None if share.remaining is not None and share.remaining <= 0 else next(lane, None)
     if found is None:
         heads.pop(project, None)
     else:

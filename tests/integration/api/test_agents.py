@@ -213,7 +213,7 @@ def test_nothing_is_pushed_to_an_agent_and_a_worker_keeps_its_id(
     time.sleep(0.3)
     assert admin.get(f"/tasks/{job_id}").json()["status"] == "queued"
     why = {each["worker_id"]: each["reason"] for each in admin.get(f"/tasks/{job_id}/why").json()["workers"]}
-    assert why[lab.http.headers["X-Agent-ID"]] == "takes tasks of its key's owner by itself, when it polls"
+    assert why[lab.http.headers["X-Agent-ID"]] == "pulls the tasks of its key's owner when it polls"
     body = {
         "worker_id": "a-real-worker", "session": "s", "state_id": "t", "holding": [], "capabilities": CAPABILITIES,
     }  # fmt: skip

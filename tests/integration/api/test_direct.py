@@ -234,7 +234,7 @@ def test_the_limit_refuses_before_a_byte_is_sent(serve: Serve, s3_server: Gatewa
     with running.client(token) as raw:
         assert plan(raw, digest, PART + 1).status_code == 200
         beside = is_problem(plan(raw, "0" * 64, PART), 507, "machine")
-        assert "bytes of these are of other files on their way" in beside["detail"]
+        assert "bytes of these are reserved for other uploads in progress" in beside["detail"]
     assert len(uploads(s3_server, running)) == 1
     assert not running.core.blobs.has(digest)
 

@@ -42,7 +42,7 @@ async def test_an_error_that_nobody_foresaw_fails_one_task_and_not_the_end_of_th
     assert await pipe.states(flow) == {"first": "completed", "bad": "failed", "good": "queued", "last": "failed"}
     task = await pipe.task(flow, "bad")
     assert (task.reason, task.resolved) == ("bad_input", None), "what was stored of it is undone"
-    assert "cannot make its spec of the results of the tasks before it (ValueError)" in str(task.error)
+    assert "failed to resolve the spec from the results of upstream tasks (ValueError)" in str(task.error)
     (record,) = [each for each in caplog.records if each.name == "tunefleet.orchestrator.workflows.readiness"]
     assert task.id in record.getMessage()
     assert record.exc_info is not None

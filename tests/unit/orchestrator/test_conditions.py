@@ -89,7 +89,7 @@ async def test_a_skipped_task_of_an_earlier_workflow_may_be_depended_on_as_one_o
     await pipe.run({"ask": {"items": [{"output": "leave-me"}]}})
     maybe = (await pipe.task(flow, "maybe")).id
     if not taken:
-        with pytest.raises(SpecError, match="which is skipped already"):
+        with pytest.raises(SpecError, match="which is already skipped"):
             await pipe.submit(stage("later", external=[maybe]))
         return
     later = await pipe.submit(stage("later", external=[maybe]))

@@ -47,7 +47,7 @@ async def test_a_drained_worker_is_told_finishes_and_is_offline_after_its_last_w
     later = await lab.submit()
     worker.want = {"light": 0, "job": 0}
     assert (await worker.exchange(draining=True)).drain is None  # it knows
-    assert "w1 is drained" in await why(lab, later)
+    assert "w1 is draining" in await why(lab, later)
     done = Finish(token=offer.token, outcome="completed", reason="finished")
     assert (await worker.exchange(draining=True, finishes=(done,))).finished == (offer.token,)
     await worker.exchange(draining=True, leaves=True)

@@ -62,7 +62,7 @@ async def test_what_holds_a_delivery_up_is_shown_until_it_is_over_and_names_no_k
     assert (await explain.of_task(lab.core, lab.admin, first)).why == told
     assert [each.why for each in (await tasks.list_(lab.core, lab.admin, status="running")).items] == [told]
     await worker.exchange(delivering={token: ""})
-    assert (await lab.task(first)).why == "delivering: its job is over, and what it has left is brought."
+    assert (await lab.task(first)).why == "delivering: the job has ended, and its results are being uploaded."
     await worker.exchange(delivering={"att-of-somebody.else": "nonsense"})
     assert (await lab.task(first)).why is None
     await worker.finish(token, result={}, delivering={token: "late"})

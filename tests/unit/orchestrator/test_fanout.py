@@ -39,7 +39,7 @@ async def test_the_results_of_the_parts_become_one_in_order(pipe: Pipelines) -> 
         "all": "running", "after": "pending", "all#0": "queued", "all#1": "queued", "all#2": "queued",
     }  # fmt: skip
     whole = await pipe.task(flow, "all")
-    assert whole.why == "spread over 3 parts: 3 queued."
+    assert whole.why == "3 shards: 3 queued."
     part = await pipe.task(flow, "all#1")
     assert (part.shard_of, part.shard) == (whole.id, (1, 3))
     offers = await pipe.take()
@@ -91,7 +91,7 @@ async def test_a_part_that_fails_is_tried_again_and_then_fails_the_whole(pipe: P
         "all": "failed", "after": "failed", "all#0": "completed", "all#1": "failed", "all#2": "running",
     }  # fmt: skip
     whole = await pipe.task(flow, "all")
-    assert whole.error == f"Its part all#1 ({second.task_id}) failed: all#1 broke."
+    assert whole.error == f"Its shard all#1 ({second.task_id}) failed: all#1 broke."
     assert whole.reason == "network"
     (wish,) = (await pipe.worker.exchange()).desired
     assert (wish.token, wish.action) == (third.token, "cancel")
@@ -135,7 +135,7 @@ async def test_a_part_that_goes_with_a_cancelled_one_is_told_which(pipe: Pipelin
     await tasks.cancel(core, admin, flow.tasks[0].id)
     part = await pipe.task(flow, "all#0")
     assert part.reason == "cancelled_by_user"
-    assert part.error == f"all ({flow.tasks[0].id}), whose part it is, was cancelled."
+    assert part.error == f"Its parent task all ({flow.tasks[0].id}) was cancelled."
 
 
 async def test_cancelling_the_whole_cancels_its_parts_and_a_cancelled_part_the_whole(pipe: Pipelines) -> None:
@@ -161,11 +161,11 @@ async def test_a_whole_takes_no_commands_and_a_part_goes_with_its_whole(pipe: Pi
     core, admin = pipe.lab.core, pipe.lab.admin
     flow = await pipe.submit(stage("all", spec=spread(2)))
     whole, part = flow.tasks[0].id, (await pipe.task(flow, "all#0")).id
-    with pytest.raises(ConflictError, match="is spread over several workers"):
+    with pytest.raises(ConflictError, match="is sharded over several workers"):
         await control.pause(core, admin, whole)
     await finish(pipe, await pipe.take())
     for verb in (tasks.retry, tasks.remove):
-        with pytest.raises(ConflictError, match=f"is part 1 of 2 of {whole}"):
+        with pytest.raises(ConflictError, match=f"is shard 1 of 2 of {whole}"):
             await verb(core, admin, part)
     again = await tasks.retry(core, admin, whole)
     assert [task.name for task in (await pipe.see(again)).tasks] == ["all", "all#0", "all#1"]

@@ -219,7 +219,7 @@ async def test_when_too_few_parts_are_left_the_whole_fails_and_so_ends_its_feder
     one, two = await fed.offers()
     await pipe.end(two, "bug")
     task = await pipe.task(fed.flow, "train")
-    assert (task.status, task.error) == ("failed", f"Its part train#1 ({two.task_id}) failed: train#1 broke.")
+    assert (task.status, task.error) == ("failed", f"Its shard train#1 ({two.task_id}) failed: train#1 broke.")
     assert await fed.status() == "cancelled"
     (desired,) = (await pipe.worker.exchange()).desired
     assert (desired.token, desired.action) == (one.token, "cancel")

@@ -66,7 +66,7 @@ async def test_a_first_node_that_ends_before_all_have_begun_has_done_nothing(lab
     reply = await head.finish(first.token, outcome, {"completed": "finished"}.get(outcome, outcome))
     assert reply.finished == (first.token,)
     task = await lab.task(task_id)
-    assert (task.status, task.error) == ("queued", "Its first node ended before all nodes had begun.")
+    assert (task.status, task.error) == ("queued", "The first node ended before all nodes had started.")
     assert (await member.exchange(accepts=(second.token,))).drop == (second.token,)
 
 
@@ -110,7 +110,7 @@ async def test_a_worker_that_does_not_come_costs_the_others_nothing_and_is_named
     opened = await lab.core.read(attempts.all_open)
     assert opened == []
     told = [each for each in await events.after(lab.core, lab.admin, 0, limit=100) if each.kind == "task.message"]
-    assert [f"The worker {absent.id} did not take node 1 in time" in each.data["message"] for each in told] == [True]
+    assert [f"The worker {absent.id} did not accept node 1 in time" in each.data["message"] for each in told] == [True]
     (again, other), _ = await offered(lab, workers)
     assert absent.id not in {again.id, other.id}
 

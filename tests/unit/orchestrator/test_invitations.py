@@ -43,7 +43,7 @@ async def test_a_token_is_exchanged_once_for_a_key_that_the_machine_made_up(lab:
     reply = await _join(lab, made.token)
     actor = await api_keys.authenticate(lab.core, "tf_mine")
     assert (actor.key_id, actor.role, actor.owner) == (reply.key_id, "worker", "admin")
-    with pytest.raises(ConflictError, match="good once"):
+    with pytest.raises(ConflictError, match="single-use token"):
         await _join(lab, made.token, "tf_thief")
     with pytest.raises(AuthError):
         await api_keys.authenticate(lab.core, "tf_thief")
@@ -73,7 +73,7 @@ async def test_a_token_that_is_wrong_too_old_or_withdrawn_says_so(lab: Lab) -> N
     old, withdrawn = await _invite(lab, expires_s=60), await _invite(lab)
     await enrollment.withdraw(lab.core, lab.admin, withdrawn.id)
     lab.clock.advance(61)
-    for token, words in (("tfj_x", "is wrong"), (old.token, "too old"), (withdrawn.token, "withdrawn")):
+    for token, words in (("tfj_x", "is wrong"), (old.token, "has expired"), (withdrawn.token, "withdrawn")):
         with pytest.raises(AuthError, match=words):
             await _join(lab, token)
     assert sorted(await _states(lab)) == ["expired", "withdrawn"]
@@ -93,7 +93,7 @@ async def test_nobody_joins_a_project_that_rests(lab: Lab) -> None:
 async def test_an_invitation_that_was_used_is_not_withdrawn(lab: Lab) -> None:
     made = await _invite(lab)
     reply = await _join(lab, made.token)
-    with pytest.raises(ConflictError, match="has joined") as refused:
+    with pytest.raises(ConflictError, match="has already joined") as refused:
         await enrollment.withdraw(lab.core, lab.admin, made.id)
     assert reply.key_id in str(refused.value.hint)
     with pytest.raises(NotFoundError):
@@ -115,7 +115,7 @@ async def test_what_an_invitation_binds_holds_at_each_registration(lab: Lab) -> 
     reply = await _join(lab, made.token)
     assert (reply.worker_id, reply.tags, reply.owner) == ("gpu-3", ("lab",), "gpu-3")
     actor = await api_keys.authenticate(lab.core, "tf_mine")
-    with pytest.raises(ForbiddenError, match="good for the worker gpu-3 only"):
+    with pytest.raises(ForbiddenError, match="valid only for the worker gpu-3"):
         await FakeWorker(lab, id="gpu-4", actor=actor).register()
     await FakeWorker(lab, id="gpu-3", actor=actor).register(capabilities=capabilities(tags=("secret-lab",)))
     view = await workers.get(lab.core, lab.admin, "gpu-3")

@@ -79,7 +79,7 @@ async def test_the_whole_has_one_file_of_all_parts_in_order(pipe: Pipelines) -> 
     flow = await pipe.submit(spread(), after)
     said = await end_all(pipe, flow)
     whole = await pipe.task(flow, "all")
-    assert (whole.status, whole.why) == ("running", "spread over 4 parts: 4 completed; their files are put together.")
+    assert (whole.status, whole.why) == ("running", "4 shards: 4 completed; their files are being merged.")
     assert await shard_merge.run_once(core) == 0
     found = (await pipe.found(flow, "all"))["jsonl_export"]
     assert found["url"].startswith(f"{BASE}{signed_urls.path_of(whole.id, NAME)}?")
@@ -158,7 +158,7 @@ async def test_files_wait_for_room_without_being_copied_and_hold_up_nobody(
     whole = await pipe.task(large, "all")
     assert whole.status == "running"
     why = whole.why or ""
-    assert why.startswith("spread over 4 parts: 4 completed; their files wait for room: The disk at ")
+    assert why.startswith("4 shards: 4 completed; their files wait for disk space: The disk at ")
     assert "has 500 bytes free" in why
     pauses = []
     for tried in range(8):

@@ -113,7 +113,7 @@ async def test_of_a_task_so_many_launches_are_kept_and_the_shipper_comes_to_its_
         assert await lab.journal(offer.token, name, [launch(name), metric(number + 1)]) == 2
     assert (await count(lab, launches), await count(lab, metric_points)) == (2, 2)
     assert await told(lab, offer.task_id) == ["journal.launches"]
-    with pytest.raises(InputError, match="256 characters at most"):
+    with pytest.raises(InputError, match="more than 256 characters"):
         await lab.journal(offer.token, LONG, [launch(LONG)])
 
 

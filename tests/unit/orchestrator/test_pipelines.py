@@ -181,11 +181,11 @@ async def test_a_task_may_wait_for_one_of_an_earlier_workflow(pipe: Pipelines) -
 
 
 async def test_fault_11_a_dependency_that_cannot_be_met_is_refused_at_the_submit(pipe: Pipelines) -> None:
-    with pytest.raises(SpecError, match="later depends on task-none, and there is no task with that id"):
+    with pytest.raises(SpecError, match="later depends on task-none, which does not exist"):
         await pipe.submit(stage("later", external=["task-none"]))
     bad = await pipe.submit(stage("bad"))
     await pipe.run({"bad": "bad_input"})
-    with pytest.raises(SpecError, match="which is failed already"):
+    with pytest.raises(SpecError, match="which is already failed"):
         await pipe.submit(stage("later", external=[bad.tasks[0].id]))
     assert len((await workflows.list_(pipe.lab.core, pipe.lab.admin)).items) == 1
 
@@ -224,8 +224,8 @@ async def test_fault_11_tasks_that_are_not_there_are_named_where_they_stand_at_a
         (12, 27, "2.spec.condition.node"),
         (18, 37, "3.spec.checkpoint.load.taskId"),
     ]
-    assert "${task-ffffffffffff.result.x} of second needs task-ffffffffffff, and there is no" in told[1].message
-    assert "the condition of third asks for task-eeeeeeeeeeee, and" in told[2].message
+    assert "${task-ffffffffffff.result.x} of second needs task-ffffffffffff, which does not exist" in told[1].message
+    assert "the condition of third asks for task-eeeeeeeeeeee, which" in told[2].message
     assert all("tunefleet ls" in (fault.hint or "") for fault in told)
     dry = await why_service.of_document(core, admin, request)
     assert not dry.ok

@@ -231,7 +231,7 @@ async def test_a_task_goes_where_its_environment_is_ready(lab: Lab) -> None:
     await without.exchange()
     task_id = await lab.submit(TRAIN.replace("spec:\n", "spec:\n  trainer: llamafactory\n"))
     assert (await lab.task(task_id)).why == (
-        "unschedulable: without lacks the environment llamafactory (`tunefleet env create` there makes it)."
+        "unschedulable: without lacks the environment llamafactory (create it there with `tunefleet env create`)."
     )
     await without.register(environments=("llamafactory",))
     await without.exchange()
@@ -283,8 +283,8 @@ async def test_a_wide_task_is_gathered_for_and_says_so(lab: Lab) -> None:
     lab.clock.advance(1.0)
     narrow = await lab.submit(asking("{gpu: {count: 1}}"))
     assert await worker.offers() == ()
-    assert str((await lab.task(wide)).why).startswith("waiting: w1 gathers for it what becomes free")
-    assert f"gathers what becomes free for {wide}" in str((await lab.task(narrow)).why)
+    assert str((await lab.task(wide)).why).startswith("waiting: w1 is reserved for it until enough is free")
+    assert f"is reserved for {wide}" in str((await lab.task(narrow)).why)
     await worker.finish(running.token, result={})
     (offer,) = await worker.offers()
     assert (offer.task_id, set(offer.gpus)) == (wide, {"GPU-0", "GPU-1"})
@@ -424,9 +424,9 @@ async def test_groups_of_needs_beyond_what_is_remembered_are_placed_too(
 
 async def test_passes_that_take_long_are_made_more_seldom(lab: Lab) -> None:
     for spent_s, pause_s in ((0.005, 0.0), (0.1, 0.2), (9.0, 1.0)):
-        lab.core.pass_s = spent_s
+        lab.core.cycle_s = spent_s
         assert scheduler.pause_s(lab.core) == pause_s
     await lab.online()
     await lab.submit()
     assert await scheduler.run_once(lab.core) == 1
-    assert 0 < lab.core.pass_s < 9
+    assert 0 < lab.core.cycle_s < 9

@@ -290,7 +290,7 @@ async def test_of_a_tasks_log_so_much_is_kept_and_a_line_says_so(lab: Lab) -> No
         assert reached.cursor == (number + 1) * 10_000, "the worker need not send it again"
     told = await logs.read(lab.core, lab.admin, task_id, limit_bytes=1 << 20)
     assert 1 << 16 < told.size_bytes < (1 << 16) + 300
-    assert told.text.endswith("What follows is in its folder on its worker. ---\n")
+    assert told.text.endswith("The rest is in its folder on its worker. ---\n")
     assert told.text.count("TUNEFLEET_TASK_LOG_BYTES") == 1
     await worker.finish(offer.token, "failed", "crashed")
     again = await worker.start()
@@ -314,7 +314,7 @@ async def test_a_log_that_ends_right_at_the_limit_says_so_with_what_follows(lab:
 
 
 async def test_with_one_key_so_many_workers_register(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(registration, "MOST_OF_A_KEY", 2)
+    monkeypatch.setattr(registration, "MAX_WORKERS_PER_KEY", 2)
     for name in ("a", "b", "a"):
         await FakeWorker(lab, id=name, session=name, state_id=name).register()
     with pytest.raises(ForbiddenError, match="2 workers have registered with this key"):

@@ -84,7 +84,7 @@ def test_what_cannot_be_read_is_not_shown(text: str) -> None:
 def test_a_word_is_found_wherever_a_piece_of_the_text_ends() -> None:
     for cut in range(-14, 15):
         text = "authorization: S3CRET\n"
-        comment = "#" + "x" * (redaction._PIECE - 2 - cut) + "\n"
+        comment = "#" + "x" * (redaction._CHUNK - 2 - cut) + "\n"
         assert redaction.text(comment + text) == comment + text.replace("S3CRET", '"***"')
 
 

@@ -63,7 +63,7 @@ async def test_a_link_is_good_for_one_file_as_it_is_and_for_a_while(lab: Lab) ->
     given = signature_of(await link_of(lab, task_id, "a.bin"))
     assert (await results.find(lab.core, None, task_id, "a.bin", given)).digest == hashlib.sha256(b"one").hexdigest()
     for owner, name in ((task_id, "b.bin"), (other, "a.bin")):
-        with pytest.raises(ForbiddenError, match="not one of this server"):
+        with pytest.raises(ForbiddenError, match="not signed by this server"):
             await results.find(lab.core, None, owner, name, given)
     with pytest.raises(ForbiddenError):
         await results.find(lab.core, None, task_id, "a.bin", replace(given, expires=given.expires + 1))

@@ -40,7 +40,7 @@ async def test_a_stage_that_failed_only_to_be_delivered_is_not_run_again(pipe: P
     assert await pipe.states(flow) == {"first": "failed", "second": "failed", "third": "failed"}
     again = await retry(pipe, flow)
     first = flow.tasks[0].id
-    told = f"first is not run again: its result is on the server (`tunefleet artifacts deliver {first}` sends it)."
+    told = f"first is not run again: its result is on the server (send it: `tunefleet artifacts deliver {first}`)."
     assert again.warnings == (told,)
     assert await pipe.states(again) == {"second": "queued", "third": "pending"}
     await pipe.run({"second": "bad_input"})
@@ -75,7 +75,7 @@ async def test_later_documents_take_what_an_undelivered_task_has_left(pipe: Pipe
 async def test_a_task_without_a_stored_result_is_run_again(pipe: Pipelines) -> None:
     flow = await pipe.submit(stage("first"), stage("second", "first"))
     await pipe.run({"first": "delivery_failed"})
-    with pytest.raises(SpecError, match="which is failed already"):
+    with pytest.raises(SpecError, match="which is already failed"):
         await pipe.submit(stage("late", external=[flow.tasks[0].id]))
     assert set(await pipe.states(await retry(pipe, flow))) == {"first", "second"}
 

@@ -13,7 +13,7 @@ from tunefleet.lifecycle.task import OUTCOMES, RetryBudget, TaskReason, TaskStat
 from tunefleet.orchestrator.access import api_keys
 from tunefleet.orchestrator.scheduling import explain as why_service
 from tunefleet.orchestrator.scheduling import reaper, scheduler
-from tunefleet.orchestrator.tasks.verdicts import MAX_BACKOFF_S, MAX_LOST, reason_of, settle
+from tunefleet.orchestrator.tasks.verdicts import MAX_BACKOFF_S, MAX_LOST, finalize, reason_of
 from tunefleet.orchestrator.telemetry import events
 from tunefleet.orchestrator.workers import workers
 from tunefleet.orchestrator.workers.presence import Fleet
@@ -34,28 +34,28 @@ def row(**changes: object) -> TaskRow:
 def test_a_failure_is_tried_again_with_a_growing_pause_until_the_attempts_are_used_up(reason: TaskReason) -> None:
     task, pauses = row(), []
     for _ in range(2):
-        move = settle(task, reason, 100.0)
+        move = finalize(task, reason, 100.0)
         assert move.retry
         pauses.append(move.changes["ready_at"] - 100.0)
         task = task._replace(**{name: move.changes[name] for name in ("failures",)})
     assert pauses == [10.0, 20.0]
-    assert not settle(task, reason, 100.0).retry
+    assert not finalize(task, reason, 100.0).retry
 
 
 @pytest.mark.parametrize("reason", [TaskReason.BAD_INPUT, TaskReason.DISK_FULL])
 def test_what_cannot_get_better_is_not_tried_again(reason: TaskReason) -> None:
-    assert not settle(row(), reason, 0.0).retry
+    assert not finalize(row(), reason, 0.0).retry
 
 
 def test_only_the_reasons_that_the_user_named_are_tried_again() -> None:
-    assert settle(row(retry_on="network"), TaskReason.NETWORK, 0.0).retry
-    assert not settle(row(retry_on="network"), TaskReason.BUG, 0.0).retry
-    assert not settle(row(retry_on=""), TaskReason.NETWORK, 0.0).retry
+    assert finalize(row(retry_on="network"), TaskReason.NETWORK, 0.0).retry
+    assert not finalize(row(retry_on="network"), TaskReason.BUG, 0.0).retry
+    assert not finalize(row(retry_on=""), TaskReason.NETWORK, 0.0).retry
 
 
 @given(failures=st.integers(0, 99), backoff_s=st.floats(0, 1e6))
 def test_a_pause_is_bounded(failures: int, backoff_s: float) -> None:
-    move = settle(row(failures=failures, backoff_s=backoff_s, max_attempts=1000), TaskReason.CRASHED, 50.0)
+    move = finalize(row(failures=failures, backoff_s=backoff_s, max_attempts=1000), TaskReason.CRASHED, 50.0)
     assert move.retry
     assert 0.0 <= move.data["backoff_s"] <= MAX_BACKOFF_S
 
@@ -63,17 +63,17 @@ def test_a_pause_is_bounded(failures: int, backoff_s: float) -> None:
 def test_a_lost_worker_costs_no_attempt_but_there_is_an_end_to_it() -> None:
     task = row(max_attempts=1)
     for losses in range(1, MAX_LOST + 1):
-        move = settle(task, TaskReason.WORKER_LOST, 0.0)
+        move = finalize(task, TaskReason.WORKER_LOST, 0.0)
         assert move.retry
         assert "failures" not in move.changes
         assert move.changes["losses"] == losses
         task = task._replace(losses=losses)
-    assert not settle(task, TaskReason.WORKER_LOST, 0.0).retry
+    assert not finalize(task, TaskReason.WORKER_LOST, 0.0).retry
 
 
 @pytest.mark.parametrize("reason", [TaskReason.FINISHED, TaskReason.CRASHED, TaskReason.WORKER_LOST, TaskReason.PAUSED])
 def test_a_cancel_that_came_first_wins(reason: TaskReason) -> None:
-    move = settle(row(desired="cancel"), reason, 0.0, error="whatever")
+    move = finalize(row(desired="cancel"), reason, 0.0, error="whatever")
     assert move.reason is TaskReason.CANCELLED_BY_USER
     assert not move.retry
     assert move.changes["error"] is None
@@ -136,7 +136,7 @@ async def test_a_void_offer_costs_no_retry_and_the_worker_a_pause(lab: Lab) -> N
     assert (task.status, task.reason, task.attempts) == ("queued", "not_accepted", 1)
     assert (await worker.accept(offer.token)).drop == (offer.token,)
     assert task.why is not None
-    assert "did not take it lately" in task.why
+    assert "did not accept it recently" in task.why
     assert await scheduler.run_once(lab.core) == 0
     lab.clock.advance(6.0)
     await worker.exchange()
@@ -178,7 +178,7 @@ async def test_after_three_void_offers_a_worker_is_cordoned_for_the_kind(lab: La
     assert await worker.offers() == ()
     (verdict,) = (await why_service.of_task(lab.core, lab.admin, fresh)).workers
     assert verdict.reason is not None
-    assert "in vain" in verdict.reason
+    assert "did not accept" in verdict.reason
     # Another kind goes there still; and a worker that starts anew is tried anew.
     training = await lab.submit(TRAIN)
     assert [offer.task_id for offer in await worker.offers()] == [training]
@@ -293,7 +293,7 @@ async def test_time_limits_end_a_task(lab: Lab) -> None:
     await lab.sweep(50, alive=(worker,))
     task = await lab.task(waiting)
     assert (task.status, task.reason, task.attempts) == ("failed", "timeout", 0)
-    assert task.error == "It waited longer than limits.max_queue_s (50 s): waiting: w1 is busy."
+    assert task.error == "Queued for longer than limits.max_queue_s (50 s): waiting: w1 is busy."
 
 
 async def test_what_nobody_could_run_says_so_when_its_time_is_over(lab: Lab) -> None:
@@ -306,7 +306,7 @@ async def test_what_nobody_could_run_says_so_when_its_time_is_over(lab: Lab) -> 
     await lab.sweep(4, alive=(worker,))
     task = await lab.task(task_id)
     assert (task.status, task.why) == ("failed", None)
-    assert task.error == f"It waited longer than limits.max_queue_s (2.5 s): {why}"
+    assert task.error == f"Queued for longer than limits.max_queue_s (2.5 s): {why}"
 
 
 async def test_the_time_of_a_job_is_its_workers_affair(lab: Lab) -> None:

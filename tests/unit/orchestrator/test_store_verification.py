@@ -52,7 +52,7 @@ async def test_a_push_of_a_known_file_mends_it(lab: Lab, loss: str, caplog: pyte
     assert await push(lab, entry) == []
     aside = lab.core.settings.data_dir / "artifacts" / "quarantine" / digest
     assert aside.exists() is (loss == "damaged"), "what was damaged is kept for a look"
-    assert ("is damaged; it was put aside" in caplog.text) is (loss == "damaged")
+    assert ("is damaged; moved to" in caplog.text) is (loss == "damaged")
 
 
 async def test_what_was_verified_lately_is_not_read_again(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -63,7 +63,7 @@ async def test_what_was_verified_lately_is_not_read_again(lab: Lab, monkeypatch:
         change.setattr(verification, "is_whole", lambda *_: pytest.fail("it is read again"))
         assert await push(lab, entry) == []
     flip(place(lab, entry.digest))
-    lab.core.verified.at[entry.digest] -= verification.LATELY_S
+    lab.core.verified.at[entry.digest] -= verification.RECENT_S
     assert await push(lab, entry) == [entry.digest], (
         "a push a while later is no use to whom the damage is shown otherwise"
     )
@@ -78,7 +78,7 @@ async def test_the_background_finds_it_and_names_the_artifact(lab: Lab, caplog: 
     with contextlib.suppress(TimeoutError):
         await asyncio.wait_for(verification.run_for_a_while(lab.core), 1.0)
     assert not lab.core.blobs.has(digest)
-    assert f"{digest} is of two (art-" in caplog.text
+    assert f"{digest} belongs to two (art-" in caplog.text
     assert len(lab.core.verified.at) >= 2
     assert "one" not in caplog.text
 

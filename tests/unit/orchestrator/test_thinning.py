@@ -119,4 +119,4 @@ async def test_one_event_says_from_when_on_points_are_thinned(lab: Lab, running:
     await send(lab, offer, [launch("l1"), *(metric(step) for step in range(1, 4000))], 0)
     told = await events.after(lab.core, lab.admin, 0, kinds=["task.message"])
     (said,) = [each.data for each in told if each.data.get("name") == "metrics.thinned"]
-    assert "1,000 of a series (TUNEFLEET_SERIES_POINTS)" in said["message"]
+    assert "1,000 points (TUNEFLEET_SERIES_POINTS)" in said["message"]

@@ -159,7 +159,7 @@ async def test_what_a_pass_that_was_undone_had_read_is_not_taken_for_used(lab: L
     now, ledger = lab.clock.wall, lab.core.state(fair_share.Ledger)
 
     def stand(connection: Connection) -> dict[str, float]:
-        found = fair_share.standing(connection, ledger, {"red", "blue"}, now) or {}
+        found = fair_share.project_shares(connection, ledger, {"red", "blue"}, now) or {}
         return {name: share.used_s for name, share in found.items()}
 
     def undone(connection: Connection) -> None:

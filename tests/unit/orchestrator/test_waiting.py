@@ -102,7 +102,7 @@ async def test_one_of_those_whose_room_runs_out_within_a_pass_is_gathered_for(la
     placed = await opened(lab)
     assert wide[0] in placed
     assert narrow not in placed, "the free device of the other worker is kept for the second wide task"
-    assert lab.core.fleet.kept == {busy: wide[1]}
+    assert lab.core.fleet.reserved == {busy: wide[1]}
     assert {first.id, second.id} == {busy, placed[wide[0]][0]}
 
 

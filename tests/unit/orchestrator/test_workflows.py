@@ -46,7 +46,7 @@ async def test_a_repeated_submit_returns_the_first_answer(lab: Lab) -> None:
     )
     assert len({workflow.id for workflow in made}) == 1
     assert len((await workflows.list_(lab.core, lab.admin)).items) == 1
-    with pytest.raises(ConflictError, match="used for another document"):
+    with pytest.raises(ConflictError, match="used for another workflow file"):
         await workflows.submit(lab.core, lab.admin, SubmitRequest(document=TRAIN), idempotency_key="k")
     # A key is its owner's.
     other = await lab.actor("alice", "member")
@@ -158,7 +158,7 @@ async def test_a_workflow_ends_with_its_tasks(lab: Lab) -> None:
         await workflows.remove(lab.core, lab.admin, flow)
     await worker.finish(offer.token, "failed", "bad_input", error="No such column.")
     assert (await workflows.get(lab.core, lab.admin, flow)).status == "failed"
-    with pytest.raises(ConflictError, match="failed already"):
+    with pytest.raises(ConflictError, match="already failed"):
         await workflows.cancel(lab.core, lab.admin, flow)
     cancelled = (await lab.task(await lab.submit())).workflow_id
     assert (await workflows.cancel(lab.core, lab.admin, cancelled)).status == "cancelled"

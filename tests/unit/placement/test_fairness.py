@@ -104,7 +104,7 @@ def test_a_wide_task_gathers_devices_and_leaves_the_rest_to_others() -> None:
     found = plan([wide, *later], [four])
     # Two are free and one that is in use is waited for: the fourth, in use too, is nobody's.
     assert found.assignments == ()
-    assert found.kept == {"w": "wide"}
+    assert found.reserved == {"w": "wide"}
     found = plan([wide, *later], [replace(four, taken=frozenset({0}))])
     assert [each.task_id for each in found.assignments] == ["wide"]
     narrow_first = [replace(wide, rank=9.0), *later]
@@ -115,14 +115,14 @@ def test_a_worker_is_kept_where_the_least_is_missing_and_others_stay_open() -> N
     near = replace(box("near", (RTX,) * 4), taken=frozenset({0, 1}))
     far = replace(box("far", (RTX,) * 4), taken=frozenset({0, 1, 2}))
     found = plan([Candidate("wide", need(gpu_count=3), 0.0), Candidate("n", need(gpu_count=1), 1.0)], [far, near])
-    assert found.kept == {"near": "wide"}
+    assert found.reserved == {"near": "wide"}
     assert [(each.task_id, each.worker_id) for each in found.assignments] == [("n", "far")]
 
 
 def test_nothing_is_kept_for_a_task_that_only_others_stand_in_the_way_of() -> None:
     used = box("w", (replace(RTX, used_by="a game"), RTX))
     found = plan([Candidate("wide", need(gpu_count=2), 0.0), Candidate("n", need(gpu_count=1), 1.0)], [used])
-    assert found.kept == {}
+    assert found.reserved == {}
     assert [each.task_id for each in found.assignments] == ["n"]
 
 
@@ -131,4 +131,4 @@ def test_fault_12_tasks_that_nobody_can_run_delay_nobody() -> None:
     found = plan([*stuck, Candidate("t", need(gpu_count=1), 99.0)], [box("w", (RTX,))])
     assert [each.task_id for each in found.assignments] == ["t"]
     assert len(found.waiting) == 20
-    assert found.kept == {}
+    assert found.reserved == {}

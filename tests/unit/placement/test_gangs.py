@@ -81,11 +81,11 @@ def test_a_gang_is_not_starved_by_small_tasks_and_blocks_nobody_if_it_can_never_
     small = [Candidate(f"s{number}", need(), 1.0 + number) for number in range(3)]
     found = plan([Candidate("gang", gang(2), 0.0), *small], [node("a"), busy])
     assert found.assignments == (), "the free one is kept, too"
-    assert found.kept == {"a": "gang", "b": "gang"}
+    assert found.reserved == {"a": "gang", "b": "gang"}
     free_again = plan([Candidate("gang", gang(2), 0.0), *small], [node("a"), node("b")])
     assert [each.task_id for each in free_again.assignments] == ["gang"]
     never = plan([Candidate("gang", gang(3), 0.0), *small], [node("a"), busy])
-    assert never.kept == {}
+    assert never.reserved == {}
     assert [each.task_id for each in never.assignments] == ["s0"]
 
 
@@ -135,13 +135,13 @@ def test_no_gang_is_ever_placed_in_part_and_nothing_is_given_twice(
             devices += gpus
     assert len(devices) == len(set(devices))
     assert all(count <= state[id_].free["job"] for id_, count in jobs.items())
-    assert set(found.kept.values()) <= set(found.waiting)
+    assert set(found.reserved.values()) <= set(found.waiting)
 
 
 def test_as_many_resting_workers_are_called_back_as_a_gang_has_nodes() -> None:
     rules = Rules(idle_s=1, enable_queue=9, disable_queue=9, cooldown_s=0)
-    members = [Member(node(id_), rests=id_ != "a", idle_s=99, unchanged_s=99) for id_ in "abc"]
-    woken = decide(rules, members, [Waiting(gang(2), 1)]).wake
+    members = [Member(node(id_), on_standby=id_ != "a", idle_s=99, unchanged_s=99) for id_ in "abc"]
+    woken = decide(rules, members, [Waiting(gang(2), 1)]).activate
     assert len(woken) == 1
-    awake = [replace(member, rests=False) for member in members]
-    assert len(decide(rules, awake, [Waiting(gang(2), 1)]).rest) == 1
+    awake = [replace(member, on_standby=False) for member in members]
+    assert len(decide(rules, awake, [Waiting(gang(2), 1)]).standby) == 1

@@ -23,7 +23,7 @@ from tunefleet.placement import (
     match,
     plan,
 )
-from tunefleet.placement.match import fits, lacks, may_get, missing
+from tunefleet.placement.match import accepts_tasks, fits, lacks, missing
 from tunefleet.placement.policy import Selection
 
 A100 = Device("NVIDIA A100-SXM4-80GB", 80 << 30)
@@ -84,7 +84,7 @@ def need(**changes: Any) -> Requirement:
 def test_what_a_worker_lacks_for_good(wanted: Requirement, has: WorkerState, reason: str) -> None:
     verdict = match(wanted, has)
     assert isinstance(verdict, Reject)
-    assert verdict.lasting
+    assert verdict.permanent
     assert reason in verdict.reason
 
 
@@ -133,7 +133,7 @@ def test_what_is_there_or_may_be_is_enough(has: dict[str, dict[str, str | None]]
     [
         (need(), worker(present=False), "does not answer"),
         (need(), worker(free={"light": 8, "job": 0}), "busy"),
-        (need(), worker(cordoned=frozenset({"lora_sft"})), "in vain"),
+        (need(), worker(cordoned=frozenset({"lora_sft"})), "did not accept"),
         (need(gpu_count=1), worker(gpus=(A100,), taken=frozenset({0})), "no free GPU"),
         (need(gpu_count=1), worker(gpus=(used(A100, "blender (pid 7)"),)), "one is in use by blender (pid 7)"),
         (need(gpu_count=2), worker(gpus=(A100, A100), taken=frozenset({1})), "1 of 2 GPUs free"),
@@ -149,7 +149,7 @@ def test_what_is_there_or_may_be_is_enough(has: dict[str, dict[str, str | None]]
 def test_what_passes_by_itself(wanted: Requirement, has: WorkerState, reason: str) -> None:
     verdict = match(wanted, has)
     assert isinstance(verdict, Reject)
-    assert not verdict.lasting
+    assert not verdict.permanent
     assert reason in verdict.reason
 
 
@@ -212,7 +212,7 @@ def test_waiting_is_explained() -> None:
     many = explain(need(cpu=99), [worker(f"w{n}") for n in range(5)])
     assert many is not None
     assert many.endswith("; and 2 more.")
-    assert explain(need(), [worker()], avoid=frozenset({"w1"})) == "waiting: w1 did not take it lately."
+    assert explain(need(), [worker()], avoid=frozenset({"w1"})) == "waiting: w1 did not accept it recently."
 
 
 def test_a_requirement_survives_its_text_and_equal_ones_share_a_key() -> None:
@@ -315,7 +315,7 @@ def test_the_quick_looks_at_a_worker_agree_with_the_one_that_finds_words(wanted:
         return
     fitting = isinstance(match(wanted, has), Fit)
     assert fits(wanted, has) == fitting
-    assert fitting <= may_get(has)
+    assert fitting <= accepts_tasks(has)
     gap = missing(wanted, has)
     if fitting:
         assert gap == (0, 0, 0)

@@ -116,7 +116,7 @@ def test_fault_31_a_worker_that_cannot_run_a_kind_never_gets_it() -> None:
 
 
 def test_a_workers_id_is_a_tag_of_its_own_even_among_workers_that_are_alike() -> None:
-    workers = [worker(name, alike=7) for name in ("first", "second", "third")]
+    workers = [worker(name, hardware_group=7) for name in ("first", "second", "third")]
     pinned = need(tags=("second",))
     assert [each.id for each in able(pinned, workers)] == ["second"]
     assert [each.id for each in able(pinned, reversed(workers))] == ["second"]

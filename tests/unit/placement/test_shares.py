@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.unit.placement.test_placement import need
-from tunefleet.placement import BARE_SHARE, QUANTUM_S, Candidate, Decayed, Share, take_turns, units
+from tunefleet.placement import BARE_SHARE, QUANTUM_S, Candidate, DecayedUsage, Share, fair_order, units
 
 NEED = need(kind="echo", slot_class="light")
 
@@ -26,7 +26,7 @@ def turns(lanes: dict[str, list[Candidate]], shares: dict[str, Share], slots: in
     placed: list[str] = []
 
     def candidates() -> Iterator[Candidate]:
-        yield from take_turns(
+        yield from fair_order(
             {name: iter(each) for name, each in lanes.items()}, shares, lambda each: each.task_id in placed
         )
 
@@ -47,7 +47,7 @@ class Simulation:
 
     def run(self, rounds: int, busy: dict[str, range] | None = None) -> None:
         """Fill all slots once a round; `busy` says in which rounds a project has work."""
-        book = Decayed(self.half_life_s)
+        book = DecayedUsage(self.half_life_s)
         for number in range(rounds):
             now = 100.0 * number
             here = [name for name in self.weights if busy is None or number in busy.get(name, range(rounds))]
@@ -68,7 +68,7 @@ def test_one_project_is_served_in_the_order_of_its_queue(first: list[float], sec
     ]
     wanted = [each.task_id for each in merge(*queues, key=lambda each: each.rank)]
     shares = {"alone": Share(weight=3.0, used_s=77.0)}
-    alone = take_turns({"alone": merge(*queues, key=lambda each: each.rank)}, shares, lambda _: True)
+    alone = fair_order({"alone": merge(*queues, key=lambda each: each.rank)}, shares, lambda _: True)
     assert [each.task_id for each in alone] == wanted
 
 
@@ -119,13 +119,13 @@ def test_what_is_not_placed_counts_for_nothing() -> None:
 
 
 def test_a_quota_ends_a_project_and_not_the_others() -> None:
-    shares = {"a": Share(places=2), "b": Share(), "c": Share(places=0)}
+    shares = {"a": Share(remaining=2), "b": Share(), "c": Share(remaining=0)}
     got = turns({name: lane(name, 5) for name in shares}, shares, 10)
     assert [sum(each.startswith(name) for each in got) for name in "abc"] == [2, 5, 0]
 
 
 def test_use_counts_half_after_its_half_life_in_any_order() -> None:
-    early, late = Decayed(100.0), Decayed(100.0)
+    early, late = DecayedUsage(100.0), DecayedUsage(100.0)
     for book, order in ((early, (0.0, 100.0)), (late, (100.0, 0.0))):
         for at in order:
             book.add("a", 40.0, at)

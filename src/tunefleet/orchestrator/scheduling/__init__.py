@@ -1,1 +1,1 @@
-"""Which task goes to which worker, and why one waits: queue, fair shares, gangs, coalescing, autoscaling."""
+"""Scheduling: queue, cluster state, fair share, gangs, coalescing, autoscaling, pending reasons."""

@@ -1,7 +1,7 @@
-"""Elastic scaling: idle workers rest while the queue is short, and come back when it grows.
+"""Elastic scaling: idle workers go to standby while the queue is short, and are activated when it grows.
 
-The decision is `placement.elastic`'s. Resting is stored with the worker's other controls; since when a worker has had
-nothing to do is remembered by the leader alone, so that after a start of the server it counts from there.
+`placement.elastic` decides. Standby is stored with the worker's other controls; idle times are kept in the leader's
+memory only and start at zero when the server starts.
 """
 
 from __future__ import annotations
@@ -32,29 +32,30 @@ from tunefleet.schemas.fleet import ElasticView
 
 log = logging.getLogger(__name__)
 
-# The least time between two looks at who is needed.
+# Minimum seconds between two checks for workers to activate.
 GAP_S: Final = 0.5
-_RESTS: Final = 5.0
-_MAX_REST_S: Final = 5.0
-_COUNTED: Final = 1000
-"""More tasks with one need than this count as so many."""
+# The pause after a check, in multiples of its duration: over a large fleet checks must not take a whole processor.
+_PAUSE_FACTOR: Final = 5.0
+_MAX_PAUSE_S: Final = 5.0
+# Counting stops here for each requirement: beyond it the exact queue length changes no decision.
+_MAX_COUNTED: Final = 1000
 _LEAST_COOLDOWN_S: Final = 60.0
 
 
 def pause_s(core: Core) -> float:
-    """Return how long to wait for the next look if nothing changes."""
+    """Return the seconds until the next check if nothing changes."""
     return core.settings.elastic_poll_s
 
 
 def rest_s(spent_s: float) -> float:
-    """Return how long to wait after a look that took so long: over thousands of workers it is made more seldom."""
-    return min(_RESTS * spent_s, _MAX_REST_S)
+    """Return the pause after a check of `spent_s` seconds: slow checks over a large fleet run less often."""
+    return min(_PAUSE_FACTOR * spent_s, _MAX_PAUSE_S)
 
 
 async def run_once(core: Core) -> int:
-    """Look once: who is needed comes back; who is idle rests, if it is time to look for those."""
+    """Activate workers that are needed; put idle ones on standby if the poll interval has passed."""
     if not core.settings.elastic:
-        return await _call_all(core)
+        return await _activate_all(core)
     now, mark = core.clock.monotonic(), core.fleet.elastic
     due = mark.looked_at is None or now - mark.looked_at >= core.settings.elastic_poll_s
     if not due and not mark.resting:
@@ -62,23 +63,24 @@ async def run_once(core: Core) -> int:
     if due:
         mark.looked_at = now
     here = cluster_state.presences(core)
-    fleet, held, decided, waiting, needed = await core.read(partial(_picture, here=here))
+    fleet, held, decided, waiting, needed = await core.read(partial(_read_state, here=here))
     mark.resting = {id_ for id_, row in decided.items() if row.elastic_disabled_at is not None}
     members = [_member(core, each, decided.get(each.id), each.id in held, each.id in needed, now) for each in fleet]
-    there = [each for each in members if each is not None]
-    # Not here: with thousands of workers everybody would wait for it.
-    changes = await asyncio.to_thread(decide, rules_of(core), there, waiting, may_rest=due)
+    scalable = [each for each in members if each is not None]
+    # In a thread: with thousands of workers it would block the event loop.
+    changes = await asyncio.to_thread(decide, rules_of(core), scalable, waiting, may_idle=due)
     return await _apply(core, changes)
 
 
 def rules_of(core: Core) -> Rules:
-    """Return the thresholds that the settings name."""
+    """Return the thresholds from the settings."""
     settings = core.settings
     cooldown_s = settings.elastic_cooldown_s
     return Rules(
         idle_s=settings.elastic_idle_s,
         enable_queue=settings.elastic_enable_queue,
         disable_queue=settings.elastic_disable_queue,
+        # At least two polls, or a worker could change its state at every check.
         cooldown_s=max(_LEAST_COOLDOWN_S, 2 * settings.elastic_poll_s) if cooldown_s is None else cooldown_s,
         min_active=settings.elastic_min_active,
         enable_many=settings.elastic_enable_many,
@@ -86,7 +88,7 @@ def rules_of(core: Core) -> Rules:
 
 
 async def set_enabled(core: Core, actor: Actor, worker_id: str, *, enabled: bool) -> ElasticView:
-    """Call a worker back, or send it to rest; the scaling goes on from there.
+    """Activate a worker or put it on standby; automatic scaling continues from there.
 
     Raises:
         ConflictError: If elastic scaling is switched off.
@@ -96,32 +98,32 @@ async def set_enabled(core: Core, actor: Actor, worker_id: str, *, enabled: bool
     if not core.settings.elastic:
         raise ConflictError(
             "Elastic scaling is switched off (ENABLE_ELASTIC_SCALING).",
-            hint="`tunefleet workers cordon` gives a worker nothing new, and is not taken back by the server.",
+            hint="Use `tunefleet workers cordon` to keep new tasks off a worker until you uncordon it.",
         )
     await core.read(partial(owned, actor=actor, worker_id=worker_id))
-    asked = {worker_id: f"{actor.owner} asked for it"}
-    await _apply(core, Changes(wake=asked) if enabled else Changes(rest=asked))
+    reasons = {worker_id: f"requested by {actor.owner}"}
+    await _apply(core, Changes(activate=reasons) if enabled else Changes(standby=reasons))
     return ElasticView(worker_id=worker_id, enabled=enabled, elastic_disabled=not enabled)
 
 
-def _picture(
+def _read_state(
     connection: Connection, *, here: Presences
 ) -> tuple[list[WorkerState], set[str], dict[str, ControlRow], list[Waiting], frozenset[str]]:
-    # Nodes of a cluster are there for one task, and go with it.
-    lent = {only(job.task_id) for job in clusters.live(connection)}
-    fleet = [state for state in cluster_state.states(connection, here) if lent.isdisjoint(state.tags)]
+    # Cluster nodes are allocated for one task and released with it: scaling does not apply to them.
+    cluster_tags = {only(job.task_id) for job in clusters.live(connection)}
+    fleet = [state for state in cluster_state.states(connection, here) if cluster_tags.isdisjoint(state.tags)]
     held = set(attempts.taken(connection))
     bound = resumes.bound_to(connection, now=here.now)
-    lines = sorted(queue.lines(connection))
-    needs = cluster_state.needs_of(connection, lines, fleet)
+    groups = sorted(queue.lines(connection))
+    needs = cluster_state.needs_of(connection, groups, fleet)
     quota = quotas.Holding(connection, here.now)
-    # What waits for a quota no worker can help.
+    # No worker can help a task that waits for a quota.
     needed = frozenset(
         worker_id for worker_id, key, project in bound if quota.why(project, needs[(key, project)]) is None
     )
     counts: Counter[Requirement] = Counter()
-    for key, project in lines:
-        count = queue.count_first(connection, key, project, now=here.now, limit=_COUNTED)
+    for key, project in groups:
+        count = queue.count_first(connection, key, project, now=here.now, limit=_MAX_COUNTED)
         counts[needs[(key, project)]] += quota.within(project, needs[(key, project)], count)
     waiting = [Waiting(need, count) for need, count in counts.items()]
     return fleet, held, controls.all_rows(connection), waiting, needed
@@ -130,50 +132,51 @@ def _picture(
 def _member(
     core: Core, state: WorkerState, decided: ControlRow | None, busy: bool, needed: bool, now: float
 ) -> Member | None:
-    """Return a worker that may rest or come back; None for those that scaling leaves alone."""
+    """Return a worker that scaling may change; None for those that it leaves alone."""
     if state.pulls or not state.present or (decided is not None and (decided.drains or decided.cordoned_at)):
         return None
-    rests = decided is not None and decided.elastic_disabled_at is not None
+    on_standby = decided is not None and decided.elastic_disabled_at is not None
     worked_at = core.fleet.worked_at
     if busy:
         worked_at[state.id] = now
     changed_at = core.fleet.elastic.changed_at.get(state.id)
     return Member(
+        # Standby closes a worker: matched as it is, it could never be activated.
         replace(state, closed=None),
-        rests=rests,
+        on_standby=on_standby,
         idle_s=now - worked_at.setdefault(state.id, now),
         unchanged_s=float("inf") if changed_at is None else now - changed_at,
         needed=needed,
     )
 
 
-async def _call_all(core: Core) -> int:
-    """Call back everybody: scaling was switched off while some rested."""
+async def _activate_all(core: Core) -> int:
+    """Activate all workers: scaling was switched off while some were on standby."""
     resting = await core.read(controls.elastic_disabled)
-    return await _apply(core, Changes(wake=dict.fromkeys(sorted(resting), "elastic scaling was switched off")))
+    return await _apply(core, Changes(activate=dict.fromkeys(sorted(resting), "elastic scaling was switched off")))
 
 
 async def _apply(core: Core, changes: Changes) -> int:
-    wanted = dict.fromkeys(changes.wake, True) | dict.fromkeys(changes.rest, False)
+    wanted = dict.fromkeys(changes.activate, True) | dict.fromkeys(changes.standby, False)
     if not wanted:
         return 0
     changed = await core.write(partial(_store, wanted=wanted, now=core.clock.wall()))
     for worker_id in changed:
-        what, why = ("is called back", changes.wake) if wanted[worker_id] else ("rests", changes.rest)
+        what, why = ("is activated", changes.activate) if wanted[worker_id] else ("is on standby", changes.standby)
         log.info("The worker %s %s: %s.", worker_id, what, why[worker_id])
     now, mark = core.clock.monotonic(), core.fleet.elastic
     mark.changed_at.update(dict.fromkeys(changed, now))
-    mark.resting = mark.resting - changes.wake.keys() | changes.rest.keys()
+    mark.resting = mark.resting - changes.activate.keys() | changes.standby.keys()
     return len(changed)
 
 
 def _store(connection: Connection, *, wanted: Mapping[str, bool], now: float) -> list[str]:
-    """Store who rests, and return those for whom it is new."""
+    """Store which workers are on standby; return those that changed."""
     changed: list[ControlRow] = []
-    decided, there = controls.all_rows(connection), {row[0] for row in worker_rows.watched(connection)}
+    decided, registered = controls.all_rows(connection), {row[0] for row in worker_rows.watched(connection)}
     for worker_id, enabled in wanted.items():
         known = decided.get(worker_id, ControlRow(worker_id))
-        if (known.elastic_disabled_at is None) != enabled and worker_id in there:
+        if (known.elastic_disabled_at is None) != enabled and worker_id in registered:
             changed.append(known._replace(elastic_disabled_at=None if enabled else now))
     controls.rest(connection, changed)
     names = {row.worker_id: "worker.enabled" if wanted[row.worker_id] else "worker.disabled" for row in changed}

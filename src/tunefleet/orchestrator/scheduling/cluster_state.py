@@ -1,4 +1,4 @@
-"""The fleet as placement sees it: registered workers, who answers, and what of them is free."""
+"""Cluster state: the registered workers with liveness and free resources, as placement sees them."""
 
 from __future__ import annotations
 
@@ -18,39 +18,39 @@ from tunefleet.orchestrator.access import quotas
 from tunefleet.orchestrator.clusters import wait_reasons as waiting_for
 from tunefleet.orchestrator.context import Core
 from tunefleet.orchestrator.scheduling import worker_state
-from tunefleet.orchestrator.scheduling.worker_state import About
+from tunefleet.orchestrator.scheduling.worker_state import WorkerFacts
 from tunefleet.orchestrator.tasks import relations
 from tunefleet.orchestrator.workers.presence import AGENT_SESSION
 from tunefleet.placement import Requirement, WorkerState, explain
 from tunefleet.schemas.worker_link import Load
 
 _MAX_KNOWN: Final = 10_000
+# Keys are content digests, so that entries never go stale, even with several databases in one process.
 _known_needs: dict[str, Requirement] = {}
-"""A key is a digest of what it stands for: what was read once stays right, in whatever database."""
-_of_projects: dict[tuple[str, str], Requirement] = {}
+_known_with_project: dict[tuple[str, str], Requirement] = {}
 
 
 @dataclass(frozen=True, slots=True)
 class Presences:
-    """What the leader remembers of its workers at one moment.
+    """A snapshot of the leader's in-memory state of its workers.
 
     Args:
-        limits: Worker id → slot class → how many attempts it takes in all; only workers that answer.
-        loads: Worker id → how busy it is, where that is known and still true.
-        warm: Worker id → models and datasets that it was given lately.
-        kept: Worker id → the waiting task for which it gathers what becomes free.
-        delivering: Attempt whose job is over, so that it takes no room → why its delivery is held up; empty if it is
+        limits: Worker id → slot class → maximum number of attempts; only live workers.
+        loads: Worker id → current load, where it is known and not outdated.
+        warm: Worker id → models and datasets that it was given recently.
+        reserved: Worker id → the waiting task that its capacity is reserved for.
+        delivering: Attempt whose job has ended, so that it takes no slot → why its upload is held up; empty if it is
             not.
-        fetching: Attempt → what it fetches before its job begins, in words.
-        joins: `seq` of the spread task whose parts' files cannot be put together yet → what they do meanwhile.
-        absent: Engine that this server does not ask for nodes → what is to be set.
+        fetching: Attempt → a clause on what it downloads before its job starts.
+        joins: `seq` of a sharded task whose shards cannot be merged yet → what they wait for.
+        absent: Engine that is not configured on this server → the setting it needs.
     """
 
     now: float
     limits: dict[str, dict[str, int]]
     loads: dict[str, Load] = field(default_factory=dict)
     warm: dict[str, frozenset[str]] = field(default_factory=dict)
-    kept: dict[str, str] = field(default_factory=dict)
+    reserved: dict[str, str] = field(default_factory=dict)
     delivering: dict[str, str] = field(default_factory=dict)
     fetching: dict[str, str] = field(default_factory=dict)
     joins: dict[int, str] = field(default_factory=dict)
@@ -59,9 +59,9 @@ class Presences:
 
 
 def presences(core: Core) -> Presences:
-    """Return who answers now; called on the event loop, used in the store's threads."""
-    # Everybody is waited for meanwhile, and there are thousands: each worker is looked at once, and nothing is copied
-    # that is put in its place when it changes.
+    """Take a snapshot on the event loop, for use in the store's threads."""
+    # This blocks the event loop: one pass over thousands of workers, and no copies of values that are replaced, not
+    # changed, on update.
     limits: dict[str, dict[str, int]] = {}
     loads: dict[str, Load] = {}
     delivering: dict[str, str] = {}
@@ -81,15 +81,15 @@ def presences(core: Core) -> Presences:
     warm = core.fleet.warm_since(now - core.settings.cache_ttl_s)
     joins = {**core.fleet.joins, **{seq: wait.why for seq, wait in core.joins.items()}}
     return Presences(
-        now, limits, loads, warm, dict(core.fleet.kept), delivering, fetching, joins, core.engines.absent,
+        now, limits, loads, warm, dict(core.fleet.reserved), delivering, fetching, joins, core.engines.absent,
         core.settings.nodes_jobs,
     )  # fmt: skip
 
 
 def needs(connection: Connection, keys: Iterable[str]) -> dict[str, Requirement]:
-    """Return what groups of tasks need, by key."""
+    """Return the requirements with the given keys."""
     wanted = set(keys)
-    # Taken out first: this thread or another one may empty the memory before all that is wanted has been read.
+    # Copy the hits first: this thread or another one may clear the cache before the rest has been read.
     found = {key: need for key in wanted if (need := _known_needs.get(key)) is not None}
     unknown = sorted(wanted - found.keys())
     if unknown:
@@ -103,7 +103,7 @@ def needs(connection: Connection, keys: Iterable[str]) -> dict[str, Requirement]
 
 
 def states(connection: Connection, here: Presences) -> list[WorkerState]:
-    """Return all registered workers with what is free."""
+    """Return all registered workers with their free resources."""
     held = attempts.taken(connection, but=here.delivering)
     known = partial(needs, connection)
     cordoned: dict[str, set[str]] = {}
@@ -113,40 +113,40 @@ def states(connection: Connection, here: Presences) -> list[WorkerState]:
     decided = controls.all_rows(connection)
     nothing: frozenset[str] = frozenset()
     found = []
-    for who in worker_rows.standing(connection):
-        id_ = who[0]
+    for columns in worker_rows.standing(connection):
+        id_ = columns[0]
         refused = frozenset(cordoned[id_]) if id_ in cordoned else nothing
-        about = _about(who, here, held.get(id_, ""), refused, decided.get(id_))
-        found.append(worker_state.remembered(about, known))
+        facts = _facts(columns, here, held.get(id_, ""), refused, decided.get(id_))
+        found.append(worker_state.cached_state(facts, known))
     return found
 
 
 def state_of(connection: Connection, here: Presences, row: WorkerRow) -> WorkerState:
-    """Return an agent with what is free, as for a worker that is given tasks; strikes do not count."""
+    """Return an agent's state as if it were a worker that gets tasks; strikes do not count."""
     mine = attempts.open_of(connection, row.id).values()
     held = ";".join(Held(each.slot_class, each.requirement_key, each.gpus or "").text() for each in mine)
     decided = controls.get(connection, row.id)
-    who = row.id, row.status, row.session, row.capabilities, row.project
-    about = _about(who, here, held, frozenset(), decided)
-    return replace(worker_state.state(about, partial(needs, connection)), pulls=False)
+    columns = row.id, row.status, row.session, row.capabilities, row.project
+    facts = _facts(columns, here, held, frozenset(), decided)
+    return replace(worker_state.state(facts, partial(needs, connection)), pulls=False)
 
 
-def _about(
-    who: Sequence[str],
+def _facts(
+    columns: Sequence[str],
     here: Presences,
     held: str,
     cordoned: frozenset[str],
     decided: ControlRow | None,
-) -> About:
-    id_, status, session, text, project = who
-    return About(
+) -> WorkerFacts:
+    id_, status, session, text, project = columns
+    return WorkerFacts(
         id_, text, status == "online", session == AGENT_SESSION, here.limits.get(id_), held, cordoned, decided,
-        here.loads.get(id_), here.warm.get(id_), here.kept.get(id_), bound_to(project),
+        here.loads.get(id_), here.warm.get(id_), here.reserved.get(id_), only_project(project),
     )  # fmt: skip
 
 
-def bound_to(project: str) -> str | None:
-    """Return the only project that a worker serves whose key is of a project; null if it serves all."""
+def only_project(project: str) -> str | None:
+    """Return the only project that a worker with a key of `project` serves; None if it serves all."""
     return None if project == DEFAULT_PROJECT else project
 
 
@@ -156,24 +156,24 @@ def serving(fleet: Iterable[WorkerState], project: str) -> list[WorkerState]:
 
 
 def of_project(need: Requirement, project: str) -> Requirement:
-    """Return a need as it is where some workers serve one project only."""
-    known = _of_projects.get((need.key, project))
+    """Return the requirement with its project, for fleets where some workers serve one project only."""
+    known = _known_with_project.get((need.key, project))
     if known is None:
-        if len(_of_projects) > _MAX_KNOWN:
-            _of_projects.clear()
-        known = _of_projects[(need.key, project)] = replace(need, project=project)
+        if len(_known_with_project) > _MAX_KNOWN:
+            _known_with_project.clear()
+        known = _known_with_project[(need.key, project)] = replace(need, project=project)
     return known
 
 
 def whose(need: Requirement, project: str) -> Requirement:
-    """Return a need that says whose it is, if it names secrets, which a worker may keep for a project."""
+    """Return the requirement with its project if it names secrets, which a worker may restrict to a project."""
     return of_project(need, project) if need.secrets else need
 
 
 def needs_of(
     connection: Connection, lines: Sequence[tuple[str, str]], fleet: Iterable[WorkerState]
 ) -> dict[tuple[str, str], Requirement]:
-    """Return what waits, by key and project; where it matters to a worker, or names secrets, it says whose it is."""
+    """Return the requirements of queued tasks, by key and project."""
     known = needs(connection, {key for key, _ in lines})
     bound = any(worker.project is not None for worker in fleet)
     say = of_project if bound else whose
@@ -181,7 +181,8 @@ def needs_of(
 
 
 def avoided(connection: Connection, task_ids: list[str], now: float) -> dict[str, frozenset[str]]:
-    """Return which workers did not take a task lately, by task id."""
+    """Return the workers that did not accept a task recently, by task id."""
+    # The usual case: no offer has failed, and one cheap query replaces one over all ids.
     if not queue.any_trouble(connection):
         return {}
     found: dict[str, set[str]] = {}
@@ -194,62 +195,64 @@ def avoided(connection: Connection, task_ids: list[str], now: float) -> dict[str
 def reasons(
     connection: Connection, here: Presences, rows: Sequence[TaskRow], fleet: Sequence[WorkerState] | None = None
 ) -> dict[str, str]:
-    """Say why tasks wait, by task id; tasks that do not wait are left out."""
-    told = relations.reasons(connection, rows, here.joins)
-    told |= {row.id: why for row in rows if (why := _ending(row, here)) is not None}
+    """Return the pending reasons, by task id; tasks that are not pending are left out."""
+    found = relations.reasons(connection, rows, here.joins)
+    found |= {row.id: why for row in rows if (why := _running_reason(row, here)) is not None}
     waiting = [row for row in rows if row.status == "queued"]
     if not waiting:
-        return told
+        return found
     known = needs(connection, (row.requirement_key for row in waiting))
     avoid = avoided(connection, [row.id for row in waiting], here.now)
     fleet = states(connection, here) if fleet is None else fleet
     cache: dict[tuple[str, str, frozenset[str]], str | None] = {}
     held = quotas.Holding(connection, here.now)
     serve = {project: serving(fleet, project) for project in {row.project for row in waiting}}
-    kept = frozenset(here.kept.values())
+    with_reservation = frozenset(here.reserved.values())
     nodes = waiting_for.nodes(connection, waiting, here.absent, here.nodes_jobs)
-    bound = _bound(connection, waiting)
+    bound = _bound_workers(connection, waiting)
     for row in waiting:
         if row.ready_at > here.now:
             pause_s = row.ready_at - here.now
-            told[row.id] = f"backing off: attempt {row.failures + 1} of {row.max_attempts}, again in {pause_s:.0f} s."
+            found[row.id] = f"backing off: attempt {row.failures + 1} of {row.max_attempts}, again in {pause_s:.0f} s."
             continue
         if (over := held.why(row.project, known[row.requirement_key])) is not None:
-            told[row.id] = over
+            found[row.id] = over
             continue
         if row.id in nodes:
-            told[row.id] = nodes[row.id]
+            found[row.id] = nodes[row.id]
             continue
         fleet, need = serve[row.project], whose(known[row.requirement_key], row.project)
         if row.id in bound:
-            verdict = explain(need, [each for each in fleet if each.id == bound[row.id]])
-            told[row.id] = f"waiting: {bound[row.id]} alone has its checkpoint ({verdict or 'its turn comes'})."
+            blocked = explain(need, [each for each in fleet if each.id == bound[row.id]])
+            found[row.id] = f"waiting: only {bound[row.id]} has its checkpoint ({blocked or 'queued'})."
             continue
-        if row.id in kept:
+        if row.id in with_reservation:
             needed = explain(need, fleet, task_id=row.id)
-            ids = [worker_id for worker_id, task_id in here.kept.items() if task_id == row.id]
-            gather = f"{', '.join(ids)} {'gathers' if len(ids) == 1 else 'gather'}"
-            told[row.id] = f"waiting: {gather} for it what becomes free ({needed or 'its turn comes'})."
+            ids = [worker_id for worker_id, task_id in here.reserved.items() if task_id == row.id]
+            reserved = f"{', '.join(ids)} {'is' if len(ids) == 1 else 'are'} reserved"
+            found[row.id] = f"waiting: {reserved} for it until enough is free ({needed or 'queued'})."
             continue
         key = (row.requirement_key, row.project, avoid.get(row.id, frozenset()))
         if key not in cache:
             cache[key] = explain(need, fleet, avoid=key[2])
-        told[row.id] = cache[key] or "waiting: it is placed in a moment, when its turn comes."
-    return told
+        found[row.id] = cache[key] or "waiting: queued, scheduling."
+    return found
 
 
-def _bound(connection: Connection, rows: Sequence[TaskRow]) -> dict[str, str]:
+def _bound_workers(connection: Connection, rows: Sequence[TaskRow]) -> dict[str, str]:
     found = resumes.of_tasks(connection, [row.id for row in rows if row.slot_class == "job"])
     return {task_id: row.worker_id for task_id, row in found.items() if row.bound and row.worker_id is not None}
 
 
-def _ending(row: TaskRow, here: Presences) -> str | None:
+def _running_reason(row: TaskRow, here: Presences) -> str | None:
     if row.status != "running":
         return None
     if row.attempt_id in here.delivering:
-        return f"delivering: {here.delivering[row.attempt_id] or 'its job is over, and what it has left is brought.'}"
+        return (
+            f"delivering: {here.delivering[row.attempt_id] or 'the job has ended, and its results are being uploaded.'}"
+        )
     if row.attempt_id in here.fetching:
         return f"{here.fetching[row.attempt_id]}."
     if row.desired == "cancel":
-        return "cancelling: it ends at the end of the running step."
-    return "pausing: it saves at the end of the running step, and ends." if row.desired == "pause" else None
+        return "cancelling: it stops after the current step."
+    return "pausing: it saves a checkpoint after the current step and stops." if row.desired == "pause" else None

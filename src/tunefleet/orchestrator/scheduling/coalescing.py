@@ -1,7 +1,7 @@
-"""Equal tasks as one run: which ones are equal, and which of them come along when one is placed.
+"""Coalescing: run equal tasks as one.
 
-Only tasks of one owner in one project, and only where the executor of the worker says that it computes several at once.
-Each keeps an attempt, a token, a result and files of its own.
+Only tasks of one owner in one project, and only where the worker's executor supports it. Each task keeps its own
+attempt, token, result and files.
 """
 
 from __future__ import annotations
@@ -16,34 +16,36 @@ from tunefleet.db import Connection
 from tunefleet.db.repositories import queue, resumes
 from tunefleet.db.rows import TaskRow
 from tunefleet.orchestrator.scheduling import cluster_state
-from tunefleet.orchestrator.scheduling.queue import Line
+from tunefleet.orchestrator.scheduling.queue import QueueReader
 from tunefleet.placement import Assignment, Board, Candidate, Decisions, WorkerState
 from tunefleet.placement.match import lacks
 from tunefleet.spec import TASK_KINDS
 
-# Of our kinds; of a kind of another package the executor says whether it merges.
+# Built-in kinds only; for a third-party kind the executor reports whether it coalesces.
 MERGEABLE: Final = frozenset({"inference", "rag"})
-# What equal tasks may have each for itself.
-_OWN: Final = frozenset({"data", "notify"})
-# The same, in `inference`.
-_OWN_WORDS: Final = frozenset({"system_prompt", "systemPrompt"})
-# So many more are looked at, because some of them may not go where the first one goes.
+# Keys in which equal tasks may differ.
+_IGNORED_KEYS: Final = frozenset({"data", "notify"})
+# The same below `inference`.
+_IGNORED_INFERENCE_KEYS: Final = frozenset({"system_prompt", "systemPrompt"})
+# Read this many more, because some may not run on the worker of the first.
 _SPARE: Final = 32
 
 
 def key_of(owner: str, project: str, spec: Mapping[str, Any], inputs: Mapping[str, Mapping[str, str]]) -> str | None:
-    """Return what equal tasks share; null if tasks of the kind are never merged.
+    """Return the key that equal tasks share; None if tasks of the kind are never coalesced.
 
     Args:
         inputs: Pointer into the spec → digest and name of an artifact.
     """
     if spec["taskType"] in TASK_KINDS and spec["taskType"] not in MERGEABLE:
         return None
-    shared = {name: value for name, value in spec.items() if name not in _OWN}
-    words = shared.get("inference")
-    if isinstance(words, Mapping):
-        shared["inference"] = {name: value for name, value in words.items() if name not in _OWN_WORDS}
-    files = {pointer: ref["digest"] for pointer, ref in inputs.items() if pointer.partition(".")[0] not in _OWN}
+    shared = {name: value for name, value in spec.items() if name not in _IGNORED_KEYS}
+    inference = shared.get("inference")
+    if isinstance(inference, Mapping):
+        shared["inference"] = {name: value for name, value in inference.items() if name not in _IGNORED_INFERENCE_KEYS}
+    files = {
+        pointer: ref["digest"] for pointer, ref in inputs.items() if pointer.partition(".")[0] not in _IGNORED_KEYS
+    }
     text = orjson.dumps([project, owner, shared, files], option=orjson.OPT_SORT_KEYS)
     return hashlib.sha256(text).hexdigest()[:32]
 
@@ -51,51 +53,52 @@ def key_of(owner: str, project: str, spec: Mapping[str, Any], inputs: Mapping[st
 def assign(
     connection: Connection,
     board: Board,
-    line: Line,
+    reader: QueueReader,
     fleet: Sequence[WorkerState],
     *,
     now: float,
     largest: int,
 ) -> tuple[Decisions, dict[str, list[TaskRow]]]:
-    """Assign candidates; of equal ones the first goes ahead, and takes others along where its worker merges.
+    """Assign candidates; the first of equal ones takes the others with it if its worker coalesces the kind.
 
     Args:
-        largest: How many tasks may run as one; 1 merges nothing.
+        largest: Maximum number of tasks in one run; 1 disables coalescing.
 
     Returns:
-        The decisions, and for each task that others go along with, those.
+        The decisions, and task id → the tasks that are coalesced into it.
     """
     kinds = frozenset(kind for worker in fleet for kind in worker.merges)
-    if largest < 2 or not kinds & line.kinds:
-        return board.assign(line), {}
+    if largest < 2 or not kinds & reader.kinds:
+        return board.assign(reader), {}
     by_id = {worker.id: worker for worker in fleet}
     assigned: list[Assignment] = []
     waiting: list[str] = []
-    along: dict[str, list[TaskRow]] = {}
-    gone: set[str] = set()
-    kept: dict[str, str] = {}
-    todo, rows = line.all(), line.rows
+    coalesced: dict[str, list[TaskRow]] = {}
+    placed: set[str] = set()
+    reserved: dict[str, str] = {}
+    todo, rows = reader.all(), reader.rows
+    # Each round tries the next of the equal tasks that were not taken along: it may fit another worker.
     while todo:
         heads, todo = _first_of_each(todo, rows, kinds)
         found = board.assign(heads)
         waiting += found.waiting
         for each in found.assignments:
             row, worker = rows[each.task_id], by_id[each.worker_id]
-            gone.add(row.id)
+            placed.add(row.id)
             if row.merge_key is not None and row.kind in worker.merges:
-                along[row.id] = _equal(connection, row, worker, gone, now)[: largest - 1]
-                gone.update(other.id for other in along[row.id])
+                coalesced[row.id] = _equal(connection, row, worker, placed, now)[: largest - 1]
+                placed.update(other.id for other in coalesced[row.id])
         assigned += found.assignments
-        kept = found.kept
-        todo = [candidate for candidate in todo if candidate.task_id not in gone]
-    left = tuple(task_id for task_id in waiting if task_id not in gone)
-    return Decisions(tuple(assigned), left, kept), {id_: others for id_, others in along.items() if others}
+        reserved = found.reserved
+        todo = [candidate for candidate in todo if candidate.task_id not in placed]
+    left = tuple(task_id for task_id in waiting if task_id not in placed)
+    return Decisions(tuple(assigned), left, reserved), {id_: others for id_, others in coalesced.items() if others}
 
 
 def _first_of_each(
     todo: Iterable[Candidate], rows: Mapping[str, TaskRow], kinds: frozenset[str]
 ) -> tuple[list[Candidate], list[Candidate]]:
-    """Split candidates into those that are the first of their equals, or have none, and the others."""
+    """Split candidates into the first of each group of equal ones, and the others."""
     first, others, seen = [], [], set()
     for candidate in todo:
         row = rows[candidate.task_id]
@@ -108,19 +111,19 @@ def _first_of_each(
     return first, others
 
 
-def _equal(connection: Connection, row: TaskRow, worker: WorkerState, gone: set[str], now: float) -> list[TaskRow]:
-    """Return the waiting tasks that are equal to one and may go along with it, in the order of the queue."""
-    found = queue.equal(connection, row.merge_key or "", now=now, count=len(gone) + _SPARE)
-    found = [other for other in found if other.id not in gone]
+def _equal(connection: Connection, row: TaskRow, worker: WorkerState, placed: set[str], now: float) -> list[TaskRow]:
+    """Return the queued tasks that are equal to one and may run on its worker, in queue order."""
+    found = queue.equal(connection, row.merge_key or "", now=now, count=len(placed) + _SPARE)
+    found = [other for other in found if other.id not in placed]
     ids = [other.id for other in found]
-    # Who has a checkpoint somewhere goes where that is, and who was offered here in vain goes elsewhere.
-    kept = resumes.of_tasks(connection, ids).keys()
+    # A task with a checkpoint goes to the worker that has it; a task that this worker did not accept goes elsewhere.
+    bound = resumes.of_tasks(connection, ids).keys()
     avoid = cluster_state.avoided(connection, ids, now)
     needs = cluster_state.needs(connection, {other.requirement_key for other in found})
     return [
         other
         for other in found
-        if other.id not in kept
+        if other.id not in bound
         and worker.id not in avoid.get(other.id, ())
         and lacks(cluster_state.whose(needs[other.requirement_key], other.project), worker) is None
     ]

@@ -1,4 +1,4 @@
-"""How many workers of one sort the queue would take: what a cluster is asked for beyond those that stay."""
+"""Demand: how many workers of a pool the queue could use, for external autoscalers."""
 
 from __future__ import annotations
 
@@ -15,16 +15,18 @@ from tunefleet.orchestrator.scheduling.cluster_state import Presences
 from tunefleet.placement import Requirement, WorkerState, is_able
 from tunefleet.schemas.ui import TaskDemand
 
-# For how long workers that have left say what the next ones are able to: who starts those may change them.
+# How long the capabilities of workers that have left predict those of the next ones: the pool may be reconfigured.
 _REMEMBERED_S: Final = 3600.0
 
 
 @dataclass(frozen=True, slots=True)
 class Sort:
-    """Workers that somebody could start.
+    """A pool of workers that an autoscaler could start.
 
     Args:
-        memory_bytes: Main memory of each; 0 if that is not known.
+        pool: Prefix of the worker ids, up to the first dot.
+        cpu: Cores of each; 0 if unknown.
+        memory_bytes: Main memory of each; 0 if unknown.
     """
 
     pool: str
@@ -35,7 +37,7 @@ class Sort:
     allow_code: bool = False
 
     def may_run(self, need: Requirement) -> bool:
-        """Whether nothing that is known of them speaks against it; what kinds they run is not."""
+        """Whether the known properties allow the task; supported kinds are not known."""
         return (
             (need.gpu_optional or need.gpu_count <= self.gpu_count)
             and (not self.cpu or need.cpu <= self.cpu)
@@ -45,15 +47,15 @@ class Sort:
         )
 
     def owns(self, worker_id: str) -> bool:
-        """Whether a worker is one of them."""
+        """Whether a worker belongs to the pool."""
         return worker_id.startswith(f"{self.pool}.")
 
 
 async def of(core: Core, actor: Actor, sort: Sort) -> TaskDemand:
-    """Return how many workers the waiting tasks of the actor's project would take, if each had its own.
+    """Return how many workers the queued tasks of the actor's project could use, one for each node.
 
-    Left out are those that get their nodes from an engine, those that are to be tried again later, and those that such
-    workers cannot run: as one of them that answers says of itself, or those that did lately, or else as `sort` says.
+    Tasks that get nodes from an engine, tasks in backoff and tasks that the pool cannot run are left out. What the pool
+    can run is taken from its live workers, else from recent ones, else from `sort`.
     """
     may_read(actor)
     here = cluster_state.presences(core)
@@ -73,15 +75,13 @@ async def of(core: Core, actor: Actor, sort: Sort) -> TaskDemand:
 
 
 def _known(connection: Connection, here: Presences, project: str, sort: Sort) -> list[WorkerState]:
-    """Return the workers that say what those of a sort are able to: who answers or, if nobody does, who did lately.
-
-    A pool that nobody is left of would otherwise be started again and again for what its workers cannot run.
-    """
+    """Return the workers whose capabilities stand for the pool: the live ones, else the recent ones."""
     mine = [
         state for state in cluster_state.serving(cluster_state.states(connection, here), project) if sort.owns(state.id)
     ]
     present = [state for state in mine if state.present]
     if present or not mine:
         return present
+    # Without recent workers an empty pool would be started again and again for tasks that it cannot run.
     lately = worker_rows.seen_since(connection, here.now - _REMEMBERED_S)
     return [state for state in mine if state.id in lately]

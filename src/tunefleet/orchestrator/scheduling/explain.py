@@ -1,4 +1,4 @@
-"""Why a task stands where it stands, worker by worker; and where the tasks of a document would go."""
+"""Explain a task's status worker by worker, and forecast the placement of a workflow file."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ from tunefleet.spec.documents.submit_checks import new_faults, remarks
 
 
 async def of_task(core: Core, actor: Actor, task_id: str) -> WhyView:
-    """Say why a task stands where it stands, and what each worker makes of it."""
+    """Return why a task has its status, with the match result of each worker."""
     may_read(actor)
     here, policy = cluster_state.presences(core), scheduler.policy_of(core.settings)
 
@@ -52,33 +52,32 @@ async def of_task(core: Core, actor: Actor, task_id: str) -> WhyView:
         known = cluster_state.needs(connection, [row.requirement_key]) if waits else {}
         need = cluster_state.whose(known[row.requirement_key], row.project) if known else None
         if need is not None and only(row.id) in need.tags:
-            # Workers are started for it, and all others say nothing but that.
+            # Workers are started for this task alone; all others would only report the missing tag.
             fleet = [worker for worker in fleet if only(row.id) in worker.tags]
         avoid = cluster_state.avoided(connection, [row.id], here.now).get(row.id, frozenset())
         return WhyView(
             task_id=row.id,
             status=row.status,
-            why=cluster_state.reasons(connection, here, [row], fleet).get(row.id) or _standing(row),
+            why=cluster_state.reasons(connection, here, [row], fleet).get(row.id) or _status_sentence(row),
             ahead=_ahead(connection, row, need, fleet, here.now) if need and row.status == TaskStatus.QUEUED else 0,
             waits_for=relations.waits_for(connection, row),
             workers=()
             if need is None
             else _with_tasks(
-                _verdicts(need, fleet, policy, avoid=avoid, task_id=row.id),
+                _match_results(need, fleet, policy, avoid=avoid, task_id=row.id),
                 tasks.own(connection, row.project, attempts.all_open(connection)),
             ),
-            attempts=_tries(connection, row),
+            attempts=_attempt_sentences(connection, row),
         )
 
     return await core.read(operation)
 
 
 async def of_document(core: Core, actor: Actor, request: SubmitRequest) -> ValidateReply:
-    """Validate a document, and say where each of its tasks would go now if nothing else were waiting.
+    """Validate a workflow file, and forecast where each task would go now if the queue were empty.
 
-    Tasks of earlier submits and channels that it names are looked up, as the submit does.
-
-    Tasks that depend on others are looked at as if the fleet were then as it is now.
+    Referenced tasks and channels are looked up as on submit. Tasks with dependencies are matched against the fleet as
+    it is now.
     """
     may_read(actor)
     try:
@@ -89,7 +88,7 @@ async def of_document(core: Core, actor: Actor, request: SubmitRequest) -> Valid
 
     who = subscriptions.Who(actor.project, actor.owner, core.settings.smtp_url is not None)
 
-    specs, said, needs = await asyncio.to_thread(_looked_at, workflow, actor.project)
+    specs, warnings, needs = await asyncio.to_thread(_read_specs, workflow, actor.project)
 
     def operation(connection: Connection) -> tuple[list[Fault], Sequence[WorkerState]]:
         faults = upstreams.faults_of(connection, actor.project, workflow.tasks)
@@ -102,13 +101,13 @@ async def of_document(core: Core, actor: Actor, request: SubmitRequest) -> Valid
         return ValidateReply(ok=False, faults=fault_views(faults))
     found = await asyncio.to_thread(_forecasts, core, workflow, needs, fleet, policy)
     names = tuple(node.name for node in workflow.tasks)
-    return ValidateReply(ok=True, tasks=names, forecasts=found, warnings=said)
+    return ValidateReply(ok=True, tasks=names, forecasts=found, warnings=warnings)
 
 
-def _looked_at(
+def _read_specs(
     workflow: Workflow, project: str
 ) -> tuple[list[tuple[TaskNode, BaseTaskSpec]], tuple[str, ...], dict[str, Requirement]]:
-    """Return what is known of each task's spec, what may not be meant, and what each needs; done in a thread."""
+    """Return the specs, the warnings and each task's requirement; runs in a thread."""
     specs = [(node, policies.known(node)) for node in workflow.tasks]
     needs = {node.name: cluster_state.whose(_need(node), project) for node in workflow.tasks}
     return specs, tuple(remarks(specs)), needs
@@ -117,22 +116,23 @@ def _looked_at(
 def _forecasts(
     core: Core, workflow: Workflow, needs: Mapping[str, Requirement], fleet: Sequence[WorkerState], policy: Policy
 ) -> tuple[TaskForecast, ...]:
-    given = {node.name: engine.type for node in workflow.tasks if (engine := policies.known(node).engine) is not None}
-    first = [node.name for node in workflow.tasks if not _upstreams(node) and node.name not in given]
+    engines = {node.name: engine.type for node in workflow.tasks if (engine := policies.known(node).engine) is not None}
+    first = [node.name for node in workflow.tasks if not _upstreams(node) and node.name not in engines]
     candidates = [Candidate(name, needs[name], float(place)) for place, name in enumerate(first)]
     chosen = {each.task_id: each.worker_id for each in Board(fleet, policy).assign(candidates).assignments}
-    for name in needs.keys() - set(first) - given.keys():
+    # Dependent tasks start later, when the first ones no longer hold their workers: match each against the full fleet.
+    for name in needs.keys() - set(first) - engines.keys():
         alone = Board(fleet, policy).assign([Candidate(name, needs[name], 0.0)]).assignments
         chosen |= {each.task_id: each.worker_id for each in alone}
     now, found = core.clock.monotonic(), []
     for node in workflow.tasks:
-        told = (
-            _on_nodes(node, given[node.name])
-            if node.name in given
+        result = (
+            _forecast_on_engine(node, engines[node.name])
+            if node.name in engines
             else _forecast(node, needs[node.name], chosen, fleet, policy)
         )
-        takes = memory.forecast(node.spec, told, fleet, core.configurations, core.settings, now)
-        found.append(told.model_copy(update={"memory": takes}))
+        takes = memory.forecast(node.spec, result, fleet, core.configurations, core.settings, now)
+        found.append(result.model_copy(update={"memory": takes}))
     return tuple(found)
 
 
@@ -141,19 +141,19 @@ def _forecast(
 ) -> TaskForecast:
     worker_id, why = chosen.get(node.name), explain(need, fleet)
     if worker_id is None and why is None:
-        why = "waiting: tasks before it in the document take the workers that fit."
+        why = "waiting: earlier tasks of the workflow file take the workers that fit."
     return TaskForecast(
         name=node.name,
         kind=need.kind,
         worker_id=worker_id,
         why=None if worker_id else why,
         after=_upstreams(node),
-        workers=_verdicts(need, fleet, policy),
+        workers=_match_results(need, fleet, policy),
     )
 
 
-def _on_nodes(node: TaskNode, engine: str) -> TaskForecast:
-    """Say of a task that has an engine that no worker that is there runs it."""
+def _forecast_on_engine(node: TaskNode, engine: str) -> TaskForecast:
+    """Return the forecast of a task with an engine, which no existing worker runs."""
     return TaskForecast(
         name=node.name,
         kind=policies.known(node).task_type,
@@ -170,7 +170,7 @@ def _upstreams(node: TaskNode) -> tuple[str, ...]:
     return (*node.depends_on, *node.external)
 
 
-def _verdicts(
+def _match_results(
     need: Requirement,
     fleet: Sequence[WorkerState],
     policy: Policy,
@@ -178,33 +178,35 @@ def _verdicts(
     avoid: frozenset[str] = frozenset(),
     task_id: str | None = None,
 ) -> tuple[WorkerVerdict, ...]:
-    """Return what each worker makes of a need: those that fit first, in the order in which they would be taken."""
+    """Return the match result of each worker: those that fit first, in the order of the policy."""
     found = [(worker, verdict(need, worker, avoid=avoid, task_id=task_id)) for worker in fleet]
-    fit = [worker for worker, told in found if isinstance(told, Fit)]
+    fit = [worker for worker, result in found if isinstance(result, Fit)]
     ranking = Ranking(policy, need, fit)
     fit.sort(key=lambda worker: (ranking.key(worker), worker.id))
     views = [WorkerVerdict(worker_id=each.id, verdict="fits", score=round(ranking.score(each), 4)) for each in fit]
-    rejects = [(told, worker.id) for worker, told in found if not isinstance(told, Fit)]
-    for told, worker_id in sorted(rejects, key=lambda each: (each[0].lasting, each[1])):
-        word = "never" if told.lasting else "waits"
-        views.append(WorkerVerdict.model_validate({"worker_id": worker_id, "verdict": word, "reason": told.reason}))
+    rejects = [(result, worker.id) for worker, result in found if not isinstance(result, Fit)]
+    for result, worker_id in sorted(rejects, key=lambda each: (each[0].permanent, each[1])):
+        word = "never" if result.permanent else "waits"
+        views.append(WorkerVerdict.model_validate({"worker_id": worker_id, "verdict": word, "reason": result.reason}))
     return tuple(views)
 
 
 def _with_tasks(verdicts: Sequence[WorkerVerdict], running: Sequence[AttemptRow]) -> tuple[WorkerVerdict, ...]:
-    """Name, for each worker that a task waits for, what keeps it from that."""
-    kept: dict[str, list[str]] = {}
+    """Add the running tasks to each worker that the task waits for."""
+    running_ids: dict[str, list[str]] = {}
     for attempt in running:
         if attempt.merged_into is None:
-            kept.setdefault(attempt.worker_id, []).append(attempt.task_id)
+            running_ids.setdefault(attempt.worker_id, []).append(attempt.task_id)
     return tuple(
-        each.model_copy(update={"runs": tuple(kept.get(each.worker_id, ()))}) if each.verdict == "waits" else each
+        each.model_copy(update={"runs": tuple(running_ids.get(each.worker_id, ()))})
+        if each.verdict == "waits"
+        else each
         for each in verdicts
     )
 
 
 def _ahead(connection: Connection, row: TaskRow, need: Requirement, fleet: Sequence[WorkerState], now: float) -> int:
-    """Return how many tasks go before one on the workers that could run it; without any, how many with its needs."""
+    """Return how many tasks are ahead on the workers that could run it; without any, those with its requirement."""
     able = [worker for worker in fleet if lacks(need, worker) is None]
     others = cluster_state.needs(connection, queue.groups(connection))
     rivals = [
@@ -216,16 +218,16 @@ def _ahead(connection: Connection, row: TaskRow, need: Requirement, fleet: Seque
     return queue.ahead(connection, row, rivals, now)
 
 
-def _standing(row: TaskRow) -> str | None:
-    """Say where a task stands that does not wait, in one sentence."""
+def _status_sentence(row: TaskRow) -> str | None:
+    """Return one sentence on a task that is not pending."""
     where = f" on {row.worker_id}" if row.worker_id else ""
     match row.status:
         case TaskStatus.DISPATCHED:
-            return f"It is offered to {row.worker_id}, which has not answered yet."
+            return f"Offered to {row.worker_id}, which has not accepted yet."
         case TaskStatus.RUNNING:
             return f"It runs{where}{_since(row.started_at)}."
         case TaskStatus.PAUSED:
-            return f"It is paused; `tunefleet resume {row.id}` goes on with it."
+            return f"Paused. Continue with `tunefleet resume {row.id}`."
         case TaskStatus.COMPLETED:
             early = "was stopped early, and " if row.reason == TaskReason.STOPPED_EARLY else ""
             return f"It {early}has completed{where}."
@@ -251,7 +253,7 @@ def _word(reason: str | None) -> str:
     return (reason or "unknown").replace("_", " ")
 
 
-def _tries(connection: Connection, row: TaskRow) -> tuple[str, ...]:
+def _attempt_sentences(connection: Connection, row: TaskRow) -> tuple[str, ...]:
     found = attempts.of_task(connection, row)
     gangs = attempts.of_gangs(connection, [each.id for each in found if each.gang_of is not None])
     return tuple(_sentence(row, each, gangs.get(each.id, [each])) for each in found)
@@ -263,6 +265,6 @@ def _sentence(row: TaskRow, attempt: AttemptRow, nodes: Sequence[AttemptRow]) ->
     if missing and attempt.open:
         return f"{what} is offered; {', '.join(missing)} {'has' if len(missing) == 1 else 'have'} not accepted yet."
     if attempt.state == "accepted":
-        wanted = {"pause": " and shall pause", "cancel": " and shall end"}.get(row.desired, "")
+        wanted = {"pause": " and is pausing", "cancel": " and is cancelling"}.get(row.desired, "")
         return f"{what} runs{wanted}."
     return f"{what} ended ({_word(attempt.reason or attempt.state)}){f': {attempt.error}' if attempt.error else '.'}"

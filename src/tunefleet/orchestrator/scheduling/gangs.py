@@ -1,8 +1,8 @@
-"""The nodes of one training on several workers: offered, begun, and ended together.
+"""Gangs: the nodes of a multi-node run are offered, started and ended together.
 
-The attempt of the first node is that of the task; the others share its number and carry `gang_of`. Nobody begins before
-all have accepted. Which node brought a failure about is decided here: an error of its own counts at once, one that
-only says that the others are gone waits until it is known what became of those.
+The attempt of the first node is that of the task; the others share its number and carry `gang_of`. No node starts
+before all have accepted. An error of a node's own fails the task immediately; an error that only reports lost peers
+waits until the end of those is known.
 """
 
 from __future__ import annotations
@@ -20,29 +20,29 @@ from tunefleet.orchestrator.tasks import unreported_ends
 from tunefleet.orchestrator.tasks.verdicts import reason_of
 from tunefleet.schemas.worker_link import Finish
 
-# So long after a silent worker would be known to be lost, the word of who says that the others are gone is taken.
+# Grace period after the time at which a silent peer is declared lost; then a "lost peer" error is taken as the cause.
 SPARE_S: Final = 15.0
 
 
 def complete(connection: Connection, rows: Iterable[AttemptRow]) -> dict[str, str]:
-    """Return where the gangs of accepted attempts meet whose every node has accepted, by attempt."""
-    asked = {row.id: row.gang_of for row in rows if row.gang_of is not None and row.state == "accepted"}
-    if not asked:
+    """Return the rendezvous endpoints of the gangs whose nodes have all accepted, by attempt."""
+    gang_ids = {row.id: row.gang_of for row in rows if row.gang_of is not None and row.state == "accepted"}
+    if not gang_ids:
         return {}
-    found = attempts.of_gangs(connection, sorted(set(asked.values())))
-    points = {gang_id: nodes[0].gang_point or "" for gang_id, nodes in found.items() if _begun(nodes)}
-    return {id_: points[gang_id] for id_, gang_id in asked.items() if gang_id in points}
+    found = attempts.of_gangs(connection, sorted(set(gang_ids.values())))
+    points = {gang_id: nodes[0].gang_point or "" for gang_id, nodes in found.items() if _all_accepted(nodes)}
+    return {id_: points[gang_id] for id_, gang_id in gang_ids.items() if gang_id in points}
 
 
 def newly_complete(connection: Connection, taken: Sequence[AttemptRow]) -> list[AttemptRow]:
-    """Return the first nodes of the gangs that are complete with attempts that were just accepted."""
+    """Return the first nodes of the gangs that the attempts just accepted complete."""
     found = attempts.of_gangs(connection, sorted({row.gang_of for row in taken if row.gang_of is not None}))
-    whole = [nodes for nodes in found.values() if _begun(nodes)]
-    wake(connection, *(f"worker:{node.worker_id}" for nodes in whole for node in nodes))
-    return [nodes[0] for nodes in whole]
+    complete_gangs = [nodes for nodes in found.values() if _all_accepted(nodes)]
+    wake(connection, *(f"worker:{node.worker_id}" for nodes in complete_gangs for node in nodes))
+    return [nodes[0] for nodes in complete_gangs]
 
 
-def _begun(nodes: Sequence[AttemptRow]) -> bool:
+def _all_accepted(nodes: Sequence[AttemptRow]) -> bool:
     return all(node.state in {"accepted", "finished"} for node in nodes)
 
 
@@ -54,10 +54,10 @@ def take(
     now: float,
     patience_s: float,
 ) -> tuple[dict[str, Finish], set[str]]:
-    """Take the ends of nodes.
+    """Process the ends of nodes.
 
     Returns:
-        The ends that are those of tasks; and the attempts whose end is not taken yet.
+        The ends that are ends of tasks, and the attempts whose end is deferred.
     """
     own = {
         id_: _early(finish) if rows[mine[id_].task_id].status == TaskStatus.DISPATCHED else finish
@@ -71,13 +71,13 @@ def take(
         row = mine[id_]
         if row.gang_of is not None and finish.lost_peer and _waits(connection, row, now, patience_s):
             held.add(id_)
-            mine[id_] = _noted(connection, row, now)
+            mine[id_] = _with_failure_time(connection, row, now)
             del own[id_]
     return own, held
 
 
 def release(connection: Connection, heads: Iterable[AttemptRow], rows: Mapping[str, TaskRow], now: float) -> None:
-    """End the other nodes of gangs whose first node has ended; their workers are told to drop what is left."""
+    """End the other nodes of gangs whose first node has ended, and notify their workers."""
     ids = [row.id for row in heads if row.gang_of == row.id]
     for nodes in attempts.of_gangs(connection, ids).values():
         left = [
@@ -91,27 +91,28 @@ def release(connection: Connection, heads: Iterable[AttemptRow], rows: Mapping[s
 
 
 def decided(connection: Connection, rows: Sequence[AttemptRow]) -> bool:
-    """Whether it is known by now what became of the nodes that first nodes miss: their end can be said again."""
-    asked = [row.id for row in rows if row.gang_failed_at is not None]
+    """Whether all peers that a first node lost have ended, so that its deferred end can be processed."""
+    gang_ids = [row.id for row in rows if row.gang_failed_at is not None]
     return any(
-        not any(node.open for node in nodes if node.member) for nodes in attempts.of_gangs(connection, asked).values()
+        not any(node.open for node in nodes if node.member)
+        for nodes in attempts.of_gangs(connection, gang_ids).values()
     )
 
 
 def overdue(connection: Connection, now: float, patience_s: float) -> list[unreported_ends.Ending]:
-    """Return the ends of gangs of which a node said long ago that it misses the others, and nobody else said why."""
+    """Return the ends of gangs with a lost peer that no node has explained in time."""
     found: list[unreported_ends.Ending] = []
     for row in attempts.gangs_that_failed(connection, now - patience_s - 2 * SPARE_S):
-        error = row.error or "A node lost its connection to the others, and none of them has said why."
+        error = row.error or "A node lost its connection to the others, and none of them reported an error."
         found.append((row, TaskReason.NETWORK, error))
     return found
 
 
 def _early(finish: Finish) -> Finish:
-    """Return the end of a first node as it is taken while not all have accepted: nothing can have been computed."""
+    """Turn a success before all nodes have accepted into a failure: nothing can have been computed."""
     if finish.outcome not in {"completed", "paused"}:
         return finish
-    error = "Its first node ended before all nodes had begun."
+    error = "The first node ended before all nodes had started."
     return finish.model_copy(update={"outcome": "failed", "reason": TaskReason.CRASHED.value, "error": error})
 
 
@@ -121,10 +122,10 @@ def _take_member(
     reason = reason_of(finish.outcome, finish.reason)
     error = None if finish.error is None else scrub(finish.error)
     if finish.outcome in {"failed", "released"} and not finish.lost_peer:
-        told = f"Node {row.node_rank} ({row.worker_id}): {error or 'it ended.'}"
+        message = f"Node {row.node_rank} ({row.worker_id}): {error or 'ended.'}"
         if finish.detail is not None:
             tasks.set_outcomes(connection, [(row.task_seq, None, scrub(finish.detail))])
-        unreported_ends.end(connection, [(row, reason, told)], now)
+        unreported_ends.end(connection, [(row, reason, message)], now)
         return
     lost_at = now if finish.lost_peer else None
     ended = row._replace(state="finished", reason=reason.value, error=error, finished_at=now, gang_failed_at=lost_at)
@@ -140,7 +141,7 @@ def _waits(connection: Connection, row: AttemptRow, now: float, patience_s: floa
     return missing and now - (row.gang_failed_at or now) < patience_s + SPARE_S
 
 
-def _noted(connection: Connection, row: AttemptRow, now: float) -> AttemptRow:
+def _with_failure_time(connection: Connection, row: AttemptRow, now: float) -> AttemptRow:
     if row.gang_failed_at is not None:
         return row
     noted = row._replace(gang_failed_at=now)

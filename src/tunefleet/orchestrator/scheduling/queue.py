@@ -1,7 +1,7 @@
-"""Who waits: the tasks that placement decides about, the first in the queue first, each with where it would rather go.
+"""The scheduling queue: queued tasks in order, each with its preferred worker.
 
-They are read in pieces and no further than placement gets: what a pass costs depends on how much it can place, not on
-how many wait.
+Tasks are read in pages and only as far as placement gets: the cost of a cycle depends on how much it can place, not on
+the queue length.
 """
 
 from __future__ import annotations
@@ -15,37 +15,37 @@ from tunefleet.db import Connection
 from tunefleet.db.repositories import queue, resumes
 from tunefleet.db.rows import TaskRow
 from tunefleet.orchestrator.scheduling import cluster_state
-from tunefleet.placement import Board, Candidate, Requirement, Share, WorkerState, take_turns
-from tunefleet.placement.policy import TRAININGS
+from tunefleet.placement import Board, Candidate, Requirement, Share, WorkerState, fair_order
+from tunefleet.placement.policy import TRAINING_KINDS
 
-# How many tasks with one need a pass looks at; what is left is looked at by the next one.
+# Maximum number of tasks with one requirement in a cycle; the next cycle takes the rest.
 MAX_CANDIDATES: Final = 1024
-# How long a training waits for a busy worker that has the files of an earlier stage, with stickiness on.
+# With stickiness, how long a run waits for a busy worker that has the files of an earlier stage.
 STICKY_WAIT_S: Final = 60.0
-# So many more than there is room for: those that the free workers did not take lately must not hide the others.
+# Read beyond the free slots: tasks that the free workers did not accept recently must not hide the others.
 _SPARE: Final = 32
 _PIECE: Final = 64
 
 _rank = attrgetter("rank")
-Lines = Mapping[tuple[str, str], Requirement]
-"""What waits: key of a need and project → the need."""
+# (key of the requirement, project) → requirement of queued tasks.
+QueuedRequirements = Mapping[tuple[str, str], Requirement]
 
 
-class Line:
-    """The tasks that wait, by rank; read while a board decides about them.
+class QueueReader:
+    """The queued tasks by rank, read lazily while they are placed.
 
-    A task is handed out when the one before it has been decided. Of a need that nobody has room for any more, one more
-    task is handed out if it is one that a worker is kept for, and no other: they would all wait.
+    A task is yielded when the one before it has been decided. For a requirement that fits no worker any more, at most
+    one more task is yielded, and only if a worker can be reserved for it: all others would wait too.
 
     Args:
-        shares: How the projects stand; null if there is one, without quotas.
+        shares: Shares of the projects; None for a single project without quotas.
     """
 
     def __init__(
         self,
         connection: Connection,
         board: Board,
-        needs: Lines,
+        needs: QueuedRequirements,
         fleet: Sequence[WorkerState],
         *,
         shares: Mapping[str, Share] | None = None,
@@ -53,44 +53,44 @@ class Line:
         sticky: bool,
     ) -> None:
         self._connection = connection
-        self._board = board
+        self._capacity = board
         self._needs = needs
         self._shares = shares
         self._fleet = fleet
         self._now = now
         self._sticky = sticky
         self.rows: dict[str, TaskRow] = {}
-        """What has been read, by id."""
-        self.is_cut = False
-        """Whether some were not looked at although there may be room for them."""
+        """Task rows read so far, by id."""
+        self.is_truncated = False
+        """Whether `MAX_CANDIDATES` cut off tasks that might still fit."""
 
     @property
     def kinds(self) -> frozenset[str]:
-        """Kinds of the tasks that wait."""
+        """Kinds of the queued tasks."""
         return frozenset(need.kind for need in self._needs.values())
 
     def __iter__(self) -> Iterator[Candidate]:
-        """Hand out the candidates."""
-        return self._in_turn(lambda candidate: candidate.task_id in self._board.placed)
+        """Yield the candidates."""
+        return self._in_turn(lambda candidate: candidate.task_id in self._capacity.placed)
 
     def all(self) -> list[Candidate]:
-        """Return the candidates, in the order in which they come if all of them can be placed."""
+        """Return the candidates in the order that applies if all can be placed."""
         return list(self._in_turn(lambda _: True))
 
     def need_of(self, task_id: str) -> Requirement:
-        """Return what a task needs that was handed out."""
+        """Return the requirement of a task that was yielded."""
         row = self.rows[task_id]
         return self._needs[(row.requirement_key, row.project)]
 
     def _in_turn(self, placed: Callable[[Candidate], bool]) -> Iterator[Candidate]:
         shares = self._shares
         if shares is None:
-            return self._lane(None)
-        lanes = {project: self._lane(project) for project in sorted(shares)}
-        return take_turns(lanes, shares, placed)
+            return self._of_project(None)
+        lanes = {project: self._of_project(project) for project in sorted(shares)}
+        return fair_order(lanes, shares, placed)
 
-    def _lane(self, project: str | None) -> Iterator[Candidate]:
-        """Hand out the candidates of one project, or of all."""
+    def _of_project(self, project: str | None) -> Iterator[Candidate]:
+        """Yield the candidates of one project, or of all."""
         share = None if self._shares is None or project is None else self._shares[project]
         mine = (
             self._of(key, whose, need)
@@ -100,23 +100,23 @@ class Line:
         return merge(*mine, key=_rank)
 
     def _of(self, key: str, project: str, need: Requirement) -> Iterator[Candidate]:
-        room = self._board.room(need)
-        most = min(room + _SPARE, MAX_CANDIDATES) if room else 1
+        room = self._capacity.room(need)
+        limit = min(room + _SPARE, MAX_CANDIDATES) if room else 1
         if not room and not need.accumulates:
             return
-        for number, candidate in enumerate(self._read(key, project, most), start=1):
-            full = not self._board.has_room(need)
+        for number, candidate in enumerate(self._read(key, project, limit), start=1):
+            full = not self._capacity.has_room(need)
             if full and not need.accumulates:
                 return
             yield candidate
             if full:
                 return
-            self.is_cut |= number == MAX_CANDIDATES
+            self.is_truncated |= number == MAX_CANDIDATES
 
-    def _read(self, key: str, project: str, most: int) -> Iterator[Candidate]:
+    def _read(self, key: str, project: str, limit: int) -> Iterator[Candidate]:
         done = 0
-        while done < most:
-            count = min(max(_PIECE, done), most - done)
+        while done < limit:
+            count = min(max(_PIECE, done), limit - done)
             rows = queue.first(self._connection, key, project, now=self._now, count=count, skip=done)
             self.rows.update((row.id, row) for row in rows)
             yield from self._candidates(rows)
@@ -133,18 +133,20 @@ class Line:
         for row in rows:
             resume = wanted.get(row.id)
             holder = (resume.worker_id if resume is not None else None) or folders.get(row.id)
-            need, away = self._needs[(row.requirement_key, row.project)], avoid.get(row.id, frozenset())
+            need, avoided_workers = self._needs[(row.requirement_key, row.project)], avoid.get(row.id, frozenset())
             only = resume is not None and bool(resume.bound)
-            found.append(Candidate(row.id, need, row.rank, away, prefers=holder, only=only))
-        return self._stick(found) if self._sticky else found
+            found.append(Candidate(row.id, need, row.rank, avoided_workers, prefers=holder, only=only))
+        return self._prefer_upstream_workers(found) if self._sticky else found
 
-    def _stick(self, candidates: Sequence[Candidate]) -> list[Candidate]:
-        """Let tasks prefer the worker that has the files of a stage before them; a training waits a little for it."""
+    def _prefer_upstream_workers(self, candidates: Sequence[Candidate]) -> list[Candidate]:
+        """Prefer the worker that has the files of an earlier stage; a run waits up to `STICKY_WAIT_S` for it."""
         free = [self.rows[each.task_id].seq for each in candidates if each.prefers is None]
         holders = resumes.upstream_workers(self._connection, free)
         if not holders:
             return list(candidates)
-        here = {worker.id for worker in self._fleet if worker.present and not worker.pulls and worker.closed is None}
+        available = {
+            worker.id for worker in self._fleet if worker.present and not worker.pulls and worker.closed is None
+        }
         found = []
         for each in candidates:
             row = self.rows[each.task_id]
@@ -152,7 +154,7 @@ class Line:
             if holder is None:
                 found.append(each)
                 continue
-            patient = row.kind in TRAININGS and holder in here and holder not in each.avoid
+            patient = row.kind in TRAINING_KINDS and holder in available and holder not in each.avoid
             waits = patient and self._now - (row.queued_at or self._now) < STICKY_WAIT_S
             found.append(Candidate(each.task_id, each.requirement, each.rank, each.avoid, prefers=holder, only=waits))
         return found

@@ -1,4 +1,4 @@
-"""The slow look at everything that no message reports: silence, time, and what is worth writing down in batches."""
+"""The reaper: lost workers, timeouts, and rows that are written in batches."""
 
 from __future__ import annotations
 
@@ -28,16 +28,16 @@ from tunefleet.orchestrator.telemetry import series, worker_load
 from tunefleet.orchestrator.training_protocol import agents
 from tunefleet.orchestrator.workers.presence import Fleet
 
-# How old a stored `last_seen_at` may be.
+# Maximum age of a stored `last_seen_at`.
 FLUSH_S: Final = 10.0
-# Looks are made once a second, and what they take.
+# The reaper runs once a second; a later run means that this server is behind.
 _LATE_S: Final = 1.5
 
 
 @dataclass(frozen=True, slots=True)
-class _Look:
+class _State:
     workers: Sequence[Sequence[str]]
-    """Id, status, session and state folder of each."""
+    """Id, status, session and state folder of each worker."""
     open: list[OpenRow]
     gangs: bool
     expired: bool
@@ -67,29 +67,29 @@ class _Findings:
 
 
 async def run_once(core: Core) -> int:
-    """Look once: give up silent workers, void offers that nobody took, end what is over its time.
+    """Declare silent workers lost, void offers that were not accepted, end tasks that exceed their limits.
 
-    Call it about once a second: silence counts only while somebody looks.
+    Call it about once a second: silence is only counted between calls, not while no server was leading.
     """
     now, mark = core.clock.wall(), core.sweep
     since, mark.ready_at = mark.ready_at, now
-    look = await core.read(partial(_look, since=since, now=now, patience_s=core.settings.lost_after_s))
-    found = _judge(core, look, core.fleet.tick(core.clock.monotonic()), now)
+    state = await core.read(partial(_read_state, since=since, now=now, patience_s=core.settings.lost_after_s))
+    found = _evaluate(core, state, core.fleet.tick(core.clock.monotonic()), now)
     if found.count:
         here = cluster_state.presences(core)
         for worker_id in await core.write(partial(_apply, found=found, here=here, fleet=core.fleet)):
-            # There is none if the worker has not been heard of since the server started.
+            # A worker without a message since the server started has no presence.
             presence = core.fleet.presences.get(worker_id)
             if presence is not None:
                 presence.lost = True
-    if look.ready:
+    if state.ready:
         core.signals.notify("placement")
     await _flush(core)
     return found.count
 
 
-def _look(connection: Connection, *, since: float, now: float, patience_s: float) -> _Look:
-    return _Look(
+def _read_state(connection: Connection, *, since: float, now: float, patience_s: float) -> _State:
+    return _State(
         workers.watched(connection),
         attempts.open_rows(connection),
         bool(gangs.overdue(connection, now, patience_s)),
@@ -98,25 +98,25 @@ def _look(connection: Connection, *, since: float, now: float, patience_s: float
     )
 
 
-def _judge(core: Core, look: _Look, elapsed_s: float, now: float) -> _Findings:
+def _evaluate(core: Core, state: _State, elapsed_s: float, now: float) -> _Findings:
     lost_after_s = core.settings.lost_after_s
-    silent = core.fleet.watch([id_ for id_, status, _, _ in look.workers if status == "online"], elapsed_s)
-    # A look that comes late says that this server is behind: an accept may be there, and not read yet. Who is silent
-    # for good is given up as lost.
+    silent = core.fleet.watch([id_ for id_, status, _, _ in state.workers if status == "online"], elapsed_s)
+    # After a late run an accept may have arrived and not been read: do not age offers. A worker that stays silent is
+    # declared lost in any case.
     offered_s = elapsed_s if elapsed_s <= _LATE_S else 0.0
-    ages = core.fleet.age([row.attempt_id for row in look.open if row.state == "offered"], offered_s)
-    found = _Findings(gangs=look.gangs, patience_s=lost_after_s, expired=look.expired)
+    ages = core.fleet.age([row.attempt_id for row in state.open if row.state == "offered"], offered_s)
+    found = _Findings(gangs=state.gangs, patience_s=lost_after_s, expired=state.expired)
     found.lost = [
         id_
-        for id_, _, session, state_id in look.workers
+        for id_, _, session, state_id in state.workers
         if silent.get(id_, 0.0) >= agents.patience_s(session, state_id, lost_after_s)
     ]
     gone = set(found.lost)
-    for row in look.open:
+    for row in state.open:
         if row.worker_id in gone:
             continue
         if row.state == "offered" and row.worker_id.startswith(EXTERNAL):
-            continue  # a registered job waits for its first report, however long that takes
+            continue  # a registered external job may take any time to its first report
         if row.state == "offered":
             if ages[row.attempt_id] >= core.settings.accept_within_s:
                 found.unaccepted.append(row.attempt_id)
@@ -128,7 +128,7 @@ def _judge(core: Core, look: _Look, elapsed_s: float, now: float) -> _Findings:
 
 
 def _apply(connection: Connection, *, found: _Findings, here: Presences, fleet: Fleet) -> list[str]:
-    """Act on what was found, and return who is lost."""
+    """Apply the findings; return the workers that are lost."""
     now = here.now
     lost = [worker_id for worker_id in found.lost if _still_silent(connection, fleet, worker_id)]
     for worker_id in lost:
@@ -138,7 +138,7 @@ def _apply(connection: Connection, *, found: _Findings, here: Presences, fleet: 
         unreported_ends.refuse_offers(connection, offers, now)
     late = [row for row in attempts.by_ids(connection, found.overdue).values() if row.state == "accepted"]
     unreported_ends.end(
-        connection, [(row, TaskReason.TIMEOUT, "It ran longer than limits.max_runtime_s.") for row in late], now
+        connection, [(row, TaskReason.TIMEOUT, "Ran for longer than limits.max_runtime_s.") for row in late], now
     )
     pending = tasks.by_ids(connection, found.unreachable_cancels, lock=True).values()
     cancellation.end(connection, [row for row in pending if row.status == "running" and row.desired == "cancel"], now)
@@ -149,7 +149,7 @@ def _apply(connection: Connection, *, found: _Findings, here: Presences, fleet: 
 
 
 def _still_silent(connection: Connection, fleet: Fleet, worker_id: str) -> bool:
-    # The operation may have waited long for its turn: who has spoken since, or has left, is not given up.
+    # The write may have been queued for long: a worker that has reported since, or has left, is not lost.
     row = workers.get(connection, worker_id)
     return row is not None and row.status == "online" and fleet.silence_s(worker_id) > 0
 
@@ -172,14 +172,14 @@ def _lose(connection: Connection, worker_id: str, now: float) -> None:
 
 
 def _expire(connection: Connection, here: Presences) -> None:
-    """End tasks that waited too long, with what they waited for in the end: nobody can ask for it afterwards."""
+    """End tasks that exceed `max_queue_s`, with their last pending reason in the error."""
     rows = queue.expired(connection, here.now)
     why = cluster_state.reasons(connection, here, rows)
     specs = tasks.documents(connection, [row.seq for row in rows])
     moves: list[Move] = []
     for row in rows:
         limit_s = (orjson.loads(specs[row.seq].as_run).get("limits") or {}).get("max_queue_s", 0.0)
-        error = f"It waited longer than limits.max_queue_s ({limit_s:g} s): {why.get(row.id, 'waiting.')}"
+        error = f"Queued for longer than limits.max_queue_s ({limit_s:g} s): {why.get(row.id, 'waiting.')}"
         moves.append(Move(row, TaskReason.TIMEOUT, changes={"error": error}))
     switch(connection, moves, here.now)
 
@@ -189,6 +189,7 @@ async def _flush(core: Core) -> None:
     if mark.flushed_at is not None and now - mark.flushed_at < FLUSH_S:
         return
     mark.flushed_at = now
+    # Swapped out before the await: messages that arrive meanwhile go to the next batch.
     seen, core.fleet.seen_at = core.fleet.seen_at, {}
     if seen:
         await core.write(lambda connection: workers.set_seen(connection, seen.items()))
@@ -199,7 +200,7 @@ async def _flush(core: Core) -> None:
 
 
 async def flush_keys(core: Core) -> None:
-    """Store when keys were used here, and forget curves that nobody looks at: every server does."""
+    """Store when keys were used, and drop curves without viewers from the cache; runs on every server."""
     used, core.keys.used_at = core.keys.used_at, {}
     if used:
         await core.write(lambda connection: keys.set_used(connection, used.items()))

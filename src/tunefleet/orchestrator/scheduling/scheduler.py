@@ -1,4 +1,4 @@
-"""Placement: match what waits with who is free, and open an attempt for each match, in one operation."""
+"""The scheduling cycle: match queued tasks with free workers and open an attempt for each, in one transaction."""
 
 from __future__ import annotations
 
@@ -21,43 +21,42 @@ from tunefleet.orchestrator.ids import new_ordered_id
 from tunefleet.orchestrator.scheduling import cluster_state, coalescing, fair_share
 from tunefleet.orchestrator.scheduling.cluster_state import Presences
 from tunefleet.orchestrator.scheduling.fair_share import Ledger
-from tunefleet.orchestrator.scheduling.queue import Line
+from tunefleet.orchestrator.scheduling.queue import QueueReader
 from tunefleet.placement import Assignment, Board, Policy, Requirement, Share
 from tunefleet.settings import ServerSettings
 
 
 @dataclass(frozen=True, slots=True)
-class Pass:
-    """What one pass has done.
+class CycleResult:
+    """The result of one scheduling cycle.
 
     Args:
-        needs: Task → what it needs; of those that were assigned.
-        kept: Worker → the waiting task for which it gathers what becomes free.
+        needs: Assigned task → its requirement.
+        reserved: Worker → the waiting task that its capacity is reserved for.
+        spent_s: CPU time of the cycle.
     """
 
     assignments: tuple[Assignment, ...] = ()
     needs: Mapping[str, Requirement] | None = None
-    kept: Mapping[str, str] | None = None
+    reserved: Mapping[str, str] | None = None
     spent_s: float = 0.0
 
 
-# A pass that takes no longer is made whenever something has changed.
-_CHEAP_S: Final = 0.01
-_PAUSES: Final = 2.0
+# A cycle that is faster than this runs after every change.
+_FAST_CYCLE_S: Final = 0.01
+_PAUSE_FACTOR: Final = 2.0
 _MAX_PAUSE_S: Final = 1.0
 
 
 def pause_s(core: Core) -> float:
-    """Return how long the next pass has to wait, whatever changes meanwhile.
-
-    With thousands of workers a pass takes long, and one for each task that ends would take the whole processor: what
-    changes during the pause is placed by one pass.
-    """
-    return 0.0 if core.pass_s < _CHEAP_S else min(_PAUSES * core.pass_s, _MAX_PAUSE_S)
+    """Return the minimum pause before the next cycle."""
+    # With thousands of workers a cycle is slow, and one for each ended task would take a whole processor: changes
+    # during the pause are handled by one cycle.
+    return 0.0 if core.cycle_s < _FAST_CYCLE_S else min(_PAUSE_FACTOR * core.cycle_s, _MAX_PAUSE_S)
 
 
 def policy_of(settings: ServerSettings) -> Policy:
-    """Return how workers that fit are chosen from."""
+    """Return the worker selection policy from the settings."""
     return Policy(
         selection=settings.worker_selection,
         lambdas={
@@ -71,7 +70,7 @@ def policy_of(settings: ServerSettings) -> Policy:
 
 
 async def run_once(core: Core) -> int:
-    """Place what can be placed now."""
+    """Run one scheduling cycle; return the number of assignments."""
     here = cluster_state.presences(core)
     if not here.limits:
         return 0
@@ -79,12 +78,12 @@ async def run_once(core: Core) -> int:
     settings = core.settings
     largest = settings.merge_largest if settings.merge else 1
     work = partial(
-        _pass, here=here, policy=policy, sticky=settings.stickiness, largest=largest, ledger=core.state(Ledger),
+        _run_cycle, here=here, policy=policy, sticky=settings.stickiness, largest=largest, ledger=core.state(Ledger),
         patience_s=settings.nodes_patience_s,
     )  # fmt: skip
-    done = await core.write(partial(_timed, work=work))
-    core.pass_s = done.spent_s
-    core.fleet.kept = dict(done.kept or {})
+    done = await core.write(partial(_with_cpu_time, work=work))
+    core.cycle_s = done.spent_s
+    core.fleet.reserved = dict(done.reserved or {})
     for assignment in done.assignments:
         for worker_id in assignment.worker_ids:
             core.fleet.give(worker_id, (done.needs or {})[assignment.task_id].names, here.now)
@@ -92,11 +91,10 @@ async def run_once(core: Core) -> int:
 
 
 @contextmanager
-def _uncollected() -> Iterator[None]:
-    """Keep the garbage collector away: a pass over a large fleet makes tens of thousands of things and no cycles.
-
-    It would look through all that the process has, several times, and find nothing; all is freed without it.
-    """
+def _gc_disabled() -> Iterator[None]:
+    """Disable the garbage collector."""
+    # A cycle over a large fleet allocates tens of thousands of objects without reference cycles: the collector would
+    # scan the whole heap several times and free nothing.
     was_on = gc.isenabled()
     gc.disable()
     try:
@@ -106,14 +104,15 @@ def _uncollected() -> Iterator[None]:
             gc.enable()
 
 
-def _timed(connection: Connection, work: Callable[[Connection], Pass]) -> Pass:
+def _with_cpu_time(connection: Connection, work: Callable[[Connection], CycleResult]) -> CycleResult:
+    # CPU time and not wall time: time spent waiting for a lock must not lengthen the pause.
     began_s = time.thread_time()
     done = work(connection)
     return replace(done, spent_s=time.thread_time() - began_s)
 
 
-@_uncollected()
-def _pass(
+@_gc_disabled()
+def _run_cycle(
     connection: Connection,
     here: Presences,
     policy: Policy,
@@ -121,44 +120,47 @@ def _pass(
     largest: int,
     ledger: Ledger,
     patience_s: float,
-) -> Pass:
+) -> CycleResult:
     lines = queue.lines(connection)
     if not lines:
-        return Pass()
+        return CycleResult()
     fleet = cluster_state.states(connection, here)
     needs = partial_allocation.gathered(
         connection, cluster_state.needs_of(connection, lines, fleet), here.now, patience_s
     )
     board = Board(fleet, policy)
     if not any(board.has_room(need) for need in needs.values()):
-        return Pass()
+        return CycleResult()
     waiting = {project for _, project in lines}
-    stand = fair_share.standing(connection, ledger, waiting, here.now)
-    left = None if stand is None else {name: replace(share) for name, share in stand.items()}
-    line = Line(connection, board, needs, fleet, now=here.now, sticky=sticky, shares=stand)
-    decisions, along = coalescing.assign(connection, board, line, fleet, now=here.now, largest=largest)
-    assignments, beside = _allowed(decisions.assignments, along, line.rows, left)
-    _offer(connection, assignments, line.rows, here.now, beside)
-    if line.is_cut or len(assignments) < len(decisions.assignments):
+    shares = fair_share.project_shares(connection, ledger, waiting, here.now)
+    quotas = None if shares is None else {name: replace(share) for name, share in shares.items()}
+    reader = QueueReader(connection, board, needs, fleet, now=here.now, sticky=sticky, shares=shares)
+    decisions, coalesced = coalescing.assign(connection, board, reader, fleet, now=here.now, largest=largest)
+    assignments, allowed = _allowed(decisions.assignments, coalesced, reader.rows, quotas)
+    _offer(connection, assignments, reader.rows, here.now, allowed)
+    # Tasks were left over that might fit: run another cycle without waiting for a change.
+    if reader.is_truncated or len(assignments) < len(decisions.assignments):
         wake(connection, "placement")
-    return Pass(assignments, {each.task_id: line.need_of(each.task_id) for each in assignments}, decisions.kept)
+    return CycleResult(
+        assignments, {each.task_id: reader.need_of(each.task_id) for each in assignments}, decisions.reserved
+    )
 
 
 def _allowed(
     assignments: tuple[Assignment, ...],
-    along: Mapping[str, Sequence[TaskRow]],
+    coalesced: Mapping[str, Sequence[TaskRow]],
     rows: Mapping[str, TaskRow],
-    left: Mapping[str, Share] | None,
+    quotas: Mapping[str, Share] | None,
 ) -> tuple[tuple[Assignment, ...], Mapping[str, Sequence[TaskRow]]]:
-    """Leave out what is over a project's quota of running tasks; what goes along counts too."""
-    if left is None or all(share.places is None for share in left.values()):
-        return assignments, along
-    kept = tuple(each for each in assignments if fair_share.within(left, rows[each.task_id].project))
-    beside = {
-        each.task_id: [row for row in along.get(each.task_id, ()) if fair_share.within(left, row.project)]
+    """Drop assignments over a project's quota of running tasks; coalesced tasks count too."""
+    if quotas is None or all(share.remaining is None for share in quotas.values()):
+        return assignments, coalesced
+    kept = tuple(each for each in assignments if fair_share.within(quotas, rows[each.task_id].project))
+    coalesced = {
+        each.task_id: [row for row in coalesced.get(each.task_id, ()) if fair_share.within(quotas, row.project)]
         for each in kept
     }
-    return kept, beside
+    return kept, coalesced
 
 
 def _offer(
@@ -166,22 +168,24 @@ def _offer(
     assignments: tuple[Assignment, ...],
     rows: Mapping[str, TaskRow],
     now: float,
-    along: Mapping[str, Sequence[TaskRow]],
+    coalesced: Mapping[str, Sequence[TaskRow]],
 ) -> None:
     if not assignments:
         return
     opened: list[AttemptRow] = []
     moves: list[Move] = []
     for assignment in assignments:
-        whole, move = _opened(rows[assignment.task_id], assignment.worker_id, now, gpus=",".join(assignment.gpus))
-        nodes = _gang(whole, assignment)
+        attempt, move = _open_attempt(
+            rows[assignment.task_id], assignment.worker_id, now, gpus=",".join(assignment.gpus)
+        )
+        nodes = _gang(attempt, assignment)
         opened += nodes
         if len(nodes) > 1:
             move.data["workers"] = list(assignment.worker_ids)
         moves.append(move)
-        for row in along.get(assignment.task_id, ()):
-            part, move = _opened(row, assignment.worker_id, now, into=whole)
-            opened.append(part)
+        for row in coalesced.get(assignment.task_id, ()):
+            coalesced_attempt, move = _open_attempt(row, assignment.worker_id, now, into=attempt)
+            opened.append(coalesced_attempt)
             moves.append(move)
     attempts.insert_all(connection, opened)
     switch(connection, moves, now)
@@ -189,7 +193,7 @@ def _offer(
 
 
 def _gang(first: AttemptRow, assignment: Assignment) -> list[AttemptRow]:
-    """Return the attempts of all nodes; of a task on one worker that is its attempt alone."""
+    """Return the attempts of all nodes; one for a single-node task."""
     if not assignment.members:
         return [first]
     others = (
@@ -201,10 +205,10 @@ def _gang(first: AttemptRow, assignment: Assignment) -> list[AttemptRow]:
     return [first._replace(gang_of=first.id, node_rank=0), *others]
 
 
-def _opened(
+def _open_attempt(
     row: TaskRow, worker_id: str, now: float, *, gpus: str = "", into: AttemptRow | None = None
 ) -> tuple[AttemptRow, Move]:
-    """Return a new attempt of a task and the task's move; `into` is the attempt whose run computes it."""
+    """Return a new attempt and the task's transition; `into` is the attempt that a coalesced task runs in."""
     attempt_id, number = new_ordered_id("att"), row.attempts + 1
     attempt = AttemptRow(
         attempt_id, row.id, row.seq, number, worker_id, row.kind, row.slot_class, row.requirement_key, "offered",

@@ -1,7 +1,6 @@
-"""How one worker stands, for placement: what it said of itself, less what it has taken.
+"""The state of one worker for placement: its reported capabilities minus what its open attempts use.
 
-Nothing is read here. What was made of the same facts before is remembered: from one placement to the next most workers
-stand as they stood.
+Nothing is read from the store here. States are cached: most workers do not change from one cycle to the next.
 """
 
 from __future__ import annotations
@@ -24,21 +23,21 @@ from tunefleet.schemas.worker_link import Capabilities, Load, release_of
 Needs = Callable[[Iterable[str]], Mapping[str, Requirement]]
 
 _MAX_KNOWN: Final = 20_000
-_known: dict[str, tuple[About, WorkerState]] = {}
-_alike: dict[tuple[Any, ...], int] = {}
-_numbers = count()
+_known: dict[str, tuple[WorkerFacts, WorkerState]] = {}
+_groups: dict[tuple[Any, ...], int] = {}
+_group_numbers = count()
 
 
-class About(NamedTuple):
-    """All that decides how a worker stands.
+class WorkerFacts(NamedTuple):
+    """Everything that determines a worker's state; the cache key.
 
     Args:
-        limits: Slot class → how many attempts it takes in all; null if it does not answer.
-        project: The only project that it serves; null if it serves all.
+        limits: Slot class → maximum number of attempts; None if the worker is not live.
+        project: The only project that it serves; None if it serves all.
     """
 
     id: str
-    text: str
+    capabilities_json: str
     online: bool
     pulls: bool
     limits: dict[str, int] | None
@@ -52,62 +51,63 @@ class About(NamedTuple):
 
 
 @lru_cache(maxsize=10_000)
-def capabilities(text: str) -> Capabilities:
-    """Read what a worker said of itself."""
-    return Capabilities.model_validate_json(text)
+def capabilities(capabilities_json: str) -> Capabilities:
+    """Parse the capabilities that a worker reported."""
+    return Capabilities.model_validate_json(capabilities_json)
 
 
 def closed(decided: ControlRow | None) -> str | None:
-    """Say why a worker gets nothing new, as a clause after its name; null if it may."""
+    """Return why a worker gets no new tasks, as a clause after its name; None if it may."""
     if decided is None:
         return None
     if decided.drains:
-        return "is drained: it finishes what it has, then leaves"
+        return "is draining: it finishes its tasks, then leaves"
     if decided.cordoned_at is not None:
-        return "is cordoned (`tunefleet workers uncordon` opens it)"
+        return "is cordoned (`tunefleet workers uncordon` reopens it)"
     if decided.elastic_disabled_at is not None:
-        return "rests: it was idle, and comes back when the queue grows (elastic scaling)"
+        return "is on standby: it was idle, and is activated when the queue grows (elastic scaling)"
     return None
 
 
-def remembered(about: About, known: Needs) -> WorkerState:
-    """Return how a worker stands, as `state` does; what was made of the same facts last is given again."""
-    before = _known.get(about.id)
-    if before is not None and before[0] == about:
+def cached_state(facts: WorkerFacts, known: Needs) -> WorkerState:
+    """Return a worker's state like `state`, from the cache if nothing has changed."""
+    before = _known.get(facts.id)
+    if before is not None and before[0] == facts:
         return before[1]
     if len(_known) > _MAX_KNOWN:
         _known.clear()
-    found = state(about, known)
-    _known[about.id] = (about, found)
+    found = state(facts, known)
+    _known[facts.id] = (facts, found)
     return found
 
 
-def state(about: About, known: Needs) -> WorkerState:
-    """Return how a worker stands."""
-    plain, limits = _described(about.id, about.text, about.project), about.limits
-    takes = plain.slots if limits is None else {n: min(slots, limits.get(n, 0)) for n, slots in plain.slots.items()}
-    held = attempts.held(about.held)
-    # One copy with all that differs: a pass makes a thousand of them.
+def state(facts: WorkerFacts, known: Needs) -> WorkerState:
+    """Return a worker's state."""
+    idle, limits = _idle_state(facts.id, facts.capabilities_json, facts.project), facts.limits
+    takes = idle.slots if limits is None else {n: min(slots, limits.get(n, 0)) for n, slots in idle.slots.items()}
+    held = attempts.held(facts.held)
+    # One `replace` with all changes: a cycle does this a thousand times.
     return replace(
-        plain,
-        present=limits is not None and about.online,
+        idle,
+        present=limits is not None and facts.online,
         takes=takes,
-        cordoned=about.cordoned,
-        pulls=about.pulls,
-        closed=closed(about.decided),
-        kept_for=about.kept_for,
-        cached=plain.cached | about.warm if about.warm else plain.cached,
-        **_loaded(plain, about.load),
-        **_taken(plain, takes, held, known({each.requirement_key for each in held}) if held else {}),
+        cordoned=facts.cordoned,
+        pulls=facts.pulls,
+        closed=closed(facts.decided),
+        kept_for=facts.kept_for,
+        cached=idle.cached | facts.warm if facts.warm else idle.cached,
+        **_load_fields(idle, facts.load),
+        **_usage_fields(idle, takes, held, known({each.requirement_key for each in held}) if held else {}),
     )
 
 
 @lru_cache(maxsize=_MAX_KNOWN)
-def _described(worker_id: str, text: str, project: str | None) -> WorkerState:
-    """Return a worker as it describes itself, with nothing of it in use."""
-    has = Capabilities.model_validate_json(text)  # not `capabilities`: nobody needs it again, and there are thousands
+def _idle_state(worker_id: str, capabilities_json: str, project: str | None) -> WorkerState:
+    """Return an idle worker with its reported capabilities."""
+    # Not `capabilities`: used only once for each text, it would evict the entries of others.
+    has = Capabilities.model_validate_json(capabilities_json)
     slots = {str(name): slots for name, slots in has.slots.items()}
-    plain = WorkerState(
+    idle = WorkerState(
         id=worker_id,
         present=True,
         executors={offer.kind: None if offer.available else offer.reason or "not available" for offer in has.executors},
@@ -118,7 +118,7 @@ def _described(worker_id: str, text: str, project: str | None) -> WorkerState:
         memory_bytes=has.memory_total_bytes,
         disk_free_bytes=has.disk_free_bytes,
         gpus=tuple(
-            # What was free when it registered says nothing of now.
+            # The free memory at registration is outdated; the current value comes with the load.
             Device(gpu.name, gpu.memory_total_bytes, gpu.uuid, None, gpu.in_use_by)
             for gpu in has.gpus
         ),
@@ -133,39 +133,39 @@ def _described(worker_id: str, text: str, project: str | None) -> WorkerState:
         host=has.hostname,
         release=release_of(has.version, has.torch_version),
     )
-    return replace(plain, alike=_number(plain))
+    return replace(idle, hardware_group=_group_number(idle))
 
 
-def _number(plain: WorkerState) -> int:
-    """Return a number that workers share which lack and have the same for good."""
-    lasting = (
-        tuple(sorted(plain.executors.items())), tuple(sorted(plain.slots.items())), plain.cpu, plain.memory_bytes,
-        tuple((gpu.name, gpu.memory_bytes) for gpu in plain.gpus), plain.tags, plain.secrets,
-        plain.environments, plain.allow_code, plain.project, orjson.dumps(plain.features, option=orjson.OPT_SORT_KEYS),
+def _group_number(idle: WorkerState) -> int:
+    """Return a number that workers with equal permanent properties share."""
+    permanent = (
+        tuple(sorted(idle.executors.items())), tuple(sorted(idle.slots.items())), idle.cpu, idle.memory_bytes,
+        tuple((gpu.name, gpu.memory_bytes) for gpu in idle.gpus), idle.tags, idle.secrets,
+        idle.environments, idle.allow_code, idle.project, orjson.dumps(idle.features, option=orjson.OPT_SORT_KEYS),
     )  # fmt: skip
-    if len(_alike) > _MAX_KNOWN:
-        _alike.clear()
-    return _alike.setdefault(lasting, next(_numbers))
+    if len(_groups) > _MAX_KNOWN:
+        _groups.clear()
+    return _groups.setdefault(permanent, next(_group_numbers))
 
 
-def _loaded(plain: WorkerState, load: Load | None) -> dict[str, Any]:
-    """Return what of a worker differs by its load."""
+def _load_fields(idle: WorkerState, load: Load | None) -> dict[str, Any]:
+    """Return the fields that depend on the current load."""
     if load is None:
         return {}
     now = {gpu.uuid: gpu for gpu in load.gpus}
     gpus = tuple(
         replace(gpu, free_bytes=seen.memory_free_bytes, used_by=seen.in_use_by) if (seen := now.get(gpu.uuid)) else gpu
-        for gpu in plain.gpus
+        for gpu in idle.gpus
     )
     return {"gpus": gpus, "memory_free_bytes": load.memory_free_bytes, "disk_free_bytes": load.disk_free_bytes}
 
 
-def _taken(
-    plain: WorkerState, takes: Mapping[str, int], held: Sequence[Held], known: Mapping[str, Requirement]
+def _usage_fields(
+    idle: WorkerState, takes: Mapping[str, int], held: Sequence[Held], known: Mapping[str, Requirement]
 ) -> dict[str, Any]:
-    """Return what of a worker its open attempts use, and what they leave free."""
+    """Return the resources that the open attempts use, and the free slots."""
     free, cpu, memory = dict(takes), 0, 0
-    places = {gpu.uuid: place for place, gpu in enumerate(plain.gpus)}
+    indices = {gpu.uuid: index for index, gpu in enumerate(idle.gpus)}
     taken: set[int] = set()
     for each in held:
         free[each.slot_class] = free.get(each.slot_class, 0) - 1
@@ -173,11 +173,11 @@ def _taken(
             cpu += known[each.requirement_key].cpu
             memory += known[each.requirement_key].memory_bytes
         if each.gpus:
-            taken |= {places[uuid] for uuid in each.gpus.split(",") if uuid in places}
+            taken |= {indices[uuid] for uuid in each.gpus.split(",") if uuid in indices}
     for each in held:
-        if plain.gpus and not each.gpus:
+        if idle.gpus and not each.gpus:
             need = known[each.requirement_key]
-            # Whoever runs it has chosen by itself: it is taken to be the smallest that suit.
-            likely = smallest_first((place for place in suited(need, plain) if place not in taken), plain)
+            # The worker has chosen the devices itself: assume the smallest suitable ones.
+            likely = smallest_first((index for index in suited(need, idle) if index not in taken), idle)
             taken |= set(likely[: need.gpu_count])
     return {"free": free, "cpu_taken": cpu, "memory_taken": memory, "taken": frozenset(taken)}

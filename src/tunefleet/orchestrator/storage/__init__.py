@@ -1,1 +1,1 @@
-"""Stored files: artifacts, uploads, links, what may be kept, what is damaged, what is deleted."""
+"""Storage: artifacts, uploads, signed URLs, limits, verification and deletion."""

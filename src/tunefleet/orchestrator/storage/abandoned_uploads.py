@@ -1,4 +1,4 @@
-"""What workers have begun to send to the object store, and did not bring to its end."""
+"""Abandoned direct uploads to the object store."""
 
 from __future__ import annotations
 
@@ -14,34 +14,35 @@ log = logging.getLogger(__name__)
 
 
 async def abort(core: Core, row: ArrivingRow) -> None:
-    """Abort an upload; its row goes last, so that one that the store does not let go of is tried again.
+    """Abort an upload.
 
     Raises:
-        UnreachableError: If the store does not answer.
+        UnreachableError: If the store cannot be reached.
         MachineError: If it refuses.
     """
+    # The row is deleted last, so that an upload that the store fails to abort is retried.
     if core.blobs.direct is not None:
         await asyncio.to_thread(core.blobs.direct.discard, row.name, row.ref)
     await core.write(lambda connection: direct_uploads.delete_one(connection, row.name))
 
 
 async def collect(core: Core, unknown_s: float) -> int:
-    """Abort uploads with which nobody went on for the time of grace, and what the store has of unknown ones."""
+    """Abort uploads without progress during the grace period, and unknown uploads in the store."""
     direct, now = core.blobs.direct, core.clock.wall()
     if direct is None:
         return 0
     before = now - core.settings.garbage_grace_s
-    left = await core.read(lambda connection: direct_uploads.given_up(connection, before))
-    left = [row for row in left if row.name not in core.reading]
-    for row in left:
+    abandoned = await core.read(lambda connection: direct_uploads.given_up(connection, before))
+    abandoned = [row for row in abandoned if row.name not in core.reading]
+    for row in abandoned:
         await abort(core, row)
-    # Asked for after the rows: what is begun meanwhile is too young.
-    spare = await core.read(direct_uploads.names)
+    # Read after the rows above; an upload that starts after this is too young for `sweep`.
+    known_names = await core.read(direct_uploads.names)
     try:
-        unknown = await asyncio.to_thread(direct.sweep, now - unknown_s, spare)
+        unknown = await asyncio.to_thread(direct.sweep, now - unknown_s, known_names)
     except MachineError as error:
-        log.warning("What unknown uploads left in the object store stays there: %s", error.detail or error)
+        log.warning("Cannot remove unknown uploads from the object store: %s", error.detail or error)
         unknown = 0
-    if left or unknown:
-        log.info("Aborted %d uploads to the object store with which nobody went on.", len(left) + unknown)
-    return len(left) + unknown
+    if abandoned or unknown:
+        log.info("Aborted %d abandoned uploads to the object store.", len(abandoned) + unknown)
+    return len(abandoned) + unknown

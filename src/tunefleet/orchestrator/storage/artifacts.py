@@ -1,7 +1,7 @@
-"""Artifacts and their files: what is there, what may be read, what is published, what can go.
+"""Artifacts and their files: upload, publish, read and remove.
 
-A file is known once the store verified its digest. Whoever is told that a file is there holds a pin of it, so that it
-is not collected before it is published.
+A file is known once the store has verified its digest. A caller that learns that a file exists holds a pin on it, so
+that it is not collected before it is published.
 """
 
 from __future__ import annotations
@@ -46,66 +46,70 @@ from tunefleet.schemas.api import (
 )
 
 PIN_S: Final = 24 * 3600.0
-_WHERE: Final = "`tunefleet data ls` lists what was pushed, `tunefleet artifacts ls` what tasks made."
+_LIST_HINT: Final = "List pushed data with `tunefleet data ls`, results of tasks with `tunefleet artifacts ls`."
 
 
 def scope_of(project: str) -> str:
-    """Return the name under which a project's unfinished uploads are kept apart from those of others."""
+    """Return the scope that separates a project's unfinished uploads from those of others."""
     return "" if project == DEFAULT_PROJECT else project
 
 
-async def missing(core: Core, who: Who, query: BlobQuery) -> BlobReply:
-    """Say which files have to be uploaded; the others are kept for the asker.
+async def missing(core: Core, caller: Who, query: BlobQuery) -> BlobReply:
+    """Return which files must be uploaded; the others are pinned for the caller.
 
     Raises:
-        ForbiddenError: If the asker may not upload.
-        QuotaError: If the missing ones are more than the project may keep.
+        ForbiddenError: If the caller may not upload.
+        QuotaError: If the missing files exceed the project's storage quota.
     """
-    _may_upload(who)
+    _may_upload(caller)
     digests = [entry.digest for entry in query.blobs]
 
     def operation(connection: Connection) -> set[str]:
-        known = artifacts.known(connection, who.project, digests)
-        if has_quota(who):
-            lacking = {entry.digest: entry.size_bytes for entry in query.blobs if entry.digest not in known}
-            quotas.refuse_storing(connection, who.project, sum(lacking.values()))
-        artifacts.pin(connection, sorted(known), holder=_holder(who), until=core.clock.wall() + PIN_S)
+        known = artifacts.known(connection, caller.project, digests)
+        if has_quota(caller):
+            missing_digests = {entry.digest: entry.size_bytes for entry in query.blobs if entry.digest not in known}
+            quotas.refuse_storing(connection, caller.project, sum(missing_digests.values()))
+        artifacts.pin(connection, sorted(known), holder=_holder(caller), until=core.clock.wall() + PIN_S)
         return known
 
     known = await core.write(operation)
+    # Files that a disk has damaged are requested again: this is the moment at which a client can repair them.
     lost = await asyncio.to_thread(lambda: set(verification.damaged(core.blobs, sorted(known), core.verified)))
-    lacking = sorted((set(digests) - known) | lost)
+    missing_digests = sorted((set(digests) - known) | lost)
     return BlobReply(
         missing=tuple(
-            BlobMissing(digest=digest, offset=core.blobs.partial_size(digest, scope_of(who.project)))
-            for digest in lacking
+            BlobMissing(digest=digest, offset=core.blobs.partial_size(digest, scope_of(caller.project)))
+            for digest in missing_digests
         )
     )
 
 
-async def reserve(core: Core, who: Who, digest: str, size_bytes: int) -> None:
-    """Refuse an upload before its first byte is kept, if the project's quota has no room for all of it.
+async def reserve(core: Core, caller: Who, digest: str, size_bytes: int) -> None:
+    """Refuse an upload before its first byte is stored if it exceeds the project's quota, else reserve its size.
 
-    What the project's other unfinished uploads have left counts as well. What a job brings is taken, as in `stored`.
+    Unfinished uploads of the project count as well. Uploads of jobs are always accepted, as in `stored`.
 
     Raises:
-        QuotaError: If a person's project would keep more than it may.
-        ForbiddenError: If the uploader may not upload.
+        QuotaError: If a user's project would exceed its storage quota.
+        ForbiddenError: If the caller may not upload.
     """
-    _may_upload(who)
-    if has_quota(who):
-        await core.read(partial(refuse_upload, core=core, project=who.project, digest=digest, size_bytes=size_bytes))
+    _may_upload(caller)
+    if has_quota(caller):
+        await core.read(partial(refuse_upload, core=core, project=caller.project, digest=digest, size_bytes=size_bytes))
 
 
-async def room(core: Core, who: Who) -> int | None:
-    """Return how many bytes an upload of unknown length may have; null if nothing limits it."""
-    return await core.read(lambda connection: quotas.room_for(connection, who.project)) if has_quota(who) else None
+async def room(core: Core, caller: Who) -> int | None:
+    """Return the maximum size in bytes of an upload of unknown length; None without a limit."""
+    return (
+        await core.read(lambda connection: quotas.room_for(connection, caller.project)) if has_quota(caller) else None
+    )
 
 
 def refuse_upload(connection: Connection, *, core: Core, project: str, digest: str, size_bytes: int) -> None:
-    """Refuse to begin or go on with an upload for which a project's quota has no room, else reserve its whole length.
+    """Refuse to start or continue an upload over a project's quota, else reserve its size.
 
-    Arguments as in `reserve`.
+    Raises:
+        QuotaError: If the project would exceed its storage quota.
     """
     if artifacts.known(connection, project, [digest]) or not quotas.limits_storage(connection, project):
         return
@@ -116,68 +120,70 @@ def refuse_upload(connection: Connection, *, core: Core, project: str, digest: s
     core.blobs.announce(digest, size_bytes, scope_of(project), check)
 
 
-async def stored(core: Core, who: Who, digest: str, size_bytes: int, *, of_job: bool = False) -> None:
-    """Record a file that the store has just verified; it is kept for the uploader until it is published.
+async def stored(core: Core, caller: Who, digest: str, size_bytes: int, *, of_job: bool = False) -> None:
+    """Record a file that the store has just verified; it is pinned for the uploader until it is published.
 
-    What a job brings is taken whatever the project's quota: work that is done is not lost.
+    Files of jobs are accepted regardless of the project's quota: finished work must not be lost.
 
     Raises:
-        QuotaError: If a person's project would keep more than it may.
-        OffsetConflict: If the file is gone again (it was collected as an older, unused one): upload it anew.
-        ForbiddenError: If the uploader may not upload.
+        QuotaError: If a user's project would exceed its storage quota.
+        OffsetConflict: If the file was collected meanwhile as an older, unused one: upload it again.
+        ForbiddenError: If the caller may not upload.
     """
-    _may_upload(who)
+    _may_upload(caller)
 
     def operation(connection: Connection) -> None:
-        # Files are deleted in this thread only, so that the file cannot go between this look and the commit.
+        # Files are only deleted in this thread, so the file cannot disappear between this check and the commit.
         if not core.blobs.has(digest):
-            raise OffsetConflict(f"The file {digest[:12]}… has to be uploaded again.", cursor=0)
+            raise OffsetConflict(f"The file {digest[:12]}… must be uploaded again.", cursor=0)
         now = core.clock.wall()
-        if has_quota(who) and not of_job and not artifacts.known(connection, who.project, [digest]):
-            quotas.refuse_storing(connection, who.project, size_bytes)
+        if has_quota(caller) and not of_job and not artifacts.known(connection, caller.project, [digest]):
+            quotas.refuse_storing(connection, caller.project, size_bytes)
         capacity.add(connection, core.blobs, digest, size_bytes)
-        artifacts.add_blob(connection, project=who.project, digest=digest, size_bytes=size_bytes, at=now)
-        artifacts.pin(connection, [digest], holder=_holder(who), until=now + PIN_S)
+        artifacts.add_blob(connection, project=caller.project, digest=digest, size_bytes=size_bytes, at=now)
+        artifacts.pin(connection, [digest], holder=_holder(caller), until=now + PIN_S)
 
     await core.write(operation)
 
 
-async def publish(core: Core, who: Who, body: ArtifactCreate, *, task_id: str | None = None) -> ArtifactView:
-    """Give files that are stored a name; publishing the same again changes nothing.
+async def publish(core: Core, caller: Who, body: ArtifactCreate, *, task_id: str | None = None) -> ArtifactView:
+    """Publish stored files as an artifact. Idempotent.
 
-    An attempt publishes for its task, where a newer artifact takes the place of an older one of its name.
+    An attempt publishes for its task, where a newer artifact replaces an older one with the same name.
 
     Raises:
         ArtifactError: If a file is not stored or has another size, a path is unsafe, or the digest is not that of the
             files.
-        ForbiddenError: If the publisher may not write there.
+        ForbiddenError: If the caller may not publish there.
         ConflictError: If the attempt has ended.
     """
-    _may_upload(who)
+    _may_upload(caller)
     if body.files:
         check_files(body.files)
     if manifest_digest(body.files) != body.digest:
-        raise ArtifactError(f"The digest of the artifact {body.name!r} is not that of its files.")
+        raise ArtifactError(f"The digest of the artifact {body.name!r} does not match its files.")
     now = core.clock.wall()
 
     def operation(connection: Connection) -> ArtifactRow:
-        made = _publish(connection, who=who, body=body, task_id=task_id, now=now)
-        if made.kind == checkpoints.KIND and made.task_id is not None:
-            checkpoints.retire(connection, core.blobs, made.task_id, now)
-        return made
+        artifact = _publish(connection, caller=caller, body=body, task_id=task_id, now=now)
+        if artifact.kind == checkpoints.KIND and artifact.task_id is not None:
+            checkpoints.retire(connection, core.blobs, artifact.task_id, now)
+        return artifact
 
     return artifact_view(await core.write(operation))
 
 
-def _publish(connection: Connection, *, who: Who, body: ArtifactCreate, task_id: str | None, now: float) -> ArtifactRow:
-    owner, task_id = _owner_and_task(connection, who, task_id)
-    older = artifacts.named(connection, project=who.project, name=body.name, task_id=task_id)
+def _publish(
+    connection: Connection, *, caller: Who, body: ArtifactCreate, task_id: str | None, now: float
+) -> ArtifactRow:
+    owner, task_id = _owner_and_task(connection, caller, task_id)
+    older = artifacts.named(connection, project=caller.project, name=body.name, task_id=task_id)
     same = next((row for row in older if row.digest == body.digest and row.kind == body.kind), None)
     if same is not None:
         return same
-    if isinstance(who, AttemptActor):
-        refuse_ended(connection, who)
-    sizes = artifacts.sizes(connection, who.project, [entry.digest for entry in body.files])
+    if isinstance(caller, AttemptActor):
+        refuse_ended(connection, caller)
+    sizes = artifacts.sizes(connection, caller.project, [entry.digest for entry in body.files])
     for entry in body.files:
         if entry.digest not in sizes:
             raise ArtifactError(f"The file {entry.path} of {body.name!r} was not uploaded.", hint="Upload it first.")
@@ -186,49 +192,49 @@ def _publish(connection: Connection, *, who: Who, body: ArtifactCreate, task_id:
     if task_id is not None:
         artifacts.delete_rows(connection, [row.id for row in older])
     id_ = new_id("art")
-    row = _row(who, body, id_, owner, task_id, now)
+    row = _row(caller, body, id_, owner, task_id, now)
     artifacts.insert_one(connection, row, [(e.path, e.digest, e.size_bytes) for e in body.files])
-    if isinstance(who, Actor):
-        # The artifact keeps them from now on; removed again, it gives back their room today and not tomorrow.
-        artifacts.unpin_files(connection, [e.digest for e in body.files], [_holder(who)])
-    _tell(connection, who, row, now)
+    if isinstance(caller, Actor):
+        # The artifact references them now. With the pins left, removing it would free their space only after `PIN_S`.
+        artifacts.unpin_files(connection, [e.digest for e in body.files], [_holder(caller)])
+    _append_event(connection, caller, row, now)
     return artifacts.by_ids(connection, [id_])[id_]
 
 
-def _row(who: Who, body: ArtifactCreate, id_: str, owner: str, task_id: str | None, now: float) -> dict[str, Any]:
+def _row(caller: Who, body: ArtifactCreate, id_: str, owner: str, task_id: str | None, now: float) -> dict[str, Any]:
     return {
-        "id": id_, "project": who.project, "name": body.name, "kind": body.kind, "digest": body.digest,
+        "id": id_, "project": caller.project, "name": body.name, "kind": body.kind, "digest": body.digest,
         "size_bytes": sum(entry.size_bytes for entry in body.files), "file_count": len(body.files),
-        "task_id": task_id, "attempt_id": who.attempt_id if isinstance(who, AttemptActor) else None,
+        "task_id": task_id, "attempt_id": caller.attempt_id if isinstance(caller, AttemptActor) else None,
         "owner": owner, "created_at": now, "metadata": orjson.dumps(body.metadata).decode(),
     }  # fmt: skip
 
 
-def _tell(connection: Connection, who: Who, row: dict[str, Any], now: float) -> None:
+def _append_event(connection: Connection, caller: Who, row: dict[str, Any], now: float) -> None:
     task_id = row["task_id"]
     kind = "checkpoint.uploaded" if row["kind"] == checkpoints.KIND and task_id is not None else "artifact.published"
     data = {name: row[name] for name in ("id", "name", "kind", "digest", "size_bytes")}
     if task_id is None:
-        told = Event(kind, now, data=data, project=row["project"])
+        event = Event(kind, now, data=data, project=row["project"])
     else:
-        worker_id = who.worker_id if isinstance(who, AttemptActor) else None
-        told = events.of_task(tasks.by_ids(connection, [task_id])[task_id], kind, now, data, worker_id=worker_id)
-    events.append(connection, [told])
+        worker_id = caller.worker_id if isinstance(caller, AttemptActor) else None
+        event = events.of_task(tasks.by_ids(connection, [task_id])[task_id], kind, now, data, worker_id=worker_id)
+    events.append(connection, [event])
 
 
-def _owner_and_task(connection: Connection, who: Who, task_id: str | None) -> tuple[str, str | None]:
-    if isinstance(who, AttemptActor):
-        if task_id not in {None, who.task_id}:
-            raise ForbiddenError(f"This token is for {who.task_id} only.")
-        task_id = who.task_id
+def _owner_and_task(connection: Connection, caller: Who, task_id: str | None) -> tuple[str, str | None]:
+    if isinstance(caller, AttemptActor):
+        if task_id not in {None, caller.task_id}:
+            raise ForbiddenError(f"This token is for {caller.task_id} only.")
+        task_id = caller.task_id
     if task_id is None:
-        assert isinstance(who, Actor)
-        return who.owner, None
+        assert isinstance(caller, Actor)
+        return caller.owner, None
     task = tasks.by_ids(connection, [task_id]).get(task_id)
-    if task is None or task.project != who.project:
+    if task is None or task.project != caller.project:
         raise NotFoundError(f"There is no task {task_id}.")
-    if isinstance(who, Actor):
-        may_change(who, task.owner, task.id)
+    if isinstance(caller, Actor):
+        may_change(caller, task.owner, task.id)
     return task.owner, task.id
 
 
@@ -243,7 +249,7 @@ async def list_(
     name: str | None = None,
     owner: str | None = None,
 ) -> Page[ArtifactView]:
-    """Return artifacts, newest first; a filter takes several values separated by commas."""
+    """Return artifacts, newest first; each filter takes several values separated by commas."""
     may_read(actor)
     limit, last = bounded(limit), before(cursor)
     filters = {"task_id": task_id, "kind": kind, "name": name, "owner": owner}
@@ -256,78 +262,78 @@ async def list_(
     return Page[ArtifactView](items=tuple(artifact_view(row) for row in page), next_cursor=next_cursor)
 
 
-async def get(core: Core, who: Who, reference: str) -> ArtifactDetail:
-    """Return an artifact by its id or a unique beginning of it, its digest, or its name: the newest of that name.
+async def get(core: Core, caller: Who, reference: str) -> ArtifactDetail:
+    """Return an artifact by its id or a unique prefix of it, its digest, or its name (the newest with that name).
 
     Raises:
-        NotFoundError: If there is none, or an attempt has nothing to do with it.
-        ConflictError: If several ids begin so.
+        NotFoundError: If there is none, or an attempt may not read it.
+        ConflictError: If several ids have the prefix.
     """
 
     def operation(connection: Connection) -> ArtifactDetail:
-        found = _find(connection, who.project, reference, begun=isinstance(who, Actor))
-        if isinstance(who, AttemptActor):
-            found = [row for row in found if _concerns(connection, who, [row])]
+        found = _find(connection, caller.project, reference, by_prefix=isinstance(caller, Actor))
+        if isinstance(caller, AttemptActor):
+            found = [row for row in found if _concerns(connection, caller, [row])]
         else:
-            may_read(who)
+            may_read(caller)
         if not found:
-            raise NotFoundError(f"There is no artifact {reference}.", hint=_WHERE)
+            raise NotFoundError(f"There is no artifact {reference}.", hint=_LIST_HINT)
         return artifact_detail(found[0], artifacts.files(connection, found[0].id))
 
     return await core.read(operation)
 
 
 async def remove(core: Core, actor: Actor, reference: str) -> None:
-    """Remove an artifact; its files go when nothing else refers to them.
+    """Remove an artifact; files that nothing else references are collected.
 
     Raises:
         ConflictError: If a task that has not ended reads it.
-        ForbiddenError: If it belongs to somebody else.
+        ForbiddenError: If it belongs to another owner.
     """
 
     def operation(connection: Connection) -> None:
         found = _find(connection, actor.project, reference)
         if not found:
-            raise NotFoundError(f"There is no artifact {reference}.", hint=_WHERE)
+            raise NotFoundError(f"There is no artifact {reference}.", hint=_LIST_HINT)
         row = found[0]
         may_change(actor, row.owner, row.id)
         readers = tasks.in_use(connection, row.id)
         if readers:
             raise ConflictError(
                 f"The artifact {row.name} is read by {readers[0]}.",
-                hint=f"Wait for it, or `tunefleet cancel {readers[0]}`.",
+                hint=f"Wait for it, or cancel it with `tunefleet cancel {readers[0]}`.",
             )
         artifacts.delete_rows(connection, [row.id])
 
     await core.write(operation)
 
 
-async def may_read_blob(core: Core, who: Who, digest: str) -> bool:
-    """Say whether somebody may fetch a file: all of the project's, for an attempt those of its inputs and results."""
+async def may_read_blob(core: Core, caller: Who, digest: str) -> bool:
+    """Whether a caller may download a file: any of its project, for an attempt those of its inputs and results."""
 
     def operation(connection: Connection) -> bool:
-        if digest not in artifacts.known(connection, who.project, [digest]):
+        if digest not in artifacts.known(connection, caller.project, [digest]):
             return False
-        if isinstance(who, Actor):
-            return who.role != "worker"
-        if artifacts.pinned_by(connection, digest, _holder(who)):
+        if isinstance(caller, Actor):
+            return caller.role != "worker"
+        if artifacts.pinned_by(connection, digest, _holder(caller)):
             return True
-        return _concerns(connection, who, artifacts.holding_file(connection, project=who.project, digest=digest))
+        return _concerns(connection, caller, artifacts.holding_file(connection, project=caller.project, digest=digest))
 
     return await core.read(operation)
 
 
 async def collect_garbage(core: Core) -> Collected:
-    """Delete files that nothing refers to and nobody holds, and what given-up uploads left."""
+    """Delete files without references or pins, and abandoned uploads."""
     return await garbage_collection.collect(core)
 
 
-def _find(connection: Connection, project: str, reference: str, *, begun: bool = True) -> list[ArtifactRow]:
+def _find(connection: Connection, project: str, reference: str, *, by_prefix: bool = True) -> list[ArtifactRow]:
     for column in ("id", "digest", "name"):
         found = artifacts.find(connection, project=project, column=column, value=reference)
         if found:
             return found
-    if not begun or not reference.startswith("art-"):
+    if not by_prefix or not reference.startswith("art-"):
         return []
     rows = artifacts.by_prefix(connection, reference, project=project, limit=MEANT_AT_MOST + 1)
     if len(rows) > 1:
@@ -341,10 +347,10 @@ def _concerns(connection: Connection, attempt: AttemptActor, rows: list[Artifact
     return bool(rows) and tasks.reads_artifact(connection, attempt.task_id, [row.id for row in rows])
 
 
-def _holder(who: Who) -> str:
-    return who.attempt_id if isinstance(who, AttemptActor) else who.key_id
+def _holder(caller: Who) -> str:
+    return caller.attempt_id if isinstance(caller, AttemptActor) else caller.key_id
 
 
-def _may_upload(who: Who) -> None:
-    if isinstance(who, Actor):
-        may_submit(who)
+def _may_upload(caller: Who) -> None:
+    if isinstance(caller, Actor):
+        may_submit(caller)

@@ -1,4 +1,4 @@
-"""Open the store of files that the settings name."""
+"""Open the configured blob store."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ Kind = Literal["folder", "shared folder", "s3", "gcs", "azure"]
 
 
 def open_blobs(settings: ServerSettings) -> BlobStore:
-    """Return the server's store: what the settings name, else a folder.
+    """Return the configured blob store; default: a folder in the data folder.
 
     Raises:
         MachineError: If the store cannot be used.
-        UnreachableError: If its service does not answer.
+        UnreachableError: If its service cannot be reached.
     """
     folder = settings.data_dir / "artifacts"
     if settings.artifacts is None:
@@ -32,11 +32,11 @@ def open_blobs(settings: ServerSettings) -> BlobStore:
 
 
 def kind(settings: ServerSettings) -> Kind:
-    """Return what the store is: `folder`, `shared folder`, `s3`, `gcs` or `azure`."""
+    """Return the kind of the store."""
     return "folder" if settings.artifacts is None else _KINDS[settings.artifacts.partition("://")[0]]
 
 
-# The libraries take up to a second to import, and are installed where they are wanted only.
+# Imported on use: the client libraries are optional and take up to a second to import.
 
 
 def _s3(folder: Path, settings: ServerSettings, name: str, prefix: str) -> BlobStore:
@@ -61,7 +61,7 @@ def _gcs(folder: Path, settings: ServerSettings, name: str, prefix: str) -> Blob
     if settings.gcs_key_file is None:
         raise MachineError(
             f"{settings.artifacts} needs GOOGLE_APPLICATION_CREDENTIALS.",
-            hint="Name the JSON file of a service account's key: links are signed with it.",
+            hint="Set it to the JSON key file of a service account, which signs the URLs.",
         )
     return GcsStore(folder, GcsBucket(name, settings.gcs_key_file, prefix, endpoint=settings.gcs_endpoint))
 

@@ -1,9 +1,9 @@
-"""Files that a worker sends to the object store itself: who may, in which parts, by which links, and what they become.
+"""Direct uploads from workers to the object store, in parts, with presigned URLs.
 
-    plan ─▶ links ─▶ parts, straight to the store ─▶ complete: read back, copied to its digest, recorded
+    plan ─▶ links ─▶ parts, directly to the store ─▶ complete: read back, copied to its digest, recorded
 
-A plan belongs to one attempt, for as long as that is good, and says how long a file with which digest is. What was not
-completed goes with the collection of garbage once nobody went on with it for the time of grace.
+A plan belongs to one open attempt and has the digest and the size of a file. Incomplete uploads are garbage-collected
+after a grace period without progress.
 """
 
 from __future__ import annotations
@@ -35,78 +35,78 @@ from tunefleet.orchestrator.telemetry import ingest
 from tunefleet.schemas.direct import DirectLink, DirectLinks, DirectOffer, DirectPlan
 
 log = logging.getLogger(__name__)
+# Validity of a presigned URL.
 LINK_S: Final = 900
-"""How long a link takes a part."""
-# So long files pass through the server once its service has refused.
-_AGAIN_S: Final = 600.0
-# A store is read back, and copies, no slower than this.
+# After a refusal of the object store, files pass through the server for this time.
+_RETRY_DIRECT_S: Final = 600.0
+# Assumed minimum speed of reading a file back and copying it in the store.
 _READ_BYTES_PER_S: Final = 4 << 20
 
 
-def offer(core: Core, who: Who) -> DirectOffer | None:
-    """Return what may be sent to the store by this asker; null if everything passes through the server."""
+def offer(core: Core, caller: Who) -> DirectOffer | None:
+    """Return what this caller may upload directly; None if everything passes through the server."""
     settings = core.settings
-    if not isinstance(who, AttemptActor) or core.blobs.direct is None or settings.direct_uploads == "off":
+    if not isinstance(caller, AttemptActor) or core.blobs.direct is None or settings.direct_uploads == "off":
         return None
     if core.clock.monotonic() < core.direct_again_at:
         return None
     return DirectOffer(least_bytes=settings.direct_upload_bytes, required=settings.direct_uploads == "on")
 
 
-async def plan(core: Core, who: AttemptActor, digest: str, size_bytes: int) -> DirectPlan:
-    """Begin to take a file, or go on with one of this attempt.
+async def plan(core: Core, caller: AttemptActor, digest: str, size_bytes: int) -> DirectPlan:
+    """Start a direct upload, or resume one of this attempt.
 
     Raises:
-        ForbiddenError: If files pass through the server, or have to from now on for a while, because the service does
-            not let the server do what this takes; the log says so.
-        MachineError: The same, where they must not pass through the server.
-        TooLargeError: If it is longer than a file may be.
-        NoRoomError: If the server's limit forbids it; not a byte is to be sent.
+        ForbiddenError: If files pass through the server, by configuration or, for a while, because the object store
+            has refused a request; see the log.
+        MachineError: If the object store has refused a request and files must not pass through the server.
+        TooLargeError: If it exceeds the maximum upload size.
+        NoRoomError: If it exceeds the server's storage limit; nothing must be sent.
         ConflictError: If the attempt has ended, or the file is being read back.
-        UnreachableError: If the store does not answer.
+        UnreachableError: If the store cannot be reached.
     """
     direct = _direct(core)
-    if offer(core, who) is None:
-        raise ForbiddenError("Files pass through this server for now.", hint="Its log says why.")
+    if offer(core, caller) is None:
+        raise ForbiddenError("Files pass through this server for now.", hint="See its log for the reason.")
     try:
-        return await _planned(core, direct, who, digest, size_bytes)
+        return await _planned(core, direct, caller, digest, size_bytes)
     except NoRoomError:
         raise
     except MachineError as error:
         if core.settings.direct_uploads == "on":
             raise
-        core.direct_again_at = core.clock.monotonic() + _AGAIN_S
-        log.warning("Files pass through the server for %.0f minutes: %s", _AGAIN_S / 60, error.detail or error)
+        core.direct_again_at = core.clock.monotonic() + _RETRY_DIRECT_S
+        log.warning("Files pass through the server for %.0f minutes: %s", _RETRY_DIRECT_S / 60, error.detail or error)
         raise ForbiddenError(f"Files pass through this server: {error.message}", hint=error.hint) from error
 
 
-async def _planned(core: Core, direct: DirectUploads, who: AttemptActor, digest: str, size_bytes: int) -> DirectPlan:
+async def _planned(core: Core, direct: DirectUploads, caller: AttemptActor, digest: str, size_bytes: int) -> DirectPlan:
     if size_bytes > core.settings.max_upload_bytes:
-        raise TooLargeError(f"A file has {size_bytes:,} bytes; at most {core.settings.max_upload_bytes:,} are taken.")
-    row = await core.write(partial(_going_on, core=core, who=who, digest=digest))
+        raise TooLargeError(f"The file has {size_bytes:,} bytes; the limit is {core.settings.max_upload_bytes:,}.")
+    row = await core.write(partial(_find_resumable, core=core, caller=caller, digest=digest))
     if row is not None and row.size_bytes == size_bytes:
         _refuse_reading(core, row)
         try:
             return _plan_of(row, await asyncio.to_thread(direct.parts, row.name, row.ref, _sizes(row)))
         except NotFoundError:
-            log.info("The store has lost the upload %s; it is begun anew.", row.name)
+            log.info("The store has lost the upload %s; restarting it.", row.name)
     if row is not None:
         await abandoned_uploads.abort(core, row)
-    return _plan_of(await _begin(core, direct, who, digest, size_bytes), set())
+    return _plan_of(await _begin(core, direct, caller, digest, size_bytes), set())
 
 
-async def links(core: Core, who: AttemptActor, digest: str, name: str, numbers: tuple[int, ...]) -> DirectLinks:
-    """Return links that take parts of a file, each of its length, for some minutes.
+async def links(core: Core, caller: AttemptActor, digest: str, name: str, numbers: tuple[int, ...]) -> DirectLinks:
+    """Return presigned URLs for parts of a file, each for its exact length.
 
     Raises:
         NotFoundError: If the attempt has no such plan, or the file has no such part.
     """
     direct = _direct(core)
-    row = await core.write(partial(_mine, core=core, who=who, digest=digest, name=name))
+    row = await core.write(partial(_find_upload, core=core, caller=caller, digest=digest, name=name))
     sizes = _sizes(row)
     for number in numbers:
         if not 1 <= number <= len(sizes):
-            raise NotFoundError(f"The upload {name} has {len(sizes)} parts, and none is {number}.")
+            raise NotFoundError(f"The upload {name} has {len(sizes)} parts, but no part {number}.")
 
     def sign() -> tuple[DirectLink, ...]:
         made = ((number, direct.link(row.name, row.ref, number, sizes[number - 1], LINK_S)) for number in numbers)
@@ -115,25 +115,25 @@ async def links(core: Core, who: AttemptActor, digest: str, name: str, numbers: 
     return DirectLinks(links=await asyncio.to_thread(sign), good_s=LINK_S)
 
 
-async def complete(core: Core, who: AttemptActor, digest: str, name: str) -> int:
-    """Read a file back and keep it; returns its length. May be repeated.
+async def complete(core: Core, caller: AttemptActor, digest: str, name: str) -> int:
+    """Verify an uploaded file and record it; return its size in bytes. Idempotent.
 
     Raises:
         NotFoundError: If the attempt has no such plan.
-        ConflictError: If parts lack, or the file is being read back.
-        ArtifactError: If it does not have its digest; what was sent is thrown away.
-        NoRoomError: If the server's limit forbids it.
+        ConflictError: If parts are missing, or the file is being read back.
+        ArtifactError: If its digest is wrong; the upload is discarded.
+        NoRoomError: If it exceeds the server's storage limit.
     """
     direct = _direct(core)
-    row = await core.write(partial(_mine, core=core, who=who, digest=digest, name=name, reads=True))
+    row = await core.write(partial(_find_upload, core=core, caller=caller, digest=digest, name=name, reads=True))
     _refuse_reading(core, row)
     core.reading.add(name)
     try:
-        # The limit may have been reached by others meanwhile.
+        # Other uploads may have reached the limit meanwhile.
         core.blobs.within_limit(row.size_bytes)
         loop = asyncio.get_running_loop()
         await loop.run_in_executor(core.blobs.executor, direct.finish, row.name, row.ref, _sizes(row), row.digest)
-        await artifacts.stored(core, who, digest, row.size_bytes)
+        await artifacts.stored(core, caller, digest, row.size_bytes)
         await core.write(lambda connection: direct_uploads.delete_one(connection, name))
     except ArtifactError:
         await core.write(lambda connection: direct_uploads.delete_one(connection, name))
@@ -143,45 +143,45 @@ async def complete(core: Core, who: AttemptActor, digest: str, name: str) -> int
     return row.size_bytes
 
 
-async def give_up(core: Core, who: AttemptActor, digest: str, name: str, why: str) -> None:
-    """Abort an upload that its worker sends through the server instead, and tell whoever watches the task.
+async def give_up(core: Core, caller: AttemptActor, digest: str, name: str, why: str) -> None:
+    """Abort an upload that its worker sends through the server instead, and record it as an event of the task.
 
     Raises:
         NotFoundError: If the attempt has no such plan.
     """
     _direct(core)
-    row = await core.write(partial(_mine, core=core, who=who, digest=digest, name=name))
+    row = await core.write(partial(_find_upload, core=core, caller=caller, digest=digest, name=name))
     await abandoned_uploads.abort(core, row)
-    log.warning("The worker %s does not send to the object store: %s", who.worker_id, why)
+    log.warning("The worker %s cannot upload to the object store: %s", caller.worker_id, why)
 
-    def tell(connection: Connection) -> None:
-        task = tasks.by_ids(connection, [who.task_id])[who.task_id]
+    def record_event(connection: Connection) -> None:
+        task = tasks.by_ids(connection, [caller.task_id])[caller.task_id]
         data = {"message": f"Files pass through the server: {why}", "level": "warning"}
-        told = events.of_task(task, "task.message", core.clock.wall(), data, worker_id=who.worker_id)
-        events.append(connection, [told])
+        message = events.of_task(task, "task.message", core.clock.wall(), data, worker_id=caller.worker_id)
+        events.append(connection, [message])
 
-    await core.write(tell)
+    await core.write(record_event)
 
 
-async def _begin(core: Core, direct: DirectUploads, who: AttemptActor, digest: str, size_bytes: int) -> ArrivingRow:
+async def _begin(core: Core, direct: DirectUploads, caller: AttemptActor, digest: str, size_bytes: int) -> ArrivingRow:
     await core.read(partial(_refuse_full, core=core, size_bytes=size_bytes))
     name, now = secrets.token_hex(16), core.clock.wall()
     ref = await asyncio.to_thread(direct.begin, name)
-    row = ArrivingRow(name, who.attempt_id, digest, size_bytes, part_bytes_of(size_bytes), ref, now, now)
+    row = ArrivingRow(name, caller.attempt_id, digest, size_bytes, part_bytes_of(size_bytes), ref, now, now)
     try:
-        # A key that must not list parts is found out here, not when all of them have come.
+        # Fail now and not after all parts were sent if the key is not allowed to list parts.
         await asyncio.to_thread(direct.parts, name, ref, _sizes(row))
-        return await core.write(partial(_insert, core=core, who=who, row=row))
+        return await core.write(partial(_insert, core=core, caller=caller, row=row))
     except TunefleetError:
         await asyncio.to_thread(direct.discard, name, ref)
         raise
 
 
-def _insert(connection: Connection, *, core: Core, who: AttemptActor, row: ArrivingRow) -> ArrivingRow:
-    ingest.refuse_ended(connection, who)
-    if direct_uploads.of_attempt(connection, who.attempt_id, row.digest) is not None:
-        raise ConflictError(f"The upload of {row.digest[:12]}… was begun twice at once.", hint="Ask again.")
-    # Again, with the row of who was quicker.
+def _insert(connection: Connection, *, core: Core, caller: AttemptActor, row: ArrivingRow) -> ArrivingRow:
+    ingest.refuse_ended(connection, caller)
+    if direct_uploads.of_attempt(connection, caller.attempt_id, row.digest) is not None:
+        raise ConflictError(f"The upload of {row.digest[:12]}… was started twice at the same time.", hint="Try again.")
+    # Check again in the transaction: a concurrent upload may have been stored first.
     _refuse_full(connection, core=core, size_bytes=row.size_bytes)
     direct_uploads.insert_one(connection, row)
     return row
@@ -190,31 +190,32 @@ def _insert(connection: Connection, *, core: Core, who: AttemptActor, row: Arriv
 def _refuse_full(connection: Connection, *, core: Core, size_bytes: int) -> None:
     if core.blobs.limit_bytes is None:
         return
-    _, coming = direct_uploads.taken(connection)
+    _, reserved_bytes = direct_uploads.taken(connection)
     try:
-        core.blobs.within_limit(size_bytes + coming)
+        core.blobs.within_limit(size_bytes + reserved_bytes)
     except NoRoomError as error:
-        if not coming:
+        if not reserved_bytes:
             raise
-        told = f"{error.message} {coming:,} bytes of these are of other files on their way."
-        raise NoRoomError(told, hint=error.hint) from None
+        message = f"{error.message} {reserved_bytes:,} bytes of these are reserved for other uploads in progress."
+        raise NoRoomError(message, hint=error.hint) from None
 
 
-def _going_on(connection: Connection, *, core: Core, who: AttemptActor, digest: str) -> ArrivingRow | None:
-    ingest.refuse_ended(connection, who)
-    row = direct_uploads.of_attempt(connection, who.attempt_id, digest)
+def _find_resumable(connection: Connection, *, core: Core, caller: AttemptActor, digest: str) -> ArrivingRow | None:
+    ingest.refuse_ended(connection, caller)
+    row = direct_uploads.of_attempt(connection, caller.attempt_id, digest)
     if row is not None:
         direct_uploads.touch(connection, row.name, core.clock.wall())
     return row
 
 
-def _mine(
-    connection: Connection, *, core: Core, who: AttemptActor, digest: str, name: str, reads: bool = False
+def _find_upload(
+    connection: Connection, *, core: Core, caller: AttemptActor, digest: str, name: str, reads: bool = False
 ) -> ArrivingRow:
-    ingest.refuse_ended(connection, who)
-    row = direct_uploads.of_attempt(connection, who.attempt_id, digest)
+    ingest.refuse_ended(connection, caller)
+    row = direct_uploads.of_attempt(connection, caller.attempt_id, digest)
     if row is None or row.name != name:
-        raise NotFoundError(f"This attempt has no upload {name[:64]} of {digest[:12]}….", hint="Ask for a plan.")
+        raise NotFoundError(f"This attempt has no upload {name[:64]} of {digest[:12]}….", hint="Request a plan first.")
+    # Reading back may take longer than the grace period: touch the row ahead, so that it is not collected meanwhile.
     busy_s = row.size_bytes / _READ_BYTES_PER_S if reads else 0.0
     direct_uploads.touch(connection, name, core.clock.wall() + busy_s)
     return row
@@ -224,14 +225,14 @@ def _direct(core: Core) -> DirectUploads:
     direct = core.blobs.direct
     if direct is None or core.settings.direct_uploads == "off":
         raise ForbiddenError(
-            "Files pass through this server.", hint="TUNEFLEET_DIRECT_UPLOADS=auto lets workers send to its store."
+            "Files pass through this server.", hint="Set TUNEFLEET_DIRECT_UPLOADS=auto to allow direct uploads."
         )
     return direct
 
 
 def _refuse_reading(core: Core, row: ArrivingRow) -> None:
     if row.name in core.reading:
-        raise ConflictError(f"The upload of {row.digest[:12]}… is being read back.", hint="Ask again in a moment.")
+        raise ConflictError(f"The upload of {row.digest[:12]}… is being read back.", hint="Try again in a moment.")
 
 
 def _plan_of(row: ArrivingRow, here: set[int]) -> DirectPlan:

@@ -1,4 +1,4 @@
-"""Delete files whose rows go: never one that somebody has recorded meanwhile."""
+"""Delete files whose rows are deleted, except those that were recorded again meanwhile."""
 
 from __future__ import annotations
 
@@ -11,28 +11,26 @@ from tunefleet.db import Connection, after_commit
 from tunefleet.db.engine.writer import later
 from tunefleet.db.repositories import artifacts
 
-# Files of one further operation: while it runs no server writes.
+# Files per operation: no server can write while it runs.
 _BATCH: Final = 16
 
 
 def delete_files(connection: Connection, blobs: BlobStore, digests: Sequence[str]) -> None:
-    """Delete files once the current operation, which removes their rows, is committed.
-
-    One server deletes them in its writer's thread right after the commit, before anybody's next operation. Where
-    others write to the same database, their next operation may come first, and record a file that they find still
-    there; so each batch is deleted in an operation of its own, and only what no row knows by then. A server that ends
-    before that leaves files that the next collection of garbage finds.
-    """
+    """Delete files after the commit of the current operation, which deletes their rows."""
     if not digests:
         return
+    # A single server deletes them in its writer thread right after the commit, before any other operation.
     if not blobs.others_write:
         after_commit(connection, partial(_delete, blobs, digests))
         return
+    # With several servers, another one may record a file between the commit and the deletion, because it still exists.
+    # So each batch is a further operation that deletes only files without a row. After a crash in between, garbage
+    # collection finds the files.
     for start in range(0, len(digests), _BATCH):
-        later(connection, partial(_delete_unknown, blobs=blobs, digests=digests[start : start + _BATCH]))
+        later(connection, partial(_delete_unrecorded, blobs=blobs, digests=digests[start : start + _BATCH]))
 
 
-def _delete_unknown(connection: Connection, *, blobs: BlobStore, digests: Sequence[str]) -> None:
+def _delete_unrecorded(connection: Connection, *, blobs: BlobStore, digests: Sequence[str]) -> None:
     known = artifacts.known_anywhere(connection, list(digests))
     _delete(blobs, [digest for digest in digests if digest not in known])
 

@@ -1,7 +1,7 @@
-"""Delete files that nothing refers to and nobody holds.
+"""Garbage collection: delete files without references or pins.
 
-Rows go in one operation and files right after its commit, in the writer's thread: whoever asks for a file later is
-told that it has to be uploaded, and whoever asked before holds a pin.
+Rows are deleted in one operation and files right after its commit, in the writer thread: a later query reports the file
+as missing, and an earlier one holds a pin.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from tunefleet.orchestrator.storage import abandoned_uploads, capacity
 from tunefleet.orchestrator.storage.file_deletion import delete_files
 
 log = logging.getLogger(__name__)
+# Retention of unfinished uploads, so that they can be resumed.
 PARTIAL_S: Final = 24 * 3600.0
-"""How long what an unfinished upload left is kept."""
 
 
 @dataclass(frozen=True, slots=True)
 class Collected:
-    """What was deleted."""
+    """Number and size of the deleted files, and number of aborted uploads."""
 
     files: int
     size_bytes: int
@@ -36,7 +36,7 @@ class Collected:
 
 
 async def collect(core: Core) -> Collected:
-    """Delete files that nothing needs, and what given-up uploads left."""
+    """Delete unreferenced files and abandoned uploads."""
     now = core.clock.wall()
     before = now - core.settings.garbage_grace_s
     old = await asyncio.to_thread(core.blobs.kept_before, before)
@@ -44,7 +44,7 @@ async def collect(core: Core) -> Collected:
     if since:
         earlier = await asyncio.to_thread(core.blobs.kept_before, since)
         old = {digest: size for digest, size in old.items() if digest not in earlier}
-    # Looked up beside the writer: with a million files it takes seconds. What no row knows is looked at again there.
+    # In a reader: with a million files it takes seconds and would block all writes. The writer checks the rest again.
     recorded = await core.read(lambda connection: artifacts.known_anywhere(connection, list(old)))
     old = {digest: size for digest, size in old.items() if digest not in recorded}
     sizes = await core.write(partial(_collect, blobs=core.blobs, old=old, now=now, before=before))
@@ -53,7 +53,7 @@ async def collect(core: Core) -> Collected:
 
 
 def unknown_files(blobs: BlobStore, connection: Connection) -> dict[str, int]:
-    """Return digest and size in bytes of each file of before the last start of a server that no row knows."""
+    """Return digest and size in bytes of files without a row that are older than the last start of a server."""
     old = blobs.kept_before(keys.files_kept_until(connection))
     known = artifacts.known_anywhere(connection, list(old)) | {storage_marker.digest_of(connection)}
     return {digest: size for digest, size in old.items() if digest not in known}
@@ -63,7 +63,7 @@ def _collect(
     connection: Connection, *, blobs: BlobStore, old: dict[str, int], now: float, before: float
 ) -> dict[str, int]:
     found = dict(artifacts.garbage(connection, now=now, verified_before=before))
-    # A crash between a file and its row leaves a file that no row knows.
+    # A crash between writing a file and its row leaves a file without a row.
     recorded = artifacts.known_anywhere(connection, list(old))
     kept = recorded | {storage_marker.digest_of(connection)}
     found |= {digest: size for digest, size in old.items() if digest not in kept}
@@ -71,5 +71,5 @@ def _collect(
     capacity.count(connection, blobs)
     if found:
         delete_files(connection, blobs, list(found))
-        after_commit(connection, partial(log.info, "Deleted %d files that nothing refers to.", len(found)))
+        after_commit(connection, partial(log.info, "Deleted %d unreferenced files.", len(found)))
     return found

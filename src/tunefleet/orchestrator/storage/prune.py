@@ -1,4 +1,4 @@
-"""Forget what ended long ago, and the files that go with it."""
+"""Prune: remove old workflows and their files."""
 
 from __future__ import annotations
 
@@ -18,12 +18,17 @@ from tunefleet.orchestrator.storage.garbage_collection import Collected
 from tunefleet.orchestrator.storage.usage_report import Count
 from tunefleet.schemas.api import PruneReply
 
-# Workflows removed in one operation: others must not wait long for the writer.
+# Workflows per operation, so that other writes do not wait long.
 _GROUP: Final = 20
 
 
 async def run(core: Core, older_than_s: float, dry_run: bool = False, *, project: str = DEFAULT_PROJECT) -> PruneReply:
-    """Remove workflows that ended so long ago, with all that they made, then files that nothing refers to."""
+    """Remove workflows that ended long ago with their results, then collect garbage.
+
+    Args:
+        older_than_s: Minimum time since the end of a workflow.
+        dry_run: Only report what would be removed.
+    """
     limit = core.clock.wall() - older_than_s
     rows = await core.read(partial(_ended, project=project, limit=limit))
     freed = Collected(0, 0)
@@ -63,8 +68,8 @@ def _free(connection: Connection, rows: Sequence[WorkflowRow]) -> list[WorkflowR
 
 
 def _remove(connection: Connection, *, rows: Sequence[WorkflowRow], at: float) -> tuple[list[WorkflowRow], list[str]]:
-    """Remove workflows with what they made, and return both."""
-    # Looked at again: since it was read, one may have been removed, or become what a new task needs.
+    """Remove workflows with their results; return the workflows and the names of their artifacts."""
+    # Checked again: since the read, a workflow may have been removed, or become a dependency of a new task.
     now = workflows.by_ids(connection, [row.id for row in rows])
     gone = _free(connection, [row for row in rows if now.get(row.id) == row])
     made = _made(connection, rows=gone)

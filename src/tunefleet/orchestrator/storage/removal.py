@@ -1,4 +1,4 @@
-"""Forget final tasks and workflows with everything that they made; files are collected later."""
+"""Remove final tasks and workflows with their results; garbage collection deletes the files later."""
 
 from __future__ import annotations
 
@@ -32,24 +32,28 @@ from tunefleet.orchestrator.federation import task_federations
 
 
 def refuse_needed(connection: Connection, rows: Sequence[TaskRow]) -> None:
-    """Refuse to remove what a task that has not ended still needs, or what has made a model that may be in use."""
+    """Refuse to remove tasks that an unfinished task needs, or that produced a model version in use.
+
+    Raises:
+        ConflictError: If one of them is needed.
+    """
     needing = dependencies.needing(connection, [row.seq for row in rows])
     if needing:
         raise ConflictError(
-            f"The task {needing[0]} still needs the result.", hint=f"`tunefleet cancel {needing[0]}` ends it."
+            f"The task {needing[0]} still needs the result.", hint=f"Cancel it with `tunefleet cancel {needing[0]}`."
         )
     read = next(iter(task_federations.read_by(connection, rows).values()), None)
     if read is not None:
         raise ConflictError(
-            f"The task {read} reads a version of its federation.", hint=f"`tunefleet cancel {read}` ends it."
+            f"The task {read} reads a version of its federation.", hint=f"Cancel it with `tunefleet cancel {read}`."
         )
     made = next(iter(models.in_use(connection, [row.id for row in rows]).items()), None)
     if made is not None:
-        raise ConflictError(f"The task {made[0]} has made version {made[1].version} of the model {made[1].name}.")
+        raise ConflictError(f"The task {made[0]} produced version {made[1].version} of the model {made[1].name}.")
 
 
 def remove_workflows(connection: Connection, seqs: Sequence[int], now: float) -> None:
-    """Remove workflows, named by their `seq`, and their tasks."""
+    """Remove workflows, by `seq`, and their tasks."""
     found = tasks.of_workflows(connection, seqs)
     remove_tasks(connection, [row for rows in found.values() for row in rows], now)
     events.delete_of_workflows(connection, seqs)
@@ -57,7 +61,7 @@ def remove_workflows(connection: Connection, seqs: Sequence[int], now: float) ->
 
 
 def remove_tasks(connection: Connection, rows: Sequence[TaskRow], now: float) -> None:
-    """Remove tasks: attempts, journals, logs, events, artifacts and federations; their workers delete their folders."""
+    """Remove tasks with all their rows; their workers delete the job folders."""
     ids = [row.id for row in rows]
     task_federations.remove_with(connection, rows, now)
     discards.note(connection, rows, strangers=EXTERNAL)

@@ -1,4 +1,4 @@
-"""Links to files of tasks that need no key: signed over what they lead to, and good for a while."""
+"""Signed URLs: links to files of tasks that need no key and expire."""
 
 from __future__ import annotations
 
@@ -16,29 +16,30 @@ PREFIX: Final = "/api/v1/results"
 
 @dataclass(frozen=True, slots=True)
 class Signature:
-    """What stands in the query of a link."""
+    """The query parameters of a signed URL."""
 
     expires: int
     signature: str
 
 
 def path_of(task_id: str, name: str | None = None) -> str:
-    """Return where a task's result, or one of its files, is below the server's address."""
+    """Return the URL path of a task's result, or of one of its files."""
     return f"{PREFIX}/{task_id}" + ("" if name is None else f"/files/{quote(name)}")
 
 
 def base_of(link: Any, task_id: str) -> str | None:
-    """Return the address of the server in a link to a file of a task; null if it is none."""
+    """Return the server's base URL from a link to a file of a task; None if it is not such a link."""
     base, found, _ = str(link).partition(f"{path_of(task_id)}/files/")
     return base if found else None
 
 
 @dataclass(frozen=True, slots=True)
 class Signer:
-    """Makes links of one server, as one asker knows it.
+    """Signs URLs of one server.
 
     Args:
-        expires: Unix time at which the links end, in whole seconds.
+        base: Base URL of the server, as the caller reaches it.
+        expires: Expiry of the URLs, as Unix time in whole seconds.
     """
 
     secret: bytes
@@ -46,31 +47,31 @@ class Signer:
     expires: int
 
     def link(self, task_id: str, name: str, digest: str) -> str:
-        """Return a link to a file; it is void as soon as the name stands for other bytes."""
+        """Return a signed URL of a file; it becomes invalid when the file is replaced."""
         path = path_of(task_id, name)
         return f"{self.base}{path}?expires={self.expires}&signature={_mac(self.secret, path, digest, self.expires)}"
 
 
 def verify(secret: bytes, task_id: str, name: str, digest: str, given: Signature, now: float) -> None:
-    """Check a link.
+    """Verify a signed URL.
 
     Raises:
-        ForbiddenError: If it has expired, was not made by this server, or its file has been replaced.
+        ForbiddenError: If it has expired, was not signed by this server, or its file was replaced.
     """
     wanted = _mac(secret, path_of(task_id, name), digest, given.expires)
     if not hmac.compare_digest(wanted.encode(), given.signature.encode()):
-        raise ForbiddenError(f"The link to {name} is not one of this server, or its file has been replaced.")
+        raise ForbiddenError(f"The link to {name} was not signed by this server, or its file was replaced.")
     if given.expires < now:
         raise ForbiddenError(
-            f"The link to {name} has expired.", hint=f"GET {PREFIX}/{task_id}/files lists the files with fresh ones."
+            f"The link to {name} has expired.", hint=f"Get new links from GET {PREFIX}/{task_id}/files."
         )
 
 
 def renewed(value: Any, task_id: str, link: Callable[[str], str | None]) -> Any:
-    """Return a result whose links to files of its task are good again.
+    """Return a result with fresh signed URLs to the files of its task.
 
     Args:
-        link: A file's name → a link to it; None if there is no such file.
+        link: File name → a signed URL; None if there is no such file.
     """
     if isinstance(value, dict):
         return {key: renewed(inner, task_id, link) for key, inner in value.items()}

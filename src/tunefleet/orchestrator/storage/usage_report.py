@@ -1,4 +1,4 @@
-"""What a server is, and how much room its data takes."""
+"""Server information and disk usage."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from tunefleet.orchestrator.views import moment
 from tunefleet.schemas.api import Role, ServerInfo
 from tunefleet.schemas.server_info import HealthView, Kept, ServerView, StorageUse, StorageView
 
-# So long a count is good: it looks at every file and row of a kind.
+# Maximum age of a count, which scans all files and rows.
 FRESH_S: Final = 5.0
 _KINDS: Final[tuple[Kept, ...]] = (
     "results", "checkpoints", "federations", "data", "arriving", "unused", "database", "working",
@@ -34,14 +34,14 @@ _KINDS: Final[tuple[Kept, ...]] = (
 
 @dataclass(slots=True)
 class Count:
-    """The newest count of a server's data; several who ask at once share one."""
+    """The cached count of a server's data; concurrent requests share one."""
 
     _view: StorageView | None = None
     _at: float = 0.0
     _counting: asyncio.Lock = field(default_factory=asyncio.Lock)
 
     async def get(self, core: Core) -> StorageView:
-        """Return the count, made anew if it is too old."""
+        """Return the count, refreshed if it is too old."""
         async with self._counting:
             now = core.clock.monotonic()
             if self._view is None or now - self._at >= FRESH_S:
@@ -49,19 +49,19 @@ class Count:
             return self._view
 
     def forget(self) -> None:
-        """Count anew when somebody asks next."""
+        """Refresh the count on the next request."""
         self._view = None
 
 
 def health(core: Core) -> HealthView:
-    """Return that the server answers, and its place among those on its database; the database is not asked."""
+    """Return the role of this server among those on its database, without a query."""
     if not core.leading.shared:
         return HealthView(role="alone")
     return HealthView(role="leads" if core.leading.leads(core.clock.monotonic()) else "follows")
 
 
 def info(actor: Actor) -> ServerInfo:
-    """Return what is said to somebody with a key: the version, and who they are."""
+    """Return the server version and the identity of the caller."""
     return ServerInfo(
         version=tunefleet.__version__,
         authenticated=True,
@@ -73,22 +73,22 @@ def info(actor: Actor) -> ServerInfo:
 
 
 async def storage(core: Core, actor: Actor) -> StorageView:
-    """Return how much room the server's data takes.
+    """Return the disk usage of the server's data.
 
     Raises:
-        ForbiddenError: If the actor is of another project than the default one: it is about the data of all.
+        ForbiddenError: If the actor is not in the default project: the report covers all projects.
     """
     may_read(actor)
     if actor.project != DEFAULT_PROJECT:
         raise ForbiddenError(
-            f"The server's room is shown to keys of the project {DEFAULT_PROJECT}.",
-            hint=f"`tunefleet projects show {actor.project}` says what yours takes.",
+            f"The server's disk usage is visible only to keys of the project {DEFAULT_PROJECT}.",
+            hint=f"See `tunefleet projects show {actor.project}` for your project's usage.",
         )
     return await core.state(Count).get(core)
 
 
 async def server(core: Core, actor: Actor) -> ServerView:
-    """Return what the server is made of; its folder is shown to admins only."""
+    """Return versions and configuration of the server; its data folder is visible to admins only."""
     may_read(actor)
     return ServerView(
         version=tunefleet.__version__,
@@ -108,18 +108,18 @@ async def _count(core: Core) -> StorageView:
     def stored(connection: Connection) -> tuple[dict[str, tuple[int, int]], int, int]:
         kept = statistics.of_files(connection, checkpoint=checkpoints.KIND, now=now)
         count, size = kept.get("arriving", (0, 0))
-        beside, more = direct_uploads.taken(connection)
-        kept["arriving"] = (count + beside, size + more)
+        other_files, other_bytes = direct_uploads.taken(connection)
+        kept["arriving"] = (count + other_files, size + other_bytes)
         kept["database"] = statistics.of_database(connection)
         return kept, statistics.of_logs(connection), statistics.of_journals(connection)
 
     kept, log_bytes, journal_records = await core.read(stored)
-    lying, disk_total, disk_free = await asyncio.to_thread(_lying, core)
+    unrecorded, disk_total, disk_free = await asyncio.to_thread(_unrecorded, core)
     uses = []
     for kind in _KINDS:
         count, size = kept.get(kind, (0, 0))
-        beside, more = lying.get(kind, (0, 0))
-        uses.append(StorageUse(kind=kind, files=count + beside, size_bytes=size + more))
+        other_files, other_bytes = unrecorded.get(kind, (0, 0))
+        uses.append(StorageUse(kind=kind, files=count + other_files, size_bytes=size + other_bytes))
     return StorageView(
         counted_at=moment(now),
         uses=tuple(uses),
@@ -131,8 +131,8 @@ async def _count(core: Core) -> StorageView:
     )
 
 
-def _lying(core: Core) -> tuple[dict[str, tuple[int, int]], int, int]:
-    """Return count and bytes of the files that no row names, by kind, and the disk's room; blocks."""
+def _unrecorded(core: Core) -> tuple[dict[str, tuple[int, int]], int, int]:
+    """Return count and bytes of files without a row, by kind, and total and free disk space; blocks."""
     disk = shutil.disk_usage(core.settings.data_dir)
     found = {
         "arriving": _sum(core.blobs.uploads.glob("*.part")),
@@ -142,7 +142,7 @@ def _lying(core: Core) -> tuple[dict[str, tuple[int, int]], int, int]:
 
 
 def _below(root: Path) -> Iterator[Path]:
-    """Yield the files below a folder; a folder that is removed meanwhile has none."""
+    """Yield the files below a folder; a folder that is removed meanwhile yields none."""
     for folder, _, names in os.walk(root):
         yield from (Path(folder, name) for name in names)
 

@@ -1,7 +1,6 @@
-"""Stored bytes are what their digest says, or are put aside: at a push of what is known, in the background, on demand.
+"""Verification of stored files against their digests: on push of a known file, in the background, and on demand.
 
-A disk that flips a bit would otherwise hand out the damage for ever, under the right digest. What is put aside is not
-found any more; pushing the same file again restores it.
+Damaged files (bit rot) are quarantined and count as missing; pushing the same file again restores it.
 """
 
 from __future__ import annotations
@@ -21,16 +20,16 @@ from tunefleet.errors import NotFoundError
 from tunefleet.orchestrator.context import Core, Verified
 
 log = logging.getLogger(__name__)
-LATELY_S: Final = 600.0
-"""A file that was read so lately is not read again for a push: many push the same one at once."""
-# A file that was read so lately is not read again in the background.
-GOOD_S: Final = 86_400.0
-# Bytes that one look of the background reads at least; then it rests as long as its speed wants.
-_AT_A_TIME: Final = 64 << 20
+# Files verified within this time are not read again on push: many clients push the same file.
+RECENT_S: Final = 600.0
+# Files verified within this time are not read again in the background.
+REVERIFY_S: Final = 86_400.0
+# Minimum bytes per background pass, followed by a pause that limits the read rate.
+_PASS_BYTES: Final = 64 << 20
 
 
 def is_whole(blobs: BlobStore, digest: str, *, pace: Callable[[int], None] = lambda _: None) -> bool:
-    """Read a file and say whether it is what its digest says; blocks."""
+    """Read a file and return whether it matches its digest; blocks."""
     found = hashlib.sha256()
     for piece in blobs.pieces(digest):
         found.update(piece)
@@ -38,17 +37,17 @@ def is_whole(blobs: BlobStore, digest: str, *, pace: Callable[[int], None] = lam
     return found.hexdigest() == digest
 
 
-def damaged(blobs: BlobStore, digests: Iterable[str], verified: Verified, *, good_s: float = LATELY_S) -> Iterator[str]:
-    """Yield which of these files are lost or damaged, and put the damaged ones aside; blocks."""
+def damaged(blobs: BlobStore, digests: Iterable[str], verified: Verified, *, good_s: float = RECENT_S) -> Iterator[str]:
+    """Yield the files that are missing or damaged, and quarantine the damaged ones; blocks."""
     for digest in digests:
         now = time.monotonic()
         if now - verified.at.get(digest, -good_s) < good_s:
             continue
         try:
-            good = is_whole(blobs, digest) if blobs.may_rot else blobs.has(digest)
+            intact = is_whole(blobs, digest) if blobs.may_rot else blobs.has(digest)
         except NotFoundError:
-            good = False
-        if good:
+            intact = False
+        if intact:
             verified.at[digest] = now
         else:
             set_aside(blobs, digest)
@@ -56,16 +55,16 @@ def damaged(blobs: BlobStore, digests: Iterable[str], verified: Verified, *, goo
 
 
 def set_aside(blobs: BlobStore, digest: str) -> None:
-    """Take a damaged file out of the store, into its `quarantine`."""
+    """Move a damaged file to the store's `quarantine` folder."""
     if blobs.set_aside(digest):
-        log.error("The stored file %s is damaged; it was put aside in %s.", digest, blobs.root / "quarantine")
+        log.error("The stored file %s is damaged; moved to %s.", digest, blobs.root / "quarantine")
 
 
 async def run_for_a_while(core: Core) -> None:
-    """Read some stored files, slowly, and put aside what is damaged; called again and again by the leader."""
+    """Verify some stored files at the configured read rate; the leader calls it in a loop."""
     speed = core.settings.scrub_bytes_per_s
     if not speed or not core.blobs.may_rot:
-        await asyncio.sleep(GOOD_S)
+        await asyncio.sleep(REVERIFY_S)
         return
     began, read, cursor = time.monotonic(), 0, core.verified.cursor
     found = sorted(await asyncio.to_thread(core.blobs.kept_before, float("inf")))
@@ -73,25 +72,27 @@ async def run_for_a_while(core: Core) -> None:
         core.verified.cursor = digest
         size = core.blobs.find(digest) or 0
         for bad in await asyncio.to_thread(_damaged, core, digest):
-            await _tell(core, bad)
+            await _log_artifacts(core, bad)
         read += size
-        if read >= _AT_A_TIME:
+        if read >= _PASS_BYTES:
             break
     else:
         core.verified.cursor = ""
-        await asyncio.sleep(60.0)  # all was read: from the beginning, unless it was read lately
+        await asyncio.sleep(60.0)  # a full pass is done; start over, skipping recently verified files
     await asyncio.sleep(max(0.0, read / speed - (time.monotonic() - began)))
 
 
-async def _tell(core: Core, digest: str) -> None:
-    of = await core.read(partial(artifacts_with, digest=digest))
-    log.error("%s is of %s. Push it again, or restore it from a backup.", digest, ", ".join(of) or "no artifact")
+async def _log_artifacts(core: Core, digest: str) -> None:
+    affected = await core.read(partial(artifacts_with, digest=digest))
+    log.error(
+        "%s belongs to %s. Push it again, or restore it from a backup.", digest, ", ".join(affected) or "no artifact"
+    )
 
 
 def artifacts_with(connection: Connection, *, digest: str) -> tuple[str, ...]:
-    """Return the names and ids of the artifacts that have a file."""
+    """Return the names and ids of the artifacts that contain a file."""
     return tuple(f"{row.name} ({row.id})" for row in artifacts.holding_file(connection, digest=digest))
 
 
 def _damaged(core: Core, digest: str) -> list[str]:
-    return list(damaged(core.blobs, [digest], core.verified, good_s=GOOD_S))
+    return list(damaged(core.blobs, [digest], core.verified, good_s=REVERIFY_S))

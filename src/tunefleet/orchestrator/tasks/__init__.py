@@ -1,1 +1,1 @@
-"""One task: its commands, its transitions, its inputs and checkpoints, its end, and how it is done again."""
+"""Tasks: commands, transitions, inputs, checkpoints, ends and retries."""

@@ -1,4 +1,4 @@
-"""One verb for many tasks: each by itself, and what became of each."""
+"""Bulk actions: one action for many tasks, each with its own result."""
 
 from __future__ import annotations
 
@@ -12,24 +12,24 @@ from tunefleet.orchestrator.context import Core
 from tunefleet.orchestrator.tasks import tasks
 from tunefleet.schemas.ui import ManyReply, ManyRequest, OneOfMany
 
-# So many are on their way to the writer together: they share its commits.
-_AT_ONCE: Final = 16
+# Concurrent writes share a commit of the writer thread.
+_CONCURRENCY: Final = 16
 
 
 async def do(core: Core, actor: Actor, wanted: ManyRequest) -> ManyReply:
-    """Cancel, retry or remove tasks; one that cannot be is no hindrance to the others.
+    """Cancel, retry or remove tasks; an error affects only its own task.
 
     Raises:
         ForbiddenError: If the actor may not change anything.
     """
     may_submit(actor)
-    room = asyncio.Semaphore(_AT_ONCE)
-    verb = _VERBS[wanted.action]
+    semaphore = asyncio.Semaphore(_CONCURRENCY)
+    action = _ACTIONS[wanted.action]
 
     async def one(task_id: str) -> OneOfMany:
-        async with room:
+        async with semaphore:
             try:
-                return OneOfMany(task_id=task_id, ok=True, made=await verb(core, actor, task_id))
+                return OneOfMany(task_id=task_id, ok=True, made=await action(core, actor, task_id))
             except TunefleetError as error:
                 return OneOfMany(task_id=task_id, ok=False, code=error.code, detail=error.message, hint=error.hint)
 
@@ -48,7 +48,7 @@ async def _remove(core: Core, actor: Actor, task_id: str) -> None:
     await tasks.remove(core, actor, task_id)
 
 
-_VERBS: Final[dict[str, Callable[[Core, Actor, str], Awaitable[str | None]]]] = {
+_ACTIONS: Final[dict[str, Callable[[Core, Actor, str], Awaitable[str | None]]]] = {
     "cancel": _cancel,
     "retry": _retry,
     "remove": _remove,

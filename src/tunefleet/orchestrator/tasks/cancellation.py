@@ -1,4 +1,4 @@
-"""Cancel tasks: at once where nobody works on them or nobody answers, otherwise by asking the worker."""
+"""Cancel tasks: directly where no live worker runs them, otherwise through the worker."""
 
 from __future__ import annotations
 
@@ -14,18 +14,16 @@ from tunefleet.orchestrator.tasks.transitions import Move, switch
 
 
 def cancel(connection: Connection, rows: Sequence[TaskRow], here: Presences) -> None:
-    """Cancel tasks that are not final, and with them those that wait for them.
-
-    A task that runs on a worker that answers ends at the end of its step, and its worker reports it. Any other ends
-    now, and its token is void: who was given up cannot overwrite the outcome.
-    """
+    """Cancel tasks that are not final, and the tasks that depend on them."""
+    # On a live worker the task stops after its step, and the worker reports it. Any other ends now with a void token,
+    # so that a lost worker cannot overwrite the outcome.
     asked = [row for row in rows if row.status == "running" and row.worker_id in here.limits]
     commands.ask(connection, asked, here.now)
     end(connection, [row for row in rows if row not in asked], here.now)
 
 
 def end(connection: Connection, rows: Sequence[TaskRow], now: float) -> None:
-    """Cancel tasks at once and void their attempts."""
+    """Cancel tasks immediately and void their attempts."""
     stopped = sharding_causes.of_asked(connection, rows)
     moves = []
     for row in rows:
@@ -33,12 +31,12 @@ def end(connection: Connection, rows: Sequence[TaskRow], now: float) -> None:
         moves.append(Move(row, reason, changes={"error": error}))
     for reason in dict.fromkeys(move.reason for move in moves):
         commands.void(connection, [move.task for move in moves if move.reason is reason], reason, now)
-    _part_with(connection, rows, now)
+    _release_coalesced(connection, rows, now)
     switch(connection, moves, now)
 
 
-def _part_with(connection: Connection, rows: Sequence[TaskRow], now: float) -> None:
-    """Place those anew that were offered as parts of a run that is not offered any more."""
+def _release_coalesced(connection: Connection, rows: Sequence[TaskRow], now: float) -> None:
+    """Release offers that were coalesced into an attempt that is now void."""
     wholes = {row.attempt_id for row in rows if row.merge_key is not None and row.attempt_id is not None}
     holders = {row.worker_id for row in rows if row.attempt_id in wholes and row.worker_id is not None}
     found = [each for holder in sorted(holders) for each in attempts.open_of(connection, holder).values()]

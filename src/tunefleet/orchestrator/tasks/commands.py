@@ -1,6 +1,6 @@
-"""Commands on their way: what a worker is sent, what it reports of them, and their end with their attempt's.
+"""Commands in progress: what is sent to a worker, what it reports, and how they end with their attempt.
 
-A desired pause is a command too, so that one can see what became of it; it travels as a wish, not as a command.
+A pause is stored as a command too, so that its outcome is visible; it is sent as desired state, not as a command.
 Functions on a connection.
 """
 
@@ -21,19 +21,20 @@ from tunefleet.orchestrator.ids import attempt_token
 from tunefleet.schemas.control import ControlCommand
 from tunefleet.schemas.worker_link import Command, CommandOutcome, pause_id
 
-# Those that are done when their checkpoint is whole; the others are done when they are applied.
-_LASTING = frozenset({ControlCommand.SAVE_CHECKPOINT, ControlCommand.SAVE_AND_STOP, ControlCommand.PAUSE})
+# Commands that are done when their checkpoint is complete; all others are done when they are applied.
+_CHECKPOINT_COMMANDS = frozenset({ControlCommand.SAVE_CHECKPOINT, ControlCommand.SAVE_AND_STOP, ControlCommand.PAUSE})
 
 
 def done(row: CommandRow) -> bool:
-    """Whether nothing more will become of a command."""
-    return row.settled or (row.state == "applied" and row.command not in _LASTING)
+    """Whether a command has its final state."""
+    return row.settled or (row.state == "applied" and row.command not in _CHECKPOINT_COMMANDS)
 
 
 def sendable(connection: Connection, worker_id: str, mine: Mapping[str, AttemptRow], secret: bytes) -> list[Command]:
-    """Return the commands that a worker has not acknowledged, for the attempts that it runs and for itself."""
+    """Return the unacknowledged commands for a worker's attempts and for the worker itself."""
     found = []
     for row in commands.pending(connection, worker_id):
+        # Sent as desired state.
         if row.command == ControlCommand.PAUSE:
             continue
         attempt = mine.get(row.attempt_id or "")
@@ -52,7 +53,7 @@ def take_outcomes(
     rows: dict[str, TaskRow],
     now: float,
 ) -> None:
-    """Store what a worker reports of its commands; what is old, or not its own, changes nothing."""
+    """Store a worker's reports on its commands; outdated reports and those on other workers' commands are ignored."""
     if not outcomes:
         return
     open_ = {row.id: row for row in commands.under_way(connection, worker_id)}
@@ -70,27 +71,27 @@ def take_outcomes(
         open_[after.id] = after
         commands.store(connection, [after])
         task = rows.get(row.task_id or "")
-        _tell(connection, after, task, now)
+        _append_event(connection, after, task, now)
         if task is not None and after.command == ControlCommand.PAUSE and after.state == "failed":
             rows[task.id] = _give_up_pause(connection, task, mine[row.attempt_id or ""], after)
 
 
 def take_back_pause(connection: Connection, task: TaskRow, now: float) -> None:
-    """Want a task that is to pause to run on; its job is not asked for the pause if it has not been yet."""
+    """Cancel a pause request; a pause that was not sent yet is not sent."""
     asked = commands.get(connection, pause_id(task.id, task.attempts, task.generation))
     tasks.desire(connection, task.id, "run")
     events.append(connection, [events.of_task(task, "task.resuming", now, {})])
     if asked is not None and asked.state == "pending":
-        after = asked._replace(state="failed", message="Taken back: the task is to go on.", updated_at=now)
+        after = asked._replace(state="failed", message="Cancelled: the task was resumed.", updated_at=now)
         commands.store(connection, [after])
-        _tell(connection, after, task, now)
+        _append_event(connection, after, task, now)
     wake(connection, f"worker:{task.worker_id}", f"task:{task.id}")
 
 
 def close(
     connection: Connection, attempts: Iterable[AttemptRow], why: str, now: float, *, paused: bool = False
 ) -> None:
-    """Fail the commands of attempts that have ended; what was applied, and needs no more, stays so."""
+    """Fail the open commands of attempts that have ended."""
     ids = [row.id for row in attempts if row.slot_class == "job"]
     if not ids:
         return
@@ -106,11 +107,11 @@ def close(
 
 
 def close_of_worker(connection: Connection, worker_id: str, now: float) -> None:
-    """Fail what a lost worker itself was told: it must not act on it when it comes back much later."""
+    """Fail the commands of a lost worker, so that it does not run them when it comes back much later."""
     commands.store(
         connection,
         [
-            row._replace(state="failed", message="Not carried out: the worker does not answer.", updated_at=now)
+            row._replace(state="failed", message="Not carried out: the worker is lost.", updated_at=now)
             for row in commands.under_way(connection, worker_id)
             if row.task_id is None and not done(row)
         ],
@@ -124,7 +125,7 @@ def note_stalls(
     rows: dict[str, TaskRow],
     now: float,
 ) -> None:
-    """Store which of a worker's jobs write nothing, and since when."""
+    """Store which of a worker's jobs are stalled, and since when."""
     for attempt in mine.values():
         task = rows.get(attempt.task_id)
         silent_s = stalled.get(attempt.id)
@@ -144,27 +145,28 @@ def note_stalls(
 
 
 def _give_up_pause(connection: Connection, task: TaskRow, attempt: AttemptRow, row: CommandRow) -> TaskRow:
-    """Want the task to run again: its training goes on."""
+    """Reset the desired state after a failed pause: the run continues."""
+    # Only the current request: an outcome of an earlier pause must not cancel a later one.
     if task.desired != "pause" or row.id != pause_id(task.id, attempt.number, task.generation):
         return task
     tasks.desire(connection, task.id, "run")
     return task._replace(desired="run", generation=task.generation + 1)
 
 
-def _tell(connection: Connection, row: CommandRow, task: TaskRow | None, now: float) -> None:
+def _append_event(connection: Connection, row: CommandRow, task: TaskRow | None, now: float) -> None:
     data = {"command_id": row.id, "command": row.command, "step": row.step, "checkpoint": row.checkpoint}
-    told = {name: value for name, value in data.items() if value is not None}
+    data = {name: value for name, value in data.items() if value is not None}
     if row.message is not None:
-        told["message"] = row.message
+        data["message"] = row.message
     kind = f"command.{row.state}"
     if task is None:
-        events.append(connection, [Event(kind, now, worker_id=row.worker_id, data=told)])
+        events.append(connection, [Event(kind, now, worker_id=row.worker_id, data=data)])
     else:
-        events.append(connection, [events.of_task(task, kind, now, told)])
+        events.append(connection, [events.of_task(task, kind, now, data)])
 
 
 def void(connection: Connection, rows: Sequence[TaskRow], reason: TaskReason, now: float) -> None:
-    """Void the attempts of tasks that are about to be cancelled: who was given up cannot overwrite the outcome."""
+    """Void the attempts of tasks that are being cancelled, so that their workers cannot overwrite the outcome."""
     held = attempts.by_ids(connection, [row.attempt_id for row in rows if row.attempt_id])
     gangs = attempts.of_gangs(connection, [row.id for row in held.values() if row.gang_of is not None])
     held |= {node.id: node for nodes in gangs.values() for node in nodes}
@@ -177,7 +179,7 @@ def void(connection: Connection, rows: Sequence[TaskRow], reason: TaskReason, no
 
 
 def ask(connection: Connection, rows: Sequence[TaskRow], now: float) -> None:
-    """Ask the workers of running tasks to cancel them; they report it at the end of the step."""
+    """Request the cancellation of running tasks; their workers report it after the current step."""
     for row in rows:
         if row.desired != "cancel":
             tasks.desire(connection, row.id, "cancel")

@@ -1,4 +1,4 @@
-"""Steer a task: pause, resume, stop, and commands with their outcome."""
+"""Control a task: pause, resume, stop, and commands with their outcome."""
 
 from __future__ import annotations
 
@@ -34,10 +34,10 @@ from tunefleet.schemas.control import ControlCommand, SetData
 from tunefleet.schemas.worker_link import pause_id
 from tunefleet.spec.value_preview import nearest
 
-# How long a question for a command's outcome is held open at most.
+# Maximum long-poll duration for a command's outcome.
 MAX_WAIT_S: Final = 30.0
-# What a task that refuses a command cannot be, in words.
-_DONE: Final[Mapping[ControlCommand, str]] = {
+# Participles for error messages: "only a running one can be …".
+_PARTICIPLES: Final[Mapping[ControlCommand, str]] = {
     ControlCommand.PAUSE: "paused",
     ControlCommand.SAVE_CHECKPOINT: "saved",
     ControlCommand.GRACEFUL_STOP: "stopped early",
@@ -46,20 +46,20 @@ _DONE: Final[Mapping[ControlCommand, str]] = {
 
 
 async def pause(core: Core, actor: Actor, task_id: str) -> TaskDetail:
-    """Ask for a pause: the training saves at the end of its step and ends; asking again changes nothing.
+    """Request a pause: the run saves a checkpoint after the current step and stops. Idempotent.
 
     Raises:
-        ConflictError: If it does not run, is being cancelled, or is of a kind that cannot be paused.
-        ForbiddenError: If it belongs to somebody else.
+        ConflictError: If it is not running, is being cancelled, or its kind cannot be paused.
+        ForbiddenError: If it belongs to another owner.
     """
     now = core.clock.wall()
 
     def operation(connection: Connection) -> str:
-        row = _mine(connection, actor, task_id)
+        row = _owned(connection, actor, task_id)
         if row.status == TaskStatus.PAUSED:
             return row.id
-        _refuse_idle(row, _DONE[ControlCommand.PAUSE])
-        _refuse_unheard(connection, row, ControlCommand.PAUSE, _DONE[ControlCommand.PAUSE])
+        _refuse_idle(row, _PARTICIPLES[ControlCommand.PAUSE])
+        _refuse_unsupported(connection, row, ControlCommand.PAUSE, _PARTICIPLES[ControlCommand.PAUSE])
         if row.desired != "pause":
             task_rows.desire(connection, row.id, "pause")
             command_id = pause_id(row.id, row.attempts, row.generation + 1)
@@ -74,31 +74,32 @@ async def pause(core: Core, actor: Actor, task_id: str) -> TaskDetail:
 async def resume(
     core: Core, actor: Actor, task_id: str, from_step: FromStep = None, overrides: Mapping[str, Any] | None = None
 ) -> TaskDetail:
-    """Let a task go on: a paused one at its place in the queue, a final one as a new task linked to it.
+    """Resume a task: a paused one returns to its place in the queue, a final one becomes a new task linked to it.
 
-    A running one that is to pause is not paused: its training goes on. Where the job has the pause by then, it pauses,
-    and goes back to its place in the queue by itself.
+    For a running task with a pause request, the request is cancelled. If the job has already received it, the task
+    pauses and is queued again automatically.
 
     Args:
-        from_step: The step of a checkpoint, `best`, or null for the newest.
+        from_step: The step of a checkpoint, `best`, or None for the newest.
         overrides: Dotted path below `spec` → value, for the new task of a final one.
 
     Raises:
-        ConflictError: If it runs or waits and is not to pause, there is no such checkpoint, or nothing is left to do.
-        ForbiddenError: If it belongs to somebody else.
+        ConflictError: If it is running or queued without a pause request, there is no such checkpoint, or nothing is
+            left to do.
+        ForbiddenError: If it belongs to another owner.
     """
     may_submit(actor)
     here = cluster_state.presences(core)
     now = here.now
 
     def operation(connection: Connection) -> TaskRow:
-        row = _mine(connection, actor, task_id)
+        row = _owned(connection, actor, task_id)
         if row.status == TaskStatus.RUNNING and row.desired == "pause" and from_step is None:
             task_commands.take_back_pause(connection, row, now)
             return row
         task_resume.refuse_running(row)
         if row.status == TaskStatus.PAUSED:
-            # An agent that keeps the job goes on with it where it is.
+            # An agent that still has the job continues it in place.
             asked = from_step is None and agents.ask_to_go_on(connection, row, here)
             if not asked:
                 task_resume.requeue(connection, row, from_step, now)
@@ -113,36 +114,37 @@ async def resume(
 async def _resume_final(
     core: Core, actor: Actor, row: TaskRow, from_step: FromStep, overrides: Mapping[str, Any] | None
 ) -> TaskDetail:
-    def hand_on(connection: Connection, made: list[TaskRow], now: float) -> None:
+    def copy_checkpoint(connection: Connection, made: list[TaskRow], now: float) -> None:
         known = checkpoints.known(connection, row)
         chosen = task_resume.choose(connection, row, known, from_step)
-        task_resume.hand_on(connection, row, made[0], chosen, now)
+        task_resume.copy_to_child(connection, row, made[0], chosen, now)
 
-    def look(connection: Connection) -> None:
+    def check_checkpoint(connection: Connection) -> None:
         chosen = task_resume.choose(connection, row, checkpoints.known(connection, row), from_step)
         if not overrides:
             task_resume.refuse_done(connection, row, chosen)
 
     if row.slot_class != "job":
         raise ConflictError(f"A task of kind {row.kind} has no checkpoints.", hint=f"Use `tunefleet retry {row.id}`.")
-    await core.read(look)
+    await core.read(check_checkpoint)
     wanted = await tasks.repetition(core, actor, row.id, overrides)
-    made = await workflows.store(core, wanted, then=hand_on)
+    made = await workflows.store(core, wanted, then=copy_checkpoint)
     return await tasks.get(core, actor, made.tasks[0].id)
 
 
 async def stop(core: Core, actor: Actor, task_id: str, *, save: bool = True) -> CommandView:
-    """End a training early, as completed: what it has learned is delivered."""
+    """End a run early, as completed: its current weights are delivered."""
     name = ControlCommand.SAVE_AND_STOP if save else ControlCommand.GRACEFUL_STOP
     return await command(core, actor, task_id, CommandRequest(command=name))
 
 
 async def command(core: Core, actor: Actor, task_id: str, request: CommandRequest) -> CommandView:
-    """Give a running task a command; one with an id that is known already is returned as it is.
+    """Send a command to a running task; a known command id returns its command.
 
     Raises:
-        ConflictError: If the task does not run, its kind does not take the command, or the id belongs to another one.
-        ForbiddenError: If it belongs to somebody else.
+        ConflictError: If the task is not running, its kind does not support the command, or the id belongs to another
+            command.
+        ForbiddenError: If the task belongs to another owner.
     """
     name, data = _checked(request)
     if name is ControlCommand.PAUSE:
@@ -151,19 +153,19 @@ async def command(core: Core, actor: Actor, task_id: str, request: CommandReques
     now = core.clock.wall()
 
     def operation(connection: Connection) -> CommandRow:
-        row = _mine(connection, actor, task_id)
+        row = _owned(connection, actor, task_id)
         known = None if request.command_id is None else commands.get(connection, request.command_id)
         if known is not None:
             if (known.task_id, known.command, orjson.loads(known.data)) != (row.id, name.value, data):
-                raise ConflictError(f"The command id {known.id} was used for something else.", hint="Use a new one.")
+                raise ConflictError(f"The command id {known.id} was used for another command.", hint="Use a new one.")
             return known
-        what = _DONE.get(name, f"given the command {name.value}")
+        what = _PARTICIPLES.get(name, f"given the command {name.value}")
         _refuse_idle(row, what)
-        _refuse_unheard(connection, row, name, what)
+        _refuse_unsupported(connection, row, name, what)
         made = _row(row, request.command_id or new_id("cmd"), name, data, actor, now)
         commands.insert_one(connection, made)
-        told = {"command_id": made.id, "command": made.command}
-        events.append(connection, [events.of_task(row, "command.asked", now, told)])
+        event = {"command_id": made.id, "command": made.command}
+        events.append(connection, [events.of_task(row, "command.asked", now, event)])
         return made
 
     return command_view(await core.write(operation))
@@ -177,7 +179,7 @@ async def list_(core: Core, actor: Actor, task_id: str) -> list[CommandView]:
 
 
 async def get(core: Core, actor: Actor, task_id: str, command_id: str, *, wait_s: float = 0.0) -> CommandView:
-    """Return a command, as soon as nothing more will become of it.
+    """Return a command as soon as it has its final state, or after the timeout.
 
     Raises:
         NotFoundError: If the task has no such command.
@@ -192,11 +194,12 @@ async def get(core: Core, actor: Actor, task_id: str, command_id: str, *, wait_s
         if task_commands.done(row) or left_s <= 0 or core.signals.closed:
             return command_view(row)
         await core.signals.wait(topic, left_s, seen)
+        # Notified topics return from `wait` without yielding: let other coroutines run.
         await asyncio.sleep(0)
 
 
 async def list_checkpoints(core: Core, actor: Actor, task_id: str) -> list[CheckpointView]:
-    """Return the checkpoints of a task in step order; what a resume superseded is left out."""
+    """Return the checkpoints of a task in step order, without superseded ones."""
     may_read(actor)
     known = await core.read(lambda connection: checkpoints.known(connection, find(connection, actor, task_id)))
     return [checkpoint_view(each) for each in known]
@@ -210,7 +213,7 @@ def _one(connection: Connection, *, actor: Actor, task_id: str, command_id: str)
     return row
 
 
-def _mine(connection: Connection, actor: Actor, task_id: str) -> TaskRow:
+def _owned(connection: Connection, actor: Actor, task_id: str) -> TaskRow:
     row = find(connection, actor, task_id)
     may_change(actor, row.owner, row.id)
     return row
@@ -218,48 +221,48 @@ def _mine(connection: Connection, actor: Actor, task_id: str) -> TaskRow:
 
 def _refuse_idle(row: TaskRow, what: str) -> None:
     if row.status != TaskStatus.RUNNING:
-        ways = {
-            "paused": f"`tunefleet resume {row.id}` lets it go on.",
-            "pending": f"It has not begun; `tunefleet cancel {row.id}` ends it.",
-            "queued": f"It has not begun; `tunefleet cancel {row.id}` ends it.",
-            "dispatched": f"It is about to begin: try again in a moment, or `tunefleet cancel {row.id}`.",
+        hints = {
+            "paused": f"Continue it with `tunefleet resume {row.id}`.",
+            "pending": f"It has not started; cancel it with `tunefleet cancel {row.id}`.",
+            "queued": f"It has not started; cancel it with `tunefleet cancel {row.id}`.",
+            "dispatched": f"It is starting: try again in a moment, or cancel it with `tunefleet cancel {row.id}`.",
         }
         raise ConflictError(
-            f"The task {row.id} is {row.status}; only a running one can be {what}.", hint=ways.get(row.status)
+            f"The task {row.id} is {row.status}; only a running one can be {what}.", hint=hints.get(row.status)
         )
     if row.worker_id is None:
         raise ConflictError(
-            f"The task {row.id} is spread over several workers and cannot be {what}.",
+            f"The task {row.id} is sharded over several workers and cannot be {what}.",
             hint=f"Use `tunefleet cancel {row.id}`.",
         )
     if row.slot_class != "job":
         raise ConflictError(
-            f"A task of kind {row.kind} cannot be {what}: it has no training.", hint=f"Use `tunefleet cancel {row.id}`."
+            f"A task of kind {row.kind} cannot be {what}: it does not train.", hint=f"Use `tunefleet cancel {row.id}`."
         )
     if row.desired == "cancel":
         raise ConflictError(f"The task {row.id} is being cancelled.")
 
 
-def _refuse_unheard(connection: Connection, row: TaskRow, name: ControlCommand, what: str) -> None:
-    """Refuse to ask something of a job that would never do it: the wish would stand until its end."""
+def _refuse_unsupported(connection: Connection, row: TaskRow, name: ControlCommand, what: str) -> None:
+    """Refuse a command that the job does not support, and which would stay pending until its end."""
     agents.refuse_deaf(connection, row)
-    whole = attempts.merged_into(connection, [row.attempt_id] if row.attempt_id else [])
-    for task_id in whole.values():
+    parents = attempts.merged_into(connection, [row.attempt_id] if row.attempt_id else [])
+    for task_id in parents.values():
         raise ConflictError(
-            f"The task {row.id} is computed in the run of {task_id}; it cannot be {what} by itself.",
-            hint=f"Use `tunefleet cancel {row.id}`: the others go on.",
+            f"The task {row.id} is coalesced into the run of {task_id} and cannot be {what} separately.",
+            hint=f"Use `tunefleet cancel {row.id}`: the others continue.",
         )
-    heeds = _heeds(connection, row)
-    if heeds is None or name in heeds:
+    supported = _supported_commands(connection, row)
+    if supported is None or name in supported:
         return
-    takes = f"it takes {', '.join(sorted(heeds))} alone" if heeds else "it takes no commands"
+    takes = f"it supports only {', '.join(sorted(supported))}" if supported else "it supports no commands"
     raise ConflictError(
         f"A task of kind {row.kind} cannot be {what}: {takes}.",
-        hint=f"`tunefleet cancel {row.id}` ends it, and `tunefleet retry {row.id}` begins it anew then.",
+        hint=f"Cancel it with `tunefleet cancel {row.id}`, then restart it with `tunefleet retry {row.id}`.",
     )
 
 
-def _heeds(connection: Connection, row: TaskRow) -> tuple[str, ...] | None:
+def _supported_commands(connection: Connection, row: TaskRow) -> tuple[str, ...] | None:
     worker = worker_rows.get(connection, row.worker_id) if row.worker_id is not None else None
     offers = () if worker is None else worker_state.capabilities(worker.capabilities).executors
     return next((offer.heeds for offer in offers if offer.kind == row.kind), None)
@@ -270,14 +273,14 @@ def _checked(request: CommandRequest) -> tuple[ControlCommand, dict[str, Any]]:
     try:
         name = ControlCommand(request.command)
     except ValueError:
-        raise InputError(f"There is no command {request.command!r}.", hint=f"There are: {names}.") from None
+        raise InputError(f"Unknown command {request.command!r}.", hint=f"Available: {names}.") from None
     if name is not ControlCommand.SET:
         return name, request.data
     try:
         data = SetData.model_validate(request.data, strict=False).model_dump(exclude_none=True)
     except ValidationError as error:
         first = error.errors()[0]
-        raise InputError(f"The data of set is wrong: {'.'.join(map(str, first['loc']))}: {first['msg']}.") from None
+        raise InputError(f"Wrong data for set: {'.'.join(map(str, first['loc']))}: {first['msg']}.") from None
     unknown = sorted(set(request.data) - set(SetData.model_fields))
     if unknown or not data:
         known = ", ".join(SetData.model_fields)
@@ -290,7 +293,7 @@ def _checked(request: CommandRequest) -> tuple[ControlCommand, dict[str, Any]]:
 def _row(
     task: TaskRow, command_id: str, name: ControlCommand, data: dict[str, Any], actor: Actor, now: float
 ) -> CommandRow:
-    assert task.worker_id is not None, "it runs"
+    assert task.worker_id is not None, "the task is running"
     return CommandRow(
         command_id, task.id, task.attempt_id, task.worker_id, name.value, orjson.dumps(data).decode(), "pending",
         None, None, None, actor.owner, now, now,

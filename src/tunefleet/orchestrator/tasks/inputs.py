@@ -1,4 +1,4 @@
-"""Which artifacts a task reads: those that came with the submit, and those that its spec names."""
+"""Inputs of a task: artifacts uploaded with the submission, and artifacts that the spec names."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from tunefleet.db.rows import ArtifactRow
 from tunefleet.errors import NotFoundError
 from tunefleet.spec.documents.paths import NamedTask, values_at
 
-# Where a spec may name pushed data.
+# The spec key that names pushed data.
 NAMED_POINTER: Final = "data.artifact"
-# Where a spec may name an artifact that the server has; `*` stands for each entry of a list.
-_NAMED_PLACES: Final = (NAMED_POINTER, "qdrant.artifact", "evaluations.*.data.artifact", "sources.*.artifact")
-_NAMED: Final = re.compile("|".join(re.escape(place).replace(r"\*", r"\d+") for place in _NAMED_PLACES))
+# Spec keys that may name an artifact on the server; `*` matches each entry of a list.
+_NAMED_KEYS: Final = (NAMED_POINTER, "qdrant.artifact", "evaluations.*.data.artifact", "sources.*.artifact")
+_NAMED: Final = re.compile("|".join(re.escape(key).replace(r"\*", r"\d+") for key in _NAMED_KEYS))
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +32,7 @@ class Input:
 
 
 def given(connection: Connection, project: str, task: str, digests: Mapping[str, str]) -> dict[str, Input]:
-    """Return what was uploaded for a task, by pointer into its spec.
+    """Return the artifacts that were uploaded for a task, by pointer into its spec.
 
     Raises:
         NotFoundError: If one was not uploaded.
@@ -45,7 +45,7 @@ def _given(connection: Connection, project: str, task: str, pointer: str, digest
     if not rows:
         raise NotFoundError(
             f"The input {pointer} of {task} names an artifact that the server does not have ({digest[:12]}…).",
-            hint="Upload it first; the tunefleet client does so by itself.",
+            hint="Upload it first; the tunefleet client does so automatically.",
         )
     return _of(rows[0])
 
@@ -55,15 +55,15 @@ def named(
 ) -> dict[str, Input]:
     """Return the artifacts that a spec names, such as in `data.artifact`, by pointer into the spec."""
     found = {}
-    for place in _NAMED_PLACES:
-        for pointer, name, _ in values_at(spec, place):
+    for key in _NAMED_KEYS:
+        for pointer, name, _ in values_at(spec, key):
             if pointer not in but and isinstance(name, str) and name and "${" not in name:
                 found[pointer] = _named(connection, project, task, pointer, name)
     return found
 
 
 def is_named(pointer: str) -> bool:
-    """Return whether an input is one that the spec names, and not a file that came with the submit."""
+    """Whether an input is named in the spec, not a file uploaded with the submission."""
     return _NAMED.fullmatch(pointer) is not None
 
 
@@ -74,20 +74,20 @@ def _named(connection: Connection, project: str, task: str, pointer: str, name: 
     if not rows:
         raise NotFoundError(
             f"There is no data named {name!r} ({pointer} of {task}).",
-            hint="Push it with `tunefleet data push`; `tunefleet data ls` lists what is there.",
+            hint="Push it with `tunefleet data push`; list datasets with `tunefleet data ls`.",
         )
     return _of(rows[0])
 
 
 def left_by(connection: Connection, project: str, named: Sequence[NamedTask]) -> set[str]:
-    """Return the ids of what tasks of a project have left by now whose files another one loads."""
+    """Return the ids of the artifacts of the named tasks, whose files another task loads."""
     ids = {each.task_id for each in named}
     found = (artifacts.find(connection, project=project, column="task_id", value=id_) for id_ in sorted(ids))
     return {row.id for rows in found for row in rows}
 
 
 def dump(found: Mapping[str, Input]) -> str:
-    """Return inputs as they are stored with a task."""
+    """Return inputs as JSON, as stored with a task."""
     return orjson.dumps({p: {"digest": each.digest, "name": each.name} for p, each in found.items()}).decode()
 
 

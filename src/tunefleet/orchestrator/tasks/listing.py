@@ -1,4 +1,4 @@
-"""Lists of tasks as people look at them: searched, sorted, counted, with where the running ones stand."""
+"""Task lists for the UI and CLI: search, sort, counts, and progress of running tasks."""
 
 from __future__ import annotations
 
@@ -27,24 +27,26 @@ from tunefleet.schemas.api import Page, TaskView
 from tunefleet.schemas.fleet import TaskGlance
 from tunefleet.schemas.ui import Overview, TaskCounts
 
-# What a list can be sorted by; `created` is the order of submission.
+# Sort keys; `created` is the order of submission.
 SORTS: Final = task_list.SORTS
-# Points of a loss that a small curve shows.
-_SPARK: Final = 60
-# Newest points that they are taken from: an evaluation's, for one, have no loss.
-_LOOKED_AT: Final = 3 * _SPARK
+# Points of a sparkline.
+_SPARKLINE_POINTS: Final = 60
+# Points to read for it: some, such as those of an evaluation, have no loss.
+_SPARKLINE_READ: Final = 3 * _SPARKLINE_POINTS
 # Rows of each list in the overview.
-_FIRST: Final = 10
+_OVERVIEW_ROWS: Final = 10
 _RUNNING: Final = 100
 _MAX_WORDS: Final = 8
 
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """What somebody wants to see of the tasks.
+    """A query for a task list.
 
     Args:
-        sort: One of `SORTS`, with `-` in front for the greatest first; null: the newest first.
+        q: Search words.
+        sort: One of `SORTS`, with a leading `-` for descending order; None: newest first.
+        glance: Whether running tasks come with last values and a sparkline.
     """
 
     limit: int = 50
@@ -59,20 +61,20 @@ async def page(core: Core, actor: Actor, look: Look) -> Page[TaskView]:
     """Return a page of tasks.
 
     Raises:
-        InputError: If the cursor is none of ours, or of a list that was sorted otherwise.
+        InputError: If the cursor is invalid, or belongs to a list with another order.
     """
     may_read(actor)
     wanted = _wanted(actor, look, core.clock.wall())
-    place = _place(look.cursor, wanted)
-    if place is not None:
-        # Durations as of the first page: what runs would change its place between two.
+    position = _position(look.cursor, wanted)
+    if position is not None:
+        # Durations as of the first page: running tasks would change their position between pages.
         wanted = Wanted(
-            wanted.project, wanted.words, wanted.filters, wanted.sort, descending=wanted.descending, now=place.now
+            wanted.project, wanted.words, wanted.filters, wanted.sort, descending=wanted.descending, now=position.now
         )
     limit, here = bounded(look.limit), cluster_state.presences(core)
 
     def operation(connection: Connection) -> Page[TaskView]:
-        found = task_list.page(connection, wanted, limit=limit + 1, behind=place)
+        found = task_list.page(connection, wanted, limit=limit + 1, behind=position)
         shown = found[:limit]
         more = len(found) > limit
         views = _views(connection, here, [row for row, _ in shown], glance=look.glance)
@@ -82,7 +84,7 @@ async def page(core: Core, actor: Actor, look: Look) -> Page[TaskView]:
 
 
 async def counts(core: Core, actor: Actor, look: Look) -> TaskCounts:
-    """Return how many tasks there are of each status, kind, owner and worker, among those that are looked for."""
+    """Return the number of matching tasks by status, kind, owner and worker."""
     may_read(actor)
     wanted = _wanted(actor, look, core.clock.wall())
     found = await core.read(lambda connection: task_list.counts(connection, wanted))
@@ -96,25 +98,25 @@ async def counts(core: Core, actor: Actor, look: Look) -> TaskCounts:
 
 
 async def overview(core: Core, actor: Actor) -> Overview:
-    """Return what is going on: how much of everything, what runs, what goes next, what failed."""
+    """Return the overview: counts, running tasks, the head of the queue, recent failures."""
     may_read(actor)
     here, project = cluster_state.presences(core), actor.project
 
     def operation(connection: Connection) -> Overview:
         by_status = task_list.counts(connection, Wanted(project))["status"]
         running = task_list.newest_of(connection, project, "running", _RUNNING)
-        queue = task_list.next_queued(connection, project, _FIRST)
-        failed = task_list.newest_of(connection, project, "failed", _FIRST)
-        machines: dict[str, int] = {}
+        queue = task_list.next_queued(connection, project, _OVERVIEW_ROWS)
+        failed = task_list.newest_of(connection, project, "failed", _OVERVIEW_ROWS)
+        worker_counts: dict[str, int] = {}
         for row in worker_rows.all_rows(connection):
             if not visible(actor, row.project):
                 continue
             answers = row.status != "online" or row.id in here.limits
             status = row.status if answers else "unreachable"
-            machines[status] = machines.get(status, 0) + 1
+            worker_counts[status] = worker_counts.get(status, 0) + 1
         return Overview(
             tasks=by_status,
-            workers=machines,
+            workers=worker_counts,
             running=tuple(_views(connection, here, running, glance=True)),
             queue=tuple(_views(connection, here, queue, glance=False)),
             failed=tuple(_views(connection, here, failed, glance=False)),
@@ -136,24 +138,24 @@ def _views(connection: Connection, here: Presences, rows: Sequence[TaskRow], *, 
 
 
 def glance_of(connection: Connection, task_id: str) -> TaskGlance:
-    """Return the last values of a task, and the end of its loss curve."""
+    """Return the last metric values of a task, and the end of its loss curve."""
     latest: dict[str, float | str] = {}
     loss: list[tuple[int, float]] = []
     step: int | None = None
-    for at, text in journal.newest_values(connection, task_id, series="train", limit=_LOOKED_AT):
+    for at, text in journal.newest_values(connection, task_id, series="train", limit=_SPARKLINE_READ):
         values: dict[str, Any] = orjson.loads(text)
         for name, value in values.items():
             latest.setdefault(name, value)
         step = at if step is None else step
         found = values.get("loss")
-        # Going backwards in time, a step that is not smaller was done again by a later launch.
-        if isinstance(found, int | float) and (not loss or at < loss[-1][0]) and len(loss) < _SPARK:
+        # Read backwards in time: a step that does not decrease was repeated by a later launch.
+        if isinstance(found, int | float) and (not loss or at < loss[-1][0]) and len(loss) < _SPARKLINE_POINTS:
             loss.append((at, float(found)))
     return TaskGlance(step=step, latest=latest, loss=tuple(reversed(loss)))
 
 
 def newest_loss(connection: Connection, task_id: str) -> tuple[int, float] | None:
-    """Return step and value of a task's newest loss, if there is one among its newest points."""
+    """Return step and value of the newest loss, if one of the last three points has one."""
     for step, text in journal.newest_values(connection, task_id, series="train", limit=3):
         loss = orjson.loads(text).get("loss")
         if isinstance(loss, int | float):
@@ -164,38 +166,39 @@ def newest_loss(connection: Connection, task_id: str) -> tuple[int, float] | Non
 def _wanted(actor: Actor, look: Look, now: float) -> Wanted:
     name = (look.sort or "-created").removeprefix("-")
     if name not in SORTS:
-        raise InputError(f"Tasks cannot be sorted by {name[:40]!r}.", hint=f"By: {', '.join(SORTS)}.")
+        raise InputError(f"Tasks cannot be sorted by {name[:40]!r}.", hint=f"Sort keys: {', '.join(SORTS)}.")
     words = (look.q or "").split()
     if len(words) > _MAX_WORDS:
-        raise InputError(f"A search takes {_MAX_WORDS} words at most.")
+        raise InputError(f"The search has more than {_MAX_WORDS} words.")
     return Wanted(actor.project, words, look.filters, name, descending=(look.sort or "-").startswith("-"), now=now)
 
 
 def _cursor(wanted: Wanted, row: TaskRow, value: Any) -> str:
     if wanted.sort == "created":
         return str(row.seq)
-    told = orjson.dumps([wanted.sort, wanted.descending, value, row.seq, wanted.now])
-    return base64.urlsafe_b64encode(told).decode().rstrip("=")
+    fields = orjson.dumps([wanted.sort, wanted.descending, value, row.seq, wanted.now])
+    return base64.urlsafe_b64encode(fields).decode().rstrip("=")
 
 
-def _place(cursor: str | None, wanted: Wanted) -> Place | None:
+def _position(cursor: str | None, wanted: Wanted) -> Place | None:
     if cursor is None:
         return None
     if wanted.sort == "created":
         seq = before(cursor)
         return None if seq is None else Place(seq, seq, wanted.now)
     try:
-        told = orjson.loads(base64.urlsafe_b64decode(cursor.encode() + b"=" * (-len(cursor) % 4)))
-        sort, descending, value, seq, now = told
+        fields = orjson.loads(base64.urlsafe_b64decode(cursor.encode() + b"=" * (-len(cursor) % 4)))
+        sort, descending, value, seq, now = fields
     except (binascii.Error, orjson.JSONDecodeError, UnicodeEncodeError, ValueError, TypeError):
-        raise _not_ours(cursor) from None
+        raise _bad_cursor(cursor) from None
     known = isinstance(value, str | float | int) and isinstance(seq, int) and isinstance(now, float)
     if not known or (sort, descending) != (wanted.sort, wanted.descending):
-        raise _not_ours(cursor)
+        raise _bad_cursor(cursor)
     return Place(value, seq, now)
 
 
-def _not_ours(cursor: str) -> InputError:
+def _bad_cursor(cursor: str) -> InputError:
     return InputError(
-        f"{cursor[:40]!r} is not a cursor of this list.", hint="Use `next_cursor` of the page before, and its `sort`."
+        f"{cursor[:40]!r} is not a cursor of this list.",
+        hint="Use `next_cursor` of the previous page with the same `sort`.",
     )

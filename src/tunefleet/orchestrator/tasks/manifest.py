@@ -1,4 +1,4 @@
-"""`manifest.json` of a task: what its document asked for, and what is there."""
+"""`manifest.json` of a task: required and existing results."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def manifest(
     for row in rows:
         entries.setdefault(row.name, _entry(row, digests, required=row.name in required))
     for name in required:
-        # The log is the server's own; what was published are the artifacts.
+        # The server itself writes the log, so it always exists.
         present = name == "logs" or (name in RESULT_NAMES and has_result) or (name == "artifacts" and bool(rows))
         entries.setdefault(
             name,

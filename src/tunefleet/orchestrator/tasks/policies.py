@@ -1,4 +1,4 @@
-"""The columns of a task that come from its spec: what it needs, and how it is retried and limited."""
+"""Columns of a task that come from its spec: requirement, rank, retries and limits."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from tunefleet.orchestrator.tasks import requirements
 from tunefleet.placement import LIGHT_KINDS, Requirement, only
 from tunefleet.spec import BaseTaskSpec, TaskNode, load_task_spec
 
-# What of a spec decides how its task is queued and tried again, and who is told of it.
+# Spec blocks for queueing, retries and notifications, which all kinds share.
 _COMMON: Final = ("priority", "limits", "retry", "on_lost", "resources", "engine", "sloSeconds", "notify")
 
 
 def columns(spec: BaseTaskSpec, need: Requirement, now: float, submitted_at: float | None = None) -> dict[str, Any]:
-    """Return the columns of a task that its spec decides."""
+    """Return the task columns that the spec determines."""
     load = spec.resources.estimated_load
     due_at = None if spec.slo_s is None else (submitted_at or now) + spec.slo_s
     return {
@@ -31,35 +31,35 @@ def columns(spec: BaseTaskSpec, need: Requirement, now: float, submitted_at: flo
 
 
 def need_of(spec: BaseTaskSpec, task_id: str) -> Requirement:
-    """Return what a task needs of a worker; one that has an engine runs on workers that are started for it alone."""
+    """Return a task's requirement; with an engine, it includes the tag of the workers started for this task."""
     need = requirements.of(spec)
     return need if spec.engine is None else replace(need, tags=(*need.tags, only(task_id)))
 
 
 def queue_deadline(spec: BaseTaskSpec, now: float) -> float | None:
-    """Return until when a task that is ready now may wait in the queue; null if it waits for ever."""
+    """Return when a task that is ready now times out in the queue; None without a limit."""
     wait_s = spec.limits.max_queue_s
     return None if wait_s is None else now + wait_s
 
 
 def so_far(raw: Mapping[str, Any]) -> tuple[BaseTaskSpec, Requirement]:
-    """Return what is known of a task whose spec still has references.
+    """Return what is known of a task whose spec still has unresolved references.
 
     Returns:
-        The blocks that every kind has, and the need, both without what the references will tell.
+        The blocks that every kind has, and the requirement, both without referenced values.
     """
     kind, known = str(raw["taskType"]), _known(raw)
     try:
         spec = load_task_spec(known)
     except SpecError:
-        # What a reference stands for is required.
+        # A required field is a reference.
         need = Requirement(kind=kind, slot_class="light" if kind in LIGHT_KINDS else "job")
         return _common(kind, known), need
     return spec, requirements.of(spec)
 
 
 def known(node: TaskNode) -> BaseTaskSpec:
-    """Return the spec of a task, or as much of it as is known before its references are."""
+    """Return the spec of a task, or what is known of it before its references are resolved."""
     return node.spec if node.spec is not None else so_far(node.raw)[0]
 
 
@@ -73,42 +73,42 @@ def _common(kind: str, known: Mapping[str, Any]) -> BaseTaskSpec:
 
 def _known(value: Any) -> Any:
     if isinstance(value, Mapping):
-        return {key: _known(each) for key, each in value.items() if not _refers(each)}
+        return {key: _known(each) for key, each in value.items() if not _is_reference(each)}
     if isinstance(value, list | tuple):
-        return [_known(each) for each in value if not _refers(each)]
+        return [_known(each) for each in value if not _is_reference(each)]
     return value
 
 
-def _refers(value: Any) -> bool:
+def _is_reference(value: Any) -> bool:
     return isinstance(value, str) and "${" in value
 
 
 def store(connection: Connection, need: Requirement) -> None:
-    """Store what a task needs, unless a task with the same needs was there before."""
+    """Store a requirement unless it exists."""
     tasks.add_requirement(connection, need.key, need.dump())
 
 
-# How many seconds of waiting one point of priority is worth.
+# One point of priority equals this many seconds in the queue.
 PRIORITY_S: Final = 600.0
-# Tasks without a deadline are treated as if they were due so long after they were queued.
+# Tasks without a deadline count as due this long after they were queued.
 DUE_S: Final = 3600.0
 _LOAD_S: Final = 1e-6
 _MAX_LOAD: Final = 1000
 
 
 def rank(queued_at: float, priority: int, load: int = 0, due_at: float | None = None) -> float:
-    """Return a task's place in the queue; lower goes first.
+    """Return a task's rank in the queue; lower goes first.
 
         rank = min(queued_at, due_at − 3600) − 600·priority − load/1,000,000
 
-    All tasks age alike, so that priority and waiting make up one number that never changes. A task that is due counts
-    as queued an hour before that moment, if that is earlier than it was: of those the one with the nearest deadline
-    goes first, as if every other task were due an hour after it was queued. Load decides only between those that are
-    queued at the same moment: the heavier goes first, so that the long ones do not come last.
+    All tasks age equally, so that priority and waiting time make one number that never changes. A task with a deadline
+    counts as queued an hour before it, if that is earlier than it was: as if every other task were due an hour after it
+    was queued. Load only breaks ties between tasks queued at the same moment: the heavier goes first, so that long runs
+    do not come last.
 
     Args:
-        load: How heavy it is, in any unit; what is above 1000 counts as 1000.
-        due_at: Unix time at which it should be done; null if nobody said.
+        load: Estimated load, in any unit, capped at 1000.
+        due_at: Deadline as Unix time; None without one.
     """
     since = queued_at if due_at is None else min(queued_at, due_at - DUE_S)
     return since - priority * PRIORITY_S - min(load, _MAX_LOAD) * _LOAD_S

@@ -1,4 +1,4 @@
-"""How tasks hang together: what each waits for, what it is a part of, its attempts' time. Functions on a connection."""
+"""Relations of tasks: upstream tasks, shards, coalesced runs and run times. Functions on a connection."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from tunefleet.lifecycle.task import TaskStatus
 
 @dataclass(frozen=True, slots=True)
 class Related:
-    """Relations of some tasks, and what is known of their attempts, by `seq`.
+    """Relations of tasks, by `seq`.
 
     Args:
-        ran: How many seconds the ended attempts of each have run.
+        ran: Total run time of the ended attempts, in seconds.
     """
 
     upstreams: Mapping[int, Sequence[tuple[str, str]]] = field(default_factory=dict)
@@ -51,28 +51,28 @@ def waits_for(connection: Connection, row: TaskRow) -> tuple[tuple[str, str], ..
 
 
 def reasons(connection: Connection, rows: Sequence[TaskRow], joins: Mapping[int, str]) -> dict[str, str]:
-    """Say what pending tasks wait for, and how far spread ones are, by task id.
+    """Return the status of pending and sharded tasks as a sentence, by task id.
 
     Args:
-        joins: `seq` of a spread task whose parts' files cannot be put together yet → what they do meanwhile.
+        joins: `seq` of a sharded task whose shards cannot be merged yet → what they wait for.
     """
     pending = [row for row in rows if row.status == TaskStatus.PENDING]
     above = dependencies.upstreams(connection, [row.seq for row in pending])
-    told = {}
+    found = {}
     for row in pending:
         open_ = [each for each in above[row.seq] if not TaskStatus(each.task.status).final]
-        told[row.id] = f"waiting for {', '.join(f'{each.name} ({each.task.status})' for each in open_)}."
-    spread = [row for row in rows if row.status == TaskStatus.RUNNING and row.worker_id is None]
-    federated = federations.of_tasks(connection, [row.seq for row in spread])
-    for seq, parts in shards.of_parents(connection, [row.seq for row in spread]).items():
-        counts = Counter(part.status for part in parts)
-        how = ", ".join(f"{count} {status}" for status, count in sorted(counts.items()))
+        found[row.id] = f"waiting for {', '.join(f'{each.name} ({each.task.status})' for each in open_)}."
+    sharded = [row for row in rows if row.status == TaskStatus.RUNNING and row.worker_id is None]
+    federated = federations.of_tasks(connection, [row.seq for row in sharded])
+    for seq, members in shards.of_parents(connection, [row.seq for row in sharded]).items():
+        counts = Counter(part.status for part in members)
+        summary = ", ".join(f"{count} {status}" for status, count in sorted(counts.items()))
         done = set(counts) == {TaskStatus.COMPLETED.value}
-        then = f"; their files {joins.get(seq, 'are put together')}" if done else ""
+        suffix = f"; their files {joins.get(seq, 'are being merged')}" if done else ""
         if seq in federated:
-            then = _federation(federated[seq])
-        told[next(row.id for row in spread if row.seq == seq)] = f"spread over {len(parts)} parts: {how}{then}."
-    return told
+            suffix = _federation(federated[seq])
+        found[next(row.id for row in sharded if row.seq == seq)] = f"{len(members)} shards: {summary}{suffix}."
+    return found
 
 
 def _federation(row: FederationRow) -> str:

@@ -1,4 +1,4 @@
-"""From a task's spec to what it needs of a worker."""
+"""Derive a task's requirement from its spec."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from tunefleet.spec.options.output import S3
 
 
 def of(spec: BaseTaskSpec) -> Requirement:
-    """Return what a task needs of a worker."""
+    """Return the requirement of a spec."""
     hardware, wanted = spec.resources.hardware, spec.devices
     light = spec.task_type in LIGHT_KINDS
-    # What runs inside the worker takes a device only if it says so.
+    # An inline task takes a GPU only if its spec requests one.
     count = 0 if light and hardware.gpu is None else wanted.count
     gpu = hardware.gpu if count else None
     return Requirement(

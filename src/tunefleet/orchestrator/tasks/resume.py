@@ -1,4 +1,4 @@
-"""Where a task goes on: what an offer says of it, and a resume that a user asks for. Functions on a connection."""
+"""Resume points of tasks: in offers, and as requested by a user. Functions on a connection."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tunefleet.orchestrator.access.permissions import EXTERNAL
 from tunefleet.orchestrator.ids import new_id
 from tunefleet.orchestrator.scheduling import cluster_state
 from tunefleet.orchestrator.tasks import checkpoints
-from tunefleet.orchestrator.tasks.checkpoints import Known
+from tunefleet.orchestrator.tasks.checkpoints import CheckpointInfo
 from tunefleet.orchestrator.tasks.transitions import Move, switch
 from tunefleet.schemas.worker_link import InputRef, ResumeFrom
 
@@ -26,7 +26,7 @@ FromStep = int | Literal["best"] | None
 
 
 def for_offers(connection: Connection, rows: Sequence[OfferRow]) -> dict[str, ResumeFrom]:
-    """Return where offered tasks go on, by task id; those that begin anew are left out."""
+    """Return the resume points of offered tasks, by task id; tasks that start from the beginning are left out."""
     jobs = [row for row in rows if row.slot_class == "job"]
     if not jobs:
         return {}
@@ -40,7 +40,7 @@ def _for(offer: OfferRow, wanted: ResumeRow | None, uploads: Sequence[ArtifactRo
     newest, best = checkpoints.newest_and_best(uploads)
     if offer.gang_of is not None:
         return _for_node(wanted, uploads, newest)
-    # What was wanted of a task that goes on from another one's checkpoint holds for its first attempt only.
+    # For a task resumed from another one, the requested step applies to the first attempt only.
     exact = wanted is not None and wanted.step is not None and (wanted.from_task_id is None or offer.number == 1)
     if wanted is not None and exact:
         chosen = next((upload for upload in uploads if upload.name == f"checkpoint-{wanted.step}"), None)
@@ -54,7 +54,7 @@ def _for(offer: OfferRow, wanted: ResumeRow | None, uploads: Sequence[ArtifactRo
 def _for_node(
     wanted: ResumeRow | None, uploads: Sequence[ArtifactRow], newest: ArtifactRow | None
 ) -> ResumeFrom | None:
-    """Return where a node of a gang goes on: all from the same upload, whatever one of them has beside it."""
+    """Return the resume point of a gang's node: all use the same upload, even if one has a newer local checkpoint."""
     named = None if wanted is None or wanted.step is None else f"checkpoint-{wanted.step}"
     chosen = next((upload for upload in uploads if upload.name == named), newest)
     if chosen is None:
@@ -63,7 +63,7 @@ def _for_node(
 
 
 def taken(connection: Connection, attempts: Sequence[AttemptRow]) -> None:
-    """Forget where tasks were to begin whose attempt was accepted; later attempts go on from the newest."""
+    """Drop the requested resume points of accepted attempts; later attempts use the newest checkpoint."""
     found = resumes.of_tasks(connection, [row.task_id for row in attempts])
     done = [task_id for task_id, row in found.items() if row.from_task_id is None]
     for task_id in done:
@@ -75,36 +75,47 @@ def taken(connection: Connection, attempts: Sequence[AttemptRow]) -> None:
 
 
 def requeue(connection: Connection, row: TaskRow, from_step: FromStep, now: float) -> None:
-    """Put a paused task back at its place in the queue."""
+    """Return a paused task to its place in the queue.
+
+    Raises:
+        ConflictError: If it was registered, not submitted, or has no such checkpoint.
+    """
     if row.worker_id is not None and row.worker_id.startswith(EXTERNAL):
-        raise ConflictError(f"The task {row.id} was registered, not submitted.", hint="Resume it where it runs.")
+        raise ConflictError(f"The task {row.id} was registered, not submitted.", hint="Resume it on its own machine.")
     known = checkpoints.known(connection, row)
     if known or from_step is not None:
         chosen = choose(connection, row, known, from_step)
         local = chosen.artifact is None
         if local or from_step is not None:
             step = None if from_step is None else chosen.step
+            # A checkpoint without an upload binds the task to the worker that has it on its disk.
             resumes.put(connection, ResumeRow(row.id, step, None, chosen.worker_id if local else None, int(local)))
     switch(connection, [Move(row, TaskReason.RESUMED, changes={"ready_at": 0.0, "error": None})], now)
 
 
 def go_on(connection: Connection, row: TaskRow, now: float) -> None:
-    """Put a paused task that is wanted to run back into the queue; it stays paused where nobody could go on with it."""
+    """Queue a paused task whose pause was cancelled; it stays paused if no worker can resume it."""
     try:
         requeue(connection, row, None, now)
     except ConflictError as error:
-        # The next resume says so again.
+        # A later `resume` raises the same error to the user.
         tasks.desire(connection, row.id, "pause")
         events.append(connection, [events.of_task(row, "task.message", now, {"message": error.message})])
 
 
-def choose(connection: Connection, row: TaskRow, known: Sequence[Known], from_step: FromStep) -> Known:
-    """Return the checkpoint that a resume begins at."""
+def choose(
+    connection: Connection, row: TaskRow, known: Sequence[CheckpointInfo], from_step: FromStep
+) -> CheckpointInfo:
+    """Return the checkpoint to resume from.
+
+    Raises:
+        ConflictError: If there is none, or no worker has it any more.
+    """
     if cluster_state.needs(connection, [row.requirement_key])[row.requirement_key].nodes_max > 1:
-        # Each of its workers has a disk of its own: all begin at what the server has.
+        # The nodes do not share a disk: all resume from an upload.
         known = [each for each in known if each.artifact is not None]
     steps = ", ".join(str(each.step) for each in known) or "none"
-    hint = f"There are: {steps}. `tunefleet retry {row.id}` starts from the beginning."
+    hint = f"Checkpoints: {steps}. `tunefleet retry {row.id}` starts from the beginning."
     if from_step is None:
         wanted = [each for each in known if each.resumable] or list(known)
     elif from_step == "best":
@@ -113,40 +124,40 @@ def choose(connection: Connection, row: TaskRow, known: Sequence[Known], from_st
         wanted = [each for each in known if each.step == from_step]
     if not wanted:
         what = "checkpoint" if from_step is None else f"checkpoint {from_step}"
-        raise ConflictError(f"The task {row.id} has no {what} to go on from.", hint=hint)
+        raise ConflictError(f"The task {row.id} has no {what} to resume from.", hint=hint)
     chosen = wanted[-1]
     if chosen.artifact is None and not (chosen.local and _registered(connection, chosen.worker_id)):
         raise ConflictError(
-            f"Nobody has the checkpoint {chosen.step} of {row.id} any more: it was not uploaded, and the worker that "
+            f"The checkpoint {chosen.step} of {row.id} no longer exists: it was not uploaded, and the worker that "
             "wrote it has deleted it or is gone.",
             hint=hint,
         )
     return chosen
 
 
-def refuse_done(connection: Connection, row: TaskRow, chosen: Known) -> None:
-    """Refuse to let a completed training go on from its last step: the new task would have nothing to do."""
+def refuse_done(connection: Connection, row: TaskRow, chosen: CheckpointInfo) -> None:
+    """Refuse to resume a completed run from its last step: the new task would have nothing to do."""
     launches = journal.launches_of(connection, row.id)
-    told = orjson.loads(launches[-1].progress) if launches and launches[-1].progress else {}
-    end = int(told.get("max_steps") or 0)
+    progress = orjson.loads(launches[-1].progress) if launches and launches[-1].progress else {}
+    end = int(progress.get("max_steps") or 0)
     if row.status != TaskStatus.COMPLETED or not end or chosen.step < end or _end_was_set(connection, row):
         return
     longer = "" if row.kind == "command" else f" --set training.max_steps={2 * end}"
     raise ConflictError(
-        f"The task {row.id} has completed all of its {end} steps: there is nothing to go on with.",
-        hint=f"`tunefleet clone {row.id}{longer}` trains anew{' for longer' if longer else ''}; "
+        f"The task {row.id} has completed all of its {end} steps: there is nothing to resume.",
+        hint=f"`tunefleet clone {row.id}{longer}` starts a {'longer' if longer else 'new'} run; "
         f"`tunefleet resume {row.id} --from STEP` goes back to an earlier checkpoint.",
     )
 
 
 def _end_was_set(connection: Connection, row: TaskRow) -> bool:
-    """Whether the end was changed while it trained; the new task has the one of the document again."""
+    """Whether `max_steps` was changed during the run; the new task has the value of the workflow file again."""
     changes = (orjson.loads(each.data) for each in commands.of_task(connection, row.id) if each.command == "set")
     return any("max_steps" in change for change in changes)
 
 
-def hand_on(connection: Connection, parent: TaskRow, child: TaskRow, chosen: Known, now: float) -> None:
-    """Let a new task begin at a checkpoint of the one that it goes on from; an upload becomes its own."""
+def copy_to_child(connection: Connection, parent: TaskRow, child: TaskRow, chosen: CheckpointInfo, now: float) -> None:
+    """Let a new task start from a checkpoint of its parent; an upload is copied to it."""
     upload = chosen.artifact
     if upload is not None:
         about = {**orjson.loads(upload.metadata), "best": False}
@@ -168,7 +179,7 @@ def refuse_running(row: TaskRow) -> None:
     if status is TaskStatus.PAUSED or status.final:
         return
     if row.desired == "pause":
-        hint = f"Wait until it is paused; without a step, `tunefleet resume {row.id}` takes the pause back."
+        hint = f"Wait until it is paused; `tunefleet resume {row.id}` without a step cancels the pause."
         raise ConflictError(f"The task {row.id} is still being paused.", hint=hint)
     raise ConflictError(f"The task {row.id} is {row.status}: there is nothing to resume.")
 

@@ -1,4 +1,4 @@
-"""Submit again what has ended: a task as a workflow of its own, or what is left of a workflow."""
+"""Retry: submit a task again as a workflow of its own, or the unfinished tasks of a workflow."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ from tunefleet.orchestrator.workflows.submission import Submission
 from tunefleet.schemas.api import RetryRequest
 from tunefleet.spec import Workflow, override_document, parse_workflow
 
-# How a path begins that leads to one task alone.
-_OWN: Final = re.compile(r"(?:spec\.)?(?:stages|graph\.nodes)\.(?P<task>[^.]+)\.spec\.")
+# Override paths that address a single task.
+_SINGLE_TASK_PATH: Final = re.compile(r"(?:spec\.)?(?:stages|graph\.nodes)\.(?P<task>[^.]+)\.spec\.")
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,35 +37,41 @@ class _Task:
 
 
 def refuse_part(connection: Connection, row: TaskRow, verb: str) -> None:
-    """Refuse to do with a part of a task what is done with the whole."""
+    """Refuse an operation on a shard that applies to its parent task.
+
+    Raises:
+        ConflictError: If the task is a shard.
+    """
     part = shards.of_tasks(connection, [row.seq]).get(row.seq)
     if part is not None:
         raise ConflictError(
-            f"The task {row.id} is part {part.number + 1} of {part.total} of {part.parent_id}.",
+            f"The task {row.id} is shard {part.number + 1} of {part.total} of {part.parent_id}.",
             hint=f"Use `tunefleet {verb} {part.parent_id}`.",
         )
 
 
 async def task(core: Core, actor: Actor, row: TaskRow, overrides: Mapping[str, Any]) -> Submission:
-    """Return what submits a task again, as a workflow of its own, with some fields changed.
+    """Return the submission that runs a task again, as a workflow of its own, with some fields changed.
 
-    A stage is repeated with what its references stood for.
+    References of a stage are replaced by their resolved values.
 
     Raises:
-        ConflictError: If it is a part, or a stage that never became ready.
-        ForbiddenError: If it has keys of somebody else in it, and fields are changed.
-        SpecError: If the changed document is wrong.
+        ConflictError: If it is a shard, or a stage that never became ready.
+        ForbiddenError: If it contains secrets of another owner, and fields are changed.
+        SpecError: If the changed workflow file is invalid.
     """
     found = await core.read(lambda connection: _task(connection, row))
     text = found.text
-    await asyncio.to_thread(_refuse_keys, actor, row.owner, row.id, text, overrides)
+    await asyncio.to_thread(_refuse_foreign_secrets, actor, row.owner, row.id, text, overrides)
     workflow = await asyncio.to_thread(parse_workflow, text)
     alone = len(workflow.tasks) == 1 and not found.upstreams and workflow.tasks[0].condition is None
     if not alone:
         text = _as_document(found)
     text = await asyncio.to_thread(override_document, text, overrides)
     workflow = await asyncio.to_thread(_parsed, text)
-    return Submission(actor, workflow, text, {row.name: _kept(found.document, overrides)}, parent_task_id=row.id)
+    return Submission(
+        actor, workflow, text, {row.name: _remaining_inputs(found.document, overrides)}, parent_task_id=row.id
+    )
 
 
 def _task(connection: Connection, row: TaskRow) -> _Task:
@@ -79,8 +85,8 @@ def _as_document(found: _Task) -> str:
     row = found.row
     if found.document.resolved is None and found.upstreams:
         raise ConflictError(
-            f"The task {row.id} never became ready: what it takes from the tasks before it is not known.",
-            hint=f"`tunefleet retry {row.workflow_id}` repeats what is left of the whole workflow.",
+            f"The task {row.id} never became ready: the values of its references are not known.",
+            hint=f"Retry the unfinished tasks of its workflow with `tunefleet retry {row.workflow_id}`.",
         )
     spec = orjson.loads(found.document.as_run)
     document = {"apiVersion": "tunefleet/v1", "metadata": {"name": row.name}, "spec": spec}
@@ -88,15 +94,15 @@ def _as_document(found: _Task) -> str:
 
 
 async def workflow(core: Core, actor: Actor, row: WorkflowRow, wanted: RetryRequest) -> Submission:
-    """Return what runs again the tasks of a workflow that have not completed; the others' results are used as they are.
+    """Return the submission that runs the unfinished tasks of a workflow again; results of the others are reused.
 
     Raises:
-        ConflictError: If every task has completed, or a change is about one that is not run again.
-        ForbiddenError: If it has keys of somebody else in it, and fields are changed.
-        SpecError: If the changed document is wrong.
+        ConflictError: If every task has completed, or an override addresses one that is not run again.
+        ForbiddenError: If it contains secrets of another owner, and fields are changed.
+        SpecError: If the changed workflow file is invalid.
     """
     text, old, done = await core.read(lambda connection: _workflow(connection, row))
-    await asyncio.to_thread(_refuse_keys, actor, row.owner, row.id, text, wanted.overrides)
+    await asyncio.to_thread(_refuse_foreign_secrets, actor, row.owner, row.id, text, wanted.overrides)
     text = await asyncio.to_thread(override_document, text, wanted.overrides)
     parsed = await asyncio.to_thread(_parsed, text)
     names = [node.name for node in parsed.tasks]
@@ -105,18 +111,19 @@ async def workflow(core: Core, actor: Actor, row: WorkflowRow, wanted: RetryRequ
         raise _nothing_left(row, done)
     mine = {name: _overrides_of(name, number, wanted.overrides) for number, name in enumerate(names)}
     for name, each in done.items():
-        _refuse_change(name, each, mine[name])
-    inputs = {name: _kept(old[name][1], mine[name]) for name in names if name in old and name not in done}
+        _refuse_override(name, each, mine[name])
+    inputs = {name: _remaining_inputs(old[name][1], mine[name]) for name in names if name in old and name not in done}
     repeats = {name: each.id for name, (each, _) in old.items()}
     return Submission(actor, parsed, text, inputs, done=done, repeats=repeats, retry_of=row.id, again=wanted.again)
 
 
-def _refuse_keys(actor: Actor, owner: str, what: str, text: str, overrides: Mapping[str, Any]) -> None:
-    """Refuse a change where a key is hidden from who makes it: with another address it would be sent there."""
+def _refuse_foreign_secrets(actor: Actor, owner: str, what: str, text: str, overrides: Mapping[str, Any]) -> None:
+    """Refuse overrides of a workflow file with redacted secrets of another owner."""
+    # With a changed URL the run would send the owner's key to an address of the actor's choice.
     if overrides and actor.role != "admin" and actor.owner != owner and redaction.text(text) != text:
         raise ForbiddenError(
-            f"{what} has keys of {owner} in it, which nobody else may send elsewhere.",
-            hint="Repeat it as it is, or submit a document of your own; a key behind ${secret:NAME} is no obstacle.",
+            f"{what} contains keys of {owner}; only {owner} or an admin may change it.",
+            hint="Retry it unchanged, or submit your own workflow file; ${secret:NAME} is not affected by this.",
         )
 
 
@@ -124,33 +131,35 @@ def _parsed(text: str) -> Workflow:
     try:
         return parse_workflow(text)
     except SpecError as error:
-        # Nobody sees the changed text: a line of it would lead to another place of the document that they have.
+        # The user does not see the changed text: line numbers would point to a wrong place of their own file.
         raise SpecError([replace(fault, line=0, column=0) for fault in error.faults]) from None
 
 
 def _nothing_left(row: WorkflowRow, done: Mapping[str, TaskRow]) -> ConflictError:
     undelivered = next((each for each in done.values() if each.status != TaskStatus.COMPLETED), None)
     if undelivered is None:
-        return ConflictError(f"Every task of {row.id} has completed.", hint="Submit the document again.")
+        return ConflictError(f"Every task of {row.id} has completed.", hint="Submit the workflow file again.")
     id_ = undelivered.id
     return ConflictError(
         f"Nothing of {row.id} is left to run: the result of {undelivered.name} is on the server.",
-        hint=f"`tunefleet artifacts deliver {id_}` sends it; `tunefleet retry {id_}` runs it again.",
+        hint=f"Deliver it with `tunefleet artifacts deliver {id_}`, or run it again with `tunefleet retry {id_}`.",
     )
 
 
 def _overrides_of(name: str, number: int, overrides: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the overrides that one task sees: path below its own `spec` → value, with where they are written."""
-    mine = [path for path in overrides if not (own := _OWN.match(path)) or own["task"] in {name, str(number)}]
-    return {_OWN.sub("", path).removeprefix("spec."): path for path in mine}
+    """Return the overrides that affect one task: path below its own `spec` → path as given."""
+    mine = [
+        path for path in overrides if not (own := _SINGLE_TASK_PATH.match(path)) or own["task"] in {name, str(number)}
+    ]
+    return {_SINGLE_TASK_PATH.sub("", path).removeprefix("spec."): path for path in mine}
 
 
-def _refuse_change(name: str, row: TaskRow, overrides: Mapping[str, Any]) -> None:
-    own = next((path for path in overrides.values() if _OWN.match(path)), None)
+def _refuse_override(name: str, row: TaskRow, overrides: Mapping[str, Any]) -> None:
+    own = next((path for path in overrides.values() if _SINGLE_TASK_PATH.match(path)), None)
     if own is not None:
         raise ConflictError(
-            f"{own} changes {name}, which is not run again: its result is there.",
-            hint=f"`tunefleet clone {row.id} --set …` runs it alone, or submit the document again.",
+            f"{own} changes {name}, which is not run again: its result exists.",
+            hint=f"Run it alone with `tunefleet clone {row.id} --set …`, or submit the workflow file again.",
         )
 
 
@@ -158,19 +167,19 @@ def _workflow(
     connection: Connection, row: WorkflowRow
 ) -> tuple[str, dict[str, tuple[TaskRow, DocumentRow]], dict[str, TaskRow]]:
     rows = tasks.of_workflows(connection, [row.seq])[row.seq]
-    parts = shards.of_tasks(connection, [each.seq for each in rows])
-    wholes = [each for each in rows if each.seq not in parts]
-    documents = tasks.documents(connection, [each.seq for each in wholes])
-    # What this workflow itself took over from an earlier one is found behind its edges.
-    above = dependencies.upstreams(connection, [each.seq for each in wholes]).values()
-    known = {each.name: each.task for every in above for each in every} | {each.name: each for each in wholes}
+    shards_of_tasks = shards.of_tasks(connection, [each.seq for each in rows])
+    top_level = [each for each in rows if each.seq not in shards_of_tasks]
+    documents = tasks.documents(connection, [each.seq for each in top_level])
+    # Tasks that this workflow reused from an earlier one are found through its edges.
+    above = dependencies.upstreams(connection, [each.seq for each in top_level]).values()
+    known = {each.name: each.task for every in above for each in every} | {each.name: each for each in top_level}
     computed = retry_lookup.computed(connection, known.values())
     done = {name: each for name, each in known.items() if each.status == TaskStatus.COMPLETED or each.seq in computed}
     text = workflows.document(connection, row.seq)
-    return text, {each.name: (each, documents[each.seq]) for each in wholes}, done
+    return text, {each.name: (each, documents[each.seq]) for each in top_level}, done
 
 
-def _kept(document: DocumentRow, overrides: Mapping[str, Any]) -> dict[str, str]:
+def _remaining_inputs(document: DocumentRow, overrides: Mapping[str, Any]) -> dict[str, str]:
     refs: dict[str, dict[str, str]] = orjson.loads(document.inputs)
     return {p: ref["digest"] for p, ref in refs.items() if not is_named(p) and not _replaced(p, overrides)}
 

@@ -1,4 +1,4 @@
-"""Tasks: look, cancel, repeat, remove."""
+"""Read, cancel, retry, clone and remove tasks."""
 
 from __future__ import annotations
 
@@ -26,10 +26,11 @@ from tunefleet.schemas.api import Page, TaskDetail, TaskView, WorkflowDetail
 
 
 async def get(core: Core, actor: Actor, task_id: str) -> TaskDetail:
-    """Return a task by its id or a unique beginning of it.
+    """Return a task by its id or a unique prefix of it.
 
     Raises:
-        ConflictError: If several ids begin so.
+        ConflictError: If several ids have the prefix.
+        NotFoundError: If none has it.
     """
     may_read(actor)
     here = cluster_state.presences(core)
@@ -48,17 +49,17 @@ async def list_(  # noqa: PLR0913 - the filters of one list
     workflow_id: str | None = None,
     worker_id: str | None = None,
 ) -> Page[TaskView]:
-    """Return tasks, newest first; a filter takes several values separated by commas."""
+    """Return tasks, newest first; each filter takes several values separated by commas."""
     filters = {"status": status, "kind": kind, "owner": owner, "workflow_id": workflow_id, "worker_id": worker_id}
     return await listing.page(core, actor, Look(limit, cursor, filters=filters))
 
 
 async def cancel(core: Core, actor: Actor, task_id: str) -> TaskDetail:
-    """Cancel a task; asking again changes nothing.
+    """Cancel a task. Idempotent.
 
     Raises:
         ConflictError: If it has ended in another way.
-        ForbiddenError: If it belongs to somebody else.
+        ForbiddenError: If it belongs to another owner.
     """
     here = cluster_state.presences(core)
 
@@ -67,7 +68,7 @@ async def cancel(core: Core, actor: Actor, task_id: str) -> TaskDetail:
         may_change(actor, row.owner, row.id)
         if TaskStatus(row.status).final:
             if row.status != TaskStatus.CANCELLED:
-                raise ConflictError(f"The task {row.id} is {row.status} already.")
+                raise ConflictError(f"The task {row.id} is already {row.status}.")
         else:
             cancellation.cancel(connection, [row], here)
         return _detail(connection, find(connection, actor, row.id), here)
@@ -76,7 +77,7 @@ async def cancel(core: Core, actor: Actor, task_id: str) -> TaskDetail:
 
 
 async def retry(core: Core, actor: Actor, task_id: str) -> WorkflowDetail:
-    """Submit a final task again, as it was, as a new workflow; nothing is resumed.
+    """Submit a final task again, unchanged, as a new workflow that starts from the beginning.
 
     Raises:
         ConflictError: If it has not ended.
@@ -87,7 +88,7 @@ async def retry(core: Core, actor: Actor, task_id: str) -> WorkflowDetail:
     if not TaskStatus(row.status).final:
         raise ConflictError(
             f"The task {row.id} is {row.status}.",
-            hint=f"`tunefleet cancel {row.id}` ends it; `tunefleet clone {row.id}` leaves it alone.",
+            hint=f"Cancel it first with `tunefleet cancel {row.id}`, or run a copy with `tunefleet clone {row.id}`.",
         )
     return await workflows.store(core, await repetition(core, actor, row.id))
 
@@ -95,8 +96,11 @@ async def retry(core: Core, actor: Actor, task_id: str) -> WorkflowDetail:
 async def clone(core: Core, actor: Actor, task_id: str, overrides: Mapping[str, Any]) -> WorkflowDetail:
     """Submit a task again with some fields changed, as a new workflow.
 
+    Args:
+        overrides: Dotted path below `spec` → value.
+
     Raises:
-        SpecError: If the changed document is wrong.
+        SpecError: If the changed workflow file is invalid.
         ForbiddenError: If the actor may not submit.
     """
     may_submit(actor)
@@ -104,18 +108,20 @@ async def clone(core: Core, actor: Actor, task_id: str, overrides: Mapping[str, 
 
 
 async def remove(core: Core, actor: Actor, task_id: str) -> None:
-    """Remove a final task with all that it made; a workflow goes with its last task.
+    """Remove a final task with its results; the last task of a workflow removes the workflow.
 
     Raises:
-        ConflictError: If it has not ended, is a part of another one, or another one waits for it.
-        ForbiddenError: If it belongs to somebody else.
+        ConflictError: If it has not ended, is a shard, or another task waits for it.
+        ForbiddenError: If it belongs to another owner.
     """
 
     def operation(connection: Connection) -> None:
         row = find(connection, actor, task_id)
         may_change(actor, row.owner, row.id)
         if not TaskStatus(row.status).final:
-            raise ConflictError(f"The task {row.id} is {row.status}.", hint=f"`tunefleet cancel {row.id}` ends it.")
+            raise ConflictError(
+                f"The task {row.id} is {row.status}.", hint=f"Cancel it first with `tunefleet cancel {row.id}`."
+            )
         task_retry.refuse_part(connection, row, "rm")
         gone = [row, *shards.of_parents(connection, [row.seq]).get(row.seq, ())]
         removal.refuse_needed(connection, gone)
@@ -128,16 +134,17 @@ async def remove(core: Core, actor: Actor, task_id: str) -> None:
 
 
 def own(connection: Connection, project: str, held: Sequence[AttemptRow]) -> list[AttemptRow]:
-    """Return those of some attempts whose tasks are a project's."""
+    """Return the attempts whose tasks belong to a project."""
     mine = tasks.of_project(connection, project, [attempt.task_seq for attempt in held])
     return [attempt for attempt in held if attempt.task_seq in mine]
 
 
 def find(connection: Connection, actor: Actor, task_id: str) -> TaskRow:
-    """Return a task of the actor's project by its id or a unique beginning of it.
+    """Return a task of the actor's project by its id or a unique prefix of it.
 
     Raises:
-        ConflictError: If several ids begin so.
+        ConflictError: If several ids have the prefix.
+        NotFoundError: If none has it.
     """
     exact = tasks.by_ids(connection, [task_id]).get(task_id)
     if exact is not None and exact.project == actor.project:
@@ -147,7 +154,7 @@ def find(connection: Connection, actor: Actor, task_id: str) -> TaskRow:
     if len(found) > 1:
         raise several("tasks", task_id, [(row.id, row.name) for row in found])
     if not found:
-        raise NotFoundError(f"There is no task {task_id}.", hint="`tunefleet ls` lists them.")
+        raise NotFoundError(f"There is no task {task_id}.", hint="List them with `tunefleet ls`.")
     return found[0]
 
 
@@ -165,6 +172,6 @@ def _detail(connection: Connection, row: TaskRow, here: Presences) -> TaskDetail
 
 
 async def repetition(core: Core, actor: Actor, task_id: str, overrides: Mapping[str, Any] | None = None) -> Submission:
-    """Return what submits a task again, as a workflow of its own, with some fields changed."""
+    """Return the submission that runs a task again, as a workflow of its own, with some fields changed."""
     row = await core.read(lambda connection: find(connection, actor, task_id))
     return await task_retry.task(core, actor, row, overrides or {})

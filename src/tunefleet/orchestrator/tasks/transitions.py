@@ -1,7 +1,7 @@
-"""Change the status of tasks, and of all that follows from it, in one transaction.
+"""Task transitions and their consequences, in one transaction.
 
-Every service moves tasks through `switch`: whoever ends a task, and however, those that wait for it are judged at
-once. `db.repositories.task_moves` changes rows and knows no pipelines.
+All status changes go through `switch`, so that dependent tasks are evaluated immediately, whatever ended the task.
+`db.repositories.task_transitions` changes rows and knows no dependencies.
 """
 
 from __future__ import annotations
@@ -22,19 +22,20 @@ _FINAL: Final = frozenset(status.value for status in FINAL)
 
 
 def switch(connection: Connection, moves: Sequence[Move], now: float) -> list[TaskRow]:
-    """Change the status of tasks; those that wait for the ones that end become ready, or end too."""
+    """Change the status of tasks; tasks that depend on ended ones become ready, or end too."""
     moved = task_transitions.switch(connection, moves, now)
     _follow(connection, moved, now)
     return moved
 
 
 def begin(connection: Connection, rows: Sequence[TaskRow], now: float) -> None:
-    """Judge pending tasks that were just stored: what they wait for may have ended before."""
-    switch(connection, readiness.judge(connection, rows, now), now)
+    """Evaluate pending tasks that were just stored: their upstream tasks may have ended before."""
+    switch(connection, readiness.evaluate(connection, rows, now), now)
 
 
 def _follow(connection: Connection, moved: Sequence[TaskRow], now: float) -> None:
     ended = [row for row in moved if row.status in _FINAL]
+    # Skipped tasks end too: follow until nothing depends on them any more.
     while ended:
         further = task_transitions.switch(connection, readiness.consequences(connection, ended, now), now)
         ended = [row for row in further if row.status in _FINAL]

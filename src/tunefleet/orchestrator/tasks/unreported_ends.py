@@ -1,4 +1,4 @@
-"""End attempts that no worker reports: void offers, lost workers, tasks over their time."""
+"""End attempts without a report from the worker: void offers, lost workers, timeouts."""
 
 from __future__ import annotations
 
@@ -14,20 +14,23 @@ from tunefleet.lifecycle.task import TaskReason
 from tunefleet.orchestrator.access import gpu_usage
 from tunefleet.orchestrator.tasks import commands, sharding_causes
 from tunefleet.orchestrator.tasks.transitions import switch
-from tunefleet.orchestrator.tasks.verdicts import settle
+from tunefleet.orchestrator.tasks.verdicts import finalize
 
+# A task is not offered again to a worker that did not accept it: for 5 s, doubled each time.
 FIRST_BACKOFF_S: Final = 5.0
 MAX_BACKOFF_S: Final = 300.0
+# A worker that repeatedly did not accept tasks of a kind gets none of them for this time.
 CORDON_S: Final = 600.0
 
 Ending = tuple[AttemptRow, TaskReason, str | None]
 
 
 def end(connection: Connection, endings: Sequence[Ending], now: float) -> None:
-    """Void attempts and decide what becomes of their tasks."""
+    """Void attempts, and retry or end their tasks."""
     if not endings:
         return
     endings, others = _with_gangs(connection, endings)
+    # Locked: another server's transaction may be moving the same tasks.
     rows = tasks.by_ids(connection, [attempt.task_id for attempt, _, _ in endings], lock=True)
     void = [
         attempt._replace(state="void", reason=reason.value, error=error, finished_at=now)
@@ -38,22 +41,22 @@ def end(connection: Connection, endings: Sequence[Ending], now: float) -> None:
     ]
     attempts.store(connection, void)
     gpu_usage.ended(connection, void, rows)
-    commands.close(connection, void, "its worker was given up.", now)
+    commands.close(connection, void, "its attempt was ended.", now)
     stopped = sharding_causes.of_asked(connection, list(rows.values()))
     switch(
         connection,
         [
-            settle(rows[attempt.task_id], reason, now, error=error, stopped=stopped.get(attempt.task_seq))
+            finalize(rows[attempt.task_id], reason, now, error=error, stopped=stopped.get(attempt.task_seq))
             for attempt, reason, error in endings
         ],
         now,
     )
-    # Who still holds one of them is told to drop it.
+    # A worker that still holds one must drop it.
     wake(connection, *(f"worker:{attempt.worker_id}" for attempt in void))
 
 
 def _with_gangs(connection: Connection, endings: Sequence[Ending]) -> tuple[list[Ending], list[Ending]]:
-    """Return one end for each task, and the ends of the other nodes of those that run on several workers."""
+    """Return one end for each task, and the ends of the other nodes of gangs."""
     gangs = attempts.of_gangs(connection, sorted({row.gang_of for row, _, _ in endings if row.gang_of is not None}))
     first: dict[str, Ending] = {}
     alone: list[Ending] = []
@@ -73,36 +76,36 @@ def _with_gangs(connection: Connection, endings: Sequence[Ending]) -> tuple[list
 
 
 def release(connection: Connection, rows: Sequence[AttemptRow], now: float) -> None:
-    """Void attempts whose end says nothing of task or worker: their tasks are placed anew, at no cost to either."""
+    """Void attempts and queue their tasks again, without counting a failure for task or worker."""
     end(connection, [(row, TaskReason.NOT_ACCEPTED, None) for row in rows], now)
 
 
 def refuse_offers(connection: Connection, offers: Sequence[AttemptRow], now: float) -> None:
-    """Void offers that were not accepted; it costs the task nothing, and the worker a pause."""
-    _tell_gangs(connection, offers, now)
+    """Void offers that were not accepted; the task loses no retry, the worker gets a backoff for it."""
+    _record_gang_refusals(connection, offers, now)
     end(connection, [(offer, TaskReason.NOT_ACCEPTED, None) for offer in offers], now)
     counts = {(void.task_id, void.worker_id): void.count for void in queue.void_offers_of(connection, _tasks(offers))}
     for offer in offers:
         count = counts.get((offer.task_id, offer.worker_id), 0) + 1
         pause_s = min(FIRST_BACKOFF_S * 2.0 ** (count - 1), MAX_BACKOFF_S)
         queue.put_void_offer(connection, VoidOffer(offer.task_id, offer.worker_id, count, now + pause_s))
-    # Once for all offers that ran out together: a worker that stood still for a moment is not three times to blame.
+    # One strike for all offers that expired together: a short stall of the worker counts once.
     for worker_id, kind in sorted({(offer.worker_id, offer.kind) for offer in offers}):
         _strike(connection, worker_id, kind, now)
 
 
-def _tell_gangs(connection: Connection, offers: Sequence[AttemptRow], now: float) -> None:
-    """Say which worker did not come, since all nodes of the gang are given back for it."""
+def _record_gang_refusals(connection: Connection, offers: Sequence[AttemptRow], now: float) -> None:
+    """Record which worker did not accept, since all nodes of its gang are released."""
     rows = tasks.by_ids(connection, [offer.task_id for offer in offers if offer.gang_of is not None])
-    told = []
+    messages = []
     for offer in offers:
         if offer.task_id in rows and offer.gang_of is not None:
             message = (
-                f"The worker {offer.worker_id} did not take node {offer.node_rank} in time: all nodes are given back, "
-                "and the task is placed anew."
+                f"The worker {offer.worker_id} did not accept node {offer.node_rank} in time: all nodes are released, "
+                "and the task is queued again."
             )
-            told.append(events.of_task(rows[offer.task_id], "task.message", now, {"message": message}))
-    events.append(connection, told)
+            messages.append(events.of_task(rows[offer.task_id], "task.message", now, {"message": message}))
+    events.append(connection, messages)
 
 
 def _strike(connection: Connection, worker_id: str, kind: str, now: float) -> None:

@@ -1,7 +1,4 @@
-"""What becomes of a task whose attempt ended: the reason decides, then the budget.
-
-Pure: knows rows and the lifecycle, neither store nor clock.
-"""
+"""Finalize an attempt: the reason and the retry budget decide whether its task is retried. Pure."""
 
 from __future__ import annotations
 
@@ -12,12 +9,12 @@ from tunefleet.db.repositories.task_transitions import Move
 from tunefleet.db.rows import TaskRow
 from tunefleet.lifecycle.task import OUTCOMES, RetryBudget, TaskReason, TaskStatus
 
-# How many lost workers a task outlives: one that kills its machine must end too.
+# Maximum number of lost workers per task: a task that crashes its machine must end too.
 MAX_LOST: Final = 5
 MAX_BACKOFF_S: Final = 3600.0
 
 
-def settle(
+def finalize(
     task: TaskRow,
     reason: TaskReason,
     now: float,
@@ -25,20 +22,20 @@ def settle(
     error: str | None = None,
     stopped: tuple[TaskReason, str] | None = None,
 ) -> Move:
-    """Decide whether a task is tried again, and with which delay.
+    """Return the transition of a task whose attempt ended: retry with a delay, or end.
 
-    A cancel that was stored before the end was reported wins, whatever the end was. Where a pause was asked for, a task
-    that would be tried again is paused instead: a resume then goes on from what was saved.
+    A cancel that was stored before the end was reported wins over any reported outcome. With a pause request, a task
+    that would be retried is paused instead, so that a resume continues from the last checkpoint.
     """
     if task.desired == "cancel":
         reason, error = stopped or (TaskReason.CANCELLED_BY_USER, None)
-    move = _settled(task, reason, now, error)
+    move = _finalized(task, reason, now, error)
     if move.retry and task.desired == "pause":
         return replace(move, reason=TaskReason.PAUSED, retry=False, data={"after": reason.value})
     return move
 
 
-def _settled(task: TaskRow, reason: TaskReason, now: float, error: str | None) -> Move:
+def _finalized(task: TaskRow, reason: TaskReason, now: float, error: str | None) -> Move:
     outcome = OUTCOMES[reason]
     changes: dict[str, Any] = {"error": error}
     if outcome.budget is RetryBudget.FREE:
@@ -59,23 +56,24 @@ def _settled(task: TaskRow, reason: TaskReason, now: float, error: str | None) -
 
 
 def reason_of(outcome: str, reason: str) -> TaskReason:
-    """Read the reason that a worker gives; one that does not go with the outcome, or is not known, becomes plain."""
+    """Parse a reported reason; one that is unknown or contradicts the outcome is replaced by the outcome's default."""
     if outcome == "released":
         return TaskReason.RELEASED
-    plain = {
+    default = {
         "completed": TaskReason.FINISHED,
         "failed": TaskReason.CRASHED,
         "cancelled": TaskReason.ABORTED,
         "paused": TaskReason.PAUSED,
     }[outcome]
     try:
-        given = TaskReason(reason)
+        reported = TaskReason(reason)
     except ValueError:
-        return plain
-    return given if OUTCOMES[given].status is TaskStatus(outcome) and given not in _NOT_TO_BE_CLAIMED else plain
+        return default
+    return reported if OUTCOMES[reported].status is TaskStatus(outcome) and reported not in _SERVER_ONLY else default
 
 
-_NOT_TO_BE_CLAIMED: Final = frozenset(
+# Reasons that only the server may set.
+_SERVER_ONLY: Final = frozenset(
     {
         TaskReason.UPSTREAM_FAILED,
         TaskReason.UPSTREAM_CANCELLED,

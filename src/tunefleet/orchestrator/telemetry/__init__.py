@@ -1,1 +1,1 @@
-"""What jobs and workers say: journals, points, logs, events, and how people watch them live."""
+"""Telemetry: journals, metric points, logs, events and live feeds."""

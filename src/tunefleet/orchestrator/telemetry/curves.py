@@ -1,8 +1,8 @@
-"""The values of tasks' points as columns, kept between two looks.
+"""Cached columns of metric points, for charts.
 
-A chart wants two thousand of a hundred thousand points. To choose them takes all their values, and to read those from
-the store takes a second: what was read is kept, and only what has come since is read. The store stays the truth: which
-launch hides what is asked each time, and what is chosen is read from it.
+A chart shows two thousand of a hundred thousand points. Choosing them takes all values, and reading those from the
+store takes a second: values are cached, and only new points are read. The store remains the source of truth: it is
+asked each time which launches hide points, and the chosen points are read from it.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ from tunefleet.db.repositories import journal
 from tunefleet.db.rows import LaunchRow
 from tunefleet.orchestrator.telemetry import point_retention
 
-# Points that are read at once: the event loop gets its turn in between.
+# Points per read, so that the event loop can run in between.
 _CHUNK: Final = 2000
-# So many numbers of eight bytes are kept, of all tasks together, and curves that were made of them may take as much
-# again; tasks that were looked at longest ago go first.
-_MOST_NUMBERS: Final = 8_000_000
-# After so long nobody looks at a chart any more.
+# Maximum number of cached 8-byte numbers of all tasks; curves derived from them may take as much again. Least recently
+# used tasks are evicted first.
+_MAX_NUMBERS: Final = 8_000_000
+# Idle time after which a task's columns are evicted.
 KEPT_S: Final = 900.0
 
 Integers = NDArray[np.int64]
@@ -38,24 +38,24 @@ Integers = NDArray[np.int64]
 
 @dataclass(slots=True)
 class _Series:
-    """What was read of one series; a row is a record of a journal."""
+    """Cached points of one series; a row is a journal record."""
 
     launch: array[int] = field(default_factory=lambda: array("q"))
     seq: array[int] = field(default_factory=lambda: array("q"))
     step: array[int] = field(default_factory=lambda: array("q"))
     values: dict[str, tuple[array[int], array[float]]] = field(default_factory=dict)
-    made: tuple[object, Curve] | None = None
-    """The curve that was made of it last, and what of."""
+    built: tuple[object, Curve] | None = None
+    """The key and the curve that was built last."""
 
     def curve(self, launches: Sequence[LaunchRow]) -> Curve:
-        """Return its curve; while somebody zooms, nothing has come since."""
+        """Return the curve, reused while no points were added, as during zooming."""
         of = len(self.step), tuple((each.number, each.hidden_after) for each in launches)
-        if self.made is None or self.made[0] != of:
-            self.made = of, _curve(self, launches)
-        return self.made[1]
+        if self.built is None or self.built[0] != of:
+            self.built = of, _curve(self, launches)
+        return self.built[1]
 
     def add(self, launch: int, seq: int, step: int, values: Mapping[str, Any]) -> int:
-        """Add a record, and return how many numbers it takes."""
+        """Add a record, and return how many numbers it uses."""
         row = len(self.step)
         self.launch.append(launch)
         self.seq.append(seq)
@@ -72,7 +72,7 @@ class _Task:
     lock: threading.Lock = field(default_factory=threading.Lock)
     reached: dict[int, int] = field(default_factory=dict)
     thinned: dict[int, int] = field(default_factory=dict)
-    """Launch → how often its points were thinned before they were read."""
+    """Launch → how often its points had been thinned when they were read."""
     series: dict[str, _Series] = field(default_factory=dict)
     numbers: int = 0
     looked_at: float = 0.0
@@ -80,10 +80,12 @@ class _Task:
 
 @dataclass(frozen=True, slots=True)
 class Curve:
-    """The points of a series that no later launch superseded, in step order, one a step.
+    """The points of a series in step order, one for each step, without those that a later launch superseded.
 
     Args:
-        columns: Name → value of each; `Column` says what is absent and what is no number.
+        steps: Step of each point.
+        columns: Name → value of each point; see `Column` for missing and non-numeric values.
+        rows: Launch, sequence number and point index of the records, oldest first.
     """
 
     steps: Integers
@@ -91,7 +93,7 @@ class Curve:
     rows: tuple[Integers, Integers, Integers]
 
     def cut(self, names: Sequence[str] | None, after_step: int | None, to_step: int | None) -> Curve:
-        """Return the points that have one of these values, behind a step and up to another one."""
+        """Return the points with one of these values, after one step and up to another."""
         columns = {name: column for name, column in self.columns.items() if names is None or name in names}
         wanted = np.zeros(len(self.steps), dtype=bool)
         for column in columns.values():
@@ -102,26 +104,26 @@ class Curve:
         mine = wanted[point]
         renumbered = (np.cumsum(wanted) - 1)[point[mine]]
         left = {name: column[wanted] for name, column in columns.items()}
-        here = {name: column for name, column in left.items() if not np.isnan(column).all()}
-        return Curve(self.steps[wanted], here, (launch[mine], seq[mine], renumbered))
+        present = {name: column for name, column in left.items() if not np.isnan(column).all()}
+        return Curve(self.steps[wanted], present, (launch[mine], seq[mine], renumbered))
 
     def shape(self, max_points: int) -> list[int]:
-        """Return which points a chart of so many shows."""
+        """Return the indices of the points to show in a chart of `max_points`."""
         return downsample(self.columns, len(self.steps), max_points)
 
     def records(self, points: Sequence[int]) -> list[tuple[int, int]]:
-        """Return launch and sequence number of the records that points were made of, older ones first."""
+        """Return launch and sequence number of the records behind points, oldest first."""
         launch, seq, point = self.rows
         mine = np.isin(point, points)
         return list(zip(launch[mine].tolist(), seq[mine].tolist(), strict=True))
 
 
 class Curves:
-    """What was read of tasks' points; safe in any thread."""
+    """Cache of tasks' points; thread-safe."""
 
     def __init__(
         self,
-        most_numbers: int = _MOST_NUMBERS,
+        most_numbers: int = _MAX_NUMBERS,
         clock: Callable[[], float] = time.monotonic,
         *,
         series_points: int = 200_000,
@@ -150,25 +152,25 @@ class Curves:
         return curve
 
     def expire(self) -> None:
-        """Let go of what nobody has looked at for a while."""
+        """Evict tasks that were not used for `KEPT_S`."""
         before = self._clock() - KEPT_S
         with self._lock:
             for task_id, task in list(self._tasks.items()):
                 if task.looked_at > before:
-                    break  # all others were looked at later
+                    break  # in order of use: all others are newer
                 del self._tasks[task_id]
 
-    def _task(self, task_id: str) -> _Held:
+    def _task(self, task_id: str) -> _Locked:
         with self._lock:
             task = self._tasks.setdefault(task_id, _Task())
             task.looked_at = self._clock()
             self._tasks.move_to_end(task_id)
-        return _Held(task)
+        return _Locked(task)
 
     def _read(self, connection: Connection, task_id: str, task: _Task, launches: Sequence[LaunchRow]) -> None:
         thinned = {each.number: point_retention.times(each.cursor, self._series_points) for each in launches}
         if any(thinned.get(number) != times for number, times in task.thinned.items()):
-            # Some of what was read is not there any more.
+            # Thinning has deleted points that are cached: read the task again.
             task.reached, task.series, task.numbers = {}, {}, 0
         task.thinned = thinned
         _read(connection, task_id, task, launches)
@@ -183,7 +185,7 @@ class Curves:
 
 
 @dataclass(slots=True)
-class _Held:
+class _Locked:
     task: _Task
 
     def __enter__(self) -> _Task:
@@ -215,9 +217,9 @@ def _curve(series: _Series, launches: Sequence[LaunchRow]) -> Curve:
     order = np.lexsort((seq, launch, step))
     order = order[shown[order]]
     steps, point = np.unique(step[order], return_inverse=True)
-    place = np.full(len(step), -1, dtype=np.int64)
-    place[order] = point
-    # Of records of one step the newest counts, by name: they are written over each other in that order.
+    point_of = np.full(len(step), -1, dtype=np.int64)
+    point_of[order] = point
+    # For each name, the newest record of a step wins: values are written in order of age.
     age = np.empty(len(step), dtype=np.int64)
     age[order] = np.arange(len(order))
     columns = {}
@@ -226,13 +228,13 @@ def _curve(series: _Series, launches: Sequence[LaunchRow]) -> Curve:
         row, value = row[shown[row]], value[shown[row]]
         oldest_first = np.argsort(age[row], kind="stable")
         column = np.full(len(steps), np.nan)
-        column[place[row[oldest_first]]] = value[oldest_first]
+        column[point_of[row[oldest_first]]] = value[oldest_first]
         columns[name] = column
     return Curve(steps, columns, (launch[order], seq[order], point.astype(np.int64)))
 
 
 def _number(value: object) -> float:
-    """Return a value as a number; what is none is infinite."""
+    """Return a value as a number; infinity for anything that is not a finite number."""
     try:
         number = float(value) if isinstance(value, int | float) else math.inf
     except OverflowError:
@@ -240,17 +242,20 @@ def _number(value: object) -> float:
     return math.inf if math.isnan(number) else number
 
 
-# The shape of so many values decides; the others are shown at the same steps.
+# Points are chosen by the shape of this many curves; the others are shown at the same steps.
 _DENSE_NAMES: Final = 3
 
-# One value of each point in step order: NaN where a point lacks it, an infinity where it has one that is no number.
+# One value for each point in step order: NaN if it is missing, infinity if it is not a number.
 Column = NDArray[np.float64]
 
 
 def downsample(columns: Mapping[str, Column], count: int, max_points: int) -> list[int]:
     """Choose at most `max_points` points that keep the shape of the series.
 
-    First and last stay. Values that are logged seldom (an evaluation's) keep all their points where there is room.
+    The first and last point are kept, and all points of sparse values (evaluations) if they fit.
+
+    Returns:
+        Indices in ascending order.
     """
     if count <= max_points:
         return list(range(count))
@@ -273,32 +278,30 @@ def _scaled(column: Column) -> Column:
     numbers = np.where(np.isfinite(column), column, np.nan)
     finite = numbers[np.isfinite(numbers)]
     low, high = (float(finite.min()), float(finite.max())) if len(finite) else (0.0, 0.0)
-    # Halves, so that the span of the greatest numbers is one too.
+    # Halved, so that the span of the largest floats does not overflow.
     return (numbers / 2 - low / 2) / ((high / 2 - low / 2) or 1.0)
 
 
 def _largest_triangles(curves: Sequence[Column], count: int, room: int) -> set[int]:
-    """Choose one index in each of `room` buckets between the first and the last point.
-
-    It is the one that makes the largest triangle with the means of the buckets beside its own. Steinarsson takes the
-    point that was chosen before instead of a mean; without that, all buckets are looked at together.
-    """
+    """Choose one index in each of `room` buckets between the first and the last point."""
+    # Largest triangle three buckets (Steinarsson 2013), but with the means of both neighbouring buckets: the original
+    # uses the point chosen before, which makes the loop sequential; this way all buckets are computed in NumPy at once.
     edges = 1 + np.arange(room + 1) * (count - 2) // room
     starts, bucket = edges[:-1], np.repeat(np.arange(room), np.diff(edges))
     # Bucket -1 is the first point alone, the last bucket the last one.
     middles = np.concatenate(([0.0], (edges[:-1] + edges[1:] - 1) / 2, [count - 1.0]))
-    here, before, after = np.arange(1.0, count - 1), middles[bucket], middles[bucket + 2]
+    position, before, after = np.arange(1.0, count - 1), middles[bucket], middles[bucket + 2]
     total = np.zeros(count - 2)
     for curve in curves:
         inner = curve[1:-1]
-        there = ~np.isnan(inner)
-        sums = np.add.reduceat(np.where(there, inner, 0.0), starts - 1)
-        counts = np.add.reduceat(there.astype(np.float64), starts - 1)
+        has_value = ~np.isnan(inner)
+        sums = np.add.reduceat(np.where(has_value, inner, 0.0), starts - 1)
+        counts = np.add.reduceat(has_value.astype(np.float64), starts - 1)
         means = np.divide(sums, counts, out=np.full(room, np.nan), where=counts > 0)
         means = np.concatenate((curve[:1], means, curve[-1:]))
         a, c = (np.where(np.isnan(side), inner, side) for side in (means[bucket], means[bucket + 2]))
-        area = np.abs((before - after) * (inner - a) - (before - here) * (c - a))
-        total += np.where(there, area, 0.0)
+        area = np.abs((before - after) * (inner - a) - (before - position) * (c - a))
+        total += np.where(has_value, area, 0.0)
     largest = np.flatnonzero(total == np.maximum.reduceat(total, starts - 1)[bucket])
     _, first = np.unique(bucket[largest], return_index=True)
     return set((largest[first] + 1).tolist())

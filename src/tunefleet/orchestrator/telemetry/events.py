@@ -21,10 +21,10 @@ async def after(
     workflow_id: str | None = None,
     kinds: Sequence[str] | None = None,
 ) -> list[EventView]:
-    """Return events that came after one, oldest first; the topic `events` is notified when there are new ones.
+    """Return events after an id, oldest first; the topic `events` is notified of new ones.
 
     Args:
-        event_id: The last event that the reader has; 0 for none.
+        event_id: The last event that the caller has; 0 for none.
     """
     may_read(actor)
     rows = await core.read(
@@ -42,6 +42,6 @@ async def after(
 
 
 async def last_id(core: Core, actor: Actor) -> int:
-    """Return the id of the newest event, for a reader that wants what comes from now on."""
+    """Return the id of the newest event, to follow the feed from now on."""
     may_read(actor)
     return await core.read(events.last_id)

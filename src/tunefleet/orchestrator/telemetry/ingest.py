@@ -1,7 +1,7 @@
-"""Journals in.
+"""Journal ingestion.
 
-One cursor a launch is stored with the records: what comes twice is cut off, a gap is refused. A record that cannot be
-read is kept as it came. Records are dictionaries here: there may be tens of thousands a second.
+One cursor for each launch is stored with the records: duplicates are dropped, gaps are refused. Unreadable records are
+kept as text. Records are plain dictionaries here: there may be tens of thousands per second.
 """
 
 from __future__ import annotations
@@ -27,49 +27,49 @@ from tunefleet.orchestrator.telemetry.journal_limits import JournalUsage
 from tunefleet.orchestrator.views import LAST_SECOND, read_progress
 from tunefleet.schemas.worker_link import Cursor, JournalBatch
 
+# Longer batches are parsed in a thread, so that they do not block the event loop.
 _MANY_LINES: Final = 200
 _MANY_CHARACTERS: Final = 1 << 16
-"""A longer batch is parsed in a thread."""
 _KIND_CHARACTERS: Final = 64
+# The curve number of points with more names is not cached.
 _MANY_NAMES: Final = 64
-"""Of a point with more, the number of its curve is not remembered."""
 _TOO_GREAT: Final = 1 << 63
+# The series of a job's resource usage.
 SYSTEM: Final = "system"
-"""The series of what a job's own processes take."""
-_TAKEN: Final = ("rss_bytes", "gpu_bytes", "gpu_allocated_bytes", "tokens_per_s", "step_time_s")
+_USAGE_NAMES: Final = ("rss_bytes", "gpu_bytes", "gpu_allocated_bytes", "tokens_per_s", "step_time_s")
+# Progress is reported every second; charts keep the first record of each interval of this length.
 _SAMPLE_S: Final = 15.0
-"""A job says each second where it stands; of so many seconds the first such record is kept for the charts."""
-# What a value may be; some log a null.
+# Allowed types of a value; some trainers log a null.
 _VALUES: Final = frozenset({int, float, bool, str, type(None)})
-_TOLD: Final = {"event": "task.message", "checkpoint": "checkpoint.saved"}
+_EVENT_KINDS: Final = {"event": "task.message", "checkpoint": "checkpoint.saved"}
 
 
 @dataclass(slots=True)
 class _Parsed:
-    """Records of a batch as rows from `seq` on; task and launch number are not known yet."""
+    """Records of a batch as rows; task and launch number are not known yet."""
 
     points: list[tuple[Any, ...]] = field(default_factory=list)
     records: list[tuple[Any, ...]] = field(default_factory=list)
-    told: list[tuple[int, str, float | None, dict[str, Any]]] = field(default_factory=list)
+    reported: list[tuple[int, str, float | None, dict[str, Any]]] = field(default_factory=list)
     launch: dict[str, Any] | None = None
     progress: tuple[int, str] | None = None
     samples: list[tuple[int, int, float, int, str]] = field(default_factory=list)
     oldest_at: float | None = None
-    """When the first record that says so was written, by its host's clock."""
+    """Time of the first record that has one, by its host's clock."""
     narrowed: bool = False
-    """Whether values of a point were left out."""
+    """Whether values of a point were dropped."""
 
 
 async def ingest(core: Core, attempt: AttemptActor, batch: JournalBatch) -> Cursor:
-    """Store records of a launch and return where its journal stands.
+    """Store records of a launch and return its journal cursor.
 
     Raises:
-        OffsetConflict: If records before the batch are missing; it carries the cursor to go on from.
-        ConflictError: If the attempt has ended, and there is something new in the batch.
-        InputError: If the launch has a name that no file could have.
+        OffsetConflict: If records before the batch are missing; it carries the cursor to continue from.
+        ConflictError: If the attempt has ended and the batch has new records.
+        InputError: If the launch name is too long.
     """
     if len(batch.launch) > journal_limits.NAME_CHARACTERS:
-        raise InputError(f"The name of a launch has {journal_limits.NAME_CHARACTERS} characters at most.")
+        raise InputError(f"The launch name has more than {journal_limits.NAME_CHARACTERS} characters.")
     parse = partial(_parse, batch.lines, batch.from_seq)
     is_long = len(batch.lines) > _MANY_LINES or sum(map(len, batch.lines)) > _MANY_CHARACTERS
     parsed = await asyncio.to_thread(parse) if is_long else parse()
@@ -117,48 +117,48 @@ def _sort(parsed: _Parsed, seq: int, line: str, record: dict[str, Any]) -> None:
         )
     elif kind == "progress":
         _refuse_longer(line, journal_limits.PROGRESS_CHARACTERS)
-        _sample(parsed, seq, record)
-        _check(record)
+        _take_sample(parsed, seq, record)
+        _check_progress(record)
         parsed.progress = (seq, line)
     else:
         _refuse_longer(str(kind), _KIND_CHARACTERS)
         if kind == "launch" and seq == 0:
-            # It is kept whatever there is no room for: which points count follows from it.
+            # Kept even over the limits: it decides which points of earlier launches are superseded.
             _refuse_longer(line, journal_limits.LAUNCH_CHARACTERS)
             checkpoint = record.get("checkpoint")
             parsed.launch = {
                 "from_step": _integer(record.get("from_step", 0)),
                 "checkpoint": None if checkpoint is None else str(checkpoint),
             }
-        if kind in _TOLD:
+        if kind in _EVENT_KINDS:
             at = record.get("at")
-            parsed.told.append((seq, kind, float(at) if _is_time(at) else None, record))
+            parsed.reported.append((seq, kind, float(at) if _is_time(at) else None, record))
         parsed.records.append((seq, str(kind), line))
 
 
-def _sample(parsed: _Parsed, seq: int, record: dict[str, Any]) -> None:
-    """Take what a progress record says of the machine, if it says something."""
+def _take_sample(parsed: _Parsed, seq: int, record: dict[str, Any]) -> None:
+    """Take the resource usage from a progress record, if it has any."""
     at, step = record.get("at"), record.get("step", 0)
-    values = {name: value for name in _TAKEN if isinstance(value := record.get(name), int | float)}
+    values = {name: value for name in _USAGE_NAMES if isinstance(value := record.get(name), int | float)}
     if values and _is_time(at) and isinstance(step, int) and abs(step) < _TOO_GREAT:
         parsed.samples.append((seq, step, float(at), _curve(SYSTEM, values), orjson.dumps(values).decode()))
 
 
-def _check(record: dict[str, Any]) -> None:
-    """Refuse a progress record that nobody could be shown with `ValueError`."""
+def _check_progress(record: dict[str, Any]) -> None:
+    """Raise ValueError for a progress record that the API could not return."""
     view = read_progress(record)
     for number in (view.step, view.max_steps, view.rss_bytes or 0, view.gpu_bytes or 0):
         _integer(number)
 
 
 def _refuse_longer(text: str, most: int) -> None:
-    """Refuse a record of which more would be kept than it needs with `ValueError`."""
+    """Raise ValueError for a record that is too long."""
     if len(text) > most:
         raise ValueError(len(text))
 
 
 def _values(parsed: _Parsed, given: Any) -> dict[str, Any]:
-    """Return as many values of a point as are kept; refuse a list or a mapping among them with `TypeError`."""
+    """Return the values of a point within the limits; raise TypeError for a list or a mapping."""
     values: dict[str, Any] = dict(given)
     types = set(map(type, values.values()))
     if not types <= _VALUES:
@@ -191,7 +191,7 @@ def _is_time(at: object) -> TypeGuard[float]:
 
 
 def _time(value: Any) -> float:
-    """Return a time that a calendar has; refuse any other with `ValueError`."""
+    """Return a plausible time; raise ValueError for any other."""
     at = float(value)
     if not _is_time(at):
         raise ValueError(at)
@@ -199,7 +199,7 @@ def _time(value: Any) -> float:
 
 
 def _integer(value: Any) -> int:
-    """Return an integer that the store can hold; refuse any other with `ValueError`."""
+    """Return an integer that the store can hold; raise ValueError for any other."""
     number = int(value)
     if abs(number) >= _TOO_GREAT:
         raise ValueError(number)
@@ -220,43 +220,43 @@ def _store(
     end = batch.from_seq + len(batch.lines)
     if batch.from_seq > stored:
         raise OffsetConflict(
-            f"The journal of {batch.launch} goes on at {stored}, not at {batch.from_seq}.", cursor=stored
+            f"The journal of {batch.launch} continues at {stored}, not at {batch.from_seq}.", cursor=stored
         )
     if end <= stored:
         return stored
     refuse_ended(connection, attempt)
-    room = JournalUsage.of(connection, attempt.task_id)
+    usage = JournalUsage.of(connection, attempt.task_id)
     if launch is None and journal.newest_number(connection, attempt.task_id) >= journal_limits.LAUNCHES:
-        # As if all of it were there: whoever ships it must come to its end.
-        room.lost.add("journal.launches")
-        room.store(connection, keep, now)
+        # Acknowledge everything: the worker cannot finish the attempt before the end of its journal is stored.
+        usage.dropped.add("journal.launches")
+        usage.store(connection, keep, now)
         return end
     if launch is None:
         launch = journal.add_launch(
             connection, task_id=attempt.task_id, launch_id=batch.launch, attempt_id=attempt.attempt_id, at=now
         )
-    _store_new(connection, launch, parsed, stored, end, room, keep)
-    room.give_back(point_retention.thin(connection, launch, end, keep, now))
-    room.store(connection, keep, now)
-    _tell(connection, attempt, parsed, stored, now)
+    _store_new(connection, launch, parsed, stored, end, usage, keep)
+    usage.give_back(point_retention.thin(connection, launch, end, keep, now))
+    usage.store(connection, keep, now)
+    _append_events(connection, attempt, parsed, stored, now)
     wake(connection, f"task:{attempt.task_id}")
     return end
 
 
 def _store_new(
-    connection: Connection, launch: LaunchRow, parsed: _Parsed, stored: int, end: int, room: JournalUsage, keep: int
+    connection: Connection, launch: LaunchRow, parsed: _Parsed, stored: int, end: int, usage: JournalUsage, keep: int
 ) -> None:
     points = [point for point in parsed.points if point[0] >= stored]
-    points += _kept(launch, [each for each in parsed.samples if each[0] >= stored])
-    points = room.take_points(points, keep)
+    points += _sampled(launch, [each for each in parsed.samples if each[0] >= stored])
+    points = usage.take_points(points, keep)
     if parsed.narrowed:
-        room.lost.add("metrics.narrowed")
+        usage.dropped.add("metrics.narrowed")
     new = [record for record in parsed.records if record[0] >= stored]
     first = [record for record in new if parsed.launch is not None and record[0] == 0]
-    records = room.take_records(new[len(first) :])
+    records = usage.take_records(new[len(first) :])
     if len(first) + len(records) < len(new):
         left_out = {record[0] for record in new[len(first) + len(records) :]}
-        parsed.told = [told for told in parsed.told if told[0] not in left_out]
+        parsed.reported = [reported for reported in parsed.reported if reported[0] not in left_out]
     mine = launch.task_id, launch.number
     journal.add_records(connection, [(*mine, *each) for each in points], [(*mine, *each) for each in first + records])
     if parsed.launch is not None and stored == 0:
@@ -266,8 +266,8 @@ def _store_new(
     journal.advance(connection, launch, cursor=end, progress=progress)
 
 
-def _kept(launch: LaunchRow, samples: Sequence[tuple[int, int, float, int, str]]) -> list[tuple[Any, ...]]:
-    """Return the points of the first sample of each while; `launch` still has the progress before them."""
+def _sampled(launch: LaunchRow, samples: Sequence[tuple[int, int, float, int, str]]) -> list[tuple[Any, ...]]:
+    """Return points for the first sample of each interval; `launch` has the progress before this batch."""
     before = orjson.loads(launch.progress).get("at") if launch.progress else None
     slot = before // _SAMPLE_S if isinstance(before, int | float) else None
     rows: list[tuple[Any, ...]] = []
@@ -278,14 +278,17 @@ def _kept(launch: LaunchRow, samples: Sequence[tuple[int, int, float, int, str]]
     return rows
 
 
-def _tell(connection: Connection, attempt: AttemptActor, parsed: _Parsed, stored: int, now: float) -> None:
-    new = [(kind, at, record) for seq, kind, at, record in parsed.told if seq >= stored]
+def _append_events(connection: Connection, attempt: AttemptActor, parsed: _Parsed, stored: int, now: float) -> None:
+    new = [(kind, at, record) for seq, kind, at, record in parsed.reported if seq >= stored]
     if not new:
         return
     task = tasks.by_ids(connection, [attempt.task_id])[attempt.task_id]
     events.append(
         connection,
-        [events.of_task(task, _TOLD[kind], now if at is None else at, _data(record)) for kind, at, record in new],
+        [
+            events.of_task(task, _EVENT_KINDS[kind], now if at is None else at, _data(record))
+            for kind, at, record in new
+        ],
     )
 
 
@@ -296,8 +299,8 @@ def _data(record: dict[str, Any]) -> dict[str, Any]:
 
 
 def refuse_ended(connection: Connection, attempt: AttemptActor) -> None:
-    """Refuse a report for an attempt that has ended."""
+    """Raise ConflictError if an attempt has ended."""
     row = attempts.by_ids(connection, [attempt.attempt_id]).get(attempt.attempt_id)
     if row is None or not row.open:
         state = "unknown" if row is None else row.state
-        raise ConflictError(f"The attempt {attempt.attempt_id} is {state}; nothing more is taken of it.")
+        raise ConflictError(f"The attempt {attempt.attempt_id} is {state}; it accepts no more data.")

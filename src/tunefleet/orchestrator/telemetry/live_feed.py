@@ -1,4 +1,4 @@
-"""What a page is told as it happens: new points of followed tasks, where running ones stand, workers' loads."""
+"""Live feed of the web UI: new points of followed tasks, progress of running tasks, loads of workers."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from tunefleet.orchestrator.workers.workers import visible
 from tunefleet.schemas.live import LivePoint, LivePoints, LiveResume, TaskProgress, WorkerLoad
 from tunefleet.schemas.worker_link import Load
 
-# So many tasks are compared at most.
-MOST_FOLLOWED = 8
-# Points of one message.
+# Maximum number of tasks in a comparison.
+MAX_FOLLOWED = 8
+# Points per message.
 _POINTS = 2000
 _RUNNING = 500
+# Maximum age of the shared progress: below the second after which streams poll again.
 FRESH_S = 0.9
-"""So long it is good where running tasks stand: less than the second after which a stream looks again."""
 
 # Number of a launch → the sequence number in its journal up to which it is known.
 Cursors = Mapping[int, int]
@@ -33,7 +33,7 @@ Cursors = Mapping[int, int]
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Up to where a page knows what happened; `str` and `read` turn it to a text and back."""
+    """A position in the live stream; `str` and `read` convert it to text and back."""
 
     event_id: int
     points: Mapping[str, Cursors] = field(default_factory=dict)
@@ -47,7 +47,11 @@ class Place:
 
     @classmethod
     def read(cls, text: str) -> Place:
-        """Read a place."""
+        """Parse a position.
+
+        Raises:
+            InputError: If the text is not a position.
+        """
         first, *rest = text.split(";")
         points: dict[str, Cursors] = {}
         try:
@@ -58,7 +62,7 @@ class Place:
             return cls(_number(first), points)
         except ValueError:
             raise InputError(
-                f"{text[:40]!r} is no place in this stream.", hint="Send the id of the last message, or nothing."
+                f"{text[:40]!r} is not a position in this stream.", hint="Send the id of the last message, or none."
             ) from None
 
 
@@ -71,16 +75,14 @@ def _number(text: str) -> int:
 async def followed(
     core: Core, actor: Actor, task_ids: Sequence[str], known: Mapping[str, Cursors]
 ) -> tuple[dict[str, Cursors], tuple[str, ...]]:
-    """Return where the points of tasks stand, at the place that is known or else at their end, and the ids of no task.
-
-    One that was removed while a page showed it must not end the page's whole stream.
+    """Return the cursors of tasks, as known or else at their end, and the ids that match no task.
 
     Raises:
         InputError: If there are too many.
     """
     may_read(actor)
-    if len(task_ids) > MOST_FOLLOWED:
-        raise InputError(f"{len(task_ids)} tasks cannot be followed at once.", hint=f"{MOST_FOLLOWED} at most.")
+    if len(task_ids) > MAX_FOLLOWED:
+        raise InputError(f"Cannot follow {len(task_ids)} tasks at the same time.", hint=f"The limit is {MAX_FOLLOWED}.")
 
     def operation(connection: Connection) -> tuple[dict[str, Cursors], tuple[str, ...]]:
         places: dict[str, Cursors] = {}
@@ -88,7 +90,8 @@ async def followed(
         for task_id in task_ids:
             try:
                 id_ = find(connection, actor, task_id).id
-            except (NotFoundError, ConflictError):  # ConflictError: several begin so
+            except (NotFoundError, ConflictError):  # ConflictError: an ambiguous prefix
+                # Not raised: a task that was removed while it is shown must not end the stream.
                 unknown.append(task_id)
             else:
                 places[id_] = known[id_] if id_ in known else _end(connection, id_)
@@ -102,7 +105,7 @@ def _end(connection: Connection, task_id: str) -> Cursors:
 
 
 async def points(core: Core, task_id: str, known: Cursors) -> tuple[LivePoints, Cursors, bool]:
-    """Return what a task has logged behind a place, the place behind that, and whether there is more already."""
+    """Return the points of a task after its cursors, the new cursors, and whether there are more already."""
 
     def operation(connection: Connection) -> tuple[LivePoints, Cursors, bool]:
         resumed: list[LiveResume] = []
@@ -134,15 +137,15 @@ async def points(core: Core, task_id: str, known: Cursors) -> tuple[LivePoints, 
 
 @dataclass(slots=True)
 class RunningTasks:
-    """Where the running tasks of a project stand; all who watch share one look a second."""
+    """Progress of a project's running tasks; all streams share one query per second."""
 
     _known: Mapping[str, TaskProgress] = field(default_factory=dict)
     _at: float | None = None
-    _looking: asyncio.Lock = field(default_factory=asyncio.Lock)
+    _lock: asyncio.Lock = field(default_factory=asyncio.Lock)
 
     async def get(self, core: Core, project: str) -> Mapping[str, TaskProgress]:
-        """Return what is known, looked up anew if it is too old."""
-        async with self._looking:
+        """Return the progress, queried again if it is older than `FRESH_S`."""
+        async with self._lock:
             now = core.clock.monotonic()
             if self._at is None or now - self._at >= FRESH_S:
                 self._known, self._at = await _progress(core, project, self._known), now
@@ -150,17 +153,17 @@ class RunningTasks:
 
 
 class Watched(dict[str, RunningTasks]):
-    """By project, what of it was shown lately."""
+    """Project → progress of its running tasks."""
 
 
 async def progress(core: Core, actor: Actor) -> Mapping[str, TaskProgress]:
-    """Return where the running tasks stand; of one that has not moved it is the same object as before."""
+    """Return the progress of running tasks; an unchanged one is the same object as before."""
     may_read(actor)
     watched = core.state(Watched)
     return await watched.setdefault(actor.project, RunningTasks()).get(core, actor.project)
 
 
-async def _progress(core: Core, project: str, told: Mapping[str, TaskProgress]) -> dict[str, TaskProgress]:
+async def _progress(core: Core, project: str, sent: Mapping[str, TaskProgress]) -> dict[str, TaskProgress]:
     def operation(connection: Connection) -> dict[str, TaskProgress]:
         rows = task_list.newest_of(connection, project, "running", _RUNNING)
         launches = journal.launches_of_all(connection, [row.id for row in rows])
@@ -169,7 +172,7 @@ async def _progress(core: Core, project: str, told: Mapping[str, TaskProgress]) 
             view = progress_view(launches.get(row.id, ()))
             if view is None:
                 continue
-            before = told.get(row.id)
+            before = sent.get(row.id)
             now[row.id] = (
                 before
                 if before is not None and (before.progress, before.worker_id) == (view, row.worker_id)
@@ -183,11 +186,11 @@ async def _progress(core: Core, project: str, told: Mapping[str, TaskProgress]) 
     return await core.read(operation)
 
 
-def loads(core: Core, actor: Actor, told: dict[str, Load]) -> tuple[WorkerLoad, ...]:
-    """Return the loads that workers have told since; `told` is brought up to date."""
+def loads(core: Core, actor: Actor, sent: dict[str, Load]) -> tuple[WorkerLoad, ...]:
+    """Return the loads that workers have reported since the last call; `sent` is updated."""
     new = []
     for id_, presence in core.fleet.presences.items():
-        if visible(actor, presence.project) and presence.load is not None and presence.load is not told.get(id_):
-            told[id_] = presence.load
+        if visible(actor, presence.project) and presence.load is not None and presence.load is not sent.get(id_):
+            sent[id_] = presence.load
             new.append(WorkerLoad(worker_id=id_, at=moment(presence.load_at), load=presence.load))
     return tuple(new)

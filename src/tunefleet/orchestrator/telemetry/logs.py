@@ -1,4 +1,4 @@
-"""Logs in, text out: each attempt continues the task's log after one line that says so."""
+"""Task logs: each attempt continues the log after a separator line."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from tunefleet.schemas.worker_link import Cursor
 
 CHUNK_BYTES: Final = 64 << 10
 MAX_READ_BYTES: Final = 4 << 20
-_ENDS_HERE: Final = (
-    b"\n--- The server keeps %s bytes of a task's log (TUNEFLEET_TASK_LOG_BYTES). What follows is in its folder on "
+_LIMIT_NOTICE: Final = (
+    b"\n--- The server keeps %s bytes of a task's log (TUNEFLEET_TASK_LOG_BYTES). The rest is in its folder on "
     b"its worker. ---\n"
 )
 
@@ -31,23 +31,23 @@ def topic(task_id: str) -> str:
 
 
 async def append(core: Core, attempt: AttemptActor, offset: int, data: bytes) -> Cursor:
-    """Store bytes of an attempt's log and return where it stands.
+    """Store bytes of an attempt's log and return its length.
 
     Args:
-        offset: Where in the attempt's log the bytes start.
+        offset: Offset of the bytes in the attempt's log.
 
     Raises:
-        OffsetConflict: If bytes before them are missing; it carries the offset to go on from.
-        ConflictError: If the attempt has ended, and there is something new.
+        OffsetConflict: If bytes before them are missing; it carries the offset to continue from.
+        ConflictError: If the attempt has ended and there are new bytes.
     """
-    # Before the cut: a repeated delivery that starts elsewhere must hide the same bytes.
+    # Before duplicates are cut off: a retry with another offset must redact the same bytes.
     clean = scrub_bytes(data)
 
     def operation(connection: Connection) -> int:
         stream = logs.stream(connection, attempt.attempt_id)
         received = stream.received if stream else 0
         if offset > received:
-            raise OffsetConflict(f"The log goes on at byte {received}, not at {offset}.", cursor=received)
+            raise OffsetConflict(f"The log continues at byte {received}, not at {offset}.", cursor=received)
         new = clean[received - offset :]
         if not new:
             return received
@@ -60,24 +60,24 @@ async def append(core: Core, attempt: AttemptActor, offset: int, data: bytes) ->
 
 
 def open_stream(connection: Connection, attempt: AttemptActor) -> StreamRow:
-    """Start the stream of an attempt, behind a line that says so if others came before it."""
+    """Start the log of an attempt, after a separator line if there were earlier attempts."""
     base = logs.size(connection, attempt.task_id)
     if base:
         row = attempts.by_ids(connection, [attempt.attempt_id])[attempt.attempt_id]
-        # The attempt before may have been cut off in the middle of a line.
+        # The previous attempt may have ended in the middle of a line.
         marker = f"\n--- attempt {row.number} on {row.worker_id} ---\n".encode()
         base = logs.add_chunk(connection, task_id=attempt.task_id, offset=base, data=marker)
     return logs.open_stream(connection, attempt_id=attempt.attempt_id, task_id=attempt.task_id, base=base)
 
 
 def extend(connection: Connection, stream: StreamRow, data: bytes, limit_bytes: int) -> None:
-    """Append bytes to the stream of an attempt; beyond the limit a line says that no more is kept."""
+    """Append bytes to the log of an attempt; at the limit, one line reports that the rest is dropped."""
     end = stream.base + stream.received
     room = max(0, limit_bytes - end)
     kept = data[:room]
-    # Once for each attempt: at the piece that reaches the limit, or at its first one.
+    # Once for each attempt: with the chunk that exceeds the limit, or with its first one.
     if len(data) > room and (end <= limit_bytes or not stream.received):
-        kept += _ENDS_HERE % f"{limit_bytes:,}".encode()
+        kept += _LIMIT_NOTICE % f"{limit_bytes:,}".encode()
     for start in range(0, len(kept), CHUNK_BYTES):
         piece = kept[start : start + CHUNK_BYTES]
         end = logs.add_chunk(connection, task_id=stream.task_id, offset=end, data=piece)
@@ -93,10 +93,10 @@ async def read(
     tail_bytes: int | None = None,
     limit_bytes: int = CHUNK_BYTES,
 ) -> LogView:
-    """Return a piece of a task's log.
+    """Return a chunk of a task's log.
 
     Args:
-        tail_bytes: Start so many bytes before the end instead, at the start of a line.
+        tail_bytes: Start this many bytes before the end instead, at the start of a line.
     """
     may_read(actor)
     limit = max(4, min(limit_bytes, MAX_READ_BYTES))
@@ -124,7 +124,7 @@ async def read(
 
 
 def _whole_characters(data: bytes) -> bytes:
-    """Cut off a character that is not complete: the next piece starts with it."""
+    """Cut off an incomplete UTF-8 character: the next chunk starts with it."""
     for back in range(1, min(4, len(data)) + 1):
         byte = data[-back]
         if byte & 0xC0 != 0x80:

@@ -1,4 +1,4 @@
-"""Series out: the points of a task in step order, thinned for a chart."""
+"""Metric series: the points of a task in step order, downsampled for a chart."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ from tunefleet.schemas.ui import SeriesView
 if TYPE_CHECKING:
     from tunefleet.orchestrator.telemetry.curves import Curves
 
-# Points that become JSON at once: nobody else gets a turn meanwhile.
-_AT_ONCE = 500
-# How journals say what is none; some logged a null.
+# Points per JSON chunk: serializing one holds the GIL.
+_POINTS_PER_CHUNK = 500
+# How journals write NaN; some trainers log a null instead.
 _NO_NUMBER: Final = "NaN"
 _VALUES: Final = frozenset({int, float, bool, str})
 
@@ -40,11 +40,12 @@ async def read(
     after_step: int | None = None,
     to_step: int | None = None,
 ) -> bytes:
-    """Return the points of a series in step order, one a step; what a resume superseded is left out.
+    """Return the points of a series in step order, one for each step, without superseded ones.
 
-    It is the JSON of a `MetricsView`, made in the reader's thread and piece by piece: a hundred thousand points as one
-    would keep the event loop waiting.
+    Returns:
+        The JSON of a `MetricsView`.
     """
+    # Serialized in the reader's thread and in chunks: a hundred thousand points as one would block the event loop.
     may_read(actor)
 
     def operation(connection: Connection) -> bytes:
@@ -53,13 +54,13 @@ async def read(
             rows: Iterable[PointRow] = journal.visible_points(
                 connection, id_, series=series, after_step=after_step, to_step=to_step
             )
-            found = _Found(_merged(rows, names))
+            found = _PointsJson(_merged(rows, names))
             known, total = found.names, found.count
         else:
             curve = _curves(core).of(connection, id_, series).cut(names, after_step, to_step)
             known, total = set(curve.columns), len(curve.steps)
             kept = curve.shape(max(1, max_points))
-            found = _Found(_merged(journal.points_of(connection, id_, curve.records(kept)), names))
+            found = _PointsJson(_merged(journal.points_of(connection, id_, curve.records(kept)), names))
         head = MetricsView(task_id=id_, series=series, names=tuple(sorted(known)), total=total, points=())
         return found.within(head)
 
@@ -67,7 +68,7 @@ async def read(
 
 
 async def names_of(core: Core, actor: Actor, task_id: str) -> list[SeriesView]:
-    """Return which series a task has, and what is in them."""
+    """Return the series of a task with their value names and step ranges."""
     may_read(actor)
 
     def operation(connection: Connection) -> list[SeriesView]:
@@ -90,13 +91,13 @@ async def names_of(core: Core, actor: Actor, task_id: str) -> list[SeriesView]:
 
 @dataclass(slots=True)
 class _Charts:
-    """The curves that somebody looks at; none until somebody first does."""
+    """The curve cache of this server; created on first use."""
 
     curves: Curves | None = None
 
 
 def forget_unseen(core: Core) -> None:
-    """Let go of curves that nobody looks at any more."""
+    """Evict unused curves from the cache."""
     curves = core.state(_Charts).curves
     if curves is not None:
         curves.expire()
@@ -105,7 +106,7 @@ def forget_unseen(core: Core) -> None:
 def _curves(core: Core) -> Curves:
     charts = core.state(_Charts)
     if charts.curves is None:
-        # NumPy is a tenth of a second and 30 MB: a server that nobody looks at does without.
+        # NumPy takes 0.1 s and 30 MB: it is imported only when a chart is requested.
         from tunefleet.orchestrator.telemetry.curves import Curves  # noqa: PLC0415
 
         charts.curves = Curves(clock=core.clock.monotonic, series_points=core.settings.series_points)
@@ -113,7 +114,7 @@ def _curves(core: Core) -> Curves:
 
 
 def values_of(text: str) -> dict[str, Any]:
-    """Return the values of a stored point, as numbers and texts."""
+    """Return the values of a stored point, as numbers and strings."""
     values: dict[str, Any] = orjson.loads(text)
     if _VALUES.issuperset(map(type, values.values())):
         return values
@@ -135,30 +136,27 @@ class _Point:
         }  # fmt: skip
 
 
-class _Found:
-    """Points as JSON.
-
-    They are written some at a time: nobody else gets a turn while one piece is made, and points that have been written
-    are let go of, or the garbage collector would go through all of them.
-    """
+class _PointsJson:
+    """Points as JSON chunks."""
 
     def __init__(self, points: Iterable[_Point]) -> None:
         self.names: set[str] = set()
         self.count = 0
         self._pieces: list[bytes] = []
+        # In chunks: serializing holds the GIL, and freed points spare the garbage collector a scan of all of them.
         points = iter(points)
-        while some := list(islice(points, _AT_ONCE)):
+        while some := list(islice(points, _POINTS_PER_CHUNK)):
             self.count += len(some)
             self.names.update(*(point.values for point in some))
             self._pieces.append(orjson.dumps([point.view() for point in some], option=orjson.OPT_UTC_Z)[1:-1])
 
     def within(self, head: MetricsView) -> bytes:
-        """Return the JSON of a view that has them."""
+        """Return the JSON of the view with these points."""
         return head.model_dump_json().encode().removesuffix(b"[]}") + b"[" + b",".join(self._pieces) + b"]}"
 
 
 def _merged(rows: Iterable[PointRow], names: Sequence[str] | None) -> Iterator[_Point]:
-    """Make one point of all rows of a step; they come in step order."""
+    """Merge the rows of each step into one point; rows are in step order."""
     wanted = None if names is None else set(names)
     point: _Point | None = None
     for step, epoch, at, first, last, text in rows:
@@ -171,7 +169,7 @@ def _merged(rows: Iterable[PointRow], names: Sequence[str] | None) -> Iterator[_
             if point is not None:
                 yield point
             point = _Point(step, at)
-        # At the step of a resume both launches may have logged: by name, the newer one counts.
+        # Both launches may have logged the step of a resume: for each name, the newer value wins.
         point.values.update(values)
         point.epoch = epoch if epoch is not None else point.epoch
         if first is not None and last is not None and point.window is None:

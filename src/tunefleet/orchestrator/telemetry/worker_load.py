@@ -1,4 +1,4 @@
-"""How busy workers were: kept for a day, so that a machine's past can be drawn beside a task's."""
+"""Load history of workers, kept for a day, for charts next to a task's metrics."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from tunefleet.orchestrator.workers import workers
 from tunefleet.schemas.fleet import LoadSample, WorkerHistory
 from tunefleet.schemas.worker_link import Load
 
-# How long it is kept.
+# Retention.
 KEPT_S: Final = 24 * 3600.0
 FORGET_EVERY_S: Final = 3600.0
 
 
 async def flush(core: Core) -> None:
-    """Store what workers have told since the last call, and forget what is too old now and then."""
+    """Store the loads reported since the last call, and delete expired ones once an hour."""
     now = core.clock.wall()
     told, core.fleet.told = core.fleet.told, {}
     forget = now - core.sweep.forgot_loads_at >= FORGET_EVERY_S
@@ -43,14 +43,14 @@ async def flush(core: Core) -> None:
 async def history(
     core: Core, actor: Actor, worker_id: str, *, since: float | None, until: float | None, most: int
 ) -> WorkerHistory:
-    """Return how busy a worker was, oldest first."""
+    """Return the load history of a worker, oldest first, downsampled to `most` samples."""
     id_ = (await workers.get(core, actor, worker_id)).id
     start, end = since if since is not None else 0.0, until if until is not None else math.inf
 
     def operation(connection: Connection) -> WorkerHistory:
         rows = worker_rows.between(connection, id_, start, min(end, 1e12))
         every = -(-len(rows) // most) if rows else 1
-        # Counted from the newest, so that this one is always there.
+        # Counted from the newest, so that it is always included.
         shown = rows[::-1][::every][::-1]
         samples = (LoadSample(at=moment(at), load=Load.model_validate_json(body)) for at, body in shown)
         return WorkerHistory(worker_id=id_, total=len(rows), samples=tuple(samples))

@@ -1,1 +1,1 @@
-"""Workers: how they enroll, register, exchange messages, and what people decide about them."""
+"""Workers: enrollment, registration, message exchange and administration."""

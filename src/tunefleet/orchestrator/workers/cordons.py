@@ -1,4 +1,4 @@
-"""What people decide about workers: cordon, drain, uncordon. Stored, so that it outlives server and worker."""
+"""Cordon, drain and uncordon workers. Stored, so that it survives restarts of server and worker."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Change = Callable[[WorkerRow, ControlRow], ControlRow]
 
 
 async def cordon(core: Core, actor: Actor, worker_id: str) -> WorkerView:
-    """Give a worker nothing new; what it has goes on.
+    """Stop offering tasks to a worker; its running tasks continue.
 
     Raises:
         ForbiddenError: If the actor is not an admin.
@@ -30,16 +30,16 @@ async def cordon(core: Core, actor: Actor, worker_id: str) -> WorkerView:
     def change(_: WorkerRow, known: ControlRow) -> ControlRow:
         return known if known.cordoned_at is not None else known._replace(cordoned_at=now)
 
-    return await _decide(core, actor, worker_id, change, told="worker.cordoned")
+    return await _apply_control(core, actor, worker_id, change, event_kind="worker.cordoned")
 
 
 async def drain(core: Core, actor: Actor, worker_id: str) -> WorkerView:
-    """Let a worker finish what it has, and then leave; it stays cordoned until somebody uncordons it.
+    """Let a worker finish its tasks and then leave; it stays cordoned until it is uncordoned.
 
-    A worker that is away is told when it comes back.
+    A worker that is offline gets the request when it reconnects.
 
     Raises:
-        ConflictError: If it is an agent: it cannot be told to leave.
+        ConflictError: If it is an agent, which cannot be drained.
         ForbiddenError: If the actor is not an admin.
     """
     now = core.clock.wall()
@@ -47,16 +47,16 @@ async def drain(core: Core, actor: Actor, worker_id: str) -> WorkerView:
     def change(row: WorkerRow, known: ControlRow) -> ControlRow:
         if row.session == AGENT_SESSION:
             raise ConflictError(
-                f"{row.id} is an agent; it takes jobs by itself and cannot be told to leave.",
-                hint="Cordon it: then it gets nothing new. Stop it on its machine when it has finished.",
+                f"{row.id} is an agent and cannot be drained: it pulls its jobs.",
+                hint="Cordon it to keep new jobs off it, and stop it on its machine when it has finished.",
             )
         return known._replace(cordoned_at=known.cordoned_at or now, drains=1)
 
-    return await _decide(core, actor, worker_id, change, told="worker.draining")
+    return await _apply_control(core, actor, worker_id, change, event_kind="worker.draining")
 
 
 async def uncordon(core: Core, actor: Actor, worker_id: str) -> WorkerView:
-    """Give a worker tasks again; a drain that has not finished is taken back.
+    """Offer tasks to a worker again; a drain in progress is cancelled.
 
     Raises:
         ForbiddenError: If the actor is not an admin.
@@ -65,10 +65,10 @@ async def uncordon(core: Core, actor: Actor, worker_id: str) -> WorkerView:
     def change(_: WorkerRow, known: ControlRow) -> ControlRow:
         return known._replace(cordoned_at=None, drains=0)
 
-    return await _decide(core, actor, worker_id, change, told="worker.uncordoned")
+    return await _apply_control(core, actor, worker_id, change, event_kind="worker.uncordoned")
 
 
-async def _decide(core: Core, actor: Actor, worker_id: str, change: Change, *, told: str) -> WorkerView:
+async def _apply_control(core: Core, actor: Actor, worker_id: str, change: Change, *, event_kind: str) -> WorkerView:
     now = core.clock.wall()
 
     def operation(connection: Connection) -> None:
@@ -77,7 +77,7 @@ async def _decide(core: Core, actor: Actor, worker_id: str, change: Change, *, t
         wanted = change(row, known)
         if wanted != known:
             controls.put(connection, wanted)
-            events.append(connection, [Event(told, now, worker_id=worker_id, data={"by": actor.owner})])
+            events.append(connection, [Event(event_kind, now, worker_id=worker_id, data={"by": actor.owner})])
 
     await core.write(operation)
     return await views.get(core, actor, worker_id)

@@ -1,7 +1,7 @@
-"""Invitations: one token, one machine, one key.
+"""Invitations: one single-use token, one machine, one key.
 
-The machine makes its key up and sends the hash alone, so that a repeated request is the same request: who asks again,
-because the answer was lost, gets the same answer; anybody else who comes with the token is refused.
+The machine generates its key and sends only the hash, so that requests are idempotent: a retry after a lost response
+gets the same response, any other machine with the token is refused.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from tunefleet.orchestrator.views import maybe_moment, moment
 from tunefleet.schemas.enrollment import InvitationCreate, InvitationCreated, InvitationView, JoinReply, JoinRequest
 
 PREFIX: Final = "tfj_"
-_AGAIN: Final = "An admin makes another with `tunefleet workers invite`."
+_NEW_TOKEN_HINT: Final = "Ask an admin for a new one (`tunefleet workers invite`)."
 
 
 async def create(core: Core, actor: Actor, body: InvitationCreate, url: str) -> InvitationCreated:
-    """Make an invitation; its token is shown this once.
+    """Create an invitation; its token is returned only here.
 
     Raises:
         ForbiddenError: If the actor is not an admin.
@@ -43,7 +43,7 @@ async def create(core: Core, actor: Actor, body: InvitationCreate, url: str) -> 
 
     def operation(connection: Connection) -> InvitationRow:
         invitations.insert_one(connection, row)
-        return _found(connection, actor, id_)
+        return _find_invitation(connection, actor, id_)
 
     view = _view(await core.write(operation), now)
     command = f"tunefleet join {url} {token}"
@@ -63,23 +63,23 @@ async def list_(core: Core, actor: Actor) -> list[InvitationView]:
 
 
 async def withdraw(core: Core, actor: Actor, invitation_id: str) -> InvitationView:
-    """Make the token of an invitation worthless.
+    """Revoke an invitation.
 
     Raises:
         ForbiddenError: If the actor is not an admin.
-        ConflictError: If somebody has joined with it.
+        ConflictError: If a machine has joined with it.
     """
     may_administer(actor)
     now = core.clock.wall()
 
     def operation(connection: Connection) -> InvitationRow:
-        row = _found(connection, actor, invitation_id)
+        row = _find_invitation(connection, actor, invitation_id)
         if row.revoked_at is None and not invitations.revoke(connection, row.id, now):
             raise ConflictError(
-                f"A machine has joined with {row.id} already.",
-                hint=f"`tunefleet keys revoke {row.key_id}` takes its key away.",
+                f"A machine has already joined with {row.id}.",
+                hint=f"Revoke its key with `tunefleet keys revoke {row.key_id}`.",
             )
-        return _found(connection, actor, invitation_id)
+        return _find_invitation(connection, actor, invitation_id)
 
     return _view(await core.write(operation), now)
 
@@ -88,33 +88,33 @@ async def join(core: Core, address: str, request: JoinRequest) -> JoinReply:
     """Exchange the token of an invitation for the key of a worker.
 
     Raises:
-        AuthError: If the token is wrong, too old or withdrawn, its project is archived, or the key that it was
+        AuthError: If the token is wrong, expired or withdrawn, its project is archived, or the key that it was
             exchanged for was revoked.
         ConflictError: If another machine has used it.
-        TooManyError: If that address has failed too often.
+        TooManyError: If the address has failed too often.
     """
     core.tries.begin(address, core.clock.monotonic())
     now = core.clock.wall()
     row = await core.write(lambda connection: _exchange(connection, request, now))
     core.tries.succeeded(address, core.clock.monotonic())
-    assert row.key_id is not None, "it was used"
+    assert row.key_id is not None, "the exchange has set it"
     return JoinReply(key_id=row.key_id, owner=row.owner, worker_id=row.worker_id, tags=_tags(row))
 
 
 def _exchange(connection: Connection, request: JoinRequest, now: float) -> InvitationRow:
     row = invitations.by_hash(connection, hashed(request.token))
     if row is None:
-        raise AuthError("The join token is wrong.", hint=f"Copy the whole command. {_AGAIN}")
+        raise AuthError("The join token is wrong.", hint=f"Copy the complete command. {_NEW_TOKEN_HINT}")
     if row.revoked_at is not None:
-        raise AuthError("The join token was withdrawn.", hint=_AGAIN)
+        raise AuthError("The join token was withdrawn.", hint=_NEW_TOKEN_HINT)
     if row.key_id is not None:
-        return _again(connection, row, request)
+        return _repeated_join(connection, row, request)
     if row.expires_at <= now:
-        raise AuthError("The join token is too old.", hint=_AGAIN)
+        raise AuthError("The join token has expired.", hint=_NEW_TOKEN_HINT)
     api_keys.refuse_archived(connection, row.project)
     if key_rows.by_hash(connection, request.secret_hash) is not None:
-        raise ConflictError("Another key has this hash.", hint="Let `tunefleet join` make one up.")
-    made = api_keys.insert(
+        raise ConflictError("Another key has this hash.", hint="Let `tunefleet join` generate a key.")
+    key = api_keys.insert(
         connection,
         project=row.project,
         name=row.worker_id or request.name or row.id,
@@ -123,32 +123,34 @@ def _exchange(connection: Connection, request: JoinRequest, now: float) -> Invit
         secret_hash=request.secret_hash,
         now=now,
     )
-    if not invitations.use(connection, row.id, key_id=made.id, at=now):
-        raise _taken()  # and with it goes the key: it is one transaction
-    return row._replace(used_at=now, key_id=made.id)
+    if not invitations.use(connection, row.id, key_id=key.id, at=now):
+        raise _already_used()  # a concurrent request won; the transaction rolls back the key as well
+    return row._replace(used_at=now, key_id=key.id)
 
 
-def _again(connection: Connection, row: InvitationRow, request: JoinRequest) -> InvitationRow:
-    assert row.key_id is not None, "the caller has looked"
+def _repeated_join(connection: Connection, row: InvitationRow, request: JoinRequest) -> InvitationRow:
+    assert row.key_id is not None, "checked by the caller"
     key = key_rows.by_id(connection, row.key_id)
     if key is None or key.secret_hash != request.secret_hash:
-        raise _taken()
+        raise _already_used()
     if key.revoked_at is not None:
-        raise AuthError("The key that this machine has joined with was revoked.", hint=_AGAIN)
+        raise AuthError("The key that this machine joined with was revoked.", hint=_NEW_TOKEN_HINT)
     return row
 
 
-def _taken() -> ConflictError:
+def _already_used() -> ConflictError:
     return ConflictError(
-        "Another machine has joined with this token: it is good once.",
-        hint=f"{_AGAIN} If that machine is none of yours, `tunefleet workers invitations` names its key to revoke.",
+        "Another machine has joined with this single-use token.",
+        hint=f"{_NEW_TOKEN_HINT} If you do not know the machine, revoke its key (see `tunefleet workers invitations`).",
     )
 
 
-def _found(connection: Connection, actor: Actor, invitation_id: str) -> InvitationRow:
+def _find_invitation(connection: Connection, actor: Actor, invitation_id: str) -> InvitationRow:
     row = invitations.by_id(connection, invitation_id, project=actor.project)
     if row is None:
-        raise NotFoundError(f"There is no invitation {invitation_id}.", hint="`tunefleet workers invitations` lists.")
+        raise NotFoundError(
+            f"There is no invitation {invitation_id}.", hint="List them with `tunefleet workers invitations`."
+        )
     return row
 
 

@@ -1,7 +1,7 @@
-"""The server's end of the link: register a worker, and exchange what both sides have to say.
+"""The server side of the worker protocol: registration and message exchange.
 
-An exchange that says something is one operation in the store; then it is held open until there is something to
-answer. It is the lease's renewal too: who cannot receive cannot renew.
+An exchange with content is one transaction in the store; then it is held open (long poll) until there is something to
+send. It also renews the worker's lease: a worker that cannot receive cannot renew.
 """
 
 from __future__ import annotations
@@ -15,40 +15,38 @@ from tunefleet.observability import context
 from tunefleet.orchestrator.access.permissions import Actor
 from tunefleet.orchestrator.context import Core
 from tunefleet.orchestrator.workers import exchange_transaction, registration
-from tunefleet.orchestrator.workers.exchange_transaction import Answer, Said
+from tunefleet.orchestrator.workers.exchange_transaction import ExchangeResult, WorkerReport
 from tunefleet.orchestrator.workers.presence import Presence
 from tunefleet.schemas.worker_link import ExchangeReply, ExchangeRequest, RegisterReply, RegisterRequest
 
 _NOTHING: Final = ExchangeReply()
-_HOLD_SHARE: Final = 3.0
-"""An exchange is held for this part of the patience with a silent worker."""
-
-
-# A proxy gives an answer up after a minute of silence, as nginx does unless it is told otherwise.
+# An exchange is held for at most a third of the time after which a silent worker is lost.
+_HOLD_DIVISOR: Final = 3.0
+# Proxies drop a silent response after a minute (nginx: `proxy_read_timeout`).
 _MAX_HOLD_S: Final = 45.0
 
 
 def hold_s(core: Core) -> float:
-    """Return for how long an exchange may be held open."""
-    return min(core.settings.lost_after_s / _HOLD_SHARE, _MAX_HOLD_S)
+    """Return how long an exchange may be held open, in seconds."""
+    return min(core.settings.lost_after_s / _HOLD_DIVISOR, _MAX_HOLD_S)
 
 
 async def register(core: Core, actor: Actor, request: RegisterRequest) -> RegisterReply:
-    """Take up a worker's process: it fences the one before it, and says what it still holds.
+    """Register a worker's process with the attempts it still holds; the previous process is fenced off.
 
     Raises:
         ForbiddenError: If the key is not for workers, or the id belongs to another key.
-        ConflictError: If a living worker with another state folder has the id.
+        ConflictError: If a live worker with another state folder has the id.
     """
-    _may_work(actor)
+    _require_worker_key(actor)
     request = registration.with_clock(actor, request, core.clock.wall())
     held = exchange_transaction.attempt_ids(core.secret, request.holding)
     alive = core.fleet.silence_s(request.worker_id) < core.settings.lost_after_s
     known = set(held.values())
     before = core.fleet.presences.get(request.worker_id)
-    room = {} if before is None else before.limits
+    limits_before = {} if before is None else before.limits
     if before is not None:
-        # What becomes free by this is not offered to the room of the process that it fences.
+        # No offers to the process that is being fenced off: capacity that this frees is not its own any more.
         before.limits = {}
     operation = partial(
         registration.apply, actor=actor, request=request, held=known, alive=alive, now=core.clock.wall()
@@ -60,10 +58,10 @@ async def register(core: Core, actor: Actor, request: RegisterRequest) -> Regist
             core.fleet.renew(request.worker_id, presence, core.clock.wall())
     except TunefleetError:
         if before is not None:
-            before.limits = room
+            before.limits = limits_before
         raise
     core.fleet.worked_at[request.worker_id] = core.clock.monotonic()
-    # Whatever the process before it still waits for is answered now, and refused the next time.
+    # Ends the long poll of the previous process; its next exchange is refused.
     core.signals.notify(exchange_transaction.topic(request.worker_id))
     return RegisterReply(
         keep=tuple(token for token, attempt_id in held.items() if attempt_id in kept),
@@ -75,17 +73,18 @@ async def register(core: Core, actor: Actor, request: RegisterRequest) -> Regist
 
 
 async def exchange(core: Core, actor: Actor, request: ExchangeRequest) -> ExchangeReply:
-    """Take what a worker says, and answer as soon as there is something to answer; see `_exchange`."""
+    """Process a worker's message and reply as soon as there is something to send; see `_exchange`."""
     with context.about(worker_id=request.worker_id):
         try:
-            return await _counted(core, actor, request)
+            return await _measured(core, actor, request)
         except ConflictError:
-            if request.leaves:  # it says so again, or another has come after it: there is nothing to tell it
+            # A repeated sign-off, or another process has taken over: there is nothing to send.
+            if request.leaves:
                 return _NOTHING
             raise
 
 
-async def _counted(core: Core, actor: Actor, request: ExchangeRequest) -> ExchangeReply:
+async def _measured(core: Core, actor: Actor, request: ExchangeRequest) -> ExchangeReply:
     meters = core.meters
     if meters is None:
         return await _exchange(core, actor, request)
@@ -101,36 +100,38 @@ async def _counted(core: Core, actor: Actor, request: ExchangeRequest) -> Exchan
 
 
 async def _exchange(core: Core, actor: Actor, request: ExchangeRequest) -> ExchangeReply:
-    """Take what a worker says, and answer as soon as there is something to answer.
+    """Process a worker's message and reply as soon as there is something to send.
 
-    A newer exchange of the session makes an older one return at once, empty.
+    A newer exchange of the session makes an older one return empty immediately.
 
     Raises:
         ForbiddenError: If the key is not for workers, or the id belongs to another key.
         NotFoundError: If the worker is not registered; it must register.
         ConflictError: If another process took over the worker; this one must end.
     """
-    _may_work(actor)
-    presence = await _present(core, actor, request)
-    said = exchange_transaction.read(core.secret, request)
-    # To the millisecond, so that the time that is shown live is the time that is stored.
+    _require_worker_key(actor)
+    presence = await _find_presence(core, actor, request)
+    report = exchange_transaction.read(core.secret, request)
+    # Rounded as in the store, so that live and stored times are equal.
     now = round(core.clock.wall(), 3)
-    if presence.hear(request.load, now, ended=bool(request.finishes), delivering=said.delivering):
+    if presence.hear(request.load, now, ended=bool(request.finishes), delivering=report.delivering):
         core.signals.notify("placement")
-    presence.fetching = said.fetching
+    presence.fetching = report.fetching
     if request.load is not None:
         core.fleet.told[request.worker_id] = (now, request.load)
     if request.holding or request.finishes:
         core.fleet.worked_at[request.worker_id] = core.clock.monotonic()
     presence.polls += 1
+    # A retried request after a lost connection: the older exchange of the session must return.
     poll, topic = presence.polls, exchange_transaction.topic(request.worker_id)
     if poll > 1:
         core.signals.notify(topic)
+    # Before the first read of the store, so that no change in between is missed.
     seen = core.signals.version(topic)
     with core.fleet.working_off(request.worker_id):
-        answer = await _first_answer(core, presence, request, said)
+        result = await _first_result(core, presence, request, report)
     ends_at = core.clock.monotonic() + min(max(request.wait_s, 0.0), hold_s(core))
-    while not _worth_saying(core, presence, answer) and not core.signals.closed:
+    while not _has_unsent(core, presence, result) and not core.signals.closed:
         remaining_s = ends_at - core.clock.monotonic()
         if remaining_s <= 0:
             break
@@ -138,63 +139,67 @@ async def _exchange(core: Core, actor: Actor, request: ExchangeRequest) -> Excha
         if presence.polls != poll or core.fleet.presences.get(request.worker_id) is not presence:
             return ExchangeReply()
         with core.fleet.working_off(request.worker_id):
-            answer = await core.read(
-                partial(exchange_transaction.answer, worker_id=request.worker_id, said=said, secret=core.secret)
+            result = await core.read(
+                partial(
+                    exchange_transaction.build_reply, worker_id=request.worker_id, report=report, secret=core.secret
+                )
             )
-    presence.note(answer.keys, core.clock.monotonic())
-    if said.leaves:
+    presence.note(result.keys, core.clock.monotonic())
+    if report.leaves:
         core.fleet.presences.pop(request.worker_id, None)
-    return answer.reply
+    return result.reply
 
 
-async def _first_answer(core: Core, presence: Presence, request: ExchangeRequest, said: Said) -> Answer:
-    stalled = frozenset(said.stalled)
-    if said.anything or presence.lost or stalled != presence.stalled:
+async def _first_result(
+    core: Core, presence: Presence, request: ExchangeRequest, report: WorkerReport
+) -> ExchangeResult:
+    stalled = frozenset(report.stalled)
+    if report.anything or presence.lost or stalled != presence.stalled:
         returns = presence.lost
         operation = partial(
-            exchange_transaction.apply, worker_id=request.worker_id, said=said, secret=core.secret,
+            exchange_transaction.apply, worker_id=request.worker_id, report=report, secret=core.secret,
             now=core.clock.wall(),
             returns=returns, blobs=core.blobs, patience_s=core.settings.lost_after_s,
         )  # fmt: skip
-        answer = await core.write(operation)
+        result = await core.write(operation)
         presence.stalled = stalled
-        if returns:  # else it was perhaps given up while this waited: its next exchange says that it is back
+        if returns:  # otherwise it may have been declared lost meanwhile; its next exchange brings it back
             presence.lost = False
     else:
-        answer = await core.read(
-            partial(exchange_transaction.answer, worker_id=request.worker_id, said=said, secret=core.secret)
+        result = await core.read(
+            partial(exchange_transaction.build_reply, worker_id=request.worker_id, report=report, secret=core.secret)
         )
-    # What the worker takes in all: what it knows of, and what it wants on top. An offer that is still on its way to
-    # it is not counted twice.
-    limits = {str(name): answer.known.get(name, 0) + count for name, count in request.want.items()}
+    # The worker's limit is what it knows it holds plus what it wants. An offer that is still in transit is in neither,
+    # so it is not counted twice.
+    limits = {str(name): result.known.get(name, 0) + count for name, count in request.want.items()}
     if limits != presence.limits:
         presence.limits = limits
         core.signals.notify("placement")
-    return answer
+    return result
 
 
-def _worth_saying(core: Core, presence: Presence, answer: Answer) -> bool:
-    return answer.urgent or presence.worth_saying(answer.keys, core.clock.monotonic())
+def _has_unsent(core: Core, presence: Presence, result: ExchangeResult) -> bool:
+    return result.urgent or presence.worth_saying(result.keys, core.clock.monotonic())
 
 
-async def _present(core: Core, actor: Actor, request: ExchangeRequest) -> Presence:
+async def _find_presence(core: Core, actor: Actor, request: ExchangeRequest) -> Presence:
     presence = core.fleet.presences.get(request.worker_id)
     if presence is None:
         row = await core.read(partial(worker_rows.get, worker_id=request.worker_id))
         if row is None:
-            raise NotFoundError(f"The worker {request.worker_id} is not registered.", hint="It must register first.")
+            raise NotFoundError(f"The worker {request.worker_id} is not registered.", hint="Register it first.")
         registration.refuse_foreign_key(actor, row)
         presence = core.fleet.presences.setdefault(
             request.worker_id, Presence(row.session, lost=row.status != "online", project=row.project)
         )
     if presence.session != request.session:
         raise ConflictError(
-            f"Another process took over the worker {request.worker_id}.", hint="This one must end; its jobs go on."
+            f"Another process took over the worker {request.worker_id}.", hint="Stop this process; its jobs continue."
         )
     core.fleet.renew(request.worker_id, presence, core.clock.wall())
     return presence
 
 
-def _may_work(actor: Actor) -> None:
+def _require_worker_key(actor: Actor) -> None:
     if actor.role not in {"worker", "admin"}:
         raise ForbiddenError(f"A {actor.role} key cannot be used by a worker.", hint="Use a worker key.")

@@ -1,4 +1,4 @@
-"""What an exchange changes in the store, and what the store has to answer. Functions on a connection; no waiting."""
+"""The store side of an exchange: apply a worker's message, and build the reply. Functions on a connection."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from tunefleet.orchestrator.observability.task_spans import attempt_traceparent
 from tunefleet.orchestrator.scheduling import gangs, worker_state
 from tunefleet.orchestrator.tasks import checkpoints, commands, resume, sharding_causes
 from tunefleet.orchestrator.tasks.transitions import Move, switch
-from tunefleet.orchestrator.tasks.verdicts import reason_of, settle
+from tunefleet.orchestrator.tasks.verdicts import finalize, reason_of
 from tunefleet.orchestrator.views import moment
 from tunefleet.orchestrator.workers import registration
 from tunefleet.schemas.worker_link import (
@@ -42,12 +42,12 @@ from tunefleet.schemas.worker_link import (
     release_of,
 )
 
+# Characters of an error that are kept, from its end, where a traceback has its message; the log has all of it.
 _MAX_ERROR: Final = 4_000
 _MAX_DETAIL: Final = 64_000
-"""Characters that are kept of the end of what a job says of its failure; its log has all of it."""
 
 
-def _within(text: str, most: int) -> str:
+def _tail(text: str, most: int) -> str:
     return text if len(text) <= most else f"[{len(text) - most:,} characters were left out here] {text[-most:]}"
 
 
@@ -57,17 +57,17 @@ def topic(worker_id: str) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Said:
-    """What a worker says, its tokens resolved to attempt ids.
+class WorkerReport:
+    """A worker's message with its tokens resolved to attempt ids.
 
     Args:
-        holding: Token → attempt; null where the server never made the token.
-        points: Attempt → where it waits for the other nodes of its gang.
-        finishes: Attempt → how it ended; the finishes with a token that the server never made are left out.
+        holding: Token → attempt; None where this server did not sign the token.
+        points: Attempt → the rendezvous endpoint where it waits for the other nodes of its gang.
+        finishes: Attempt → how it ended; finishes with an unknown token are in `unknown`.
         reached: Attempt → generation of the desired state.
         stalled: Attempt → for how many seconds its job has written nothing.
-        delivering: Attempt whose job is over → why its delivery is held up, scrubbed; empty if it is not.
-        fetching: Attempt → what it fetches before its job begins, and how far it is, scrubbed.
+        delivering: Attempt whose job has ended → why its upload is held up, scrubbed; empty if it is not.
+        fetching: Attempt → what it downloads before its job starts, with progress, scrubbed.
     """
 
     holding: Mapping[str, str | None]
@@ -86,17 +86,19 @@ class Said:
 
     @property
     def anything(self) -> bool:
-        """Whether there is something to store."""
-        said = self.accepts or self.finishes or self.unknown or self.reached or self.discarded or self.outcomes
-        return bool(said) or self.leaves
+        """Whether the message changes anything in the store."""
+        report = self.accepts or self.finishes or self.unknown or self.reached or self.discarded or self.outcomes
+        return bool(report) or self.leaves
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
-    """A reply, and how pressing it is.
+class ExchangeResult:
+    """A reply and its urgency.
 
     Args:
-        known: Slot class → how many attempts the worker knows that it has, those left out that only deliver.
+        keys: One key for each item, so that an item is not sent again immediately.
+        urgent: Whether to reply without holding the exchange open.
+        known: Slot class → number of attempts that the worker knows it has, without those that only upload.
     """
 
     reply: ExchangeReply
@@ -113,15 +115,15 @@ class _Acks:
 
 
 def attempt_ids(secret: bytes, tokens: Iterable[str]) -> dict[str, str]:
-    """Return which attempts tokens name; tokens that the server never made are left out."""
+    """Return the attempt ids of tokens; tokens that this server did not sign are left out."""
     found = {token: attempt_of(secret, token) for token in tokens}
     return {token: attempt_id for token, attempt_id in found.items() if attempt_id is not None}
 
 
-def read(secret: bytes, request: ExchangeRequest) -> Said:
+def read(secret: bytes, request: ExchangeRequest) -> WorkerReport:
     """Resolve the tokens of an exchange."""
     finishes = {finish.token: attempt_of(secret, finish.token) for finish in request.finishes}
-    return Said(
+    return WorkerReport(
         holding={token: attempt_of(secret, token) for token in request.holding},
         accepts={token: attempt_of(secret, token) for token in request.accepts},
         finishes={id_: f for f in request.finishes if (id_ := finishes[f.token]) is not None},
@@ -152,17 +154,17 @@ def apply(
     connection: Connection,
     *,
     worker_id: str,
-    said: Said,
+    report: WorkerReport,
     secret: bytes,
     now: float,
     returns: bool,
     blobs: BlobStore,
     patience_s: float,
-) -> Answer:
-    """Store what a worker says, and return what it is answered.
+) -> ExchangeResult:
+    """Store a worker's message, and return the reply.
 
-    Accepts and finishes are idempotent by token, and a finish of an offer implies its accept. An attempt that is void
-    stays void: what its worker says of it changes nothing.
+    Accepts and finishes are idempotent by token, and a finish implies the accept. A void attempt stays void: messages
+    about it change nothing.
     """
     if returns:
         worker_rows.set_status(connection, worker_id, "online")
@@ -170,52 +172,54 @@ def apply(
         events.append(connection, [Event("worker.online", now, worker_id=worker_id)])
     mine = attempts.open_of(connection, worker_id)
     rows = attempts.tasks_of(connection, worker_id)
-    behind = _behind(connection, said, mine)
-    ended = {id_: finish for id_, finish in said.finishes.items() if id_ in mine and id_ not in behind}
-    accepts = {id_ for id_ in said.accepts.values() if id_}
-    mine.update((id_, mine[id_]._replace(gang_point=point)) for id_, point in said.points.items() if id_ in mine)
+    behind = _behind(connection, report, mine)
+    ended = {id_: finish for id_, finish in report.finishes.items() if id_ in mine and id_ not in behind}
+    accepts = {id_ for id_ in report.accepts.values() if id_}
+    mine.update((id_, mine[id_]._replace(gang_point=point)) for id_, point in report.points.items() if id_ in mine)
     _accept(connection, [mine[id_] for id_ in mine if id_ in accepts or id_ in ended], mine, rows, now)
-    reached = {mine[id_].task_id: generation for id_, generation in said.reached.items() if id_ in mine}
+    reached = {mine[id_].task_id: generation for id_, generation in report.reached.items() if id_ in mine}
     tasks.set_reached(connection, reached.items())
     rows.update((id_, rows[id_]._replace(reached=max(rows[id_].reached, reached[id_]))) for id_ in reached)
-    discards.done(connection, worker_id, said.discarded)
-    # Before the ends: a command that was carried out must not be failed by the end that it brought about.
-    commands.take_outcomes(connection, said.outcomes, worker_id, mine, rows, now)
-    commands.note_stalls(connection, said.stalled, mine, rows, now)
+    discards.done(connection, worker_id, report.discarded)
+    # Before the ends: an end fails open commands, and must not fail the command that caused it.
+    commands.take_outcomes(connection, report.outcomes, worker_id, mine, rows, now)
+    commands.note_stalls(connection, report.stalled, mine, rows, now)
     ended, waiting = gangs.take(connection, ended, mine, rows, now, patience_s)
     for row in finish(connection, ended, mine, rows, now, blobs):
-        # Its job had the pause already when that was taken back.
+        # The resume came when the job had already received the pause.
         if row.status == TaskStatus.PAUSED and row.desired == "run" and row.generation > row.reached:
             resume.go_on(connection, row, now)
-    if said.leaves:
+    if report.leaves:
         registration.leave(connection, worker_id, now)
     taken = accepts & ({*ended} | {id_ for id_, row in mine.items() if row.state == "accepted"})
     taken -= {id_ for id_ in taken if id_ in mine and mine[id_].gang_of is not None}
     taken |= _finished_before(connection, accepts - taken, worker_id)
+    # Members of a gang are acknowledged with their rendezvous endpoint, when all nodes have accepted.
     acks = _Acks(
-        accepted=tuple(token for token, id_ in said.accepts.items() if id_ in taken),
+        accepted=tuple(token for token, id_ in report.accepts.items() if id_ in taken),
         finished=(
-            *said.unknown,
-            *(f.token for id_, f in said.finishes.items() if id_ not in behind and id_ not in waiting),
+            *report.unknown,
+            *(f.token for id_, f in report.finishes.items() if id_ not in behind and id_ not in waiting),
         ),
         behind=tuple(behind.values()),
     )
-    return answer(connection, worker_id=worker_id, said=said, secret=secret, acks=acks, mine=mine)
+    return build_reply(connection, worker_id=worker_id, report=report, secret=secret, acks=acks, mine=mine)
 
 
 def _finished_before(connection: Connection, ids: set[str], worker_id: str) -> set[str]:
-    """Return which attempts of a worker have been finished: their accept, said again, is acknowledged again."""
+    """Return the finished attempts of a worker, whose repeated accepts are acknowledged again."""
     found = attempts.by_ids(connection, sorted(ids)).values()
     return {row.id for row in found if row.worker_id == worker_id and row.state == "finished"}
 
 
-def _behind(connection: Connection, said: Said, mine: Mapping[str, AttemptRow]) -> dict[str, Behind]:
-    """Return the finishes that come before the end of their journal."""
+def _behind(connection: Connection, report: WorkerReport, mine: Mapping[str, AttemptRow]) -> dict[str, Behind]:
+    """Return the finishes that arrived before the end of their journal."""
     late: dict[str, Behind] = {}
-    for id_, finish in said.finishes.items():
+    for id_, finish in report.finishes.items():
         if not finish.cursors or id_ not in mine:
             continue
         stored = {row.launch: row.cursor for row in journal.launches_of(connection, mine[id_].task_id)}
+        # A finish is taken only with the complete journal: metrics and checkpoints before the end must not be lost.
         for launch, end in finish.cursors.items():
             if stored.get(launch, 0) < end:
                 late[id_] = Behind(token=finish.token, launch=launch, cursor=stored.get(launch, 0))
@@ -235,7 +239,7 @@ def _accept(
         return
     attempts.store(connection, taken)
     mine.update((row.id, row) for row in taken)
-    # A gang begins when its last node has accepted; whoever that is, the task's attempt is that of the first.
+    # A gang starts when its last node has accepted; the task's attempt is always that of the first node.
     begun = [row for row in taken if row.gang_of is None] + gangs.newly_complete(connection, taken)
     changes = {"started_at": now, "queue_deadline": None, "error": None}
     moves = [
@@ -256,33 +260,33 @@ def finish(
     now: float,
     blobs: BlobStore,
 ) -> list[TaskRow]:
-    """End accepted attempts as their holders say, and decide what becomes of their tasks."""
+    """End accepted attempts with the reported outcome, and move their tasks."""
     if not finishes:
         return []
     ended, moves, outcomes = [], [], []
-    brought = _brought(connection, finishes, mine)
+    uploaded_results = _uploaded_results(connection, finishes, mine)
     stopped = sharding_causes.of_asked(connection, [rows[mine[id_].task_id] for id_ in finishes])
     for id_, finish in finishes.items():
         attempt = mine.pop(id_)
         task = rows[attempt.task_id]
-        error = None if finish.error is None else scrub(_within(finish.error, _MAX_ERROR))
+        error = None if finish.error is None else scrub(_tail(finish.error, _MAX_ERROR))
         reason = reason_of(finish.outcome, finish.reason)
-        move = settle(task, reason, now, error=error, stopped=stopped.get(task.seq))
-        told = str(move.data.get("after", move.reason.value))
-        ended.append(attempt._replace(state="finished", reason=told, error=error, finished_at=now))
+        move = finalize(task, reason, now, error=error, stopped=stopped.get(task.seq))
+        outcome = str(move.data.get("after", move.reason.value))
+        ended.append(attempt._replace(state="finished", reason=outcome, error=error, finished_at=now))
         move.data["attempt"] = attempt.number
         moves.append(move)
-        detail = None if finish.detail is None else scrub(_within(finish.detail, _MAX_DETAIL))
+        detail = None if finish.detail is None else scrub(_tail(finish.detail, _MAX_DETAIL))
         computed = finish.outcome == "completed" or (reason is TaskReason.DELIVERY_FAILED and bool(finish.result))
-        whole = computed and move.reason is reason
-        result = brought.get(task.seq) or _envelope(task, attempt, finish, now) if whole else None
+        succeeded = computed and move.reason is reason
+        result = uploaded_results.get(task.seq) or _envelope(task, attempt, finish, now) if succeeded else None
         outcomes.append((task.seq, result, detail))
     attempts.store(connection, ended)
     gpu_usage.ended(connection, ended, rows)
     gangs.release(connection, ended, rows, now)
     released = [row.task_seq for row in ended if row.reason == TaskReason.RELEASED]
     if released:
-        # A run that they shared has failed: each is judged by a run of its own.
+        # A coalesced run has failed: each of its tasks gets a run of its own, to find the one that fails.
         tasks.run_alone(connection, released)
     for row in ended:
         paused = row.reason == TaskReason.PAUSED
@@ -291,14 +295,16 @@ def finish(
     moved = switch(connection, moves, now)
     done = [move.task.id for move in moves if move.reason is TaskReason.FINISHED and move.task.slot_class == "job"]
     checkpoints.drop_of_completed(connection, blobs, done, now)
-    # A pin has become a reference, or is of no use any more.
+    # The artifacts are referenced now or not needed any more: release the pins that held them.
     artifacts.unpin(connection, [row.id for row in ended if row.slot_class == "job"])
     wake(connection, "placement")
     return moved
 
 
-def _brought(connection: Connection, finishes: Mapping[str, Finish], mine: Mapping[str, AttemptRow]) -> dict[int, str]:
-    """Return the envelopes, by the task's `seq`, that were stored before an end that brings no result of its own."""
+def _uploaded_results(
+    connection: Connection, finishes: Mapping[str, Finish], mine: Mapping[str, AttemptRow]
+) -> dict[int, str]:
+    """Return results that were uploaded before an end without one, by the task's `seq`."""
     empty = [mine[id_].task_seq for id_, end in finishes.items() if end.outcome == "completed" and not end.result]
     return {seq: row.result for seq, row in tasks.documents(connection, empty).items() if row.result is not None}
 
@@ -319,7 +325,7 @@ def _envelope(task: TaskRow, attempt: AttemptRow, finish: Finish, now: float) ->
 
 
 def _in_64_bits(value: Any) -> Any:
-    """Return a result whose whole numbers of more than 64 bits are texts, which keep every digit."""
+    """Return a result with integers beyond 64 bits as strings, which orjson cannot write as numbers."""
     if isinstance(value, dict):
         return {key: _in_64_bits(each) for key, each in value.items()}
     if isinstance(value, list):
@@ -327,26 +333,27 @@ def _in_64_bits(value: Any) -> Any:
     return str(value) if isinstance(value, int) and not -(1 << 63) <= value < 1 << 64 else value
 
 
-def answer(
+def build_reply(
     connection: Connection,
     *,
     worker_id: str,
-    said: Said,
+    report: WorkerReport,
     secret: bytes,
     acks: _Acks | None = None,
     mine: Mapping[str, AttemptRow] | None = None,
-) -> Answer:
-    """Return what a worker is to be told now."""
+) -> ExchangeResult:
+    """Return the reply for a worker."""
     acks = acks or _Acks()
     mine = attempts.open_of(connection, worker_id) if mine is None else mine
     offered = any(row.state == "offered" for row in mine.values())
     running = any(row.state == "accepted" for row in mine.values())
     settled = {*acks.finished, *(late.token for late in acks.behind)}
-    held = {**said.holding, **said.accepts}
-    said_yes = [mine[id_] for id_ in said.accepts.values() if id_ is not None and id_ in mine]
-    accepted = [row for row in said_yes if row.gang_of is not None]
-    meeting = gangs.complete(connection, accepted) if accepted else {}
-    points = {token: meeting[id_] for token, id_ in said.accepts.items() if id_ in meeting}
+    # Attempts that the worker has and that are not open any more: it must drop their jobs.
+    held = {**report.holding, **report.accepts}
+    accepted_rows = [mine[id_] for id_ in report.accepts.values() if id_ is not None and id_ in mine]
+    accepted = [row for row in accepted_rows if row.gang_of is not None]
+    endpoints = gangs.complete(connection, accepted) if accepted else {}
+    points = {token: endpoints[id_] for token, id_ in report.accepts.items() if id_ in endpoints}
     drop = tuple(token for token, id_ in held.items() if id_ not in mine and token not in settled)
     reply = ExchangeReply(
         offers=tuple(_offers(connection, attempts.offers(connection, worker_id), secret)) if offered else (),
@@ -358,26 +365,26 @@ def answer(
         desired=tuple(_desired(attempts.desired(connection, worker_id), secret)) if running else (),
         commands=tuple(commands.sendable(connection, worker_id, mine, secret)),
         discard=tuple(discards.of_worker(connection, worker_id)),
-        drain=_drain(connection, worker_id, said),
+        drain=_drain(connection, worker_id, report),
     )
     keys = {
         *(() if reply.drain is None else (f"drain:{reply.drain}",)),
         *(f"offer:{offer.token}" for offer in reply.offers),
         *(f"drop:{token}" for token in drop),
-        *(f"desired:{wish.token}:{wish.generation}" for wish in reply.desired),
+        *(f"desired:{desired_state.token}:{desired_state.generation}" for desired_state in reply.desired),
         *(f"command:{command.command_id}" for command in reply.commands),
         *(f"discard:{task_id}" for task_id in reply.discard),
     }
-    ends = [mine[id_] for id_ in said.finishes if id_ in mine and mine[id_].gang_of is not None]
+    ends = [mine[id_] for id_ in report.finishes if id_ in mine and mine[id_].gang_of is not None]
     urgent = bool(acks.accepted or acks.finished or acks.behind or points) or gangs.decided(connection, ends)
-    busy = set(held.values()) - said.delivering.keys()
+    busy = set(held.values()) - report.delivering.keys()
     known = Counter(row.slot_class for row in mine.values() if row.id in busy and row.merged_into is None)
-    return Answer(reply, keys, urgent, known)
+    return ExchangeResult(reply, keys, urgent, known)
 
 
-def _drain(connection: Connection, worker_id: str, said: Said) -> bool | None:
+def _drain(connection: Connection, worker_id: str, report: WorkerReport) -> bool | None:
     wanted = bool(controls.get(connection, worker_id).drains)
-    return None if said.leaves or wanted == said.draining else wanted
+    return None if report.leaves or wanted == report.draining else wanted
 
 
 def _offers(connection: Connection, rows: Sequence[OfferRow], secret: bytes) -> Iterable[Offer]:
@@ -385,38 +392,41 @@ def _offers(connection: Connection, rows: Sequence[OfferRow], secret: bytes) -> 
     federated = task_federations.for_offers(connection, rows, secret)
     gang_ids = sorted({row.gang_of for row in rows if row.gang_of is not None})
     nodes = attempts.of_gangs(connection, gang_ids)
-    parts: dict[str, list[OfferRow]] = {}
+    coalesced: dict[str, list[OfferRow]] = {}
     for row in rows:
         if row.merged_into is not None:
-            parts.setdefault(row.merged_into, []).append(row)
+            coalesced.setdefault(row.merged_into, []).append(row)
     for row in rows:
         if row.merged_into is not None:
             continue
         yield Offer.model_construct(
-            **_told(row, secret),
+            **_offer_fields(row, secret),
             kind=row.kind,
             slot_class="light" if row.slot_class == "light" else "job",
             resume=resumes.get(row.task_id),
             gpus=tuple(row.gpus.split(",")) if row.gpus else (),
             federation=federated.get(row.task_id),
             traceparent=attempt_traceparent(row.traceparent, row.attempt_id),
-            gang=_node(connection, row, nodes),
+            gang=_gang_node(connection, row, nodes),
             project=row.project,
-            merged=tuple(MergedTask.model_construct(**_told(part, secret)) for part in parts.get(row.attempt_id, ())),
+            merged=tuple(
+                MergedTask.model_construct(**_offer_fields(member, secret))
+                for member in coalesced.get(row.attempt_id, ())
+            ),
         )
 
 
-def _node(connection: Connection, row: OfferRow, nodes: Mapping[str, Sequence[AttemptRow]]) -> GangNode | None:
+def _gang_node(connection: Connection, row: OfferRow, nodes: Mapping[str, Sequence[AttemptRow]]) -> GangNode | None:
     if row.gang_of is None:
         return None
     first = nodes[row.gang_of][0]
-    who = worker_rows.get(connection, first.worker_id)
-    has = None if who is None else worker_state.capabilities(who.capabilities)
+    leader = worker_rows.get(connection, first.worker_id)
+    has = None if leader is None else worker_state.capabilities(leader.capabilities)
     release = "" if has is None else release_of(has.version, has.torch_version)
     return GangNode(id=row.gang_of, rank=row.node_rank or 0, nodes=len(nodes[row.gang_of]), release=release)
 
 
-def _told(row: OfferRow, secret: bytes) -> dict[str, Any]:
+def _offer_fields(row: OfferRow, secret: bytes) -> dict[str, Any]:
     """Return what a worker is told of every attempt, be it one of its own or one that goes along."""
     inputs: dict[str, dict[str, str]] = orjson.loads(row.inputs)
     return {

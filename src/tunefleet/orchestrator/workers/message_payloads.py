@@ -1,4 +1,4 @@
-"""Messages of a link that are too large for what carries it: files by digest, for as long as an attempt lives."""
+"""Messages that are too large for their transport: files by digest, kept while the attempt is open."""
 
 from __future__ import annotations
 
@@ -13,23 +13,24 @@ from tunefleet.orchestrator.storage import artifacts
 
 
 async def keep(core: Core, body: bytes, token: str) -> str:
-    """Store a message for who holds an attempt's token; returns its digest.
+    """Store a message of an attempt, and return its digest.
 
     Raises:
-        AuthError: If the attempt is void meanwhile.
+        AuthError: If the attempt is void.
     """
-    who = await api_keys.authenticate_attempt(core, token)
+    attempt = await api_keys.authenticate_attempt(core, token)
     digest = hashlib.sha256(body).hexdigest()
     await asyncio.to_thread(_write, core.blobs, digest, body)
-    await artifacts.stored(core, who, digest, len(body))
+    await artifacts.stored(core, attempt, digest, len(body))
     return digest
 
 
 async def fetch(core: Core, digest: str) -> bytes:
-    """Return a message that a worker has put.
+    """Return a stored message.
 
     Raises:
-        TooLargeError: If it is longer than a body may be.
+        NotFoundError: If there is none with this digest.
+        TooLargeError: If it exceeds the maximum body size.
     """
     return await asyncio.to_thread(_read, core.blobs, digest, core.settings.max_body_bytes)
 
@@ -39,7 +40,7 @@ def _read(blobs: BlobStore, digest: str, max_bytes: int) -> bytes:
     if size is None:
         raise NotFoundError(f"There is no message {digest[:64]}.")
     if size > max_bytes:
-        raise TooLargeError(f"A message has {size:,} bytes; at most {max_bytes:,} are taken.")
+        raise TooLargeError(f"The message has {size:,} bytes; the limit is {max_bytes:,}.")
     return blobs.read(digest)
 
 

@@ -1,7 +1,7 @@
-"""What the leader remembers of workers between two exchanges; the store holds what must outlive it.
+"""The leader's in-memory state of workers between exchanges; the store has what must survive it.
 
-A renewal is a counter. Silence is measured on the leader's own monotonic clock and only while it watches: after a
-start, a stop of the process or an outage, nobody is given up for time that the leader has not seen.
+A lease renewal is a counter. Silence is measured on the leader's own monotonic clock and only while it watches: after a
+start, a suspended process or an outage, no worker is lost because of time that the leader has not observed.
 """
 
 from __future__ import annotations
@@ -16,26 +16,27 @@ from typing import Any, Final
 from tunefleet.db import DEFAULT_PROJECT
 from tunefleet.schemas.worker_link import GpuLoad, Load
 
-# The session of every agent, a worker that polls; a worker's own is random.
+# The fixed session of agents, which poll; workers have random ones.
 AGENT_SESSION: Final = "agent"
-# The longest time between two looks that counts as silence.
+# A longer gap between two ticks (a suspended process, a blocked loop) counts as this much silence.
 MAX_TICK_S: Final = 2.0
-# So much more free memory or disk is worth a look at who waits.
-NOTEWORTHY_BYTES: Final = 256 << 20
-_NOBODY: Final[Mapping[str, str]] = MappingProxyType({})
-SAY_AGAIN_S: Final = 1.0
-"""What a worker was told and did not act on is told again after this time."""
+# Free memory or disk must grow by this much to trigger a scheduling cycle.
+MIN_FREED_BYTES: Final = 256 << 20
+_NONE: Final[Mapping[str, str]] = MappingProxyType({})
+# An item of a reply is sent again after this time until the worker has acted on it.
+RESEND_AFTER_S: Final = 1.0
 
 
 @dataclass(slots=True)
 class Presence:
-    """One session of a worker, since it was first heard of.
+    """One session of a worker, since its first message.
 
     Args:
-        limits: Slot class → how many attempts it takes in all; replaced when that changes, as it is used elsewhere.
-        stalled: The attempts that it said write nothing; null before its first word about it.
-        delivering: The attempts whose job is over, and why each is held up: they take no room. The worker says them
-            in each exchange, so that a new leader knows them after the first.
+        limits: Slot class → maximum number of attempts; replaced and never mutated, since snapshots share it.
+        said: Key of an item in a reply → when it was sent.
+        stalled: The attempts reported as stalled; None before the first report.
+        delivering: Attempts whose job has ended, so that they take no slot, and why each is held up. Part of every
+            exchange, so that a new leader knows them after the first.
     """
 
     session: str
@@ -52,36 +53,37 @@ class Presence:
     outdated: bool = False
     project: str = DEFAULT_PROJECT
 
-    def hear(self, load: Load | None, at: float, *, ended: bool, delivering: Mapping[str, str] = _NOBODY) -> bool:
-        """Take what a worker tells of its load, and of the jobs that need its machine no more.
+    def hear(self, load: Load | None, at: float, *, ended: bool, delivering: Mapping[str, str] = _NONE) -> bool:
+        """Store a load report and the attempts that only upload; return whether capacity became free.
 
         Args:
-            load: The figures; null if it tells nothing now.
-            delivering: Attempt → why its delivery is held up; empty if it is not.
+            load: The load; None if the message has none.
+            ended: Whether a job has ended, which outdates the last load.
+            delivering: Attempt → why its upload is held up; empty if it is not.
         """
-        over = not delivering.keys() <= self.delivering.keys()
-        self.delivering, ended = delivering, ended or over
+        newly_delivering = not delivering.keys() <= self.delivering.keys()
+        self.delivering, ended = delivering, ended or newly_delivering
         if load is None:
             self.outdated = self.outdated or ended
-            return over
+            return newly_delivering
         before, self.load, self.load_at, self.outdated = self.load, load, at, ended
-        return over or before is None or _roomier(load, before)
+        return newly_delivering or before is None or _has_more_free(load, before)
 
     def worth_saying(self, keys: set[str], now: float) -> bool:
-        """Whether one of these things was not said lately."""
-        return any(now - self.said.get(key, -SAY_AGAIN_S) >= SAY_AGAIN_S for key in keys)
+        """Whether one of these items was not sent recently."""
+        return any(now - self.said.get(key, -RESEND_AFTER_S) >= RESEND_AFTER_S for key in keys)
 
     def note(self, keys: set[str], now: float) -> None:
-        """Remember that these things are said now; what is no longer to be said is forgotten."""
+        """Record that these items are sent now; forget all others."""
         self.said = {key: now for key in keys}
 
 
 @dataclass(slots=True)
 class Agent:
-    """What is remembered of an agent between two polls.
+    """The in-memory state of an agent between two polls.
 
     Args:
-        missed: Attempts that are its own and that it does not name → since when, on the monotonic clock.
+        missed: Its attempts that it does not report → since when, on the monotonic clock.
     """
 
     owner: str
@@ -93,18 +95,18 @@ class Agent:
     missed: dict[str, float] = field(default_factory=dict)
 
 
-def _roomier(load: Load, before: Load) -> bool:
-    """Whether memory, disk or a GPU has become free, by more than figures move by themselves."""
+def _has_more_free(load: Load, before: Load) -> bool:
+    """Whether memory, disk or a GPU has become free, beyond normal fluctuation."""
     known = {gpu.uuid: gpu for gpu in before.gpus}
-    freed = (gpu for gpu in load.gpus if gpu.uuid in known and _freed(gpu, known[gpu.uuid]))
+    freed = (gpu for gpu in load.gpus if gpu.uuid in known and _gpu_freed(gpu, known[gpu.uuid]))
     more = max(load.memory_free_bytes - before.memory_free_bytes, load.disk_free_bytes - before.disk_free_bytes)
-    return more > NOTEWORTHY_BYTES or any(True for _ in freed)
+    return more > MIN_FREED_BYTES or any(True for _ in freed)
 
 
-def _freed(gpu: GpuLoad, before: GpuLoad) -> bool:
+def _gpu_freed(gpu: GpuLoad, before: GpuLoad) -> bool:
     if gpu.in_use_by is None and before.in_use_by is not None:
         return True
-    return (gpu.memory_free_bytes or 0) - (before.memory_free_bytes or 0) > NOTEWORTHY_BYTES
+    return (gpu.memory_free_bytes or 0) - (before.memory_free_bytes or 0) > MIN_FREED_BYTES
 
 
 @dataclass(slots=True)
@@ -115,10 +117,10 @@ class _Watched:
 
 @dataclass(slots=True)
 class ElasticMark:
-    """Where elastic scaling stands.
+    """The state of elastic scaling.
 
     Args:
-        changed_at: Worker → when it was sent to rest or called back last.
+        changed_at: Worker → when it was last put on standby or activated.
     """
 
     looked_at: float | None = None
@@ -128,39 +130,39 @@ class ElasticMark:
 
 @dataclass(slots=True)
 class Fleet:
-    """All sessions, and for how long each worker has been silent."""
+    """All sessions, and how long each worker has been silent."""
 
     presences: dict[str, Presence] = field(default_factory=dict)
     seen_at: dict[str, float] = field(default_factory=dict)
     """Worker id → wall-clock time, not yet stored."""
     told: dict[str, tuple[float, Load]] = field(default_factory=dict)
-    """Worker id → when it told how busy it is, on the wall clock, and what; not yet stored."""
+    """Worker id → time and load of its last report, on the wall clock; not yet stored."""
     agents: dict[str, Agent] = field(default_factory=dict)
-    """The workers that poll."""
+    """Agents by worker id."""
     warm: dict[str, dict[str, float]] = field(default_factory=dict)
-    """Worker id → model or dataset that it was given a task with → when, on the wall clock."""
-    kept: dict[str, str] = field(default_factory=dict)
-    """Worker id → the waiting task for which it gathers what becomes free, as of the last placement."""
+    """Worker id → model or dataset of a task that it was given → when, on the wall clock."""
+    reserved: dict[str, str] = field(default_factory=dict)
+    """Worker id → the waiting task that its capacity is reserved for, as of the last scheduling cycle."""
     joins: dict[int, str] = field(default_factory=dict)
-    """At a server that follows: `seq` of a spread task → what its parts' files do meanwhile; see `Core.joins`."""
+    """On a follower: `seq` of a sharded task → what its shards wait for; see `Core.joins`."""
     in_hand: Counter[str] = field(default_factory=Counter)
-    """Worker id → how much of what it said is not worked off yet: the server is late then, and not the worker."""
+    """Worker id → number of its messages in progress: then the server is slow, not the worker silent."""
     worked_at: dict[str, float] = field(default_factory=dict)
-    """Worker id → when it had work last, on the monotonic clock; of workers that were seen without any, when first."""
+    """Worker id → when it was last busy or, if never, first seen; on the monotonic clock."""
     elastic: ElasticMark = field(default_factory=ElasticMark)
     _watched: dict[str, _Watched] = field(default_factory=dict)
     _ages: dict[str, float] = field(default_factory=dict)
     _looked_at: float | None = None
 
     def renew(self, worker_id: str, presence: Presence, wall: float) -> None:
-        """Count a sign of life."""
+        """Renew a worker's lease."""
         self.presences[worker_id] = presence
         presence.renewals += 1
         self.seen_at[worker_id] = wall
 
     @contextmanager
     def working_off(self, worker_id: str) -> Iterator[None]:
-        """Take a worker for alive while something that it said is worked off."""
+        """Count a worker as live while its message is being processed."""
         self.in_hand[worker_id] += 1
         try:
             yield
@@ -170,7 +172,7 @@ class Fleet:
                 del self.in_hand[worker_id]
 
     def forget(self, worker_id: str) -> None:
-        """Forget a worker that was removed."""
+        """Drop all state of a removed worker."""
         self.presences.pop(worker_id, None)
         self.agents.pop(worker_id, None)
         self.warm.pop(worker_id, None)
@@ -181,12 +183,12 @@ class Fleet:
         self.told.pop(worker_id, None)
 
     def give(self, worker_id: str, names: Iterable[str], at: float) -> None:
-        """Note models and datasets that a worker is given with a task, on the wall clock."""
+        """Record the models and datasets of a task that a worker is given, on the wall clock."""
         for name in names:
             self.warm.setdefault(worker_id, {})[name] = at
 
     def warm_since(self, since: float) -> dict[str, frozenset[str]]:
-        """Return what workers were given since a time; what they were given before is forgotten."""
+        """Return the models and datasets that workers were given since a time; drop older entries."""
         for worker_id in [id_ for id_, given in self.warm.items() if min(given.values(), default=since) <= since]:
             left = {name: at for name, at in self.warm[worker_id].items() if at > since}
             if left:
@@ -196,13 +198,13 @@ class Fleet:
         return {worker_id: frozenset(given) for worker_id, given in self.warm.items()}
 
     def tick(self, now: float) -> float:
-        """Return how much time counts since the last look."""
+        """Return the time since the last tick, capped at `MAX_TICK_S`."""
         elapsed = 0.0 if self._looked_at is None else min(now - self._looked_at, MAX_TICK_S)
         self._looked_at = now
         return elapsed
 
     def watch(self, worker_ids: list[str], elapsed_s: float) -> dict[str, float]:
-        """Look at workers' renewals and return for how long each has been silent."""
+        """Compare the renewals with the last tick, and return how long each worker has been silent."""
         watched: dict[str, _Watched] = {}
         for worker_id in worker_ids:
             presence = self.presences.get(worker_id)
@@ -216,7 +218,7 @@ class Fleet:
         return {worker_id: entry.silence_s for worker_id, entry in watched.items()}
 
     def age(self, attempt_ids: list[str], elapsed_s: float) -> dict[str, float]:
-        """Return for how long offers have been open, in time that the leader watched; others are forgotten."""
+        """Return how long offers have been open, in time that the leader has observed; drop all others."""
         self._ages = {
             attempt_id: self._ages[attempt_id] + elapsed_s if attempt_id in self._ages else 0.0
             for attempt_id in attempt_ids
@@ -224,7 +226,7 @@ class Fleet:
         return dict(self._ages)
 
     def silence_s(self, worker_id: str) -> float:
-        """Return for how long a worker has been silent, as of the last look; 0 if it was heard of since then."""
+        """Return how long a worker has been silent as of the last tick; 0 if it has reported since."""
         watched, presence = self._watched.get(worker_id), self.presences.get(worker_id)
         if watched is None or self.in_hand[worker_id]:
             return 0.0
@@ -233,6 +235,6 @@ class Fleet:
         return watched.silence_s
 
     def silent(self, at_least_s: float) -> set[str]:
-        """Return who has been silent for so long."""
+        """Return the workers that have been silent for at least `at_least_s`."""
         suspects = [worker_id for worker_id, watched in self._watched.items() if watched.silence_s >= at_least_s]
         return {worker_id for worker_id in suspects if self.silence_s(worker_id) >= at_least_s}

@@ -1,4 +1,4 @@
-"""What a registration changes: whose id it is, which attempts the worker still has, and that it is online."""
+"""The store side of a registration: ownership of the id, attempts that the worker still has, online status."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ from tunefleet.orchestrator.tasks import unreported_ends
 from tunefleet.placement import only
 from tunefleet.schemas.worker_link import RegisterRequest
 
-# Workers that may register with one key: anyone who has it can make up names.
-MOST_OF_A_KEY: Final = 10_000
-# Clocks that differ by less are taken to agree: a registration may be on its way for some seconds.
+# Maximum number of workers per key: its holder can register any number of ids.
+MAX_WORKERS_PER_KEY: Final = 10_000
+# Smaller clock differences are ignored: a registration can take some seconds to arrive.
 _SKEW_S: Final = 10.0
 
 
 def with_clock(actor: Actor, request: RegisterRequest, now: float) -> RegisterRequest:
-    """Return a registration that says how far its worker's clock is off."""
-    # What comes by Redis may have lain there while no server was up.
+    """Return the registration with the offset of the worker's clock."""
+    # A message in Redis may have been queued while no server was running.
     known = request.sent_at is not None and actor != REDIS_WORKER
     ahead_s = round((request.sent_at or 0.0) - now, 1) if known else 0.0
     has = request.capabilities.model_copy(update={"clock_ahead_s": ahead_s if abs(ahead_s) >= _SKEW_S else None})
@@ -37,13 +37,13 @@ def with_clock(actor: Actor, request: RegisterRequest, now: float) -> RegisterRe
 def apply(
     connection: Connection, *, actor: Actor, request: RegisterRequest, held: set[str], alive: bool, now: float
 ) -> set[str]:
-    """Store a registration and return the ids of the held attempts that are still good.
+    """Store a registration and return the ids of the held attempts that are still valid.
 
     Raises:
-        ForbiddenError: If the id belongs to another key, or the key to another id, or to as many as may have it.
-        ConflictError: If a living worker with another state folder has the id.
+        ForbiddenError: If the id belongs to another key, the key to another id, or the key has too many workers.
+        ConflictError: If a live worker with another state folder has the id.
     """
-    request = _for_one_task(connection, actor, _as_invited(connection, actor, request))
+    request = _bind_to_cluster_task(connection, actor, _apply_invitation(connection, actor, request))
     before = worker_rows.get(connection, request.worker_id)
     if before is not None:
         refuse_foreign_key(actor, before)
@@ -53,22 +53,22 @@ def apply(
                 f"The worker id {request.worker_id} is in use by another machine or results folder.",
                 hint="Give this worker an id of its own (WORKER_ID), or a results folder of its own.",
             )
-    elif worker_rows.count_of_key(connection, actor.key_id) >= MOST_OF_A_KEY:
+    elif worker_rows.count_of_key(connection, actor.key_id) >= MAX_WORKERS_PER_KEY:
         raise ForbiddenError(
-            f"{MOST_OF_A_KEY:,} workers have registered with this key, which is as many as may.",
-            hint="Remove those that are gone (`tunefleet workers rm`), or take another key.",
+            f"{MAX_WORKERS_PER_KEY:,} workers have registered with this key, which is the limit.",
+            hint="Remove workers that are gone (`tunefleet workers rm`), or use another key.",
         )
     worker_rows.put(connection, _row(before, actor, request, now))
-    _leave_if_unneeded(connection, actor, request.worker_id)
+    _drain_if_released(connection, actor, request.worker_id)
     queue.clear_cordons(connection, request.worker_id)
     if before is None or before.status != "online":
         data = {"hostname": request.capabilities.hostname}
         events.append(connection, [Event("worker.online", now, worker_id=request.worker_id, data=data)])
     mine = attempts.open_of(connection, request.worker_id)
-    # An offer was perhaps never read; an accepted attempt that nobody holds does not run any more.
+    # Offers stay open: the worker may not have read them yet. An accepted attempt that it does not hold is lost.
     gone = [row for row in mine.values() if row.state == "accepted" and row.id not in held]
     rows = tasks.by_ids(connection, [row.task_id for row in gone])
-    # A gang that is not complete has not begun: it costs the task nothing.
+    # An incomplete gang has not started: releasing it does not count as a failure.
     early = [row for row in gone if rows[row.task_id].status == TaskStatus.DISPATCHED]
     unreported_ends.release(connection, early, now)
     lost = [row for row in gone if row not in early]
@@ -79,10 +79,10 @@ def apply(
 
 
 def leave(connection: Connection, worker_id: str, now: float) -> None:
-    """Store that a worker ends which has nothing left; what it was offered meanwhile is placed anew."""
+    """Store that an idle worker leaves; offers in transit are released."""
     mine = attempts.open_of(connection, worker_id).values()
     unreported_ends.release(connection, [row for row in mine if row.state == "offered"], now)
-    # What it has sent before may arrive after this, and must not bring it back.
+    # Earlier messages may arrive after this one and must not bring it back online.
     worker_rows.set_left(connection, worker_id)
     known = controls.get(connection, worker_id)
     if known.drains:
@@ -91,7 +91,7 @@ def leave(connection: Connection, worker_id: str, now: float) -> None:
 
 
 def refuse_foreign_key(actor: Actor, row: WorkerRow) -> None:
-    """Refuse a key that is not the worker's."""
+    """Raise ForbiddenError for a key that is not the worker's."""
     if row.key_id == actor.key_id:
         return
     if actor == REDIS_WORKER:
@@ -110,14 +110,14 @@ def refuse_foreign_key(actor: Actor, row: WorkerRow) -> None:
     )
 
 
-def _as_invited(connection: Connection, actor: Actor, request: RegisterRequest) -> RegisterRequest:
-    """Return a registration as the invitation binds it that its key was made by."""
+def _apply_invitation(connection: Connection, actor: Actor, request: RegisterRequest) -> RegisterRequest:
+    """Apply the worker id and tags that the key's invitation fixed."""
     row = invitations.by_key(connection, actor.key_id)
     if row is None:
         return request
     if row.worker_id is not None and row.worker_id != request.worker_id:
         raise ForbiddenError(
-            f"This key is good for the worker {row.worker_id} only, as it was invited.",
+            f"This key is valid only for the worker {row.worker_id}, as invited.",
             hint=f"Start it with WORKER_ID={row.worker_id}, or invite this machine under the name {request.worker_id}.",
         )
     if row.tags is None:
@@ -126,20 +126,20 @@ def _as_invited(connection: Connection, actor: Actor, request: RegisterRequest) 
     return request.model_copy(update={"capabilities": has})
 
 
-def _for_one_task(connection: Connection, actor: Actor, request: RegisterRequest) -> RegisterRequest:
-    """Return a registration as a key binds it that was made for the workers of a cluster's job: to one task."""
+def _bind_to_cluster_task(connection: Connection, actor: Actor, request: RegisterRequest) -> RegisterRequest:
+    """Bind a worker with the key of a cluster job to the job's task."""
     job = clusters.by_key(connection, actor.key_id)
     if job is None:
         return request
     if not job.live:
-        raise ForbiddenError(f"The job {job.job_id or job.name} of {job.engine} is over, and its key with it.")
+        raise ForbiddenError(f"The job {job.job_id or job.name} of {job.engine} has ended, and its key has expired.")
     others = (tag for tag in request.capabilities.tags if tag != only(job.task_id))
     has = request.capabilities.model_copy(update={"tags": (*others, only(job.task_id))})
     return request.model_copy(update={"capabilities": has})
 
 
-def _leave_if_unneeded(connection: Connection, actor: Actor, worker_id: str) -> None:
-    """Send a worker away that comes when its job is wanted no more."""
+def _drain_if_released(connection: Connection, actor: Actor, worker_id: str) -> None:
+    """Drain a worker that registers after its cluster job was released."""
     job = clusters.by_key(connection, actor.key_id)
     if job is not None and job.state == "leaving":
         known = controls.get(connection, worker_id)
@@ -147,7 +147,7 @@ def _leave_if_unneeded(connection: Connection, actor: Actor, worker_id: str) -> 
 
 
 def _refuse_foreign_folder(actor: Actor, before: WorkerRow, request: RegisterRequest) -> None:
-    """Refuse another results folder to a worker that has no key: the folder is all that it is known by."""
+    """Refuse another results folder for a worker without a key, which only the folder identifies."""
     if actor == REDIS_WORKER and before.state_id != request.state_id:
         host = worker_state.capabilities(before.capabilities).hostname
         raise ConflictError(

@@ -1,4 +1,4 @@
-"""What a worker itself is told to do: a few fixed verbs, each with its outcome."""
+"""Admin commands for a worker itself: a fixed set, each with an outcome."""
 
 from __future__ import annotations
 
@@ -25,43 +25,44 @@ MAX_WAIT_S = 30.0
 
 
 async def ask(core: Core, actor: Actor, worker_id: str, request: CommandRequest) -> CommandView:
-    """Tell a worker to do something about itself.
+    """Send an admin command to a worker; a known command id returns its command.
 
     Raises:
-        ConflictError: If the worker does not answer, or the command id was used for something else.
+        ConflictError: If the worker is not reachable, or the command id was used for another command.
         ForbiddenError: If the actor is not an admin.
     """
     may_administer(actor)
     if request.command not in set(AgentVerb):
-        raise InputError(f"There is no verb {request.command!r}.", hint=f"There is: {', '.join(AgentVerb)}.")
+        raise InputError(f"Unknown command {request.command!r}.", hint=f"Available: {', '.join(AgentVerb)}.")
     here = cluster_state.presences(core)
 
     def operation(connection: Connection) -> CommandRow:
         owned(connection, actor, worker_id)
+        # Idempotent: a retried request must not run the command twice.
         known = None if request.command_id is None else commands.get(connection, request.command_id)
         if known is not None:
             if (known.worker_id, known.command, known.task_id) != (worker_id, request.command, None):
-                raise ConflictError(f"The command id {known.id} was used for something else.", hint="Use a new one.")
+                raise ConflictError(f"The command id {known.id} was used for another command.", hint="Use a new one.")
             return known
         if worker_id not in here.limits:
-            raise ConflictError(f"The worker {worker_id} does not answer.", hint="Do it on its machine.")
+            raise ConflictError(f"The worker {worker_id} does not answer.", hint="Run it on its machine.")
         row = CommandRow(
             request.command_id or new_id("cmd"), None, None, worker_id, request.command,
             orjson.dumps(request.data).decode(), "pending", None, None, None, actor.owner, here.now, here.now,
         )  # fmt: skip
         commands.insert_one(connection, row)
-        told = {"command_id": row.id, "command": row.command}
-        events.append(connection, [Event("command.asked", here.now, worker_id=worker_id, data=told)])
+        data = {"command_id": row.id, "command": row.command}
+        events.append(connection, [Event("command.asked", here.now, worker_id=worker_id, data=data)])
         return row
 
     return command_view(await core.write(operation))
 
 
 async def get(core: Core, actor: Actor, worker_id: str, command_id: str, *, wait_s: float = 0.0) -> CommandView:
-    """Return what became of a verb, as soon as it is settled or the time is over.
+    """Return an admin command as soon as it is settled, or after the timeout.
 
     Raises:
-        NotFoundError: If the worker was given no such command.
+        NotFoundError: If the worker has no such command.
     """
     may_administer(actor)
     ends_at = core.clock.monotonic() + min(max(wait_s, 0.0), MAX_WAIT_S)
@@ -79,5 +80,5 @@ def _one(connection: Connection, *, actor: Actor, worker_id: str, command_id: st
     owned(connection, actor, worker_id)
     row = commands.get(connection, command_id)
     if row is None or row.task_id is not None or row.worker_id != worker_id:
-        raise NotFoundError(f"The worker {worker_id} was given no command {command_id}.")
+        raise NotFoundError(f"The worker {worker_id} has no command {command_id}.")
     return row

@@ -1,4 +1,4 @@
-"""Workers: who is there, and forgetting one for good."""
+"""List, read and remove workers."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from tunefleet.schemas.fleet import WorkerView
 async def list_(
     core: Core, actor: Actor, *, limit: int = 100, cursor: str | None = None, status: str | None = None
 ) -> Page[WorkerView]:
-    """Return workers by id; a filter takes several values separated by commas."""
+    """Return workers by id; `status` takes several values separated by commas."""
     may_read(actor)
     limit = bounded(limit)
     rows, running, decided = await core.read(partial(_all, actor=actor))
@@ -43,10 +43,10 @@ async def get(core: Core, actor: Actor, worker_id: str) -> WorkerView:
 
 
 async def remove(core: Core, actor: Actor, worker_id: str) -> None:
-    """Forget a worker that does not answer; what it held is placed anew.
+    """Remove a worker that is offline; its tasks are queued again.
 
     Raises:
-        ConflictError: If it answers.
+        ConflictError: If it is online.
         ForbiddenError: If the actor is not an admin.
     """
     may_administer(actor)
@@ -70,17 +70,22 @@ async def remove(core: Core, actor: Actor, worker_id: str) -> None:
 
 
 def visible(actor: Actor, project: str) -> bool:
-    """Whether somebody sees a worker whose key is of a project: those that serve all, and those of its own."""
+    """Whether an actor sees a worker of a project: workers that serve all projects, and those of its own."""
     return project in {DEFAULT_PROJECT, actor.project} or is_operator(actor)
 
 
 def owned(connection: Connection, actor: Actor, worker_id: str) -> WorkerRow:
-    """Return a worker that an admin may decide about: of its own project or, for who looks after all, any."""
+    """Return a worker that an admin may change: one of its project, or any for an operator.
+
+    Raises:
+        ForbiddenError: If the actor is not an admin, or the worker serves all projects.
+        NotFoundError: If there is none, or the actor may not see it.
+    """
     may_administer(actor)
-    row = _found(connection, actor, worker_id)
+    row = _find_worker(connection, actor, worker_id)
     if row.project != actor.project and not is_operator(actor):
         raise ForbiddenError(
-            f"The worker {worker_id} serves all projects.", hint=f"It takes an admin key of {DEFAULT_PROJECT}."
+            f"The worker {worker_id} serves all projects.", hint=f"Use an admin key of {DEFAULT_PROJECT}."
         )
     return row
 
@@ -99,16 +104,16 @@ def _all(
 
 
 def _one(connection: Connection, *, actor: Actor, worker_id: str) -> tuple[WorkerRow, list[str], ControlRow]:
-    row = _found(connection, actor, worker_id)
+    row = _find_worker(connection, actor, worker_id)
     held = attempts.open_of(connection, worker_id).values()
     mine = task_rows.of_project(connection, actor.project, [attempt.task_seq for attempt in held])
     return row, [each.task_id for each in held if each.task_seq in mine], controls.get(connection, worker_id)
 
 
-def _found(connection: Connection, actor: Actor, worker_id: str) -> WorkerRow:
+def _find_worker(connection: Connection, actor: Actor, worker_id: str) -> WorkerRow:
     row = worker_rows.get(connection, worker_id)
     if row is None or not visible(actor, row.project):
-        raise NotFoundError(f"There is no worker {worker_id}.", hint="`tunefleet workers` lists them.")
+        raise NotFoundError(f"There is no worker {worker_id}.", hint="List them with `tunefleet workers`.")
     return row
 
 

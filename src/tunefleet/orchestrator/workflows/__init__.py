@@ -1,1 +1,1 @@
-"""Documents of several tasks: submitted, fanned out into parts, and put together again."""
+"""Workflows: submission, dependencies, sharding and merging of results."""

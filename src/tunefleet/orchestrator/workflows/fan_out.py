@@ -1,6 +1,6 @@
-"""Spread one task over workers: split it into parts, and make one result of theirs.
+"""Sharding: split one task into shards for several workers, and merge their results.
 
-The whole runs without an attempt of its own for as long as its parts do.
+The parent task is `running` without an attempt of its own while its shards run.
 """
 
 from __future__ import annotations
@@ -31,46 +31,46 @@ from tunefleet.orchestrator.workflows import part_results
 from tunefleet.placement import Fit, Requirement, match
 from tunefleet.spec import asked_shards
 
-# The most parts that are made where the spec does not say how many.
+# Maximum number of shards where the spec does not set one.
 MAX_AUTO: Final = 8
-# Where a spread task ran, in its result and in v1's record.
+# The worker id of a sharded task, in its result and in the v1 record.
 MANY_WORKERS: Final = "MULTI"
-# Topic that is notified when the parts of a task have ended whose files are to be put together.
+# Topic that is notified when the shards of a task have ended and their files are to be merged.
 JOINING: Final = "joining"
 
 
 def count(connection: Connection, spec: Mapping[str, Any], need: Requirement, project: str, now: float) -> int:
-    """Return how many parts a task is split into; 1 if it is not."""
+    """Return the number of shards of a task; 1 if it is not sharded."""
     most = asked_shards(spec)
     if most == 1:
         return 1
-    wanted = min(MAX_AUTO, _able(connection, need, project, now)) if most is None else most
+    wanted = min(MAX_AUTO, _count_able(connection, need, project, now)) if most is None else most
     data = spec.get("data")
     items = data.get("items") if isinstance(data, Mapping) else None
     return max(1, min(wanted, len(items)) if isinstance(items, list) else wanted)
 
 
-def _able(connection: Connection, need: Requirement, project: str, now: float) -> int:
+def _count_able(connection: Connection, need: Requirement, project: str, now: float) -> int:
     online = {row.id for row in worker_rows.all_rows(connection) if row.status == "online"}
     able = 0
     for worker in cluster_state.serving(cluster_state.states(connection, Presences(now, {})), project):
-        verdict = match(cluster_state.whose(need, project), worker)
-        able += worker.id in online and not worker.pulls and (isinstance(verdict, Fit) or not verdict.lasting)
+        result = match(cluster_state.whose(need, project), worker)
+        able += worker.id in online and not worker.pulls and (isinstance(result, Fit) or not result.permanent)
     return able
 
 
 def split(connection: Connection, row: TaskRow, spec: Mapping[str, Any], inputs: str, total: int, now: float) -> Move:
-    """Store the parts of a task that is ready, and return its move.
+    """Store the shards of a ready task, and return its transition.
 
     Args:
         inputs: JSON: pointer → digest and name of an artifact.
     """
-    plain = _without_spreading(spec)
+    unsharded = _without_sharding(spec)
     wait_s = (spec.get("limits") or {}).get("max_queue_s")
     shared = {name: value for name, value in row._asdict().items() if name in _SHARED}
     new = []
     for number in range(total):
-        part = {**plain, "shard": {"index": number, "total": total, "contiguous": True}}
+        part = {**unsharded, "shard": {"index": number, "total": total, "contiguous": True}}
         own = {
             "id": new_id("task"), "name": f"{row.name}#{number}", "created_at": now,
             "queue_deadline": None if wait_s is None else now + wait_s,
@@ -88,11 +88,11 @@ def split(connection: Connection, row: TaskRow, spec: Mapping[str, Any], inputs:
     return Move(row, TaskReason.SPLIT, changes={"started_at": now, "error": None}, data={"shards": total})
 
 
-def _without_spreading(spec: Mapping[str, Any]) -> dict[str, Any]:
-    plain = {key: value for key, value in spec.items() if key != "parallel"}
-    if "resources" in plain:
-        plain["resources"] = {key: value for key, value in plain["resources"].items() if key != "replicas"}
-    return plain
+def _without_sharding(spec: Mapping[str, Any]) -> dict[str, Any]:
+    unsharded = {key: value for key, value in spec.items() if key != "parallel"}
+    if "resources" in unsharded:
+        unsharded["resources"] = {key: value for key, value in unsharded["resources"].items() if key != "replicas"}
+    return unsharded
 
 
 _SHARED: Final = frozenset({
@@ -101,11 +101,12 @@ _SHARED: Final = frozenset({
 })  # fmt: skip
 
 
-def after_parts(connection: Connection, parents: Iterable[int], now: float) -> list[Move]:
-    """Return the ends of spread tasks whose parts have ended: all of them well, or one of them not.
+def after_shards(connection: Connection, parents: Iterable[int], now: float) -> list[Move]:
+    """Return the ends of sharded tasks: all shards have completed, or one has failed or was cancelled.
 
-    One whose parts have exported files goes on running until those are one file: `joining` ends it.
+    A task whose shards have exported files keeps running until those are merged: `shard_merge` ends it.
     """
+    # Locked: two shards may end in transactions of different servers, and only one of them may end the parent.
     rows = [row for row in tasks.by_seqs(connection, parents, lock=True) if row.status == TaskStatus.RUNNING]
     found = shards.of_parents(connection, [row.seq for row in rows])
     federated = federations.of_tasks(connection, [row.seq for row in rows], lock=True)
@@ -115,9 +116,9 @@ def after_parts(connection: Connection, parents: Iterable[int], now: float) -> l
         if row.seq in federated:
             moves += _after_federated(connection, row, federated[row.seq], parts, now)
             continue
-        bad = next((p for p in parts if p.status in {TaskStatus.FAILED, TaskStatus.CANCELLED}), None)
-        if bad is not None:
-            moves.append(_spoilt(row, bad))
+        failed = next((p for p in parts if p.status in {TaskStatus.FAILED, TaskStatus.CANCELLED}), None)
+        if failed is not None:
+            moves.append(_failed_by(row, failed))
         elif all(part.status == TaskStatus.COMPLETED for part in parts):
             results = results_of(connection, parts)
             if part_results.exported(results) is None:
@@ -130,16 +131,16 @@ def after_parts(connection: Connection, parents: Iterable[int], now: float) -> l
 def _after_federated(
     connection: Connection, row: TaskRow, federation: FederationRow, parts: Sequence[TaskRow], now: float
 ) -> list[Move]:
-    """Go on without the parts that are over; what comes of all of them is `settling`'s affair."""
-    bad = task_federations.part_ended(connection, federation, parts, now)
-    if bad is not None:
-        return [_spoilt(row, bad)]
+    """Continue without the ended shards; `task_settlement` finalizes the federation when all have ended."""
+    failed = task_federations.part_ended(connection, federation, parts, now)
+    if failed is not None:
+        return [_failed_by(row, failed)]
     wake(connection, SETTLING)
     return []
 
 
 def results_of(connection: Connection, parts: Sequence[TaskRow]) -> list[dict[str, Any]]:
-    """Return what parts have found, in their order."""
+    """Return the results of shards, in their order."""
     documents = tasks.documents(connection, [part.seq for part in parts])
     return [orjson.loads(documents[part.seq].result or b"{}").get("result") or {} for part in parts]
 
@@ -147,24 +148,25 @@ def results_of(connection: Connection, parts: Sequence[TaskRow]) -> list[dict[st
 def finished(
     connection: Connection, row: TaskRow, parts: Sequence[TaskRow], result: Mapping[str, Any], now: float
 ) -> Move:
-    """Store what a spread task has found, and return its end."""
+    """Store the result of a sharded task, and return its end."""
     tasks.set_outcomes(connection, [(row.seq, _envelope(row, parts, result, now), None)])
     return Move(row, TaskReason.FINISHED, changes={"error": None})
 
 
-def _spoilt(row: TaskRow, part: TaskRow) -> Move:
+def _failed_by(row: TaskRow, part: TaskRow) -> Move:
     if part.status == TaskStatus.CANCELLED:
-        error = f"Its part {part.name} ({part.id}) was cancelled."
+        error = f"Its shard {part.name} ({part.id}) was cancelled."
         return Move(row, TaskReason.UPSTREAM_CANCELLED, changes={"error": error})
-    error = f"Its part {part.name} ({part.id}) failed{f': {part.error}' if part.error else '.'}"
+    error = f"Its shard {part.name} ({part.id}) failed{f': {part.error}' if part.error else '.'}"
     return Move(row, TaskReason(part.reason or TaskReason.CRASHED), changes={"error": error})
 
 
-def after_wholes(connection: Connection, parts: Iterable[int], now: float) -> list[Move]:
-    """Cancel what still runs or waits of spread tasks that have ended; what runs is asked, the rest is returned."""
+def after_parents(connection: Connection, parts: Iterable[int], now: float) -> list[Move]:
+    """Cancel the remaining shards of ended tasks: request it for running ones, return the ends of the others."""
     rows = [row for row in tasks.by_seqs(connection, parts, lock=True) if not TaskStatus(row.status).final]
     running = [row for row in rows if row.status == TaskStatus.RUNNING]
     waiting = [row for row in rows if row.status != TaskStatus.RUNNING]
+    # Running shards stop after their step and report it; the others have no worker to wait for.
     commands.ask(connection, running, now)
     causes = sharding_causes.causes(connection, waiting)
     for reason in dict.fromkeys(reason for reason, _ in causes.values()):

@@ -1,4 +1,4 @@
-"""One result out of the results of a task's parts, in their order. Pure."""
+"""Merge the results of a task's shards, in their order. Pure."""
 
 from __future__ import annotations
 
@@ -13,19 +13,22 @@ Results = Sequence[Mapping[str, Any]]
 
 
 def exported(results: Results) -> list[Mapping[str, Any]] | None:
-    """Return the exports of parts that have all sent their file to the server; None if one has not."""
+    """Return the exports of all shards; None if one has not uploaded its file."""
     found = [each.get(_EXPORT) for each in results]
     exports = [each for each in found if isinstance(each, Mapping) and isinstance(each.get("artifact_name"), str)]
     return exports if exports and len(exports) == len(results) else None
 
 
 def merge(results: Results, joined: Mapping[str, Any] | None = None) -> dict[str, Any]:
-    """Make one result of the results of parts.
+    """Merge the results of shards.
+
+    Args:
+        results: The results, in the order of the shards.
+        joined: Keys of the merged file, for `jsonl_export`.
 
     Returns:
-        `items` one after the other, those with an `index` counted anew; `count` of them; `usage` added up;
-        `jsonl_export` with the keys of `joined`, the number of records, and `parts`, the exports in order; of every
-        other key the value that all parts agree on. What they do not agree on is left to the parts.
+        `items` concatenated, with `index` renumbered; their `count`; the sum of `usage`; `jsonl_export` with the keys
+        of `joined`, the number of records and the exports as `parts`; any other key on which all shards agree.
     """
     if not results:
         return {}
@@ -65,7 +68,7 @@ def _renumbered(items: list[Any]) -> list[Any]:
 
 
 def _sum(parts: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Add up numbers of the same name; of anything else the first is kept."""
+    """Add numbers of the same name; of any other value the first is kept."""
     total: dict[str, Any] = {}
     for part in parts:
         for key, value in part.items():

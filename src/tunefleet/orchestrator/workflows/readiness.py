@@ -1,7 +1,7 @@
-"""What the end of tasks means for those that wait for them: ready, skipped, failed or cancelled.
+"""Consequences of ended tasks for their dependents: ready, skipped, failed or cancelled.
 
-Decides moves and stores what a ready task needs; `moving` makes them, and asks again until nothing follows any more.
-Everything happens in the transaction that ended the first task, so no task is ever left behind.
+Decides the transitions and stores what a ready task needs; `tasks.transitions` applies them until nothing follows any
+more. Everything happens in the transaction that ended the first task, so that no task stays pending after a crash.
 """
 
 from __future__ import annotations
@@ -31,24 +31,25 @@ from tunefleet.spec.expressions.references import references_of, resolve
 from tunefleet.spec.tasks.python_task import with_upstream
 
 log = logging.getLogger(__name__)
+# Keys that the server evaluates; workers do not get them.
 _NOT_FOR_WORKERS: Final = ("condition", "dependsOn")
-"""What the server itself heeds, before a worker sees the spec."""
 
 Envelopes = Mapping[str, Mapping[str, Any]]
 
 
 def consequences(connection: Connection, ended: Sequence[TaskRow], now: float) -> list[Move]:
-    """Return what follows at once from the end of tasks."""
+    """Return the direct consequences of ended tasks."""
     found = dependencies.touched(connection, [row.seq for row in ended])
-    moves = judge(connection, tasks.by_seqs(connection, found.dependents, lock=True), now)
-    moves += fan_out.after_parts(connection, found.parents, now)
+    # Locked: two upstream tasks may end in concurrent transactions, and the later one must see the other's end.
+    moves = evaluate(connection, tasks.by_seqs(connection, found.dependents, lock=True), now)
+    moves += fan_out.after_shards(connection, found.parents, now)
     if found.parts:
         task_federations.end_with(connection, ended, now)
-    return moves + fan_out.after_wholes(connection, found.parts, now)
+    return moves + fan_out.after_parents(connection, found.parts, now)
 
 
-def judge(connection: Connection, rows: Sequence[TaskRow], now: float) -> list[Move]:
-    """Return the moves of those pending tasks that need not wait any longer."""
+def evaluate(connection: Connection, rows: Sequence[TaskRow], now: float) -> list[Move]:
+    """Return the transitions of the pending tasks that need not wait any longer."""
     waiting = [row for row in rows if row.status == TaskStatus.PENDING]
     above = dependencies.upstreams(connection, [row.seq for row in waiting])
     computed = retry_lookup.computed(connection, (each.task for every in above.values() for each in every))
@@ -58,30 +59,30 @@ def judge(connection: Connection, rows: Sequence[TaskRow], now: float) -> list[M
         open_ = [
             each for each in above[row.seq] if not _done(each.task, row, computed) and each.task.seq not in skipped_over
         ]
-        bad = _blocked(row, open_)
-        if bad is not None:
-            moves.append(bad)
+        blocked = _blocked(row, open_)
+        if blocked is not None:
+            moves.append(blocked)
         elif not open_:
             ready.append(row)
     seqs = {each.task.seq for row in ready for each in above[row.seq]} - skipped_over
     documents = tasks.documents(connection, [*(row.seq for row in ready), *seqs])
-    envelopes = {seq: _envelope(documents[seq]) for seq in seqs}  # once, however many tasks read it
+    envelopes = {seq: _envelope(documents[seq]) for seq in seqs}  # parsed once for all dependents
     for row in ready:
         results = {each.name: envelopes[each.task.seq] for each in above[row.seq] if each.task.seq not in skipped_over}
         skipped = frozenset(each.name for each in above[row.seq] if each.task.seq in skipped_over)
-        moves.append(_begin_or_fail(connection, row, documents[row.seq], results, skipped, now))
+        moves.append(_ready_or_failed(connection, row, documents[row.seq], results, skipped, now))
     return moves
 
 
 def passed(connection: Connection, rows: Iterable[TaskRow]) -> frozenset[int]:
-    """Return which tasks were skipped by a condition that lets what depends on them run all the same, by `seq`."""
+    """Return the `seq` of tasks that were skipped by a condition with `on_skipped: run`."""
     skipped = {row.seq for row in rows if row.reason == TaskReason.CONDITION_UNMET}
     specs = {seq: orjson.loads(each.spec) for seq, each in tasks.documents(connection, sorted(skipped)).items()}
     return frozenset(seq for seq, spec in specs.items() if (spec.get("condition") or {}).get("on_skipped") == "run")
 
 
 def _done(task: TaskRow, row: TaskRow, computed: Collection[int]) -> bool:
-    """Whether a task has done what another one needs; one that failed to be delivered has, for who came afterwards."""
+    """Whether a task satisfies a dependent; with a failed delivery, only for dependents submitted afterwards."""
     if task.seq not in computed or task.finished_at is None:
         return task.status == TaskStatus.COMPLETED
     return task.finished_at <= row.created_at and task.workflow_seq != row.workflow_seq
@@ -93,14 +94,14 @@ def _envelope(document: DocumentRow) -> dict[str, Any]:
 
 
 def _blocked(row: TaskRow, above: Sequence[Upstream]) -> Move | None:
-    """Return how a task ends that can never begin, because of one before it."""
+    """Return the end of a task that can never start because of an upstream task."""
     first: dict[str, Upstream] = {}
     for each in above:
         first.setdefault(each.task.status, each)
     for status, reason, verb in _ENDS:
         cause = first.get(status)
         if cause is not None:
-            return Move(row, reason, changes={"error": _told(cause, verb)}, data={"upstream": cause.task.id})
+            return Move(row, reason, changes={"error": _upstream_error(cause, verb)}, data={"upstream": cause.task.id})
     return None
 
 
@@ -111,14 +112,14 @@ _ENDS: Final = (
 )
 
 
-def _told(cause: Upstream, verb: str) -> str:
+def _upstream_error(cause: Upstream, verb: str) -> str:
     task = cause.task
     if task.reason in {reason.value for _, reason, _ in _ENDS} and task.error:
-        return task.error  # it tells of the first one already
+        return task.error  # it already names the first cause
     return f"{cause.name} ({task.id}) {verb}{f': {task.error}' if task.error else '.'}"
 
 
-def _begin_or_fail(
+def _ready_or_failed(
     connection: Connection,
     row: TaskRow,
     document: DocumentRow,
@@ -126,22 +127,21 @@ def _begin_or_fail(
     skipped: Collection[str],
     now: float,
 ) -> Move:
-    """Begin a task; what nobody foresaw fails that task alone, never the end of the one before it.
-
-    The end would be sent again and again, and the task before be computed again and again.
-    """
+    """Make a task ready; an unexpected error fails this task alone."""
+    # An error here must not roll back the end of the upstream task: its worker would send the end, and the server
+    # would evaluate it, again and again.
     try:
         with undone_if_failed(connection):
-            return _begin(connection, row, document, results, skipped, now)
+            return _make_ready(connection, row, document, results, skipped, now)
     except StoreError:
-        raise  # the store's trouble is nobody's input
+        raise  # an error of the store, not of the input
     except Exception as error:
-        log.exception("%s cannot begin with the results of the tasks before it.", row.id)
+        log.exception("Cannot resolve the spec of %s from the results of its upstream tasks.", row.id)
         kind = type(error).__name__
-        return _bad_input(row, f"The server cannot make its spec of the results of the tasks before it ({kind}).")
+        return _bad_input(row, f"The server failed to resolve the spec from the results of upstream tasks ({kind}).")
 
 
-def _begin(
+def _make_ready(
     connection: Connection,
     row: TaskRow,
     document: DocumentRow,
@@ -149,20 +149,22 @@ def _begin(
     skipped: Collection[str],
     now: float,
 ) -> Move:
-    """Return the move of a task whose upstreams are all completed, or skipped in a way that lets it run."""
+    """Return the transition of a task whose upstream tasks have completed, or were skipped with `on_skipped: run`."""
     raw: dict[str, Any] = orjson.loads(document.spec)
     try:
-        told = _skipped(raw, results, skipped)
-        if told is not None:
-            return Move(row, TaskReason.CONDITION_UNMET, changes={"error": told}, data={"message": told})
+        unmet_reason = _skipped(raw, results, skipped)
+        if unmet_reason is not None:
+            return Move(
+                row, TaskReason.CONDITION_UNMET, changes={"error": unmet_reason}, data={"message": unmet_reason}
+            )
         written = {key: value for key, value in raw.items() if key not in _NOT_FOR_WORKERS}
         _refuse_skipped(written, skipped)
         spec = load_task_spec(with_upstream(resolve(written, results), results))
         whole = dump_task_spec(spec)
         named = inputs.named(connection, row.project, row.name, whole)
     except SpecError as error:
-        said = "; ".join(f"{fault.path}: {fault.message}" for fault in error.faults)
-        return _bad_input(row, f"With the results of the tasks before it, the spec is not valid: {said}.")
+        problems = "; ".join(f"{fault.path}: {fault.message}" for fault in error.faults)
+        return _bad_input(row, f"The spec is not valid after its references were resolved: {problems}.")
     except (InputError, NotFoundError) as error:
         return _bad_input(row, str(error))
     need = policies.need_of(spec, row.id)
@@ -170,7 +172,7 @@ def _begin(
     if spec.engine is not None:
         clusters.name_engines(connection, [(row, spec.engine.type)])
     refs = orjson.loads(document.inputs) | orjson.loads(inputs.dump(named))
-    # Each run of an engine has workers of its own: nobody else's task goes along.
+    # A task with an engine has workers of its own: no other task is coalesced into it.
     merge_key = coalescing.key_of(row.owner, row.project, whole, refs) if spec.engine is None else None
     ready = row._replace(**policies.columns(spec, need, now, row.created_at), merge_key=merge_key)
     tasks.resolve(connection, ready, spec=orjson.dumps(whole).decode(), inputs=orjson.dumps(refs).decode())
@@ -188,7 +190,7 @@ def _bad_input(row: TaskRow, error: str) -> Move:
 
 
 def _refuse_skipped(written: Mapping[str, Any], skipped: Collection[str]) -> None:
-    """Refuse a spec that needs a result of a task that was skipped."""
+    """Raise InputError for a reference to a task that was skipped."""
     for where, found in references_of(written, skipped) if skipped else ():
         if found.node in skipped:
             raise InputError(
@@ -201,11 +203,11 @@ def _refuse_skipped(written: Mapping[str, Any], skipped: Collection[str]) -> Non
 
 
 def _skipping(name: str) -> str:
-    return f"Write `on_skipped: skip` in the condition of {name}, and this task is skipped as well."
+    return f"Set `on_skipped: skip` in the condition of {name} to skip this task as well."
 
 
 def _skipped(raw: Mapping[str, Any], results: Envelopes, skipped: Collection[str]) -> str | None:
-    """Return why a task's condition is not met, in words; None if it shall run."""
+    """Return why a task's condition is not met; None if it is met."""
     if raw.get("condition") is None:
         return None
     condition = ConditionSpec.model_validate(raw["condition"])

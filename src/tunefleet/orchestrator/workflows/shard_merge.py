@@ -1,7 +1,7 @@
-"""Make one file of the files that the parts of a spread task have exported, and end the task.
+"""Merge the exported files of a task's shards into one file, and end the task.
 
-Files may be large: they are copied in a thread, piece by piece, outside of any operation. What is to be done is read
-from the tasks, so that a server that was killed meanwhile begins again; the same file has the same digest.
+Files may be large: they are copied in a thread, in pieces, outside of any transaction. The work to do is derived from
+the tasks, so that a server restarts it after a crash; equal files have equal digests.
 """
 
 from __future__ import annotations
@@ -31,16 +31,16 @@ from tunefleet.schemas.api import FileEntry
 from tunefleet.schemas.compat.task_results import SINGLE_FILE
 
 log = logging.getLogger(__name__)
+# Backoff after the first failure, doubled after each further one up to `SWEEP_S`.
 RETRY_S: Final = 10.0
-"""Time before the second try; each further one takes twice as long, up to the next."""
-# Time between two looks, if nothing says that there is something to do.
+# Time between two runs without a notification.
 SWEEP_S: Final = 300.0
 _NEWLINE: Final = b"\n"
 
 
 @dataclass(frozen=True, slots=True)
-class _Whole:
-    """A task whose parts are done."""
+class _Merge:
+    """A task whose shards have completed, with the files to merge."""
 
     row: TaskRow
     name: str
@@ -50,10 +50,10 @@ class _Whole:
 
 
 async def run_once(core: Core) -> int:
-    """End every spread task whose parts have ended and whose files are to be put together.
+    """Merge the files of every task whose shards have completed, and end it.
 
     Returns:
-        How many could not be ended now; each is tried again when it has waited a while, and holds up no other.
+        The number of tasks that failed; each is retried after its own backoff and does not block the others.
     """
     seqs = await core.read(shards.done)
     core.joins = {seq: wait for seq, wait in core.joins.items() if seq in seqs}
@@ -64,52 +64,54 @@ async def run_once(core: Core) -> int:
         try:
             await _end(core, seq)
         except (TunefleetError, OSError) as error:
-            log.warning("The files of the parts of a task are put together later: %s", error)
-            core.joins[seq] = _later(core, error, wait.failures if wait is not None else 0)
+            # Not raised: one task whose files cannot be merged must not block the others.
+            log.warning("Merging the shards of a task failed, and is retried later: %s", error)
+            core.joins[seq] = _backoff(core, error, wait.failures if wait is not None else 0)
         else:
             core.joins.pop(seq, None)
     return len(core.joins)
 
 
 def pause_s(core: Core) -> float:
-    """Return how long to wait for the next call if nothing changes."""
+    """Return the seconds until the next call if nothing changes."""
     due = min((wait.until for wait in core.joins.values()), default=float("inf"))
     return min(max(due - core.clock.monotonic(), 0.0), SWEEP_S)
 
 
-def _later(core: Core, error: Exception, failures: int) -> JoinWait:
-    what = "wait for room" if isinstance(error, NoRoomError) else "are put together later"
+def _backoff(core: Core, error: Exception, failures: int) -> JoinWait:
+    what = "wait for disk space" if isinstance(error, NoRoomError) else "are merged later"
     reason = error.message if isinstance(error, TunefleetError) else str(error)
     pause_s = min(RETRY_S * 2.0 ** min(failures, 16), SWEEP_S)
     return JoinWait(failures + 1, core.clock.monotonic() + pause_s, f"{what}: {reason.rstrip('.')}")
 
 
 async def _end(core: Core, seq: int) -> None:
-    whole = await core.read(partial(_look, seq=seq, public=core.settings.public_base_url))
-    joined: Mapping[str, Any] | None = None
-    if whole is not None:
+    merge_job = await core.read(partial(_plan, seq=seq, public=core.settings.public_base_url))
+    merged_file: Mapping[str, Any] | None = None
+    if merge_job is not None:
         try:
-            joined = await _joined(core, whole)
+            merged_file = await _merge_files(core, merge_job)
         except NotFoundError as error:
-            log.warning("%s (%s) gets no file of its own: %s", whole.row.name, whole.row.id, error)
-    await core.write(partial(_finish, seq=seq, joined=joined, now=core.clock.wall()))
+            log.warning("No merged file for %s (%s): %s", merge_job.row.name, merge_job.row.id, error)
+    await core.write(partial(_finish, seq=seq, merged_file=merged_file, now=core.clock.wall()))
 
 
-def _look(connection: Connection, *, seq: int, public: str | None) -> _Whole | None:
-    """Return what is to be put together; None if a part's file is not on this server."""
+def _plan(connection: Connection, *, seq: int, public: str | None) -> _Merge | None:
+    """Return the merge of a task; None if a shard's file is not on this server."""
     parts = shards.of_parents(connection, [seq]).get(seq, [])
     exports = part_results.exported(fan_out.results_of(connection, parts))
     if exports is None:
         return None
+    # Without a configured public URL, the address that the shards' worker reached the server at is used.
     base = public or signed_urls.base_of(exports[0].get("url"), parts[0].id)
     found = [_file(connection, part, str(export["artifact_name"])) for part, export in zip(parts, exports, strict=True)]
     files = [each for each in found if each is not None]
     if base is None or len(files) < len(found):
         return None
     (row,) = tasks.by_seqs(connection, [seq])
-    # A last line may lack its end.
+    # The last line of a file may lack its newline.
     size_bytes = sum(size + len(_NEWLINE) for _, size in files)
-    return _Whole(row, str(exports[0]["artifact_name"]), base, tuple(digest for digest, _ in files), size_bytes)
+    return _Merge(row, str(exports[0]["artifact_name"]), base, tuple(digest for digest, _ in files), size_bytes)
 
 
 def _file(connection: Connection, part: TaskRow, name: str) -> tuple[str, int] | None:
@@ -119,30 +121,30 @@ def _file(connection: Connection, part: TaskRow, name: str) -> tuple[str, int] |
     return files[0][1:] if len(files) == 1 else None
 
 
-async def _joined(core: Core, whole: _Whole) -> dict[str, Any]:
-    """Put the files together if there is room, publish the result as the task's own, and return where it is."""
-    await asyncio.to_thread(core.blobs.expect, whole.size_bytes)
-    work = partial(_concatenate, core.blobs, whole.digests, stopped=lambda: core.signals.closed)
+async def _merge_files(core: Core, merge_job: _Merge) -> dict[str, Any]:
+    """Merge the files if there is space, publish the result as the task's own, and return its URLs."""
+    await asyncio.to_thread(core.blobs.expect, merge_job.size_bytes)
+    work = partial(_concatenate, core.blobs, merge_job.digests, stopped=lambda: core.signals.closed)
     loop = asyncio.get_running_loop()
     digest, size_bytes = await loop.run_in_executor(core.blobs.executor, work)
-    row = whole.row
-    maker = Actor(f"parts of {row.id}", row.owner, "admin", row.project)
-    entry = FileEntry(path=whole.name, digest=digest, size_bytes=size_bytes)
-    url = (await results.store(core, maker, row.id, entry, results.signer(core, whole.base), of_job=True)).url
-    named = {"artifact_name": whole.name, "uploaded": True}
+    row = merge_job.row
+    publisher = Actor(f"parts of {row.id}", row.owner, "admin", row.project)
+    entry = FileEntry(path=merge_job.name, digest=digest, size_bytes=size_bytes)
+    url = (await results.store(core, publisher, row.id, entry, results.signer(core, merge_job.base), of_job=True)).url
+    named = {"artifact_name": merge_job.name, "uploaded": True}
     return {**named, "path": url, "url": url, "download_url": url}
 
 
 def _concatenate(
     blobs: BlobStore, digests: Sequence[str], *, stopped: Callable[[], bool] = lambda: False
 ) -> tuple[str, int]:
-    """Write files one after the other into a new one, each ending its last line; return digest and size in bytes."""
+    """Concatenate files, each ended with a newline, into a new one; return digest and size in bytes."""
     with Intake(blobs) as intake:
         for digest in digests:
             last = _NEWLINE
             for piece in blobs.pieces(digest):
                 if stopped():
-                    raise ConflictError("The server is about to stop.")
+                    raise ConflictError("The server is shutting down.")
                 intake.write(piece)
                 last = piece[-1:]
             if last != _NEWLINE:
@@ -150,16 +152,16 @@ def _concatenate(
         return intake.finish(), intake.size_bytes
 
 
-def _finish(connection: Connection, *, seq: int, joined: Mapping[str, Any] | None, now: float) -> None:
+def _finish(connection: Connection, *, seq: int, merged_file: Mapping[str, Any] | None, now: float) -> None:
     rows = [row for row in tasks.by_seqs(connection, [seq], lock=True) if row.status == TaskStatus.RUNNING]
     found = shards.of_parents(connection, [row.seq for row in rows])
-    # It may have been cancelled meanwhile; then what was published goes with it.
+    # The task may have been cancelled meanwhile; the published file is then removed with it.
     moves = [
         fan_out.finished(
             connection,
             row,
             found[row.seq],
-            part_results.merge(fan_out.results_of(connection, found[row.seq]), joined),
+            part_results.merge(fan_out.results_of(connection, found[row.seq]), merged_file),
             now,
         )
         for row in rows

@@ -1,4 +1,4 @@
-"""From a document to rows: parse, resolve inputs, store workflow and tasks in one operation."""
+"""Submission: resolve inputs, and store a workflow with its tasks in one transaction."""
 
 from __future__ import annotations
 
@@ -42,12 +42,14 @@ from tunefleet.spec.documents.submit_checks import new_faults
 
 @dataclass(frozen=True, slots=True)
 class Submission:
-    """A parsed document, and what goes with it.
+    """A parsed workflow file with its submission options.
 
     Args:
+        inputs: Stage name → pointer into its spec → digest of an uploaded artifact.
+        strict: Whether a task that no worker can run is an error instead of a warning.
         done: Stage name → task of an earlier workflow that has completed it; it is not run again.
         repeats: Stage name → task of an earlier workflow that it repeats.
-        parent: The span of whoever submits; null if they told none.
+        parent: The trace span of the caller; None if the request has none.
     """
 
     actor: Actor
@@ -68,18 +70,18 @@ class Submission:
 
     @property
     def nodes(self) -> tuple[TaskNode, ...]:
-        """The tasks that are to be run."""
+        """The tasks to run."""
         return tuple(node for node in self.workflow.tasks if node.name not in self.done)
 
     @property
     def request_hash(self) -> str:
-        """What a repeated submit must have in common with the first."""
+        """The hash that submissions with the same idempotency key must share."""
         return hashlib.sha256(orjson.dumps([self.document, self.inputs], option=orjson.OPT_SORT_KEYS)).hexdigest()
 
 
 @dataclass(frozen=True)
 class _Planned:
-    """A task on its way into the store, and what is known of its spec and its needs."""
+    """A task to be stored, with what is known of its spec and requirement."""
 
     task_id: str
     node: TaskNode
@@ -90,12 +92,12 @@ class _Planned:
 
     @cached_property
     def body(self) -> bytes:
-        """Its spec as it is stored."""
+        """The spec as it is stored."""
         return orjson.dumps(self.written)
 
     @property
     def waits(self) -> bool:
-        """Whether it is not ready as it is: it depends on others, loads what they leave, or is to be spread."""
+        """Whether it starts as pending: it has upstream tasks, loads their files, or is to be sharded."""
         return bool(self.node.depends_on or self.node.external or self.named or asked_shards(self.written) != 1)
 
 
@@ -103,32 +105,35 @@ def store(connection: Connection, submission: Submission, now: float, fleet: Seq
     """Store a workflow with its tasks and events, and return its id.
 
     Raises:
-        ConflictError: If the idempotency key was used for another document, or a retry of the same runs or went well.
+        ConflictError: If the idempotency key was used for another workflow file, or a retry of the same workflow is
+            running or has completed.
         NotFoundError: If an input is not known to the server.
-        SpecError: If the submit is strict and a task could never run, or a task that one depends on, or whose files
-            it loads, is not there or has ended otherwise than well.
-        QuotaError: If the project would keep more than it may.
+        SpecError: If the submission is strict and no worker can run a task, or a task that one depends on, or whose
+            files it loads, does not exist or did not complete.
+        QuotaError: If the project's storage quota would be exceeded.
     """
     first = _first_with_key(connection, submission)
     if first is not None:
+        # The retry of a request whose response was lost gets the workflow of the first one.
         return first.id
     if submission.retry_of is not None and not submission.again:
         retry_lookup.refuse_second(connection, submission.retry_of)
     workflow_id = new_id("wf")
     planned = [_plan(node) for node in submission.nodes]
-    _refuse_strangers(connection, submission, planned)
-    _refuse_unable(submission, planned)
+    _refuse_unknown_recipients(connection, submission, planned)
+    _refuse_unsupported(submission, planned)
     warnings = _warnings(submission, planned, fleet)
     row = _workflow_row(submission, workflow_id, now)
     size_bytes = len(submission.document.encode()) + sum(len(each.body) for each in planned)
+    # In the same transaction as the insert: concurrent submissions must not exceed the quota together.
     quotas.refuse_storing(connection, submission.actor.project, size_bytes)
     seq = workflows.insert_one(
         connection, row, document=submission.document, warnings=orjson.dumps(warnings).decode(), size_bytes=size_bytes
     )
     if submission.retry_of is not None:
         workflows.set_retried(connection, submission.retry_of, workflow_id)
-    told = {"name": row["name"]}
-    event = Event("workflow.submitted", now, None, workflow_id, seq, data=told, project=submission.actor.project)
+    data = {"name": row["name"]}
+    event = Event("workflow.submitted", now, None, workflow_id, seq, data=data, project=submission.actor.project)
     events.append(connection, [event])
     _store_tasks(connection, submission, (workflow_id, seq), planned, now)
     return workflow_id
@@ -141,42 +146,44 @@ def _first_with_key(connection: Connection, submission: Submission) -> WorkflowR
     first = workflows.by_idempotency_key(connection, project=actor.project, owner=actor.owner, key=key)
     if first is not None and first.request_hash != submission.request_hash:
         raise ConflictError(
-            f"The idempotency key {key!r} was used for another document ({first.id}).", hint="Use a new key."
+            f"The idempotency key {key!r} was used for another workflow file ({first.id}).", hint="Use a new key."
         )
     return first
 
 
 def _warnings(submission: Submission, planned: Sequence[_Planned], fleet: Sequence[WorkerState]) -> list[str]:
-    # Only where nobody could ever run it is it put into words: others wait, at most.
+    # Build messages only for requirements that no worker can ever run: all others wait, at most.
     asked = {each.need for each in planned if each.spec.engine is None}
     hopeless = {need for need in asked if not is_able(need, fleet)}
-    told = {need: explain(need, fleet) for need in hopeless}
-    stuck = [(each.node, told[each.need]) for each in planned if each.need in hopeless]
-    if stuck and submission.strict:
-        faults = [node.fault("resources", f"no worker could run the task {node.name}: {why}") for node, why in stuck]
+    reasons = {need: explain(need, fleet) for need in hopeless}
+    warned = [(each.node, reasons[each.need]) for each in planned if each.need in hopeless]
+    if warned and submission.strict:
+        faults = [node.fault("resources", f"no worker could run the task {node.name}: {why}") for node, why in warned]
         raise SpecError(faults, filename=submission.workflow.name)
     small = [
         (each.node, short)
         for each in planned
         if (short := fleet_capacity.shortage(each.written, each.need, fleet)) is not None
     ]
-    if submission.strict and any(few for _, (_, few) in small):
-        faults = [node.fault("federation", f"the task {node.name} is {why}") for node, (why, few) in small if few]
+    if submission.strict and any(too_few for _, (_, too_few) in small):
+        faults = [
+            node.fault("federation", f"the task {node.name} is {why}") for node, (why, too_few) in small if too_few
+        ]
         raise SpecError(faults, filename=submission.workflow.name)
-    stuck += [(node, why) for node, (why, _) in small]
+    warned += [(node, why) for node, (why, _) in small]
     return (
-        [f"The task {node.name} is {why}" for node, why in stuck]
+        [f"The task {node.name} is {why}" for node, why in warned]
         + list(submission.remarks)
         + [
-            f"{name} is not run again: its result is on the server (`tunefleet artifacts deliver {row.id}` sends it)."
+            f"{name} is not run again: its result is on the server (send it: `tunefleet artifacts deliver {row.id}`)."
             for name, row in submission.done.items()
             if row.status != TaskStatus.COMPLETED
         ]
     )
 
 
-def _refuse_strangers(connection: Connection, submission: Submission, planned: Sequence[_Planned]) -> None:
-    """Refuse to tell somebody who cannot be told; a task that is repeated is not held up by that."""
+def _refuse_unknown_recipients(connection: Connection, submission: Submission, planned: Sequence[_Planned]) -> None:
+    """Refuse notification targets that do not exist; retries are exempt."""
     if submission.parent_task_id is not None or submission.repeats:
         return
     actor = submission.actor
@@ -186,10 +193,10 @@ def _refuse_strangers(connection: Connection, submission: Submission, planned: S
         raise SpecError(faults, filename=submission.workflow.name)
 
 
-def _refuse_unable(submission: Submission, planned: Sequence[_Planned]) -> None:
-    """Refuse a task whose engine this server cannot ask for nodes, and what no new task may say."""
-    told = [(each.node, each.spec) for each in planned]
-    faults = engines.faults(submission.engines, told) + new_faults(told)
+def _refuse_unsupported(submission: Submission, planned: Sequence[_Planned]) -> None:
+    """Refuse engines that are not configured, and keys that new tasks may not use."""
+    specs = [(each.node, each.spec) for each in planned]
+    faults = engines.faults(submission.engines, specs) + new_faults(specs)
     if faults:
         raise SpecError(faults, filename=submission.workflow.name)
 
@@ -241,6 +248,7 @@ def _store_tasks(
         trace_links.inherit(connection, {row.id: row.parent_task_id for row in rows if row.parent_task_id is not None})
     tasks.use_artifacts(connection, used)
     subscriptions.store(connection, ((row, each.spec.notify) for row, each in zip(rows, planned, strict=True)))
+    # After all rows exist: an edge may point to any of them, and some tasks are ready immediately.
     waiting = [row for row, each in zip(rows, planned, strict=True) if each.waits]
     if waiting:
         dependencies.insert_all(connection, _edges(connection, submission, planned, rows))

@@ -1,4 +1,4 @@
-"""What a submitted task waits for: tasks of its document, tasks submitted before, and those whose files it loads."""
+"""Upstream tasks of a submission: in the same workflow, submitted earlier, or by the files that a task loads."""
 
 from __future__ import annotations
 
@@ -30,23 +30,24 @@ class Waiting:
 def edges_of(
     connection: Connection, project: str, waiting: Sequence[Waiting], done: Mapping[str, TaskRow], faults: list[Fault]
 ) -> list[EdgeRow]:
-    """Return whom tasks wait for.
+    """Return the edges to upstream tasks.
 
-    A task whose files are loaded is waited for as one in `dependsOn` is, and needed as long: it cannot be removed
-    before who loads them has ended.
+    Loading a task's files has the effect of `dependsOn`: the task is awaited, and cannot be removed before the loading
+    task has ended.
 
     Args:
-        done: Stage name → task of an earlier workflow that stands for the stage.
+        done: Stage name → task of an earlier workflow that replaces the stage.
+        faults: Errors are appended here.
     """
     ids = {id_ for each in waiting for id_ in (*each.node.external, *(named.task_id for named in each.named))}
-    # Locked: one that ends at this moment ends before this submit, or knows of it.
+    # Locked: a task that ends concurrently ends either before this transaction, or after it and then sees the edge.
     others = tasks.by_ids(connection, sorted(ids | {row.id for row in done.values()}), lock=True)
     faults += [Fault("spec", f"{name} was removed") for name, row in done.items() if row.id not in others]
-    here = {each.node.name: each.row for each in waiting} | dict(done)
+    by_name = {each.node.name: each.row for each in waiting} | dict(done)
     known = _known(connection, project, others)
     found: list[EdgeRow] = []
     for each in waiting:
-        above = [(name, here[name]) for name in each.node.depends_on]
+        above = [(name, by_name[name]) for name in each.node.depends_on]
         above += [(row.id, row) for row in _external(each.node, known, faults)]
         above += [(row.id, row) for row in _named(connection, each.node, each.named, known, faults)]
         first: dict[int, EdgeRow] = {}
@@ -57,7 +58,7 @@ def edges_of(
 
 
 def faults_of(connection: Connection, project: str, nodes: Sequence[TaskNode]) -> list[Fault]:
-    """Return what is wrong with the tasks of earlier submits that a document names; nothing is stored or locked."""
+    """Return the errors of references to tasks submitted earlier; nothing is stored or locked."""
     loads = [named_tasks(node.raw) for node in nodes]
     ids = {id_ for node in nodes for id_ in node.external} | {each.task_id for named in loads for each in named}
     known = _known(connection, project, tasks.by_ids(connection, sorted(ids)))
@@ -70,20 +71,20 @@ def faults_of(connection: Connection, project: str, nodes: Sequence[TaskNode]) -
 
 @dataclass(frozen=True, slots=True)
 class _Known:
-    """Tasks of earlier submits, by id."""
+    """Tasks that were submitted earlier, by id."""
 
     rows: Mapping[str, TaskRow]
     computed: Collection[int]
     passed: Collection[int]
 
-    def wrong(self, id_: str) -> str | None:
-        """Return why nobody can wait for a task, or take what it has left."""
+    def problem(self, id_: str) -> str | None:
+        """Return why a task cannot be an upstream task; None if it can."""
         row = self.rows.get(id_)
         if row is None:
-            return "and there is no task with that id"
+            return "which does not exist"
         status = TaskStatus(row.status)
         if status in FINAL and status != TaskStatus.COMPLETED and row.seq not in self.computed:
-            return f"which is {row.status} already"
+            return f"which is already {row.status}"
         return None
 
 
@@ -95,12 +96,14 @@ def _known(connection: Connection, project: str, others: Mapping[str, TaskRow]) 
 def _external(node: TaskNode, known: _Known, faults: list[Fault]) -> list[TaskRow]:
     found = []
     for edge in node.strangers:
-        wrong = known.wrong(edge.upstream)
+        problem = known.problem(edge.upstream)
         row = known.rows.get(edge.upstream)
-        if wrong is None or (row is not None and row.seq in known.passed):
+        if problem is None or (row is not None and row.seq in known.passed):
             found.append(known.rows[edge.upstream])
         else:
-            faults.append(edge.fault(f"{_says(edge)} {edge.upstream}, {wrong}", _hint(edge.upstream, known.rows)))
+            faults.append(
+                edge.fault(f"{_edge_text(edge)} {edge.upstream}, {problem}", _hint(edge.upstream, known.rows))
+            )
     return found
 
 
@@ -110,16 +113,16 @@ def _named(
     found = []
     for named in loads:
         other = known.rows.get(named.task_id)
-        wrong = known.wrong(named.task_id)
-        if other is not None and wrong is None:
+        problem = known.problem(named.task_id)
+        if other is not None and problem is None:
             found.append(other)
-        elif named.alone and not _may_be_there(connection, named, other):
-            message = f"{node.name} loads what {named.task_id} has left, {wrong}"
+        elif named.alone and not _may_have_files(connection, named, other):
+            message = f"{node.name} loads files of {named.task_id}, {problem}"
             faults.append(node.fault(named.pointer, message, _hint(named.task_id, known.rows)))
     return found
 
 
-def _says(edge: Edge) -> str:
+def _edge_text(edge: Edge) -> str:
     if edge.why == "reference":
         return f"{edge.said} of {edge.task} needs"
     return f"the condition of {edge.task} asks for" if edge.why == "condition" else f"{edge.task} depends on"
@@ -127,12 +130,12 @@ def _says(edge: Edge) -> str:
 
 def _hint(id_: str, others: Mapping[str, TaskRow]) -> str:
     if id_ in others:
-        return f"`tunefleet retry {id_}` runs it again, as a task with a new id"
-    return "`tunefleet ls --all` lists the ids; write them whole"
+        return f"run it again as a new task with `tunefleet retry {id_}`"
+    return "use a full id from `tunefleet ls --all`"
 
 
-def _may_be_there(connection: Connection, named: NamedTask, task: TaskRow | None) -> bool:
-    """Whether files may be found where a task is named that nobody can wait for."""
-    if task is None:  # the folder of a task of another system, on a worker or a shared mount
+def _may_have_files(connection: Connection, named: NamedTask, task: TaskRow | None) -> bool:
+    """Whether files may exist for a task that cannot be an upstream task."""
+    if task is None:  # maybe a task folder of another system, on a worker or a shared mount
         return not named.task_id.startswith(TASK_ID_PREFIX)
     return bool(inputs.left_by(connection, task.project, [named]))

@@ -1,4 +1,4 @@
-"""Workflows: submit, look, cancel, remove."""
+"""Submit, read, cancel, retry and remove workflows."""
 
 from __future__ import annotations
 
@@ -39,12 +39,12 @@ from tunefleet.spec.documents.submit_checks import new_faults, remarks
 async def submit(
     core: Core, actor: Actor, request: SubmitRequest, *, idempotency_key: str | None = None
 ) -> WorkflowDetail:
-    """Validate a document and store it with its tasks; all of it or nothing.
+    """Validate a workflow file and store it with its tasks, all or nothing.
 
     Raises:
-        SpecError: If the document is wrong; every fault is listed.
+        SpecError: If the workflow file is invalid; all errors are listed.
         NotFoundError: If an input was not uploaded.
-        ConflictError: If the key was used for another document.
+        ConflictError: If the idempotency key was used for another workflow file.
         ForbiddenError: If the actor may not submit.
     """
     may_submit(actor)
@@ -64,6 +64,7 @@ async def submit(
 
 def _parsed(request: SubmitRequest) -> tuple[Workflow, tuple[str, ...]]:
     workflow = parse_workflow(request.document, filename=request.filename)
+    # Fills the cache in this thread: redacting a large text in the transaction would hold up all writes.
     redaction.text(request.document)
     return workflow, tuple(remarks((node, policies.known(node)) for node in workflow.tasks))
 
@@ -71,7 +72,11 @@ def _parsed(request: SubmitRequest) -> tuple[Workflow, tuple[str, ...]]:
 async def store(
     core: Core, wanted: Submission, *, then: Callable[[Connection, list[TaskRow], float], None] | None = None
 ) -> WorkflowDetail:
-    """Store a parsed document and return it."""
+    """Store a submission and return the workflow.
+
+    Args:
+        then: Called in the same transaction with the new tasks.
+    """
     here = cluster_state.presences(core)
     wanted = replace(wanted, engines=core.engines)
 
@@ -87,7 +92,7 @@ async def store(
 
 
 def validate(document: str, filename: str | None = None) -> ValidateReply:
-    """Say what is wrong with a document, without storing it."""
+    """Validate a workflow file without storing it."""
     try:
         workflow = parse_workflow(document, filename=filename)
     except SpecError as error:
@@ -99,15 +104,16 @@ def validate(document: str, filename: str | None = None) -> ValidateReply:
 
 
 def fault_views(faults: Sequence[Fault]) -> tuple[FaultView, ...]:
-    """Return what is wrong with a document, for the API."""
+    """Return the API views of errors in a workflow file."""
     return tuple(FaultView(path=f.path, message=f.message, line=f.line, column=f.column, hint=f.hint) for f in faults)
 
 
 async def get(core: Core, actor: Actor, workflow_id: str) -> WorkflowDetail:
-    """Return a workflow by its id or a unique beginning of it.
+    """Return a workflow by its id or a unique prefix of it.
 
     Raises:
-        ConflictError: If several ids begin so.
+        ConflictError: If several ids have the prefix.
+        NotFoundError: If none has it.
     """
     may_read(actor)
     here = cluster_state.presences(core)
@@ -124,7 +130,7 @@ async def list_(
     owner: str | None = None,
     name: str | None = None,
 ) -> Page[WorkflowView]:
-    """Return workflows, newest first; a filter takes several values separated by commas."""
+    """Return workflows, newest first; each filter takes several values separated by commas."""
     may_read(actor)
     limit, here = bounded(limit), cluster_state.presences(core)
     filters = {"status": status, "owner": owner, "name": name}
@@ -144,7 +150,7 @@ async def cancel(core: Core, actor: Actor, workflow_id: str) -> WorkflowDetail:
 
     Raises:
         ConflictError: If all its tasks are final.
-        ForbiddenError: If it belongs to somebody else.
+        ForbiddenError: If it belongs to another owner.
     """
     here = cluster_state.presences(core)
 
@@ -152,7 +158,7 @@ async def cancel(core: Core, actor: Actor, workflow_id: str) -> WorkflowDetail:
         row = find(connection, actor, workflow_id)
         may_change(actor, row.owner, row.id)
         if row.status != "running":
-            raise ConflictError(f"The workflow {row.id} is {row.status} already.")
+            raise ConflictError(f"The workflow {row.id} is already {row.status}.")
         found = tasks.of_workflows(connection, [row.seq])[row.seq]
         cancellation.cancel(connection, [task for task in found if task.finished_at is None], here)
         return _detail(connection, workflows.by_ids(connection, [row.id])[row.id], here)
@@ -161,47 +167,54 @@ async def cancel(core: Core, actor: Actor, workflow_id: str) -> WorkflowDetail:
 
 
 async def retry(core: Core, actor: Actor, workflow_id: str, wanted: RetryRequest | None = None) -> WorkflowDetail:
-    """Run again the tasks of a final workflow that have not completed, as a new workflow.
+    """Run the unfinished tasks of a final workflow again, as a new workflow.
 
-    What has completed, or failed only to be delivered, is not run again: its results are used as they are.
+    Completed tasks, and those of which only the delivery failed, are not run again: their results are reused.
 
     Raises:
-        SpecError: If the changed document is wrong.
-        ConflictError: If it has not ended, all its tasks have completed, a retry of it runs or has completed, or a
-            change is about what is not run again.
+        SpecError: If the changed workflow file is invalid.
+        ConflictError: If it has not ended, all its tasks have completed, a retry of it is running or has completed,
+            or an override addresses a task that is not run again.
         ForbiddenError: If the actor may not submit.
     """
     may_submit(actor)
     row = await core.read(lambda connection: find(connection, actor, workflow_id))
     if row.status == "running":
-        raise ConflictError(f"The workflow {row.id} has not ended.", hint=f"`tunefleet cancel {row.id}` ends it.")
+        raise _still_running(row)
     return await store(core, await task_retry.workflow(core, actor, row, wanted or RetryRequest()))
 
 
 async def remove(core: Core, actor: Actor, workflow_id: str) -> None:
-    """Remove a final workflow with all that its tasks made.
+    """Remove a final workflow with its tasks and their results.
 
     Raises:
         ConflictError: If it has not ended, or a task of another workflow still needs one of its tasks.
-        ForbiddenError: If it belongs to somebody else.
+        ForbiddenError: If it belongs to another owner.
     """
 
     def operation(connection: Connection) -> None:
         row = find(connection, actor, workflow_id)
         may_change(actor, row.owner, row.id)
         if row.status == "running":
-            raise ConflictError(f"The workflow {row.id} has not ended.", hint=f"`tunefleet cancel {row.id}` ends it.")
+            raise _still_running(row)
         removal.refuse_needed(connection, tasks.of_workflows(connection, [row.seq])[row.seq])
         removal.remove_workflows(connection, [row.seq], core.clock.wall())
 
     await core.write(operation)
 
 
+def _still_running(row: WorkflowRow) -> ConflictError:
+    return ConflictError(
+        f"The workflow {row.id} has not ended.", hint=f"Cancel it first with `tunefleet cancel {row.id}`."
+    )
+
+
 def find(connection: Connection, actor: Actor, workflow_id: str) -> WorkflowRow:
-    """Return a workflow by its id or a unique beginning of it.
+    """Return a workflow of the actor's project by its id or a unique prefix of it.
 
     Raises:
-        ConflictError: If several ids begin so.
+        ConflictError: If several ids have the prefix.
+        NotFoundError: If none has it.
     """
     exact = workflows.by_ids(connection, [workflow_id]).get(workflow_id)
     if exact is not None and exact.project == actor.project:
@@ -211,7 +224,7 @@ def find(connection: Connection, actor: Actor, workflow_id: str) -> WorkflowRow:
     if len(found) > 1:
         raise several("workflows", workflow_id, [(row.id, row.name) for row in found])
     if not found:
-        raise NotFoundError(f"There is no workflow {workflow_id}.", hint="`tunefleet ls` lists them.")
+        raise NotFoundError(f"There is no workflow {workflow_id}.", hint="List them with `tunefleet ls`.")
     return found[0]
 
 

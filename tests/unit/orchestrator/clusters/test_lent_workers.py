@@ -76,7 +76,7 @@ async def test_a_worker_that_comes_when_its_job_is_over_is_refused(field: Field)
     field.slurm.now("ended", "failed")
     await field.look()
     # Its key was looked up a moment before.
-    with pytest.raises(ForbiddenError, match="is over"):
+    with pytest.raises(ForbiddenError, match="has ended"):
         await worker.register()
     assert (await workers.list_(field.lab.core, field.lab.admin)).items == ()
 
