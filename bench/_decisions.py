@@ -21,8 +21,8 @@ import placement
 from tunefleet.db import DEFAULT_PROJECT
 from tunefleet.db.repositories import task_list
 from tunefleet.orchestrator.access import api_keys
-from tunefleet.orchestrator.bootstrap import open_core
-from tunefleet.orchestrator.context import Core
+from tunefleet.orchestrator.bootstrap import open_context
+from tunefleet.orchestrator.context import ServerContext
 from tunefleet.settings import ServerSettings
 
 FLEETS: Final = (10, 100, 1_000, 5_000)
@@ -70,7 +70,7 @@ async def measure(fleets: Sequence[int], queues: Sequence[int], tell: Callable[[
     found = []
     for count in fleets:
         with tempfile.TemporaryDirectory() as folder:
-            core = open_core(ServerSettings(data=Path(folder)))
+            core = open_context(ServerSettings(data=Path(folder)))
             try:
                 await api_keys.ensure_first(core)
                 placement.fill_fleet(core, count)
@@ -83,14 +83,14 @@ async def measure(fleets: Sequence[int], queues: Sequence[int], tell: Callable[[
     return found
 
 
-async def _occupy(core: Core, count: int) -> None:
+async def _occupy(core: ServerContext, count: int) -> None:
     """Give most workers something to run, so that it is ends that make room."""
     placement.fill_queue(core, 2 * count)
     while await placement.Watch().place(core):
         pass
 
 
-async def _point(core: Core, count: int, length: int) -> Point:
+async def _point(core: ServerContext, count: int, length: int) -> Point:
     chance, watch, decisions = random.Random(7), placement.Watch(), 0
     _lengthen(core, length)
     # What the longer queue offers to places that were free before is no part of it.
@@ -106,7 +106,7 @@ async def _point(core: Core, count: int, length: int) -> Point:
     return Point(count, length, decisions, watch.wall_s, watch.cpu_s)
 
 
-def _lengthen(core: Core, length: int) -> None:
+def _lengthen(core: ServerContext, length: int) -> None:
     now = core.clock.wall()
     waiting = core.db.read(lambda connection: task_list.queued_by_need(connection, DEFAULT_PROJECT, now)).result()
     if (missing := length - sum(waiting.values())) > 0:

@@ -19,8 +19,8 @@ from tunefleet.db.repositories import workflows as workflow_rows
 from tunefleet.db.repositories.task_transitions import Move, New, enter, switch
 from tunefleet.lifecycle.task import TaskReason
 from tunefleet.orchestrator.access import api_keys
-from tunefleet.orchestrator.bootstrap import open_core
-from tunefleet.orchestrator.context import Core
+from tunefleet.orchestrator.bootstrap import open_context
+from tunefleet.orchestrator.context import ServerContext
 from tunefleet.orchestrator.ids import new_id
 from tunefleet.orchestrator.tasks import policies
 from tunefleet.placement import Requirement
@@ -44,7 +44,7 @@ def fill(folder: Path, *, count: int, points: int) -> str:
     Returns:
         The id of the task with the points.
     """
-    core = open_core(ServerSettings(data=folder))
+    core = open_context(ServerSettings(data=folder))
     try:
         asyncio.run(api_keys.ensure_first(core))
         ids = _tasks(core, count, time.time())
@@ -54,7 +54,7 @@ def fill(folder: Path, *, count: int, points: int) -> str:
         core.close()
 
 
-def _tasks(core: Core, count: int, now: float) -> list[str]:
+def _tasks(core: ServerContext, count: int, now: float) -> list[str]:
     id_ = new_id("wf")
     need = Requirement(kind="lora_sft", slot_class="job", tags=("none-has-it",))
 
@@ -101,7 +101,7 @@ def _end(connection: Connection, ids: list[str], now: float) -> None:
     switch(connection, [Move(row, ended[row.id]) for row in rows.values()], now)
 
 
-def _points(core: Core, task_id: str, count: int) -> None:
+def _points(core: ServerContext, task_id: str, count: int) -> None:
     noise, began = random.Random(5), time.time() - count * SECONDS_A_STEP
 
     def operation(connection: Connection) -> None:

@@ -40,7 +40,7 @@ from _report import BUDGETS, Figure, Peer, Ratio, Report, decided, kept_if, vers
 from _trainings import ONCE, RATIO_BUDGET, SHARE_BUDGET, STEP_BUDGET_S, WARM_UP_STEPS, Meter, training
 
 from tunefleet import TrainerControlCallback
-from tunefleet.trainer_control.control.command_queue import CommandBoard
+from tunefleet.trainer_control.control.command_queue import CommandQueue
 from tunefleet.trainer_control.distributed import step_agreement
 from tunefleet.trainer_control.distributed.tcp_store import horizon_of
 
@@ -94,7 +94,7 @@ def in_turns(root: Path, size: int, times: int) -> list[dict[str, Any]]:
 
 def check_alone() -> dict[str, float]:
     """Return what one process pays at the end of a step, in µs; the call of an empty function is taken off."""
-    decider = step_agreement.Solo(CommandBoard())
+    decider = step_agreement.Solo(CommandQueue())
     count, repeats = 200_000, 7
     empty = min(timeit.repeat("f(1)", globals={"f": lambda _: ()}, number=count, repeat=repeats)) / count
     check = min(timeit.repeat("f(1)", globals={"f": decider.due}, number=count, repeat=repeats)) / count
@@ -106,7 +106,7 @@ def check_of_ranks(steps: int, step_s: float) -> dict[str, Any]:
 
     All ranks do this together. Both come out of the caches as cold as the computation leaves them.
     """
-    decider = step_agreement.decider_for(CommandBoard())
+    decider = step_agreement.coordinator_for(CommandQueue())
     numbers = torch.randn(128, 128)
     spent: dict[str, list[float]] = {"check": [], "empty": []}
 
@@ -133,8 +133,8 @@ def delays_of_ranks(steps: int, step_s: float) -> dict[str, Any]:
     Returns:
         `acted`: step at which it was asked → step at which it was acted on; `horizon`: of steps of this length.
     """
-    board = CommandBoard()
-    decider = step_agreement.decider_for(board)
+    board = CommandQueue()
+    decider = step_agreement.coordinator_for(board)
     acted: dict[str, int] = {}
     torch.distributed.barrier()
     for step in range(1, steps + 1):
@@ -197,19 +197,19 @@ def command_to_applied(root: Path, count: int) -> dict[str, Any]:
     """Send commands from another process at random moments to a training that logs each step."""
     os.environ["TUNEFLEET_JOBS_DIR"] = str(root / "latency-jobs")
     applied: dict[str, float] = {}
-    plain = CommandBoard.applied
+    plain = CommandQueue.applied
 
-    def noted(board: CommandBoard, command_id: str, *args: Any, **kwargs: Any) -> None:
+    def noted(board: CommandQueue, command_id: str, *args: Any, **kwargs: Any) -> None:
         applied[command_id] = time.monotonic()
         plain(board, command_id, *args, **kwargs)
 
-    CommandBoard.applied = noted  # type: ignore[assignment]
+    CommandQueue.applied = noted  # type: ignore[assignment]
     sent = root / "sent.json"
     client = subprocess.Popen([sys.executable, __file__, "--as-client", str(sent), "--count", str(count)])
     try:
         clock = training(root / "latency", 1_000_000, [TrainerControlCallback(job_id="latency")])
     finally:
-        CommandBoard.applied = plain  # type: ignore[method-assign]
+        CommandQueue.applied = plain  # type: ignore[method-assign]
         client.wait(30)
     asked: dict[str, float] = json.loads(sent.read_text())
     waited = [applied[command_id] - at for command_id, at in asked.items()]

@@ -43,8 +43,8 @@ from tunefleet.db.repositories.task_transitions import Move, New, enter, switch
 from tunefleet.db.rows import WorkerRow
 from tunefleet.lifecycle.task import TaskReason
 from tunefleet.orchestrator.access import api_keys
-from tunefleet.orchestrator.bootstrap import open_core
-from tunefleet.orchestrator.context import Core
+from tunefleet.orchestrator.bootstrap import open_context
+from tunefleet.orchestrator.context import ServerContext
 from tunefleet.orchestrator.ids import new_id
 from tunefleet.orchestrator.scheduling import scheduler
 from tunefleet.orchestrator.tasks import policies
@@ -142,7 +142,7 @@ def pure(lengths: list[int], fleet: list[WorkerState]) -> list[tuple[float, floa
 # ---- through the store -----------------------------------------------------------------------------------------------
 
 
-def fill_fleet(core: Core, count: int) -> None:
+def fill_fleet(core: ServerContext, count: int) -> None:
     """Let so many workers be registered and present, each with a load that it has told."""
 
     def operation(connection: Connection) -> None:
@@ -170,7 +170,7 @@ def _load(number: int, times: int) -> Load:
     return Load(memory_free_bytes=memory, disk_free_bytes=disk, gpus=tuple(gpus))
 
 
-def tell_some(core: Core, ended: set[str], chance: random.Random, times: int) -> None:
+def tell_some(core: ServerContext, ended: set[str], chance: random.Random, times: int) -> None:
     """Let workers tell of ends, whereby their figures are outdated, and some tell new figures."""
     for worker_id in ended:
         core.fleet.presences[worker_id].hear(None, ended=True, at=time.time())
@@ -192,7 +192,7 @@ def _new_tasks(workflow: tuple[str, int], numbers: range, now: float) -> Iterato
         yield New(values, "{}", "{}")
 
 
-def fill_queue(core: Core, count: int) -> None:
+def fill_queue(core: ServerContext, count: int) -> None:
     """Put so many tasks behind those that are queued."""
 
     now, id_ = time.time(), new_id("wf")
@@ -213,7 +213,7 @@ def fill_queue(core: Core, count: int) -> None:
         core.db.write(partial(enter, new=batch, now=now)).result()
 
 
-def end_some(core: Core, share: float, most: int, chance: random.Random) -> set[str]:
+def end_some(core: ServerContext, share: float, most: int, chance: random.Random) -> set[str]:
     """End a part of what runs, as its workers would say; return which."""
 
     def operation(connection: Connection) -> set[str]:
@@ -236,7 +236,7 @@ class Watch:
     def __init__(self) -> None:
         self.wall_s = self.cpu_s = 0.0
 
-    async def place(self, core: Core) -> int:
+    async def place(self, core: ServerContext) -> int:
         """Run a pass, and those that it asks for; return how many attempts were opened."""
         began, count, seen = (time.perf_counter(), time.process_time()), 0, -1
         while seen != core.signals.version("placement"):
@@ -251,7 +251,7 @@ class Watch:
         return f"{count / self.wall_s:,.0f}/s ({count / self.cpu_s:,.0f} per second of the processor)"
 
 
-async def _stored(core: Core, passes: int) -> tuple[float, float]:
+async def _stored(core: ServerContext, passes: int) -> tuple[float, float]:
     """Fill the fleet, then refill it; return the second's microseconds a decision, on the wall and of the processor."""
     filling, placed = Watch(), 0
     while count := await filling.place(core):
@@ -281,7 +281,7 @@ async def stored(lengths: list[int], count: int, passes: int) -> list[tuple[floa
     costs = []
     for length in lengths:
         with tempfile.TemporaryDirectory() as folder:
-            core = open_core(ServerSettings(data=Path(folder)))
+            core = open_context(ServerSettings(data=Path(folder)))
             try:
                 await api_keys.ensure_first(core)
                 fill_fleet(core, count)

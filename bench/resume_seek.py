@@ -36,7 +36,7 @@ from tunefleet.workloads.common import base_model
 from tunefleet.workloads.data.formats import Shape
 from tunefleet.workloads.data.readers import read_path
 from tunefleet.workloads.data.streams import open_file
-from tunefleet.workloads.data.token_cache import KeptTokens
+from tunefleet.workloads.data.token_cache import TokenCache
 from tunefleet.workloads.data.tokenization import Encoder
 from tunefleet.workloads.training.rows.streaming import SampleStream, StreamPosition, StreamShare, loader, pack
 
@@ -68,7 +68,7 @@ def main() -> int:
             go: Callable[[int], tuple[float, int]] = partial(streamed, files[suffix], encoder, packed=packed)
             report(told, label, go, late, options.repeat)
         for suffix, packed in itertools.product((".jsonl", ".parquet"), (False, True)):
-            kept = KeptTokens(Path(name) / "tokens", tokenizer, encoder)
+            kept = TokenCache(Path(name) / "tokens", tokenizer, encoder)
             go = mapped(files[suffix], encoder, kept, packed=packed)
             report(told, f"map-style {suffix[1:]}{', packed' if packed else ''}", go, late, options.repeat)
             kept.discard()
@@ -119,7 +119,7 @@ def list_of(samples: list[dict[str, Any]]) -> dict[str, Any]:
     return {"samples": samples}
 
 
-def mapped(file: Path, encoder: Encoder, kept: KeptTokens, *, packed: bool) -> Callable[[int], tuple[float, int]]:
+def mapped(file: Path, encoder: Encoder, kept: TokenCache, *, packed: bool) -> Callable[[int], tuple[float, int]]:
     """As the recipe and the Trainer do it: kept tables, and a seeded sampler whose first batches are left out."""
 
     def open_dataset() -> tuple[datasets.Dataset, int]:

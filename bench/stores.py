@@ -42,8 +42,8 @@ from _servers import compare, kills  # noqa: E402
 from tests.integration.postgres.process import PostgresProcess, programs  # noqa: E402
 from tunefleet.orchestrator.access import api_keys  # noqa: E402
 from tunefleet.orchestrator.access.permissions import Actor  # noqa: E402
-from tunefleet.orchestrator.bootstrap import open_core  # noqa: E402
-from tunefleet.orchestrator.context import Core  # noqa: E402
+from tunefleet.orchestrator.bootstrap import open_context  # noqa: E402
+from tunefleet.orchestrator.context import ServerContext  # noqa: E402
 from tunefleet.orchestrator.scheduling import scheduler  # noqa: E402
 from tunefleet.orchestrator.telemetry import ingest  # noqa: E402
 from tunefleet.orchestrator.workers import exchange as worker_exchange  # noqa: E402
@@ -84,7 +84,7 @@ CAPABILITIES = Capabilities(
 class HandWorker:
     """Takes whatever it is offered, and ends it."""
 
-    def __init__(self, core: Core, key: Actor, number: int) -> None:
+    def __init__(self, core: ServerContext, key: Actor, number: int) -> None:
         self.core, self.key, self.id = core, key, f"w{number}"
         self.holding: tuple[str, ...] = ()
 
@@ -118,15 +118,15 @@ class HandWorker:
 
 
 @contextmanager
-def opened(folder: Path, url: str | None) -> Iterator[Core]:
-    core = open_core(load(ServerSettings, data=folder, database_url=url))
+def opened(folder: Path, url: str | None) -> Iterator[ServerContext]:
+    core = open_context(load(ServerSettings, data=folder, database_url=url))
     try:
         yield core
     finally:
         core.close()
 
 
-async def workers_of(core: Core, folder: Path, tasks: int) -> list[HandWorker]:
+async def workers_of(core: ServerContext, folder: Path, tasks: int) -> list[HandWorker]:
     await api_keys.ensure_first(core)
     admin, key = [
         await api_keys.authenticate(core, (folder / "keys" / f"{name}.key").read_text().strip())
@@ -139,7 +139,7 @@ async def workers_of(core: Core, folder: Path, tasks: int) -> list[HandWorker]:
     return workers
 
 
-async def cycles_per_s(core: Core, folder: Path, tasks: int) -> float:
+async def cycles_per_s(core: ServerContext, folder: Path, tasks: int) -> float:
     """Offer, accept and finish tasks until none is left."""
     workers = await workers_of(core, folder, tasks)
     done, begun = 0, time.perf_counter()
@@ -150,7 +150,7 @@ async def cycles_per_s(core: Core, folder: Path, tasks: int) -> float:
     return tasks / (time.perf_counter() - begun)
 
 
-async def points_per_s(core: Core, folder: Path, batches: int) -> float:
+async def points_per_s(core: ServerContext, folder: Path, batches: int) -> float:
     """Store what trainings have measured, a batch of each at a time."""
     workers = await workers_of(core, folder, WORKERS)
     await scheduler.run_once(core)

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from tunefleet.api.app import create_app
-from tunefleet.orchestrator.bootstrap import open_core
+from tunefleet.orchestrator.bootstrap import open_context
 from tunefleet.settings import ServerSettings, load
 
 PATH = Path(__file__).resolve().parent.parent / "web/openapi.json"
@@ -20,7 +20,7 @@ PATH = Path(__file__).resolve().parent.parent / "web/openapi.json"
 def text() -> str:
     """Return the document as it is committed."""
     with tempfile.TemporaryDirectory(prefix="tunefleet-openapi-") as folder:
-        core = open_core(load(ServerSettings, data=Path(folder)))
+        core = open_context(load(ServerSettings, data=Path(folder)))
         try:
             document = create_app(core).openapi()
         finally:

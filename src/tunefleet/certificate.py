@@ -33,7 +33,7 @@ _FLIGHTS: Final = 8
 
 
 @dataclass(frozen=True, slots=True)
-class Facts:
+class CertificateInfo:
     """What a client sees of a certificate.
 
     Args:
@@ -130,7 +130,7 @@ class Certificate:
         return tuple(stamps)
 
 
-def opened(cert_file: Path | None, key_file: Path | None) -> Certificate | None:
+def load_certificate(cert_file: Path | None, key_file: Path | None) -> Certificate | None:
     """Return the certificate from the settings; `None` if none is configured.
 
     Raises:
@@ -148,7 +148,7 @@ def opened(cert_file: Path | None, key_file: Path | None) -> Certificate | None:
 
 
 @contextmanager
-def kept_fresh(certificate: Certificate | None) -> Iterator[None]:
+def reloaded(certificate: Certificate | None) -> Iterator[None]:
     """Reload a certificate when its files change, and on SIGHUP, while the body runs."""
     if certificate is None:
         yield
@@ -234,7 +234,7 @@ def _trust_context(cert_file: Path) -> ssl.SSLContext:
     return context
 
 
-def _facts(server: ssl.SSLContext, trust: ssl.SSLContext) -> Facts:
+def _facts(server: ssl.SSLContext, trust: ssl.SSLContext) -> CertificateInfo:
     """Return what clients see, from a TLS handshake in memory."""
     # The standard library cannot parse a certificate; a handshake also finds what clients would reject.
     to_server, to_client = ssl.MemoryBIO(), ssl.MemoryBIO()
@@ -249,10 +249,10 @@ def _facts(server: ssl.SSLContext, trust: ssl.SSLContext) -> Facts:
                     continue
     except ssl.SSLCertVerificationError as error:
         expired = "it has expired" if error.verify_code == _EXPIRED else error.verify_message
-        return Facts(fault=expired)
+        return CertificateInfo(fault=expired)
     except ssl.SSLError as error:
-        return Facts(fault=str(error.reason))
+        return CertificateInfo(fault=str(error.reason))
     seen: dict[str, Any] = client_side.getpeercert() or {}
     names = tuple(value for kind, value in seen.get("subjectAltName", ()) if kind in {"DNS", "IP Address"})
     ends = seen.get("notAfter")
-    return Facts(names, ssl.cert_time_to_seconds(ends) if isinstance(ends, str) else None)
+    return CertificateInfo(names, ssl.cert_time_to_seconds(ends) if isinstance(ends, str) else None)

@@ -283,7 +283,7 @@ def is_disk_full(error: BaseException | None) -> bool:
     return isinstance(error, OSError) and error.errno in {errno.ENOSPC, errno.EDQUOT}
 
 
-def install(extra: str) -> str:
+def install_command(extra: str) -> str:
     """Return the command that installs an extra, from the source of the installed package.
 
     Args:

@@ -14,7 +14,7 @@ _RANKS: Final = "the supervisor starts the ranks of a training job"
 _STICKY: Final = "use ENABLE_STAGE_WEIGHT_STICKINESS and ENABLE_CONTEXT_REUSE to prefer workers with cached files"
 
 # Process → variable without effect → the alternative.
-UNSUPPORTED: Final[dict[str, dict[str, str]]] = {
+UNSUPPORTED_VARIABLES: Final[dict[str, dict[str, str]]] = {
     "server": {
         "CPU_ONLY_WEIGHT": _SCORES,
         "ENABLE_WORKER_WATCHDOG": "workers are always monitored",

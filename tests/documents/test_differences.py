@@ -15,9 +15,9 @@ from fastapi.testclient import TestClient
 from tests.documents import names
 from tests.documents.blocks import ROOT
 from tunefleet.api.app import create_app
-from tunefleet.orchestrator.bootstrap import open_core
+from tunefleet.orchestrator.bootstrap import open_context
 from tunefleet.settings import ServerSettings, load
-from tunefleet.trainer_control.control.command_queue import CommandBoard
+from tunefleet.trainer_control.control.command_queue import CommandQueue
 from tunefleet.trainer_control.distributed import step_agreement
 
 _ATTACH = ROOT / "src/tunefleet/trainer_control"
@@ -41,7 +41,7 @@ server.stop()
 
 
 def test_the_header_of_another_format_changes_nothing(tmp_path: Path) -> None:
-    core = open_core(load(ServerSettings, data=tmp_path))
+    core = open_context(load(ServerSettings, data=tmp_path))
     try:
         with TestClient(create_app(core)) as client:
             key = (tmp_path / "keys/admin.key").read_text().strip()
@@ -74,7 +74,7 @@ def test_the_callbacks_have_one_logger() -> None:
 
 def test_a_step_at_which_nothing_is_asked_costs_one_look() -> None:
     """What the benchmark measures in time is counted here in calls, which no load changes."""
-    due = step_agreement.Solo(CommandBoard()).due
+    due = step_agreement.Solo(CommandQueue()).due
     calls: list[str] = []
 
     def count(frame: FrameType, event: str, argument: Any) -> None:

@@ -11,7 +11,7 @@ import socket
 import tempfile
 from pathlib import Path
 
-from tunefleet.trainer_control.control.command_queue import CommandBoard
+from tunefleet.trainer_control.control.command_queue import CommandQueue
 from tunefleet.trainer_control.control.control_server import ControlServer
 from tunefleet.trainer_control.journal.status import StatusFile
 
@@ -26,7 +26,7 @@ class Port:
     def __init__(self) -> None:
         self.folder = Path(tempfile.mkdtemp(prefix="port-"))
         self.status = StatusFile(self.folder)
-        self.server = ControlServer("job-1", CommandBoard(self.folder), self.status, self.folder / "jobs")
+        self.server = ControlServer("job-1", CommandQueue(self.folder), self.status, self.folder / "jobs")
         self.server.start()
         atexit.register(self.close)
 

@@ -18,7 +18,7 @@ from tests.unit.orchestrator.lab import TRAIN, FakeClock, FakeWorker, Lab
 from tunefleet.errors import TunefleetError
 from tunefleet.lifecycle.task import FINAL
 from tunefleet.orchestrator.access import api_keys
-from tunefleet.orchestrator.bootstrap import open_core
+from tunefleet.orchestrator.bootstrap import open_context
 from tunefleet.orchestrator.context import Clock
 from tunefleet.orchestrator.scheduling import scheduler
 from tunefleet.orchestrator.tasks import tasks
@@ -41,7 +41,7 @@ class Listener:
         self.folder = Path(tempfile.mkdtemp(prefix="listener-"))
         atexit.register(self.close)
         clock, data = FakeClock(), self.folder / "data"
-        core = open_core(
+        core = open_context(
             ServerSettings(data=data, synchronous="NORMAL"), clock=Clock(lambda: clock.wall, lambda: clock.monotonic)
         )
         self.run(api_keys.ensure_first(core))

@@ -13,8 +13,8 @@ import torch
 import torch.distributed as dist
 
 from tunefleet import trainer_control
-from tunefleet.trainer_control.control.command_queue import CommandBoard
-from tunefleet.trainer_control.distributed.step_agreement import decider_for
+from tunefleet.trainer_control.control.command_queue import CommandQueue
+from tunefleet.trainer_control.distributed.step_agreement import coordinator_for
 
 
 def main(folder: Path) -> None:
@@ -23,8 +23,8 @@ def main(folder: Path) -> None:
     torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
     dist.init_process_group("nccl")
     rank, rng = dist.get_rank(), random.Random(session.job["spec"]["seed"])
-    board = CommandBoard()
-    decider = decider_for(board)
+    board = CommandQueue()
+    decider = coordinator_for(board)
     if rank == session.job["spec"]["asked"]:
         threading.Thread(target=_ask, args=(board, rng.uniform(1.0, 3.0)), daemon=True).start()
     work = torch.randn(2048, 2048, device="cuda")
@@ -45,7 +45,7 @@ def main(folder: Path) -> None:
     dist.destroy_process_group()
 
 
-def _ask(board: CommandBoard, after_s: float) -> None:
+def _ask(board: CommandQueue, after_s: float) -> None:
     for number in range(10):
         time.sleep(after_s / 10)
         board.submit("save_checkpoint", command_id=f"save-{number}")

@@ -13,7 +13,7 @@ from tests.integration.ranks.conftest import PROGRAM_DIR, end, job
 from tunefleet.lifecycle.task import TaskReason
 from tunefleet.runtime import Supervisor
 from tunefleet.settings import inherited_environment
-from tunefleet.trainer_control.checkpoints.manifest import list_whole
+from tunefleet.trainer_control.checkpoints.manifest import list_complete
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -63,7 +63,7 @@ def test_a_pause_over_nccl_is_exact(supervisor: Supervisor, fsdp: bool) -> None:
         job("rank_program:main", baseline=True, at=[random.randrange(3, 28), 1, "pause"], **train)
     )
     assert end(first, 300).reason is TaskReason.PAUSED
-    assert len(list_whole(first.folder.checkpoints_dir)) == 1
+    assert len(list_complete(first.folder.checkpoints_dir)) == 1
     again = supervisor.launch(job("rank_program:main", attempt=2, baseline=False, **train))
     assert end(again, 300).reason is TaskReason.FINISHED
     bare, trained = ((again.folder.root / f"{name}.json").read_text() for name in ("bare", "trained"))

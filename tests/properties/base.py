@@ -26,7 +26,7 @@ from tunefleet.errors import ConflictError
 from tunefleet.lifecycle.task import TaskReason
 from tunefleet.orchestrator import ids
 from tunefleet.orchestrator.access import api_keys, projects
-from tunefleet.orchestrator.bootstrap import open_core
+from tunefleet.orchestrator.bootstrap import open_context
 from tunefleet.orchestrator.context import Clock
 from tunefleet.orchestrator.scheduling import explain, reaper, scheduler
 from tunefleet.orchestrator.tasks import control, tasks
@@ -91,7 +91,7 @@ class Stage(RuleBasedStateMachine):
 
     def _open(self) -> Any:
         clock = self.clock
-        return open_core(self.settings, clock=Clock(lambda: clock.wall, lambda: clock.monotonic))
+        return open_context(self.settings, clock=Clock(lambda: clock.wall, lambda: clock.monotonic))
 
     def run(self, coroutine: Coroutine[Any, Any, R]) -> R:
         """Run a verb to its end."""

@@ -18,7 +18,7 @@ from tunefleet.errors import ConflictError
 from tunefleet.lifecycle.cycle import STEPS, CycleStatus, StepName
 from tunefleet.orchestrator.campaigns import retries, service
 from tunefleet.orchestrator.campaigns.cycle_state import TASK, CycleState, LeaseLost
-from tunefleet.orchestrator.campaigns.engine_repository import LEASE_S, Book
+from tunefleet.orchestrator.campaigns.engine_repository import LEASE_S, CampaignRepository
 from tunefleet.schemas.campaign import CampaignRetry
 
 ACTS = 400
@@ -28,7 +28,7 @@ class Holder:
     """Somebody who works on a campaign, forgets it when killed, and may come back with an old state."""
 
     def __init__(
-        self, repository: Book, name: str, draw: random.Random, done: Counter[tuple[int, int, StepName]]
+        self, repository: CampaignRepository, name: str, draw: random.Random, done: Counter[tuple[int, int, StepName]]
     ) -> None:
         self._repository, self._name, self._draw, self._done = repository, name, draw, done
         self._state: CycleState | None = None
@@ -81,7 +81,7 @@ async def test_no_step_is_done_twice_and_no_chunk_is_skipped(lab: Lab, tmp_path:
     ]
     async with another(lab, tmp_path / "other") as core:
         holders = [
-            Holder(Book(each, jitter=random.Random(seed)), name, draw, done)
+            Holder(CampaignRepository(each, jitter=random.Random(seed)), name, draw, done)
             for each, name in ((lab.core, "one"), (core, "two"))
         ]
         for _ in range(ACTS):

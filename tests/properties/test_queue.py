@@ -13,7 +13,7 @@ from tests.integration.postgres.everywhere import Everywhere
 from tests.integration.postgres.process import PostgresProcess
 from tests.properties.machine import QueueMachine
 from tunefleet.orchestrator.access import api_keys
-from tunefleet.orchestrator.bootstrap import open_core
+from tunefleet.orchestrator.bootstrap import open_context
 from tunefleet.settings import ServerSettings
 
 
@@ -48,7 +48,7 @@ def test_the_queue_is_as_its_model_on_postgres(
 ) -> None:
     Everywhere(postgres).install(monkeypatch)
     postgres.copy()
-    core = open_core(ServerSettings(data=tmp_path / "data"))
+    core = open_context(ServerSettings(data=tmp_path / "data"))
     asyncio.run(api_keys.ensure_first(core))
     core.close()
     run(tmp_path / "data", 15, 60, repeats=True)

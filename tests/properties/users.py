@@ -61,7 +61,7 @@ class Users(Stage):
         id_ = self.task(pick)
         if id_ is None:
             return
-        known, here = self.model.tasks.get(id_), cluster_state.presences(self.lab.core)
+        known, here = self.model.tasks.get(id_), cluster_state.fleet_snapshot(self.lab.core)
         try:
             self.run(tasks.cancel(self.lab.core, self.lab.admin, id_))
         except ConflictError:
@@ -74,7 +74,7 @@ class Users(Stage):
         """A user cancels a whole workflow."""
         if not self.flows:
             return
-        flow, here = self.flows[-1 - pick % len(self.flows)], cluster_state.presences(self.lab.core)
+        flow, here = self.flows[-1 - pick % len(self.flows)], cluster_state.fleet_snapshot(self.lab.core)
         ids = [row.id for row in self.rows("tasks") if row.workflow_id == flow]
         mine = [self.model.tasks[id_] for id_ in ids if id_ in self.model.tasks]
         try:

@@ -14,7 +14,7 @@ import tunefleet
 from tests.unit.orchestrator.lab import Lab
 from tunefleet.errors import AuthError
 from tunefleet.orchestrator.access import api_keys
-from tunefleet.orchestrator.context import Core
+from tunefleet.orchestrator.context import ServerContext
 from tunefleet.schemas.api import KeyCreate
 
 WORDS = r"(?:token|secret|signature|mac|password|proof|credential|api_key)"
@@ -62,19 +62,19 @@ async def test_every_refused_key_costs_the_same_work(lab: Lab, monkeypatch: pyte
     made = await api_keys.create(lab.core, lab.admin, KeyCreate(name="alice", role="member"))
     good = await api_keys.create(lab.core, lab.admin, KeyCreate(name="bob", role="member"))
     await api_keys.revoke(lab.core, lab.admin, made.id)
-    hashed, read = api_keys.hashed, Core.read
+    hashed, read = api_keys.hash_secret, ServerContext.read
     done: list[str] = []
 
     def counted(secret: str) -> str:
         done.append("hash")
         return hashed(secret)
 
-    async def looked_up(self: Core, operation: Callable[[Any], Any]) -> Any:
+    async def looked_up(self: ServerContext, operation: Callable[[Any], Any]) -> Any:
         done.append("read")
         return await read(self, operation)
 
-    monkeypatch.setattr(api_keys, "hashed", counted)
-    monkeypatch.setattr(Core, "read", looked_up)
+    monkeypatch.setattr(api_keys, "hash_secret", counted)
+    monkeypatch.setattr(ServerContext, "read", looked_up)
     work = []
     last = "A" if good.secret[-1] != "A" else "B"
     for key in ("tf_nobody", good.secret[:-1] + last, made.secret):

@@ -27,7 +27,7 @@ from tunefleet.agent.jobs.job_queue import JobBook
 from tunefleet.agent.poller import Poller, client_for
 from tunefleet.agent.routes import create_app
 from tunefleet.agent.verbs import Verbs
-from tunefleet.certificate import Certificate, kept_fresh, opened
+from tunefleet.certificate import Certificate, load_certificate, reloaded
 from tunefleet.client import trust
 from tunefleet.client.backend import JobClient
 from tunefleet.client.external.download import Downloader
@@ -58,7 +58,7 @@ def run(settings: AgentSettings) -> bool:
     """
     check(settings)
     trust.use(settings.ca_file)
-    certificate = opened(settings.tls_cert_file, settings.tls_key_file)
+    certificate = load_certificate(settings.tls_cert_file, settings.tls_key_file)
     if certificate is not None:
         certificate.tell()
     elif not is_loopback(settings.host):
@@ -207,7 +207,7 @@ class _Server(uvicorn.Server):
         host, port = self._bound.getsockname()[:2]
         scheme = "http" if self._certificate is None else "https"
         logger.info("Tunefleet agent %s at %s://%s:%d", tunefleet.__version__, scheme, host, port)
-        with kept_fresh(self._certificate):
+        with reloaded(self._certificate):
             self.run(sockets=[self._bound])
 
 

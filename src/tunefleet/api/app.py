@@ -43,7 +43,7 @@ from tunefleet.api.routers import (
 )
 from tunefleet.api.routers.training_protocol import federated, training, training_agents, training_jobs
 from tunefleet.orchestrator.access import api_keys as keys_service
-from tunefleet.orchestrator.context import Core
+from tunefleet.orchestrator.context import ServerContext
 
 _DESCRIPTION: Final = (
     "Self-hosted control plane for fine-tuning language models. Every route but `healthz`, `info` and `schema` takes "
@@ -61,7 +61,7 @@ _CORS_HEADERS: Final = [
 ]
 
 
-def create_app(core: Core) -> FastAPI:
+def create_app(core: ServerContext) -> FastAPI:
     """Create the application of a server."""
     lifetime = Lifetime(core)
 
@@ -101,7 +101,7 @@ def create_app(core: Core) -> FastAPI:
     return app
 
 
-def _add_middleware(app: FastAPI, core: Core) -> None:
+def _add_middleware(app: FastAPI, core: ServerContext) -> None:
     """Add the middleware; the one added last handles a request first."""
     settings = core.settings
     app.add_middleware(Audit, core=core)

@@ -21,7 +21,7 @@ from tunefleet.errors import AuthError, ForbiddenError
 from tunefleet.orchestrator.access import api_keys
 from tunefleet.orchestrator.access.permissions import Actor, AttemptActor
 from tunefleet.orchestrator.campaigns import engine_token as campaign_tokens
-from tunefleet.orchestrator.context import Core
+from tunefleet.orchestrator.context import ServerContext
 from tunefleet.orchestrator.federation import participants, token_access
 from tunefleet.orchestrator.federation.participants import FederationActor
 
@@ -36,18 +36,18 @@ SESSION_SECONDS: Final = 30 * 24 * 3600
 """How long a browser keeps the cookie; the session itself may end sooner."""
 
 
-def core_of(request: Request) -> Core:
+def core_of(request: Request) -> ServerContext:
     """Return the context that the services work on."""
-    core: Core = request.app.state.core
+    core: ServerContext = request.app.state.core
     return core
 
 
-async def _core(request: Request) -> Core:
+async def _core(request: Request) -> ServerContext:
     # Async because FastAPI runs a sync dependency in a thread: two context switches per request for an attribute.
     return core_of(request)
 
 
-CoreDep = Annotated[Core, Depends(_core)]
+CoreDep = Annotated[ServerContext, Depends(_core)]
 
 
 def noted(request: Request, who: Noted) -> None:
@@ -67,7 +67,7 @@ async def identify(request: Request) -> Actor | AttemptActor:
     return await _identify(request, secret)
 
 
-async def identify_participant(request: Request) -> participants.Who:
+async def identify_participant(request: Request) -> participants.FederationCaller:
     """Authenticate a request to a federation: API key or federation token, also as HTTP Basic."""
     secret = _header_secret(request)
     if secret is None:
@@ -224,7 +224,7 @@ ReaderOrAttempt = Annotated[Actor | AttemptActor, Depends(_role_or_attempt(*_REA
 MemberOrAttempt = Annotated[Actor | AttemptActor, Depends(_role_or_attempt(*_MEMBERS))]
 
 
-def cookie_name(core: Core) -> str:
+def cookie_name(core: ServerContext) -> str:
     """Return the name of the session cookie."""
     # Cookies ignore ports: two servers on one host need two names.
     return f"tunefleet_{hashlib.sha256(core.secret).hexdigest()[:8]}"

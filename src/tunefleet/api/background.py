@@ -16,12 +16,12 @@ from typing import TYPE_CHECKING, Final
 
 from tunefleet.errors import NotLeadingError, TunefleetError, UnreachableError
 from tunefleet.orchestrator.campaigns.engine_repository import TOPIC as CAMPAIGNS
-from tunefleet.orchestrator.campaigns.engine_repository import Book
-from tunefleet.orchestrator.campaigns.tracking_outbox import Outbox
+from tunefleet.orchestrator.campaigns.engine_repository import CampaignRepository
+from tunefleet.orchestrator.campaigns.tracking_outbox import TrackingOutbox
 from tunefleet.orchestrator.clusters.reconciler import ClusterKeeper
-from tunefleet.orchestrator.context import Core
+from tunefleet.orchestrator.context import ServerContext
 from tunefleet.orchestrator.federation import task_settlement
-from tunefleet.orchestrator.federation.round_scheduler import RoundKeeper
+from tunefleet.orchestrator.federation.round_scheduler import RoundScheduler
 from tunefleet.orchestrator.federation.status import SETTLING
 from tunefleet.orchestrator.ha.leader_election import Election, keep_place
 from tunefleet.orchestrator.ha.leadership import fenced
@@ -29,12 +29,12 @@ from tunefleet.orchestrator.notifications.delivery import Courier
 from tunefleet.orchestrator.scheduling import autoscaling, reaper, scheduler
 from tunefleet.orchestrator.storage import artifacts, capacity, verification
 from tunefleet.orchestrator.workflows import shard_merge
-from tunefleet.orchestrator.workflows.fan_out import JOINING
+from tunefleet.orchestrator.workflows.fan_out import SHARD_MERGE_TOPIC
 from tunefleet.transport.redis.connection import address_of
 
 if TYPE_CHECKING:
     from tunefleet.api.leader_mirror import Mirror
-    from tunefleet.campaign.reconciler import CampaignKeeper
+    from tunefleet.campaign.reconciler import CampaignReconciler
     from tunefleet.transport.redis.server import RedisHub
 
 log = logging.getLogger(__name__)
@@ -58,7 +58,7 @@ class Lifetime:
     them before it runs the app's shutdown.
     """
 
-    core: Core
+    core: ServerContext
     url: str | None = None
     """URL under which this process reaches itself; without one it runs no campaigns."""
     peer_url: str | None = None
@@ -75,9 +75,9 @@ class Lifetime:
     _epoch: int | None = None
     _hub: RedisHub | None = None
     _courier: Courier | None = None
-    _rounds: RoundKeeper | None = None
+    _rounds: RoundScheduler | None = None
     _nodes: ClusterKeeper | None = None
-    _campaigns: CampaignKeeper | None = None
+    _campaigns: CampaignReconciler | None = None
 
     def stop(self) -> None:
         """Release every long poll and stream."""
@@ -152,7 +152,7 @@ class Lifetime:
         loops["clusters"] = self._loop("clusters", self._nodes.run_for_a_while)
         self._courier = Courier(self.core)
         loops["notifications"] = self._loop("notifications", self._courier.run_once)
-        self._rounds = RoundKeeper(self.core)
+        self._rounds = RoundScheduler(self.core)
         loops["rounds"] = self._loop("rounds", self._rounds.run_once)
         if self.url is not None:
             loops["campaigns"] = self._loop("campaigns", self._run_campaigns)
@@ -195,8 +195,8 @@ class Lifetime:
             # Most servers have no campaign: load the code that runs them only when there is one.
             signals = self.core.signals
             seen = signals.version(CAMPAIGNS)
-            book = Book(self.core)
-            if not (await book.due() or await book.to_cancel() or await Outbox(self.core).waits()):
+            book = CampaignRepository(self.core)
+            if not (await book.due() or await book.to_cancel() or await TrackingOutbox(self.core).waits()):
                 await signals.wait(CAMPAIGNS, PLACEMENT_SWEEP_S, seen)
                 return
             assert self.url is not None
@@ -222,9 +222,9 @@ class Lifetime:
 
     async def _join(self) -> None:
         signals = self.core.signals
-        seen = signals.version(JOINING)
+        seen = signals.version(SHARD_MERGE_TOPIC)
         await shard_merge.run_once(self.core)
-        await signals.wait(JOINING, shard_merge.pause_s(self.core), seen)
+        await signals.wait(SHARD_MERGE_TOPIC, shard_merge.pause_s(self.core), seen)
 
     async def _settle(self) -> None:
         signals = self.core.signals
@@ -260,7 +260,7 @@ def own_id(folder: Path) -> str:
         return made
 
 
-def _campaign_keeper() -> type[CampaignKeeper]:
-    from tunefleet.campaign.reconciler import CampaignKeeper  # noqa: PLC0415
+def _campaign_keeper() -> type[CampaignReconciler]:
+    from tunefleet.campaign.reconciler import CampaignReconciler  # noqa: PLC0415
 
-    return CampaignKeeper
+    return CampaignReconciler

@@ -8,7 +8,7 @@ import ssl
 import sys
 from typing import Final
 
-from tunefleet.certificate import opened
+from tunefleet.certificate import load_certificate
 from tunefleet.errors import TunefleetError, UnreachableError
 from tunefleet.settings import ServerSettings, load
 
@@ -23,7 +23,7 @@ def check(settings: ServerSettings) -> None:
     """
     # A wildcard address can be bound but not portably connected to.
     host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(settings.host, settings.host)
-    certificate = opened(settings.tls_cert_file, settings.tls_key_file)
+    certificate = load_certificate(settings.tls_cert_file, settings.tls_key_file)
     connection = (
         http.client.HTTPConnection(host, settings.port, timeout=_TIMEOUT_S)
         if certificate is None

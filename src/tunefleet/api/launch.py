@@ -17,7 +17,7 @@ import uvicorn
 from fastapi import FastAPI
 
 from tunefleet.api.background import Lifetime
-from tunefleet.certificate import Certificate, kept_fresh
+from tunefleet.certificate import Certificate, reloaded
 from tunefleet.errors import MachineError
 from tunefleet.http_heads import BoundedHeads
 from tunefleet.settings import ServerSettings, notify_socket
@@ -95,7 +95,7 @@ def run(server: Server, bound: socket.socket, certificate: Certificate | None = 
     tls = certificate is not None
     server.lifetime.url = url_of(bound, tls=tls)
     server.lifetime.peer_url = server.lifetime.core.settings.peer_url or peer_url_of(bound, tls=tls)
-    with kept_fresh(certificate):
+    with reloaded(certificate):
         server.run(sockets=[bound])
     if server.lifetime.refused is not None:
         raise server.lifetime.refused

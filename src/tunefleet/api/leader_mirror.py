@@ -11,7 +11,7 @@ from typing import Final
 
 from pydantic import TypeAdapter
 
-from tunefleet.orchestrator.context import Core
+from tunefleet.orchestrator.context import ServerContext
 from tunefleet.orchestrator.ha.leader_election import SEEN
 from tunefleet.orchestrator.workers.presence import Fleet
 from tunefleet.transport.forward import PEER, Peers, proof
@@ -24,7 +24,7 @@ _SHARE: Final = 20.0
 _WHOLE: Final = TypeAdapter(Fleet)
 
 
-def dump(core: Core) -> bytes:
+def dump(core: ServerContext) -> bytes:
     """Return the leader's fleet snapshot and pending merges as JSON."""
     return _WHOLE.dump_json(replace(core.fleet, joins={seq: wait.why for seq, wait in core.joins.items()}))
 
@@ -32,7 +32,7 @@ def dump(core: Core) -> bytes:
 class Mirror:
     """Copies the leader's fleet snapshot while another server leads."""
 
-    def __init__(self, core: Core) -> None:
+    def __init__(self, core: ServerContext) -> None:
         self._core = core
         self._peers = Peers()
 

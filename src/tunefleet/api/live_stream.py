@@ -17,10 +17,10 @@ import tunefleet
 from tunefleet.errors import TooManyError
 from tunefleet.orchestrator.access.permissions import Actor
 from tunefleet.orchestrator.campaigns import step_progress
-from tunefleet.orchestrator.context import Core
+from tunefleet.orchestrator.context import ServerContext
 from tunefleet.orchestrator.telemetry import events, live_feed
-from tunefleet.orchestrator.telemetry.live_feed import Place
-from tunefleet.orchestrator.views import moment
+from tunefleet.orchestrator.telemetry.live_feed import StreamPosition
+from tunefleet.orchestrator.views import to_datetime
 from tunefleet.schemas.live import (
     CampaignActivity,
     LiveCampaigns,
@@ -51,9 +51,9 @@ _PAUSE: Final = "live:pause"
 class Live:
     """One connection of a page."""
 
-    core: Core
+    core: ServerContext
     who: Actor
-    place: Place
+    place: StreamPosition
     unknown: tuple[str, ...] = ()
     _progress: Mapping[str, TaskProgress] = field(default_factory=dict)
     _cycles: dict[tuple[str, int], CampaignActivity] = field(default_factory=dict)
@@ -84,8 +84,8 @@ class Live:
         newest = await events.last_id(core, self.who)
         missed = not 0 <= newest - self.place.event_id <= FAR
         if missed:
-            self.place = Place(newest, self.place.points)
-        now = moment(core.clock.wall())
+            self.place = StreamPosition(newest, self.place.points)
+        now = to_datetime(core.clock.wall())
         yield self._say("hello", LiveHello(version=tunefleet.__version__, now=now, missed=missed, unknown=self.unknown))
         while not signals.closed:
             topics = ("events", *(f"task:{task_id}" for task_id in self.place.points))
@@ -104,11 +104,11 @@ class Live:
         """Yield updates, each with whether more are available immediately."""
         new_events = await events.after(self.core, self.who, self.place.event_id, limit=_PAGE)
         if new_events:
-            self.place = Place(new_events[-1].id, self.place.points)
+            self.place = StreamPosition(new_events[-1].id, self.place.points)
             yield self._say("events", LiveEvents(events=tuple(new_events))), len(new_events) == _PAGE
         for task_id, known in self.place.points.items():
             update, reached, more = await live_feed.points(self.core, task_id, known)
-            self.place = Place(self.place.event_id, {**self.place.points, task_id: reached})
+            self.place = StreamPosition(self.place.event_id, {**self.place.points, task_id: reached})
             if update.points or update.resumed:
                 yield self._say("points", update), more
         now = self.core.clock.monotonic()
@@ -128,7 +128,7 @@ class Live:
         further = tuple(each for id_, each in self._progress.items() if tasks.get(id_) is not each)
         if further:
             yield self._say("progress", LiveProgress(tasks=further))
-        cycles, self._cycles = self._cycles, await step_progress.going_on(self.core, self.who, self._cycles)
+        cycles, self._cycles = self._cycles, await step_progress.running_activity(self.core, self.who, self._cycles)
         changed = tuple(each for key, each in self._cycles.items() if cycles.get(key) is not each)
         if changed:
             yield self._say("campaigns", LiveCampaigns(cycles=changed))

@@ -15,11 +15,11 @@ from typing import Final
 import tunefleet
 from tunefleet.api import launch
 from tunefleet.api.app import create_app
-from tunefleet.certificate import opened
+from tunefleet.certificate import load_certificate
 from tunefleet.client import trust
 from tunefleet.errors import MachineError, TunefleetError
 from tunefleet.observability.logs import PrivateLogFile, formatter
-from tunefleet.orchestrator.bootstrap import open_core
+from tunefleet.orchestrator.bootstrap import open_context
 from tunefleet.settings import CampaignSettings, ServerSettings, TrackingSettings, load, unsupported
 from tunefleet.transport.redis.connection import address_of
 
@@ -63,10 +63,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _serve(settings: ServerSettings, *, adopt_files: bool) -> None:
     redis_address = address_of(settings)
-    certificate = opened(settings.tls_cert_file, settings.tls_key_file)
+    certificate = load_certificate(settings.tls_cert_file, settings.tls_key_file)
     if certificate is not None:
         certificate.tell()
-    core = open_core(settings, adopt_files=adopt_files)
+    core = open_context(settings, adopt_files=adopt_files)
     try:
         # Before the port is bound: two servers with different databases on one Redis topic would take each other's
         # messages.

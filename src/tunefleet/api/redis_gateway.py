@@ -8,7 +8,7 @@ import socket
 from tunefleet.db.fleet import worker_rows as workers
 from tunefleet.db.repositories import controls
 from tunefleet.orchestrator.access.permissions import REDIS_WORKER
-from tunefleet.orchestrator.context import Core
+from tunefleet.orchestrator.context import ServerContext
 from tunefleet.orchestrator.workers import exchange as worker_exchange
 from tunefleet.orchestrator.workers import message_payloads
 from tunefleet.schemas.worker_link import ExchangeReply, ExchangeRequest, RegisterReply, RegisterRequest
@@ -22,7 +22,7 @@ from tunefleet.transport.redis.server import RedisHub
 class CoreDesk:
     """Serves workers, which are identified by their registration."""
 
-    def __init__(self, core: Core) -> None:
+    def __init__(self, core: ServerContext) -> None:
         self._core = core
 
     async def register(self, request: RegisterRequest) -> RegisterReply:
@@ -50,23 +50,23 @@ class CoreDesk:
         return {row.id: row.status == "online" for row in await self._core.read(workers.all_rows)}
 
 
-def keys_of(core: Core) -> Keys:
+def keys_of(core: ServerContext) -> Keys:
     """Return a server's Redis key names."""
     return Keys(core.settings.topic, core.settings.redis_prefix)
 
 
-def store_of(core: Core, url: str = "") -> Store:
+def store_of(core: ServerContext, url: str = "") -> Store:
     """Return the identity that a server shares with its predecessors on the same database, and with no other server."""
     where = f"on {socket.gethostname()} with its data in {core.settings.data_dir.absolute()}"
     return Store(hashlib.sha256(core.secret + b":store").hexdigest()[:16], where, url)
 
 
-async def refuse_other_store(core: Core, url: str) -> None:
+async def refuse_other_store(core: ServerContext, url: str) -> None:
     """Refuse to start if servers of another database use the topic."""
     await fleet_identity.refuse_other_store(url, keys_of(core), store_of(core))
 
 
-def hub_of(core: Core, url: str, here: str | None) -> RedisHub:
+def hub_of(core: ServerContext, url: str, here: str | None) -> RedisHub:
     """Return the Redis transport of a server."""
     settings = core.settings
     # Stable across restarts, so that the server finds its pending entries; different for another server.
@@ -75,7 +75,7 @@ def hub_of(core: Core, url: str, here: str | None) -> RedisHub:
     return RedisHub(url, keys_of(core), CoreDesk(core), name=name, store=store_of(core, address_of(core, url, here)))
 
 
-def address_of(core: Core, url: str, here: str | None) -> str:
+def address_of(core: ServerContext, url: str, here: str | None) -> str:
     """Return the HTTP address of the server for workers; Redis publishes it to workers without a configured one."""
     if core.settings.public_base_url is not None:
         return core.settings.public_base_url

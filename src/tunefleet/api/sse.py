@@ -18,7 +18,7 @@ from sse_starlette import EventSourceResponse, ServerSentEvent
 from tunefleet.api.auth import core_of, identify
 from tunefleet.errors import AuthError
 from tunefleet.orchestrator.access.permissions import Actor
-from tunefleet.orchestrator.context import KEYS, Core
+from tunefleet.orchestrator.context import KEYS, ServerContext
 from tunefleet.orchestrator.tasks import tasks
 from tunefleet.orchestrator.telemetry import events, logs
 from tunefleet.schemas.api import EventView, LogView, ProgressView, TaskView
@@ -106,7 +106,9 @@ async def _is_known(request: Request, know: Callable[[Request], Awaitable[object
     return True
 
 
-async def follow_events(core: Core, who: Actor, wanted: EventFilter, after: int) -> AsyncIterator[ServerSentEvent]:
+async def follow_events(
+    core: ServerContext, who: Actor, wanted: EventFilter, after: int
+) -> AsyncIterator[ServerSentEvent]:
     """Stream events after the id `after`, and the progress of running tasks in between, until the server stops."""
     signals = core.signals
     progress = _Progress(core, who, wanted)
@@ -130,7 +132,7 @@ async def follow_events(core: Core, who: Actor, wanted: EventFilter, after: int)
 class _Progress:
     """Progress that a client has received; queries the database only while tasks are running."""
 
-    core: Core
+    core: ServerContext
     who: Actor
     wanted: EventFilter
     _told: dict[str, ProgressView] = field(default_factory=dict)
@@ -174,7 +176,7 @@ def _progress_event(task: TaskView, progress: ProgressView, last_id: int) -> Eve
     )
 
 
-async def follow_log(core: Core, who: Actor, task_id: str, first: LogView) -> AsyncIterator[ServerSentEvent]:
+async def follow_log(core: ServerContext, who: Actor, task_id: str, first: LogView) -> AsyncIterator[ServerSentEvent]:
     """Stream a log from the piece `first` on, and send `eos` after the last one."""
     signals = core.signals
     topic = logs.topic(first.task_id)

@@ -40,7 +40,8 @@ try:
 
 except ImportError as missing:
     raise MachineError(
-        "Artifacts in Azure require the package azure-storage-blob.", hint=f"Install it: {errors.install('azure')}"
+        "Artifacts in Azure require the package azure-storage-blob.",
+        hint=f"Install it: {errors.install_command('azure')}",
     ) from missing
 
 _BLOCK_BYTES: Final = 16 << 20

@@ -32,7 +32,7 @@ try:
 except ImportError as missing:
     raise MachineError(
         "Artifacts in Google Cloud Storage require the package google-cloud-storage.",
-        hint=f"Install it: {errors.install('gcs')}",
+        hint=f"Install it: {errors.install_command('gcs')}",
     ) from missing
 
 _TIMEOUT_S: Final = 60

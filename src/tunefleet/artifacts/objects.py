@@ -17,7 +17,7 @@ try:
     from botocore.exceptions import BotoCoreError, ClientError
 except ImportError as missing:  # `artifacts.s3` says it first
     raise MachineError(
-        "An object store requires the package boto3.", hint=f"Install it: {errors.install('s3')}"
+        "An object store requires the package boto3.", hint=f"Install it: {errors.install_command('s3')}"
     ) from missing
 
 __all__ = ["LONGEST_LINK_S", "Bucket", "ObjectStore"]

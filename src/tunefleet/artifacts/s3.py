@@ -33,7 +33,7 @@ try:
 
 except ImportError as missing:
     raise MachineError(
-        "Artifacts in S3 require the package boto3.", hint=f"Install it: {errors.install('s3')}"
+        "Artifacts in S3 require the package boto3.", hint=f"Install it: {errors.install_command('s3')}"
     ) from missing
 
 _log = logging.getLogger(__name__)

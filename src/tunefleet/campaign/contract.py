@@ -10,7 +10,7 @@ from tunefleet.client import AsyncClient
 from tunefleet.errors import TunefleetError
 from tunefleet.lifecycle.cycle import StepName
 from tunefleet.orchestrator.campaigns.cycle_state import CycleState
-from tunefleet.orchestrator.campaigns.engine_repository import Book
+from tunefleet.orchestrator.campaigns.engine_repository import CampaignRepository
 from tunefleet.orchestrator.campaigns.step_progress import Activity
 from tunefleet.orchestrator.context import Clock
 from tunefleet.settings import CampaignSettings
@@ -192,7 +192,7 @@ class StepContext:
     """Everything that a step works with."""
 
     state: CycleState
-    repository: Book
+    repository: CampaignRepository
     client: AsyncClient
     provider: Provider
     settings: CampaignSettings

@@ -29,7 +29,7 @@ from tunefleet.errors import ForbiddenError, InputError, SpecError, TunefleetErr
 from tunefleet.integrations.trackers import catalog
 from tunefleet.lifecycle.cycle import StepName, needs_you
 from tunefleet.orchestrator.campaigns.cycle_state import BudgetError, CycleState, LeaseLost
-from tunefleet.orchestrator.campaigns.engine_repository import RENEW_S, Book, Level
+from tunefleet.orchestrator.campaigns.engine_repository import RENEW_S, CampaignRepository, Level
 from tunefleet.orchestrator.context import Clock
 from tunefleet.settings import CampaignSettings, TrackingSettings, load
 
@@ -55,7 +55,7 @@ class Engine:
 
     def __init__(
         self,
-        repository: Book,
+        repository: CampaignRepository,
         settings: CampaignSettings,
         make_client: MakeClient,
         *,

@@ -19,9 +19,9 @@ from tunefleet.campaign.report import run_of
 from tunefleet.client import AsyncClient
 from tunefleet.errors import TunefleetError
 from tunefleet.integrations.trackers import catalog, delivery
-from tunefleet.orchestrator.campaigns.engine_repository import TOPIC, Book
-from tunefleet.orchestrator.campaigns.tracking_outbox import Outbox, PendingDelivery
-from tunefleet.orchestrator.context import Core
+from tunefleet.orchestrator.campaigns.engine_repository import TOPIC, CampaignRepository
+from tunefleet.orchestrator.campaigns.tracking_outbox import PendingDelivery, TrackingOutbox
+from tunefleet.orchestrator.context import ServerContext
 from tunefleet.settings import CampaignSettings, TrackingSettings, load
 
 log = logging.getLogger(__name__)
@@ -33,19 +33,19 @@ FAULT_PAUSE_S: Final = 5.0
 IDLE_PAUSE_S: Final = 1.0
 
 
-class CampaignKeeper:
+class CampaignReconciler:
     """Runs the due campaigns of a server."""
 
-    def __init__(self, core: Core, url: str, trust: ssl.SSLContext | None = None) -> None:
+    def __init__(self, core: ServerContext, url: str, trust: ssl.SSLContext | None = None) -> None:
         self._core = core
-        self._repository = Book(core)
+        self._repository = CampaignRepository(core)
         self._engine = Engine(
             self._repository,
             load(CampaignSettings),
             lambda token: AsyncClient(url, token, trust=trust),
             clock=core.clock,
         )
-        self._reporter = Reporter(Outbox(core), load(TrackingSettings), core.settings.data_dir / "tracking")
+        self._reporter = Reporter(TrackingOutbox(core), load(TrackingSettings), core.settings.data_dir / "tracking")
         self._work: dict[str, asyncio.Task[None]] = {}
         self._begun = False
         self._seen = core.clock.wall()
@@ -111,7 +111,7 @@ class CampaignKeeper:
 class Reporter:
     """Delivers the outbox to experiment trackers."""
 
-    def __init__(self, outbox: Outbox, settings: TrackingSettings, folder: Path) -> None:
+    def __init__(self, outbox: TrackingOutbox, settings: TrackingSettings, folder: Path) -> None:
         self._outbox = outbox
         self._settings = settings
         self._folder = folder

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from tunefleet.analysis.dataset import file_reader
-from tunefleet.analysis.dataset.file_reader import Found, Limits, Unseen
+from tunefleet.analysis.dataset.file_reader import Limits, ReadLimitReached, ReadRow
 from tunefleet.analysis.dataset.messages import RowError, looks_like_messages, read_question
 from tunefleet.analysis.dataset.shapes import (
     SUPERVISED,
@@ -22,7 +22,7 @@ from tunefleet.analysis.dataset.shapes import (
 )
 from tunefleet.errors import DataError
 from tunefleet.spec.options.data import TrainingData
-from tunefleet.spec.options.preferred import AskedData, JudgedData, PairData, PpoData
+from tunefleet.spec.options.preferred import LabelledData, PairData, PpoData, PromptRows
 from tunefleet.spec.options.prompts import InferenceData, PromptData
 from tunefleet.spec.options.rows import RowsSpec
 from tunefleet.spec.tasks.task_types import BaseTaskSpec
@@ -78,7 +78,7 @@ def first_rows(file: Path) -> list[Mapping[str, Any]] | None:
             bad = bad or each.fault
             if each.values is not None:
                 rows.append(each.values)
-    except Unseen:
+    except ReadLimitReached:
         return rows or None
     if not rows:
         raise bad or _no_rows(file)
@@ -98,7 +98,7 @@ def _check(file: Path, data: RowsSpec | None) -> None:
                 shape.read(row, getattr(data, "separator", ""))
             except RowError as error:
                 raise DataError(f"Row {number} of {file.name}: {error}.") from None
-    except Unseen:
+    except ReadLimitReached:
         return  # the worker reads the complete file
     if number == 0:
         raise _no_rows(file)
@@ -134,7 +134,7 @@ def _rows(file: Path) -> Iterator[Mapping[str, Any]]:
         yield each.values or {}
 
 
-def _found(file: Path) -> Iterator[Found]:
+def _found(file: Path) -> Iterator[ReadRow]:
     if file.suffix.lower() == file_reader.COLUMNS:
         yield from _parquet(file)
         return
@@ -143,17 +143,19 @@ def _found(file: Path) -> Iterator[Found]:
         yield from file_reader.found(file.name, pieces, file.stat().st_size, _LIMITS)
 
 
-def _parquet(file: Path) -> Iterator[Found]:
+def _parquet(file: Path) -> Iterator[ReadRow]:
     try:
         import pyarrow as pa
         import pyarrow.parquet as pq
     except ImportError:  # a machine that only submits may not have it; the worker checks the file
-        raise Unseen(f"{file.name} is checked by the worker: pyarrow is not installed on this machine.") from None
+        raise ReadLimitReached(
+            f"{file.name} is checked by the worker: pyarrow is not installed on this machine."
+        ) from None
     try:
         with pq.ParquetFile(file) as table:
             numbers = itertools.count(1)
             for batch in table.iter_batches(batch_size=ROWS):
-                yield from map(Found, numbers, batch.to_pylist())
+                yield from map(ReadRow, numbers, batch.to_pylist())
     except pa.ArrowInvalid as error:
         raise DataError(f"{file.name} is not a Parquet file: {error}.") from None
 
@@ -165,9 +167,9 @@ def _shape(data: RowsSpec, first: Mapping[str, Any], origin: str) -> Recognized 
             return named(wanted.names, first, origin) if wanted.names else recognize(first, "auto", origin, SUPERVISED)
         case PairData():
             return named_pair(data.columns, first, origin)
-        case JudgedData():
+        case LabelledData():
             return named_judged(data.columns, first, origin)
-        case AskedData():
+        case PromptRows():
             require_columns((name for name in data.columns if name is not None), first, origin)
         case PpoData():
             require_columns((data.prompt_column if data.jsonl is None else data.jsonl.query_field,), first, origin)

@@ -17,7 +17,7 @@ from tunefleet.runtime.secrets.resolver import Redaction
 from tunefleet.schemas.worker_link import Offer
 from tunefleet.settings import ApiSettings, TransferSettings, load
 from tunefleet.spec import ApiTaskSpec, load_task_spec
-from tunefleet.spec.expressions.size_limits import Room
+from tunefleet.spec.expressions.size_limits import SizeBudget
 from tunefleet.spec.expressions.template_prompts import to_list
 from tunefleet.spec.tasks.api_and_python import PROMPT, ApiSpec
 
@@ -88,7 +88,7 @@ def _prompts(spec: ApiTaskSpec, written: Mapping[str, Any]) -> list[str | None]:
         return [None]
     texts: list[Any] = list(spec.data.items or ())
     if spec.data.type == "graph_template":
-        texts = to_list(written["data"], {}, Room())["items"]
+        texts = to_list(written["data"], {}, SizeBudget())["items"]
     for number, text in enumerate(texts):
         if not isinstance(text, str):
             raise InputError(f"spec.data.items.{number} is not a string: its reference was not resolved.")

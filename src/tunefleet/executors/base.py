@@ -206,4 +206,4 @@ def missing(*names: str, extra: str, what: str = "The libraries that it needs") 
     absent = [name for name in names if find_spec(name) is None]
     if not absent:
         return None
-    return f"{what} are not installed ({', '.join(absent)} missing): {errors.install(extra)}"
+    return f"{what} are not installed ({', '.join(absent)} missing): {errors.install_command(extra)}"

@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 from tunefleet import errors
 from tunefleet.errors import MachineError
-from tunefleet.observability.traceparent import Place
+from tunefleet.observability.traceparent import SpanContext
 
 if TYPE_CHECKING:
     from opentelemetry.sdk.trace import ReadableSpan
-    from opentelemetry.trace import SpanContext
+    from opentelemetry.trace import SpanContext as OtelSpanContext
 
 Value = str | bool | int | float
 # Timeout, in seconds, of one export, and of the final flush when a process ends.
@@ -26,7 +26,7 @@ _PATH: Final = "/v1/traces"
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
+class FinishedSpan:
     """A finished span.
 
     Args:
@@ -35,19 +35,19 @@ class Told:
     """
 
     name: str
-    place: Place
-    parent: Place | None
+    place: SpanContext
+    parent: SpanContext | None
     start: float
     end: float
     about: Mapping[str, Value] = field(default_factory=dict)
     error: str | None = None
-    links: Sequence[Place] = ()
+    links: Sequence[SpanContext] = ()
 
 
 class Spans(Protocol):
     """A sink for finished spans."""
 
-    def tell(self, span: Told) -> None:
+    def tell(self, span: FinishedSpan) -> None:
         """Record a span; never blocks or raises."""
 
     def close(self) -> None:
@@ -71,7 +71,7 @@ def open_spans(endpoint: str | None, service: str, version: str, instance: str |
     except ImportError as error:
         raise MachineError(
             f"Traces cannot be sent to {endpoint}: {error}.",
-            hint=f"Install them with `{errors.install('otel')}`, or unset OTEL_EXPORTER_OTLP_ENDPOINT.",
+            hint=f"Install them with `{errors.install_command('otel')}`, or unset OTEL_EXPORTER_OTLP_ENDPOINT.",
         ) from error
 
 
@@ -91,7 +91,7 @@ class _OtlpExporter:
         exporter = OTLPSpanExporter(endpoint=url, timeout=SEND_WITHIN_S)
         self._processor = BatchSpanProcessor(exporter, schedule_delay_millis=1000)
 
-    def tell(self, span: Told) -> None:
+    def tell(self, span: FinishedSpan) -> None:
         if span.place.sampled:
             self._processor.on_end(self._readable(span))
 
@@ -99,7 +99,7 @@ class _OtlpExporter:
         self._processor.force_flush(SEND_WITHIN_S * 1000)
         self._processor.shutdown()  # type: ignore[no-untyped-call]
 
-    def _readable(self, span: Told) -> ReadableSpan:
+    def _readable(self, span: FinishedSpan) -> ReadableSpan:
         from opentelemetry.sdk.trace import ReadableSpan  # noqa: PLC0415
         from opentelemetry.trace import Link, SpanKind  # noqa: PLC0415
         from opentelemetry.trace.status import Status, StatusCode  # noqa: PLC0415
@@ -118,7 +118,8 @@ class _OtlpExporter:
         )
 
 
-def _context(place: Place, *, remote: bool) -> SpanContext:
-    from opentelemetry.trace import SpanContext, TraceFlags  # noqa: PLC0415
+def _context(place: SpanContext, *, remote: bool) -> OtelSpanContext:
+    from opentelemetry.trace import SpanContext as OtelSpanContext  # noqa: PLC0415
+    from opentelemetry.trace import TraceFlags  # noqa: PLC0415
 
-    return SpanContext(int(place.trace_id, 16), int(place.span_id, 16), remote, TraceFlags(int(place.sampled)))
+    return OtelSpanContext(int(place.trace_id, 16), int(place.span_id, 16), remote, TraceFlags(int(place.sampled)))

@@ -18,7 +18,7 @@ _SAMPLED: Final = 1
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class SpanContext:
     """A span context: trace id, span id, and whether it is sampled."""
 
     trace_id: str
@@ -30,12 +30,12 @@ class Place:
         """The value of the `traceparent` header."""
         return f"00-{self.trace_id}-{self.span_id}-{int(self.sampled):02x}"
 
-    def span(self, name: str) -> Place:
+    def span(self, name: str) -> SpanContext:
         """Return a span of this trace by name."""
-        return Place(self.trace_id, _digest(f"{self.trace_id}/{name}", 16), self.sampled)
+        return SpanContext(self.trace_id, _digest(f"{self.trace_id}/{name}", 16), self.sampled)
 
 
-def read(text: str | None) -> Place | None:
+def read(text: str | None) -> SpanContext | None:
     """Parse a `traceparent`; `None` if it is invalid, since the standard requires to ignore it then."""
     match = _FORM.fullmatch(text.strip()) if text else None
     # Version 00 has no further fields; later versions may append some.
@@ -44,14 +44,14 @@ def read(text: str | None) -> Place | None:
     trace_id, span_id = match[1], match[2]
     if trace_id == _NO_TRACE or span_id == _NO_SPAN:
         return None
-    return Place(trace_id, span_id, bool(int(match[3], 16) & _SAMPLED))
+    return SpanContext(trace_id, span_id, bool(int(match[3], 16) & _SAMPLED))
 
 
-def of_task(task_id: str, parent: Place | None = None) -> Place:
+def of_task(task_id: str, parent: SpanContext | None = None) -> SpanContext:
     """Return the span of a task: in the trace of the caller that submitted it, or as the root of its own trace."""
     if parent is not None:
         return parent.span(f"task {task_id}")
-    return Place(_digest(f"tunefleet trace of {task_id}", 32), _NO_SPAN).span(f"task {task_id}")
+    return SpanContext(_digest(f"tunefleet trace of {task_id}", 32), _NO_SPAN).span(f"task {task_id}")
 
 
 def _digest(text: str, digits: int) -> str:

@@ -16,13 +16,13 @@ from tunefleet.db.engine.offline import name_of, target_of
 from tunefleet.db.engine.writer import EVERYTHING
 from tunefleet.observability.spans import open_spans
 from tunefleet.orchestrator.clusters import providers as clusters
-from tunefleet.orchestrator.context import KEYS, Clock, Core, KeyCache
+from tunefleet.orchestrator.context import KEYS, Clock, KeyCache, ServerContext
 from tunefleet.orchestrator.ha import storage_marker
 from tunefleet.orchestrator.notifications.triggers import CHANNELS, Watch
 from tunefleet.orchestrator.observability.commit_metrics import Commits
 from tunefleet.orchestrator.observability.counters import Meters
 from tunefleet.orchestrator.observability.task_spans import TaskSpans
-from tunefleet.orchestrator.pubsub import Signals
+from tunefleet.orchestrator.pubsub import PubSub
 from tunefleet.orchestrator.scheduling.fair_share import Ledger
 from tunefleet.orchestrator.storage import capacity
 from tunefleet.orchestrator.storage.blob_stores import open_blobs
@@ -31,7 +31,7 @@ from tunefleet.settings import ServerSettings
 _SECRET: Final = "server_secret"
 
 
-def open_core(settings: ServerSettings, *, clock: Clock | None = None, adopt_files: bool = False) -> Core:
+def open_context(settings: ServerSettings, *, clock: Clock | None = None, adopt_files: bool = False) -> ServerContext:
     """Open a data folder, or create it.
 
     Raises:
@@ -56,7 +56,7 @@ def open_core(settings: ServerSettings, *, clock: Clock | None = None, adopt_fil
         engines = clusters.of(settings)
         blobs = open_blobs(settings)
         rollback.callback(blobs.close)
-        signals, cache = Signals(), KeyCache()
+        signals, cache = PubSub(), KeyCache()
         watch = Watch(settings.public_base_url, shared_admin=settings.shared_token is not None)
         database = Database.open(
             target,
@@ -74,7 +74,7 @@ def open_core(settings: ServerSettings, *, clock: Clock | None = None, adopt_fil
         secret = bytes.fromhex(database.write(_server_secret).result())
         # Everything is open: from here on the context owns and closes it.
         rollback.pop_all()
-    core = Core(
+    core = ServerContext(
         settings, database, blobs, signals, secret, clock,
         engines=engines, keys=cache, meters=meters, spans=spans,
         _locks=locks,
@@ -89,7 +89,7 @@ def open_core(settings: ServerSettings, *, clock: Clock | None = None, adopt_fil
     return core
 
 
-def _commit_hook(signals: Signals, cache: KeyCache, watch: Watch) -> Callable[[frozenset[str]], None]:
+def _commit_hook(signals: PubSub, cache: KeyCache, watch: Watch) -> Callable[[frozenset[str]], None]:
     """Return the hook that runs after a commit of this or another server: it clears caches and wakes waiters."""
 
     def on_commit(topics: frozenset[str]) -> None:

@@ -25,7 +25,7 @@ from tunefleet.orchestrator.clusters.providers import Engines
 from tunefleet.orchestrator.ha.leadership import Leading, fence
 from tunefleet.orchestrator.observability.counters import Meters
 from tunefleet.orchestrator.preflight.model_configs import Configurations
-from tunefleet.orchestrator.pubsub import Signals
+from tunefleet.orchestrator.pubsub import PubSub
 from tunefleet.orchestrator.workers.presence import Fleet
 from tunefleet.settings import ServerSettings
 
@@ -94,13 +94,13 @@ class JoinWait:
 
 
 @dataclass(slots=True)
-class Core:
+class ServerContext:
     """The context of one server; `bootstrap.open_core` creates it."""
 
     settings: ServerSettings
     db: Database
     blobs: BlobStore
-    signals: Signals
+    signals: PubSub
     secret: bytes
     clock: Clock
     fleet: Fleet = field(default_factory=Fleet)

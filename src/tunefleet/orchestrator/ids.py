@@ -53,7 +53,7 @@ def is_secret(text: str) -> bool:
     return re.fullmatch(r"tf_[A-Za-z0-9_-]{20,200}", text) is not None
 
 
-def hashed(secret: str) -> str:
+def hash_secret(secret: str) -> str:
     """Return the hash of a secret that is stored."""
     # A plain SHA-256 without salt is enough: keys are 30 random bytes, not passwords.
     return hashlib.sha256(secret.encode()).hexdigest()
@@ -75,6 +75,6 @@ def _mac(server_secret: bytes, attempt_id: str) -> str:
     return hmac.new(server_secret, attempt_id.encode(), hashlib.sha256).hexdigest()[:_MAC_DIGITS]
 
 
-def seal(server_secret: bytes, purpose: str, *about: str) -> str:
+def sign(server_secret: bytes, purpose: str, *about: str) -> str:
     """Return the HMAC-SHA256 of `about` for one purpose, in hex."""
     return hmac.new(server_secret, "\n".join((purpose, *about)).encode(), hashlib.sha256).hexdigest()

@@ -16,7 +16,7 @@ from typing import Final
 MAX_TOPICS: Final = 1 << 16
 
 
-class Signals:
+class PubSub:
     """Topics and their waiters."""
 
     def __init__(self) -> None:

@@ -45,14 +45,14 @@ from tunefleet.schemas.fleet import TaskGlance
 LAST_SECOND: Final = 1 << 33
 
 
-def moment(at: float) -> datetime:
+def to_datetime(at: float) -> datetime:
     """Return a stored time as an aware datetime."""
     return datetime.fromtimestamp(at, UTC)
 
 
-def maybe_moment(at: float | None) -> datetime | None:
+def to_optional_datetime(at: float | None) -> datetime | None:
     """Return a stored time as an aware datetime; None if there is none."""
-    return None if at is None else moment(at)
+    return None if at is None else to_datetime(at)
 
 
 def key_view(row: KeyRow) -> KeyView:
@@ -64,9 +64,9 @@ def key_view(row: KeyRow) -> KeyView:
             "role": row.role,
             "owner": row.owner,
             "project": row.project,
-            "created_at": moment(row.created_at),
-            "last_used_at": maybe_moment(row.last_used_at),
-            "revoked_at": maybe_moment(row.revoked_at),
+            "created_at": to_datetime(row.created_at),
+            "last_used_at": to_optional_datetime(row.last_used_at),
+            "revoked_at": to_optional_datetime(row.revoked_at),
         }
     )
 
@@ -95,7 +95,7 @@ def read_progress(record: Mapping[str, Any]) -> ProgressView:
         return ProgressView.model_validate(known)
     if not 0 <= at < LAST_SECOND:
         raise ValueError(at)
-    return ProgressView.model_validate({**known, "at": moment(at)})
+    return ProgressView.model_validate({**known, "at": to_datetime(at)})
 
 
 def _task_fields(
@@ -117,13 +117,13 @@ def _task_fields(
         "attempts": row.attempts,
         "worker_id": row.worker_id,
         "parent_task_id": row.parent_task_id,
-        "created_at": moment(row.created_at),
-        "queued_at": maybe_moment(row.queued_at),
-        "started_at": maybe_moment(row.started_at),
-        "finished_at": maybe_moment(row.finished_at),
+        "created_at": to_datetime(row.created_at),
+        "queued_at": to_optional_datetime(row.queued_at),
+        "started_at": to_optional_datetime(row.started_at),
+        "finished_at": to_optional_datetime(row.finished_at),
         "ran_s": known.ran.get(row.seq, 0.0),
         "desired": row.desired,
-        "stalled_since": maybe_moment(row.stalled_since),
+        "stalled_since": to_optional_datetime(row.stalled_since),
         "progress": progress_view(launches),
         "depends_on": tuple(id_ for id_, _ in known.upstreams.get(row.seq, ())),
         "shard_of": whole.parent_id if whole else None,
@@ -178,9 +178,9 @@ def attempt_view(row: AttemptRow, nodes: Sequence[AttemptRow] = ()) -> AttemptVi
             "state": row.state,
             "reason": row.reason,
             "error": row.error,
-            "offered_at": moment(row.offered_at),
-            "accepted_at": maybe_moment(row.accepted_at),
-            "finished_at": maybe_moment(row.finished_at),
+            "offered_at": to_datetime(row.offered_at),
+            "accepted_at": to_optional_datetime(row.accepted_at),
+            "finished_at": to_optional_datetime(row.finished_at),
             "nodes": tuple(
                 {"worker_id": node.worker_id, "state": node.state, "reason": node.reason, "error": node.error}
                 for node in nodes
@@ -201,8 +201,8 @@ def command_view(row: CommandRow) -> CommandView:
             "worker_id": row.worker_id,
             "result": orjson.loads(row.result) if row.result else None,
             "data": orjson.loads(row.data),
-            "created_at": moment(row.created_at),
-            "updated_at": moment(row.updated_at),
+            "created_at": to_datetime(row.created_at),
+            "updated_at": to_datetime(row.updated_at),
         }
     )
 
@@ -220,7 +220,7 @@ def checkpoint_view(known: CheckpointInfo) -> CheckpointView:
         eval_loss=known.eval_loss,
         artifact=known.artifact.name if known.artifact else None,
         resumable=known.resumable,
-        at=moment(float(record["at"])),
+        at=to_datetime(float(record["at"])),
     )
 
 
@@ -233,7 +233,7 @@ def workflow_view(
         name=row.name,
         owner=row.owner,
         status=row.status,
-        created_at=moment(row.created_at),
+        created_at=to_datetime(row.created_at),
         tasks=tuple(tasks),
         warnings=tuple(orjson.loads(warnings)),
         retried_as=RetriedView(id=newer.id, status=newer.status) if newer is not None else None,
@@ -249,7 +249,7 @@ def event_view(row: EventRow) -> EventView:
     """Return the view of an event."""
     return EventView(
         id=row.id,
-        at=moment(row.at),
+        at=to_datetime(row.at),
         kind=row.kind,
         task_id=row.task_id,
         workflow_id=row.workflow_id,
@@ -269,7 +269,7 @@ def artifact_view(row: ArtifactRow) -> ArtifactView:
         file_count=row.file_count,
         task_id=row.task_id,
         owner=row.owner,
-        created_at=moment(row.created_at),
+        created_at=to_datetime(row.created_at),
         metadata=orjson.loads(row.metadata),
     )
 

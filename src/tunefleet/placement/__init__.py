@@ -9,21 +9,21 @@ from __future__ import annotations
 from tunefleet.placement.explain import explain, verdict
 from tunefleet.placement.match import Fit, Reject, is_able, lacks, match, only
 from tunefleet.placement.model import LIGHT_KINDS, Candidate, Device, Requirement, WorkerState
-from tunefleet.placement.plan import Assignment, Board, Decisions, plan
+from tunefleet.placement.plan import Assignment, Decisions, FreeCapacity, plan
 from tunefleet.placement.policy import Policy, Ranking
-from tunefleet.placement.shares import BARE_SHARE, QUANTUM_S, DecayedUsage, Share, fair_order, units
+from tunefleet.placement.shares import CPU_ONLY_SHARE, QUANTUM_S, DecayedUsage, Share, fair_order, units
 
 __all__ = [
-    "BARE_SHARE",
+    "CPU_ONLY_SHARE",
     "LIGHT_KINDS",
     "QUANTUM_S",
     "Assignment",
-    "Board",
     "Candidate",
     "DecayedUsage",
     "Decisions",
     "Device",
     "Fit",
+    "FreeCapacity",
     "Policy",
     "Ranking",
     "Reject",

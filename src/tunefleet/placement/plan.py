@@ -50,10 +50,10 @@ class Decisions:
 def plan(candidates: Sequence[Candidate], workers: Sequence[WorkerState], policy: Policy | None = None) -> Decisions:
     """Assign candidates to workers."""
     in_order = sorted(candidates, key=lambda candidate: candidate.rank)
-    return Board(workers, policy or Policy()).assign(in_order)
+    return FreeCapacity(workers, policy or Policy()).assign(in_order)
 
 
-class Board:
+class FreeCapacity:
     """Free capacity: one heap of workers for each requirement, so that a decision does not scan the fleet.
 
     A task that needs much of one worker (several GPUs, memory, cores) and fits nowhere has one worker reserved for it:

@@ -17,7 +17,7 @@ from tunefleet.placement.model import Candidate, Requirement
 # Assumed run time of a task that has just been placed.
 QUANTUM_S: Final = 300.0
 # Weight of a task without a GPU, relative to one GPU.
-BARE_SHARE: Final = 0.1
+CPU_ONLY_SHARE: Final = 0.1
 
 
 @dataclass(slots=True)
@@ -70,7 +70,7 @@ class DecayedUsage:
 
 def units(need: Requirement) -> float:
     """Return a task's share units: what one second of it counts."""
-    return (float(need.gpu_count) or BARE_SHARE) * need.nodes
+    return (float(need.gpu_count) or CPU_ONLY_SHARE) * need.nodes
 
 
 def fair_order(

@@ -16,8 +16,8 @@ from typing import Any, Final
 
 from tunefleet.errors import TunefleetError
 from tunefleet.observability import traceparent
-from tunefleet.observability.spans import Spans, Told, Value
-from tunefleet.observability.traceparent import Place
+from tunefleet.observability.spans import FinishedSpan, Spans, Value
+from tunefleet.observability.traceparent import SpanContext
 from tunefleet.schemas.worker_link import Offer
 
 VARIABLE: Final = "TRACEPARENT"
@@ -78,12 +78,12 @@ class AttemptTrace:
         """Export a span that ends now."""
         if self._place is not None:
             own = self._place.span(f"{name} {key}")
-            self._say(Told(name, own, self._place, start, time.time(), self._about, error))
+            self._say(FinishedSpan(name, own, self._place, start, time.time(), self._about, error))
 
     def whole(self, name: str, start: float, parent: str | None, error: str | None) -> None:
         """Export the root span of the attempt, if the server does not."""
         if self._place is not None:
-            self._say(Told(name, self._place, traceparent.read(parent), start, time.time(), self._about, error))
+            self._say(FinishedSpan(name, self._place, traceparent.read(parent), start, time.time(), self._about, error))
 
     def launched(self, launch: str, journal: Path, outcome: str, error: str | None) -> None:
         """Export the span of a launch that has ended, and those of its trainer's steps."""
@@ -93,16 +93,18 @@ class AttemptTrace:
         now, own = time.time(), self._launch(self._place, launch)
         about = self._about | {"tunefleet.launch": launch, "tunefleet.outcome": outcome}
         failure = (error or outcome) if outcome == "failed" else None
-        self._say(Told("launch", own, self._place, began or now, now, about, failure))
+        self._say(FinishedSpan("launch", own, self._place, began or now, now, about, failure))
         for number, each in enumerate(did):
             name = f"{each.name} {number} of {launch}"
-            self._say(Told(each.name, own.span(name), own, each.start, each.end, self._about | dict(each.about)))
+            self._say(
+                FinishedSpan(each.name, own.span(name), own, each.start, each.end, self._about | dict(each.about))
+            )
 
-    def _say(self, told: Told) -> None:
+    def _say(self, told: FinishedSpan) -> None:
         if self._spans is not None:
             self._spans.tell(told)
 
-    def _launch(self, place: Place, launch: str) -> Place:
+    def _launch(self, place: SpanContext, launch: str) -> SpanContext:
         return place.span(f"launch {launch}")
 
 

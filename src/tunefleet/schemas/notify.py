@@ -177,7 +177,7 @@ class ToldCampaign(Message):
     version: int | None = None
 
 
-class Told(Message):
+class WebhookPayload(Message):
     """What a webhook gets.
 
     Args:

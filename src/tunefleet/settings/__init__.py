@@ -7,8 +7,8 @@ process builds its settings once, in its `main`, and passes them down. `.env` is
 from tunefleet.settings.agent import AgentSettings
 from tunefleet.settings.base import (
     ClientSettings,
-    MeetingSettings,
     ProcessSettings,
+    RedisSettings,
     SharedGpuSettings,
     TlsSettings,
     TracingSettings,
@@ -53,10 +53,10 @@ __all__ = [
     "ClientSettings",
     "ClusterSettings",
     "EngineSettings",
-    "MeetingSettings",
     "NodeSettings",
     "ProcessSettings",
     "PublishSettings",
+    "RedisSettings",
     "SecretSettings",
     "ServerSettings",
     "SharedGpuSettings",

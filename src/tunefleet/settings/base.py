@@ -135,7 +135,7 @@ class TracingSettings(ProcessSettings):
     extra `otel`. Default: no tracing."""
 
 
-class MeetingSettings(TracingSettings):
+class RedisSettings(TracingSettings):
     """Redis transport between server and workers, and log files."""
 
     redis_url: SecretStr | None = Field(default=None, validation_alias=variable("REDIS_URL"))

@@ -11,7 +11,7 @@ from typing import Final, Literal
 from dotenv import dotenv_values
 
 from tunefleet.errors import MachineError
-from tunefleet.unsupported import UNSUPPORTED
+from tunefleet.unsupported import UNSUPPORTED_VARIABLES
 
 DOTENV: Final = ".env"
 # `false` in the environment: neither this process nor its children read a `.env`.
@@ -169,6 +169,6 @@ def unsupported(process: Literal["server", "worker"]) -> list[str]:
     given = {name for name, value in {**dotenv(), **os.environ}.items() if value}
     return [
         f"{name} is not supported and has no effect: {instead}."
-        for name, instead in UNSUPPORTED[process].items()
+        for name, instead in UNSUPPORTED_VARIABLES[process].items()
         if name in given
     ]

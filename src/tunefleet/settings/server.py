@@ -9,14 +9,14 @@ from typing import ClassVar, Final, Literal
 
 from pydantic import Field, SecretStr, field_validator
 
-from tunefleet.settings.base import CommaList, MeetingSettings, TlsSettings, variable
+from tunefleet.settings.base import CommaList, RedisSettings, TlsSettings, variable
 from tunefleet.settings.clusters import ClusterSettings
 
 _PLACE: Final = r"^((s3|gs|az)://[a-z0-9][a-z0-9._-]{1,220}[a-z0-9](/[A-Za-z0-9!_.*'()/-]*)?|file:///[^?#]+)$"
 _WEB: Final = r"^https?://[^/]"
 
 
-class ServerSettings(MeetingSettings, TlsSettings, ClusterSettings):
+class ServerSettings(RedisSettings, TlsSettings, ClusterSettings):
     """Settings of the server."""
 
     addresses: ClassVar[Mapping[str, tuple[str, ...]]] = {

@@ -8,7 +8,7 @@ from typing import ClassVar
 
 from pydantic import Field, SecretStr, field_validator
 
-from tunefleet.settings.base import CommaList, MeetingSettings, ProcessSettings, SharedGpuSettings, variable
+from tunefleet.settings.base import CommaList, ProcessSettings, RedisSettings, SharedGpuSettings, variable
 from tunefleet.settings.clusters import NodeSettings
 from tunefleet.settings.environment import SECRET_PREFIX, SECRETS_DIR
 
@@ -110,7 +110,7 @@ class ApiSettings(ProcessSettings):
 
 class WorkerSettings(
     SharedGpuSettings,
-    MeetingSettings,
+    RedisSettings,
     SecretSettings,
     CacheSettings,
     TransferSettings,

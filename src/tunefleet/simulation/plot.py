@@ -26,7 +26,7 @@ def check(file: Path) -> None:
     """
     if find_spec("matplotlib") is None:
         raise MachineError(
-            "A plot needs matplotlib, which is not installed.", hint=f"Install it: {errors.install('examples')}"
+            "A plot needs matplotlib, which is not installed.", hint=f"Install it: {errors.install_command('examples')}"
         )
     if file.suffix.lower() != ".svg":
         raise InputError(f"{file} is not an SVG file name.", hint="Use a name that ends in .svg.")

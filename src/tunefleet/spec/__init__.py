@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from tunefleet.spec.options.model import ModelSource, ModelSpec, TransformersSpec
     from tunefleet.spec.options.output import OutputSpec
     from tunefleet.spec.options.policy import EvaluateSpec, LimitsSpec, PredictionsSpec, RetrySpec, ShardSpec
-    from tunefleet.spec.options.preferred import AskedData, JudgedData, PairData
+    from tunefleet.spec.options.preferred import LabelledData, PairData, PromptRows
     from tunefleet.spec.options.prompts import EchoData
     from tunefleet.spec.options.resources import GpuSpec, HardwareSpec, ResourcesSpec, format_memory, parse_memory
     from tunefleet.spec.options.rows import DataSource, EvalSpec, RowsSpec
@@ -74,7 +74,6 @@ __all__ = [
     "TASK_KINDS",
     "AlignmentTaskSpec",
     "ApiTaskSpec",
-    "AskedData",
     "BaseTaskSpec",
     "ChatTaskSpec",
     "CheckpointLoadSpec",
@@ -101,8 +100,8 @@ __all__ = [
     "HardwareSpec",
     "InferenceTaskSpec",
     "JsonlSpec",
-    "JudgedData",
     "KtoSpec",
+    "LabelledData",
     "LimitsSpec",
     "LocalPath",
     "LoraSftSpec",
@@ -118,6 +117,7 @@ __all__ = [
     "Parallelism",
     "PpoSpec",
     "PredictionsSpec",
+    "PromptRows",
     "PythonTaskSpec",
     "QuantizationSpec",
     "RagIndexTaskSpec",

@@ -296,11 +296,11 @@ def syntax_fault(error: yaml.YAMLError | UnicodeEncodeError, text: str) -> Fault
         found = _NOT_ALLOWED.search(text)
         name = f", U+{ord(found[0]):04X}" if found else ""
         message = f"the file contains a character that YAML does not allow{name} ({error.reason})"
-        hint = "remove it, or escape it in double quotes: \\x07 is U+0007"
-        return Fault("", message, *_position(text, found.start() if found else 0), hint=hint)
+        escape = "remove it, or escape it in double quotes: \\x07 is U+0007"
+        return Fault("", message, *_position(text, found.start() if found else 0), hint=escape)
     mark = getattr(error, "problem_mark", None)
     problem = str(getattr(error, "problem", None) or error)
-    hint = None
+    hint: str | None = None
     if "but found another document" in problem:
         problem, hint = "the file contains a second YAML document", "submit one document at a time, without `---`"
     elif "mapping values are not allowed" in problem:

@@ -31,13 +31,13 @@ from .autoload import trainings
 from .autoload.autoload_session import AttachedRun
 from .autoload.inject import ATTACHED_TO
 from .autoload.trainings import Training
-from .checkpoints.manifest import Checkpoint, fault_of, finish_checkpoint
+from .checkpoints.manifest import Checkpoint, finish_checkpoint, invalid_reason
 from .checkpoints.retention import adopt
 from .control.command_queue import ABORTED, SAVING, Command
 from .control.discovery import jobs_dir, safe_job_id
 from .distributed import world
 from .distributed.collectives import SaveBarrier
-from .distributed.step_agreement import Decider, decider_for
+from .distributed.step_agreement import StepCoordinator, coordinator_for
 from .files import make_private, read_json, write_json
 from .journal.writer import plain_values
 from .preemption import PREFIX, SigtermPause
@@ -62,7 +62,7 @@ class Control:
         self._max_steps = max_steps
         self._http = http
         self._run: AttachedRun | None = None
-        self._decider: Decider | None = None
+        self._decider: StepCoordinator | None = None
         self._sigterm: SigtermPause | None = None
         self._step = 0
         self._commands = LoopCommands(self.folder)
@@ -143,7 +143,7 @@ class Control:
         # Created at the first step: the process groups of torch.distributed exist only from then on.
         self._step = step
         if self._decider is None:
-            self._decider = decider_for(run.board)
+            self._decider = coordinator_for(run.board)
             self._sigterm = SigtermPause(run.session, run.board)
             self._sigterm.begin(self._decider.broken)
         if logs:
@@ -396,7 +396,7 @@ def newest(folder: Path) -> Checkpoint | None:
     # Newest first: an older checkpoint is only a fallback.
     for item in sorted(_saved(folder), key=lambda item: -int(item["step"])):
         path = Path(item["path"])
-        fault = fault_of(path) if path.is_dir() else "it does not exist any more"
+        fault = invalid_reason(path) if path.is_dir() else "it does not exist any more"
         manifest = read_json(path / "manifest.json") or {}
         if fault is None and manifest.get("digest") == item["digest"]:
             return Checkpoint(path, int(item["step"]), item["digest"], int(item["bytes"]))

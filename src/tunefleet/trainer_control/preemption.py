@@ -16,7 +16,7 @@ import time
 from collections.abc import Callable
 from typing import Any, Final
 
-from .control.command_queue import ClosedError, CommandBoard
+from .control.command_queue import ClosedError, CommandQueue
 from .files import read_json
 from .session import JobSession
 
@@ -36,7 +36,7 @@ class SigtermPause:
         board: Takes the pause command.
     """
 
-    def __init__(self, session: JobSession, board: CommandBoard) -> None:
+    def __init__(self, session: JobSession, board: CommandQueue) -> None:
         self._session = session
         self._launch = session.job.get("launch")  # a callback without a job folder has none
         self._board = board

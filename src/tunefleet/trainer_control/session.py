@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from .checkpoints.manifest import Checkpoint, made_by
+from .checkpoints.manifest import Checkpoint, launch_of
 from .checkpoints.resume import Decision, ResumeError, await_decision, decide, first_step
 from .diagnostics import record_failure
 from .distributed import world
@@ -166,7 +166,7 @@ def _lead(folder: Path, job: dict[str, Any]) -> JobSession:
         int(job.get("attempt", 0)),
         begins,
         resume.digest if resume else None,
-        parent=made_by(resume) if resume and begins == resume.step else None,
+        parent=launch_of(resume) if resume and begins == resume.step else None,
         on_tick=status.flush_if_due,
     )
     _report(journal, decision)

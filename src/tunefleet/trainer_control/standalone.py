@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from .checkpoints.manifest import MANIFEST
-from .control.command_queue import CommandBoard
+from .control.command_queue import CommandQueue
 from .control.control_server import ControlServer
 from .control.discovery import claim, jobs_dir, sanitized_job_id
 from .control.file_channel import FileChannel
@@ -51,7 +51,7 @@ class StandaloneJob:
     """
 
     job_id: str
-    board: CommandBoard
+    board: CommandQueue
     status: StatusFile
     folder: Path
     options: StandaloneOptions
@@ -74,7 +74,7 @@ class StandaloneJob:
         endpoint.job_folder = folder
         mirrors = [endpoint.status_copy] if folder else []
         status = StatusFile(folder or endpoint.path, mirrors)
-        board = CommandBoard(endpoint.path)
+        board = CommandQueue(endpoint.path)
         server = ControlServer(
             endpoint.job_id,
             board,

@@ -166,7 +166,7 @@ def _build(
     settings: WorkerSettings, state: StateFolder, executors: Registry, spans: Spans | None, *, drain: bool
 ) -> tuple[Worker, Verbs, Heartbeat]:
     worker_id, session = state.worker_id(settings.worker_id), new_session()
-    context.about_process(worker_id=worker_id)
+    context.process_log_ids(worker_id=worker_id)
     results_dir = state.results_dir
     sentry = _sentry(settings)
     secrets = Secrets(secret_variables(), settings.secrets_dir, settings.secrets_limits)

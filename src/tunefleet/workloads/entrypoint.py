@@ -72,10 +72,10 @@ def main(folder: Path) -> int:
         logger.log(logging.ERROR, "The job failed: %s", message, exc_info=kind == "bug")
         if kind == "disk":
             _discard_unfinished(folder)
-        message = job_secrets.hidden(message)
+        message = job_secrets.redacted(message)
         session.journal.event("launch.failed", message, "error")
         stack = error.traceback if isinstance(error, CommandFailedError) else traceback.format_exc()
-        session.fail(message, kind, stack and job_secrets.hidden(stack))
+        session.fail(message, kind, stack and job_secrets.redacted(stack))
         return INPUT_FAILED if kind == "input" else FAILED
     finally:
         session.close()

@@ -25,7 +25,7 @@ from tunefleet.schemas.journal import (
     ProgressRecord,
 )
 from tunefleet.trainer_control import JobSession, open_session
-from tunefleet.trainer_control.control.command_queue import COMMANDS, CommandBoard
+from tunefleet.trainer_control.control.command_queue import COMMANDS, CommandQueue
 from tunefleet.trainer_control.control.discovery import EndpointFolder
 from tunefleet.trainer_control.control.overrides import SETTABLE
 from tunefleet.trainer_control.journal.status import FINAL_STATES
@@ -88,7 +88,7 @@ def test_an_endpoint_has_every_field_of_its_model(tmp_path: Path) -> None:
 
 def test_commands_are_those_of_wire_and_their_stored_states_too(tmp_path: Path) -> None:
     assert set(COMMANDS) == {command.value for command in ControlCommand}
-    board = CommandBoard(tmp_path)
+    board = CommandQueue(tmp_path)
     for name in COMMANDS:
         board.submit(name, {"learning_rate": 1e-4} if name == "set" else None)
     stored = json.loads((tmp_path / "commands.json").read_text())["commands"]

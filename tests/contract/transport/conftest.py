@@ -15,7 +15,7 @@ from tests.integration.redis.process import RedisProcess
 from tunefleet.api import launch
 from tunefleet.api.app import create_app
 from tunefleet.client import Client
-from tunefleet.orchestrator.bootstrap import open_core
+from tunefleet.orchestrator.bootstrap import open_context
 from tunefleet.schemas.worker_link import Capabilities, ExecutorOffer, RegisterRequest
 from tunefleet.settings import ServerSettings, load
 from tunefleet.transport.base import WorkerLink
@@ -69,7 +69,7 @@ def site(
     start = {"redis": redis_server, "rediss": secured_redis}.get(request.param)
     redis = start() if start is not None else None
     met = {"redis_url": redis.server_url} if redis is not None else {}
-    core = open_core(load(ServerSettings, data=data, synchronous="NORMAL", lost_after_s=180, **met))
+    core = open_context(load(ServerSettings, data=data, synchronous="NORMAL", lost_after_s=180, **met))
     bound = launch.bind("127.0.0.1", 0)
     url = f"http://127.0.0.1:{bound.getsockname()[1]}"
     server = launch.make(create_app(core))

@@ -14,14 +14,14 @@ import pytest
 from tests.integration.api.support import HandWorker, Running
 from tunefleet.api import launch
 from tunefleet.api.app import create_app
-from tunefleet.orchestrator.bootstrap import open_core
+from tunefleet.orchestrator.bootstrap import open_context
 from tunefleet.settings import ServerSettings, load
 
 
 @pytest.fixture(scope="session")
 def start() -> Callable[..., Running]:
     def start_server(data: Path, **settings: Any) -> Running:
-        core = open_core(load(ServerSettings, data=data, synchronous="NORMAL", **settings))
+        core = open_context(load(ServerSettings, data=data, synchronous="NORMAL", **settings))
         bound = launch.bind("127.0.0.1", 0)
         port = bound.getsockname()[1]
         server = launch.make(create_app(core))

@@ -11,7 +11,7 @@ from typing import Any
 import httpx
 
 from tunefleet.api import launch
-from tunefleet.orchestrator.context import Core
+from tunefleet.orchestrator.context import ServerContext
 
 ECHO = """apiVersion: tunefleet/v1
 kind: Workflow
@@ -27,7 +27,7 @@ class Running:
     """A server that runs, and what a test needs of it."""
 
     url: str
-    core: Core
+    core: ServerContext
     server: launch.Server
     thread: threading.Thread
     admin_key: str

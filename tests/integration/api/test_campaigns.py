@@ -15,7 +15,7 @@ from tests.integration.api.test_streams import stream
 from tunefleet.lifecycle.cycle import StepName
 from tunefleet.lifecycle.model_version import Stage
 from tunefleet.orchestrator.campaigns.cycle_state import CycleState, NewVersion
-from tunefleet.orchestrator.campaigns.engine_repository import Book
+from tunefleet.orchestrator.campaigns.engine_repository import CampaignRepository
 
 DATASET = {"name": "org/rows", "field_instruction": "question", "field_output": "answer"}
 
@@ -34,7 +34,7 @@ class Engine:
     """Somebody who goes through the steps of campaigns, on another thread than the server's."""
 
     def __init__(self, running: Running) -> None:
-        self.repository = Book(running.core)
+        self.repository = CampaignRepository(running.core)
 
     def take(self, id_: str) -> CycleState:
         state = asyncio.run(self.repository.take(id_, "test"))

@@ -16,7 +16,7 @@ import pytest
 
 import tunefleet.certificate
 from tests.fakes.authority import Authority, Pair, openssl
-from tunefleet.certificate import Certificate, Facts, opened
+from tunefleet.certificate import Certificate, CertificateInfo, load_certificate
 from tunefleet.errors import MachineError
 
 
@@ -74,7 +74,7 @@ def test_what_cannot_be_used_is_named(
 ) -> None:
     other = authority.sign("other", "127.0.0.1")
     with pytest.raises(MachineError, match=words):
-        opened(*settings(pair, other))
+        load_certificate(*settings(pair, other))
 
 
 def test_a_passphrase_is_refused_and_nobody_is_asked_for_it(pair: Pair, tmp_path: Path) -> None:
@@ -121,7 +121,7 @@ def test_nothing_older_than_tls_1_2_is_spoken(pair: Pair) -> None:
 
 def test_one_that_expires_soon_is_a_warning(pair: Pair, caplog: pytest.LogCaptureFixture) -> None:
     certificate = Certificate(pair.cert, pair.key)
-    certificate.facts = Facts(("127.0.0.1",), time.time() + 5 * 3600)
+    certificate.facts = CertificateInfo(("127.0.0.1",), time.time() + 5 * 3600)
     certificate.tell()
     assert "expires in 5 hours" in caplog.text
 
@@ -134,10 +134,10 @@ def test_what_is_not_renewed_is_said_again_and_aloud_once_it_has_expired(
     assert not certificate.refresh()
     assert caplog.text == ""
     monkeypatch.setattr(tunefleet.certificate, "AGAIN_S", 0.0)
-    certificate.facts = Facts(("127.0.0.1",), time.time() + 5 * 3600)
+    certificate.facts = CertificateInfo(("127.0.0.1",), time.time() + 5 * 3600)
     assert not certificate.refresh()
     assert "expires in 5 hours" in caplog.text
-    certificate.facts = Facts(("127.0.0.1",), time.time() - 60)
+    certificate.facts = CertificateInfo(("127.0.0.1",), time.time() - 60)
     assert not certificate.refresh()
     assert "Clients will refuse" in caplog.text
     assert "it has expired" in caplog.text

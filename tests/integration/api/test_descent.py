@@ -81,7 +81,7 @@ async def test_a_repeated_task_in_a_callers_own_trace_is_linked_to_the_older_one
     first = await lab.submit()
     await worker.finish((await worker.start()).token)
     assert CALLER is not None
-    with context.within(CALLER):
+    with context.parent_span(CALLER):
         second = (await tasks.clone(lab.core, lab.admin, first, {})).tasks[0].id
     await worker.finish((await worker.start()).token)
     older, newer = told(traced, first, "task"), told(traced, second, "task")

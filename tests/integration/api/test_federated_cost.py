@@ -24,7 +24,7 @@ from tests.unit.federation.adapters import Q, factors, save
 from tunefleet.artifacts import hash_file
 from tunefleet.federation import CONFIG, TENSORS
 from tunefleet.orchestrator.federation.updates import validation
-from tunefleet.orchestrator.federation.updates.scratch import Landing
+from tunefleet.orchestrator.federation.updates.scratch import UploadFile
 
 MIB = 1 << 20
 ROWS = 12 * MIB
@@ -146,9 +146,9 @@ def test_nothing_of_an_upload_is_done_in_the_thread_that_serves(
     """Structural: pieces are small whatever the size, and written, unpacked and checked elsewhere."""
     pieces: list[int] = []
     threads: dict[str, set[str]] = {"write": set(), "examine": set()}
-    write, examine = Landing.write, validation.examine
+    write, examine = UploadFile.write, validation.examine
 
-    def watched_write(self: Landing, data: Any) -> None:
+    def watched_write(self: UploadFile, data: Any) -> None:
         pieces.append(len(data))
         threads["write"].add(threading.current_thread().name)
         write(self, data)
@@ -157,7 +157,7 @@ def test_nothing_of_an_upload_is_done_in_the_thread_that_serves(
         threads["examine"].add(threading.current_thread().name)
         return examine(*args)
 
-    monkeypatch.setattr(Landing, "write", watched_write)
+    monkeypatch.setattr(UploadFile, "write", watched_write)
     monkeypatch.setattr(validation, "examine", watched_examine)
     noise = np.random.default_rng(0).bytes(8 * MIB)
     with workers(running, create(admin), tmp_path, "1") as (one,):

@@ -22,7 +22,7 @@ from tests.fakes.receiver import receiving
 from tunefleet.api.process import main
 from tunefleet.client import Client
 from tunefleet.errors import StoreError
-from tunefleet.orchestrator.bootstrap import open_core
+from tunefleet.orchestrator.bootstrap import open_context
 from tunefleet.settings import ServerSettings, load
 
 pytestmark = pytest.mark.proof
@@ -164,13 +164,13 @@ def test_a_second_server_on_a_database_is_refused(
             assert f"process {third.pid}" in refused(tmp_path / "b", free_port())
     monkeypatch.setenv("TUNEFLEET_DATABASE_URL", f"sqlite:///{one}")
     with pytest.raises(StoreError, match="or the bucket named here"):
-        open_core(load(ServerSettings, data=tmp_path / "b"))
-    open_core(load(ServerSettings, data=tmp_path / "a")).close()
+        open_context(load(ServerSettings, data=tmp_path / "b"))
+    open_context(load(ServerSettings, data=tmp_path / "a")).close()
 
 
 def test_corrupt_database_is_said_and_left_alone(tmp_path: Path, refused: Callable[..., str]) -> None:
     data = tmp_path / "data"
-    open_core(load(ServerSettings, data=data)).close()
+    open_context(load(ServerSettings, data=data)).close()
     database = next(path for path in data.iterdir() if path.suffix in {".db", ".sqlite", ".sqlite3"})
     for extra in data.glob(f"{database.name}-*"):
         extra.unlink()
@@ -192,7 +192,7 @@ def test_database_of_another_version(
     tmp_path: Path, refused: Callable[..., str], revision: str, named: str, resolution: str
 ) -> None:
     data = tmp_path / "data"
-    open_core(load(ServerSettings, data=data)).close()
+    open_context(load(ServerSettings, data=data)).close()
     with closing(sqlite3.connect(data / "tunefleet.db")) as connection:
         connection.execute("UPDATE alembic_version SET version_num = ?", (revision,))
         connection.commit()

@@ -24,16 +24,16 @@ from tunefleet.campaign.steps.wait import WaitStep
 from tunefleet.client import AsyncClient
 from tunefleet.db.campaigns import campaigns
 from tunefleet.lifecycle.cycle import STEPS
-from tunefleet.orchestrator.bootstrap import open_core
+from tunefleet.orchestrator.bootstrap import open_context
 from tunefleet.orchestrator.campaigns import service
-from tunefleet.orchestrator.context import Core
+from tunefleet.orchestrator.context import ServerContext
 from tunefleet.settings import CampaignSettings, ServerSettings
 
 INTERVAL_S = 0.3
 
 
-def opened(data: Path) -> Core:
-    return open_core(ServerSettings(data=data, synchronous="NORMAL"))
+def opened(data: Path) -> ServerContext:
+    return open_context(ServerSettings(data=data, synchronous="NORMAL"))
 
 
 def live(data: Path, url: str, name: str, cycles: int, at: int | str | None) -> None:
@@ -75,7 +75,7 @@ def live(data: Path, url: str, name: str, cycles: int, at: int | str | None) -> 
     asyncio.run(_run(core, repository, engine, name, cycles))
 
 
-async def _run(core: Core, repository: Crashing, engine: Engine, name: str, cycles: int) -> None:
+async def _run(core: ServerContext, repository: Crashing, engine: Engine, name: str, cycles: int) -> None:
     hours = INTERVAL_S / 3600
     wanted = spec(
         run_intervals={"min_hours": hours, "max_hours": hours}, budget={"cost_per_task": 2.0, "cost_per_second": 0.5}

@@ -18,7 +18,7 @@ from tunefleet.api.app import create_app
 from tunefleet.cli.main import run
 from tunefleet.client import Client
 from tunefleet.client.attempt import AttemptClient
-from tunefleet.orchestrator.bootstrap import open_core
+from tunefleet.orchestrator.bootstrap import open_context
 from tunefleet.schemas.worker_link import JournalBatch
 from tunefleet.settings import ServerSettings, load
 
@@ -41,7 +41,9 @@ Cli = Callable[..., Ended]
 @pytest.fixture(scope="module")
 def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
     data = tmp_path_factory.mktemp("data")
-    core = open_core(load(ServerSettings, data=data, synchronous="NORMAL", lost_after_s=600, url_allow=("127.0.0.1",)))
+    core = open_context(
+        load(ServerSettings, data=data, synchronous="NORMAL", lost_after_s=600, url_allow=("127.0.0.1",))
+    )
     bound = launch.bind("127.0.0.1", 0)
     server = launch.make(create_app(core))
     thread = threading.Thread(target=server.run, kwargs={"sockets": [bound]}, daemon=True)

@@ -17,7 +17,7 @@ import pytest
 from tunefleet.cli import main
 from tunefleet.cli.control import control_commands as commands
 from tunefleet.cli.exit_codes import ExitCode
-from tunefleet.trainer_control.control.command_queue import SAVING, CommandBoard
+from tunefleet.trainer_control.control.command_queue import SAVING, CommandQueue
 from tunefleet.trainer_control.control.control_server import ControlServer
 from tunefleet.trainer_control.control.discovery import EndpointFolder
 from tunefleet.trainer_control.control.file_channel import FileChannel
@@ -32,7 +32,7 @@ class Trainer:
         self.endpoints = home / "jobs"
         self.folder = home / "folders" / job_id
         self.folder.mkdir(parents=True)
-        self.board = CommandBoard(self.folder)
+        self.board = CommandQueue(self.folder)
         self.status = StatusFile(self.folder)
         self.status.write(state="running", phase="training", step=7, max_steps=20, values={"loss": 1.5})
         self.server = ControlServer(job_id, self.board, self.status, self.endpoints, job_folder=self.folder)

@@ -19,7 +19,7 @@ from tests.libraries import required
 from tunefleet.runtime.control import ControlClient, JobSteering, find_endpoint
 from tunefleet.schemas.control import CommandState
 from tunefleet.schemas.job_folder import JobStatus
-from tunefleet.trainer_control.checkpoints.manifest import fault_of
+from tunefleet.trainer_control.checkpoints.manifest import invalid_reason
 from tunefleet.trainer_control.loop import Control
 
 
@@ -64,7 +64,7 @@ def test_each_command_comes_as_a_flag_at_the_end_of_a_step(jobs: Path) -> None:
         ask(jobs, "graceful_stop")
         assert c.step(5, {"loss": 1.0}).stop
     assert (status().state, status().step, status().values["loss"]) == ("stopped", 5, 1.0)
-    assert fault_of(Path("out/checkpoint-2")) is None
+    assert invalid_reason(Path("out/checkpoint-2")) is None
     assert find_endpoint(jobs, "loop") is None
 
 
@@ -264,4 +264,4 @@ def test_a_sigterm_saves_at_the_end_of_a_step_and_ends_as_paused(jobs: Path, hom
         process.terminate()
         assert process.wait(60) == 0
     assert (status().state, status().intent) == ("paused", "preempt")
-    assert fault_of(Path(f"out/checkpoint-{status().step}")) is None
+    assert invalid_reason(Path(f"out/checkpoint-{status().step}")) is None

@@ -12,14 +12,14 @@ from tests.fakes.federation import FEDERATION, TOKEN, Double, serving
 from tests.integration.api.support import Running, until
 from tunefleet.api import launch
 from tunefleet.api.app import create_app
-from tunefleet.orchestrator.bootstrap import open_core
+from tunefleet.orchestrator.bootstrap import open_context
 from tunefleet.settings import ServerSettings, load
 
 
 @pytest.fixture
 def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
     data = tmp_path_factory.mktemp("data")
-    core = open_core(load(ServerSettings, data=data, synchronous="NORMAL", lost_after_s=600))
+    core = open_context(load(ServerSettings, data=data, synchronous="NORMAL", lost_after_s=600))
     bound = launch.bind("127.0.0.1", 0)
     server = launch.make(create_app(core))
     thread = threading.Thread(target=server.run, kwargs={"sockets": [bound]}, daemon=True)

@@ -13,14 +13,14 @@ from tunefleet.lifecycle.cycle import StepName
 from tunefleet.lifecycle.model_version import Stage
 from tunefleet.orchestrator.campaigns import service
 from tunefleet.orchestrator.campaigns.cycle_state import BudgetError, NewVersion
-from tunefleet.orchestrator.campaigns.engine_repository import Book
+from tunefleet.orchestrator.campaigns.engine_repository import CampaignRepository
 from tunefleet.orchestrator.notifications import channels
 from tunefleet.schemas.notify import ChannelCreate
 
 
-async def campaign(lab: Lab, **more: Any) -> tuple[Book, str]:
+async def campaign(lab: Lab, **more: Any) -> tuple[CampaignRepository, str]:
     (applied,) = await service.apply(lab.core, lab.admin, {"daily": spec(**more)})
-    return Book(lab.core), applied.id
+    return CampaignRepository(lab.core), applied.id
 
 
 async def told(lab: Lab, receiver: Receiver) -> list[dict[str, Any]]:

@@ -12,7 +12,7 @@ from tests.fakes.receiver import Receiver, receiving
 from tests.fakes.smtp import FakeMailServer
 from tests.integration.notify.told import channel, deliver, opened, run, verified
 from tests.unit.orchestrator.lab import ECHO, FakeClock, Lab
-from tunefleet.orchestrator.context import Core
+from tunefleet.orchestrator.context import ServerContext
 from tunefleet.orchestrator.notifications import channels, history
 from tunefleet.orchestrator.notifications.delivery import GIVE_UP_S, MIN_TRIES, Courier
 from tunefleet.orchestrator.notifications.triggers import TOPIC
@@ -226,6 +226,6 @@ async def test_the_loop_wakes_when_something_is_to_be_told(lab: Lab, receiver: R
     assert json.loads(receiver.taken[0].body)["event"] == "done"
 
 
-async def _again(courier: Courier, core: Core) -> None:
+async def _again(courier: Courier, core: ServerContext) -> None:
     while not core.signals.closed:
         await courier.run_once()

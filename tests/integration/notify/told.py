@@ -11,7 +11,7 @@ from tests.fakes.receiver import Seen
 from tests.unit.orchestrator.lab import ECHO, FakeClock, Lab
 from tunefleet.orchestrator.access import api_keys
 from tunefleet.orchestrator.access.permissions import Actor
-from tunefleet.orchestrator.bootstrap import open_core
+from tunefleet.orchestrator.bootstrap import open_context
 from tunefleet.orchestrator.context import Clock
 from tunefleet.orchestrator.notifications import channels, history
 from tunefleet.orchestrator.notifications.delivery import Courier
@@ -22,7 +22,7 @@ from tunefleet.settings import ServerSettings
 @asynccontextmanager
 async def opened(data: Path, clock: FakeClock, **settings: Any) -> AsyncIterator[Lab]:
     given = {"url_allow": ("127.0.0.1",), "public_base_url": "https://fleet.example.org/", **settings}
-    core = open_core(
+    core = open_context(
         ServerSettings(data=data, synchronous="NORMAL", **given),
         clock=Clock(lambda: clock.wall, lambda: clock.monotonic),
     )

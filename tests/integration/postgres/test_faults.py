@@ -24,8 +24,8 @@ from tunefleet.db.engine.notify import MAX_PAYLOAD_BYTES, payloads
 from tunefleet.db.engine.writer import EVERYTHING
 from tunefleet.db.tables.core import meta
 from tunefleet.errors import StoreError
-from tunefleet.orchestrator.bootstrap import open_core
-from tunefleet.orchestrator.pubsub import Signals
+from tunefleet.orchestrator.bootstrap import open_context
+from tunefleet.orchestrator.pubsub import PubSub
 from tunefleet.settings import ServerSettings
 
 pytestmark = pytest.mark.proof
@@ -189,7 +189,7 @@ def test_another_process_wakes_who_waits_here(postgres_url: str, opened: Callabl
 
 
 async def test_after_a_time_of_silence_everybody_looks() -> None:
-    signals = Signals()
+    signals = PubSub()
     seen = {topic: signals.version(topic) for topic in ("known", "never named")}
     signals.notify("known")
     known = signals.version("known")
@@ -223,13 +223,13 @@ def test_two_servers_with_folders_of_their_own_share_a_database(postgres_url: st
         (tmp_path / name / "artifacts").symlink_to(tmp_path / "shared", target_is_directory=True)
     (tmp_path / "shared").mkdir()
     settings = [ServerSettings(data=tmp_path / name, database_url=postgres_url) for name in ("a", "b", "c")]
-    one, two = (open_core(each) for each in settings[:2])
+    one, two = (open_context(each) for each in settings[:2])
     try:
         assert one.secret == two.secret
         with pytest.raises(StoreError, match="in use by process"):
-            open_core(settings[0])
+            open_context(settings[0])
         with pytest.raises(StoreError, match=r"The files of .* are not in .*/c/artifacts"):
-            open_core(settings[2])
+            open_context(settings[2])
     finally:
         one.close()
         two.close()

@@ -19,8 +19,8 @@ import pytest
 from tunefleet.trainer_control.checkpoints import commit
 from tunefleet.trainer_control.checkpoints.commit import CheckpointCommit
 from tunefleet.trainer_control.checkpoints.finalizer import CheckpointFinalizer, SavedCheckpoint
-from tunefleet.trainer_control.checkpoints.manifest import fault_of
-from tunefleet.trainer_control.control.command_queue import CommandBoard
+from tunefleet.trainer_control.checkpoints.manifest import invalid_reason
+from tunefleet.trainer_control.control.command_queue import CommandQueue
 from tunefleet.trainer_control.distributed import shared_memory, step_agreement
 from tunefleet.trainer_control.distributed.shared_memory import Page
 from tunefleet.trainer_control.distributed.step_agreement import Follower, Leader
@@ -78,7 +78,7 @@ def test_ranks_act_together_however_far_apart_they_are(
     print(f"seed {seed}")
     rng = random.Random(seed)
     steps = 20_000 if step_s == 0 else 150
-    boards = [CommandBoard() for _ in range(size)]
+    boards = [CommandQueue() for _ in range(size)]
     ends = lines(store, size)
     deciders = [Leader(boards[0], ends[0]), *(Follower(boards[n], ends[n]) for n in range(1, size))]
     acted: list[list[tuple[int, str]]] = [[] for _ in range(size)]
@@ -103,8 +103,8 @@ def test_ranks_act_together_however_far_apart_they_are(
 
 def test_a_command_is_at_most_a_horizon_late(store: TCPStore) -> None:
     first, second = lines(store, 2)
-    board = CommandBoard()
-    leader, follower = Leader(board, first), Follower(CommandBoard(), second)
+    board = CommandQueue()
+    leader, follower = Leader(board, first), Follower(CommandQueue(), second)
     for step in range(1, 200):
         if step == 150:
             board.submit("graceful_stop", command_id="cmd-1")
@@ -126,8 +126,8 @@ def test_what_was_decided_stays_decided_where_steps_become_longer(
     monkeypatch.setattr(step_agreement, "horizon_of", lambda step_s: rng.choice([1, 2, 8]))
     monkeypatch.setattr(shared_memory, "_RECEIVE_EVERY_S", 0.0)
     first, second = lines(store, 2)
-    board = CommandBoard()
-    leader, follower = Leader(board, first), Follower(CommandBoard(), second)
+    board = CommandQueue()
+    leader, follower = Leader(board, first), Follower(CommandQueue(), second)
     ours: list[tuple[int, str]] = []
     theirs: list[tuple[int, str]] = []
     passed = 0
@@ -170,7 +170,7 @@ def test_ranks_of_one_machine_need_no_message_at_a_step(
     let_some_have_no_page(monkeypatch, elsewhere)
     prefix = f"test/{next(_number)}"
     first, second = (Counting(PrefixStore(prefix, store.clone()), rank, 2, 20.0) for rank in range(2))
-    leader, follower = Leader(CommandBoard(), first), Follower(CommandBoard(), second)
+    leader, follower = Leader(CommandQueue(), first), Follower(CommandQueue(), second)
     for step in range(1, 10):
         assert (*leader.due(step), *follower.due(step)) == ()
     before = first.sent + second.sent
@@ -186,8 +186,8 @@ def test_what_a_rank_was_asked_for_before_it_began_is_carried_out(
 ) -> None:
     monkeypatch.setattr(shared_memory, "_RECEIVE_EVERY_S", 0.0)
     first, second = lines(store, 2)
-    board = CommandBoard()
-    leader, follower = Leader(CommandBoard(), first), Follower(board, second)
+    board = CommandQueue()
+    leader, follower = Leader(CommandQueue(), first), Follower(board, second)
     board.submit("save_checkpoint", command_id="early")
     acted = []
     follower.due(1)
@@ -250,8 +250,8 @@ def test_ranks_of_a_system_without_such_memory_ask_their_store(
         else:
             monkeypatch.setattr(os, "memfd_create", refuse)
         first, second = lines(store, 2)
-        board = CommandBoard()
-        leader, follower = Leader(board, first), Follower(CommandBoard(), second)
+        board = CommandQueue()
+        leader, follower = Leader(board, first), Follower(CommandQueue(), second)
         board.submit("save_checkpoint", command_id="cmd")
         acted = []
         for step in range(1, 30):
@@ -266,7 +266,7 @@ def test_a_page_is_kept_open_until_every_rank_has_answered(store: TCPStore, monk
     let_some_have_no_page(monkeypatch, 1)
     ends = lines(store, 3)
     before = files_open()
-    leader, one, other = Leader(CommandBoard(), ends[0]), *(Follower(CommandBoard(), end) for end in ends[1:])
+    leader, one, other = Leader(CommandQueue(), ends[0]), *(Follower(CommandQueue(), end) for end in ends[1:])
     for step in range(1, 6):
         leader.due(step)
         one.due(step)
@@ -284,8 +284,8 @@ def files_open() -> int:
 
 def test_a_loop_that_asks_seldom_misses_nothing(store: TCPStore) -> None:
     first, second = lines(store, 2)
-    board = CommandBoard()
-    leader, follower = Leader(board, first), Follower(CommandBoard(), second)
+    board = CommandQueue()
+    leader, follower = Leader(board, first), Follower(CommandQueue(), second)
     acted: list[tuple[int, str]] = []
     for number, step in enumerate(range(3, 900, 3)):
         if number % 10 == 0:
@@ -299,7 +299,7 @@ def test_a_loop_that_asks_seldom_misses_nothing(store: TCPStore) -> None:
 
 def test_an_abort_in_an_evaluation_is_due_at_once_and_the_rest_is_not_lost(store: TCPStore) -> None:
     (first, _) = lines(store, 2)
-    board = CommandBoard()
+    board = CommandQueue()
     leader = Leader(board, first)
     leader.due(1)
     board.submit("save_checkpoint", command_id="save")
@@ -324,8 +324,8 @@ def gone(line: StoreConnection, rank: int) -> None:
 
 def test_a_rank_that_is_gone_is_named_and_waited_for_no_longer(store: TCPStore) -> None:
     first, second = lines(store, 2, timeout_s=600)
-    follower = Follower(CommandBoard(), second)
-    leader = Leader(CommandBoard(), first)
+    follower = Follower(CommandQueue(), second)
+    leader = Leader(CommandQueue(), first)
     leader.due(1)
     gone(first, 0)
     with pytest.raises(PeerLostError, match=r"Rank 0 is lost; rank 1 waited for the decision for step \d+"):
@@ -333,15 +333,15 @@ def test_a_rank_that_is_gone_is_named_and_waited_for_no_longer(store: TCPStore) 
 
     third, fourth = lines(store, 2, timeout_s=600)
     gone(fourth, 1)
-    ahead = Leader(CommandBoard(), third)
+    ahead = Leader(CommandQueue(), third)
     with pytest.raises(PeerLostError, match="Rank 1 is lost"):
         walk(ahead, 2000)
 
 
 def test_silence_has_an_end_too(store: TCPStore) -> None:
     first, second = lines(store, 2, timeout_s=0.3)
-    follower = Follower(CommandBoard(), second)
-    Leader(CommandBoard(), first)
+    follower = Follower(CommandQueue(), second)
+    Leader(CommandQueue(), first)
     follower.due(1)
     with pytest.raises(PeerLostError, match=r"Rank 0 did not send the decision for step 2 within 0 s"):
         follower.due(2)
@@ -374,10 +374,10 @@ def test_a_checkpoint_is_whole_when_the_slowest_rank_has_written(store: TCPStore
     assert first.drain(10)
     assert second.drain(10)
     assert (first.is_whole(5), second.is_whole(5), said) == (True, True, ["durable checkpoint-5"])
-    assert fault_of(folder) is None
+    assert invalid_reason(folder) is None
     assert "rng_state_1.pth" in (folder / "manifest.json").read_text()
     (folder / "rng_state_1.pth").write_text("randem")
-    assert fault_of(folder) == "rng_state_1.pth does not match its digest"
+    assert invalid_reason(folder) == "rng_state_1.pth does not match its digest"
 
 
 def test_all_ranks_stay_where_rank_0_cannot_leave(store: TCPStore) -> None:

@@ -13,7 +13,7 @@ import pytest
 
 from tests.integration.ranks.conftest import PROGRAM_DIR, until
 from tunefleet.runtime.control import ControlClient, find_endpoint
-from tunefleet.trainer_control.checkpoints.manifest import fault_of, list_whole
+from tunefleet.trainer_control.checkpoints.manifest import invalid_reason, list_complete
 
 pytestmark = [pytest.mark.torch, pytest.mark.proof, pytest.mark.timeout(300)]
 
@@ -67,8 +67,8 @@ def paused_at(folder: Path, jobs: Path, command_id: str) -> None:
     assert (command["command_id"], command["state"]) == (command_id, "durable")
     assert [path.name for path in jobs.iterdir()] == ["two"], "the other rank listens, too"
     assert not list(folder.glob("ours-*")), "a rank went on after the pause"
-    (checkpoint,) = list_whole(folder / "ours")
+    (checkpoint,) = list_complete(folder / "ours")
     assert (checkpoint.path.name, checkpoint.step) == (command["checkpoint"], status["step"])
-    assert fault_of(checkpoint.path) is None
+    assert invalid_reason(checkpoint.path) is None
     files = {entry["path"] for entry in json.loads((checkpoint.path / "manifest.json").read_text())["files"]}
     assert {"rng_state_0.pth", "rng_state_1.pth"} <= files

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from tunefleet.trainer_control.checkpoints.commit import CheckpointCommit
-from tunefleet.trainer_control.control.command_queue import Command, CommandBoard
+from tunefleet.trainer_control.control.command_queue import Command, CommandQueue
 from tunefleet.trainer_control.distributed.tcp_store import StoreConnection
 from tunefleet.trainer_control.journal.null import NullJournal
 from tunefleet.trainer_control.journal.status import StatusFile
@@ -39,7 +39,7 @@ class Rank:
     def __init__(self, line: StoreConnection, folder: Path) -> None:
         self.status = StatusFile(folder if line.rank == 0 else None)
         session = JobSession(folder, {}, NullJournal(log_events=False), self.status, None, rank=line.rank)
-        self.board, self.folder = CommandBoard(), folder
+        self.board, self.folder = CommandQueue(), folder
         self.checkpoints = CheckpointCallback(session, self.board, retention=False)
         self.checkpoints._finisher.join_ranks(CheckpointCommit(line))
         self.ending = TerminationCallback(session, self.board, self.checkpoints)

@@ -14,7 +14,7 @@ from tests.integration.ranks.conftest import end, job
 from tunefleet.lifecycle.task import TaskReason
 from tunefleet.runtime import JobHandle, Supervisor
 from tunefleet.schemas.journal import ANY_RECORD, EventRecord, MetricRecord
-from tunefleet.trainer_control.checkpoints.manifest import list_whole
+from tunefleet.trainer_control.checkpoints.manifest import list_complete
 
 pytestmark = [pytest.mark.torch, pytest.mark.proof, pytest.mark.timeout(600)]
 
@@ -43,7 +43,7 @@ def paused(supervisor: Supervisor, name: str, train: dict[str, Any], after: int)
     handle = supervisor.launch(job(PROGRAM, job_id=name, do="train", baseline=True, at=[at, 1, "pause"], **train))
     assert end(handle, 240).reason is TaskReason.PAUSED
     # Rank 0 hears a quarter of a second later of what another rank was asked; how late it acts then is held elsewhere.
-    assert at <= list_whole(handle.folder.checkpoints_dir)[-1].step
+    assert at <= list_complete(handle.folder.checkpoints_dir)[-1].step
     assert not (handle.folder.root / "final").exists(), "the script went on after the pause"
     return handle
 
@@ -59,7 +59,7 @@ def resumed(supervisor: Supervisor, name: str, train: dict[str, Any]) -> JobHand
 def test_going_on_before_a_broken_checkpoint_of_two_ranks_is_exact(supervisor: Supervisor) -> None:
     third = STEPS // 3
     train = {"max_steps": STEPS, "save_strategy": "steps", "save_steps": third}
-    damaged = list_whole(paused(supervisor, "ddp", train, third + 1).folder.checkpoints_dir)[-1]
+    damaged = list_complete(paused(supervisor, "ddp", train, third + 1).folder.checkpoints_dir)[-1]
     file = damaged.path / "rng_state_1.pth"
     data = bytearray(file.read_bytes())
     data[len(data) // 2] ^= 1
@@ -78,7 +78,7 @@ def test_going_on_before_a_broken_checkpoint_of_two_ranks_is_exact(supervisor: S
     assert from_step < damaged.step
     assert end(aborted, 240).reason is TaskReason.ABORTED
     assert not (aborted.folder.root / "final").exists()
-    assert list_whole(aborted.folder.checkpoints_dir) == []
+    assert list_complete(aborted.folder.checkpoints_dir) == []
 
 
 def test_a_pause_of_two_ranks_that_share_the_model_is_exact(supervisor: Supervisor) -> None:
@@ -89,7 +89,7 @@ def test_a_pause_of_two_ranks_that_share_the_model_is_exact(supervisor: Supervis
     tiles = windows(handle)
     assert [tiles[0][0], tiles[-1][1]] == [1, steps]
     assert all(late[0] == early[1] + 1 for early, late in pairwise(tiles))
-    (checkpoint,) = list_whole(handle.folder.checkpoints_dir)
+    (checkpoint,) = list_complete(handle.folder.checkpoints_dir)
     files = {entry["path"] for entry in json.loads((checkpoint.path / "manifest.json").read_text())["files"]}
     assert {"rng_state_0.pth", "rng_state_1.pth"} <= files
     assert {f"pytorch_model_fsdp_0/__{rank}_0.distcp" for rank in (0, 1)} <= files, "it was not sharded"

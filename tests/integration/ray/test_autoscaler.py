@@ -21,7 +21,7 @@ from tunefleet.api import launch
 from tunefleet.api.app import create_app
 from tunefleet.client import Client
 from tunefleet.integrations.clusters.ray import Ray, lasting
-from tunefleet.orchestrator.bootstrap import open_core
+from tunefleet.orchestrator.bootstrap import open_context
 from tunefleet.settings import ServerSettings, load
 
 pytestmark = [pytest.mark.heavy, pytest.mark.proof, pytest.mark.timeout(180)]
@@ -47,7 +47,7 @@ def cluster(ray: RayCluster) -> Iterator[Ray]:
 @pytest.fixture
 def server(tmp_path: Path) -> Iterator[tuple[str, str]]:
     """The address of a server without a worker, and a key."""
-    core = open_core(load(ServerSettings, data=tmp_path / "data", synchronous="NORMAL"))
+    core = open_context(load(ServerSettings, data=tmp_path / "data", synchronous="NORMAL"))
     bound = launch.bind("127.0.0.1", 0)
     serving = launch.make(create_app(core))
     thread = threading.Thread(target=serving.run, kwargs={"sockets": [bound]}, daemon=True)

@@ -18,7 +18,7 @@ from tests.integration.redis.process import RedisProcess
 from tunefleet.api import launch
 from tunefleet.api.app import create_app
 from tunefleet.client import Client
-from tunefleet.orchestrator.bootstrap import open_core
+from tunefleet.orchestrator.bootstrap import open_context
 from tunefleet.schemas.worker_link import ExchangeReply, ExchangeRequest, Finish, Offer
 from tunefleet.settings import ServerSettings, load
 from tunefleet.transport.redis.keys import Keys
@@ -47,7 +47,7 @@ class Site:
 
     def start(self) -> None:
         given = {"synchronous": "NORMAL", "lost_after_s": 60, "redis_url": self.redis_url, **self.settings}
-        self.core = open_core(load(ServerSettings, data=self.folder / "data", **given))
+        self.core = open_context(load(ServerSettings, data=self.folder / "data", **given))
         bound = launch.bind("127.0.0.1", self._port)
         self._port = bound.getsockname()[1]
         self.url = f"http://127.0.0.1:{self._port}"

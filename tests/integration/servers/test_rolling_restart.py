@@ -17,7 +17,7 @@ from tunefleet.db import Database
 from tunefleet.db.fleet import servers as server_rows
 from tunefleet.db.fleet.servers import ServerRow
 from tunefleet.errors import StoreError
-from tunefleet.orchestrator.bootstrap import open_core
+from tunefleet.orchestrator.bootstrap import open_context
 from tunefleet.orchestrator.ha import storage_marker
 from tunefleet.settings import ServerSettings
 
@@ -115,10 +115,10 @@ def test_a_server_with_other_files_is_refused_while_others_serve(
     def settings(name: str) -> ServerSettings:
         return ServerSettings(data=tmp_path / name, database_url=postgres_url)
 
-    open_core(settings("a")).close()
+    open_context(settings("a")).close()
     (tmp_path / "b").mkdir()
     (tmp_path / "b" / "artifacts").symlink_to(tmp_path / "a" / "artifacts", target_is_directory=True)
-    open_core(settings("b")).close()
+    open_context(settings("b")).close()
     database = Database.open(postgres_url)
     row = ServerRow("srv-a", "p", "host", None, "0", 0.0)
     database.write(lambda connection: server_rows.appear(connection, row)).result()
@@ -128,12 +128,12 @@ def test_a_server_with_other_files_is_refused_while_others_serve(
 
     monkeypatch.setattr(storage_marker.time, "sleep", lives)
     with pytest.raises(StoreError, match="use a file store other than"):
-        open_core(settings("c"))
+        open_context(settings("c"))
     # Nobody lives: the files were moved, and whoever says so has their new place marked.
     monkeypatch.setattr(storage_marker.time, "sleep", lambda _: None)
     with pytest.raises(StoreError, match="--adopt-files"):
-        open_core(settings("c"))
-    core = open_core(settings("c"), adopt_files=True)
+        open_context(settings("c"))
+    core = open_context(settings("c"), adopt_files=True)
     digest = core.db.read(storage_marker.digest_of).result()
     assert digest is not None
     assert FolderStore(tmp_path / "c" / "artifacts").has(digest)

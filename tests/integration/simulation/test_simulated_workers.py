@@ -15,7 +15,7 @@ from tunefleet.api import launch
 from tunefleet.api.app import create_app
 from tunefleet.client import Client
 from tunefleet.errors import TunefleetError
-from tunefleet.orchestrator.bootstrap import open_core
+from tunefleet.orchestrator.bootstrap import open_context
 from tunefleet.schemas.api import SubmitRequest
 from tunefleet.settings import ServerSettings, load
 from tunefleet.simulation.held_attempt import Trace
@@ -45,7 +45,7 @@ class Site:
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
     data: Path = tmp_path_factory.mktemp("data")
-    core = open_core(load(ServerSettings, data=data, synchronous="NORMAL", lost_after_s=60, hub_offline=True))
+    core = open_context(load(ServerSettings, data=data, synchronous="NORMAL", lost_after_s=60, hub_offline=True))
     bound = launch.bind("127.0.0.1", 0)
     server = launch.make(create_app(core))
     thread = threading.Thread(target=server.run, kwargs={"sockets": [bound]}, daemon=True)

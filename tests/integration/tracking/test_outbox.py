@@ -25,7 +25,7 @@ from tunefleet.cli.campaigns import views
 from tunefleet.cli.console import _THEME
 from tunefleet.integrations.trackers import delivery
 from tunefleet.orchestrator.campaigns import history, service
-from tunefleet.orchestrator.campaigns.tracking_outbox import MAX_PAUSE_S, Outbox, pause_s
+from tunefleet.orchestrator.campaigns.tracking_outbox import MAX_PAUSE_S, TrackingOutbox, pause_s
 from tunefleet.schemas.campaign import CampaignDetail, TrackingView
 from tunefleet.settings import TrackingSettings, load
 
@@ -33,7 +33,7 @@ pytestmark = [pytest.mark.proof]
 
 
 def reporter(lab: Lab, folder: Path) -> Reporter:
-    return Reporter(Outbox(lab.core), load(TrackingSettings), folder)
+    return Reporter(TrackingOutbox(lab.core), load(TrackingSettings), folder)
 
 
 async def tell_all(reporter: Reporter) -> int:
@@ -147,7 +147,7 @@ async def test_a_campaign_that_wants_no_tracker_any_more_is_told_of_nowhere(lab:
     assert await tell_all(reporter(lab, alone)) == 1
     assert await shown(lab, id_) == (await service.get(lab.core, ADA, id_), [])
     assert not (alone / "trackio").exists()
-    assert not await Outbox(lab.core).waits()
+    assert not await TrackingOutbox(lab.core).waits()
 
 
 async def test_a_tracker_that_lacks_its_key_says_so_and_stops_nothing(lab: Lab, alone: Path) -> None:

@@ -14,7 +14,7 @@ import pytest
 
 from tunefleet.schemas.control import CommandState, ControlReply, Endpoint
 from tunefleet.trainer_control.control import control_server
-from tunefleet.trainer_control.control.command_queue import CommandBoard
+from tunefleet.trainer_control.control.command_queue import CommandQueue
 from tunefleet.trainer_control.control.control_server import MAX_BODY_BYTES, ControlServer
 from tunefleet.trainer_control.journal.status import StatusFile
 
@@ -29,7 +29,7 @@ def status(tmp_path: Path) -> StatusFile:
 
 @pytest.fixture
 def server(tmp_path: Path, status: StatusFile) -> Iterator[ControlServer]:
-    server = ControlServer("task-1", CommandBoard(), status, tmp_path / "jobs", job_folder=tmp_path)
+    server = ControlServer("task-1", CommandQueue(), status, tmp_path / "jobs", job_folder=tmp_path)
     server.start()
     yield server
     server.stop()
@@ -195,7 +195,7 @@ def test_the_kernel_names_the_user_of_a_connection() -> None:
 
 
 def test_without_a_token_everybody_on_the_machine_may(tmp_path: Path, status: StatusFile) -> None:
-    server = ControlServer("task-1", CommandBoard(), status, tmp_path / "jobs", token=None)
+    server = ControlServer("task-1", CommandQueue(), status, tmp_path / "jobs", token=None)
     server.start()
     try:
         endpoint = Endpoint.model_validate_json((tmp_path / "jobs/task-1/endpoint.json").read_text())
@@ -206,7 +206,7 @@ def test_without_a_token_everybody_on_the_machine_may(tmp_path: Path, status: St
 
 
 def test_it_listens_on_loopback_only_and_goes_when_it_is_stopped(tmp_path: Path, status: StatusFile) -> None:
-    server = ControlServer("task-1", CommandBoard(), status, tmp_path / "jobs", host="0.0.0.0")
+    server = ControlServer("task-1", CommandQueue(), status, tmp_path / "jobs", host="0.0.0.0")
     server.start()
     server.start()
     port = server.port
@@ -221,7 +221,7 @@ def test_it_listens_on_loopback_only_and_goes_when_it_is_stopped(tmp_path: Path,
 
 def test_a_taken_port_is_an_error_and_leaves_no_endpoint(tmp_path: Path, status: StatusFile) -> None:
     with socket.create_server(("127.0.0.1", 0)) as other:
-        server = ControlServer("task-1", CommandBoard(), status, tmp_path / "jobs", port=other.getsockname()[1])
+        server = ControlServer("task-1", CommandQueue(), status, tmp_path / "jobs", port=other.getsockname()[1])
         with pytest.raises(OSError, match="in use"):
             server.start()
     assert not (tmp_path / "jobs/task-1").exists()

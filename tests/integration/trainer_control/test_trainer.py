@@ -17,7 +17,7 @@ from tunefleet.errors import ConflictError
 from tunefleet.runtime.control import ControlClient, find_endpoint
 from tunefleet.schemas.job_folder import Job, JobStatus
 from tunefleet.schemas.journal import ANY_RECORD, MetricRecord
-from tunefleet.trainer_control.checkpoints.manifest import fault_of, list_whole
+from tunefleet.trainer_control.checkpoints.manifest import invalid_reason, list_complete
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -162,7 +162,7 @@ def test_a_broken_newest_checkpoint_is_not_resumed_from(run: Run) -> None:
     assert session.resume is not None
     assert session.resume.step == 3
     assert run.checkpoints() == ["checkpoint-3", "checkpoint-6"]
-    assert fault_of(run.folder / "checkpoints/checkpoint-6") is None
+    assert invalid_reason(run.folder / "checkpoints/checkpoint-6") is None
 
 
 def test_the_limit_is_ours_and_the_best_one_stays(run: Run) -> None:
@@ -177,7 +177,7 @@ def test_the_limit_is_ours_and_the_best_one_stays(run: Run) -> None:
         lr_scheduler_type="constant",
     )
     assert run.checkpoints() == ["checkpoint-1", "checkpoint-8"]
-    assert [checkpoint.step for checkpoint in list_whole(run.folder / "checkpoints")] == [1, 8]
+    assert [checkpoint.step for checkpoint in list_complete(run.folder / "checkpoints")] == [1, 8]
 
 
 def test_nothing_is_deleted_before_the_newer_one_is_whole(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -198,7 +198,7 @@ def test_save_makes_a_checkpoint_that_is_durable(run: Run) -> None:
     run.start(at=(2, "save_checkpoint"), save_strategy="no")
     command = run.command()
     assert (command["state"], command["step"], command["checkpoint"]) == ("durable", 2, "checkpoint-2")
-    assert fault_of(run.folder / "checkpoints/checkpoint-2") is None
+    assert invalid_reason(run.folder / "checkpoints/checkpoint-2") is None
     assert run.windows() == [(1, 2), (3, 4), (5, 6)]
     assert run.status().state == "completed"
 
@@ -224,7 +224,7 @@ def test_abort_acts_at_the_end_of_the_step_and_writes_nothing_more(run: Run) -> 
     assert ended.value.code == 9
     assert (run.status().state, run.status().intent, run.status().step) == ("aborted", "abort", 5)
     assert run.checkpoints() == ["checkpoint-2", "checkpoint-4"]
-    assert [checkpoint.step for checkpoint in list_whole(run.folder / "checkpoints")] == [2, 4]
+    assert [checkpoint.step for checkpoint in list_complete(run.folder / "checkpoints")] == [2, 4]
     assert max(record.step for record in run.records() if record.type == "metric") == 4
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from tunefleet.runtime.control import ControlClient, find_endpoint
-from tunefleet.trainer_control.checkpoints.manifest import fault_of
+from tunefleet.trainer_control.checkpoints.manifest import invalid_reason
 from tunefleet.trainer_control.journal.status import StatusFile
 
 
@@ -72,7 +72,7 @@ def test_the_job_is_found_while_it_trains_and_says_how_it_went_afterwards(script
     assert seen["eta_s"] > 0
     assert {"loss", "learning_rate", "epoch", "timestamp"} <= seen.keys()
     assert (one.outcome(seen["id"]).state, one.outcome(seen["id"]).checkpoint) == ("durable", "checkpoint-5")
-    assert fault_of(one.output / "checkpoint-5") is None
+    assert invalid_reason(one.output / "checkpoint-5") is None
     one.end()
     assert find_endpoint(jobs, "mine") is None
     assert json.loads((jobs / "mine/status.json").read_text())["state"] == "completed"
@@ -92,7 +92,7 @@ def test_checkpoints_get_manifests_and_their_number_stays_the_trainers(script: M
     one.run()
     assert one.args.save_total_limit == 2
     assert one.saved() == ["checkpoint-6", "checkpoint-8", "final"]
-    assert [fault_of(one.output / name) for name in ("checkpoint-6", "checkpoint-8")] == [None, None]
+    assert [invalid_reason(one.output / name) for name in ("checkpoint-6", "checkpoint-8")] == [None, None]
 
 
 def test_save_is_evaluated_and_may_be_the_best(script: Make) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from tokenizers import Tokenizer, models, pre_tokenizers
 
-from tunefleet.trainer_control.checkpoints.manifest import fault_of
+from tunefleet.trainer_control.checkpoints.manifest import invalid_reason
 from tunefleet.trainer_control.control import discovery
 
 
@@ -143,7 +143,7 @@ def test_save_pause_resume_abort(kind: str, build: Callable[..., Any], tmp_path:
         first.train()
     assert outcome(control, "save_checkpoint") == ("durable", 1, "checkpoint-1")
     assert outcome(control, "pause") == ("durable", 2, "checkpoint-2")
-    assert fault_of(tmp_path / "out/checkpoint-2") is None
+    assert invalid_reason(tmp_path / "out/checkpoint-2") is None
     second, control = build(kind, asks={3: "abort"})
     with pytest.raises(SystemExit):
         second.train(resume_from_checkpoint=True)

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from tests.integration.trainer_control.test_trainer import Run, libraries  # noqa: F401
-from tunefleet.trainer_control.checkpoints.manifest import fault_of, list_whole
+from tunefleet.trainer_control.checkpoints.manifest import invalid_reason, list_complete
 
 pytestmark = pytest.mark.torch
 
@@ -48,7 +48,7 @@ def test_the_end_does_not_delete_what_a_pause_has_saved(run: Run) -> None:
     # Step 5 is no evaluation: the best is an earlier one, and "keep one" would have left that alone.
     assert run.checkpoints() == ["checkpoint-4", "checkpoint-5"]
     assert (run.command()["state"], run.command()["checkpoint"]) == ("durable", "checkpoint-5")
-    assert fault_of(run.folder / "checkpoints" / "checkpoint-5") is None
+    assert invalid_reason(run.folder / "checkpoints" / "checkpoint-5") is None
     assert run.start(**BEST).resume is not None
     assert next(first for first, _ in run.windows(2)) == 6
 
@@ -61,8 +61,8 @@ def test_the_end_of_an_epoch_adds_nothing_to_a_pause(run: Run) -> None:
         "save_strategy": "epoch",
     }
     pause(run, 8, **epochs)  # 32 rows by 4: the epoch ends here
-    (checkpoint,) = list_whole(run.folder / "checkpoints")
-    assert (checkpoint.step, fault_of(checkpoint.path)) == (8, None)
+    (checkpoint,) = list_complete(run.folder / "checkpoints")
+    assert (checkpoint.step, invalid_reason(checkpoint.path)) == (8, None)
     assert len([record for record in run.records() if record.type == "checkpoint"]) == 1
     run.start(**epochs)
     assert run.status().step == 16
@@ -82,7 +82,7 @@ def test_the_best_is_found_after_the_folder_has_moved(run: Run, tmp_path: Path) 
     moved = Run(elsewhere)
     moved.launches = 1
     moved.start(**options)
-    newest = list_whole(elsewhere / "checkpoints")[-1]
+    newest = list_complete(elsewhere / "checkpoints")[-1]
     state = json.loads((newest.path / "trainer_state.json").read_text())
     assert state["best_model_checkpoint"] == str(elsewhere / "checkpoints" / best)
     assert best == "checkpoint-2"

@@ -17,7 +17,7 @@ from tunefleet.db.fleet.servers import LeaderRow
 from tunefleet.orchestrator.context import Clock
 from tunefleet.orchestrator.ha.leader_election import SEEN
 from tunefleet.orchestrator.ha.leadership import Leading
-from tunefleet.orchestrator.pubsub import Signals
+from tunefleet.orchestrator.pubsub import PubSub
 from tunefleet.transport.forward import epoch_of, proof
 
 SECRET = b"of one database"
@@ -51,7 +51,7 @@ class Server:
     clock: Clock
     secret: bytes = SECRET
     leading: Leading = field(default_factory=lambda: Leading(shared=True))
-    signals: Signals = field(default_factory=Signals)
+    signals: PubSub = field(default_factory=PubSub)
 
     def follow(self, epoch: int, url: str | None) -> None:
         self.leading.row = LeaderRow(epoch, "srv-a", "p", url)

@@ -14,7 +14,7 @@ from tunefleet.campaign.steps.submit import SubmitStep
 from tunefleet.campaign.steps.wait import WaitStep
 from tunefleet.client import AsyncClient
 from tunefleet.lifecycle.cycle import STEPS, StepName
-from tunefleet.orchestrator.campaigns.engine_repository import Book
+from tunefleet.orchestrator.campaigns.engine_repository import CampaignRepository
 from tunefleet.orchestrator.context import Clock
 from tunefleet.settings import CampaignSettings
 
@@ -87,7 +87,7 @@ class Counted:
         return {}
 
 
-class Crashing(Book):
+class Crashing(CampaignRepository):
     """A book that dies before or after its N-th change; `points` counts them."""
 
     def __init__(self, lab: Lab, crash: Callable[[str], None]) -> None:

@@ -26,7 +26,7 @@ from tunefleet.errors import (
 )
 from tunefleet.lifecycle.cycle import StepName
 from tunefleet.orchestrator.campaigns import history, retries, service
-from tunefleet.orchestrator.campaigns.engine_repository import Book
+from tunefleet.orchestrator.campaigns.engine_repository import CampaignRepository
 from tunefleet.schemas.campaign import CampaignDetail, CampaignRetry
 from tunefleet.settings import CampaignSettings
 
@@ -150,7 +150,7 @@ async def test_an_order_that_an_earlier_try_may_have_placed_is_ended_with_its_cy
     for _ in range(2):
         await run(lab, id_, shop, step)
         lab.clock.advance(61 * 1.1)
-    (left,) = await Book(lab.core).to_cancel()
+    (left,) = await CampaignRepository(lab.core).to_cancel()
     assert left.step is StepName.SUBMIT
 
 
@@ -196,7 +196,7 @@ async def test_an_order_is_asked_for_where_it_was_placed_whatever_is_set_by_now(
     lab.clock.advance(3600)
     if stopped:
         await service.stop(lab.core, lab.admin, id_)
-        (left,) = await Book(lab.core).to_cancel()
+        (left,) = await CampaignRepository(lab.core).to_cancel()
         with pytest.raises(TunefleetError, match=r"placed at gradients: .*needs a key"):
             await at("local", ours).end_order(left)
         await at("gradients", theirs).end_order(left)
@@ -259,9 +259,9 @@ async def test_an_order_whose_fate_nobody_knows_says_what_to_type(lab: Lab) -> N
 async def test_the_sleep_between_two_cycles_is_said_with_its_end(lab: Lab, killed: bool) -> None:
     id_ = await made(lab, run_intervals={"min_hours": 5, "max_hours": 5})
     if killed:
-        state = await reached(Book(lab.core), id_, StepName.SLEEP)
-        await Book(lab.core).intend(state, {"next_at": lab.clock.wall + 18_000.0, "slept_s": 18_000.0})
-        await Book(lab.core).release(state)
+        state = await reached(CampaignRepository(lab.core), id_, StepName.SLEEP)
+        await CampaignRepository(lab.core).intend(state, {"next_at": lab.clock.wall + 18_000.0, "slept_s": 18_000.0})
+        await CampaignRepository(lab.core).release(state)
     await run(lab, id_, Shop())
     texts = [each.text for each in (await history.read_log(lab.core, lab.admin, id_)).lines]
     said = "the cycle is complete; the next one opens in 5 h 0 min, until 2027-01-15 13:00 UTC"
@@ -297,16 +297,16 @@ async def test_a_stopped_campaign_cancels_its_task(lab: Lab) -> None:
     shop = Shop(states={f"ticket-{id_}/0": "running"})
     await run(lab, id_, shop)
     await service.stop(lab.core, lab.admin, id_)
-    (left,) = await Book(lab.core).to_cancel()
+    (left,) = await CampaignRepository(lab.core).to_cancel()
     await engine(lab, shop, Points()).end_order(left)
     assert shop.cancelled == [f"ticket-{id_}/0"]
-    assert await Book(lab.core).to_cancel() == []
+    assert await CampaignRepository(lab.core).to_cancel() == []
 
 
 async def test_a_task_that_cannot_be_cancelled_is_tried_again_after_a_while_and_spoken_of(
     lab: Lab, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    id_, repository = await made(lab), Book(lab.core)
+    id_, repository = await made(lab), CampaignRepository(lab.core)
     shop = Shop(states={f"ticket-{id_}/0": "running"})
     await run(lab, id_, shop)
     await service.stop(lab.core, lab.admin, id_)
@@ -353,7 +353,7 @@ async def test_a_task_is_cancelled_whose_cycle_is_stopped_before_another_is_orde
     await run(lab, id_, shop)
     await retries.retry(lab.core, lab.admin, id_, CampaignRetry(step=StepName.UPLOAD))
     await service.stop(lab.core, lab.admin, id_)
-    (left,) = await Book(lab.core).to_cancel()
+    (left,) = await CampaignRepository(lab.core).to_cancel()
     with pytest.raises(ConflictError, match="not cancelled at its provider yet"):
         await retries.retry(lab.core, lab.admin, (await made(lab, start=True)), CampaignRetry(cycle=0))
     await engine(lab, shop, Points()).end_order(left)
@@ -385,15 +385,15 @@ async def test_somebody_who_lost_the_lease_drops_what_they_have(lab: Lab) -> Non
 
 
 async def test_a_stop_is_noticed_even_after_the_store_has_failed(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
-    id_, shop, failed, renew = await made(lab), Shop(), asyncio.Event(), Book.renew
+    id_, shop, failed, renew = await made(lab), Shop(), asyncio.Event(), CampaignRepository.renew
 
-    async def failing(self: Book, *given: Any) -> bool:
+    async def failing(self: CampaignRepository, *given: Any) -> bool:
         if not failed.is_set():
             failed.set()
             raise StoreError("The disk is full.")
         return await renew(self, *given)
 
-    monkeypatch.setattr(Book, "renew", failing)
+    monkeypatch.setattr(CampaignRepository, "renew", failing)
     hanging = asyncio.create_task(engine(lab, shop, Points(), real=[Hanging(StepName.DATA, [])]).advance(id_))
     async with asyncio.timeout(120):
         await failed.wait()

@@ -18,7 +18,7 @@ from tunefleet.campaign.providers.local import LocalProvider
 from tunefleet.errors import StoreError
 from tunefleet.lifecycle.cycle import StepName
 from tunefleet.orchestrator.campaigns import service
-from tunefleet.orchestrator.campaigns.engine_repository import Book
+from tunefleet.orchestrator.campaigns.engine_repository import CampaignRepository
 from tunefleet.schemas.api import ProgressView, TaskView
 from tunefleet.schemas.campaign import ActivityView
 
@@ -123,16 +123,16 @@ async def test_a_wait_for_a_worker_says_for_which_task_and_why(status: str, why:
 
 async def test_what_cannot_be_told_fails_nothing(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(progress, "REPORT_S", 0.01)
-    told, report = 0, Book.report
+    told, report = 0, CampaignRepository.report
 
-    async def failing(self: Book, *given: Any) -> None:
+    async def failing(self: CampaignRepository, *given: Any) -> None:
         nonlocal told
         told += 1
         if told < 3:
             raise StoreError("The disk is full.")
         await report(self, *given)
 
-    monkeypatch.setattr(Book, "report", failing)
+    monkeypatch.setattr(CampaignRepository, "report", failing)
     step, id_ = Sending(lab), await made(lab)
     await engine(lab, Shop(), Points(), real=[step]).advance(id_)
     assert [each.done for each in step.seen] == [4, 10]

@@ -11,7 +11,7 @@ from tests.unit.orchestrator.lab import Lab
 from tunefleet.campaign.report import run_of
 from tunefleet.integrations.trackers.contract import TrackedRun
 from tunefleet.orchestrator.campaigns import retries
-from tunefleet.orchestrator.campaigns.tracking_outbox import Outbox, PendingDelivery
+from tunefleet.orchestrator.campaigns.tracking_outbox import PendingDelivery, TrackingOutbox
 
 DOCUMENT_CONFIG = {
     "merged_model_repo", "model_repo", "previously_finetuned_model_repo", "original_model_repo", "timestamp", "task_id",
@@ -23,7 +23,7 @@ DOCUMENT_METRICS = {"test_loss", "synth_loss", "weighted_loss", "score"}
 async def told(lab: Lab, **said: object) -> tuple[PendingDelivery, TrackedRun]:
     id_ = await made(lab, wandb_project="charts", random_seed=45)
     await recorded(lab, id_, trackers=("wandb",), **said)
-    (untold,) = await Outbox(lab.core).due()
+    (untold,) = await TrackingOutbox(lab.core).due()
     return untold, run_of(untold)
 
 
@@ -73,7 +73,7 @@ async def test_no_credential_is_told(lab: Lab) -> None:
     id_ = await made(lab, wandb_project="charts")
     signed = "https://user:hunter2@s3.example/m?X-Amz-Signature=abcdef0123456789"
     await recorded(lab, id_, trackers=("wandb",), ref=signed, name=signed)
-    (untold,) = await Outbox(lab.core).due()
+    (untold,) = await TrackingOutbox(lab.core).due()
     said = repr(run_of(untold))
     assert "hunter2" not in said
     assert "abcdef0123456789" not in said
@@ -81,7 +81,7 @@ async def test_no_credential_is_told(lab: Lab) -> None:
 
 async def test_a_cycle_whose_model_is_merged_again_is_another_run(lab: Lab) -> None:
     untold, first = await told(lab)
-    outbox = Outbox(lab.core)
+    outbox = TrackingOutbox(lab.core)
     await outbox.delivered(untold, "here")
     assert await outbox.due() == []
     await retries.remerge(lab.core, ADA, untold.state.campaign_id)

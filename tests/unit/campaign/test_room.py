@@ -18,7 +18,7 @@ from tunefleet.campaign.contract import Later, Outcome, StepContext
 from tunefleet.campaign.scratch_folder import clear, disk_full_error, step_folder
 from tunefleet.lifecycle.cycle import StepName
 from tunefleet.orchestrator.campaigns import service
-from tunefleet.orchestrator.campaigns.engine_repository import Book
+from tunefleet.orchestrator.campaigns.engine_repository import CampaignRepository
 
 
 async def test_it_is_removed_apart_from_the_loop_and_what_a_kill_has_left_with_the_next_start(
@@ -32,7 +32,7 @@ async def test_it_is_removed_apart_from_the_loop_and_what_a_kill_has_left_with_t
         remove(path, **how)
 
     monkeypatch.setattr(shutil, "rmtree", seen)
-    context: Any = SimpleNamespace(repository=Book(lab.core))
+    context: Any = SimpleNamespace(repository=CampaignRepository(lab.core))
     async with step_folder(context, "publish") as folder:
         assert folder.is_relative_to(lab.core.settings.data_dir)
         (folder / "model.safetensors").write_bytes(b"all of it")
@@ -58,7 +58,7 @@ async def test_a_full_disk_is_said_to_be_full_and_another_fault_is_not(lab: Lab)
     await engine(lab, Shop(), Points(), real=[Fetching(StepName.PUBLISH, [])]).advance(id_)
     shown = (await service.get(lab.core, lab.admin, id_)).cycle_list[0]
     assert shown.error is not None
-    assert shown.error.startswith(f"The server's disk is full: {Book(lab.core).folder}")
+    assert shown.error.startswith(f"The server's disk is full: {CampaignRepository(lab.core).folder}")
     assert "model.safetensors. Free disk space" in shown.error
-    assert list(Book(lab.core).folder.iterdir()) == []
+    assert list(CampaignRepository(lab.core).folder.iterdir()) == []
     assert disk_full_error(PermissionError(errno.EACCES, "no"), Path("x")) is None

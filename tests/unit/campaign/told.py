@@ -6,7 +6,7 @@ from typing import Any
 
 from tests.unit.orchestrator.campaigns.desk import go, taken
 from tests.unit.orchestrator.lab import Lab
-from tunefleet.orchestrator.campaigns.engine_repository import Book
+from tunefleet.orchestrator.campaigns.engine_repository import CampaignRepository
 
 LINK = "https://user:pass@s3.example/chunk?X-Amz-Signature=abcdef0123456789"
 LOSS = {"value": 1.25, "low": 1.2, "high": 1.3, "higher_is_better": False}
@@ -36,7 +36,7 @@ def outcomes(*, trackers: tuple[str, ...], **said: Any) -> dict[str, dict[str, A
 
 async def recorded(lab: Lab, id_: str, *, trackers: tuple[str, ...], **said: Any) -> None:
     """Let a campaign go through its next cycle, to its end."""
-    repository = Book(lab.core)
+    repository = CampaignRepository(lab.core)
     state = await taken(repository, id_)
     await repository.spend(state, "task", 2.5, f"{id_}/{state.number}")
     assert await go(repository, state, to=None, **outcomes(trackers=trackers, **said)) is None

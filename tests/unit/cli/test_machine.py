@@ -72,7 +72,7 @@ def test_environments_that_work_for_nobody_are_a_warning(monkeypatch: pytest.Mon
 
 def test_missing_libraries_and_little_room_are_warnings(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(checks, "find_spec", lambda name: None)
-    assert errors.install("train") in str(checks.training_libraries().mend)
+    assert errors.install_command("train") in str(checks.training_libraries().mend)
     assert checks.gpu().state == "good"
     monkeypatch.setattr(checks, "_LEAST_DISK", 1 << 60)
     monkeypatch.setattr(checks, "_LEAST_MEMORY", 1 << 60)
@@ -165,7 +165,7 @@ def test_preview_draws_what_is_learnt(
     ("stdout", "stderr", "code", "words"),
     [
         ('{"error": "There is no column q.", "hint": "It has: a."}', "", 3, "There is no column q."),
-        ("", "ModuleNotFoundError: No module named 'torch'", 8, errors.install("train")),
+        ("", "ModuleNotFoundError: No module named 'torch'", 8, errors.install_command("train")),
         ("", "Segmentation fault", 8, "The preview failed: Segmentation fault"),
     ],
 )

@@ -56,7 +56,7 @@ def test_a_fine_tuning_names_the_trainers_that_packages_bring(monkeypatch: pytes
 def test_each_kind_says_whether_its_results_can_go_to_a_bucket(monkeypatch: pytest.MonkeyPatch, *, there: bool) -> None:
     monkeypatch.setattr(base, "find_spec", lambda name: object() if there or name != "boto3" else None)
     said = {offer.features["s3"] for offer in installed().offers() if offer.available}
-    lacking = "The packages that write to a bucket are not installed (boto3 missing): " + errors.install("s3")
+    lacking = "The packages that write to a bucket are not installed (boto3 missing): " + errors.install_command("s3")
     assert said == {None if there else lacking}
     wanted = {"type": "s3", "url": "s3://bucket/a", "access_key": "${secret:A}", "secret_key": "${secret:B}"}
     need = requirements.of(load_task_spec({"taskType": "echo", "output": {"destination": wanted}}))

@@ -15,7 +15,7 @@ from scripts import write_reference
 from tests.machine import machine_environment
 from tunefleet import settings
 from tunefleet.errors import MachineError
-from tunefleet.unsupported import UNSUPPORTED
+from tunefleet.unsupported import UNSUPPORTED_VARIABLES
 
 READERS = {"settings/environment.py"}
 MOST_READERS = 1
@@ -243,19 +243,19 @@ def _names(cls: type[BaseSettings]) -> set[str]:
 def test_each_variable_of_the_worker_guide_works_or_start_up_names_it(repository: Path) -> None:
     page = (repository / "docs/reference/compatibility.md").read_text(encoding="utf-8")
     guide = page.partition("\n## Worker guide")[2].partition("\n## ")[0]
-    worker = _names(settings.WorkerSettings) | set(UNSUPPORTED["worker"])
-    server = _names(settings.ServerSettings) | set(UNSUPPORTED["server"])
+    worker = _names(settings.WorkerSettings) | set(UNSUPPORTED_VARIABLES["worker"])
+    server = _names(settings.ServerSettings) | set(UNSUPPORTED_VARIABLES["server"])
     rows = _variable_rows(guide)
     assert rows["The worker's variables"] - worker == set()
     assert rows["The server's variables"] - server == set()
     assert set().union(*rows.values()) - worker - server == set()
-    unheeded = {name for names in UNSUPPORTED.values() for name in names}
+    unheeded = {name for names in UNSUPPORTED_VARIABLES.values() for name in names}
     assert unheeded - set().union(*rows.values()) == set(), "has no row"
 
 
 @pytest.mark.parametrize("process", ["server", "worker"])
 def test_no_variable_that_is_heeded_is_said_to_have_no_effect(process: Literal["server", "worker"]) -> None:
     heeded = _names({"server": settings.ServerSettings, "worker": settings.WorkerSettings}[process])
-    assert heeded & set(UNSUPPORTED[process]) == set()
-    said = re.findall(r"\b[A-Z]+_[A-Z_]+\b", " ".join(UNSUPPORTED[process].values()))
+    assert heeded & set(UNSUPPORTED_VARIABLES[process]) == set()
+    said = re.findall(r"\b[A-Z]+_[A-Z_]+\b", " ".join(UNSUPPORTED_VARIABLES[process].values()))
     assert set(said) - _names(settings.ServerSettings) - _names(settings.WorkerSettings) == set(), "leads nowhere"

@@ -29,7 +29,7 @@ def test_the_command_names_where_the_package_came_from(
 ) -> None:
     text = None if origin is None else json.dumps(origin)
     monkeypatch.setattr(errors, "distribution", lambda _: SimpleNamespace(read_text=lambda _: text))
-    assert errors.install("s3") == f"{sys.executable} -m pip install {requirement}"
+    assert errors.install_command("s3") == f"{sys.executable} -m pip install {requirement}"
 
 
 def test_without_a_distribution_a_wheel_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -37,4 +37,4 @@ def test_without_a_distribution_a_wheel_is_named(monkeypatch: pytest.MonkeyPatch
         raise metadata.PackageNotFoundError
 
     monkeypatch.setattr(errors, "distribution", none)
-    assert errors.install("s3").endswith("'./tunefleet-VERSION-py3-none-any.whl[s3]'")
+    assert errors.install_command("s3").endswith("'./tunefleet-VERSION-py3-none-any.whl[s3]'")

@@ -23,7 +23,7 @@ def read(line: str) -> dict[str, str]:
 
 
 def test_a_line_for_machines_has_the_ids_of_what_it_belongs_to() -> None:
-    with context.about(request_id="r1", task_id="task-1"), context.about(attempt=2, worker_id=None):
+    with context.log_ids(request_id="r1", task_id="task-1"), context.log_ids(attempt=2, worker_id=None):
         inside = read(JsonLines().format(record("Took %s.", "it")))
     outside = read(JsonLines().format(record("Took %s.", "it")))
     assert {name: inside[name] for name in ("level", "logger", "message", "request_id", "task_id", "attempt")} == {
@@ -37,7 +37,7 @@ def test_a_line_for_machines_has_the_ids_of_what_it_belongs_to() -> None:
 
 def test_ids_that_are_known_late_are_looked_up_when_a_line_is_written() -> None:
     known: dict[str, str] = {}
-    with context.about_later(lambda: known):
+    with context.lazy_log_ids(lambda: known):
         assert "task_id" not in read(JsonLines().format(record("before")))
         known["task_id"] = "task-9"
         assert read(JsonLines().format(record("after")))["task_id"] == "task-9"
@@ -45,7 +45,7 @@ def test_ids_that_are_known_late_are_looked_up_when_a_line_is_written() -> None:
 
 def test_a_thread_has_ids_of_its_own() -> None:
     found: list[dict[str, str]] = []
-    with context.about(task_id="task-1"):
+    with context.log_ids(task_id="task-1"):
         thread = threading.Thread(target=lambda: found.append(read(JsonLines().format(record("there")))))
         thread.start()
         thread.join()

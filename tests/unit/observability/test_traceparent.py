@@ -9,7 +9,7 @@ import pytest
 from tunefleet.errors import MachineError
 from tunefleet.observability import traceparent
 from tunefleet.observability.spans import open_spans
-from tunefleet.observability.traceparent import Place
+from tunefleet.observability.traceparent import SpanContext
 
 GOOD = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 
@@ -17,10 +17,10 @@ GOOD = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 @pytest.mark.parametrize(
     ("text", "place"),
     [
-        (GOOD, Place("0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331", True)),
-        (GOOD[:-1] + "0", Place("0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331", False)),
-        (f" {GOOD} ", Place("0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331", True)),
-        ("cc" + GOOD[2:] + "-later", Place("0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331", True)),
+        (GOOD, SpanContext("0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331", True)),
+        (GOOD[:-1] + "0", SpanContext("0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331", False)),
+        (f" {GOOD} ", SpanContext("0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331", True)),
+        ("cc" + GOOD[2:] + "-later", SpanContext("0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331", True)),
         (GOOD + "-more", None),
         ("ff" + GOOD[2:], None),
         (GOOD.upper(), None),
@@ -31,7 +31,7 @@ GOOD = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
         (None, None),
     ],
 )
-def test_what_a_header_names(text: str | None, place: Place | None) -> None:
+def test_what_a_header_names(text: str | None, place: SpanContext | None) -> None:
     assert traceparent.read(text) == place
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from tests.unit.orchestrator.lab import TRAIN, FakeWorker, Lab, open_lab
 from tunefleet.orchestrator.access import api_keys
-from tunefleet.orchestrator.bootstrap import open_core
+from tunefleet.orchestrator.bootstrap import open_context
 from tunefleet.schemas.worker_link import Offer
 from tunefleet.settings import ServerSettings
 from tunefleet.spec.expressions import result_keys
@@ -21,7 +21,7 @@ from tunefleet.spec.expressions.result_keys import RESULT_KEYS
 def fresh_data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A data folder with its tables and first keys; made once, because a migration takes longer than a test."""
     data = tmp_path_factory.mktemp("fresh") / "data"
-    core = open_core(ServerSettings(data=data, synchronous="NORMAL"))
+    core = open_context(ServerSettings(data=data, synchronous="NORMAL"))
     asyncio.run(api_keys.ensure_first(core))
     core.close()
     return data

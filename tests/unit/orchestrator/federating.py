@@ -22,9 +22,9 @@ from tunefleet.federation import AdapterFile, read_config
 from tunefleet.federation.contract import check, contract_of
 from tunefleet.federation.floats import Array
 from tunefleet.federation.safetensors_writer import write_tensors
-from tunefleet.orchestrator.context import Core
+from tunefleet.orchestrator.context import ServerContext
 from tunefleet.orchestrator.federation import service, versions
-from tunefleet.orchestrator.federation.round_scheduler import RoundKeeper
+from tunefleet.orchestrator.federation.round_scheduler import RoundScheduler
 from tunefleet.orchestrator.federation.updates import acceptance
 from tunefleet.orchestrator.federation.updates.acceptance import Accepted, ValidatedUpdate
 from tunefleet.orchestrator.federation.version_archives import with_archive
@@ -76,7 +76,7 @@ class Party:
         *,
         num_examples: int = 1,
         step: int | None = None,
-        core: Core | None = None,
+        core: ServerContext | None = None,
         tokenizer: Mapping[str, bytes] | None = None,
         **more: Any,
     ) -> Accepted:
@@ -159,9 +159,9 @@ async def party(lab: Lab, folder: Path, **spec: Any) -> Party:
     return Party(lab, made, folder)
 
 
-async def keep(core: Core) -> None:
+async def keep(core: ServerContext) -> None:
     """Let a server do what its rounds wait for."""
-    keeper = RoundKeeper(core)
+    keeper = RoundScheduler(core)
     try:
         await keeper.start_due()
         await keeper.drain()

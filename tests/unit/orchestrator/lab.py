@@ -15,8 +15,8 @@ from tests import compiled
 from tunefleet.artifacts import manifest_digest
 from tunefleet.orchestrator.access import api_keys
 from tunefleet.orchestrator.access.permissions import Actor, AttemptActor
-from tunefleet.orchestrator.bootstrap import open_core
-from tunefleet.orchestrator.context import Clock, Core
+from tunefleet.orchestrator.bootstrap import open_context
+from tunefleet.orchestrator.context import Clock, ServerContext
 from tunefleet.orchestrator.ha import storage_marker
 from tunefleet.orchestrator.scheduling import reaper as task_reaper
 from tunefleet.orchestrator.scheduling import scheduler
@@ -148,7 +148,7 @@ class FakeWorker:
 class Lab:
     """A core, its actors, and shortcuts."""
 
-    core: Core
+    core: ServerContext
     clock: FakeClock
     admin: Actor
     worker_key: Actor
@@ -221,7 +221,7 @@ async def open_lab(fresh_data: Path, data: Path) -> AsyncIterator[Lab]:
     """
     shutil.copytree(fresh_data, data)
     clock = FakeClock()
-    core = open_core(
+    core = open_context(
         SETTINGS.model_copy(update={"data": data}), clock=Clock(lambda: clock.wall, lambda: clock.monotonic)
     )
     try:

@@ -6,7 +6,7 @@ import pytest
 
 from tests.unit.orchestrator.lab import TRAIN, FakeWorker, Lab
 from tunefleet.errors import ForbiddenError, NotFoundError
-from tunefleet.orchestrator.bootstrap import open_core
+from tunefleet.orchestrator.bootstrap import open_context
 from tunefleet.orchestrator.workers import cordons, workers
 from tunefleet.schemas.worker_link import Finish, Offer
 
@@ -79,7 +79,7 @@ async def test_a_drain_survives_the_servers_restart_and_uncordon_takes_it_back(l
     await cordons.drain(lab.core, lab.admin, worker.id)
     settings, clock = lab.core.settings, lab.core.clock
     lab.core.close()
-    lab.core = open_core(settings, clock=clock)
+    lab.core = open_context(settings, clock=clock)
     try:
         assert (await worker.exchange()).drain is True
         await cordons.uncordon(lab.core, lab.admin, worker.id)

@@ -12,7 +12,7 @@ CALLER = traceparent.read("00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-
 
 async def test_a_part_is_in_its_callers_trace_where_this_server_sends_nothing(lab: Lab) -> None:
     pipe = Pipelines(lab, await lab.online())
-    with context.within(CALLER):
+    with context.parent_span(CALLER):
         await pipe.submit(stage("all", spec=test_fanout.spread(2)))
     assert CALLER is not None
     found = [traceparent.read(offer.traceparent) for offer in await pipe.take()]

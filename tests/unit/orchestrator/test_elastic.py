@@ -14,7 +14,7 @@ from tests.unit.orchestrator.lab import TRAIN, FakeWorker, Lab
 from tests.unit.orchestrator.test_quotas import member
 from tunefleet.errors import ConflictError, ForbiddenError, NotFoundError
 from tunefleet.orchestrator.access import projects
-from tunefleet.orchestrator.bootstrap import open_core
+from tunefleet.orchestrator.bootstrap import open_context
 from tunefleet.orchestrator.scheduling import autoscaling
 from tunefleet.orchestrator.workers import cordons, workers
 from tunefleet.orchestrator.workflows import workflows
@@ -52,7 +52,7 @@ async def with_settings(lab: Lab, **changes: Any) -> AsyncIterator[None]:
     """Run a server on the lab's folder with other settings."""
     settings, clock = lab.core.settings, lab.core.clock
     lab.core.close()
-    lab.core = open_core(settings.model_copy(update=changes), clock=clock)
+    lab.core = open_context(settings.model_copy(update=changes), clock=clock)
     try:
         yield
     finally:

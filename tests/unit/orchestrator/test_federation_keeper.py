@@ -26,7 +26,7 @@ from tunefleet.db.repositories import artifacts
 from tunefleet.errors import NotFoundError
 from tunefleet.federation.aggregation import strategy
 from tunefleet.federation.floats import Array
-from tunefleet.orchestrator.context import Clock, Core
+from tunefleet.orchestrator.context import Clock, ServerContext
 from tunefleet.orchestrator.federation import (
     adapter_files,
     aggregation,
@@ -39,17 +39,17 @@ from tunefleet.orchestrator.federation import (
 from tunefleet.orchestrator.federation import round_scheduler as keeping
 from tunefleet.orchestrator.federation.aggregation import AggregationInput
 from tunefleet.orchestrator.federation.guide import downloads
-from tunefleet.orchestrator.federation.round_scheduler import LEASE_S, MAX_CRASHES, RoundKeeper, pause_s
+from tunefleet.orchestrator.federation.round_scheduler import LEASE_S, MAX_CRASHES, RoundScheduler, pause_s
 from tunefleet.orchestrator.federation.updates import acceptance
-from tunefleet.orchestrator.pubsub import Signals
+from tunefleet.orchestrator.pubsub import PubSub
 from tunefleet.schemas.federated import ADAPTER_FILE, MemberChange
 from tunefleet.settings import ServerSettings
 
 
 @asynccontextmanager
-async def another(lab: Lab, folder: Path) -> AsyncIterator[Core]:
+async def another(lab: Lab, folder: Path) -> AsyncIterator[ServerContext]:
     """A second service on the lab's database and files, as another server has it."""
-    signals = Signals()
+    signals = PubSub()
     database = Database.open(
         lab.core.settings.data_dir / "tunefleet.db",
         synchronous="NORMAL",
@@ -58,7 +58,7 @@ async def another(lab: Lab, folder: Path) -> AsyncIterator[Core]:
     clock = Clock(lambda: lab.clock.wall, lambda: lab.clock.monotonic)
     blobs = FolderStore(lab.core.settings.data_dir / "artifacts")
     try:
-        yield Core(ServerSettings(data=folder), database, blobs, signals, lab.core.secret, clock)
+        yield ServerContext(ServerSettings(data=folder), database, blobs, signals, lab.core.secret, clock)
     finally:
         signals.close()
         database.close()
@@ -119,7 +119,7 @@ async def test_the_average_is_weighted_by_examples(lab: Lab, tmp_path: Path) -> 
 async def test_of_two_servers_one_aggregates(lab: Lab, tmp_path: Path) -> None:
     group = await closed(lab, tmp_path / "files")
     async with another(lab, tmp_path / "other") as other:
-        keepers = [RoundKeeper(lab.core), RoundKeeper(other)]
+        keepers = [RoundScheduler(lab.core), RoundScheduler(other)]
         for _ in range(5):
             await group.upload("w1", np.random.default_rng(len(group.steps)).random() + group.steps["w1"])
             await group.upload("w2", 2.0 + group.steps["w2"], core=other)
@@ -212,7 +212,7 @@ async def test_a_server_keeps_what_it_works_on_and_lets_the_next_one_have_it_whe
 
     monkeypatch.setattr(strategy, "aggregate", slow)
     monkeypatch.setattr(keeping, "RENEW_S", 0.01)
-    keeper = RoundKeeper(lab.core)
+    keeper = RoundScheduler(lab.core)
     await keeper.start_due()
     await asyncio.to_thread(begun.wait, 20)
     lab.clock.advance(LEASE_S - 1)
@@ -339,7 +339,7 @@ async def test_nothing_is_left_lying_around(lab: Lab, tmp_path: Path) -> None:
     held.mkdir()
     row, now = await group.round(), lab.clock.wall
     await lab.core.write(partial(rounds.claim, row=row, holder="hold-alive", now=now, until=now + LEASE_S))
-    keeper = RoundKeeper(lab.core)
+    keeper = RoundScheduler(lab.core)
     await keeper._sweep()
     assert [each.name for each in held.parent.iterdir()] == ["hold-alive"]
     lab.clock.advance(LEASE_S)
@@ -352,7 +352,7 @@ async def test_nothing_is_left_lying_around(lab: Lab, tmp_path: Path) -> None:
 
 async def test_the_loop_wakes_for_an_upload_and_for_a_deadline(lab: Lab, tmp_path: Path) -> None:
     group = await party(lab, tmp_path / "files", participants=["a", "b", "c"], deadline_s=20)
-    keeper = RoundKeeper(lab.core)
+    keeper = RoundScheduler(lab.core)
     assert await keeper.start_due() == 30.0
     await group.upload("a", 1.0)
     await group.upload("b", 1.5)
@@ -385,7 +385,7 @@ async def test_a_federation_that_cannot_be_read_holds_up_no_other(
         tick(connection, **known)
 
     monkeypatch.setattr(keeping.round_operations, "tick", fails)
-    keeper = RoundKeeper(lab.core)
+    keeper = RoundScheduler(lab.core)
     assert await keeper.start_due() <= keeping.LOOK_S
     await keeper.drain()
     assert await versions_of(lab, group) == [1]

@@ -12,21 +12,21 @@ from tests.unit.orchestrator.lab import Lab
 from tests.unit.orchestrator.test_federation_attempts import fail_for
 from tunefleet.errors import ArtifactError, ConflictError, ForbiddenError, NotFoundError
 from tunefleet.orchestrator.access.permissions import Actor
-from tunefleet.orchestrator.context import Core
+from tunefleet.orchestrator.context import ServerContext
 from tunefleet.orchestrator.federation import event_feed, members, service, versions
 from tunefleet.orchestrator.federation.guide import data_chunks, downloads, guide_progress, upload_guide
 from tunefleet.orchestrator.federation.guide.chunk_files import ChunkFile
 from tunefleet.orchestrator.federation.guide.signed_links import Signer
-from tunefleet.orchestrator.federation.participants import FederationActor, Who
+from tunefleet.orchestrator.federation.participants import FederationActor, FederationCaller
 from tunefleet.orchestrator.federation.updates import uploads
 from tunefleet.schemas.federated import ADAPTER_FILE, ClaimChunk, MemberChange, UpdateCreate
 
 SIGN = Signer(b"s" * 32, "https://lab.example.org", 1_900_000_000)
 DIGEST = "d" * 64
-Action = Callable[[Core, Who, str], Awaitable[object]]
+Action = Callable[[ServerContext, FederationCaller, str], Awaitable[object]]
 
 
-async def send(core: Core, who: Who, federation: str, worker: str) -> object:
+async def send(core: ServerContext, who: FederationCaller, federation: str, worker: str) -> object:
     update = UpdateCreate(worker=worker, step=900, num_examples=1, config={}, sha256=DIGEST)
     return await core.read(lambda connection: uploads.expected(connection, who, federation, update))
 
@@ -63,7 +63,7 @@ async def started(lab: Lab, folder: Path, *, own_tokens: bool) -> Party:
     return group
 
 
-async def refusal(action: Action, core: Core, who: Who, federation: str) -> ForbiddenError | None:
+async def refusal(action: Action, core: ServerContext, who: FederationCaller, federation: str) -> ForbiddenError | None:
     try:
         await action(core, who, federation)
     except ForbiddenError as error:
@@ -91,7 +91,7 @@ async def test_a_workers_own_token_reaches_what_that_worker_needs(
 ) -> None:
     monkeypatch.setattr(upload_guide, "AGGREGATION_S", 0.0)
     group = await started(lab, tmp_path / "files", own_tokens=own_tokens)
-    asker: Who = {
+    asker: FederationCaller = {
         "w1's own token": FederationActor(group.id, worker="w1"),
         "the shared token": FederationActor(group.id),
         "a worker's key": Actor("k", "fleet", "worker"),
@@ -133,7 +133,7 @@ async def test_of_other_workers_a_token_sees_that_they_are_there(
 async def test_events_show_a_workers_own_token_nothing_of_what_others_sent(lab: Lab, tmp_path: Path) -> None:
     group = await started(lab, tmp_path / "files", own_tokens=True)
 
-    async def seen(who: Who) -> dict[str, set[str]]:
+    async def seen(who: FederationCaller) -> dict[str, set[str]]:
         found = await event_feed.after(lab.core, who, group.id, 0)
         updates = [event.data for event in found if event.kind == "federation.update"]
         return {str(data.get("worker")): set(data) for data in updates}

@@ -21,7 +21,7 @@ from tunefleet.orchestrator.federation.guide import signed_links
 from tunefleet.orchestrator.federation.participants import FederationActor, may_manage, may_take_part, may_view
 from tunefleet.orchestrator.federation.updates import intake
 from tunefleet.orchestrator.federation.updates.archive_layout import find_adapter, find_recipes_adapter, is_tokenizer
-from tunefleet.orchestrator.federation.updates.scratch import Landing, keep
+from tunefleet.orchestrator.federation.updates.scratch import UploadFile, keep
 from tunefleet.orchestrator.federation.updates.uploads import read_fields
 from tunefleet.orchestrator.federation.updates.validation import untrained
 from tunefleet.spec.options.federation_options import FederationSpec
@@ -107,7 +107,7 @@ def test_a_landing_is_gone_afterwards_and_what_is_kept_is_not(tmp_path: Path) ->
     fresh.mkdir()
     old = time.time() - 25 * 3600
     os.utime(left, (old, old))
-    with Landing(blobs, max_bytes=10) as landing:
+    with UploadFile(blobs, max_bytes=10) as landing:
         landing.write(b"12345")
         landing.write(memoryview(b"67890"))
         digest = landing.digest
@@ -151,7 +151,7 @@ def test_a_token_names_its_federation_and_proves_it() -> None:
         (FederationActor("fed-ffffffffffff"), False, False, False),
     ],
 )
-def test_who_may_do_what(who: participants.Who, look: bool, part: bool, steer: bool) -> None:
+def test_who_may_do_what(who: participants.FederationCaller, look: bool, part: bool, steer: bool) -> None:
     for check, allowed in ((may_view, look), (may_take_part, part), (may_manage, steer)):
         if allowed:
             check(who, ROW)

@@ -11,7 +11,7 @@ from tunefleet.db.engine.writer import note
 from tunefleet.db.repositories import tasks
 from tunefleet.db.rows import AttemptRow
 from tunefleet.lifecycle.cycle import StepName
-from tunefleet.orchestrator.campaigns.engine_repository import Book
+from tunefleet.orchestrator.campaigns.engine_repository import CampaignRepository
 from tunefleet.orchestrator.federation import versions
 from tunefleet.orchestrator.observability.commit_metrics import Commits
 
@@ -55,7 +55,7 @@ async def test_how_long_a_round_was_open_is_counted(lab: Lab, tmp_path: Path) ->
 
 
 async def test_how_long_a_cycle_took_is_counted(lab: Lab) -> None:
-    repository = Book(lab.core)
+    repository = CampaignRepository(lab.core)
     id_ = await made(lab)
     state = await reached(repository, id_, StepName.SLEEP)
     lab.clock.advance(HOUR)

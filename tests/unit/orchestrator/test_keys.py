@@ -18,9 +18,9 @@ from tunefleet.db import Connection
 from tunefleet.errors import AuthError, ForbiddenError, NotFoundError, StoreError
 from tunefleet.orchestrator import ids
 from tunefleet.orchestrator.access import api_keys
-from tunefleet.orchestrator.bootstrap import open_core
-from tunefleet.orchestrator.context import Core
-from tunefleet.orchestrator.pubsub import MAX_TOPICS, Signals
+from tunefleet.orchestrator.bootstrap import open_context
+from tunefleet.orchestrator.context import ServerContext
+from tunefleet.orchestrator.pubsub import MAX_TOPICS, PubSub
 from tunefleet.schemas.api import KeyCreate
 from tunefleet.settings import ServerSettings
 
@@ -41,13 +41,13 @@ async def test_a_key_that_is_revoked_while_it_is_looked_up_is_not_remembered(
     made = await api_keys.create(lab.core, lab.admin, KeyCreate(name="alice", role="member"))
     read = type(lab.core).read
 
-    async def slow(self: Core, operation: Callable[[Connection], Any]) -> Any:
+    async def slow(self: ServerContext, operation: Callable[[Connection], Any]) -> Any:
         found = await read(self, operation)
         monkeypatch.undo()
         await api_keys.revoke(lab.core, lab.admin, made.id)
         return found
 
-    monkeypatch.setattr(Core, "read", slow)
+    monkeypatch.setattr(ServerContext, "read", slow)
     assert (await api_keys.authenticate(lab.core, made.secret)).owner == "alice"
     with pytest.raises(AuthError, match="revoked"):
         await api_keys.authenticate(lab.core, made.secret)
@@ -121,11 +121,11 @@ def test_tokens_are_proof_and_ids_sort() -> None:
 
 def test_a_data_folder_keeps_its_secret_and_has_one_server(tmp_path: Path) -> None:
     settings = ServerSettings(data=tmp_path / "data")
-    first = open_core(settings)
+    first = open_context(settings)
     with pytest.raises(StoreError, match="in use by process"):
-        open_core(settings)
+        open_context(settings)
     first.close()
-    second = open_core(settings)
+    second = open_context(settings)
     assert second.secret == first.secret
     second.close()
 
@@ -140,20 +140,20 @@ def test_a_folder_with_a_broken_database_can_be_opened_by_the_next(
     (settings.data_dir / "tunefleet.db").write_bytes(b"broken" * 100)
     for _ in range(2):
         with pytest.raises(StoreError, match="damaged"):
-            open_core(settings)
+            open_context(settings)
     (settings.data_dir / "tunefleet.db").unlink()
-    open_core(settings).close()
+    open_context(settings).close()
 
 
 async def test_a_signal_that_comes_early_is_not_lost() -> None:
-    signals = Signals()
+    signals = PubSub()
     seen = signals.version("x")
     signals.notify("x")
     assert await asyncio.wait_for(signals.wait("x", 60.0, seen), 1) > seen
 
 
 async def test_signals_cross_threads_and_time_out() -> None:
-    signals = Signals()
+    signals = PubSub()
     waiting = [asyncio.create_task(signals.wait("x", 60.0)) for _ in range(3)]
     await asyncio.sleep(0.01)
     threading.Thread(target=signals.notify, args=("y", "x")).start()
@@ -163,7 +163,7 @@ async def test_signals_cross_threads_and_time_out() -> None:
 
 
 async def test_a_closed_signal_wakes_everybody_for_good() -> None:
-    signals = Signals()
+    signals = PubSub()
     waiting = asyncio.create_task(signals.wait("x", 60.0))
     await asyncio.sleep(0.01)
     signals.close()
@@ -173,7 +173,7 @@ async def test_a_closed_signal_wakes_everybody_for_good() -> None:
 
 
 async def test_a_waiter_that_gives_up_leaves_nothing_behind() -> None:
-    signals = Signals()
+    signals = PubSub()
     waiting = asyncio.create_task(signals.wait("x", 60.0))
     await asyncio.sleep(0.01)
     waiting.cancel()
@@ -184,7 +184,7 @@ async def test_a_waiter_that_gives_up_leaves_nothing_behind() -> None:
 
 
 async def test_forgetting_topics_wakes_in_vain_rather_than_never() -> None:
-    signals = Signals()
+    signals = PubSub()
     seen = signals.version("quiet")
     waiting = asyncio.create_task(signals.wait("asleep", 60.0))
     await asyncio.sleep(0.01)

@@ -15,7 +15,7 @@ from tunefleet.db.access import keys
 from tunefleet.db.fleet import servers
 from tunefleet.db.fleet.servers import LeaderRow
 from tunefleet.errors import NotLeadingError
-from tunefleet.orchestrator.context import Core, JoinWait
+from tunefleet.orchestrator.context import JoinWait, ServerContext
 from tunefleet.orchestrator.ha.leader_election import LEASE_S, PATIENCE_S, RENEW_S, Election, TwinError
 from tunefleet.orchestrator.ha.leadership import fenced
 from tunefleet.orchestrator.scheduling import cluster_state
@@ -23,16 +23,16 @@ from tunefleet.orchestrator.workers.presence import Fleet
 
 
 @pytest.fixture
-async def other(lab: Lab, tmp_path: Path) -> AsyncIterator[Core]:
+async def other(lab: Lab, tmp_path: Path) -> AsyncIterator[ServerContext]:
     async with another(lab, tmp_path / "other") as core:
         yield core
 
 
-def pair(lab: Lab, other: Core) -> tuple[Election, Election]:
+def pair(lab: Lab, other: ServerContext) -> tuple[Election, Election]:
     return Election(lab.core, "srv-a", "http://a:8000"), Election(other, "srv-b", "http://b:8000")
 
 
-def leads(lab: Lab, *cores: Core) -> list[bool]:
+def leads(lab: Lab, *cores: ServerContext) -> list[bool]:
     return [core.leading.leads(lab.clock.monotonic) for core in cores]
 
 
@@ -52,7 +52,7 @@ async def test_a_server_alone_leads_without_a_row(lab: Lab) -> None:
     assert await row(lab) == LeaderRow(0)
 
 
-async def test_the_first_leads_and_the_second_follows_while_it_renews(lab: Lab, other: Core) -> None:
+async def test_the_first_leads_and_the_second_follows_while_it_renews(lab: Lab, other: ServerContext) -> None:
     first, second = pair(lab, other)
     await first.run_once()
     await passes(lab, 20, first, second)
@@ -62,7 +62,7 @@ async def test_the_first_leads_and_the_second_follows_while_it_renews(lab: Lab, 
     assert set(lab.core.leading.seen) == set(other.leading.seen) == {"srv-a", "srv-b"}
 
 
-async def test_a_silent_leader_stops_before_another_one_begins(lab: Lab, other: Core) -> None:
+async def test_a_silent_leader_stops_before_another_one_begins(lab: Lab, other: ServerContext) -> None:
     first, second = pair(lab, other)
     await first.run_once()
     await passes(lab, 5, first, second)
@@ -81,7 +81,7 @@ async def test_a_silent_leader_stops_before_another_one_begins(lab: Lab, other: 
     assert lab.core.leading.row.url == "http://b:8000"
 
 
-async def test_a_leader_that_stops_is_followed_at_once(lab: Lab, other: Core) -> None:
+async def test_a_leader_that_stops_is_followed_at_once(lab: Lab, other: ServerContext) -> None:
     first, second = pair(lab, other)
     await first.run_once()
     await second.run_once()
@@ -91,14 +91,14 @@ async def test_a_leader_that_stops_is_followed_at_once(lab: Lab, other: Core) ->
     assert [each.id for each in await lab.core.read(servers.all_rows)] == ["srv-b"]
 
 
-async def test_a_restarted_leader_need_not_wait_for_itself(lab: Lab, other: Core) -> None:
+async def test_a_restarted_leader_need_not_wait_for_itself(lab: Lab, other: ServerContext) -> None:
     await Election(lab.core, "srv-a", None).run_once()
     await Election(other, "srv-a", None).run_once()
     assert (await row(lab)).epoch == 2
     assert other.leading.epoch == 2
 
 
-async def test_of_two_with_one_name_the_later_one_is_told_and_goes(lab: Lab, other: Core) -> None:
+async def test_of_two_with_one_name_the_later_one_is_told_and_goes(lab: Lab, other: ServerContext) -> None:
     first, copy = Election(lab.core, "srv-a", None), Election(other, "srv-a", None)
     await passes(lab, 5, first)
     with pytest.raises(TwinError, match="Another server has the id srv-a too") as told:
@@ -110,13 +110,13 @@ async def test_of_two_with_one_name_the_later_one_is_told_and_goes(lab: Lab, oth
     assert leads(lab, lab.core, other) == [True, False]
 
 
-async def test_a_server_that_was_killed_is_no_other_with_its_name(lab: Lab, other: Core) -> None:
+async def test_a_server_that_was_killed_is_no_other_with_its_name(lab: Lab, other: ServerContext) -> None:
     await passes(lab, 5, Election(lab.core, "srv-a", None))
     await passes(lab, 60, Election(other, "srv-a", None))
     assert leads(lab, other) == [True]
 
 
-async def test_wall_clocks_that_differ_by_a_minute_do_not_matter(lab: Lab, other: Core) -> None:
+async def test_wall_clocks_that_differ_by_a_minute_do_not_matter(lab: Lab, other: ServerContext) -> None:
     first, second = pair(lab, other)
     await first.run_once()
     lab.clock.wall += 60
@@ -127,7 +127,7 @@ async def test_wall_clocks_that_differ_by_a_minute_do_not_matter(lab: Lab, other
     assert (await row(lab)).epoch == 1
 
 
-async def test_a_time_in_which_nobody_looked_is_no_silence(lab: Lab, other: Core) -> None:
+async def test_a_time_in_which_nobody_looked_is_no_silence(lab: Lab, other: ServerContext) -> None:
     first, second = pair(lab, other)
     await first.run_once()
     await passes(lab, 5, first, second)
@@ -139,7 +139,7 @@ async def test_a_time_in_which_nobody_looked_is_no_silence(lab: Lab, other: Core
     assert leads(lab, other) == [True]
 
 
-async def test_nothing_of_a_leader_by_force_is_written_and_its_successors_is(lab: Lab, other: Core) -> None:
+async def test_nothing_of_a_leader_by_force_is_written_and_its_successors_is(lab: Lab, other: ServerContext) -> None:
     first, second = pair(lab, other)
     await first.run_once()
     old = lab.core.leading.epoch
@@ -158,7 +158,7 @@ async def test_nothing_of_a_leader_by_force_is_written_and_its_successors_is(lab
     assert await lab.core.read(lambda connection: keys.get_meta(connection, "request")) == "served"
 
 
-async def test_of_two_that_take_over_at_once_one_does(lab: Lab, other: Core) -> None:
+async def test_of_two_that_take_over_at_once_one_does(lab: Lab, other: ServerContext) -> None:
     seen = await row(lab)
     taken = [
         await core.write(lambda connection, n=name: servers.take(connection, seen, LeaderRow(0, n, n)))
@@ -171,7 +171,13 @@ async def test_of_two_that_take_over_at_once_one_does(lab: Lab, other: Core) -> 
     assert await other.write(lambda connection: servers.take(connection, seen, LeaderRow(0, "b", "b"))) is None
 
 
-async def test_a_follower_says_what_the_leader_knows_of_parts_that_are_put_together(lab: Lab, other: Core) -> None:
+async def test_a_follower_says_what_the_leader_knows_of_parts_that_are_put_together(
+    lab: Lab, other: ServerContext
+) -> None:
     lab.core.joins = {7: JoinWait(1, 0.0, "wait for room")}
     other.fleet = TypeAdapter(Fleet).validate_json(leader_mirror.dump(lab.core))
-    assert cluster_state.presences(other).joins == cluster_state.presences(lab.core).joins == {7: "wait for room"}
+    assert (
+        cluster_state.fleet_snapshot(other).joins
+        == cluster_state.fleet_snapshot(lab.core).joins
+        == {7: "wait for room"}
+    )

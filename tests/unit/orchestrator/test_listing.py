@@ -9,7 +9,7 @@ import pytest
 from tests.unit.orchestrator.lab import ECHO, TRAIN, Lab
 from tunefleet.errors import ForbiddenError, InputError
 from tunefleet.orchestrator.tasks import bulk_actions, listing
-from tunefleet.orchestrator.tasks.listing import Look
+from tunefleet.orchestrator.tasks.listing import TaskListQuery
 from tunefleet.schemas.api import TaskView
 from tunefleet.schemas.ui import ManyRequest
 
@@ -23,7 +23,7 @@ async def _all(lab: Lab, **look: Any) -> list[TaskView]:
     found: list[TaskView] = []
     cursor: str | None = None
     while True:
-        page = await listing.page(lab.core, lab.admin, Look(limit=3, cursor=cursor, **look))
+        page = await listing.page(lab.core, lab.admin, TaskListQuery(limit=3, cursor=cursor, **look))
         found += page.items
         cursor = page.next_cursor
         if cursor is None:
@@ -75,10 +75,10 @@ async def test_a_new_task_shifts_no_page_and_time_moves_no_row(lab: Lab) -> None
     offers = await worker.offers()
     await worker.accept(*(offer.token for offer in offers))
     for sort in ("-created", "-name", "-duration"):
-        first = await listing.page(lab.core, lab.admin, Look(limit=4, sort=sort))
+        first = await listing.page(lab.core, lab.admin, TaskListQuery(limit=4, sort=sort))
         await lab.submit(_named("zz"))
         lab.clock.advance(100.0)
-        rest = await listing.page(lab.core, lab.admin, Look(limit=100, sort=sort, cursor=first.next_cursor))
+        rest = await listing.page(lab.core, lab.admin, TaskListQuery(limit=100, sort=sort, cursor=first.next_cursor))
         seen = [task.id for task in (*first.items, *rest.items)]
         assert len(seen) == len(set(seen))
         assert len({task.name for task in (*first.items, *rest.items)} - {"zz"}) == 8
@@ -87,24 +87,27 @@ async def test_a_new_task_shifts_no_page_and_time_moves_no_row(lab: Lab) -> None
 async def test_a_cursor_of_another_order_is_refused(lab: Lab) -> None:
     for number in range(3):
         await lab.submit(_named(f"n{number}"))
-    page = await listing.page(lab.core, lab.admin, Look(limit=1, sort="name"))
-    for look in (Look(sort="-name", cursor=page.next_cursor), Look(sort="kind", cursor=page.next_cursor)):
+    page = await listing.page(lab.core, lab.admin, TaskListQuery(limit=1, sort="name"))
+    for look in (
+        TaskListQuery(sort="-name", cursor=page.next_cursor),
+        TaskListQuery(sort="kind", cursor=page.next_cursor),
+    ):
         with pytest.raises(InputError, match="not a cursor"):
             await listing.page(lab.core, lab.admin, look)
     for nonsense in ("x", "é", "W10", "WyJuYW1lIixmYWxzZSx7fSwxLDFd", "1" * 40):
         with pytest.raises(InputError, match="not a cursor"):
-            await listing.page(lab.core, lab.admin, Look(sort="name", cursor=nonsense))
+            await listing.page(lab.core, lab.admin, TaskListQuery(sort="name", cursor=nonsense))
     with pytest.raises(InputError, match="sorted by"):
-        await listing.page(lab.core, lab.admin, Look(sort="secret_hash"))
+        await listing.page(lab.core, lab.admin, TaskListQuery(sort="secret_hash"))
 
 
 async def test_counts_follow_the_filters(lab: Lab) -> None:
     for name, document in (("apple", ECHO), ("quince", ECHO), ("quince", TRAIN)):
         await lab.submit(_named(name, document))
-    all_of_them = await listing.counts(lab.core, lab.admin, Look())
+    all_of_them = await listing.counts(lab.core, lab.admin, TaskListQuery())
     assert (all_of_them.total, all_of_them.kind) == (3, {"echo": 2, "lora_sft": 1})
     assert (all_of_them.status, all_of_them.owner, all_of_them.worker_id) == ({"queued": 3}, {"admin": 3}, {})
-    some = await listing.counts(lab.core, lab.admin, Look(q="quince", filters={"kind": "echo"}))
+    some = await listing.counts(lab.core, lab.admin, TaskListQuery(q="quince", filters={"kind": "echo"}))
     assert (some.total, some.kind) == (1, {"echo": 1})
 
 

@@ -11,8 +11,8 @@ import pytest
 
 from tests.unit.orchestrator.lab import TRAIN, FakeWorker, Lab
 from tunefleet.db import Connection
-from tunefleet.orchestrator.bootstrap import open_core
-from tunefleet.orchestrator.context import Core
+from tunefleet.orchestrator.bootstrap import open_context
+from tunefleet.orchestrator.context import ServerContext
 from tunefleet.orchestrator.scheduling import scheduler
 from tunefleet.orchestrator.workers import exchange_transaction, workers
 from tunefleet.orchestrator.workers.presence import Fleet, Presence
@@ -24,7 +24,7 @@ WAITS = TRAIN.replace("taskType: lora_sft", "taskType: lora_sft\n  on_lost: wait
 async def test_a_lost_workers_task_is_placed_anew_within_two_seconds_more(lab: Lab, lost_after_s: float) -> None:
     settings, clock = lab.core.settings, lab.core.clock
     lab.core.close()
-    lab.core = open_core(settings.model_copy(update={"lost_after_s": lost_after_s}), clock=clock)
+    lab.core = open_context(settings.model_copy(update={"lost_after_s": lost_after_s}), clock=clock)
     try:
         worker = await lab.online("w1")
         task_id = await lab.submit(TRAIN)
@@ -76,14 +76,14 @@ async def test_who_has_spoken_is_not_lost_while_the_server_works_off_what_it_sai
     worker = await lab.online()
     task_id = await lab.submit(TRAIN)
     offer = await worker.start()
-    write, free = Core.write, asyncio.Event()
+    write, free = ServerContext.write, asyncio.Event()
 
-    async def late(core: Core, operation: Callable[[Connection], Any]) -> Any:
+    async def late(core: ServerContext, operation: Callable[[Connection], Any]) -> Any:
         if isinstance(operation, partial) and operation.func is exchange_transaction.apply:
             await free.wait()
         return await write(core, operation)
 
-    monkeypatch.setattr(Core, "write", late)
+    monkeypatch.setattr(ServerContext, "write", late)
     told = asyncio.create_task(worker.finish(offer.token))
     await asyncio.sleep(0)
     await lab.sweep(120)
@@ -106,7 +106,7 @@ async def test_what_is_broken_off_is_not_waited_for(lab: Lab, monkeypatch: pytes
         await asyncio.Event().wait()
 
     with monkeypatch.context() as patched:
-        patched.setattr(Core, "write", never)
+        patched.setattr(ServerContext, "write", never)
         for told in (worker.register(), worker.exchange(draining=True)):
             asked = asyncio.create_task(told)
             await asyncio.sleep(0)
@@ -130,17 +130,17 @@ async def test_who_speaks_while_its_loss_waits_to_be_stored_keeps_its_task(
     task_id = await lab.submit(TRAIN)
     offer = await worker.start()
     await lab.sweep(29)
-    write = Core.write
+    write = ServerContext.write
 
-    async def speak_before(core: Core, operation: Callable[[Connection], Any]) -> Any:
+    async def speak_before(core: ServerContext, operation: Callable[[Connection], Any]) -> Any:
         if isinstance(operation, partial):  # what was found, not what is written down now and then
-            monkeypatch.setattr(Core, "write", write)
+            monkeypatch.setattr(ServerContext, "write", write)
             await worker.exchange()
         return await write(core, operation)
 
-    monkeypatch.setattr(Core, "write", speak_before)
+    monkeypatch.setattr(ServerContext, "write", speak_before)
     await lab.sweep(2)
-    assert Core.write is write, "it was found silent"
+    assert ServerContext.write is write, "it was found silent"
     assert (await lab.task(task_id)).status == "running"
     assert (await worker.finish(offer.token)).finished == (offer.token,)
     assert (await lab.task(task_id)).status == "completed"
@@ -151,26 +151,26 @@ async def test_who_speaks_just_when_it_is_given_up_is_online_at_its_next_word(
 ) -> None:
     worker = await lab.online()
     await lab.sweep(29)
-    write, stored, told = Core.write, asyncio.Event(), asyncio.Event()
+    write, stored, told = ServerContext.write, asyncio.Event(), asyncio.Event()
     spoken: list[asyncio.Task[Any]] = []
 
-    async def answered_late(core: Core, operation: Callable[[Connection], Any]) -> Any:
+    async def answered_late(core: ServerContext, operation: Callable[[Connection], Any]) -> Any:
         found = await write(core, operation)
         stored.set()
         await told.wait()
         return found
 
-    async def lost_first(core: Core, operation: Callable[[Connection], Any]) -> Any:
+    async def lost_first(core: ServerContext, operation: Callable[[Connection], Any]) -> Any:
         if not isinstance(operation, partial):
             return await write(core, operation)
-        monkeypatch.setattr(Core, "write", answered_late)
+        monkeypatch.setattr(ServerContext, "write", answered_late)
         found = await write(core, operation)
         spoken.append(asyncio.create_task(worker.exchange(discarded=("task-gone",))))
         await stored.wait()
-        monkeypatch.setattr(Core, "write", write)
+        monkeypatch.setattr(ServerContext, "write", write)
         return found
 
-    monkeypatch.setattr(Core, "write", lost_first)
+    monkeypatch.setattr(ServerContext, "write", lost_first)
     await lab.sweep(2)
     told.set()
     await spoken[0]

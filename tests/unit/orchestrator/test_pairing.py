@@ -18,8 +18,8 @@ from tunefleet.db.backup import archive
 from tunefleet.errors import StoreError
 from tunefleet.orchestrator.access import api_keys
 from tunefleet.orchestrator.access.permissions import Actor
-from tunefleet.orchestrator.bootstrap import open_core
-from tunefleet.orchestrator.context import Core
+from tunefleet.orchestrator.bootstrap import open_context
+from tunefleet.orchestrator.context import ServerContext
 from tunefleet.orchestrator.storage import artifacts, garbage_collection
 from tunefleet.settings import ServerSettings
 
@@ -33,7 +33,7 @@ def settings(folder: Path, **changes: object) -> ServerSettings:
 
 async def filled(folder: Path) -> dict[Path, bytes]:
     """Fill a data folder as a server with two old files does; return what must stay as it is."""
-    core = open_core(settings(folder))
+    core = open_context(settings(folder))
     await api_keys.ensure_first(core)
     for data in FILES:
         await store(core, data)
@@ -42,7 +42,7 @@ async def filled(folder: Path) -> dict[Path, bytes]:
     return kept(folder)
 
 
-async def store(core: Core, data: bytes) -> str:
+async def store(core: ServerContext, data: bytes) -> str:
     digest = hashlib.sha256(data).hexdigest()
     with core.blobs.append(digest, 0, len(data)) as upload:
         upload.write(data)
@@ -78,7 +78,7 @@ def sqlite_only(everywhere: object) -> None:
 
 def another(folder: Path) -> None:
     other = folder.parent / "other"
-    open_core(settings(other)).close()
+    open_context(settings(other)).close()
     (other / "tunefleet.db").replace(folder / "tunefleet.db")
 
 
@@ -120,7 +120,7 @@ async def test_a_wrong_database_is_refused_and_nothing_is_deleted(
     happens(folder)
     for _ in range(2):
         with pytest.raises(StoreError, match="--adopt-files") as caught:
-            open_core(settings(folder))
+            open_context(settings(folder))
         assert str(folder) in caught.value.message
     if happens is elsewhere:
         (folder / "moved").rename(folder / "artifacts2")
@@ -137,14 +137,14 @@ async def test_who_adopts_files_keeps_those_that_no_row_knows(
     before = await filled(folder)
     happens(folder)
     caplog.set_level(logging.WARNING)
-    core = open_core(settings(folder), adopt_files=True)
+    core = open_context(settings(folder), adopt_files=True)
     assert "Paired " in caplog.text
     await api_keys.ensure_first(core)
     assert (await garbage_collection.collect(core)).files == 0
     mine = (folder / "keys" / "admin.key").read_text().strip()
     assert (await api_keys.authenticate(core, mine)).role == "admin", "the key of before opens the new database"
     core.close()
-    core = open_core(settings(folder))  # from now on it is theirs
+    core = open_context(settings(folder))  # from now on it is theirs
     assert (await garbage_collection.collect(core)).files == 0
     core.close()
     assert before.items() <= kept(folder).items()
@@ -156,14 +156,14 @@ async def test_of_what_nobody_knows_only_that_of_this_run_is_garbage(tmp_path: P
     await filled(folder)
     before = unknown(folder, b"of a crash")
     age(folder)
-    core = open_core(settings(folder, garbage_grace_s=0))
+    core = open_context(settings(folder, garbage_grace_s=0))
     since = unknown(folder, b"refused")
     collected = await garbage_collection.collect(core)
     assert core.blobs.has(before)
     assert not core.blobs.has(since)
     assert collected.files >= 1
     core.close()
-    open_core(settings(folder)).close()
+    open_context(settings(folder)).close()
 
 
 @pytest.mark.usefixtures("sqlite_only")
@@ -173,12 +173,12 @@ async def test_an_older_copy_of_the_database_deletes_no_newer_file(
     folder = tmp_path / "data"
     await filled(folder)
     copy = (folder / "tunefleet.db").read_bytes()
-    core = open_core(settings(folder))
+    core = open_context(settings(folder))
     newer = await store(core, b"newer than the copy")
     core.close()
     age(folder)
     (folder / "tunefleet.db").write_bytes(copy)
-    core = open_core(settings(folder))
+    core = open_context(settings(folder))
     await garbage_collection.collect(core)
     assert core.blobs.has(newer)
     core.close()
@@ -186,7 +186,7 @@ async def test_an_older_copy_of_the_database_deletes_no_newer_file(
     assert newer in json.loads(capsys.readouterr().out)["unknown"]
     assert run(["verify-store", "--data", str(folder), "--delete-unknown"]) == 0
     assert "1 file that the database does not know" in capsys.readouterr().out
-    core = open_core(settings(folder))
+    core = open_context(settings(folder))
     assert not core.blobs.has(newer)
     core.close()
 
@@ -213,12 +213,12 @@ async def test_files_that_are_newer_than_a_restored_backup_stay(tmp_path: Path) 
     await filled(folder)
     backup = tmp_path / "fleet.zip"
     archive.write(folder / "tunefleet.db", backup)
-    core = open_core(settings(folder))
+    core = open_context(settings(folder))
     newer = await store(core, b"newer than the backup")
     core.close()
     age(folder)
     archive.restore(backup, folder / "tunefleet.db", folder, force=True)
-    core = open_core(settings(folder))
+    core = open_context(settings(folder))
     await garbage_collection.collect(core)
     assert core.blobs.has(newer)
     core.close()
@@ -228,12 +228,12 @@ async def test_files_that_are_newer_than_a_restored_backup_stay(tmp_path: Path) 
 async def test_a_folder_of_before_there_were_marks_is_paired_by_what_rows_know(tmp_path: Path) -> None:
     folder = tmp_path / "data"
     await filled(folder)
-    core = open_core(settings(folder))
+    core = open_context(settings(folder))
     digest = hashlib.sha256(b"rows").hexdigest()
     await core.write(lambda connection: connection.exec_driver_sql("DELETE FROM meta WHERE name = 'files_mark'"))
     core.close()
     (folder / "database-id").unlink()
-    core = open_core(settings(folder))
+    core = open_context(settings(folder))
     assert core.blobs.has(digest)
     core.close()
 
@@ -242,7 +242,7 @@ async def test_a_key_file_that_holds_no_key_is_not_replaced(tmp_path: Path) -> N
     folder = tmp_path / "data"
     (folder / "keys").mkdir(parents=True)
     (folder / "keys" / "admin.key").write_text("my notes\n")
-    core = open_core(settings(folder))
+    core = open_context(settings(folder))
     with pytest.raises(StoreError, match="contains no valid key"):
         await api_keys.ensure_first(core)
     assert (folder / "keys" / "admin.key").read_text() == "my notes\n"

@@ -13,7 +13,7 @@ from tests.unit.orchestrator.lab import TRAIN, Lab
 from tests.unit.orchestrator.pipelines import Pipelines, stage
 from tunefleet.db import Connection
 from tunefleet.errors import ConflictError
-from tunefleet.orchestrator.context import Core
+from tunefleet.orchestrator.context import ServerContext
 from tunefleet.orchestrator.federation import service
 from tunefleet.orchestrator.storage import artifacts, garbage_collection, prune
 from tunefleet.orchestrator.tasks import tasks
@@ -68,15 +68,15 @@ async def test_what_a_task_comes_to_need_while_prune_looks_is_kept(
 ) -> None:
     first, second = await pipe.submit(stage("first")), await pipe.submit(stage("second"))
     await pipe.run()
-    write = Core.write
+    write = ServerContext.write
     later: list[WorkflowDetail] = []
 
-    async def submit_before(core: Core, operation: Callable[[Connection], Any]) -> Any:
-        monkeypatch.setattr(Core, "write", write)
+    async def submit_before(core: ServerContext, operation: Callable[[Connection], Any]) -> Any:
+        monkeypatch.setattr(ServerContext, "write", write)
         later.append(await pipe.submit(stage("later", external=[first.tasks[0].id])))
         return await write(core, operation)
 
-    monkeypatch.setattr(Core, "write", submit_before)
+    monkeypatch.setattr(ServerContext, "write", submit_before)
     assert (await prune.run(pipe.lab.core, -1.0)).workflows == (second.id,)
     assert (await pipe.task(first, "first")).status == "completed"
     assert (await pipe.states(later[0])) == {"later": "queued"}

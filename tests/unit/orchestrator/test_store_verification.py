@@ -60,7 +60,7 @@ async def test_what_was_verified_lately_is_not_read_again(lab: Lab, monkeypatch:
     entry = FileEntry(path="file", digest=hashlib.sha256(DATA).hexdigest(), size_bytes=len(DATA))
     assert await push(lab, entry) == []
     with monkeypatch.context() as change:
-        change.setattr(verification, "is_whole", lambda *_: pytest.fail("it is read again"))
+        change.setattr(verification, "is_intact", lambda *_: pytest.fail("it is read again"))
         assert await push(lab, entry) == []
     flip(place(lab, entry.digest))
     lab.core.verified.at[entry.digest] -= verification.RECENT_S
@@ -86,7 +86,7 @@ async def test_the_background_finds_it_and_names_the_artifact(lab: Lab, caplog: 
 async def test_no_speed_means_no_reading(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
     await lab.publish(lab.admin, "one", DATA)
     lab.core.settings = lab.core.settings.model_copy(update={"scrub_bytes_per_s": 0})
-    monkeypatch.setattr(verification, "is_whole", lambda *_: pytest.fail("it is read"))
+    monkeypatch.setattr(verification, "is_intact", lambda *_: pytest.fail("it is read"))
     with contextlib.suppress(TimeoutError):
         await asyncio.wait_for(verification.run_for_a_while(lab.core), 0.3)
 

@@ -51,7 +51,7 @@ def all_waiting(connection: Connection, now: float) -> list[TaskRow]:
 
 async def expected(lab: Lab) -> dict[str, tuple[str, str]]:
     """Return where tasks go if all that wait and all workers are looked at, each task at its turn."""
-    here = cluster_state.presences(lab.core)
+    here = cluster_state.fleet_snapshot(lab.core)
 
     def operation(connection: Connection) -> dict[str, tuple[str, str]]:
         rows = all_waiting(connection, here.now)

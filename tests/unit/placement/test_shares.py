@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.unit.placement.test_placement import need
-from tunefleet.placement import BARE_SHARE, QUANTUM_S, Candidate, DecayedUsage, Share, fair_order, units
+from tunefleet.placement import CPU_ONLY_SHARE, QUANTUM_S, Candidate, DecayedUsage, Share, fair_order, units
 
 NEED = need(kind="echo", slot_class="light")
 
@@ -57,7 +57,7 @@ class Simulation:
             for task_id in got:
                 name = task_id.rpartition("-")[0]
                 self.done[name] = self.done.get(name, 0) + 1
-                book.add(name, QUANTUM_S * BARE_SHARE, now + 100.0)
+                book.add(name, QUANTUM_S * CPU_ONLY_SHARE, now + 100.0)
 
 
 @given(st.lists(st.floats(0, 100, allow_nan=False), max_size=30), st.lists(st.floats(0, 100), max_size=30))
@@ -136,4 +136,4 @@ def test_use_counts_half_after_its_half_life_in_any_order() -> None:
 
 def test_gpus_count_each_and_a_task_without_one_a_little() -> None:
     assert units(need(gpu_count=4)) == 4.0
-    assert units(need(kind="echo", slot_class="light")) == BARE_SHARE
+    assert units(need(kind="echo", slot_class="light")) == CPU_ONLY_SHARE

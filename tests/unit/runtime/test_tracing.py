@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from tunefleet.observability.spans import Told
+from tunefleet.observability.spans import FinishedSpan
 from tunefleet.runtime.tracing import MOST_STEPS, AttemptTrace, read
 from tunefleet.schemas.worker_link import Offer
 from tunefleet.trainer_control.journal.writer import JournalWriter
@@ -18,9 +18,9 @@ class Kept:
     """Keeps what it is told."""
 
     def __init__(self) -> None:
-        self.told: list[Told] = []
+        self.told: list[FinishedSpan] = []
 
-    def tell(self, span: Told) -> None:
+    def tell(self, span: FinishedSpan) -> None:
         self.told.append(span)
 
     def close(self) -> None:

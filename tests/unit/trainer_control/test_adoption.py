@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from tunefleet.trainer_control.autoload import trainings
-from tunefleet.trainer_control.checkpoints.manifest import finish_checkpoint, list_whole
+from tunefleet.trainer_control.checkpoints.manifest import finish_checkpoint, list_complete
 from tunefleet.trainer_control.checkpoints.resume import decide
 
 
@@ -32,7 +32,7 @@ def test_checkpoints_of_the_script_are_those_of_the_job(tmp_path: Path) -> None:
     out = tmp_path.resolve() / "work" / "out"
     assert begun(tmp_path, "launch-1", out).checkpoint is None
     saved(out, 4)
-    assert [each.step for each in list_whole(tmp_path / "checkpoints")] == [4]
+    assert [each.step for each in list_complete(tmp_path / "checkpoints")] == [4]
     again = begun(tmp_path, "launch-2", out)
     assert again.checkpoint is not None
     assert again.checkpoint.path == out / "checkpoint-4"

@@ -15,10 +15,10 @@ from tunefleet.trainer_control.checkpoints import finalizer as finisher_module
 from tunefleet.trainer_control.checkpoints.finalizer import CheckpointFinalizer, SavedCheckpoint
 from tunefleet.trainer_control.checkpoints.manifest import (
     Checkpoint,
-    fault_of,
     find_newest,
     finish_checkpoint,
-    list_whole,
+    invalid_reason,
+    list_complete,
     newest_valid,
     supersede_beyond,
 )
@@ -50,7 +50,7 @@ def test_a_manifest_lists_every_file_and_its_digest_is_that_of_an_artifact(tmp_p
     }
     assert checkpoint.digest == manifest_digest([FileEntry(**file) for file in manifest["files"]])
     assert checkpoint.size_bytes == sum(file["size_bytes"] for file in manifest["files"])
-    assert (checkpoint.step, fault_of(checkpoint.path)) == (5, None)
+    assert (checkpoint.step, invalid_reason(checkpoint.path)) == (5, None)
 
 
 def test_without_a_folder_there_is_nothing_to_resume_from(tmp_path: Path) -> None:
@@ -136,7 +136,7 @@ def test_without_a_limit_all_stay(tmp_path: Path) -> None:
     for step in (10, 20, 30):
         make(tmp_path, step)
     assert retain(tmp_path, limit=None) == []
-    assert [item.step for item in list_whole(tmp_path)] == [10, 20, 30]
+    assert [item.step for item in list_complete(tmp_path)] == [10, 20, 30]
 
 
 def test_superseded_ones_go_once_the_run_has_passed_them(tmp_path: Path) -> None:

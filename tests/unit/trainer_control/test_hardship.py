@@ -15,7 +15,7 @@ from tunefleet.schemas.job_folder import JobStatus
 from tunefleet.schemas.journal import ANY_RECORD, EventRecord
 from tunefleet.trainer_control import files
 from tunefleet.trainer_control.control import command_queue as board_module
-from tunefleet.trainer_control.control.command_queue import CommandBoard
+from tunefleet.trainer_control.control.command_queue import CommandQueue
 from tunefleet.trainer_control.journal import status as status_module
 from tunefleet.trainer_control.journal.status import StatusFile
 from tunefleet.trainer_control.journal.writer import JournalWriter, plain_values
@@ -106,7 +106,7 @@ def test_a_command_acts_even_if_its_outcome_cannot_be_written_down(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(board_module, "write_json", full)
-    board = CommandBoard(tmp_path)
+    board = CommandQueue(tmp_path)
     item = board.submit("graceful_stop")
     assert board.armed
     assert board.take() == [item]
@@ -126,18 +126,18 @@ def test_a_command_acts_even_if_its_outcome_cannot_be_written_down(
     ],
 )
 def test_the_next_launch_knows_what_was_done(
-    tmp_path: Path, command: str, act: Callable[[CommandBoard], None], state: str
+    tmp_path: Path, command: str, act: Callable[[CommandQueue], None], state: str
 ) -> None:
-    board = CommandBoard(tmp_path)
+    board = CommandQueue(tmp_path)
     board.submit(command, command_id="cmd-1")
     act(board)
-    found = CommandBoard(tmp_path).state("cmd-1")
+    found = CommandQueue(tmp_path).state("cmd-1")
     assert found is not None
     assert found.state == state
 
 
 def test_a_save_that_never_came_has_failed_when_the_training_ends() -> None:
-    board = CommandBoard()
+    board = CommandQueue()
     board.submit("save_checkpoint", command_id="cmd-1")
     board.take()
     board.applied("cmd-1", 3, saving=True)

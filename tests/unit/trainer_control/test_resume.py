@@ -14,9 +14,9 @@ import pytest
 from tests.libraries import required
 from tunefleet import trainer_control
 from tunefleet.trainer_control import session as session_module
-from tunefleet.trainer_control.checkpoints.manifest import finish_checkpoint, list_whole
+from tunefleet.trainer_control.checkpoints.manifest import finish_checkpoint, list_complete
 from tunefleet.trainer_control.checkpoints.resume import ResumeError, await_decision, decide
-from tunefleet.trainer_control.checkpoints.retention import kept_by_others, retain
+from tunefleet.trainer_control.checkpoints.retention import protected_names, retain
 
 
 def save(folder: Path, step: int, launch: str | None = None) -> Path:
@@ -34,7 +34,7 @@ def job(folder: Path, launch: str = "launch-1", attempt: int = 1, from_step: int
 
 
 def steps(folder: Path) -> list[int]:
-    return [checkpoint.step for checkpoint in list_whole(folder / "checkpoints")]
+    return [checkpoint.step for checkpoint in list_complete(folder / "checkpoints")]
 
 
 @pytest.fixture(autouse=True)
@@ -134,9 +134,9 @@ def test_what_somebody_reads_or_has_pinned_is_not_deleted(tmp_path: Path) -> Non
     for step in (10, 20, 30, 40):
         save(tmp_path, step)
     (tmp_path / "keep.json").write_text('{"uploading": ["checkpoint-10"], "pinned": ["checkpoint-20"]}')
-    assert retain(tmp_path / "checkpoints", limit=1, keep=kept_by_others(tmp_path)) == ["checkpoint-30"]
+    assert retain(tmp_path / "checkpoints", limit=1, keep=protected_names(tmp_path)) == ["checkpoint-30"]
     (tmp_path / "keep.json").write_text("{torn")
-    assert retain(tmp_path / "checkpoints", limit=1, keep=kept_by_others(tmp_path)) == [
+    assert retain(tmp_path / "checkpoints", limit=1, keep=protected_names(tmp_path)) == [
         "checkpoint-10",
         "checkpoint-20",
     ]

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from tunefleet.api.background import Lifetime
-from tunefleet.orchestrator.pubsub import Signals
+from tunefleet.orchestrator.pubsub import PubSub
 from tunefleet.transport.redis import server
 
 
@@ -60,7 +60,7 @@ async def test_a_swallowed_cancellation_does_not_keep_a_link_that_is_to_end() ->
 
 @pytest.mark.timeout(20)
 async def test_a_server_ends_though_a_loop_swallows_its_cancellation() -> None:
-    core: Any = SimpleNamespace(signals=Signals())
+    core: Any = SimpleNamespace(signals=PubSub())
     deaf = Deaf(times=2)
 
     async def loop() -> None:

@@ -15,7 +15,7 @@ from tunefleet.errors import ArtifactError, InputError, NotFoundError, Unreachab
 from tunefleet.lifecycle.task import TaskReason
 from tunefleet.schemas.job_folder import JobFolder
 from tunefleet.schemas.worker_link import InputRef, ResumeFrom
-from tunefleet.trainer_control.checkpoints.manifest import fault_of, finish_checkpoint, list_whole
+from tunefleet.trainer_control.checkpoints.manifest import finish_checkpoint, invalid_reason, list_complete
 from tunefleet.worker.jobs.checkpoint_restore import Restorer
 from tunefleet.worker.outputs import uploads
 
@@ -72,7 +72,7 @@ def ref(step: int) -> InputRef:
 
 
 def steps(folder: JobFolder) -> list[int]:
-    return [each.step for each in list_whole(folder.checkpoints_dir)]
+    return [each.step for each in list_complete(folder.checkpoints_dir)]
 
 
 def test_a_newer_checkpoint_here_is_not_fetched_and_an_older_one_is_overtaken(
@@ -85,7 +85,7 @@ def test_a_newer_checkpoint_here_is_not_fetched_and_an_older_one_is_overtaken(
     make(server.folder, 16)
     assert restorer(folder, server).prepare(ResumeFrom(step=16, checkpoint=ref(16))) is None
     assert steps(folder) == [12, 16]
-    assert fault_of(folder.checkpoints_dir / "checkpoint-16") is None
+    assert invalid_reason(folder.checkpoints_dir / "checkpoint-16") is None
 
 
 def test_the_best_one_comes_along(folder: JobFolder, server: Server) -> None:
@@ -125,7 +125,7 @@ def test_a_broken_one_here_is_replaced_by_the_one_of_the_server(folder: JobFolde
     path = make(folder, 8)
     (path / "model.safetensors").write_bytes(b"torn")
     assert restorer(folder, server).prepare(ResumeFrom(step=8, exact=True, checkpoint=ref(8))) == 8
-    assert fault_of(folder.checkpoints_dir / "checkpoint-8") is None
+    assert invalid_reason(folder.checkpoints_dir / "checkpoint-8") is None
 
 
 def test_the_folder_of_the_task_before_is_used_without_the_server(folder: JobFolder, server: Server) -> None:
@@ -135,7 +135,7 @@ def test_the_folder_of_the_task_before_is_used_without_the_server(folder: JobFol
     assert restorer(folder, server).prepare(resume) == 8
     assert server.fetched == []
     (folder.checkpoints_dir / "checkpoint-8" / "trainer_state.json").write_text("{}")
-    assert fault_of(source) is None, "what a trainer may rewrite is a copy"
+    assert invalid_reason(source) is None, "what a trainer may rewrite is a copy"
 
 
 def test_the_newest_and_the_best_are_sent_and_protected_meanwhile(

@@ -16,8 +16,8 @@ from tests.unit.client.fake import URL, FakeServer
 from tunefleet.client.attempt import AttemptClient
 from tunefleet.schemas.job_folder import JobFolder, Keep
 from tunefleet.schemas.worker_link import Offer
-from tunefleet.trainer_control.checkpoints.manifest import fault_of, finish_checkpoint
-from tunefleet.trainer_control.checkpoints.retention import kept_by_others
+from tunefleet.trainer_control.checkpoints.manifest import finish_checkpoint, invalid_reason
+from tunefleet.trainer_control.checkpoints.retention import protected_names
 from tunefleet.worker.mailbox import Mailbox
 from tunefleet.worker.outputs import uploads
 from tunefleet.worker.outputs.uploads import CheckpointUploads
@@ -73,7 +73,7 @@ def arrived(server: FakeServer, where: Path) -> list[str | None]:
         for file in made["files"]:
             (copy / file["path"]).parent.mkdir(parents=True, exist_ok=True)
             (copy / file["path"]).write_bytes(server.blobs[file["digest"]])
-        faults.append(fault_of(copy))
+        faults.append(invalid_reason(copy))
     return faults
 
 
@@ -97,7 +97,7 @@ def test_however_the_two_meet_what_is_published_is_whole(
         until(lambda: server.artifacts)
         other.join()
     assert arrived(server, tmp_path / "there") == [None], "one artifact, and whole"
-    assert fault_of(path) is None
+    assert invalid_reason(path) is None
 
 
 @pytest.mark.parametrize("moment", ["files", "bytes"])
@@ -146,7 +146,7 @@ def test_a_checkpoint_that_is_being_sent_is_compressed_later(folder: JobFolder) 
     before = {file.name: file.read_bytes() for file in path.iterdir()}
 
     def in_use(name: str) -> bool:
-        return name in kept_by_others(folder.root, ("uploading",))
+        return name in protected_names(folder.root, ("uploading",))
 
     folder.keep_json.write_text(Keep(uploading=("checkpoint-4",), pinned=()).model_dump_json())
     with pytest.raises(InUseError):

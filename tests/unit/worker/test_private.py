@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tunefleet.orchestrator.bootstrap import open_core
+from tunefleet.orchestrator.bootstrap import open_context
 from tunefleet.settings import ClientSettings, ServerSettings, load, load_worker
 from tunefleet.trainer_control.files import make_private
 from tunefleet.worker.state import StateFolder
@@ -30,7 +30,7 @@ def test_folders_are_their_users_alone(tmp_path: Path) -> None:
     state = StateFolder(tmp_path / "results")
     assert state.open(pause=lambda _: False)
     state.close()
-    open_core(ServerSettings(data=tmp_path / "data")).close()
+    open_context(ServerSettings(data=tmp_path / "data")).close()
     made = [tmp_path / "results", tmp_path / "results" / ".worker", tmp_path / "data"]
     assert {path.name: mode(path) for path in made} == dict.fromkeys(("results", ".worker", "data"), 0o700)
     assert mode(tmp_path / "data" / "tunefleet.db") == 0o600

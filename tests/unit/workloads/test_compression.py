@@ -10,7 +10,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from tunefleet.trainer_control.checkpoints.manifest import fault_of, find_newest, finish_checkpoint
+from tunefleet.trainer_control.checkpoints.manifest import find_newest, finish_checkpoint, invalid_reason
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -54,7 +54,7 @@ def test_large_files_are_compressed_and_come_back_as_they_were(checkpoint: Path,
         "trainer_state.json",
         "manifest.json",
     }
-    assert fault_of(checkpoint) is None
+    assert invalid_reason(checkpoint) is None
     assert contents(decompressed(checkpoint, tmp_path / "w")) == {
         "model.safetensors": LARGE,
         "trainer_state.json": SMALL,

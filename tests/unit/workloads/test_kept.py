@@ -19,7 +19,7 @@ from tunefleet.workloads.data.formats import Shape
 @pytest.fixture(scope="module", autouse=True)
 def libraries() -> None:
     """Imported for the tests, not to collect them."""
-    global Encoder, KeptTokens, PreTrainedTokenizerBase, Rows, Tokenized, datasets, module, pack, read_path
+    global Encoder, TokenCache, PreTrainedTokenizerBase, Rows, Tokenized, datasets, module, pack, read_path
     pytest.importorskip("torch")
 
     import datasets
@@ -27,7 +27,7 @@ def libraries() -> None:
 
     from tunefleet.workloads.data import token_cache as module
     from tunefleet.workloads.data.readers import Rows, read_path
-    from tunefleet.workloads.data.token_cache import KeptTokens
+    from tunefleet.workloads.data.token_cache import TokenCache
     from tunefleet.workloads.data.tokenization import Encoder, Tokenized
     from tunefleet.workloads.training.rows.streaming import pack
 
@@ -57,7 +57,7 @@ def go(tokenizer: PreTrainedTokenizerBase, tmp_path: Path) -> Callable[..., Toke
     def run(
         rows: Rows = ROWS, shape: Shape = SHAPE, *, length: int = 64, writes: bool = True, model: Any = tokenizer
     ) -> Tokenized:
-        store = KeptTokens(tmp_path / "tokens", model, Encoder(model), writes=writes)
+        store = TokenCache(tmp_path / "tokens", model, Encoder(model), writes=writes)
         found = store.tokenize(rows, shape, Encoder(model), length)
         store.forget_others()
         return found
@@ -146,13 +146,13 @@ def test_packed_rows_are_kept(
     go: Callable[..., Tokenized], tokenizer: PreTrainedTokenizerBase, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     tokens = go()
-    first = pack(tokens.dataset, 64, tokens.tokens, KeptTokens(tmp_path / "tokens", tokenizer, Encoder(tokenizer)))
+    first = pack(tokens.dataset, 64, tokens.tokens, TokenCache(tmp_path / "tokens", tokenizer, Encoder(tokenizer)))
     with monkeypatch.context() as patched:
         patched.setattr("tunefleet.workloads.training.rows.streaming.pack_dataset", None)
-        again = pack(tokens.dataset, 64, tokens.tokens, KeptTokens(tmp_path / "tokens", tokenizer, Encoder(tokenizer)))
+        again = pack(tokens.dataset, 64, tokens.tokens, TokenCache(tmp_path / "tokens", tokenizer, Encoder(tokenizer)))
     assert (again.sequences, again.filled) == (first.sequences, first.filled)
     assert again.dataset[:] == first.dataset[:] == pack(tokens.dataset, 64, tokens.tokens).dataset[:]
-    other = pack(tokens.dataset, 70, tokens.tokens, KeptTokens(tmp_path / "tokens", tokenizer, Encoder(tokenizer)))
+    other = pack(tokens.dataset, 70, tokens.tokens, TokenCache(tmp_path / "tokens", tokenizer, Encoder(tokenizer)))
     assert other.filled != first.filled
 
 
@@ -167,7 +167,7 @@ def test_little_free_disk_and_a_slow_tokenizer_keep_nothing(
     go()
     monkeypatch.setattr(module, "SHARE_OF_FREE_DISK", 1)
     go(writes=False)
-    slow = KeptTokens(tmp_path / "tokens", object(), Encoder(tokenizer))  # type: ignore[arg-type] - one without a backend
+    slow = TokenCache(tmp_path / "tokens", object(), Encoder(tokenizer))  # type: ignore[arg-type] - one without a backend
     slow.tokenize(ROWS, SHAPE, Encoder(tokenizer), 64)
     assert made == [300] * 3
     assert not [*tmp_path.glob("tokens/*")]
@@ -176,7 +176,7 @@ def test_little_free_disk_and_a_slow_tokenizer_keep_nothing(
 def test_all_of_it_can_go(go: Callable[..., Tokenized], tokenizer: PreTrainedTokenizerBase, tmp_path: Path) -> None:
     go()
     assert json.loads(next((tmp_path / "tokens").glob("*.json")).read_text())["counts"]["rows"] == 300
-    store = KeptTokens(tmp_path / "tokens", tokenizer, Encoder(tokenizer))
+    store = TokenCache(tmp_path / "tokens", tokenizer, Encoder(tokenizer))
     assert store.discard()
     assert not store.discard()
     assert not (tmp_path / "tokens").exists()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tunefleet.spec.options.answer_match import MatchSpec
-from tunefleet.workloads.common.answer_extraction import extractor, final_number, judge, last_number, number
+from tunefleet.workloads.common.answer_extraction import compare, extractor, final_number, last_number, number
 
 
 @pytest.mark.parametrize(
@@ -73,7 +73,7 @@ def test_numbers_have_one_spelling() -> None:
     ],
 )
 def test_verdicts(match: dict[str, object], answer: str, reference: str, right: bool) -> None:
-    verdict = judge(answer, reference, MatchSpec.model_validate(match))
+    verdict = compare(answer, reference, MatchSpec.model_validate(match))
     assert verdict is not None
     assert verdict.right is right
 
@@ -90,11 +90,11 @@ def test_verdicts(match: dict[str, object], answer: str, reference: str, right: 
 )
 def test_a_reference_with_nothing_to_compare_has_no_verdict(match: dict[str, object], reference: str) -> None:
     wanted = MatchSpec.model_validate(match)
-    assert judge(reference, reference, wanted) is None
+    assert compare(reference, reference, wanted) is None
     assert extractor(wanted)(reference) is None, "by which a run refuses the row before it starts"
 
 
 def test_a_thought_in_front_of_an_answer_does_not_count() -> None:
-    verdict = judge("<think>\n2 + 2\n</think>\n\nfour", "four", MatchSpec.model_validate({"extract": "text"}))
+    verdict = compare("<think>\n2 + 2\n</think>\n\nfour", "four", MatchSpec.model_validate({"extract": "text"}))
     assert verdict is not None
     assert verdict.right

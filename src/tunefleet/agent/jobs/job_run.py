@@ -72,7 +72,7 @@ class JobRun:
 
     def run(self) -> None:
         """Run the job to its end, or until the agent stops."""
-        with context.about(job_id=self._job.job_id, trace_id=self._trace.trace_id):
+        with context.log_ids(job_id=self._job.job_id, trace_id=self._trace.trace_id):
             self._run()
 
     def _run(self) -> None:

@@ -24,7 +24,7 @@ MAX_AT_ONCE: Final = 8 << 20
 """Parsing blocks all other threads of the server: a longer line or array is left to a worker."""
 
 
-class Unseen(Exception):
+class ReadLimitReached(Exception):
     """The rest of a file is not read; the message holds the reason."""
 
 
@@ -42,7 +42,7 @@ class Limits:
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class ReadRow:
     """A row, or the error in its place.
 
     Args:
@@ -55,7 +55,7 @@ class Found:
     fault: DataError | None = None
 
 
-def found(name: str, pieces: Iterable[bytes], size_bytes: int, limits: Limits) -> Iterator[Found]:
+def found(name: str, pieces: Iterable[bytes], size_bytes: int, limits: Limits) -> Iterator[ReadRow]:
     """Yield the rows of a file.
 
     Args:
@@ -75,7 +75,7 @@ def found(name: str, pieces: Iterable[bytes], size_bytes: int, limits: Limits) -
             hint=f"Known: {', '.join(sorted(SUFFIXES))}. Write one JSON object per line, and name the file *.jsonl.",
         )
     if suffix == COLUMNS:
-        raise Unseen("Parquet is read by workers only: preview it with a model's tokenizer.")
+        raise ReadLimitReached("Parquet is read by workers only: preview it with a model's tokenizer.")
     ends_at = time.monotonic() + limits.seconds
     if suffix == ARRAY:
         rows = _array(name, pieces, size_bytes)
@@ -90,27 +90,29 @@ def _in_time(given: Iterable[T], ends_at: float, limits: Limits) -> Iterator[T]:
     for each in given:
         yield each
         if time.monotonic() >= ends_at:
-            raise Unseen(f"Only the rows read within {limits.seconds:g} seconds are shown; a worker reads all of them.")
+            raise ReadLimitReached(
+                f"Only the rows read within {limits.seconds:g} seconds are shown; a worker reads all of them."
+            )
 
 
-def _lines(name: str, lines: Iterable[tuple[int, bytes]]) -> Iterator[Found]:
+def _lines(name: str, lines: Iterable[tuple[int, bytes]]) -> Iterator[ReadRow]:
     for number, line in lines:
         if line.isspace() or not line:
             continue
         try:
-            yield Found(number, json_line(name, number, line))
+            yield ReadRow(number, json_line(name, number, line))
         except DataError as fault:
-            yield Found(number, fault=fault)
+            yield ReadRow(number, fault=fault)
 
 
-def _array(name: str, pieces: Iterable[bytes], size_bytes: int) -> Iterator[Found]:
+def _array(name: str, pieces: Iterable[bytes], size_bytes: int) -> Iterator[ReadRow]:
     content = bytearray()
     for piece in pieces:
         content += piece
         if len(content) > MAX_AT_ONCE:
-            raise Unseen(f"A JSON array of more than {MAX_AT_ONCE >> 20} MiB is read by workers only.")
+            raise ReadLimitReached(f"A JSON array of more than {MAX_AT_ONCE >> 20} MiB is read by workers only.")
     if len(content) < size_bytes:
-        raise Unseen("A JSON array is previewed once it is uploaded completely.")
+        raise ReadLimitReached("A JSON array is previewed once it is uploaded completely.")
     if not content.strip():
         return
     text = bytes(content).removeprefix(codecs.BOM_UTF8)
@@ -131,16 +133,16 @@ def _array(name: str, pieces: Iterable[bytes], size_bytes: int) -> Iterator[Foun
         raise DataError(f"{name} is not a JSON array.", hint="Write an array of objects, or one object per line.")
     for number, row in enumerate(rows, start=1):
         if isinstance(row, dict):
-            yield Found(number, row)
+            yield ReadRow(number, row)
         else:
             fault = DataError(f"Element {number} of {name} is a JSON {type(row).__name__}, not an object.")
-            yield Found(number, fault=fault)
+            yield ReadRow(number, fault=fault)
 
 
-def _table(name: str, lines: Iterable[tuple[int, bytes]]) -> Iterator[Found]:
+def _table(name: str, lines: Iterable[tuple[int, bytes]]) -> Iterator[ReadRow]:
     rows = csv_rows(name, _texts(name, lines))
     for number, row in enumerate(rows, start=2):
-        yield Found(number, dict(row))
+        yield ReadRow(number, dict(row))
 
 
 def _texts(name: str, lines: Iterable[tuple[int, bytes]]) -> Iterator[str]:
@@ -163,13 +165,13 @@ def _numbered(pieces: Iterable[bytes], size_bytes: int, most_bytes: int) -> Iter
             rest.clear()
         rest += last
         if len(rest) > MAX_AT_ONCE:
-            raise Unseen(
+            raise ReadLimitReached(
                 f"Line {number + 1} is longer than {MAX_AT_ONCE >> 20} MiB; only a worker reads on from there."
             )
         # Checked after each piece; a line that the limit cuts is dropped below.
         if seen >= most_bytes:
             break
     if seen < size_bytes:
-        raise Unseen(f"Only the first {seen / (1 << 20):,.1f} MiB were read; a worker reads all of it.")
+        raise ReadLimitReached(f"Only the first {seen / (1 << 20):,.1f} MiB were read; a worker reads all of it.")
     if rest:
         yield number + 1, bytes(rest)

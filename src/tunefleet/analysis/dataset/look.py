@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Final
 
 from tunefleet.analysis.dataset import file_reader
-from tunefleet.analysis.dataset.file_reader import Found, Limits, Unseen
+from tunefleet.analysis.dataset.file_reader import Limits, ReadLimitReached, ReadRow
 from tunefleet.analysis.dataset.messages import Message, RowError
 from tunefleet.analysis.dataset.notes import Notes
 from tunefleet.analysis.dataset.parts import Parts
@@ -59,7 +59,7 @@ def look(
             seen.take(each)
     except DataError as fault:
         seen.blame(fault)
-    except Unseen as why:
+    except ReadLimitReached as why:
         unseen = str(why)
     if seen.rows == 0 and unseen is None and not seen.faults:
         seen.blame(DataError(f"{name} has no rows.", hint="Write one JSON object per line."))
@@ -103,7 +103,7 @@ class _Preview:
             hint = None if fault.hint is None else _cut(fault.hint, _FAULT_SHOWN)
             self.faults.append(RowFault(message=_cut(fault.message, _FAULT_SHOWN), line=line, hint=hint))
 
-    def take(self, row: Found) -> None:
+    def take(self, row: ReadRow) -> None:
         """Process the next row."""
         if row.fault is not None or row.values is None:
             self.blame(row.fault or DataError("It is not a row."), row.line)

@@ -17,7 +17,7 @@ from tunefleet.api.middleware.request_metrics import request_id_of
 from tunefleet.db.access.audit import AuditRow
 from tunefleet.errors import TunefleetError, UnreachableError
 from tunefleet.orchestrator.access import audit_log
-from tunefleet.orchestrator.context import Core
+from tunefleet.orchestrator.context import ServerContext
 from tunefleet.orchestrator.ha.leadership import fenced
 
 _SAFE_METHODS: Final = frozenset({"GET", "HEAD", "OPTIONS"})
@@ -45,7 +45,7 @@ _FAILED: Final = 500
 class Audit:
     """Write the audit log."""
 
-    def __init__(self, app: ASGIApp, core: Core) -> None:
+    def __init__(self, app: ASGIApp, core: ServerContext) -> None:
         self._app = app
         self._core = core
 

@@ -20,7 +20,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from tunefleet.api import leader_mirror, problem_details
 from tunefleet.api.middleware.request_metrics import HEADER, request_id_of
 from tunefleet.errors import NotLeadingError, UnreachableError
-from tunefleet.orchestrator.context import Core
+from tunefleet.orchestrator.context import ServerContext
 from tunefleet.orchestrator.ha.leader_election import SEEN
 from tunefleet.orchestrator.ha.leadership import fenced
 from tunefleet.transport.forward import FORWARDED_FOR, PEER, Answer, NotSentError, Peers, epoch_of, proof
@@ -48,7 +48,7 @@ def needs_leader(path: str) -> bool:
 class Forward:
     """Forwards requests that only the leader can answer."""
 
-    def __init__(self, app: ASGIApp, *, core: Core) -> None:
+    def __init__(self, app: ASGIApp, *, core: ServerContext) -> None:
         self._app = app
         self._core = core
         self._peers: Peers | None = None
@@ -115,7 +115,7 @@ class Forward:
         return self._peers
 
     @property
-    def core(self) -> Core:
+    def core(self) -> ServerContext:
         """The server's context."""
         return self._core
 

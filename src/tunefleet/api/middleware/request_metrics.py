@@ -47,8 +47,8 @@ class Measured:
 
         try:
             trace_id = None if parent is None else parent.trace_id
-            about = context.about(request_id=request_id, trace_id=trace_id)
-            with about, context.within(parent), context.about_later(lambda: _named(scope)):
+            about = context.log_ids(request_id=request_id, trace_id=trace_id)
+            with about, context.parent_span(parent), context.lazy_log_ids(lambda: _named(scope)):
                 await self._app(scope, receive, send_noting_status)
         finally:
             if self._meters is not None:

@@ -88,4 +88,4 @@ async def complete(core: CoreDep, who: AnyAttempt, digest: Digest, upload: Uploa
 @router.post("/{digest}/direct/{upload}/give-up", status_code=204)
 async def give_up(core: CoreDep, who: AnyAttempt, digest: Digest, upload: UploadName, body: DirectGiveUp) -> None:
     """Abort a multipart upload that continues through the server. The reason is shown to users who watch the task."""
-    await direct_uploads.give_up(core, who, digest, upload, body.why)
+    await direct_uploads.abort(core, who, digest, upload, body.why)

@@ -17,7 +17,7 @@ from tunefleet.lifecycle.cycle import CampaignStatus
 from tunefleet.orchestrator.access.permissions import Actor
 from tunefleet.orchestrator.campaigns import history, retries, service
 from tunefleet.orchestrator.campaigns.status import topic
-from tunefleet.orchestrator.context import Core
+from tunefleet.orchestrator.context import ServerContext
 from tunefleet.schemas.api import Page
 from tunefleet.schemas.base import Body
 from tunefleet.schemas.campaign import (
@@ -199,14 +199,21 @@ async def watch(
 
 
 async def _lines(
-    core: Core, who: Actor, campaign: str, cycle: int | None, first: CampaignLog, where: str, *, live: bool = False
+    core: ServerContext,
+    who: Actor,
+    campaign: str,
+    cycle: int | None,
+    first: CampaignLog,
+    where: str,
+    *,
+    live: bool = False,
 ) -> AsyncIterator[ServerSentEvent]:
     signals, found, shown = core.signals, first, ""
     while not signals.closed:
         for line in found.lines:
             yield ServerSentEvent(line.model_dump_json(), id=str(line.id), event="line")
         seen = signals.version(where)
-        if live and (now := (await service.glance(core, who, campaign)).model_dump_json()) != shown:
+        if live and (now := (await service.summary(core, who, campaign)).model_dump_json()) != shown:
             yield ServerSentEvent(now, event="campaign")
             shown = now
         last, found = found, await history.read_log(core, who, campaign, after=found.next_id, cycle=cycle)
@@ -235,7 +242,7 @@ async def follow(
     return sse.respond(request, _news(core, who, id_, start))
 
 
-async def _news(core: Core, who: Actor, campaign_id: str, start: int) -> AsyncIterator[ServerSentEvent]:
+async def _news(core: ServerContext, who: Actor, campaign_id: str, start: int) -> AsyncIterator[ServerSentEvent]:
     signals = core.signals
     while not signals.closed:
         seen = signals.version(topic(campaign_id))

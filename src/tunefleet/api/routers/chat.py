@@ -19,7 +19,7 @@ from tunefleet.errors import TunefleetError
 from tunefleet.orchestrator.access.permissions import Actor
 from tunefleet.orchestrator.chat import sessions
 from tunefleet.orchestrator.chat.session_state import Turn
-from tunefleet.orchestrator.context import Core
+from tunefleet.orchestrator.context import ServerContext
 from tunefleet.schemas.chat import (
     ChatHeard,
     ChatModel,
@@ -102,7 +102,7 @@ async def take_piece(request: Request, core: CoreDep, attempt: OwnAttempt, turn_
 
 
 async def _answer(
-    request: Request, core: Core, who: Actor, task_id: str, wanted: ChatRequest, *, stream: bool
+    request: Request, core: ServerContext, who: Actor, task_id: str, wanted: ChatRequest, *, stream: bool
 ) -> Response:
     turn = await sessions.begin(core, who, task_id, wanted)
     if stream:
@@ -125,7 +125,7 @@ async def _answer(
     return Response(json.dumps(whole), media_type="application/json")
 
 
-async def _gathered(core: Core, who: Actor, turn: Turn) -> tuple[str, ChatPiece]:
+async def _gathered(core: ServerContext, who: Actor, turn: Turn) -> tuple[str, ChatPiece]:
     text, last = "", ChatPiece()
     async with aclosing(sessions.pieces(core, who, turn)) as pieces:
         async for piece in pieces:
@@ -139,7 +139,7 @@ async def _left(request: Request) -> None:
         pass
 
 
-async def _chunks(core: Core, who: Actor, turn: Turn) -> AsyncIterator[ServerSentEvent]:
+async def _chunks(core: ServerContext, who: Actor, turn: Turn) -> AsyncIterator[ServerSentEvent]:
     head = _head(turn, "chat.completion.chunk")
     try:
         # OpenAI clients take the role from the first chunk.

@@ -12,7 +12,7 @@ from tunefleet.api.query_params import names
 from tunefleet.api.routers import api_router
 from tunefleet.orchestrator.telemetry import events
 from tunefleet.orchestrator.telemetry import live_feed as live_service
-from tunefleet.orchestrator.telemetry.live_feed import Place
+from tunefleet.orchestrator.telemetry.live_feed import StreamPosition
 from tunefleet.schemas.api import EventView
 
 router = api_router(tags=["events"])
@@ -83,8 +83,8 @@ async def follow_everything(
     without a gap. Without either, the stream starts with the next update.
     """
     position = last_event_id or after
-    place = Place.read(position) if position else Place(await events.last_id(core, who))
+    place = StreamPosition.read(position) if position else StreamPosition(await events.last_id(core, who))
     known, unknown = await live_service.followed(core, who, names(points) or (), place.points)
-    stream = live_stream.Live(core, who, Place(place.event_id, known), unknown)
+    stream = live_stream.Live(core, who, StreamPosition(place.event_id, known), unknown)
     stream.refuse_many()
     return sse.respond(request, stream.messages())

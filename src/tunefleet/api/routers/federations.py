@@ -17,10 +17,10 @@ from tunefleet.api.query_params import Cursor, Limit, names, one_of
 from tunefleet.api.routers import api_router
 from tunefleet.api.routers.blobs import Digest, UploadLength, UploadOffset
 from tunefleet.errors import NotFoundError
-from tunefleet.orchestrator.context import Core
+from tunefleet.orchestrator.context import ServerContext
 from tunefleet.orchestrator.federation import event_feed, members, service, token_access, versions, views
 from tunefleet.orchestrator.federation.guide import downloads, upload_guide
-from tunefleet.orchestrator.federation.participants import Who
+from tunefleet.orchestrator.federation.participants import FederationCaller
 from tunefleet.orchestrator.federation.status import topic
 from tunefleet.orchestrator.federation.updates import single_request, uploads
 from tunefleet.orchestrator.federation.updates.acceptance import Accepted
@@ -197,9 +197,7 @@ async def send_update_with_file(
     arrived = await file_transfer.take_whole(
         sent.file(), core.blobs, update.sha256, size_bytes, scope=scope_of(found.federation.project)
     )
-    return _taken(
-        await single_request.take_whole(core, found, update, arrived, partial(file_transfer.keep, core.blobs))
-    )
+    return _taken(await single_request.accept(core, found, update, arrived, partial(file_transfer.keep, core.blobs)))
 
 
 @router.get("/{federation_id}/updates")
@@ -380,7 +378,9 @@ async def follow(
     return sse.respond(request, _news(core, who, id_, start), know=identify_participant)
 
 
-async def _news(core: Core, who: Who, federation_id: str, start: int) -> AsyncIterator[ServerSentEvent]:
+async def _news(
+    core: ServerContext, who: FederationCaller, federation_id: str, start: int
+) -> AsyncIterator[ServerSentEvent]:
     signals = core.signals
     while not signals.closed:
         seen = signals.version(topic(federation_id))

@@ -12,9 +12,9 @@ from tunefleet.api.query_params import names, one_of
 from tunefleet.api.routers import api_router
 from tunefleet.lifecycle.task import TaskStatus
 from tunefleet.orchestrator.scheduling import demand
-from tunefleet.orchestrator.scheduling.demand import Sort
+from tunefleet.orchestrator.scheduling.demand import WorkerPool
 from tunefleet.orchestrator.tasks import bulk_actions, listing
-from tunefleet.orchestrator.tasks.listing import Look
+from tunefleet.orchestrator.tasks.listing import TaskListQuery
 from tunefleet.schemas.ui import ManyReply, ManyRequest, Overview, TaskCounts, TaskDemand
 
 router = api_router(tags=["tasks"])
@@ -38,9 +38,9 @@ class TaskChoice(BaseModel):
     id: Annotated[str | None, Field(max_length=4000, description="Comma-separated complete task ids.")] = None
     q: Words = None
 
-    def look(self) -> Look:
+    def look(self) -> TaskListQuery:
         """Return the query, without an order."""
-        return Look(q=self.q, filters=self.model_dump(include=set(FILTERS)))
+        return TaskListQuery(q=self.q, filters=self.model_dump(include=set(FILTERS)))
 
 
 FILTERS = ("status", "kind", "owner", "workflow_id", "worker_id", "id")
@@ -58,10 +58,10 @@ class WorkerSort(BaseModel):
     tags: Annotated[str, Field(max_length=4000, description="Comma-separated tags.")] = ""
     allow_code: Annotated[bool, Field(description="Whether the workers run custom code.")] = False
 
-    def sort(self) -> Sort:
+    def sort(self) -> WorkerPool:
         """Return it in the service's form."""
         fields = self.model_dump(exclude={"tags"})
-        return Sort(**fields, tags=frozenset(names(self.tags) or ()))
+        return WorkerPool(**fields, tags=frozenset(names(self.tags) or ()))
 
 
 @router.get("/overview")

@@ -23,7 +23,7 @@ from tunefleet.artifacts import Intake
 from tunefleet.errors import InputError, QuotaError
 from tunefleet.orchestrator.access.permissions import Who
 from tunefleet.orchestrator.compat import results
-from tunefleet.orchestrator.context import Core
+from tunefleet.orchestrator.context import ServerContext
 from tunefleet.orchestrator.storage import artifacts
 from tunefleet.orchestrator.storage.signed_urls import Signature, Signer
 from tunefleet.schemas.api import FileEntry
@@ -73,7 +73,7 @@ async def upload(request: Request, core: CoreDep, who: MemberOrAttempt, task_id:
     /api/v1/results`, and the list of files.
     """
     await results.may_store(core, who, task_id)
-    room = await artifacts.room(core, who)
+    room = await artifacts.upload_limit(core, who)
 
     def check(size_bytes: int) -> None:
         if room is not None and size_bytes > room:
@@ -93,7 +93,7 @@ async def upload(request: Request, core: CoreDep, who: MemberOrAttempt, task_id:
         await file_transfer.to_the_end(asyncio.to_thread(incoming.close))
 
 
-async def _take(request: Request, core: Core, who: Who, incoming: Intake) -> FileEntry:
+async def _take(request: Request, core: ServerContext, who: Who, incoming: Intake) -> FileEntry:
     part = FilePart(request.headers.get("content-type", ""), incoming.write, reserved=OWN_NAMES)
     await file_transfer.drain(request.stream(), file_transfer.one_by_one(part.feed))
     name = part.finish()
@@ -136,5 +136,5 @@ async def download(
     return file_transfer.send_made(request, found.body)
 
 
-def _signer(request: Request, core: Core) -> Signer:
+def _signer(request: Request, core: ServerContext) -> Signer:
     return results.signer(core, str(request.base_url))

@@ -17,7 +17,7 @@ from tunefleet.errors import InputError, NotFoundError, SpecError
 from tunefleet.orchestrator.compat import v1_tasks as record_service
 from tunefleet.orchestrator.scheduling import explain as why_service
 from tunefleet.orchestrator.tasks import listing, tasks
-from tunefleet.orchestrator.tasks.listing import SORTS, Look
+from tunefleet.orchestrator.tasks.listing import SORTS, TaskListQuery
 from tunefleet.orchestrator.workflows import workflows
 from tunefleet.schemas.api import CloneRequest, Page, Problem, SubmitRequest, TaskDetail, TaskView
 from tunefleet.schemas.compat.v1 import Submitted, TaskAnswer, TaskRecord
@@ -70,7 +70,7 @@ async def list_tasks(
         newest, before = await record_service.newest(core, who)
         link = {} if before is None else {"Link": f'<{request.url.path}?limit=1000&cursor={before}>; rel="next"'}
         return await request_bodies.listed(newest, headers=link)
-    look = Look(
+    look = TaskListQuery(
         wanted.limit or 50, wanted.cursor, wanted.q, wanted.sort, glance=wanted.glance, filters=wanted.look().filters
     )
     return request_bodies.answer(await listing.page(core, who, look))

@@ -64,7 +64,7 @@ async def get_worker_history(
 @router.post("/{worker_id}/commands", status_code=202)
 async def tell_worker(core: CoreDep, who: Admin, worker_id: str, request: CommandRequest) -> CommandView:
     """Send `restart`, `update-config`, `collect-diagnostics` or `upgrade` to a worker. Its jobs keep running."""
-    return await worker_commands.ask(core, who, worker_id, request)
+    return await worker_commands.send(core, who, worker_id, request)
 
 
 @router.get("/{worker_id}/commands/{command_id}")

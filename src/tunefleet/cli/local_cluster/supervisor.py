@@ -27,7 +27,7 @@ from filelock import FileLock, Timeout
 from pydantic import SecretStr
 
 import tunefleet
-from tunefleet.certificate import Facts, opened
+from tunefleet.certificate import CertificateInfo, load_certificate
 from tunefleet.cli.local_cluster.process import Child
 from tunefleet.client import Client, trust
 from tunefleet.client.connection import ClientFile, Connection, read_client_file, write_client_file
@@ -74,7 +74,7 @@ class LocalFleet:
         self._settings = load(ServerSettings, data=data, host=host, port=port)
         if self._settings.ca_file is not None:
             trust.use(self._settings.ca_file)  # it may be set in `.env`, which only the server settings read
-        self._certificate = opened(self._settings.tls_cert_file, self._settings.tls_key_file)
+        self._certificate = load_certificate(self._settings.tls_cert_file, self._settings.tls_key_file)
         self.data = self._settings.data_dir.absolute()
         self.host = self._settings.host
         self.port = self._settings.port
@@ -366,7 +366,7 @@ def _read(file: Path) -> ClientFile | None:
         return None  # an unreadable file cannot be restored anyway
 
 
-def certificate_host(facts: Facts, host: str) -> str:
+def certificate_host(facts: CertificateInfo, host: str) -> str:
     """Return a name of the certificate that resolves to this machine."""
     if facts.fault is not None:
         raise MachineError(

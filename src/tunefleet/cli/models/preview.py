@@ -100,7 +100,7 @@ def ask(program: str, arguments: list[str]) -> dict[str, Any]:
         if "No module named" in done.stderr:
             raise MachineError(
                 "The training libraries are not installed.",
-                hint=f"Install them: {errors.install('train')}",
+                hint=f"Install them: {errors.install_command('train')}",
                 detail=done.stderr,
             ) from None
         last = done.stderr.strip().splitlines()[-1:] or [f"exit code {done.returncode}"]

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Final
 
 from tunefleet.artifacts import disk_free
-from tunefleet.certificate import opened
+from tunefleet.certificate import load_certificate
 from tunefleet.cli import formatting
 from tunefleet.cli.options import chosen_url
 from tunefleet.cli.server.check_store import Finding, bad, good, warning
@@ -17,7 +17,7 @@ from tunefleet.client import Client
 from tunefleet.client.connection import ahead_s
 from tunefleet.client.trust import proxy_of
 from tunefleet.errors import MachineError, TunefleetError
-from tunefleet.settings import MeetingSettings, ProcessSettings, TlsSettings, load
+from tunefleet.settings import ProcessSettings, RedisSettings, TlsSettings, load
 
 SHARED_MEMORY: Final = Path("/dev/shm")  # noqa: S108 -- only read
 # A container gets 64 MiB by default, which the worker processes of a DataLoader soon fill.
@@ -73,7 +73,7 @@ def proxy() -> Finding | None:
 
 def redis() -> Finding | None:
     """Check that the configured Redis answers; None if none is configured."""
-    settings = load(MeetingSettings)
+    settings = load(RedisSettings)
     if settings.redis_url is None:
         return None
     from tunefleet.transport.redis.health import ping
@@ -88,7 +88,7 @@ def certificate() -> Finding | None:
     """Check the TLS certificate of a server or agent here; None if it would serve plain HTTP."""
     settings = load(TlsSettings)
     try:
-        found = opened(settings.tls_cert_file, settings.tls_key_file)
+        found = load_certificate(settings.tls_cert_file, settings.tls_key_file)
     except MachineError as error:
         return bad("Certificate", error.message, error.hint or "Fix TUNEFLEET_TLS_CERT_FILE.")
     if found is None:

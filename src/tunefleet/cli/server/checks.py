@@ -51,7 +51,7 @@ def training_libraries() -> Finding:
         return warning(
             "Training libraries",
             f"{', '.join(missing)} missing: this machine can run the server, CLI and SDK, but no training",
-            errors.install("train"),
+            errors.install_command("train"),
         )
     return good("Training libraries", ", ".join(f"{name} {_version(name)}" for name in _TRAINING))
 

@@ -80,17 +80,17 @@ def verify_store(
 def _read(blobs: BlobStore, connection: Connection, *, quiet: bool) -> tuple[int, Sequence[dict[str, Any]]]:
     from tunefleet.db.repositories import artifacts
     from tunefleet.errors import NotFoundError
-    from tunefleet.orchestrator.storage.verification import artifacts_with, is_whole, set_aside
+    from tunefleet.orchestrator.storage.verification import artifacts_with, is_intact, quarantine
 
     known = artifacts.all_digests(connection)
     bad: list[dict[str, Any]] = []
     for number, digest in enumerate(known, 1):
         try:
-            state = None if is_whole(blobs, digest) else "damaged"
+            state = None if is_intact(blobs, digest) else "damaged"
         except NotFoundError:
             state = "lost"
         if state == "damaged":
-            set_aside(blobs, digest)
+            quarantine(blobs, digest)
         if state is not None:
             bad.append({"digest": digest, "state": state, "artifacts": artifacts_with(connection, digest=digest)})
         if not quiet and number % 1000 == 0:

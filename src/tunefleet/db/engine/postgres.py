@@ -66,7 +66,7 @@ def address(target: str) -> URL:
     except ImportError as error:
         raise StoreError(
             "A PostgreSQL database requires the package psycopg.",
-            hint=f"Install it: {errors.install('postgres')}",
+            hint=f"Install it: {errors.install_command('postgres')}",
             detail=repr(error),
         ) from error
     return url

@@ -88,7 +88,7 @@ def check(name: str, settings: TrackingSettings) -> Tracker:
         raise InputError(f"The tracker {name} is not usable: {fault}", hint=_WITHOUT)
     if name in _OURS and not _replaced(name) and find_spec(name) is None:
         raise MachineError(
-            f"The tracker {name} is not installed.", hint=f"Run `{errors.install('trackers')}`. {_WITHOUT}"
+            f"The tracker {name} is not installed.", hint=f"Run `{errors.install_command('trackers')}`. {_WITHOUT}"
         )
     return found
 

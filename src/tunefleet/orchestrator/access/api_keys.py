@@ -16,8 +16,8 @@ from tunefleet.db.rows import AttemptRow, KeyRow
 from tunefleet.errors import AuthError, ForbiddenError, NotFoundError, StoreError
 from tunefleet.orchestrator.access import projects
 from tunefleet.orchestrator.access.permissions import Actor, AttemptActor, is_operator, may_administer
-from tunefleet.orchestrator.context import KEYS, Core
-from tunefleet.orchestrator.ids import attempt_of, hashed, is_secret, new_id, new_secret
+from tunefleet.orchestrator.context import KEYS, ServerContext
+from tunefleet.orchestrator.ids import attempt_of, hash_secret, is_secret, new_id, new_secret
 from tunefleet.orchestrator.views import key_view
 from tunefleet.schemas.api import KeyCreate, KeyCreated, KeyView
 
@@ -29,17 +29,17 @@ SHARED_TOKEN: Final = Actor("shared-token", "shared-token", "admin")
 _FIRST: Final = (("admin", "admin"), ("worker", "worker"))
 
 
-async def authenticate(core: Core, secret: str) -> Actor:
+async def authenticate(core: ServerContext, secret: str) -> Actor:
     """Authenticate an API key.
 
     Raises:
         AuthError: If the key is not valid or was revoked.
     """
-    digest, known = hashed(secret), core.keys.actors
+    digest, known = hash_secret(secret), core.keys.actors
     actor = known.get(digest)
     token = core.settings.shared_token
     # Hashes are compared in constant time, so that response times reveal nothing about the token.
-    if token is not None and hmac.compare_digest(digest, hashed(token.get_secret_value())):
+    if token is not None and hmac.compare_digest(digest, hash_secret(token.get_secret_value())):
         return SHARED_TOKEN
     if actor is None:
         actor = known[digest] = await core.read(lambda connection: _actor(connection, keys.by_hash(connection, digest)))
@@ -47,7 +47,7 @@ async def authenticate(core: Core, secret: str) -> Actor:
     return actor
 
 
-async def authenticate_attempt(core: Core, token: str) -> AttemptActor:
+async def authenticate_attempt(core: ServerContext, token: str) -> AttemptActor:
     """Authenticate an attempt token.
 
     Raises:
@@ -68,7 +68,7 @@ async def authenticate_attempt(core: Core, token: str) -> AttemptActor:
     return AttemptActor(row.id, row.task_id, row.worker_id, project)
 
 
-async def create(core: Core, actor: Actor, body: KeyCreate) -> KeyCreated:
+async def create(core: ServerContext, actor: Actor, body: KeyCreate) -> KeyCreated:
     """Create an API key; its secret is returned only here.
 
     Raises:
@@ -82,7 +82,7 @@ async def create(core: Core, actor: Actor, body: KeyCreate) -> KeyCreated:
         project = projects.known(connection, actor, body.project or actor.project).name
         owner = body.owner or body.name
         return insert(
-            connection, name=body.name, role=body.role, owner=owner, secret_hash=hashed(secret), now=now,
+            connection, name=body.name, role=body.role, owner=owner, secret_hash=hash_secret(secret), now=now,
             project=project,
         )  # fmt: skip
 
@@ -114,7 +114,7 @@ def insert(
     return row
 
 
-async def list_(core: Core, actor: Actor) -> list[KeyView]:
+async def list_(core: ServerContext, actor: Actor) -> list[KeyView]:
     """Return the keys of the actor's project without secrets; those of all projects for an operator.
 
     Raises:
@@ -126,7 +126,7 @@ async def list_(core: Core, actor: Actor) -> list[KeyView]:
     return [key_view(row) for row in rows]
 
 
-async def revoke(core: Core, actor: Actor, key_id: str) -> KeyView:
+async def revoke(core: ServerContext, actor: Actor, key_id: str) -> KeyView:
     """Revoke a key, effective immediately.
 
     Raises:
@@ -148,7 +148,7 @@ async def revoke(core: Core, actor: Actor, key_id: str) -> KeyView:
     return key_view(await core.write(operation))
 
 
-async def ensure_first(core: Core) -> None:
+async def ensure_first(core: ServerContext) -> None:
     """At the first start, create an admin and a worker key, each in a file that only this user can read."""
     if await core.read(lambda connection: keys.all_rows(connection, project=DEFAULT_PROJECT)):
         return
@@ -165,7 +165,7 @@ async def ensure_first(core: Core) -> None:
         if keys.all_rows(connection, project=DEFAULT_PROJECT):
             return False
         for name, (role, secret) in wanted.items():
-            insert(connection, name=name, role=role, owner=name, secret_hash=hashed(secret), now=core.clock.wall())
+            insert(connection, name=name, role=role, owner=name, secret_hash=hash_secret(secret), now=core.clock.wall())
         return True
 
     if not await core.write(operation):
@@ -177,7 +177,7 @@ async def ensure_first(core: Core) -> None:
     log.info("Created the first keys in %s.", folder)
 
 
-async def create_login_code(core: Core, actor: Actor) -> str:
+async def create_login_code(core: ServerContext, actor: Actor) -> str:
     """Create a single-use login code for a browser session, valid for ten minutes.
 
     Raises:
@@ -195,9 +195,9 @@ async def create_login_code(core: Core, actor: Actor) -> str:
     return await _open(core, "login", actor.key_id, LOGIN_CODE_S)
 
 
-async def redeem_login_code(core: Core, code: str) -> str:
+async def redeem_login_code(core: ServerContext, code: str) -> str:
     """Redeem a login code, and return the token of a browser session."""
-    token, digest = secrets.token_urlsafe(30), hashed(code)
+    token, digest = secrets.token_urlsafe(30), hash_secret(code)
 
     def operation(connection: Connection) -> None:
         now = core.clock.wall()
@@ -209,7 +209,7 @@ async def redeem_login_code(core: Core, code: str) -> str:
         keys.drop_session(connection, digest)
         keys.drop_expired_sessions(connection, now)
         keys.add_session(
-            connection, token_hash=hashed(token), kind="browser", key_id=row.id, expires_at=now + SESSION_S
+            connection, token_hash=hash_secret(token), kind="browser", key_id=row.id, expires_at=now + SESSION_S
         )
 
     await core.write(operation)
@@ -217,7 +217,7 @@ async def redeem_login_code(core: Core, code: str) -> str:
 
 
 async def open_session(
-    core: Core, address: str, *, key: str | None = None, code: str | None = None
+    core: ServerContext, address: str, *, key: str | None = None, code: str | None = None
 ) -> tuple[str, Actor]:
     """Open a browser session with a key or a login code.
 
@@ -233,19 +233,19 @@ async def open_session(
     return token, await authenticate_session(core, token)
 
 
-async def close_session(core: Core, token: str) -> None:
+async def close_session(core: ServerContext, token: str) -> None:
     """End a browser session; does nothing if it has ended."""
-    digest = hashed(token)
+    digest = hash_secret(token)
     await core.write(lambda connection: keys.drop_session(connection, digest))
 
 
-async def authenticate_session(core: Core, token: str) -> Actor:
+async def authenticate_session(core: ServerContext, token: str) -> Actor:
     """Authenticate a browser session.
 
     Raises:
         AuthError: If the session has ended.
     """
-    digest, now = hashed(token), core.clock.wall()
+    digest, now = hash_secret(token), core.clock.wall()
 
     def operation(connection: Connection) -> Actor:
         row = keys.session_key(connection, token_hash=digest, kind="browser", now=now)
@@ -256,12 +256,12 @@ async def authenticate_session(core: Core, token: str) -> Actor:
     return await core.read(operation)
 
 
-async def _open(core: Core, kind: str, key_id: str, lasts_s: float) -> str:
+async def _open(core: ServerContext, kind: str, key_id: str, lasts_s: float) -> str:
     token = secrets.token_urlsafe(30)
     expires_at = core.clock.wall() + lasts_s
     await core.write(
         lambda connection: keys.add_session(
-            connection, token_hash=hashed(token), kind=kind, key_id=key_id, expires_at=expires_at
+            connection, token_hash=hash_secret(token), kind=kind, key_id=key_id, expires_at=expires_at
         )
     )
     return token

@@ -5,16 +5,16 @@ from __future__ import annotations
 from tunefleet.db.access import audit
 from tunefleet.db.access.audit import AuditRow
 from tunefleet.orchestrator.access.permissions import Actor, AttemptActor, is_operator, may_administer
-from tunefleet.orchestrator.context import Core
+from tunefleet.orchestrator.context import ServerContext
 from tunefleet.orchestrator.federation.participants import FederationActor
-from tunefleet.orchestrator.views import before, bounded, moment, split
+from tunefleet.orchestrator.views import before, bounded, split, to_datetime
 from tunefleet.schemas.api import Page
 from tunefleet.schemas.projects import AuditEntry
 
 AnyCaller = Actor | AttemptActor | FederationActor | None
 
 
-async def write(core: Core, who: AnyCaller, request: AuditRow) -> None:
+async def write(core: ServerContext, who: AnyCaller, request: AuditRow) -> None:
     """Record a request, except those of attempts and federation workers, whose reports are rows of their own.
 
     Args:
@@ -29,7 +29,7 @@ async def write(core: Core, who: AnyCaller, request: AuditRow) -> None:
 
 
 async def list_(
-    core: Core,
+    core: ServerContext,
     actor: Actor,
     *,
     limit: int = 100,
@@ -56,5 +56,5 @@ async def list_(
 
 
 def _entry(row: AuditRow) -> AuditEntry:
-    values = {**row._asdict(), "id": row.seq, "at": moment(row.at), "target": row.target or ""}
+    values = {**row._asdict(), "id": row.seq, "at": to_datetime(row.at), "target": row.target or ""}
     return AuditEntry.model_validate(values)

@@ -18,7 +18,7 @@ from tunefleet.db.fleet import worker_rows
 from tunefleet.db.rows import AttemptRow, TaskRow
 from tunefleet.orchestrator.scheduling import cluster_state, worker_state
 from tunefleet.orchestrator.workers.presence import AGENT_SESSION
-from tunefleet.placement import BARE_SHARE
+from tunefleet.placement import CPU_ONLY_SHARE
 from tunefleet.schemas.worker_link import Capabilities, Load
 
 # Longer gaps between power samples add no energy: unknown consumption is not estimated.
@@ -55,7 +55,7 @@ def measured(connection: Connection, whose: Sequence[tuple[AttemptRow, str, str]
         wall_s = max(0.0, end - begun)
         gpus = _gpus(row, has, need.gpu_count)
         alone = row.merged_into is None
-        units = 0.0 if not alone else float(gpus) or BARE_SHARE
+        units = 0.0 if not alone else float(gpus) or CPU_ONLY_SHARE
         found.append(
             UsageRow(
                 row.id, row.task_id, project, owner, row.worker_id, row.kind, _model(row, has) if gpus else None, gpus,

@@ -10,14 +10,14 @@ from tunefleet.db.access.project_rows import ProjectRow
 from tunefleet.errors import ConflictError, InputError, NotFoundError
 from tunefleet.orchestrator.access import quotas
 from tunefleet.orchestrator.access.permissions import Actor, is_operator, may_operate, may_read
-from tunefleet.orchestrator.context import KEYS, Core
-from tunefleet.orchestrator.views import maybe_moment, moment
+from tunefleet.orchestrator.context import KEYS, ServerContext
+from tunefleet.orchestrator.views import to_datetime, to_optional_datetime
 from tunefleet.schemas.projects import ProjectChange, ProjectCreate, ProjectUse, ProjectView
 
 _HINT = "`tunefleet projects ls` lists them."
 
 
-async def list_(core: Core, actor: Actor) -> list[ProjectView]:
+async def list_(core: ServerContext, actor: Actor) -> list[ProjectView]:
     """Return the actor's project, or all projects for an operator."""
     may_read(actor)
     now = core.clock.wall()
@@ -29,14 +29,14 @@ async def list_(core: Core, actor: Actor) -> list[ProjectView]:
     return await core.read(operation)
 
 
-async def get(core: Core, actor: Actor, name: str) -> ProjectView:
+async def get(core: ServerContext, actor: Actor, name: str) -> ProjectView:
     """Return a project."""
     may_read(actor)
     now = core.clock.wall()
     return await core.read(lambda connection: _views(connection, [_found(connection, actor, name)], now)[0])
 
 
-async def create(core: Core, actor: Actor, body: ProjectCreate) -> ProjectView:
+async def create(core: ServerContext, actor: Actor, body: ProjectCreate) -> ProjectView:
     """Create a project.
 
     Raises:
@@ -56,7 +56,7 @@ async def create(core: Core, actor: Actor, body: ProjectCreate) -> ProjectView:
     return await core.write(operation)
 
 
-async def change(core: Core, actor: Actor, name: str, body: ProjectChange) -> ProjectView:
+async def change(core: ServerContext, actor: Actor, name: str, body: ProjectChange) -> ProjectView:
     """Change a project's description, weight or quotas, or archive it.
 
     Raises:
@@ -124,6 +124,6 @@ def _views(connection: Connection, rows: list[ProjectRow], now: float) -> list[P
             gpu_hours=round(spent[row.name], 4),
             storage_bytes=stored.get(row.name, 0),
         )
-        times = {"created_at": moment(row.created_at), "archived_at": maybe_moment(row.archived_at)}
+        times = {"created_at": to_datetime(row.created_at), "archived_at": to_optional_datetime(row.archived_at)}
         views.append(ProjectView.model_validate({**row._asdict(), **times, "uses": uses}))
     return views

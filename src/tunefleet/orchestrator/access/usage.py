@@ -12,8 +12,8 @@ from tunefleet.db.rows import AttemptRow
 from tunefleet.errors import NotFoundError
 from tunefleet.orchestrator.access import gpu_usage, quotas
 from tunefleet.orchestrator.access.permissions import Actor, is_operator, may_read
-from tunefleet.orchestrator.context import Core
-from tunefleet.orchestrator.views import moment
+from tunefleet.orchestrator.context import ServerContext
+from tunefleet.orchestrator.views import to_datetime
 from tunefleet.schemas import projects as wire
 
 _DAY_S: Final = 86_400.0
@@ -21,7 +21,7 @@ _FORGET_EVERY_S: Final = 3600.0
 
 
 async def report(
-    core: Core, actor: Actor, *, project: str | None, since: float | None, by: wire.UsageBy
+    core: ServerContext, actor: Actor, *, project: str | None, since: float | None, by: wire.UsageBy
 ) -> wire.UsageView:
     """Return the usage since a time.
 
@@ -47,11 +47,11 @@ async def report(
     found = await core.read(operation)
     rows = tuple(_row(key, [each for each in found if each.key == key]) for key in sorted({row.key for row in found}))
     return wire.UsageView(
-        since=moment(start), until=moment(now), by=by, project=project, rows=rows, total=_row("total", found)
+        since=to_datetime(start), until=to_datetime(now), by=by, project=project, rows=rows, total=_row("total", found)
     )
 
 
-async def forget(core: Core) -> None:
+async def forget(core: ServerContext) -> None:
     """Delete usage and audit rows past their retention, at most once per hour."""
     now = core.clock.wall()
     if now - core.sweep.forgot_usage_at < _FORGET_EVERY_S:

@@ -38,10 +38,10 @@ from tunefleet.orchestrator.campaigns.cycle_state import (
 )
 from tunefleet.orchestrator.campaigns.status import ACTIVE, TOPIC, await_person, same_reason, tell, topic
 from tunefleet.orchestrator.campaigns.step_progress import Activity
-from tunefleet.orchestrator.context import Core
+from tunefleet.orchestrator.context import ServerContext
 from tunefleet.orchestrator.notifications.messages import spell_until
 
-__all__ = ["LEASE_S", "RENEW_S", "TOPIC", "Book", "Level"]
+__all__ = ["LEASE_S", "RENEW_S", "TOPIC", "CampaignRepository", "Level"]
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -68,10 +68,10 @@ class _LockedCycle:
     now: float
 
 
-class Book:
+class CampaignRepository:
     """Durable state of a server's campaigns."""
 
-    def __init__(self, core: Core, *, jitter: random.Random | None = None) -> None:
+    def __init__(self, core: ServerContext, *, jitter: random.Random | None = None) -> None:
         self._core = core
         self._jitter = jitter or random.Random()
 

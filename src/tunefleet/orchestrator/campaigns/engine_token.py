@@ -14,8 +14,8 @@ from tunefleet.db.campaigns import campaigns
 from tunefleet.errors import AuthError
 from tunefleet.orchestrator.access.api_keys import SHARED_TOKEN, refuse_archived
 from tunefleet.orchestrator.access.permissions import Actor
-from tunefleet.orchestrator.context import Core
-from tunefleet.orchestrator.ids import seal
+from tunefleet.orchestrator.context import ServerContext
+from tunefleet.orchestrator.ids import sign
 
 PREFIX: Final = "camp-"
 _MAC_DIGITS: Final = 32
@@ -32,7 +32,7 @@ def is_token(secret: str) -> bool:
     return secret.startswith(PREFIX) and "." in secret
 
 
-async def authenticate(core: Core, token: str) -> Actor:
+async def authenticate(core: ServerContext, token: str) -> Actor:
     """Authenticate a campaign's token.
 
     Raises:
@@ -61,4 +61,4 @@ def _actor(connection: Connection, campaign_id: str, *, shared: bool) -> Actor:
 
 
 def _mac(server_secret: bytes, campaign_id: str) -> str:
-    return seal(server_secret, "campaign", campaign_id)[:_MAC_DIGITS]
+    return sign(server_secret, "campaign", campaign_id)[:_MAC_DIGITS]

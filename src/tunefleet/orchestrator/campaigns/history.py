@@ -12,7 +12,7 @@ from tunefleet.db.repositories import events
 from tunefleet.orchestrator.access.permissions import Actor
 from tunefleet.orchestrator.campaigns import views
 from tunefleet.orchestrator.campaigns.status import find, topic
-from tunefleet.orchestrator.context import Core
+from tunefleet.orchestrator.context import ServerContext
 from tunefleet.orchestrator.views import before, bounded, event_view
 from tunefleet.schemas.api import EventView, Page
 from tunefleet.schemas.campaign import CampaignLog, CycleView, LineageView
@@ -21,7 +21,13 @@ PAGE = 500
 
 
 async def read_log(
-    core: Core, actor: Actor, reference: str, *, after: int | None = None, limit: int = 200, cycle: int | None = None
+    core: ServerContext,
+    actor: Actor,
+    reference: str,
+    *,
+    after: int | None = None,
+    limit: int = 200,
+    cycle: int | None = None,
 ) -> CampaignLog:
     """Return lines of the log of a campaign, oldest first.
 
@@ -42,7 +48,7 @@ async def read_log(
 
 
 async def list_cycles(
-    core: Core, actor: Actor, reference: str, *, limit: int = 50, cursor: str | None = None
+    core: ServerContext, actor: Actor, reference: str, *, limit: int = 50, cursor: str | None = None
 ) -> Page[CycleView]:
     """Return cycles of a campaign with their steps, newest first; raises what `read_log` raises."""
 
@@ -54,7 +60,7 @@ async def list_cycles(
 
 
 async def lineage(
-    core: Core, actor: Actor, reference: str, *, limit: int = 50, cursor: str | None = None
+    core: ServerContext, actor: Actor, reference: str, *, limit: int = 50, cursor: str | None = None
 ) -> Page[LineageView]:
     """Return the lineage of each cycle's model, newest first; raises what `read_log` raises."""
 
@@ -65,7 +71,7 @@ async def lineage(
     return await core.read(operation)
 
 
-async def events_after(core: Core, actor: Actor, reference: str, event_id: int) -> list[EventView]:
+async def events_after(core: ServerContext, actor: Actor, reference: str, event_id: int) -> list[EventView]:
     """Return a page of a campaign's events after the given one, oldest first; raises what `read_log` raises."""
 
     def operation(connection: Connection) -> list[EventView]:
@@ -75,7 +81,7 @@ async def events_after(core: Core, actor: Actor, reference: str, event_id: int) 
     return await core.read(operation)
 
 
-async def follow_from(core: Core, actor: Actor, reference: str, event_id: int | None) -> tuple[str, int]:
+async def follow_from(core: ServerContext, actor: Actor, reference: str, event_id: int | None) -> tuple[str, int]:
     """Return a campaign's id and the event to resume after; by default the newest one.
 
     Raises:
@@ -89,7 +95,7 @@ async def follow_from(core: Core, actor: Actor, reference: str, event_id: int | 
     return await core.read(operation)
 
 
-async def topic_of(core: Core, actor: Actor, reference: str) -> str:
+async def topic_of(core: ServerContext, actor: Actor, reference: str) -> str:
     """Return the topic that a campaign's log publishes to; raises what `read_log` raises."""
     row = await core.read(partial(find, actor=actor, reference=reference))
     return topic(row.id)

@@ -10,14 +10,14 @@ from tunefleet.errors import ConflictError
 from tunefleet.lifecycle.model_version import Stage
 from tunefleet.orchestrator.access.permissions import Actor, may_read
 from tunefleet.orchestrator.campaigns import model_registry, views
-from tunefleet.orchestrator.context import Core
+from tunefleet.orchestrator.context import ServerContext
 from tunefleet.orchestrator.views import before, bounded, split
 from tunefleet.schemas.api import Page
 from tunefleet.schemas.campaign import ModelVersionView
 
 
 async def list_(
-    core: Core,
+    core: ServerContext,
     actor: Actor,
     *,
     limit: int = 50,
@@ -41,7 +41,7 @@ async def list_(
 
 
 async def get(
-    core: Core, actor: Actor, name: str, version: int | None = None, *, owner: str | None = None
+    core: ServerContext, actor: Actor, name: str, version: int | None = None, *, owner: str | None = None
 ) -> ModelVersionView:
     """Return a version of a model; by default the promoted one, or the newest if none is.
 
@@ -53,7 +53,9 @@ async def get(
     )
 
 
-async def promote(core: Core, actor: Actor, name: str, version: int, *, owner: str | None = None) -> ModelVersionView:
+async def promote(
+    core: ServerContext, actor: Actor, name: str, version: int, *, owner: str | None = None
+) -> ModelVersionView:
     """Promote a version regardless of the gate; the one that was promoted is archived.
 
     Raises:
@@ -71,7 +73,7 @@ async def promote(core: Core, actor: Actor, name: str, version: int, *, owner: s
     return await core.write(operation)
 
 
-async def rollback(core: Core, actor: Actor, name: str, *, owner: str | None = None) -> ModelVersionView:
+async def rollback(core: ServerContext, actor: Actor, name: str, *, owner: str | None = None) -> ModelVersionView:
     """Promote the previously promoted version.
 
     Raises:

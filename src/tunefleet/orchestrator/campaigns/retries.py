@@ -15,14 +15,14 @@ from tunefleet.lifecycle.model_version import Stage
 from tunefleet.orchestrator.access.permissions import Actor
 from tunefleet.orchestrator.campaigns import backwards, model_registry, service, views
 from tunefleet.orchestrator.campaigns.status import mine, tell
-from tunefleet.orchestrator.context import Core
+from tunefleet.orchestrator.context import ServerContext
 from tunefleet.schemas.campaign import CampaignDetail, CampaignRetry, ModelVersionView
 
 # Number of newest cycles that are searched.
 _SEARCHED_CYCLES = 50
 
 
-async def retry(core: Core, actor: Actor, reference: str, wanted: CampaignRetry) -> CampaignDetail:
+async def retry(core: ServerContext, actor: Actor, reference: str, wanted: CampaignRetry) -> CampaignDetail:
     """Resume a held campaign, or move a failed cycle back to its failed step, with the campaign's newest spec.
 
     Raises:
@@ -32,7 +32,7 @@ async def retry(core: Core, actor: Actor, reference: str, wanted: CampaignRetry)
     return await service.change(core, actor, reference, partial(_retry, wanted=wanted))
 
 
-async def remerge(core: Core, actor: Actor, reference: str, cycle: int | None = None) -> CampaignDetail:
+async def remerge(core: ServerContext, actor: Actor, reference: str, cycle: int | None = None) -> CampaignDetail:
     """Repeat a cycle's merge, publish and record steps; the gate's decision is kept.
 
     Raises:
@@ -42,7 +42,7 @@ async def remerge(core: Core, actor: Actor, reference: str, cycle: int | None = 
     return await service.change(core, actor, reference, partial(_remerge, wanted=cycle))
 
 
-async def rollback(core: Core, actor: Actor, reference: str, version: int | None = None) -> ModelVersionView:
+async def rollback(core: ServerContext, actor: Actor, reference: str, version: int | None = None) -> ModelVersionView:
     """Promote an earlier version of a campaign's model; the next cycle starts from it and is compared with it.
 
     Raises:

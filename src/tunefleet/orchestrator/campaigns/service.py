@@ -17,7 +17,7 @@ from tunefleet.orchestrator.access import quotas
 from tunefleet.orchestrator.access.permissions import Actor, may_read, may_submit
 from tunefleet.orchestrator.campaigns import backwards, views
 from tunefleet.orchestrator.campaigns.status import find, mine, move, readable, stored, tell
-from tunefleet.orchestrator.context import Core
+from tunefleet.orchestrator.context import ServerContext
 from tunefleet.orchestrator.ids import new_id
 from tunefleet.orchestrator.views import before, bounded, split
 from tunefleet.schemas.api import Page
@@ -31,7 +31,7 @@ _Change = Literal["created", "changed", "unchanged"]
 
 
 async def apply(
-    core: Core, actor: Actor, specs: Mapping[str, CampaignSpec], *, start: bool = False
+    core: ServerContext, actor: Actor, specs: Mapping[str, CampaignSpec], *, start: bool = False
 ) -> tuple[CampaignApplied, ...]:
     """Create or change the actor's campaigns by name, all or none; campaigns that are not named stay unchanged.
 
@@ -54,7 +54,7 @@ async def apply(
 
 
 async def list_(
-    core: Core,
+    core: ServerContext,
     actor: Actor,
     *,
     limit: int = 50,
@@ -77,7 +77,7 @@ async def list_(
     return await core.read(operation)
 
 
-async def get(core: Core, actor: Actor, reference: str) -> CampaignDetail:
+async def get(core: ServerContext, actor: Actor, reference: str) -> CampaignDetail:
     """Return a campaign by its id or name.
 
     Raises:
@@ -87,12 +87,12 @@ async def get(core: Core, actor: Actor, reference: str) -> CampaignDetail:
     return await core.read(lambda connection: views.campaign_detail(connection, find(connection, actor, reference)))
 
 
-async def glance(core: Core, actor: Actor, reference: str) -> CampaignView:
+async def summary(core: ServerContext, actor: Actor, reference: str) -> CampaignView:
     """Return a campaign's list view; raises what `get` raises."""
     return await core.read(lambda connection: views.campaign_view(connection, find(connection, actor, reference)))
 
 
-async def start(core: Core, actor: Actor, reference: str) -> CampaignDetail:
+async def start(core: ServerContext, actor: Actor, reference: str) -> CampaignDetail:
     """Resume a campaign, whether paused, held or stopped; an active one stays unchanged.
 
     Raises:
@@ -101,7 +101,7 @@ async def start(core: Core, actor: Actor, reference: str) -> CampaignDetail:
     return await change(core, actor, reference, _start)
 
 
-async def pause(core: Core, actor: Actor, reference: str) -> CampaignDetail:
+async def pause(core: ServerContext, actor: Actor, reference: str) -> CampaignDetail:
     """Start no further steps of a campaign; a task at a provider continues. A paused one stays unchanged.
 
     Raises:
@@ -111,7 +111,7 @@ async def pause(core: Core, actor: Actor, reference: str) -> CampaignDetail:
     return await change(core, actor, reference, partial(_pause, actor=actor))
 
 
-async def resume(core: Core, actor: Actor, reference: str) -> CampaignDetail:
+async def resume(core: ServerContext, actor: Actor, reference: str) -> CampaignDetail:
     """Resume a paused campaign; an active one stays unchanged.
 
     Raises:
@@ -121,7 +121,7 @@ async def resume(core: Core, actor: Actor, reference: str) -> CampaignDetail:
     return await change(core, actor, reference, _resume)
 
 
-async def stop(core: Core, actor: Actor, reference: str) -> CampaignDetail:
+async def stop(core: ServerContext, actor: Actor, reference: str) -> CampaignDetail:
     """Stop a campaign: abandon its open cycle and cancel that cycle's task. A stopped one stays unchanged.
 
     Raises:
@@ -133,7 +133,7 @@ async def stop(core: Core, actor: Actor, reference: str) -> CampaignDetail:
 Operation = Callable[[Connection, CampaignRow, float], CampaignRow]
 
 
-async def change(core: Core, actor: Actor, reference: str, operation: Operation) -> CampaignDetail:
+async def change(core: ServerContext, actor: Actor, reference: str, operation: Operation) -> CampaignDetail:
     """Apply an operation to a campaign that the actor may change; raises what `mine` raises."""
 
     def transaction(connection: Connection) -> CampaignDetail:

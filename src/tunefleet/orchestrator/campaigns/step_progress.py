@@ -14,8 +14,8 @@ from tunefleet.lifecycle.cycle import StepName
 from tunefleet.orchestrator.access.permissions import Actor, may_read
 from tunefleet.orchestrator.campaigns.cycle_state import CycleState
 from tunefleet.orchestrator.campaigns.status import topic
-from tunefleet.orchestrator.context import Core
-from tunefleet.orchestrator.views import moment
+from tunefleet.orchestrator.context import ServerContext
+from tunefleet.orchestrator.views import to_datetime
 from tunefleet.schemas.campaign import ActivityView, Unit
 from tunefleet.schemas.live import CampaignActivity
 
@@ -45,8 +45,8 @@ def put(connection: Connection, state: CycleState, activity: Activity, now: floa
         wake(connection, topic(state.campaign_id))
 
 
-async def going_on(
-    core: Core, actor: Actor, known: Mapping[tuple[str, int], CampaignActivity]
+async def running_activity(
+    core: ServerContext, actor: Actor, known: Mapping[tuple[str, int], CampaignActivity]
 ) -> dict[tuple[str, int], CampaignActivity]:
     """Return the activity of all running cycles, by campaign and cycle; unchanged entries keep their identity."""
     may_read(actor)
@@ -70,4 +70,4 @@ def shown(cycle: CycleRow) -> ActivityView | None:
     if cycle.activity is None:
         return None
     activity = orjson.loads(cycle.activity)
-    return ActivityView(**{**activity, "at": moment(activity["at"])})
+    return ActivityView(**{**activity, "at": to_datetime(activity["at"])})

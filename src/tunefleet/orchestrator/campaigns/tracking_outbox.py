@@ -18,7 +18,7 @@ from tunefleet.observability.scrub import scrub
 from tunefleet.orchestrator.campaigns import cycles
 from tunefleet.orchestrator.campaigns.cycle_state import CycleState, Unreadable
 from tunefleet.orchestrator.campaigns.status import parsed, topic
-from tunefleet.orchestrator.context import Core
+from tunefleet.orchestrator.context import ServerContext
 
 FIRST_PAUSE_S: Final = 60.0
 MAX_PAUSE_S: Final = 3600.0
@@ -50,10 +50,10 @@ def pause_s(tries: int) -> float:
     return min(FIRST_PAUSE_S * 2.0 ** min(tries - 1, 16), MAX_PAUSE_S)
 
 
-class Outbox:
+class TrackingOutbox:
     """Pending tracker deliveries of all campaigns of a server."""
 
-    def __init__(self, core: Core) -> None:
+    def __init__(self, core: ServerContext) -> None:
         self._core = core
 
     async def due(self) -> list[PendingDelivery]:

@@ -19,7 +19,7 @@ from tunefleet.observability.scrub import scrub
 from tunefleet.orchestrator.campaigns import step_progress
 from tunefleet.orchestrator.campaigns.cycles import kept_of
 from tunefleet.orchestrator.campaigns.status import readable
-from tunefleet.orchestrator.views import maybe_moment, moment
+from tunefleet.orchestrator.views import to_datetime, to_optional_datetime
 from tunefleet.schemas.campaign import (
     CampaignDetail,
     CampaignLine,
@@ -78,12 +78,12 @@ def _fields(connection: Connection, row: CampaignRow) -> dict[str, Any]:
         "base_model": spec.get("model_repo", ""),
         "cycles": row.cycles,
         "cycle": cycle_views(connection, row, shown, steps=False)[0] if shown else None,
-        "next_at": moment(row.next_at) if idle and row.next_at else None,
+        "next_at": to_datetime(row.next_at) if idle and row.next_at else None,
         "failures": row.failures,
         "spent": spend.total(connection, row.seq),
         "promoted": None if promoted is None else promoted.version,
-        "created_at": moment(row.created_at),
-        "changed_at": moment(row.changed_at),
+        "created_at": to_datetime(row.created_at),
+        "changed_at": to_datetime(row.changed_at),
     }
 
 
@@ -118,15 +118,15 @@ def _cycle(
         status=CycleStatus(row.status),
         step=StepName(row.step),
         tries=row.tries,
-        retry_at=moment(row.not_before) if running and row.not_before else None,
+        retry_at=to_datetime(row.not_before) if running and row.not_before else None,
         waiting=row.waiting,
         activity=step_progress.shown(row) if running else None,
         error=row.error,
         retried=row.retried,
         cost=cost,
         version=version,
-        opened_at=moment(row.opened_at),
-        finished_at=maybe_moment(row.finished_at),
+        opened_at=to_datetime(row.opened_at),
+        finished_at=to_optional_datetime(row.finished_at),
         # A row that only keeps external state of an earlier attempt is not a started step.
         steps=tuple(_step(each) for each in steps if each.intent is not None or kept_of(each) is None),
         tracking=tuple(_tracking(each) for each in tracked),
@@ -137,10 +137,10 @@ def _tracking(row: TrackingRow) -> TrackingView:
     again = row.told_at is None and row.tries > 0
     return TrackingView(
         tracker=row.tracker,
-        told_at=maybe_moment(row.told_at),
+        told_at=to_optional_datetime(row.told_at),
         place=row.place,
         tries=row.tries,
-        retry_at=moment(row.not_before) if again else None,
+        retry_at=to_datetime(row.not_before) if again else None,
         error=row.error,
     )
 
@@ -152,8 +152,8 @@ def _step(row: StepRow) -> StepView:
         intent=None if row.intent is None else _shown(row.intent),
         outcome=None if row.outcome is None or kept_of(row) is not None else _shown(row.outcome),
         error=row.error,
-        begun_at=moment(row.begun_at),
-        finished_at=maybe_moment(row.finished_at),
+        begun_at=to_datetime(row.begun_at),
+        finished_at=to_optional_datetime(row.finished_at),
     )
 
 
@@ -171,7 +171,7 @@ def line_view(row: CampaignRow, line: LineRow) -> CampaignLine:
     """Show a line of a campaign's log."""
     return CampaignLine(
         id=line.seq,
-        at=moment(line.at),
+        at=to_datetime(line.at),
         campaign=row.name,
         cycle=line.cycle,
         step=None if line.step is None else StepName(line.step),
@@ -216,6 +216,6 @@ def model_view(row: ModelRow) -> ModelVersionView:
         lineage=_shown(row.lineage),
         evaluation=_shown(row.evaluation),
         reason=row.reason,
-        created_at=moment(row.created_at),
-        promoted_at=maybe_moment(row.promoted_at),
+        created_at=to_datetime(row.created_at),
+        promoted_at=to_optional_datetime(row.promoted_at),
     )

@@ -15,7 +15,7 @@ from tunefleet.errors import ConflictError, InputError, UnreachableError
 from tunefleet.lifecycle.task import TaskStatus
 from tunefleet.orchestrator.access.permissions import Actor, AttemptActor, may_change, may_read
 from tunefleet.orchestrator.chat.session_state import Session, Turn
-from tunefleet.orchestrator.context import Core
+from tunefleet.orchestrator.context import ServerContext
 from tunefleet.orchestrator.ids import new_id
 from tunefleet.orchestrator.tasks.tasks import find
 from tunefleet.schemas.chat import ChatHeard, ChatPiece, ChatPoll, ChatRequest, ChatTurn, ChatTurns, ChatView
@@ -41,14 +41,14 @@ _NEXT_S: Final = 180.0
 _LOOK_S: Final = 2.0
 
 
-async def view(core: Core, actor: Actor, task_id: str) -> ChatView:
+async def view(core: ServerContext, actor: Actor, task_id: str) -> ChatView:
     """Return the status of a chat."""
     may_read(actor)
     row = await core.read(lambda connection: _chat(connection, actor, task_id))
     return _view(core, row)
 
 
-async def begin(core: Core, actor: Actor, task_id: str, request: ChatRequest) -> Turn:
+async def begin(core: ServerContext, actor: Actor, task_id: str, request: ChatRequest) -> Turn:
     """Start a turn; `pieces` yields its answer.
 
     Raises:
@@ -71,7 +71,7 @@ async def begin(core: Core, actor: Actor, task_id: str, request: ChatRequest) ->
     return turn
 
 
-async def pieces(core: Core, actor: Actor, turn: Turn) -> AsyncGenerator[ChatPiece, None]:
+async def pieces(core: ServerContext, actor: Actor, turn: Turn) -> AsyncGenerator[ChatPiece, None]:
     """Yield the pieces of an answer as they arrive; the last one has `finish`.
 
     A piece with `waiting` gives the reason for a delay, if known; an empty `waiting` ends it.
@@ -109,7 +109,7 @@ async def pieces(core: Core, actor: Actor, turn: Turn) -> AsyncGenerator[ChatPie
         core.signals.notify(_inbox(turn.task_id))
 
 
-async def end(core: Core, actor: Actor, task_id: str) -> ChatView:
+async def end(core: ServerContext, actor: Actor, task_id: str) -> ChatView:
     """End a chat as completed once its open turns are done.
 
     Raises:
@@ -126,7 +126,7 @@ async def end(core: Core, actor: Actor, task_id: str) -> ChatView:
     return _view(core, row)
 
 
-async def poll(core: Core, attempt: AttemptActor, asked: ChatPoll) -> ChatTurns:
+async def poll(core: ServerContext, attempt: AttemptActor, asked: ChatPoll) -> ChatTurns:
     """Return new turns to a session's worker; a long poll of up to `wait_s` seconds."""
     now = core.clock.monotonic()
     session = core.talks.session(attempt.task_id, now)
@@ -149,7 +149,7 @@ async def poll(core: Core, attempt: AttemptActor, asked: ChatPoll) -> ChatTurns:
         await core.signals.wait(_inbox(attempt.task_id), left_s, seen)
 
 
-async def told(core: Core, attempt: AttemptActor, turn_id: str, piece: ChatPiece) -> ChatHeard:
+async def told(core: ServerContext, attempt: AttemptActor, turn_id: str, piece: ChatPiece) -> ChatHeard:
     """Store a piece of an answer from the session's worker."""
     session = core.talks.session(attempt.task_id, core.clock.monotonic())
     session.heard_at = core.clock.monotonic()
@@ -179,7 +179,7 @@ def _work(session: Session) -> ChatTurns:
     return ChatTurns(turns=turns, gone=tuple(gone), end=session.ending and not session.turns)
 
 
-def _drop_lost(core: Core, session: Session, held: frozenset[str]) -> None:
+def _drop_lost(core: ServerContext, session: Session, held: frozenset[str]) -> None:
     """End the turns that a worker has received but no longer knows, after a restart of its job."""
     for turn in [each for each in session.turns.values() if each.taken and each.id not in held]:
         if not turn.begun:
@@ -200,7 +200,7 @@ def _drop_unread(session: Session, now: float) -> None:
             session.turns.pop(turn.id, None)
 
 
-def _waiting(core: Core, row: TaskRow, turn: Turn) -> str:
+def _waiting(core: ServerContext, row: TaskRow, turn: Turn) -> str:
     """Return the reason for a delay; empty if unknown."""
     if row.status != TaskStatus.RUNNING:
         return f"The chat {row.id} is {row.status}."
@@ -212,7 +212,7 @@ def _waiting(core: Core, row: TaskRow, turn: Turn) -> str:
     return "" if session.ready or session.attempt_id is None else "The worker is loading the model."
 
 
-async def _check(core: Core, actor: Actor, turn: Turn) -> TaskRow:
+async def _check(core: ServerContext, actor: Actor, turn: Turn) -> TaskRow:
     waited_s = core.clock.monotonic() - turn.told_at
     if waited_s > (_NEXT_S if turn.begun else _FIRST_S):
         raise UnreachableError(f"There was no answer for {waited_s:.0f} s.", hint="See the task's log.")
@@ -236,7 +236,7 @@ def _chat(connection: Connection, actor: Actor, task_id: str) -> TaskRow:
     return row
 
 
-def _view(core: Core, row: TaskRow) -> ChatView:
+def _view(core: ServerContext, row: TaskRow) -> ChatView:
     session = core.talks.known(row.id)
     error = row.error if row.status == TaskStatus.FAILED else None
     if session is None or row.status != TaskStatus.RUNNING:

@@ -19,7 +19,7 @@ from tunefleet.lifecycle.task import TaskReason, TaskStatus
 from tunefleet.orchestrator.access import api_keys
 from tunefleet.orchestrator.clusters.policy import BARREN, Step, needs_nodes
 from tunefleet.orchestrator.context import KEYS
-from tunefleet.orchestrator.ids import hashed, new_secret
+from tunefleet.orchestrator.ids import hash_secret, new_secret
 from tunefleet.orchestrator.scheduling import cluster_state
 from tunefleet.orchestrator.tasks import policies, unreported_ends
 from tunefleet.orchestrator.tasks.transitions import Move, switch
@@ -69,7 +69,7 @@ def order(connection: Connection, task_id: str, engine: str, now: float) -> Orde
     number = before[-1].number + 1 if before else 1
     name, secret = f"tunefleet-{task.id}-{number}", new_secret()
     key = api_keys.insert(
-        connection, project=task.project, name=name, role="worker", owner=name, secret_hash=hashed(secret), now=now
+        connection, project=task.project, name=name, role="worker", owner=name, secret_hash=hash_secret(secret), now=now
     )  # an owner of its own: with the task owner's key the worker could take the owner's other jobs
     row = ClusterJobRow(name, task.seq, task.id, engine, number, need.nodes, "submitting", key.id, now)
     clusters.insert_one(connection, row)

@@ -23,7 +23,7 @@ from tunefleet.lifecycle.task import TaskStatus
 from tunefleet.orchestrator.clusters import cluster_jobs, snapshot
 from tunefleet.orchestrator.clusters.policy import Crew, Step, next_step
 from tunefleet.orchestrator.clusters.snapshot import ClusterSnapshot
-from tunefleet.orchestrator.context import Core
+from tunefleet.orchestrator.context import ServerContext
 from tunefleet.orchestrator.scheduling import cluster_state
 
 log = logging.getLogger(__name__)
@@ -35,7 +35,7 @@ _UNKNOWN: Final = "the server has no settings for this engine"
 class ClusterKeeper:
     """Submits, polls and ends the cluster jobs of a server."""
 
-    def __init__(self, core: Core, url: str | None) -> None:
+    def __init__(self, core: ServerContext, url: str | None) -> None:
         self._core = core
         self._settings = core.settings
         self._url = core.settings.nodes_url or core.settings.public_base_url or url or ""
@@ -61,7 +61,7 @@ class ClusterKeeper:
             UnreachableError: If a cluster does not answer; the others are processed first.
             ConflictError: If one returns an invalid response; likewise.
         """
-        fleet, engines = cluster_state.presences(self._core), self._core.engines.clusters
+        fleet, engines = cluster_state.fleet_snapshot(self._core), self._core.engines.clusters
         now = await self._core.read(
             partial(snapshot.take, fleet=fleet, engines=tuple(engines), most=self._settings.nodes_jobs)
         )

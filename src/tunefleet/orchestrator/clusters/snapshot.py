@@ -15,7 +15,7 @@ from tunefleet.lifecycle.task import TaskStatus
 from tunefleet.orchestrator.access import quotas
 from tunefleet.orchestrator.clusters.policy import Crew
 from tunefleet.orchestrator.scheduling import cluster_state
-from tunefleet.orchestrator.scheduling.cluster_state import Presences
+from tunefleet.orchestrator.scheduling.cluster_state import FleetSnapshot
 from tunefleet.placement import Requirement, WorkerState, lacks
 from tunefleet.placement.gangs import largest
 
@@ -31,7 +31,7 @@ class ClusterSnapshot:
     fresh: frozenset[str]
 
 
-def take(connection: Connection, fleet: Presences, *, engines: Collection[str], most: int) -> ClusterSnapshot:
+def take(connection: Connection, fleet: FleetSnapshot, *, engines: Collection[str], most: int) -> ClusterSnapshot:
     """Load all jobs with tasks and workers, and the tasks that need a job, up to `most` jobs in total."""
     jobs = clusters.live(connection)
     rows = tasks.by_ids(connection, [job.task_id for job in jobs])
@@ -58,7 +58,7 @@ def take(connection: Connection, fleet: Presences, *, engines: Collection[str], 
 
 def _next(
     connection: Connection,
-    fleet: Presences,
+    fleet: FleetSnapshot,
     held: quotas.Holding,
     engines: Collection[str],
     served: Sequence[TaskRow | None],

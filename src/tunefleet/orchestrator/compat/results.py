@@ -16,13 +16,13 @@ from tunefleet.db.rows import ArtifactRow, TaskRow
 from tunefleet.errors import ConflictError, ForbiddenError, NotFoundError
 from tunefleet.orchestrator.access import quotas
 from tunefleet.orchestrator.access.permissions import Actor, AttemptActor, Who, has_quota, may_change, may_read
-from tunefleet.orchestrator.context import Core
+from tunefleet.orchestrator.context import ServerContext
 from tunefleet.orchestrator.storage import artifacts as artifact_service
 from tunefleet.orchestrator.storage import signed_urls
 from tunefleet.orchestrator.storage.signed_urls import Signature, Signer
 from tunefleet.orchestrator.tasks.manifest import manifest
 from tunefleet.orchestrator.telemetry.ingest import refuse_ended
-from tunefleet.orchestrator.views import moment
+from tunefleet.orchestrator.views import to_datetime
 from tunefleet.schemas.api import ArtifactCreate, FileEntry
 from tunefleet.schemas.compat.task_results import (
     FILE_KIND,
@@ -55,13 +55,13 @@ class TaskFile:
     body: bytes | None = None
 
 
-def signer(core: Core, base: str) -> Signer:
+def signer(core: ServerContext, base: str) -> Signer:
     """Return a signer for a caller that reached the server at `base`."""
     expires = int(core.clock.wall() + core.settings.links_last_s)
     return Signer(core.secret, (core.settings.public_base_url or base).rstrip("/"), expires)
 
 
-async def envelope(core: Core, who: Who, task_id: str, sign: Signer) -> dict[str, Any]:
+async def envelope(core: ServerContext, who: Who, task_id: str, sign: Signer) -> dict[str, Any]:
     """Return the stored envelope of a task with fresh links to its files."""
 
     def operation(connection: Connection) -> dict[str, Any]:
@@ -81,7 +81,7 @@ async def envelope(core: Core, who: Who, task_id: str, sign: Signer) -> dict[str
     return await core.read(operation)
 
 
-async def post(core: Core, who: Who, body: ResultEnvelope) -> ResultStored:
+async def post(core: ServerContext, who: Who, body: ResultEnvelope) -> ResultStored:
     """Store a result before its attempt has ended; a result in the attempt's final report replaces it.
 
     Raises:
@@ -97,7 +97,7 @@ async def post(core: Core, who: Who, body: ResultEnvelope) -> ResultStored:
             return
         if task.status not in _TAKES:
             raise ConflictError(f"The task {task.id} is {task.status}; its result cannot be changed.")
-        at = body.received_at or moment(core.clock.wall())
+        at = body.received_at or to_datetime(core.clock.wall())
         worker_id = who.worker_id if isinstance(who, AttemptActor) else body.worker_id or task.worker_id
         made = body.model_copy(update={"worker_id": worker_id, "received_at": at}).model_dump_json()
         if has_quota(who):
@@ -110,7 +110,7 @@ async def post(core: Core, who: Who, body: ResultEnvelope) -> ResultStored:
     return ResultStored(path=signed_urls.path_of(body.task_id))
 
 
-async def may_store(core: Core, who: Who, task_id: str) -> None:
+async def may_store(core: ServerContext, who: Who, task_id: str) -> None:
     """Raise if the caller may not upload files for a task; called before a file is read.
 
     Raises:
@@ -121,7 +121,7 @@ async def may_store(core: Core, who: Who, task_id: str) -> None:
 
 
 async def store(
-    core: Core, who: Who, task_id: str, entry: FileEntry, sign: Signer, *, of_job: bool = False
+    core: ServerContext, who: Who, task_id: str, entry: FileEntry, sign: Signer, *, of_job: bool = False
 ) -> ResultStored:
     """Publish a file that was just stored as a file of a task; replaces a file of that name."""
     await artifact_service.stored(core, who, entry.digest, entry.size_bytes, of_job=of_job)
@@ -138,7 +138,7 @@ async def store(
     )
 
 
-async def files(core: Core, who: Who, task_id: str, sign: Signer) -> ResultFiles:
+async def files(core: ServerContext, who: Who, task_id: str, sign: Signer) -> ResultFiles:
     """List the files of a task, each with a link."""
 
     def operation(connection: Connection) -> list[TaskFile]:
@@ -152,7 +152,7 @@ async def files(core: Core, who: Who, task_id: str, sign: Signer) -> ResultFiles
                 size_bytes=file.size_bytes,
                 sha256=file.digest,
                 kind=file.kind,
-                updated_at=moment(file.at),
+                updated_at=to_datetime(file.at),
                 url=sign.link(task_id, file.name, file.digest),
             )
             for file in await core.read(operation)
@@ -160,7 +160,7 @@ async def files(core: Core, who: Who, task_id: str, sign: Signer) -> ResultFiles
     )
 
 
-async def find(core: Core, who: Who | None, task_id: str, name: str, signature: Signature | None) -> TaskFile:
+async def find(core: ServerContext, who: Who | None, task_id: str, name: str, signature: Signature | None) -> TaskFile:
     """Find a file of a task, for a caller with read access or a valid link.
 
     Raises:

@@ -16,11 +16,11 @@ from tunefleet.db.rows import AttemptRow, DocumentRow, TaskRow
 from tunefleet.lifecycle.task import FINAL, OUTCOMES, RetryBudget, TaskStatus
 from tunefleet.orchestrator import redaction
 from tunefleet.orchestrator.access.permissions import Actor, may_read
-from tunefleet.orchestrator.context import Core
+from tunefleet.orchestrator.context import ServerContext
 from tunefleet.orchestrator.tasks import relations as related
 from tunefleet.orchestrator.tasks import tasks
 from tunefleet.orchestrator.tasks.relations import Related
-from tunefleet.orchestrator.views import moment
+from tunefleet.orchestrator.views import to_datetime
 from tunefleet.orchestrator.workflows.fan_out import MANY_WORKERS
 from tunefleet.schemas.api import WorkflowDetail
 from tunefleet.schemas.compat.v1 import RecordFields, RecordStatus, Submitted, SubmittedTask, TaskAnswer, TaskRecord
@@ -51,7 +51,7 @@ def word(status: str) -> RecordStatus:
     return _WORDS[status]
 
 
-async def submitted(core: Core, workflow: WorkflowDetail) -> Submitted:
+async def submitted(core: ServerContext, workflow: WorkflowDetail) -> Submitted:
     """Return the response to a submission: the stored tasks."""
     ids = [task.id for task in workflow.tasks]
 
@@ -65,7 +65,7 @@ async def submitted(core: Core, workflow: WorkflowDetail) -> Submitted:
     return await core.read(operation)
 
 
-async def newest(core: Core, actor: Actor) -> tuple[list[TaskRecord], int | None]:
+async def newest(core: ServerContext, actor: Actor) -> tuple[list[TaskRecord], int | None]:
     """Return the newest tasks as records, and the `seq` to list older ones from; None if there are none."""
     may_read(actor)
 
@@ -86,7 +86,7 @@ async def newest(core: Core, actor: Actor) -> tuple[list[TaskRecord], int | None
     return await core.read(operation)
 
 
-async def get(core: Core, actor: Actor, task_id: str, *, v1: bool = False) -> TaskAnswer:
+async def get(core: ServerContext, actor: Actor, task_id: str, *, v1: bool = False) -> TaskAnswer:
     """Return a task with our field names and v1's.
 
     Raises:
@@ -190,7 +190,7 @@ def _fields(about: _RecordData, row: TaskRow, topic: str) -> RecordFields:
         category="training" if row.kind in _TRAININGS else "inference" if row.kind == "inference" else "other",
         assigned_worker=_worker(row),
         topic=topic,
-        submitted_at=moment(row.created_at).isoformat(),
+        submitted_at=to_datetime(row.created_at).isoformat(),
         submitted_ts=row.created_at,
         last_queue_ts=row.queued_at,
         dispatched_ts=attempt.offered_at if attempt else None,

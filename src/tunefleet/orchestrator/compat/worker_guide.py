@@ -10,8 +10,8 @@ from tunefleet.db.engine import statistics
 from tunefleet.db.engine.statistics import KindRow
 from tunefleet.db.rows import TaskRow
 from tunefleet.orchestrator.access.permissions import Actor, may_read
-from tunefleet.orchestrator.context import Core
-from tunefleet.orchestrator.views import maybe_moment, moment
+from tunefleet.orchestrator.context import ServerContext
+from tunefleet.orchestrator.views import to_datetime, to_optional_datetime
 from tunefleet.orchestrator.workers import workers
 from tunefleet.placement.policy import category
 from tunefleet.schemas.compat.worker_guide import EndedTask, GuideWorker, Snapshot, Timing
@@ -24,17 +24,17 @@ _MOST: Final = 1000
 _JOULES_PER_KWH: Final = 3.6e6
 
 
-async def list_workers(core: Core, actor: Actor) -> list[GuideWorker]:
+async def list_workers(core: ServerContext, actor: Actor) -> list[GuideWorker]:
     """Return all workers."""
     return [_shown(view) for view in await _all(core, actor)]
 
 
-async def get_worker(core: Core, actor: Actor, worker_id: str) -> GuideWorker:
+async def get_worker(core: ServerContext, actor: Actor, worker_id: str) -> GuideWorker:
     """Return one worker."""
     return _shown(await workers.get(core, actor, worker_id))
 
 
-async def snapshot(core: Core, actor: Actor) -> Snapshot:
+async def snapshot(core: ServerContext, actor: Actor) -> Snapshot:
     """Return the current metrics."""
     may_read(actor)
     registered = await _all(core, actor)
@@ -51,7 +51,7 @@ async def snapshot(core: Core, actor: Actor) -> Snapshot:
     heartbeats = sum(presence.renewals for presence in core.fleet.presences.values())
     each = {view.id: _spent(view, now) for view in present}
     return Snapshot(
-        generated_at=moment(now),
+        generated_at=to_datetime(now),
         counters={
             "tasks_submitted": sum(row.how_many for row in kinds),
             "tasks_succeeded": sum(row.how_many for row in kinds if row.status == "completed"),
@@ -69,7 +69,7 @@ async def snapshot(core: Core, actor: Actor) -> Snapshot:
     )
 
 
-async def _all(core: Core, actor: Actor) -> list[WorkerView]:
+async def _all(core: ServerContext, actor: Actor) -> list[WorkerView]:
     found: list[WorkerView] = []
     cursor: str | None = None
     while True:
@@ -85,7 +85,7 @@ def _shown(view: WorkerView) -> GuideWorker:
     return GuideWorker(
         worker_id=view.id,
         status="RUNNING" if view.running else "IDLE",
-        started_at=maybe_moment(has.started_at),
+        started_at=to_optional_datetime(has.started_at),
         pid=has.pid,
         env={"hostname": has.hostname, "platform": has.platform, "version": has.version},
         hardware=hardware(has),
@@ -93,7 +93,7 @@ def _shown(view: WorkerView) -> GuideWorker:
         last_seen=view.last_seen_at,
         cached_models=has.cached_models,
         cached_datasets=has.cached_datasets,
-        cache_updated_ts=maybe_moment(has.cache_read_at) or view.registered_at,
+        cache_updated_ts=to_optional_datetime(has.cache_read_at) or view.registered_at,
         cost_per_hour=has.cost_per_hour,
         stale=view.status != "online",
         elastic_disabled=view.elastic_disabled,
@@ -167,6 +167,6 @@ def _ended(row: TaskRow) -> EndedTask:
         task_type=row.kind,
         status=row.status,
         worker_id=row.worker_id,
-        started_at=maybe_moment(row.started_at),
-        finished_at=moment(row.finished_at or 0.0),
+        started_at=to_optional_datetime(row.started_at),
+        finished_at=to_datetime(row.finished_at or 0.0),
     )

@@ -15,7 +15,7 @@ from tunefleet.artifacts import BlobStore, begin_writing, hash_file, replacing
 from tunefleet.db import Connection
 from tunefleet.db.repositories import artifacts
 from tunefleet.errors import MachineError
-from tunefleet.orchestrator.context import Core
+from tunefleet.orchestrator.context import ServerContext
 from tunefleet.orchestrator.storage import capacity
 from tunefleet.orchestrator.storage.file_deletion import delete_files
 from tunefleet.schemas.api import FileEntry
@@ -23,17 +23,17 @@ from tunefleet.schemas.api import FileEntry
 _FOLDER: Final = "federation"
 
 
-def root(core: Core) -> Path:
+def root(core: ServerContext) -> Path:
     """Return the parent of all work folders."""
     return core.settings.data_dir / _FOLDER
 
 
-def work_folder(core: Core, holder: str) -> Path:
+def work_folder(core: ServerContext, holder: str) -> Path:
     """Return the work folder of a round's lease holder; only that holder uses it, and removes it afterwards."""
     return root(core) / holder
 
 
-def leftovers(core: Core, holders: set[str]) -> list[Path]:
+def orphaned_folders(core: ServerContext, holders: set[str]) -> list[Path]:
     """Return the work folders of holders that no longer have a lease: their servers were killed."""
     folders = root(core).iterdir() if root(core).is_dir() else ()
     return [folder for folder in folders if folder.name not in holders]

@@ -26,7 +26,7 @@ from tunefleet.db.federations.rounds import RoundRow
 from tunefleet.db.repositories import artifacts
 from tunefleet.errors import AdapterRefused, NotFoundError, StoreError, TunefleetError
 from tunefleet.lifecycle.round import RoundReason
-from tunefleet.orchestrator.context import Core
+from tunefleet.orchestrator.context import ServerContext
 from tunefleet.orchestrator.federation import adapter_files as files
 from tunefleet.orchestrator.federation.rounds import result_holder
 from tunefleet.orchestrator.federation.status import FOREVER, publish_event, spec_of
@@ -97,7 +97,7 @@ def load_input(connection: Connection, current: RoundRow) -> AggregationInput | 
     return AggregationInput(row, current, tuple(sorted(counted, key=lambda each: each.worker)), newest)
 
 
-async def run(core: Core, work: AggregationInput, folder: Path, holder: str) -> RoundRow | None:
+async def run(core: ServerContext, work: AggregationInput, folder: Path, holder: str) -> RoundRow | None:
     """Average the updates of a round and store the result.
 
     Raises:
@@ -111,7 +111,7 @@ async def run(core: Core, work: AggregationInput, folder: Path, holder: str) -> 
     )
 
 
-async def make(core: Core, work: AggregationInput, folder: Path) -> AggregationResult:
+async def make(core: ServerContext, work: AggregationInput, folder: Path) -> AggregationResult:
     """Average the updates of a round; raises as `run` does."""
     return await asyncio.to_thread(_make, core.blobs, work, folder)
 

@@ -7,8 +7,8 @@ from typing import Final
 from tunefleet.db import Connection
 from tunefleet.db.federations.federations import FederationRow
 from tunefleet.db.repositories import events
-from tunefleet.orchestrator.context import Core
-from tunefleet.orchestrator.federation.participants import Who
+from tunefleet.orchestrator.context import ServerContext
+from tunefleet.orchestrator.federation.participants import FederationCaller
 from tunefleet.orchestrator.federation.status import find, may_read_all_updates, may_read_updates
 from tunefleet.orchestrator.views import event_view
 from tunefleet.schemas.api import EventView
@@ -18,7 +18,7 @@ PAGE = 500
 _PUBLIC_FIELDS: Final = ("federation", "number", "round")
 
 
-async def after(core: Core, caller: Who, reference: str, event_id: int) -> list[EventView]:
+async def after(core: ServerContext, caller: FederationCaller, reference: str, event_id: int) -> list[EventView]:
     """Return a page of a federation's events after the given one, oldest first."""
 
     def operation(connection: Connection) -> list[EventView]:
@@ -29,7 +29,7 @@ async def after(core: Core, caller: Who, reference: str, event_id: int) -> list[
     return await core.read(operation)
 
 
-def _filtered(caller: Who, row: FederationRow, event: EventView) -> EventView:
+def _filtered(caller: FederationCaller, row: FederationRow, event: EventView) -> EventView:
     """Return an event without the details of updates that the caller may not see."""
     worker = event.data.get("worker")
     if worker is not None and not may_read_updates(caller, row, worker):
@@ -40,7 +40,7 @@ def _filtered(caller: Who, row: FederationRow, event: EventView) -> EventView:
     return event
 
 
-async def start(core: Core, caller: Who, reference: str, event_id: int | None) -> tuple[str, int]:
+async def start(core: ServerContext, caller: FederationCaller, reference: str, event_id: int | None) -> tuple[str, int]:
     """Return a federation's id and the event to resume after; by default the newest one."""
 
     def operation(connection: Connection) -> tuple[str, int]:

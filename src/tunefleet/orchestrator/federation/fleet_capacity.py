@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from tunefleet.placement import Board, Candidate, Policy, Requirement, WorkerState
+from tunefleet.placement import Candidate, FreeCapacity, Policy, Requirement, WorkerState
 
 
 def shortage(spec: Mapping[str, Any], need: Requirement, fleet: Sequence[WorkerState]) -> tuple[str, bool] | None:
@@ -36,7 +36,7 @@ def _at_a_time(need: Requirement, fleet: Sequence[WorkerState], parts: int) -> i
     """Return how many of the shards fit on a fleet that is otherwise idle."""
     # Asks the scheduler's own placement, so that the answer cannot differ from what it will do.
     candidates = [Candidate(f"part-{number}", need, float(number)) for number in range(parts)]
-    return len(Board([_idle(worker) for worker in fleet], Policy()).assign(candidates).assignments)
+    return len(FreeCapacity([_idle(worker) for worker in fleet], Policy()).assign(candidates).assignments)
 
 
 def _idle(worker: WorkerState) -> WorkerState:

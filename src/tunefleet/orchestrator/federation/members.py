@@ -9,9 +9,9 @@ from tunefleet.db.federations import federation_updates, federations
 from tunefleet.db.federations.federations import MemberRow
 from tunefleet.db.repositories import notifications
 from tunefleet.errors import InputError
-from tunefleet.orchestrator.context import Core
+from tunefleet.orchestrator.context import ServerContext
 from tunefleet.orchestrator.federation import views, webhooks
-from tunefleet.orchestrator.federation.participants import Who
+from tunefleet.orchestrator.federation.participants import FederationCaller
 from tunefleet.orchestrator.federation.status import find, find_to_take_part
 from tunefleet.orchestrator.federation.updates import acceptance
 from tunefleet.orchestrator.notifications.triggers import TOPIC
@@ -19,7 +19,7 @@ from tunefleet.schemas.federated import MemberChange, MemberView
 from tunefleet.spec.options.notify import address_fault
 
 
-async def list_(core: Core, caller: Who, reference: str) -> tuple[MemberView, ...]:
+async def list_(core: ServerContext, caller: FederationCaller, reference: str) -> tuple[MemberView, ...]:
     """Return the workers that have joined a federation, by name."""
 
     def operation(connection: Connection) -> tuple[MemberView, ...]:
@@ -29,7 +29,9 @@ async def list_(core: Core, caller: Who, reference: str) -> tuple[MemberView, ..
     return await core.read(operation)
 
 
-async def change(core: Core, caller: Who, reference: str, worker: str, body: MemberChange) -> MemberView:
+async def change(
+    core: ServerContext, caller: FederationCaller, reference: str, worker: str, body: MemberChange
+) -> MemberView:
     """Let a worker join, or change its webhook; pending deliveries go to the new address.
 
     Raises:
@@ -44,7 +46,13 @@ async def change(core: Core, caller: Who, reference: str, worker: str, body: Mem
 
 
 def _change(
-    connection: Connection, *, core: Core, caller: Who, reference: str, worker: str, body: MemberChange
+    connection: Connection,
+    *,
+    core: ServerContext,
+    caller: FederationCaller,
+    reference: str,
+    worker: str,
+    body: MemberChange,
 ) -> MemberView:
     row, now = find_to_take_part(connection, caller, reference, worker, lock=True), core.clock.wall()
     acceptance.refuse_upload(connection, row, worker, body.attempt)

@@ -16,7 +16,7 @@ from pydantic import TypeAdapter, ValidationError
 from tunefleet.db import DEFAULT_PROJECT
 from tunefleet.errors import AuthError, ForbiddenError, InputError, NotFoundError
 from tunefleet.orchestrator.access.permissions import Actor, may_change, may_read, may_submit
-from tunefleet.orchestrator.ids import seal
+from tunefleet.orchestrator.ids import sign
 from tunefleet.schemas.federated import WorkerName
 
 PREFIX: Final = "fed-"
@@ -38,7 +38,7 @@ class FederationActor:
     worker: str | None = None
 
 
-Who: TypeAlias = Actor | FederationActor
+FederationCaller: TypeAlias = Actor | FederationActor
 
 
 class FederationAccess(Protocol):
@@ -92,7 +92,7 @@ def worker_name(given: str | int) -> str:
         ) from None
 
 
-def may_view(caller: Who, federation: FederationAccess) -> None:
+def may_view(caller: FederationCaller, federation: FederationAccess) -> None:
     """Raise if the caller may not see a federation."""
     _same_project(caller, federation)
     if isinstance(caller, FederationActor):
@@ -101,7 +101,7 @@ def may_view(caller: Who, federation: FederationAccess) -> None:
         may_read(caller)
 
 
-def may_take_part(caller: Who, federation: FederationAccess, worker: str | None = None) -> None:
+def may_take_part(caller: FederationCaller, federation: FederationAccess, worker: str | None = None) -> None:
     """Raise unless the caller may upload and claim chunks: with a token, a worker key, or as the owner.
 
     Args:
@@ -124,12 +124,12 @@ def may_take_part(caller: Who, federation: FederationAccess, worker: str | None 
         )
 
 
-def only_worker(caller: Who) -> str | None:
+def only_worker(caller: FederationCaller) -> str | None:
     """Return the worker that the caller's token is restricted to; None for any other caller."""
     return caller.worker if isinstance(caller, FederationActor) else None
 
 
-def may_manage(caller: Who, federation: FederationAccess) -> None:
+def may_manage(caller: FederationCaller, federation: FederationAccess) -> None:
     """Raise unless the caller may start, pause, roll back or cancel a federation: its owner or an admin."""
     _same_project(caller, federation)
     if isinstance(caller, FederationActor):
@@ -141,7 +141,7 @@ def may_manage(caller: Who, federation: FederationAccess) -> None:
     may_change(caller, federation.owner, federation.id)
 
 
-def _same_project(caller: Who, federation: FederationAccess) -> None:
+def _same_project(caller: FederationCaller, federation: FederationAccess) -> None:
     if caller.project != federation.project:
         # 404, not 403: a caller must not learn what exists in other projects.
         raise NotFoundError(f"There is no federation {federation.id}.", hint="`tunefleet federation ls` lists them.")
@@ -156,4 +156,4 @@ def _same_federation(caller: FederationActor, federation: FederationAccess) -> N
 
 
 def _mac(server_secret: bytes, named: str) -> str:
-    return seal(server_secret, "federation", named)[:_MAC_DIGITS]
+    return sign(server_secret, "federation", named)[:_MAC_DIGITS]

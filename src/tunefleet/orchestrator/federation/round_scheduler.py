@@ -23,7 +23,7 @@ from tunefleet.db.federations.federation_updates import UpdateRow
 from tunefleet.db.federations.rounds import RoundRow
 from tunefleet.errors import InputError, NotFoundError, TunefleetError
 from tunefleet.lifecycle.round import RoundReason, RoundStatus
-from tunefleet.orchestrator.context import Core
+from tunefleet.orchestrator.context import ServerContext
 from tunefleet.orchestrator.federation import adapter_files, aggregation, version_publisher
 from tunefleet.orchestrator.federation import rounds as round_operations
 from tunefleet.orchestrator.federation.aggregation import UpdateAggregationError
@@ -48,10 +48,10 @@ def pause_s(tries: int) -> float:
     return min(FIRST_PAUSE_S * 2.0 ** min(tries - 1, 16), MAX_PAUSE_S)
 
 
-class RoundKeeper:
+class RoundScheduler:
     """Closes and aggregates the rounds of all federations of a server."""
 
-    def __init__(self, core: Core) -> None:
+    def __init__(self, core: ServerContext) -> None:
         self._core = core
         self._work: dict[tuple[int, int], asyncio.Task[None]] = {}
         # Bounds the memory and disk load of concurrent aggregations.
@@ -229,7 +229,7 @@ class RoundKeeper:
         """Remove work folders that killed servers have left."""
         core = self._core
         holders = await core.read(partial(rounds.held_by, now=core.clock.wall()))
-        await asyncio.to_thread(_remove, partial(adapter_files.leftovers, core, holders))
+        await asyncio.to_thread(_remove, partial(adapter_files.orphaned_folders, core, holders))
         self._swept = True
 
 

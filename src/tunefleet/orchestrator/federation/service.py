@@ -17,9 +17,9 @@ from tunefleet.lifecycle.round import RoundReason
 from tunefleet.lifecycle.task import TaskStatus
 from tunefleet.orchestrator.access import quotas
 from tunefleet.orchestrator.access.permissions import Actor, may_read, may_submit
-from tunefleet.orchestrator.context import Core
+from tunefleet.orchestrator.context import ServerContext
 from tunefleet.orchestrator.federation import deletion, participants, rounds, views
-from tunefleet.orchestrator.federation.participants import Who, may_manage, only_worker
+from tunefleet.orchestrator.federation.participants import FederationCaller, may_manage, only_worker
 from tunefleet.orchestrator.federation.status import find, may_read_updates, move, publish_event
 from tunefleet.orchestrator.federation.updates import acceptance
 from tunefleet.orchestrator.ids import new_id
@@ -31,7 +31,7 @@ from tunefleet.spec.options.federation_options import FederationSpec
 
 
 async def create(
-    core: Core,
+    core: ServerContext,
     actor: Actor,
     spec: FederationSpec,
     *,
@@ -64,7 +64,7 @@ async def create(
 
 
 async def list_(
-    core: Core,
+    core: ServerContext,
     actor: Actor,
     *,
     limit: int = 50,
@@ -87,7 +87,7 @@ async def list_(
     return await core.read(operation)
 
 
-async def get(core: Core, caller: Who, reference: str) -> FederationDetail:
+async def get(core: ServerContext, caller: FederationCaller, reference: str) -> FederationDetail:
     """Return a federation."""
     return await core.read(
         lambda connection: views.federation_detail(connection, find(connection, caller, reference), caller)
@@ -95,7 +95,7 @@ async def get(core: Core, caller: Who, reference: str) -> FederationDetail:
 
 
 async def list_rounds(
-    core: Core, caller: Who, reference: str, *, limit: int = 50, cursor: str | None = None
+    core: ServerContext, caller: FederationCaller, reference: str, *, limit: int = 50, cursor: str | None = None
 ) -> Page[RoundView]:
     """Return rounds of a federation, newest first; raises what `get` raises."""
     start, count = before(cursor), bounded(limit)
@@ -111,8 +111,8 @@ async def list_rounds(
 
 
 async def list_updates(
-    core: Core,
-    caller: Who,
+    core: ServerContext,
+    caller: FederationCaller,
     reference: str,
     *,
     limit: int = 50,
@@ -152,7 +152,7 @@ async def list_updates(
     return await core.read(operation)
 
 
-async def start(core: Core, caller: Who, reference: str) -> FederationDetail:
+async def start(core: ServerContext, caller: FederationCaller, reference: str) -> FederationDetail:
     """Start a federation, or resume it after a pause; a running one stays unchanged.
 
     Raises:
@@ -162,7 +162,7 @@ async def start(core: Core, caller: Who, reference: str) -> FederationDetail:
     return await _change(core, caller, reference, _start)
 
 
-async def pause(core: Core, caller: Who, reference: str) -> FederationDetail:
+async def pause(core: ServerContext, caller: FederationCaller, reference: str) -> FederationDetail:
     """Pause a federation: it accepts updates, but closes no rounds. A paused one stays unchanged.
 
     Raises:
@@ -172,7 +172,7 @@ async def pause(core: Core, caller: Who, reference: str) -> FederationDetail:
     return await _change(core, caller, reference, _pause)
 
 
-async def cancel(core: Core, caller: Who, reference: str) -> FederationDetail:
+async def cancel(core: ServerContext, caller: FederationCaller, reference: str) -> FederationDetail:
     """Cancel a federation; its versions are kept.
 
     Raises:
@@ -182,7 +182,7 @@ async def cancel(core: Core, caller: Who, reference: str) -> FederationDetail:
     return await _change(core, caller, reference, _cancel)
 
 
-async def remove(core: Core, caller: Who, reference: str) -> None:
+async def remove(core: ServerContext, caller: FederationCaller, reference: str) -> None:
     """Remove a federation that has ended, with its versions; unreferenced files are garbage collected.
 
     Raises:
@@ -213,7 +213,9 @@ async def remove(core: Core, caller: Who, reference: str) -> None:
 _Operation = Callable[[Connection, FederationRow, float], FederationRow]
 
 
-async def _change(core: Core, caller: Who, reference: str, change: _Operation) -> FederationDetail:
+async def _change(
+    core: ServerContext, caller: FederationCaller, reference: str, change: _Operation
+) -> FederationDetail:
     def operation(connection: Connection) -> FederationDetail:
         row = find(connection, caller, reference, lock=True)
         may_manage(caller, row)

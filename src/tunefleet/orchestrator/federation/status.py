@@ -13,7 +13,13 @@ from tunefleet.db.repositories.events import Event
 from tunefleet.errors import ForbiddenError, NotFoundError
 from tunefleet.lifecycle import federation as lifecycle
 from tunefleet.lifecycle.federation import FederationStatus
-from tunefleet.orchestrator.federation.participants import FederationActor, Who, may_take_part, may_view, only_worker
+from tunefleet.orchestrator.federation.participants import (
+    FederationActor,
+    FederationCaller,
+    may_take_part,
+    may_view,
+    only_worker,
+)
 from tunefleet.spec.options.federation_options import FederationSpec
 
 # Published when a round of any federation may be due.
@@ -42,7 +48,7 @@ def spec_of(row: FederationRow) -> FederationSpec:
     return _parsed(row.spec)
 
 
-def find(connection: Connection, caller: Who, reference: str, *, lock: bool = False) -> FederationRow:
+def find(connection: Connection, caller: FederationCaller, reference: str, *, lock: bool = False) -> FederationRow:
     """Return a federation that the caller may see."""
     row = existing(connection, caller.project, reference, lock=lock)
     may_view(caller, row)
@@ -50,7 +56,7 @@ def find(connection: Connection, caller: Who, reference: str, *, lock: bool = Fa
 
 
 def find_to_take_part(
-    connection: Connection, caller: Who, reference: str, worker: str | None = None, *, lock: bool = False
+    connection: Connection, caller: FederationCaller, reference: str, worker: str | None = None, *, lock: bool = False
 ) -> FederationRow:
     """Return a federation that the caller may take part in.
 
@@ -67,7 +73,7 @@ def find_to_take_part(
     return row
 
 
-def find_to_close(connection: Connection, caller: Who, reference: str) -> FederationRow:
+def find_to_close(connection: Connection, caller: FederationCaller, reference: str) -> FederationRow:
     """Return a federation, locked, for a caller that may close its rounds."""
     row = find(connection, caller, reference, lock=True)
     may_take_part(caller, row)
@@ -80,7 +86,7 @@ def find_to_close(connection: Connection, caller: Who, reference: str) -> Federa
     return row
 
 
-def may_read_updates(caller: Who, row: FederationRow, worker: str) -> bool:
+def may_read_updates(caller: FederationCaller, row: FederationRow, worker: str) -> bool:
     """Whether the caller may read a worker's updates.
 
     A worker's own token reads those of that worker. With `own_tokens`, the shared token and worker keys read none.
@@ -89,12 +95,12 @@ def may_read_updates(caller: Who, row: FederationRow, worker: str) -> bool:
     return mine == worker if mine is not None else not (spec_of(row).own_tokens and _is_shared(caller))
 
 
-def may_read_all_updates(caller: Who, row: FederationRow) -> bool:
+def may_read_all_updates(caller: FederationCaller, row: FederationRow) -> bool:
     """Whether the caller may read the updates of all workers."""
     return only_worker(caller) is None and may_read_updates(caller, row, "")
 
 
-def _is_shared(caller: Who) -> bool:
+def _is_shared(caller: FederationCaller) -> bool:
     """Whether several workers may share the caller's key or token."""
     return caller.worker is None if isinstance(caller, FederationActor) else caller.role == "worker"
 

@@ -61,7 +61,7 @@ def end_with(connection: Connection, ended: Sequence[TaskRow], now: float) -> No
             rounds.abandon(connection, cancelled, RoundReason.FEDERATION_ENDED, "Its task has ended.", now)
 
 
-def read_by(connection: Connection, rows: Sequence[TaskRow]) -> dict[int, str]:
+def versions_in_use(connection: Connection, rows: Sequence[TaskRow]) -> dict[int, str]:
     """Return the tasks with a federation version that an unfinished task reads, with that task's id."""
     made = federations.of_tasks(connection, [row.seq for row in rows])
     found = federations.readers(connection, [each.seq for each in made.values()])

@@ -21,7 +21,7 @@ from tunefleet.db.repositories.task_transitions import Move
 from tunefleet.db.rows import TaskRow
 from tunefleet.lifecycle.federation import FederationStatus
 from tunefleet.lifecycle.task import TaskReason, TaskStatus
-from tunefleet.orchestrator.context import Core
+from tunefleet.orchestrator.context import ServerContext
 from tunefleet.orchestrator.federation.status import spec_of
 from tunefleet.orchestrator.federation.task_parts import worker_of
 from tunefleet.orchestrator.federation.version_archives import archive_of, with_archive
@@ -44,7 +44,7 @@ _SHARD_ONLY_KEYS: Final = tuple(
 )
 
 
-async def run_once(core: Core) -> None:
+async def run_once(core: ServerContext) -> None:
     """Finish every task whose federation has ended or was cancelled."""
     for seq in await core.read(federations.unsettled):
         version = await core.read(partial(_newest_version, seq=seq))
@@ -59,7 +59,7 @@ def _newest_version(connection: Connection, *, seq: int) -> VersionRow | None:
     return None if federation is None else federation_versions.get(connection, federation.seq, federation.version)
 
 
-def _settle(connection: Connection, *, core: Core, seq: int, now: float) -> None:
+def _settle(connection: Connection, *, core: ServerContext, seq: int, now: float) -> None:
     rows = [row for row in tasks.by_seqs(connection, [seq], lock=True) if row.status == TaskStatus.RUNNING]
     for row in rows:
         federation = federations.of_tasks(connection, [seq], lock=True)[seq]
@@ -73,7 +73,12 @@ def _settle(connection: Connection, *, core: Core, seq: int, now: float) -> None
 
 
 def _ended(
-    connection: Connection, core: Core, row: TaskRow, federation: FederationRow, parts: Sequence[TaskRow], now: float
+    connection: Connection,
+    core: ServerContext,
+    row: TaskRow,
+    federation: FederationRow,
+    parts: Sequence[TaskRow],
+    now: float,
 ) -> Move | None:
     """Return a task's final transition; None if its newest version has no archive yet, after a rollback."""
     version = federation_versions.get(connection, federation.seq, federation.version)

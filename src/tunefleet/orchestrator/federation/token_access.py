@@ -9,21 +9,21 @@ from tunefleet.db.federations import federation_tokens, federations
 from tunefleet.db.federations.federation_tokens import TokenRow
 from tunefleet.db.federations.federations import FederationRow
 from tunefleet.errors import AuthError, InputError
-from tunefleet.orchestrator.context import KEYS, Core
+from tunefleet.orchestrator.context import KEYS, ServerContext
 from tunefleet.orchestrator.federation.participants import (
     FederationActor,
-    Who,
+    FederationCaller,
     may_manage,
     proven,
     token_of,
     worker_name,
 )
 from tunefleet.orchestrator.federation.status import find, publish_event, spec_of
-from tunefleet.orchestrator.views import maybe_moment
+from tunefleet.orchestrator.views import to_optional_datetime
 from tunefleet.schemas.federated import FederationToken
 
 
-async def authenticate(core: Core, token: str) -> FederationActor:
+async def authenticate(core: ServerContext, token: str) -> FederationActor:
     """Authenticate a federation token.
 
     Raises:
@@ -55,7 +55,9 @@ def current(connection: Connection, server_secret: bytes, federation_id: str) ->
     return token_of(server_secret, federation_id, federation_tokens.get(connection, federation_id).serial)
 
 
-async def show(core: Core, caller: Who, reference: str, worker: str | None = None) -> FederationToken:
+async def show(
+    core: ServerContext, caller: FederationCaller, reference: str, worker: str | None = None
+) -> FederationToken:
     """Return the token of a federation, for its owner or an admin.
 
     Raises:
@@ -78,7 +80,9 @@ async def show(core: Core, caller: Who, reference: str, worker: str | None = Non
     return await core.read(operation)
 
 
-async def replace(core: Core, caller: Who, reference: str, *, old_for_s: float = 0.0) -> FederationToken:
+async def replace(
+    core: ServerContext, caller: FederationCaller, reference: str, *, old_for_s: float = 0.0
+) -> FederationToken:
     """Replace the token of a federation, and return the new one.
 
     Signed links stay valid until they expire, and a poll in progress is not interrupted.
@@ -89,7 +93,9 @@ async def replace(core: Core, caller: Who, reference: str, *, old_for_s: float =
     return await core.write(partial(_replace, core=core, caller=caller, reference=reference, old_for_s=old_for_s))
 
 
-def _replace(connection: Connection, *, core: Core, caller: Who, reference: str, old_for_s: float) -> FederationToken:
+def _replace(
+    connection: Connection, *, core: ServerContext, caller: FederationCaller, reference: str, old_for_s: float
+) -> FederationToken:
     row, now = find(connection, caller, reference, lock=True), core.clock.wall()
     may_manage(caller, row)
     replaced = federation_tokens.replace(connection, row.id, old_until=now + old_for_s if old_for_s else None)
@@ -101,12 +107,12 @@ def _replace(connection: Connection, *, core: Core, caller: Who, reference: str,
     return _shown(core, row, replaced)
 
 
-def _shown(core: Core, row: FederationRow, found: TokenRow, worker: str | None = None) -> FederationToken:
+def _shown(core: ServerContext, row: FederationRow, found: TokenRow, worker: str | None = None) -> FederationToken:
     over = found.old_until is None or found.old_until <= core.clock.wall()
     return FederationToken(
         id=row.id,
         number=row.seq,
         token=token_of(core.secret, row.id, found.serial, worker),
         worker=worker,
-        old_until=None if over else maybe_moment(found.old_until),
+        old_until=None if over else to_optional_datetime(found.old_until),
     )

@@ -19,7 +19,7 @@ from tunefleet.db.federations.federation_versions import VersionRow, holder
 from tunefleet.db.federations.federations import FederationRow
 from tunefleet.db.repositories import artifacts
 from tunefleet.errors import NotFoundError, StoreError
-from tunefleet.orchestrator.context import Core
+from tunefleet.orchestrator.context import ServerContext
 from tunefleet.orchestrator.federation.status import FOREVER
 from tunefleet.orchestrator.storage import capacity
 from tunefleet.schemas.api import FileEntry
@@ -30,7 +30,7 @@ _BLOCK: Final = 1 << 20
 _NO_COMPRESSION: Final = 0
 
 
-async def with_archive(core: Core, row: VersionRow) -> tuple[VersionRow, FileEntry]:
+async def with_archive(core: ServerContext, row: VersionRow) -> tuple[VersionRow, FileEntry]:
     """Return a version with its archive, which is built on the first request."""
     # Concurrent requests on this server wait for one build. Two servers may both build it: the result is identical.
     found = archive_of(row)
@@ -59,7 +59,9 @@ def _reload(connection: Connection, row: VersionRow) -> VersionRow:
     return found
 
 
-def _record(connection: Connection, *, core: Core, row: VersionRow, made: FileEntry) -> tuple[VersionRow, FileEntry]:
+def _record(
+    connection: Connection, *, core: ServerContext, row: VersionRow, made: FileEntry
+) -> tuple[VersionRow, FileEntry]:
     federation = federations.by_seq(connection, row.federation_seq, lock=True)
     row = _reload(connection, row)
     found = archive_of(row)

@@ -24,7 +24,7 @@ from tunefleet.db.federations.federation_versions import holder as version_holde
 from tunefleet.db.federations.federations import FederationRow
 from tunefleet.db.repositories import artifacts
 from tunefleet.lifecycle.round import RoundReason
-from tunefleet.orchestrator.context import Core
+from tunefleet.orchestrator.context import ServerContext
 from tunefleet.orchestrator.federation import adapter_files, aggregation, rounds, webhooks
 from tunefleet.orchestrator.federation.aggregation import AggregationInput, AggregationResult
 from tunefleet.orchestrator.federation.status import FOREVER, publish_event, spec_of
@@ -37,7 +37,7 @@ from tunefleet.schemas.notify import ToldVersion
 KIND: Final = "adapter"
 
 
-async def run(core: Core, work: AggregationInput, holder: str) -> VersionRow | None:
+async def run(core: ServerContext, work: AggregationInput, holder: str) -> VersionRow | None:
     """Publish the stored result of a round.
 
     Raises:
@@ -50,7 +50,7 @@ async def run(core: Core, work: AggregationInput, holder: str) -> VersionRow | N
 
 
 async def store_and_publish(
-    core: Core, work: AggregationInput, made: AggregationResult, holder: str
+    core: ServerContext, work: AggregationInput, made: AggregationResult, holder: str
 ) -> VersionRow | None:
     """Store the result of a round and publish it in the same transaction; returns and raises what `run` does."""
     archive = await _archive_for_callbacks(core, work, made)
@@ -66,7 +66,9 @@ async def store_and_publish(
     return await core.write(operation)
 
 
-async def _archive_for_callbacks(core: Core, work: AggregationInput, made: AggregationResult) -> FileEntry | None:
+async def _archive_for_callbacks(
+    core: ServerContext, work: AggregationInput, made: AggregationResult
+) -> FileEntry | None:
     """Build the archive if there are callbacks, which contain its digest."""
     has_callbacks = await core.read(partial(webhooks.are_wanted, row=work.federation))
     return await asyncio.to_thread(archived, core.blobs, made.files) if has_callbacks else None
@@ -80,7 +82,7 @@ def topic(federation_id: str) -> str:
 def _publish(
     connection: Connection,
     *,
-    core: Core,
+    core: ServerContext,
     work: AggregationInput,
     made: AggregationResult,
     archive: FileEntry | None,
@@ -114,7 +116,7 @@ def _publish(
 
 def announced(
     connection: Connection,
-    core: Core,
+    core: ServerContext,
     row: FederationRow,
     version: VersionRow,
     now: float,

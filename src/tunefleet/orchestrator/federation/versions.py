@@ -16,9 +16,9 @@ from tunefleet.db.repositories import artifacts
 from tunefleet.errors import ConflictError, NotFoundError
 from tunefleet.lifecycle.federation import FederationStatus
 from tunefleet.lifecycle.round import RoundReason
-from tunefleet.orchestrator.context import Core
+from tunefleet.orchestrator.context import ServerContext
 from tunefleet.orchestrator.federation import rounds, version_publisher, views, webhooks
-from tunefleet.orchestrator.federation.participants import FederationActor, Who, may_manage, may_view
+from tunefleet.orchestrator.federation.participants import FederationActor, FederationCaller, may_manage, may_view
 from tunefleet.orchestrator.federation.status import FOREVER, existing, find
 from tunefleet.orchestrator.federation.version_archives import with_archive
 from tunefleet.orchestrator.views import before, bounded
@@ -30,7 +30,7 @@ LOOK_S: Final = 5.0
 
 
 async def list_(
-    core: Core, caller: Who, reference: str, *, limit: int = 50, cursor: str | None = None
+    core: ServerContext, caller: FederationCaller, reference: str, *, limit: int = 50, cursor: str | None = None
 ) -> Page[VersionView]:
     """Return versions, newest first."""
     start, count = before(cursor), bounded(limit)
@@ -45,7 +45,7 @@ async def list_(
     return await core.read(operation)
 
 
-async def get(core: Core, caller: Who, reference: str, version: int) -> VersionDetail:
+async def get(core: ServerContext, caller: FederationCaller, reference: str, version: int) -> VersionDetail:
     """Return a version with its report."""
 
     def operation(connection: Connection) -> VersionDetail:
@@ -71,7 +71,9 @@ def version_of(connection: Connection, row: FederationRow, version: int | None =
     return found
 
 
-async def newest(core: Core, caller: Who, reference: str, *, after: int = 0, wait_s: float = 0.0) -> VersionRow | None:
+async def newest(
+    core: ServerContext, caller: FederationCaller, reference: str, *, after: int = 0, wait_s: float = 0.0
+) -> VersionRow | None:
     """Return the newest version once it is newer than `after`; None if none is published in time.
 
     Args:
@@ -96,7 +98,9 @@ async def newest(core: Core, caller: Who, reference: str, *, after: int = 0, wai
         await core.signals.wait(version_publisher.topic(id_), min(left, LOOK_S), seen)
 
 
-async def _look(core: Core, project: str, reference: str, seen: int) -> tuple[FederationRow, VersionRow | None]:
+async def _look(
+    core: ServerContext, project: str, reference: str, seen: int
+) -> tuple[FederationRow, VersionRow | None]:
     """Return a federation and its newest version; concurrent pollers share one read."""
     key = project, reference, seen
     look = core.looks.get(key)
@@ -113,7 +117,7 @@ def _newest(connection: Connection, *, project: str, reference: str) -> tuple[Fe
     return row, federation_versions.get(connection, row.seq, row.version) if row.version else None
 
 
-async def rollback(core: Core, caller: Who, reference: str, version: int) -> VersionView:
+async def rollback(core: ServerContext, caller: FederationCaller, reference: str, version: int) -> VersionView:
     """Publish an earlier version again under a new number: workers look for greater numbers.
 
     Updates for the open round are discarded: they were trained on the version that is undone.
@@ -129,13 +133,17 @@ async def rollback(core: Core, caller: Who, reference: str, version: int) -> Ver
     return views.version_view(made)
 
 
-def _target(connection: Connection, *, caller: Who, reference: str, version: int) -> tuple[VersionRow, bool]:
+def _target(
+    connection: Connection, *, caller: FederationCaller, reference: str, version: int
+) -> tuple[VersionRow, bool]:
     row = find(connection, caller, reference)
     may_manage(caller, row)
     return version_of(connection, row, version), webhooks.are_wanted(connection, row)
 
 
-def _roll_back(connection: Connection, *, core: Core, caller: Who, reference: str, version: int) -> VersionRow:
+def _roll_back(
+    connection: Connection, *, core: ServerContext, caller: FederationCaller, reference: str, version: int
+) -> VersionRow:
     row, now = find(connection, caller, reference, lock=True), core.clock.wall()
     may_manage(caller, row)
     target = version_of(connection, row, version)

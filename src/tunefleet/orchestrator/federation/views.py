@@ -15,12 +15,12 @@ from tunefleet.db.federations.federations import FederationRow, MemberRow
 from tunefleet.db.federations.rounds import RoundRow
 from tunefleet.db.repositories import tasks
 from tunefleet.lifecycle.round import RoundStatus
-from tunefleet.orchestrator.federation.participants import Who
+from tunefleet.orchestrator.federation.participants import FederationCaller
 from tunefleet.orchestrator.federation.rounds import participants
 from tunefleet.orchestrator.federation.status import may_read_all_updates, may_read_updates, spec_of
 from tunefleet.orchestrator.federation.updates.acceptance import HARMLESS
 from tunefleet.orchestrator.notifications.channels import shown
-from tunefleet.orchestrator.views import maybe_moment, moment
+from tunefleet.orchestrator.views import to_datetime, to_optional_datetime
 from tunefleet.schemas.federated import (
     ADAPTER_FILE,
     CheckpointMark,
@@ -39,12 +39,12 @@ from tunefleet.schemas.federated import (
 NEWEST_ROUNDS = 10
 
 
-def federation_view(connection: Connection, row: FederationRow, caller: Who) -> FederationView:
+def federation_view(connection: Connection, row: FederationRow, caller: FederationCaller) -> FederationView:
     """Show a federation in a list."""
     return FederationView(**_fields(connection, row, caller))
 
 
-def federation_detail(connection: Connection, row: FederationRow, caller: Who) -> FederationDetail:
+def federation_detail(connection: Connection, row: FederationRow, caller: FederationCaller) -> FederationDetail:
     """Show everything about a federation that the caller may see."""
     newest = rounds.newest(connection, row.seq, limit=NEWEST_ROUNDS)
     return FederationDetail(
@@ -56,7 +56,7 @@ def federation_detail(connection: Connection, row: FederationRow, caller: Who) -
     )
 
 
-def _fields(connection: Connection, row: FederationRow, caller: Who) -> dict[str, Any]:
+def _fields(connection: Connection, row: FederationRow, caller: FederationCaller) -> dict[str, Any]:
     spec = spec_of(row)
     current = rounds.get(connection, row.seq, row.round)
     contract = {} if row.contract is None else orjson.loads(row.contract)
@@ -73,9 +73,9 @@ def _fields(connection: Connection, row: FederationRow, caller: Who) -> dict[str
         "version": row.version,
         "round": row.round or None,
         "members": federations.member_counts(connection, [row.seq]).get(row.seq, 0),
-        "created_at": moment(row.created_at),
-        "started_at": maybe_moment(row.started_at),
-        "finished_at": maybe_moment(row.finished_at),
+        "created_at": to_datetime(row.created_at),
+        "started_at": to_optional_datetime(row.started_at),
+        "finished_at": to_optional_datetime(row.finished_at),
     }
 
 
@@ -84,7 +84,9 @@ def _task_id(connection: Connection, row: FederationRow) -> str | None:
     return found[0].id if found else None
 
 
-def round_views(connection: Connection, row: FederationRow, found: Sequence[RoundRow], caller: Who) -> list[RoundView]:
+def round_views(
+    connection: Connection, row: FederationRow, found: Sequence[RoundRow], caller: FederationCaller
+) -> list[RoundView]:
     """Show rounds of a federation, without the errors of updates that the caller may not see."""
     shows_errors = may_read_all_updates(caller, row)
     workers = federation_updates.workers_of_rounds(connection, row.seq, [each.number for each in found])
@@ -99,10 +101,10 @@ def _round(row: FederationRow, found: RoundRow, workers: Sequence[str], *, shows
         participants=participants(found),
         uploaded=tuple(workers),
         version=found.version,
-        opened_at=moment(found.opened_at),
-        deadline_at=maybe_moment(found.deadline_at),
-        closed_at=maybe_moment(found.closed_at),
-        finished_at=maybe_moment(found.finished_at),
+        opened_at=to_datetime(found.opened_at),
+        deadline_at=to_optional_datetime(found.deadline_at),
+        closed_at=to_optional_datetime(found.closed_at),
+        finished_at=to_optional_datetime(found.finished_at),
     )
 
 
@@ -123,7 +125,7 @@ def _why(row: FederationRow, found: RoundRow, workers: Sequence[str], *, shows_e
     return text if row.status == "running" else f"{text} The federation is {row.status}."
 
 
-def member_views(connection: Connection, row: FederationRow, caller: Who) -> tuple[MemberView, ...]:
+def member_views(connection: Connection, row: FederationRow, caller: FederationCaller) -> tuple[MemberView, ...]:
     """Show the workers of a federation; only names and times of those whose updates the caller may not see."""
     refused = {
         worker: why
@@ -133,7 +135,7 @@ def member_views(connection: Connection, row: FederationRow, caller: Who) -> tup
     return tuple(
         member_view(each).model_copy(update={"refused": refused.get(each.worker)})
         if may_read_updates(caller, row, each.worker)
-        else MemberView(worker=each.worker, joined_at=moment(each.joined_at), seen_at=moment(each.seen_at))
+        else MemberView(worker=each.worker, joined_at=to_datetime(each.joined_at), seen_at=to_datetime(each.seen_at))
         for each in federations.members(connection, row.seq)
     )
 
@@ -150,8 +152,8 @@ def member_view(row: MemberRow, rows_taken: int | None = None) -> MemberView:
         loss=row.loss,
         attempt=row.attempt,
         rows_taken=rows_taken,
-        joined_at=moment(row.joined_at),
-        seen_at=moment(row.seen_at),
+        joined_at=to_datetime(row.joined_at),
+        seen_at=to_datetime(row.seen_at),
     )
 
 
@@ -173,7 +175,7 @@ def update_view(row: UpdateRow) -> UpdateView:
         weight=row.weight,
         losses=Losses(before=row.loss_before, after=row.loss_after),
         attempt=row.attempt,
-        created_at=moment(row.created_at),
+        created_at=to_datetime(row.created_at),
     )
 
 
@@ -182,7 +184,7 @@ def version_view(row: VersionRow) -> VersionView:
     return VersionView(**_version(row))
 
 
-def version_detail(row: VersionRow, federation: FederationRow, caller: Who) -> VersionDetail:
+def version_detail(row: VersionRow, federation: FederationRow, caller: FederationCaller) -> VersionDetail:
     """Show a version with its report, without updates that the caller may not see and comparisons with them."""
     files = [VersionFile(path=path, sha256=digest, size_bytes=size) for path, digest, size in orjson.loads(row.files)]
     made = VersionDetail.model_validate(
@@ -224,7 +226,7 @@ def _version(row: VersionRow) -> dict[str, Any]:
         "archive_sha256": row.archive_digest,
         "archive_size_bytes": row.archive_size_bytes,
         "artifact_id": row.artifact_id,
-        "created_at": moment(row.created_at),
+        "created_at": to_datetime(row.created_at),
     }
 
 
@@ -233,7 +235,7 @@ def checkpoint_mark(row: VersionRow) -> CheckpointMark:
     summary = orjson.loads(row.summary)
     return CheckpointMark(
         step=summary["step"],
-        timestamp=moment(row.created_at),
+        timestamp=to_datetime(row.created_at),
         round=row.round,
         contributors=summary["contributors"],
         strategy=row.strategy,

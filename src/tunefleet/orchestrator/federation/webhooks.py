@@ -12,8 +12,8 @@ from tunefleet.db.repositories import notifications
 from tunefleet.db.repositories.notifications import WAITING, NoticeRow
 from tunefleet.orchestrator.ids import new_id
 from tunefleet.orchestrator.notifications.triggers import TOPIC
-from tunefleet.orchestrator.views import moment
-from tunefleet.schemas.notify import Told, ToldVersion
+from tunefleet.orchestrator.views import to_datetime
+from tunefleet.schemas.notify import ToldVersion, WebhookPayload
 
 EVENT = "published"
 
@@ -52,10 +52,10 @@ def _notice(
 ) -> NoticeRow:
     id_ = new_id("ntf")
     path = f"/api/v1/federations/{row.id}/versions/{version.version}"
-    payload = Told(
+    payload = WebhookPayload(
         id=id_,
         event=EVENT,
-        at=moment(now),
+        at=to_datetime(now),
         title=f"{row.name}: version {version.version}",
         text=f"The federation {row.name} has published version {version.version} of its adapter.",
         federation=version.model_copy(update={"worker": member.worker}),

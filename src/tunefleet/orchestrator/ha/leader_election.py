@@ -19,7 +19,7 @@ import tunefleet
 from tunefleet.db.fleet import servers
 from tunefleet.db.fleet.servers import LeaderRow, ServerRow
 from tunefleet.errors import StoreError, TunefleetError
-from tunefleet.orchestrator.context import Core
+from tunefleet.orchestrator.context import ServerContext
 from tunefleet.orchestrator.workers.presence import Fleet
 
 log = logging.getLogger(__name__)
@@ -49,7 +49,7 @@ class Election:
         url: URL at which other servers reach it; None if not known.
     """
 
-    def __init__(self, core: Core, server_id: str, url: str | None) -> None:
+    def __init__(self, core: ServerContext, server_id: str, url: str | None) -> None:
         self._core = core
         self._clock: Callable[[], float] = core.clock.monotonic
         now = core.clock.wall()
@@ -161,7 +161,7 @@ class Election:
             del seen[id_]
 
 
-async def keep_place(election: Election, core: Core, give_up: Callable[[TwinError], None]) -> None:
+async def keep_place(election: Election, core: ServerContext, give_up: Callable[[TwinError], None]) -> None:
     """Participate in the election until the server stops; retries while the database is unreachable."""
     failed = False
     while not core.signals.closed:

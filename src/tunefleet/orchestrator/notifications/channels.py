@@ -12,13 +12,20 @@ from tunefleet.db.repositories import notifications
 from tunefleet.db.repositories.notifications import ChannelRow
 from tunefleet.errors import ConflictError, InputError, MachineError, NotFoundError
 from tunefleet.orchestrator.access.permissions import Actor, may_administer, may_change, may_read, may_submit
-from tunefleet.orchestrator.context import Core
+from tunefleet.orchestrator.context import ServerContext
 from tunefleet.orchestrator.ids import new_id
 from tunefleet.orchestrator.notifications import formats
 from tunefleet.orchestrator.notifications.senders import Sender, mail_server
 from tunefleet.orchestrator.notifications.triggers import TOPIC
-from tunefleet.orchestrator.views import moment
-from tunefleet.schemas.notify import ChannelChange, ChannelCreate, ChannelCreated, ChannelTestReply, ChannelView, Told
+from tunefleet.orchestrator.views import to_datetime
+from tunefleet.schemas.notify import (
+    ChannelChange,
+    ChannelCreate,
+    ChannelCreated,
+    ChannelTestReply,
+    ChannelView,
+    WebhookPayload,
+)
 from tunefleet.spec.options.notify import MAILTO, OCCASIONS, Format, Occasion, address_fault, format_of
 
 # Per owner.
@@ -26,7 +33,7 @@ MAX_CHANNELS: Final = 50
 _LIST: Final = "`tunefleet notify ls` lists them."
 
 
-async def create(core: Core, actor: Actor, body: ChannelCreate) -> ChannelCreated:
+async def create(core: ServerContext, actor: Actor, body: ChannelCreate) -> ChannelCreated:
     """Create a channel; its signing secret is returned only here.
 
     Raises:
@@ -49,20 +56,20 @@ async def create(core: Core, actor: Actor, body: ChannelCreate) -> ChannelCreate
     return ChannelCreated(**channel_view(row).model_dump(), secret=row.secret)
 
 
-async def list_(core: Core, actor: Actor) -> list[ChannelView]:
+async def list_(core: ServerContext, actor: Actor) -> list[ChannelView]:
     """Return the actor's channels, oldest first; an admin sees those of all owners."""
     may_read(actor)
     rows = await core.read(notifications.all_rows)
     return [channel_view(row) for row in rows if _visible(actor, row)]
 
 
-async def get(core: Core, actor: Actor, channel: str) -> ChannelView:
+async def get(core: ServerContext, actor: Actor, channel: str) -> ChannelView:
     """Return a channel by id, or by name if it belongs to the actor."""
     may_read(actor)
     return channel_view(await core.read(partial(find, actor=actor, channel=channel)))
 
 
-async def change(core: Core, actor: Actor, channel: str, body: ChannelChange) -> ChannelView:
+async def change(core: ServerContext, actor: Actor, channel: str, body: ChannelChange) -> ChannelView:
     """Change a channel; pending notifications go to its new address.
 
     Raises:
@@ -75,7 +82,7 @@ async def change(core: Core, actor: Actor, channel: str, body: ChannelChange) ->
     return channel_view(await core.write(partial(_change, core=core, actor=actor, channel=channel, body=body)))
 
 
-async def remove(core: Core, actor: Actor, channel: str) -> None:
+async def remove(core: ServerContext, actor: Actor, channel: str) -> None:
     """Remove a channel, and give up its pending notifications."""
     may_submit(actor)
 
@@ -87,17 +94,17 @@ async def remove(core: Core, actor: Actor, channel: str) -> None:
     await core.write(operation)
 
 
-async def test(core: Core, actor: Actor, channel: str) -> ChannelTestReply:
+async def test(core: ServerContext, actor: Actor, channel: str) -> ChannelTestReply:
     """Send a test message once, without retries, and return the result."""
     may_submit(actor)
     row = await core.read(partial(_mine, actor=actor, channel=channel))
     now = core.clock.wall()
     wanted = _split(row.events)
     text = f"This is a test of the channel {row.name}. Its events: {', '.join(wanted).replace('_', ' ')}."
-    message = Told(
+    message = WebhookPayload(
         id=new_id("ntf"),
         event=wanted[0],
-        at=moment(now),
+        at=to_datetime(now),
         title="This is a test",
         text=text,
         command="tunefleet notify ls",  # a test has no task to show
@@ -122,7 +129,7 @@ def channel_view(row: ChannelRow) -> ChannelView:
         signed=row.secret is not None,
         everyone=bool(row.everyone),
         enabled=bool(row.enabled),
-        created_at=moment(row.created_at),
+        created_at=to_datetime(row.created_at),
     )
 
 
@@ -135,7 +142,9 @@ def _insert(connection: Connection, *, values: Mapping[str, Any]) -> ChannelRow:
     return notifications.insert_one(connection, values)
 
 
-def _change(connection: Connection, *, core: Core, actor: Actor, channel: str, body: ChannelChange) -> ChannelRow:
+def _change(
+    connection: Connection, *, core: ServerContext, actor: Actor, channel: str, body: ChannelChange
+) -> ChannelRow:
     row = _mine(connection, actor, channel)
     target = body.to or row.target
     format_: Format = body.format or (format_of(target) if body.to is not None else cast(Format, row.format))
@@ -182,7 +191,7 @@ def _visible(actor: Actor, row: ChannelRow) -> bool:
     return row.project == actor.project and (actor.role == "admin" or row.owner == actor.owner)
 
 
-def _check(core: Core, target: str, format_: Format) -> None:
+def _check(core: ServerContext, target: str, format_: Format) -> None:
     problem = address_fault(target, format_)
     if problem is not None:
         raise InputError(f"The address {problem}.")

@@ -14,11 +14,11 @@ from typing import Final, cast
 from tunefleet.db import Connection
 from tunefleet.db.repositories import notifications
 from tunefleet.db.repositories.notifications import NoticeRow
-from tunefleet.orchestrator.context import Core
+from tunefleet.orchestrator.context import ServerContext
 from tunefleet.orchestrator.federation import webhooks
 from tunefleet.orchestrator.notifications.senders import Outcome, Sender
 from tunefleet.orchestrator.notifications.triggers import TOPIC
-from tunefleet.schemas.notify import Told
+from tunefleet.schemas.notify import WebhookPayload
 from tunefleet.spec.options.notify import Format
 
 log = logging.getLogger(__name__)
@@ -43,7 +43,7 @@ def pause_s(tries: int) -> float:
 class Courier:
     """Delivers the pending notifications of a server."""
 
-    def __init__(self, core: Core) -> None:
+    def __init__(self, core: ServerContext) -> None:
         self._core = core
         self._sender = Sender(core.settings)
         self._lanes: dict[str, asyncio.Task[None]] = {}
@@ -90,7 +90,7 @@ class Courier:
                 if row is None or row.next_at > core.clock.wall():
                     return
                 async with self._slots:
-                    message, format_ = Told.model_validate_json(row.body), cast(Format, row.format)
+                    message, format_ = WebhookPayload.model_validate_json(row.body), cast(Format, row.format)
                     outcome = await self._sender.send(message, format_, row.target, secret, core.clock.wall())
                 if outcome.error is not None:
                     log.warning("Notification %s was not delivered: %s", row.id, outcome.error)

@@ -18,8 +18,8 @@ from tunefleet.db.rows import TaskRow
 from tunefleet.lifecycle.task import TaskStatus
 from tunefleet.observability.scrub import scrub
 from tunefleet.orchestrator.notifications.messages import Happening, campaign_text, worker_text
-from tunefleet.orchestrator.views import moment
-from tunefleet.schemas.notify import Told, ToldCampaign, ToldTask, ToldWorkflow
+from tunefleet.orchestrator.views import to_datetime
+from tunefleet.schemas.notify import ToldCampaign, ToldTask, ToldWorkflow, WebhookPayload
 from tunefleet.spec.options.notify import Occasion
 
 # Task reasons that are occasions of their own.
@@ -83,20 +83,20 @@ class Case:
         about = self.task or self.campaign
         return None if about is None else about.id
 
-    def told(self, id_: str, occasion: Occasion, base_url: str | None) -> Told:
+    def told(self, id_: str, occasion: Occasion, base_url: str | None) -> WebhookPayload:
         """Return the message."""
         event, row = self.event, self.task
-        shared: dict[str, Any] = {"id": id_, "event": occasion, "at": moment(event.at)}
+        shared: dict[str, Any] = {"id": id_, "event": occasion, "at": to_datetime(event.at)}
         if self.campaign is not None:
             return self._of_campaign(self.campaign, shared, base_url)
         if row is None:
             worker_id = event.worker_id or ""
             title, text, command = worker_text(worker_id)
             url = None if base_url is None else f"{base_url}/api/v1/workers/{worker_id}"
-            return Told(**shared, title=title, text=text, worker_id=worker_id, url=url, command=command)
+            return WebhookPayload(**shared, title=title, text=text, worker_id=worker_id, url=url, command=command)
         task = self._task(row)
         happening = Happening(occasion, task, self.workflow, event.kind, event.data.get("silent_s"))
-        return Told(
+        return WebhookPayload(
             **shared,
             title=happening.title,
             text=happening.text,
@@ -106,11 +106,11 @@ class Case:
             command=happening.command,
         )
 
-    def _of_campaign(self, row: CampaignRow, shared: Mapping[str, Any], base_url: str | None) -> Told:
+    def _of_campaign(self, row: CampaignRow, shared: Mapping[str, Any], base_url: str | None) -> WebhookPayload:
         data = self.event.data
         title, text, command = campaign_text(self.event.kind, row.name, data)
         about = {name: data.get(name) for name in ("cycle", "step", "version")}
-        return Told(
+        return WebhookPayload(
             **shared,
             title=title,
             text=scrub(text)[:_MAX_ERROR],

@@ -17,7 +17,7 @@ from typing import Final
 import orjson
 
 import tunefleet
-from tunefleet.schemas.notify import Told
+from tunefleet.schemas.notify import WebhookPayload
 from tunefleet.spec.options.notify import MAILTO, Format
 
 PREFIX: Final = "whsec_"
@@ -39,7 +39,7 @@ def is_secret(text: str) -> bool:
         return False
 
 
-def payload(told: Told, format_: Format, secret: str | None, sent_at: float) -> tuple[bytes, dict[str, str]]:
+def payload(told: WebhookPayload, format_: Format, secret: str | None, sent_at: float) -> tuple[bytes, dict[str, str]]:
     """Return body and headers of a request."""
     headers = {"Content-Type": "application/json", "User-Agent": f"tunefleet/{tunefleet.__version__}"}
     if format_ == "slack":
@@ -61,13 +61,13 @@ def signature(secret: str, id_: str, timestamp: int, body: bytes) -> str:
     return "v1," + base64.b64encode(mac.digest()).decode()
 
 
-def slack_text(told: Told) -> str:
+def slack_text(told: WebhookPayload) -> str:
     """Return a notification in Slack's markup; Mattermost and Rocket.Chat read it too."""
     text = f"*{_slack(told.title)}*\n{_slack(told.text)}\n{_slack_more(told)}"
     return text[:_SLACK_MAX]
 
 
-def discord_text(told: Told) -> str:
+def discord_text(told: WebhookPayload) -> str:
     """Return a notification in Discord's markup."""
     more = f"`{told.command}`" + (f" · <{told.url}>" if told.url else "")
     head = f"**{_discord(told.title)}**\n"
@@ -76,7 +76,7 @@ def discord_text(told: Told) -> str:
     return f"{head}{text if len(text) <= available else text[: available - 1] + '…'}\n{more}"
 
 
-def mail(told: Told, target: str, sender: str) -> EmailMessage:
+def mail(told: WebhookPayload, target: str, sender: str) -> EmailMessage:
     """Return a notification as an e-mail."""
     message = EmailMessage()
     message["Subject"] = " ".join(f"[tunefleet] {told.title}".split())[:_SUBJECT_MAX]
@@ -95,7 +95,7 @@ def _slack(text: str) -> str:
     return text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
 
 
-def _slack_more(told: Told) -> str:
+def _slack_more(told: WebhookPayload) -> str:
     return f"`{told.command}`" + (f" · <{told.url}|open>" if told.url else "")
 
 

@@ -11,16 +11,16 @@ from tunefleet.db import Connection
 from tunefleet.db.repositories import notifications
 from tunefleet.db.repositories.notifications import NoticeRow
 from tunefleet.orchestrator.access.permissions import Actor, may_read
-from tunefleet.orchestrator.context import Core
+from tunefleet.orchestrator.context import ServerContext
 from tunefleet.orchestrator.notifications.channels import find, shown
-from tunefleet.orchestrator.views import before, bounded, maybe_moment, moment, split
+from tunefleet.orchestrator.views import before, bounded, split, to_datetime, to_optional_datetime
 from tunefleet.schemas.api import Page
 from tunefleet.schemas.notify import Happened, NotificationView
 from tunefleet.spec.options.notify import Format
 
 
 async def list_(
-    core: Core,
+    core: ServerContext,
     actor: Actor,
     *,
     limit: int = 100,
@@ -65,7 +65,7 @@ def notice_view(row: NoticeRow, channel: str | None) -> NotificationView:
         state=cast(Any, row.state),
         tries=row.tries,
         error=row.error,
-        created_at=moment(row.created_at),
-        next_try_at=moment(max(row.next_at, row.created_at)) if row.state == notifications.WAITING else None,
-        sent_at=maybe_moment(row.sent_at),
+        created_at=to_datetime(row.created_at),
+        next_try_at=to_datetime(max(row.next_at, row.created_at)) if row.state == notifications.WAITING else None,
+        sent_at=to_optional_datetime(row.sent_at),
     )

@@ -16,7 +16,7 @@ from tunefleet.client.external.webhook import post
 from tunefleet.errors import ForbiddenError, InputError, MachineError, TunefleetError, UnreachableError
 from tunefleet.observability.scrub import scrub
 from tunefleet.orchestrator.notifications import formats
-from tunefleet.schemas.notify import Told
+from tunefleet.schemas.notify import WebhookPayload
 from tunefleet.settings import ServerSettings
 from tunefleet.spec.options.notify import Format
 
@@ -55,7 +55,7 @@ class Sender:
         self._names.shutdown(wait=False, cancel_futures=True)
         self._mails.shutdown(wait=False, cancel_futures=True)
 
-    async def send(self, told: Told, format_: Format, target: str, secret: str | None, now: float) -> Outcome:
+    async def send(self, told: WebhookPayload, format_: Format, target: str, secret: str | None, now: float) -> Outcome:
         """Send once, without retries."""
         try:
             if format_ == "email":
@@ -71,7 +71,7 @@ class Sender:
             return Outcome()
         return Outcome(f"{answer.host} returned {answer.status}.", answer.lasting, answer.later_s)
 
-    async def _mail(self, told: Told, target: str) -> None:
+    async def _mail(self, told: WebhookPayload, target: str) -> None:
         url = mail_server(self._settings)
         message = formats.mail(told, target, self._settings.smtp_from)
         await asyncio.get_running_loop().run_in_executor(self._mails, _deliver, url, message)

@@ -22,10 +22,10 @@ from tunefleet.db import Connection
 from tunefleet.db.engine import statistics
 from tunefleet.db.fleet import worker_rows as workers
 from tunefleet.errors import NotFoundError
-from tunefleet.orchestrator.context import Core
+from tunefleet.orchestrator.context import ServerContext
 from tunefleet.orchestrator.observability.counters import OTHER, Bounded
 from tunefleet.orchestrator.scheduling import cluster_state
-from tunefleet.orchestrator.scheduling.cluster_state import Presences
+from tunefleet.orchestrator.scheduling.cluster_state import FleetSnapshot
 from tunefleet.placement import Requirement, WorkerState, explain
 from tunefleet.schemas.worker_link import GpuLoad
 
@@ -90,13 +90,13 @@ class Gauges(Collector):
         self._reports = True
         self._resulting = asyncio.Lock()
 
-    async def refresh(self, core: Core) -> None:
+    async def refresh(self, core: ServerContext) -> None:
         """Query the database, unless the cached result is fresh."""
         async with self._resulting:
             now = core.clock.monotonic()
             if self._at is not None and now - self._at < FRESH_S:
                 return
-            here, answering = cluster_state.presences(core), _answering(core)
+            here, answering = cluster_state.fleet_snapshot(core), _answering(core)
             # Shared state is reported by the leader only, so that a sum over servers counts it once.
             self._reports = not core.db.shared or core.leading.leads(now)
             if not self._reports:
@@ -178,7 +178,7 @@ class Gauges(Collector):
             family.add_metric([], size_bytes)
         yield from (used, limit)
 
-    def _read(self, connection: Connection, here: Presences, answering: frozenset[str]) -> _QueryResult:
+    def _read(self, connection: Connection, here: FleetSnapshot, answering: frozenset[str]) -> _QueryResult:
         look = _QueryResult(workers=statistics.workers_by_status(connection), answering=len(answering))
         for status, kind, count in statistics.set_aside(connection):
             look.tasks[status, self._kind(kind)] += count
@@ -217,7 +217,9 @@ class Gauges(Collector):
         tags = ",".join(sorted(need.tags))[:_MOST_TAGS]
         return self._kind(need.kind), gpu, str(need.gpu_count), vram_gib, tags
 
-    def _devices(self, connection: Connection, here: Presences, answering: frozenset[str], look: _QueryResult) -> None:
+    def _devices(
+        self, connection: Connection, here: FleetSnapshot, answering: frozenset[str], look: _QueryResult
+    ) -> None:
         for worker_id, _, _, text, _ in workers.standing(connection):
             if worker_id not in answering:
                 continue
@@ -230,7 +232,7 @@ class Gauges(Collector):
                     look.of_workers.setdefault((worker_id, model), _Device()).add(gpu, now.get(gpu["uuid"]))
 
 
-def _answering(core: Core) -> frozenset[str]:
+def _answering(core: ServerContext) -> frozenset[str]:
     patience_s = core.settings.lost_after_s / 2
     heard = core.fleet.presences.items()
     return frozenset(id_ for id_, each in heard if not each.lost and core.fleet.silence_s(id_) < patience_s)
@@ -240,7 +242,7 @@ def _gauge(name: str, help_: str, labels: list[str]) -> GaugeMetricFamily:
     return GaugeMetricFamily(name, help_, labels=labels)
 
 
-async def written(core: Core, accept: str) -> tuple[bytes, str]:
+async def written(core: ServerContext, accept: str) -> tuple[bytes, str]:
     """Return the current metrics and their content type.
 
     Raises:

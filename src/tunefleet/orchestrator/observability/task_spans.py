@@ -16,14 +16,14 @@ from tunefleet.db.repositories.traces import TraceRow
 from tunefleet.db.rows import AttemptRow, TaskRow
 from tunefleet.lifecycle.task import FINAL
 from tunefleet.observability import traceparent
-from tunefleet.observability.spans import Spans, Told, Value
-from tunefleet.observability.traceparent import Place
+from tunefleet.observability.spans import FinishedSpan, Spans, Value
+from tunefleet.observability.traceparent import SpanContext
 from tunefleet.orchestrator.observability.trace_links import Descends, below
 
 _FINAL: Final = frozenset(status.value for status in FINAL)
 
 
-def attempt_place(task: Place, attempt_id: str) -> Place:
+def attempt_place(task: SpanContext, attempt_id: str) -> SpanContext:
     """Return the span of an attempt, the parent of the worker's spans."""
     return task.span(f"attempt {attempt_id}")
 
@@ -85,7 +85,7 @@ class TaskSpans:
                 links = [] if head is None or with_ is None else [attempt_place(with_, head.id)]
                 self._attempt(place, each, began.get(each.task_id), links)
 
-    def _attempt(self, task: Place, row: AttemptRow, moved: TaskRow | None, links: Sequence[Place]) -> None:
+    def _attempt(self, task: SpanContext, row: AttemptRow, moved: TaskRow | None, links: Sequence[SpanContext]) -> None:
         place = attempt_place(task, row.id)
         about: dict[str, Value] = {"tunefleet.attempt": row.number, "tunefleet.worker": row.worker_id}
         claimed = row.state == "accepted" and row.accepted_at == row.offered_at
@@ -102,14 +102,14 @@ class TaskSpans:
     def _say(
         self,
         name: str,
-        place: Place,
-        parent: Place | None,
+        place: SpanContext,
+        parent: SpanContext | None,
         times: tuple[float, float],
         about: Mapping[str, Value],
         error: str | None = None,
-        links: Sequence[Place] = (),
+        links: Sequence[SpanContext] = (),
     ) -> None:
-        self._spans.tell(Told(name, place, parent, *times, about, error, links))
+        self._spans.tell(FinishedSpan(name, place, parent, *times, about, error, links))
 
 
 def _begun(fresh: Sequence[str], known: Mapping[str, TraceRow], origins: Mapping[str, str]) -> dict[str, TraceRow]:
@@ -130,7 +130,7 @@ def _heads(connection: Connection, tries: Sequence[AttemptRow]) -> dict[str, Att
     return here | attempts.by_ids(connection, sorted(wanted - here.keys()))
 
 
-def _place(known: Mapping[str, TraceRow], task_id: str) -> Place | None:
+def _place(known: Mapping[str, TraceRow], task_id: str) -> SpanContext | None:
     row = known.get(task_id)
     return None if row is None else traceparent.read(row.traceparent)
 

@@ -10,7 +10,7 @@ from tunefleet.db.engine.writer import note
 from tunefleet.db.repositories import traces
 from tunefleet.db.repositories.traces import TraceRow
 from tunefleet.observability import traceparent
-from tunefleet.observability.traceparent import Place
+from tunefleet.observability.traceparent import SpanContext
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,7 +21,7 @@ class Descends:
     origin: str
 
 
-def below(task_id: str, parent: Place) -> TraceRow:
+def below(task_id: str, parent: SpanContext) -> TraceRow:
     """Return the trace of a task below a parent span."""
     return TraceRow(task_id, traceparent.of_task(task_id, parent).traceparent, parent.traceparent)
 

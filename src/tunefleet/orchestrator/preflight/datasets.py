@@ -15,13 +15,13 @@ from tunefleet.analysis.dataset.file_reader import SUFFIXES
 from tunefleet.analysis.dataset.look import look
 from tunefleet.errors import DataError, NotFoundError
 from tunefleet.orchestrator.access.permissions import Actor, may_submit
-from tunefleet.orchestrator.context import Core
+from tunefleet.orchestrator.context import ServerContext
 from tunefleet.orchestrator.storage import artifacts
 from tunefleet.schemas.api import ArtifactDetail, FileEntry
 from tunefleet.schemas.datasets import DatasetLook
 
 
-async def look_at(core: Core, actor: Actor, reference: str, *, path: str | None, rows: int) -> DatasetLook:
+async def look_at(core: ServerContext, actor: Actor, reference: str, *, path: str | None, rows: int) -> DatasetLook:
     """Preview a file of an artifact.
 
     Raises:
@@ -34,7 +34,7 @@ async def look_at(core: Core, actor: Actor, reference: str, *, path: str | None,
 
 
 async def look_at_beginning(
-    core: Core, actor: Actor, name: str, size_bytes: int, beginning: bytes, *, rows: int
+    core: ServerContext, actor: Actor, name: str, size_bytes: int, beginning: bytes, *, rows: int
 ) -> DatasetLook:
     """Preview the first bytes of a file that is not uploaded yet.
 
@@ -45,7 +45,7 @@ async def look_at_beginning(
     return await _look(core, partial(look, name, [beginning], size_bytes, rows=rows, most_bytes=len(beginning)))
 
 
-async def _look(core: Core, work: Callable[[], DatasetLook]) -> DatasetLook:
+async def _look(core: ServerContext, work: Callable[[], DatasetLook]) -> DatasetLook:
     return await asyncio.get_running_loop().run_in_executor(core.looking, work)
 
 

@@ -22,9 +22,9 @@ from tunefleet.db.repositories.events import Event
 from tunefleet.errors import ConflictError
 from tunefleet.orchestrator.access import quotas
 from tunefleet.orchestrator.access.permissions import Actor, may_administer
-from tunefleet.orchestrator.context import Core
+from tunefleet.orchestrator.context import ServerContext
 from tunefleet.orchestrator.scheduling import cluster_state
-from tunefleet.orchestrator.scheduling.cluster_state import Presences
+from tunefleet.orchestrator.scheduling.cluster_state import FleetSnapshot
 from tunefleet.orchestrator.workers.workers import owned
 from tunefleet.placement import Requirement, WorkerState, only
 from tunefleet.placement.elastic import Changes, Member, Rules, Waiting, decide
@@ -42,7 +42,7 @@ _MAX_COUNTED: Final = 1000
 _LEAST_COOLDOWN_S: Final = 60.0
 
 
-def pause_s(core: Core) -> float:
+def pause_s(core: ServerContext) -> float:
     """Return the seconds until the next check if nothing changes."""
     return core.settings.elastic_poll_s
 
@@ -52,7 +52,7 @@ def rest_s(spent_s: float) -> float:
     return min(_PAUSE_FACTOR * spent_s, _MAX_PAUSE_S)
 
 
-async def run_once(core: Core) -> int:
+async def run_once(core: ServerContext) -> int:
     """Activate workers that are needed; put idle ones on standby if the poll interval has passed."""
     if not core.settings.elastic:
         return await _activate_all(core)
@@ -62,7 +62,7 @@ async def run_once(core: Core) -> int:
         return 0
     if due:
         mark.looked_at = now
-    here = cluster_state.presences(core)
+    here = cluster_state.fleet_snapshot(core)
     fleet, held, decided, waiting, needed = await core.read(partial(_read_state, here=here))
     mark.resting = {id_ for id_, row in decided.items() if row.elastic_disabled_at is not None}
     members = [_member(core, each, decided.get(each.id), each.id in held, each.id in needed, now) for each in fleet]
@@ -72,7 +72,7 @@ async def run_once(core: Core) -> int:
     return await _apply(core, changes)
 
 
-def rules_of(core: Core) -> Rules:
+def rules_of(core: ServerContext) -> Rules:
     """Return the thresholds from the settings."""
     settings = core.settings
     cooldown_s = settings.elastic_cooldown_s
@@ -87,7 +87,7 @@ def rules_of(core: Core) -> Rules:
     )
 
 
-async def set_enabled(core: Core, actor: Actor, worker_id: str, *, enabled: bool) -> ElasticView:
+async def set_enabled(core: ServerContext, actor: Actor, worker_id: str, *, enabled: bool) -> ElasticView:
     """Activate a worker or put it on standby; automatic scaling continues from there.
 
     Raises:
@@ -107,7 +107,7 @@ async def set_enabled(core: Core, actor: Actor, worker_id: str, *, enabled: bool
 
 
 def _read_state(
-    connection: Connection, *, here: Presences
+    connection: Connection, *, here: FleetSnapshot
 ) -> tuple[list[WorkerState], set[str], dict[str, ControlRow], list[Waiting], frozenset[str]]:
     # Cluster nodes are allocated for one task and released with it: scaling does not apply to them.
     cluster_tags = {only(job.task_id) for job in clusters.live(connection)}
@@ -130,7 +130,7 @@ def _read_state(
 
 
 def _member(
-    core: Core, state: WorkerState, decided: ControlRow | None, busy: bool, needed: bool, now: float
+    core: ServerContext, state: WorkerState, decided: ControlRow | None, busy: bool, needed: bool, now: float
 ) -> Member | None:
     """Return a worker that scaling may change; None for those that it leaves alone."""
     if state.pulls or not state.present or (decided is not None and (decided.drains or decided.cordoned_at)):
@@ -150,13 +150,13 @@ def _member(
     )
 
 
-async def _activate_all(core: Core) -> int:
+async def _activate_all(core: ServerContext) -> int:
     """Activate all workers: scaling was switched off while some were on standby."""
     resting = await core.read(controls.elastic_disabled)
     return await _apply(core, Changes(activate=dict.fromkeys(sorted(resting), "elastic scaling was switched off")))
 
 
-async def _apply(core: Core, changes: Changes) -> int:
+async def _apply(core: ServerContext, changes: Changes) -> int:
     wanted = dict.fromkeys(changes.activate, True) | dict.fromkeys(changes.standby, False)
     if not wanted:
         return 0

@@ -16,7 +16,7 @@ from tunefleet.db.repositories.queue import STRIKES
 from tunefleet.db.rows import TaskRow, WorkerRow
 from tunefleet.orchestrator.access import quotas
 from tunefleet.orchestrator.clusters import wait_reasons as waiting_for
-from tunefleet.orchestrator.context import Core
+from tunefleet.orchestrator.context import ServerContext
 from tunefleet.orchestrator.scheduling import worker_state
 from tunefleet.orchestrator.scheduling.worker_state import WorkerFacts
 from tunefleet.orchestrator.tasks import relations
@@ -31,7 +31,7 @@ _known_with_project: dict[tuple[str, str], Requirement] = {}
 
 
 @dataclass(frozen=True, slots=True)
-class Presences:
+class FleetSnapshot:
     """A snapshot of the leader's in-memory state of its workers.
 
     Args:
@@ -58,7 +58,7 @@ class Presences:
     nodes_jobs: int = 1
 
 
-def presences(core: Core) -> Presences:
+def fleet_snapshot(core: ServerContext) -> FleetSnapshot:
     """Take a snapshot on the event loop, for use in the store's threads."""
     # This blocks the event loop: one pass over thousands of workers, and no copies of values that are replaced, not
     # changed, on update.
@@ -80,7 +80,7 @@ def presences(core: Core) -> Presences:
     now = core.clock.wall()
     warm = core.fleet.warm_since(now - core.settings.cache_ttl_s)
     joins = {**core.fleet.joins, **{seq: wait.why for seq, wait in core.joins.items()}}
-    return Presences(
+    return FleetSnapshot(
         now, limits, loads, warm, dict(core.fleet.reserved), delivering, fetching, joins, core.engines.absent,
         core.settings.nodes_jobs,
     )  # fmt: skip
@@ -102,7 +102,7 @@ def needs(connection: Connection, keys: Iterable[str]) -> dict[str, Requirement]
     return {key: found[key] for key in wanted}
 
 
-def states(connection: Connection, here: Presences) -> list[WorkerState]:
+def states(connection: Connection, here: FleetSnapshot) -> list[WorkerState]:
     """Return all registered workers with their free resources."""
     held = attempts.taken(connection, but=here.delivering)
     known = partial(needs, connection)
@@ -121,7 +121,7 @@ def states(connection: Connection, here: Presences) -> list[WorkerState]:
     return found
 
 
-def state_of(connection: Connection, here: Presences, row: WorkerRow) -> WorkerState:
+def state_of(connection: Connection, here: FleetSnapshot, row: WorkerRow) -> WorkerState:
     """Return an agent's state as if it were a worker that gets tasks; strikes do not count."""
     mine = attempts.open_of(connection, row.id).values()
     held = ";".join(Held(each.slot_class, each.requirement_key, each.gpus or "").text() for each in mine)
@@ -133,7 +133,7 @@ def state_of(connection: Connection, here: Presences, row: WorkerRow) -> WorkerS
 
 def _facts(
     columns: Sequence[str],
-    here: Presences,
+    here: FleetSnapshot,
     held: str,
     cordoned: frozenset[str],
     decided: ControlRow | None,
@@ -193,7 +193,7 @@ def avoided(connection: Connection, task_ids: list[str], now: float) -> dict[str
 
 
 def reasons(
-    connection: Connection, here: Presences, rows: Sequence[TaskRow], fleet: Sequence[WorkerState] | None = None
+    connection: Connection, here: FleetSnapshot, rows: Sequence[TaskRow], fleet: Sequence[WorkerState] | None = None
 ) -> dict[str, str]:
     """Return the pending reasons, by task id; tasks that are not pending are left out."""
     found = relations.reasons(connection, rows, here.joins)
@@ -244,7 +244,7 @@ def _bound_workers(connection: Connection, rows: Sequence[TaskRow]) -> dict[str,
     return {task_id: row.worker_id for task_id, row in found.items() if row.bound and row.worker_id is not None}
 
 
-def _running_reason(row: TaskRow, here: Presences) -> str | None:
+def _running_reason(row: TaskRow, here: FleetSnapshot) -> str | None:
     if row.status != "running":
         return None
     if row.attempt_id in here.delivering:

@@ -17,7 +17,7 @@ from tunefleet.db.repositories import queue, resumes
 from tunefleet.db.rows import TaskRow
 from tunefleet.orchestrator.scheduling import cluster_state
 from tunefleet.orchestrator.scheduling.queue import QueueReader
-from tunefleet.placement import Assignment, Board, Candidate, Decisions, WorkerState
+from tunefleet.placement import Assignment, Candidate, Decisions, FreeCapacity, WorkerState
 from tunefleet.placement.match import lacks
 from tunefleet.spec import TASK_KINDS
 
@@ -52,7 +52,7 @@ def key_of(owner: str, project: str, spec: Mapping[str, Any], inputs: Mapping[st
 
 def assign(
     connection: Connection,
-    board: Board,
+    board: FreeCapacity,
     reader: QueueReader,
     fleet: Sequence[WorkerState],
     *,

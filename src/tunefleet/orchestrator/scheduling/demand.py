@@ -9,9 +9,9 @@ from tunefleet.db import Connection
 from tunefleet.db.fleet import worker_rows
 from tunefleet.db.repositories import task_list
 from tunefleet.orchestrator.access.permissions import Actor, may_read
-from tunefleet.orchestrator.context import Core
+from tunefleet.orchestrator.context import ServerContext
 from tunefleet.orchestrator.scheduling import cluster_state
-from tunefleet.orchestrator.scheduling.cluster_state import Presences
+from tunefleet.orchestrator.scheduling.cluster_state import FleetSnapshot
 from tunefleet.placement import Requirement, WorkerState, is_able
 from tunefleet.schemas.ui import TaskDemand
 
@@ -20,7 +20,7 @@ _REMEMBERED_S: Final = 3600.0
 
 
 @dataclass(frozen=True, slots=True)
-class Sort:
+class WorkerPool:
     """A pool of workers that an autoscaler could start.
 
     Args:
@@ -51,14 +51,14 @@ class Sort:
         return worker_id.startswith(f"{self.pool}.")
 
 
-async def of(core: Core, actor: Actor, sort: Sort) -> TaskDemand:
+async def of(core: ServerContext, actor: Actor, sort: WorkerPool) -> TaskDemand:
     """Return how many workers the queued tasks of the actor's project could use, one for each node.
 
     Tasks that get nodes from an engine, tasks in backoff and tasks that the pool cannot run are left out. What the pool
     can run is taken from its live workers, else from recent ones, else from `sort`.
     """
     may_read(actor)
-    here = cluster_state.presences(core)
+    here = cluster_state.fleet_snapshot(core)
 
     def operation(connection: Connection) -> TaskDemand:
         waiting = task_list.queued_by_need(connection, actor.project, here.now)
@@ -74,7 +74,7 @@ async def of(core: Core, actor: Actor, sort: Sort) -> TaskDemand:
     return await core.read(operation)
 
 
-def _known(connection: Connection, here: Presences, project: str, sort: Sort) -> list[WorkerState]:
+def _known(connection: Connection, here: FleetSnapshot, project: str, sort: WorkerPool) -> list[WorkerState]:
     """Return the workers whose capabilities stand for the pool: the live ones, else the recent ones."""
     mine = [
         state for state in cluster_state.serving(cluster_state.states(connection, here), project) if sort.owns(state.id)

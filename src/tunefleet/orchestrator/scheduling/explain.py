@@ -13,18 +13,18 @@ from tunefleet.errors import Fault, SpecError
 from tunefleet.lifecycle.task import TaskReason, TaskStatus
 from tunefleet.orchestrator.access.permissions import Actor, may_read
 from tunefleet.orchestrator.clusters import providers
-from tunefleet.orchestrator.context import Core
+from tunefleet.orchestrator.context import ServerContext
 from tunefleet.orchestrator.notifications import subscriptions
 from tunefleet.orchestrator.preflight import memory
 from tunefleet.orchestrator.scheduling import cluster_state, scheduler
 from tunefleet.orchestrator.tasks import policies, relations, requirements, tasks
-from tunefleet.orchestrator.views import moment
+from tunefleet.orchestrator.views import to_datetime
 from tunefleet.orchestrator.workflows import upstreams
 from tunefleet.orchestrator.workflows.workflows import fault_views, validate
 from tunefleet.placement import (
-    Board,
     Candidate,
     Fit,
+    FreeCapacity,
     Policy,
     Ranking,
     Requirement,
@@ -40,10 +40,10 @@ from tunefleet.spec import BaseTaskSpec, TaskNode, Workflow, parse_workflow
 from tunefleet.spec.documents.submit_checks import new_faults, remarks
 
 
-async def of_task(core: Core, actor: Actor, task_id: str) -> WhyView:
+async def of_task(core: ServerContext, actor: Actor, task_id: str) -> WhyView:
     """Return why a task has its status, with the match result of each worker."""
     may_read(actor)
-    here, policy = cluster_state.presences(core), scheduler.policy_of(core.settings)
+    here, policy = cluster_state.fleet_snapshot(core), scheduler.policy_of(core.settings)
 
     def operation(connection: Connection) -> WhyView:
         row = tasks.find(connection, actor, task_id)
@@ -73,7 +73,7 @@ async def of_task(core: Core, actor: Actor, task_id: str) -> WhyView:
     return await core.read(operation)
 
 
-async def of_document(core: Core, actor: Actor, request: SubmitRequest) -> ValidateReply:
+async def of_document(core: ServerContext, actor: Actor, request: SubmitRequest) -> ValidateReply:
     """Validate a workflow file, and forecast where each task would go now if the queue were empty.
 
     Referenced tasks and channels are looked up as on submit. Tasks with dependencies are matched against the fleet as
@@ -84,7 +84,7 @@ async def of_document(core: Core, actor: Actor, request: SubmitRequest) -> Valid
         workflow = await asyncio.to_thread(parse_workflow, request.document, filename=request.filename)
     except SpecError:
         return await asyncio.to_thread(validate, request.document, request.filename)
-    here, policy = cluster_state.presences(core), scheduler.policy_of(core.settings)
+    here, policy = cluster_state.fleet_snapshot(core), scheduler.policy_of(core.settings)
 
     who = subscriptions.Who(actor.project, actor.owner, core.settings.smtp_url is not None)
 
@@ -114,15 +114,19 @@ def _read_specs(
 
 
 def _forecasts(
-    core: Core, workflow: Workflow, needs: Mapping[str, Requirement], fleet: Sequence[WorkerState], policy: Policy
+    core: ServerContext,
+    workflow: Workflow,
+    needs: Mapping[str, Requirement],
+    fleet: Sequence[WorkerState],
+    policy: Policy,
 ) -> tuple[TaskForecast, ...]:
     engines = {node.name: engine.type for node in workflow.tasks if (engine := policies.known(node).engine) is not None}
     first = [node.name for node in workflow.tasks if not _upstreams(node) and node.name not in engines]
     candidates = [Candidate(name, needs[name], float(place)) for place, name in enumerate(first)]
-    chosen = {each.task_id: each.worker_id for each in Board(fleet, policy).assign(candidates).assignments}
+    chosen = {each.task_id: each.worker_id for each in FreeCapacity(fleet, policy).assign(candidates).assignments}
     # Dependent tasks start later, when the first ones no longer hold their workers: match each against the full fleet.
     for name in needs.keys() - set(first) - engines.keys():
-        alone = Board(fleet, policy).assign([Candidate(name, needs[name], 0.0)]).assignments
+        alone = FreeCapacity(fleet, policy).assign([Candidate(name, needs[name], 0.0)]).assignments
         chosen |= {each.task_id: each.worker_id for each in alone}
     now, found = core.clock.monotonic(), []
     for node in workflow.tasks:
@@ -246,7 +250,7 @@ _ENDED: Final[dict[str, str]] = {
 
 
 def _since(at: float | None) -> str:
-    return "" if at is None else f" since {moment(at):%Y-%m-%d %H:%M:%S} UTC"
+    return "" if at is None else f" since {to_datetime(at):%Y-%m-%d %H:%M:%S} UTC"
 
 
 def _word(reason: str | None) -> str:

@@ -11,8 +11,8 @@ from tunefleet.db import Connection, after_commit
 from tunefleet.db.access import project_rows, usage
 from tunefleet.db.access.project_rows import ProjectRow, RunningRow
 from tunefleet.orchestrator.access import quotas
-from tunefleet.orchestrator.context import Core
-from tunefleet.placement import BARE_SHARE, QUANTUM_S, DecayedUsage, Share
+from tunefleet.orchestrator.context import ServerContext
+from tunefleet.placement import CPU_ONLY_SHARE, QUANTUM_S, DecayedUsage, Share
 
 # Usage older than this number of half-lives is ignored: less than 0.4 % of it is left.
 _HALF_LIVES: Final = 8.0
@@ -85,8 +85,8 @@ def _used_s(ended: DecayedUsage, project: str, running: RunningRow | None, now: 
     used_s = ended.used_s(project, now)
     if running is None:
         return used_s
-    begun_s = running.gpu_s + BARE_SHARE * running.bare_s
-    return used_s + begun_s + QUANTUM_S * (running.gpus + BARE_SHARE * running.bare)
+    begun_s = running.gpu_s + CPU_ONLY_SHARE * running.bare_s
+    return used_s + begun_s + QUANTUM_S * (running.gpus + CPU_ONLY_SHARE * running.bare)
 
 
 def within(shares: Mapping[str, Share] | None, project: str) -> bool:
@@ -98,7 +98,7 @@ def within(shares: Mapping[str, Share] | None, project: str) -> bool:
     return share.remaining >= 0
 
 
-async def catch_up(core: Core) -> None:
+async def catch_up(core: ServerContext) -> None:
     """Read newly ended usage, so that a scheduling cycle has little to read."""
     now = core.clock.wall()
     # In the writer thread like the scheduling cycle: the ledger is not thread-safe.

@@ -15,7 +15,7 @@ from tunefleet.db import Connection
 from tunefleet.db.repositories import queue, resumes
 from tunefleet.db.rows import TaskRow
 from tunefleet.orchestrator.scheduling import cluster_state
-from tunefleet.placement import Board, Candidate, Requirement, Share, WorkerState, fair_order
+from tunefleet.placement import Candidate, FreeCapacity, Requirement, Share, WorkerState, fair_order
 from tunefleet.placement.policy import TRAINING_KINDS
 
 # Maximum number of tasks with one requirement in a cycle; the next cycle takes the rest.
@@ -44,7 +44,7 @@ class QueueReader:
     def __init__(
         self,
         connection: Connection,
-        board: Board,
+        board: FreeCapacity,
         needs: QueuedRequirements,
         fleet: Sequence[WorkerState],
         *,

@@ -18,9 +18,9 @@ from tunefleet.db.repositories.events import Event
 from tunefleet.lifecycle.task import TaskReason, TaskStatus
 from tunefleet.orchestrator.access import usage
 from tunefleet.orchestrator.access.permissions import EXTERNAL
-from tunefleet.orchestrator.context import Core
+from tunefleet.orchestrator.context import ServerContext
 from tunefleet.orchestrator.scheduling import cluster_state, fair_share, gangs
-from tunefleet.orchestrator.scheduling.cluster_state import Presences
+from tunefleet.orchestrator.scheduling.cluster_state import FleetSnapshot
 from tunefleet.orchestrator.tasks import cancellation, commands, unreported_ends
 from tunefleet.orchestrator.tasks.transitions import Move, switch
 from tunefleet.orchestrator.tasks.unreported_ends import Ending
@@ -66,7 +66,7 @@ class _Findings:
         )
 
 
-async def run_once(core: Core) -> int:
+async def run_once(core: ServerContext) -> int:
     """Declare silent workers lost, void offers that were not accepted, end tasks that exceed their limits.
 
     Call it about once a second: silence is only counted between calls, not while no server was leading.
@@ -76,7 +76,7 @@ async def run_once(core: Core) -> int:
     state = await core.read(partial(_read_state, since=since, now=now, patience_s=core.settings.lost_after_s))
     found = _evaluate(core, state, core.fleet.tick(core.clock.monotonic()), now)
     if found.count:
-        here = cluster_state.presences(core)
+        here = cluster_state.fleet_snapshot(core)
         for worker_id in await core.write(partial(_apply, found=found, here=here, fleet=core.fleet)):
             # A worker without a message since the server started has no presence.
             presence = core.fleet.presences.get(worker_id)
@@ -98,7 +98,7 @@ def _read_state(connection: Connection, *, since: float, now: float, patience_s:
     )
 
 
-def _evaluate(core: Core, state: _State, elapsed_s: float, now: float) -> _Findings:
+def _evaluate(core: ServerContext, state: _State, elapsed_s: float, now: float) -> _Findings:
     lost_after_s = core.settings.lost_after_s
     silent = core.fleet.watch([id_ for id_, status, _, _ in state.workers if status == "online"], elapsed_s)
     # After a late run an accept may have arrived and not been read: do not age offers. A worker that stays silent is
@@ -127,7 +127,7 @@ def _evaluate(core: Core, state: _State, elapsed_s: float, now: float) -> _Findi
     return found
 
 
-def _apply(connection: Connection, *, found: _Findings, here: Presences, fleet: Fleet) -> list[str]:
+def _apply(connection: Connection, *, found: _Findings, here: FleetSnapshot, fleet: Fleet) -> list[str]:
     """Apply the findings; return the workers that are lost."""
     now = here.now
     lost = [worker_id for worker_id in found.lost if _still_silent(connection, fleet, worker_id)]
@@ -171,7 +171,7 @@ def _lose(connection: Connection, worker_id: str, now: float) -> None:
     agents.give_up(connection, worker_id, now)
 
 
-def _expire(connection: Connection, here: Presences) -> None:
+def _expire(connection: Connection, here: FleetSnapshot) -> None:
     """End tasks that exceed `max_queue_s`, with their last pending reason in the error."""
     rows = queue.expired(connection, here.now)
     why = cluster_state.reasons(connection, here, rows)
@@ -184,7 +184,7 @@ def _expire(connection: Connection, here: Presences) -> None:
     switch(connection, moves, here.now)
 
 
-async def _flush(core: Core) -> None:
+async def _flush(core: ServerContext) -> None:
     mark, now = core.sweep, core.clock.monotonic()
     if mark.flushed_at is not None and now - mark.flushed_at < FLUSH_S:
         return
@@ -199,7 +199,7 @@ async def _flush(core: Core) -> None:
     await usage.forget(core)
 
 
-async def flush_keys(core: Core) -> None:
+async def flush_keys(core: ServerContext) -> None:
     """Store when keys were used, and drop curves without viewers from the cache; runs on every server."""
     used, core.keys.used_at = core.keys.used_at, {}
     if used:

@@ -16,13 +16,13 @@ from tunefleet.db.repositories.task_transitions import Move, switch
 from tunefleet.db.rows import AttemptRow, TaskRow
 from tunefleet.lifecycle.task import TaskReason
 from tunefleet.orchestrator.clusters import partial_allocation
-from tunefleet.orchestrator.context import Core
+from tunefleet.orchestrator.context import ServerContext
 from tunefleet.orchestrator.ids import new_ordered_id
 from tunefleet.orchestrator.scheduling import cluster_state, coalescing, fair_share
-from tunefleet.orchestrator.scheduling.cluster_state import Presences
+from tunefleet.orchestrator.scheduling.cluster_state import FleetSnapshot
 from tunefleet.orchestrator.scheduling.fair_share import Ledger
 from tunefleet.orchestrator.scheduling.queue import QueueReader
-from tunefleet.placement import Assignment, Board, Policy, Requirement, Share
+from tunefleet.placement import Assignment, FreeCapacity, Policy, Requirement, Share
 from tunefleet.settings import ServerSettings
 
 
@@ -48,7 +48,7 @@ _PAUSE_FACTOR: Final = 2.0
 _MAX_PAUSE_S: Final = 1.0
 
 
-def pause_s(core: Core) -> float:
+def pause_s(core: ServerContext) -> float:
     """Return the minimum pause before the next cycle."""
     # With thousands of workers a cycle is slow, and one for each ended task would take a whole processor: changes
     # during the pause are handled by one cycle.
@@ -69,9 +69,9 @@ def policy_of(settings: ServerSettings) -> Policy:
     )
 
 
-async def run_once(core: Core) -> int:
+async def run_once(core: ServerContext) -> int:
     """Run one scheduling cycle; return the number of assignments."""
-    here = cluster_state.presences(core)
+    here = cluster_state.fleet_snapshot(core)
     if not here.limits:
         return 0
     policy = policy_of(core.settings)
@@ -114,7 +114,7 @@ def _with_cpu_time(connection: Connection, work: Callable[[Connection], CycleRes
 @_gc_disabled()
 def _run_cycle(
     connection: Connection,
-    here: Presences,
+    here: FleetSnapshot,
     policy: Policy,
     sticky: bool,
     largest: int,
@@ -128,7 +128,7 @@ def _run_cycle(
     needs = partial_allocation.gathered(
         connection, cluster_state.needs_of(connection, lines, fleet), here.now, patience_s
     )
-    board = Board(fleet, policy)
+    board = FreeCapacity(fleet, policy)
     if not any(board.has_room(need) for need in needs.values()):
         return CycleResult()
     waiting = {project for _, project in lines}

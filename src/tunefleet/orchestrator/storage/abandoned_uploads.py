@@ -8,12 +8,12 @@ import logging
 from tunefleet.db.repositories import direct_uploads
 from tunefleet.db.repositories.direct_uploads import ArrivingRow
 from tunefleet.errors import MachineError
-from tunefleet.orchestrator.context import Core
+from tunefleet.orchestrator.context import ServerContext
 
 log = logging.getLogger(__name__)
 
 
-async def abort(core: Core, row: ArrivingRow) -> None:
+async def abort(core: ServerContext, row: ArrivingRow) -> None:
     """Abort an upload.
 
     Raises:
@@ -26,7 +26,7 @@ async def abort(core: Core, row: ArrivingRow) -> None:
     await core.write(lambda connection: direct_uploads.delete_one(connection, row.name))
 
 
-async def collect(core: Core, unknown_s: float) -> int:
+async def collect(core: ServerContext, unknown_s: float) -> int:
     """Abort uploads without progress during the grace period, and unknown uploads in the store."""
     direct, now = core.blobs.direct, core.clock.wall()
     if direct is None:

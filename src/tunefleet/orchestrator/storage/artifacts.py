@@ -28,7 +28,7 @@ from tunefleet.orchestrator.access.permissions import (
     may_read,
     may_submit,
 )
-from tunefleet.orchestrator.context import Core
+from tunefleet.orchestrator.context import ServerContext
 from tunefleet.orchestrator.ids import MEANT_AT_MOST, new_id, several
 from tunefleet.orchestrator.storage import capacity, garbage_collection, verification
 from tunefleet.orchestrator.storage.garbage_collection import Collected
@@ -54,7 +54,7 @@ def scope_of(project: str) -> str:
     return "" if project == DEFAULT_PROJECT else project
 
 
-async def missing(core: Core, caller: Who, query: BlobQuery) -> BlobReply:
+async def missing(core: ServerContext, caller: Who, query: BlobQuery) -> BlobReply:
     """Return which files must be uploaded; the others are pinned for the caller.
 
     Raises:
@@ -84,7 +84,7 @@ async def missing(core: Core, caller: Who, query: BlobQuery) -> BlobReply:
     )
 
 
-async def reserve(core: Core, caller: Who, digest: str, size_bytes: int) -> None:
+async def reserve(core: ServerContext, caller: Who, digest: str, size_bytes: int) -> None:
     """Refuse an upload before its first byte is stored if it exceeds the project's quota, else reserve its size.
 
     Unfinished uploads of the project count as well. Uploads of jobs are always accepted, as in `stored`.
@@ -98,14 +98,14 @@ async def reserve(core: Core, caller: Who, digest: str, size_bytes: int) -> None
         await core.read(partial(refuse_upload, core=core, project=caller.project, digest=digest, size_bytes=size_bytes))
 
 
-async def room(core: Core, caller: Who) -> int | None:
+async def upload_limit(core: ServerContext, caller: Who) -> int | None:
     """Return the maximum size in bytes of an upload of unknown length; None without a limit."""
     return (
         await core.read(lambda connection: quotas.room_for(connection, caller.project)) if has_quota(caller) else None
     )
 
 
-def refuse_upload(connection: Connection, *, core: Core, project: str, digest: str, size_bytes: int) -> None:
+def refuse_upload(connection: Connection, *, core: ServerContext, project: str, digest: str, size_bytes: int) -> None:
     """Refuse to start or continue an upload over a project's quota, else reserve its size.
 
     Raises:
@@ -120,7 +120,7 @@ def refuse_upload(connection: Connection, *, core: Core, project: str, digest: s
     core.blobs.announce(digest, size_bytes, scope_of(project), check)
 
 
-async def stored(core: Core, caller: Who, digest: str, size_bytes: int, *, of_job: bool = False) -> None:
+async def stored(core: ServerContext, caller: Who, digest: str, size_bytes: int, *, of_job: bool = False) -> None:
     """Record a file that the store has just verified; it is pinned for the uploader until it is published.
 
     Files of jobs are accepted regardless of the project's quota: finished work must not be lost.
@@ -146,7 +146,9 @@ async def stored(core: Core, caller: Who, digest: str, size_bytes: int, *, of_jo
     await core.write(operation)
 
 
-async def publish(core: Core, caller: Who, body: ArtifactCreate, *, task_id: str | None = None) -> ArtifactView:
+async def publish(
+    core: ServerContext, caller: Who, body: ArtifactCreate, *, task_id: str | None = None
+) -> ArtifactView:
     """Publish stored files as an artifact. Idempotent.
 
     An attempt publishes for its task, where a newer artifact replaces an older one with the same name.
@@ -239,7 +241,7 @@ def _owner_and_task(connection: Connection, caller: Who, task_id: str | None) ->
 
 
 async def list_(
-    core: Core,
+    core: ServerContext,
     actor: Actor,
     *,
     limit: int = 50,
@@ -262,7 +264,7 @@ async def list_(
     return Page[ArtifactView](items=tuple(artifact_view(row) for row in page), next_cursor=next_cursor)
 
 
-async def get(core: Core, caller: Who, reference: str) -> ArtifactDetail:
+async def get(core: ServerContext, caller: Who, reference: str) -> ArtifactDetail:
     """Return an artifact by its id or a unique prefix of it, its digest, or its name (the newest with that name).
 
     Raises:
@@ -283,7 +285,7 @@ async def get(core: Core, caller: Who, reference: str) -> ArtifactDetail:
     return await core.read(operation)
 
 
-async def remove(core: Core, actor: Actor, reference: str) -> None:
+async def remove(core: ServerContext, actor: Actor, reference: str) -> None:
     """Remove an artifact; files that nothing else references are collected.
 
     Raises:
@@ -308,7 +310,7 @@ async def remove(core: Core, actor: Actor, reference: str) -> None:
     await core.write(operation)
 
 
-async def may_read_blob(core: Core, caller: Who, digest: str) -> bool:
+async def may_read_blob(core: ServerContext, caller: Who, digest: str) -> bool:
     """Whether a caller may download a file: any of its project, for an attempt those of its inputs and results."""
 
     def operation(connection: Connection) -> bool:
@@ -323,7 +325,7 @@ async def may_read_blob(core: Core, caller: Who, digest: str) -> bool:
     return await core.read(operation)
 
 
-async def collect_garbage(core: Core) -> Collected:
+async def collect_garbage(core: ServerContext) -> Collected:
     """Delete files without references or pins, and abandoned uploads."""
     return await garbage_collection.collect(core)
 

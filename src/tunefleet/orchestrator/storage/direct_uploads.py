@@ -29,7 +29,7 @@ from tunefleet.errors import (
     TunefleetError,
 )
 from tunefleet.orchestrator.access.permissions import AttemptActor, Who
-from tunefleet.orchestrator.context import Core
+from tunefleet.orchestrator.context import ServerContext
 from tunefleet.orchestrator.storage import abandoned_uploads, artifacts
 from tunefleet.orchestrator.telemetry import ingest
 from tunefleet.schemas.direct import DirectLink, DirectLinks, DirectOffer, DirectPlan
@@ -43,7 +43,7 @@ _RETRY_DIRECT_S: Final = 600.0
 _READ_BYTES_PER_S: Final = 4 << 20
 
 
-def offer(core: Core, caller: Who) -> DirectOffer | None:
+def offer(core: ServerContext, caller: Who) -> DirectOffer | None:
     """Return what this caller may upload directly; None if everything passes through the server."""
     settings = core.settings
     if not isinstance(caller, AttemptActor) or core.blobs.direct is None or settings.direct_uploads == "off":
@@ -53,7 +53,7 @@ def offer(core: Core, caller: Who) -> DirectOffer | None:
     return DirectOffer(least_bytes=settings.direct_upload_bytes, required=settings.direct_uploads == "on")
 
 
-async def plan(core: Core, caller: AttemptActor, digest: str, size_bytes: int) -> DirectPlan:
+async def plan(core: ServerContext, caller: AttemptActor, digest: str, size_bytes: int) -> DirectPlan:
     """Start a direct upload, or resume one of this attempt.
 
     Raises:
@@ -80,7 +80,9 @@ async def plan(core: Core, caller: AttemptActor, digest: str, size_bytes: int) -
         raise ForbiddenError(f"Files pass through this server: {error.message}", hint=error.hint) from error
 
 
-async def _planned(core: Core, direct: DirectUploads, caller: AttemptActor, digest: str, size_bytes: int) -> DirectPlan:
+async def _planned(
+    core: ServerContext, direct: DirectUploads, caller: AttemptActor, digest: str, size_bytes: int
+) -> DirectPlan:
     if size_bytes > core.settings.max_upload_bytes:
         raise TooLargeError(f"The file has {size_bytes:,} bytes; the limit is {core.settings.max_upload_bytes:,}.")
     row = await core.write(partial(_find_resumable, core=core, caller=caller, digest=digest))
@@ -95,7 +97,9 @@ async def _planned(core: Core, direct: DirectUploads, caller: AttemptActor, dige
     return _plan_of(await _begin(core, direct, caller, digest, size_bytes), set())
 
 
-async def links(core: Core, caller: AttemptActor, digest: str, name: str, numbers: tuple[int, ...]) -> DirectLinks:
+async def links(
+    core: ServerContext, caller: AttemptActor, digest: str, name: str, numbers: tuple[int, ...]
+) -> DirectLinks:
     """Return presigned URLs for parts of a file, each for its exact length.
 
     Raises:
@@ -115,7 +119,7 @@ async def links(core: Core, caller: AttemptActor, digest: str, name: str, number
     return DirectLinks(links=await asyncio.to_thread(sign), good_s=LINK_S)
 
 
-async def complete(core: Core, caller: AttemptActor, digest: str, name: str) -> int:
+async def complete(core: ServerContext, caller: AttemptActor, digest: str, name: str) -> int:
     """Verify an uploaded file and record it; return its size in bytes. Idempotent.
 
     Raises:
@@ -143,7 +147,7 @@ async def complete(core: Core, caller: AttemptActor, digest: str, name: str) -> 
     return row.size_bytes
 
 
-async def give_up(core: Core, caller: AttemptActor, digest: str, name: str, why: str) -> None:
+async def abort(core: ServerContext, caller: AttemptActor, digest: str, name: str, why: str) -> None:
     """Abort an upload that its worker sends through the server instead, and record it as an event of the task.
 
     Raises:
@@ -163,7 +167,9 @@ async def give_up(core: Core, caller: AttemptActor, digest: str, name: str, why:
     await core.write(record_event)
 
 
-async def _begin(core: Core, direct: DirectUploads, caller: AttemptActor, digest: str, size_bytes: int) -> ArrivingRow:
+async def _begin(
+    core: ServerContext, direct: DirectUploads, caller: AttemptActor, digest: str, size_bytes: int
+) -> ArrivingRow:
     await core.read(partial(_refuse_full, core=core, size_bytes=size_bytes))
     name, now = secrets.token_hex(16), core.clock.wall()
     ref = await asyncio.to_thread(direct.begin, name)
@@ -177,7 +183,7 @@ async def _begin(core: Core, direct: DirectUploads, caller: AttemptActor, digest
         raise
 
 
-def _insert(connection: Connection, *, core: Core, caller: AttemptActor, row: ArrivingRow) -> ArrivingRow:
+def _insert(connection: Connection, *, core: ServerContext, caller: AttemptActor, row: ArrivingRow) -> ArrivingRow:
     ingest.refuse_ended(connection, caller)
     if direct_uploads.of_attempt(connection, caller.attempt_id, row.digest) is not None:
         raise ConflictError(f"The upload of {row.digest[:12]}… was started twice at the same time.", hint="Try again.")
@@ -187,7 +193,7 @@ def _insert(connection: Connection, *, core: Core, caller: AttemptActor, row: Ar
     return row
 
 
-def _refuse_full(connection: Connection, *, core: Core, size_bytes: int) -> None:
+def _refuse_full(connection: Connection, *, core: ServerContext, size_bytes: int) -> None:
     if core.blobs.limit_bytes is None:
         return
     _, reserved_bytes = direct_uploads.taken(connection)
@@ -200,7 +206,9 @@ def _refuse_full(connection: Connection, *, core: Core, size_bytes: int) -> None
         raise NoRoomError(message, hint=error.hint) from None
 
 
-def _find_resumable(connection: Connection, *, core: Core, caller: AttemptActor, digest: str) -> ArrivingRow | None:
+def _find_resumable(
+    connection: Connection, *, core: ServerContext, caller: AttemptActor, digest: str
+) -> ArrivingRow | None:
     ingest.refuse_ended(connection, caller)
     row = direct_uploads.of_attempt(connection, caller.attempt_id, digest)
     if row is not None:
@@ -209,7 +217,7 @@ def _find_resumable(connection: Connection, *, core: Core, caller: AttemptActor,
 
 
 def _find_upload(
-    connection: Connection, *, core: Core, caller: AttemptActor, digest: str, name: str, reads: bool = False
+    connection: Connection, *, core: ServerContext, caller: AttemptActor, digest: str, name: str, reads: bool = False
 ) -> ArrivingRow:
     ingest.refuse_ended(connection, caller)
     row = direct_uploads.of_attempt(connection, caller.attempt_id, digest)
@@ -221,7 +229,7 @@ def _find_upload(
     return row
 
 
-def _direct(core: Core) -> DirectUploads:
+def _direct(core: ServerContext) -> DirectUploads:
     direct = core.blobs.direct
     if direct is None or core.settings.direct_uploads == "off":
         raise ForbiddenError(
@@ -230,7 +238,7 @@ def _direct(core: Core) -> DirectUploads:
     return direct
 
 
-def _refuse_reading(core: Core, row: ArrivingRow) -> None:
+def _refuse_reading(core: ServerContext, row: ArrivingRow) -> None:
     if row.name in core.reading:
         raise ConflictError(f"The upload of {row.digest[:12]}… is being read back.", hint="Try again in a moment.")
 

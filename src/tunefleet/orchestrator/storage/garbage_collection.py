@@ -16,7 +16,7 @@ from tunefleet.artifacts import BlobStore
 from tunefleet.db import Connection, after_commit
 from tunefleet.db.access import keys
 from tunefleet.db.repositories import artifacts
-from tunefleet.orchestrator.context import Core
+from tunefleet.orchestrator.context import ServerContext
 from tunefleet.orchestrator.ha import storage_marker
 from tunefleet.orchestrator.storage import abandoned_uploads, capacity
 from tunefleet.orchestrator.storage.file_deletion import delete_files
@@ -35,7 +35,7 @@ class Collected:
     uploads: int = 0
 
 
-async def collect(core: Core) -> Collected:
+async def collect(core: ServerContext) -> Collected:
     """Delete unreferenced files and abandoned uploads."""
     now = core.clock.wall()
     before = now - core.settings.garbage_grace_s

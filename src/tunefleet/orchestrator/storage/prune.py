@@ -11,7 +11,7 @@ from tunefleet.db.campaigns import models
 from tunefleet.db.repositories import artifacts as artifact_rows
 from tunefleet.db.repositories import dependencies, tasks, workflows
 from tunefleet.db.rows import WorkflowRow
-from tunefleet.orchestrator.context import Core
+from tunefleet.orchestrator.context import ServerContext
 from tunefleet.orchestrator.federation import task_federations
 from tunefleet.orchestrator.storage import garbage_collection, removal
 from tunefleet.orchestrator.storage.garbage_collection import Collected
@@ -22,7 +22,9 @@ from tunefleet.schemas.api import PruneReply
 _GROUP: Final = 20
 
 
-async def run(core: Core, older_than_s: float, dry_run: bool = False, *, project: str = DEFAULT_PROJECT) -> PruneReply:
+async def run(
+    core: ServerContext, older_than_s: float, dry_run: bool = False, *, project: str = DEFAULT_PROJECT
+) -> PruneReply:
     """Remove workflows that ended long ago with their results, then collect garbage.
 
     Args:
@@ -62,7 +64,7 @@ def _free(connection: Connection, rows: Sequence[WorkflowRow]) -> list[WorkflowR
     kept |= {
         seq
         for seq, theirs in tasks.of_workflows(connection, seqs).items()
-        if task_federations.read_by(connection, theirs)
+        if task_federations.versions_in_use(connection, theirs)
     }
     return [row for row in rows if row.seq not in needed and row.seq not in kept]
 

@@ -42,7 +42,7 @@ def refuse_needed(connection: Connection, rows: Sequence[TaskRow]) -> None:
         raise ConflictError(
             f"The task {needing[0]} still needs the result.", hint=f"Cancel it with `tunefleet cancel {needing[0]}`."
         )
-    read = next(iter(task_federations.read_by(connection, rows).values()), None)
+    read = next(iter(task_federations.versions_in_use(connection, rows).values()), None)
     if read is not None:
         raise ConflictError(
             f"The task {read} reads a version of its federation.", hint=f"Cancel it with `tunefleet cancel {read}`."

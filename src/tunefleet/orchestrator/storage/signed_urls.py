@@ -9,7 +9,7 @@ from typing import Any, Final
 from urllib.parse import parse_qs, quote, unquote, urlsplit
 
 from tunefleet.errors import ForbiddenError
-from tunefleet.orchestrator.ids import seal
+from tunefleet.orchestrator.ids import sign
 
 PREFIX: Final = "/api/v1/results"
 
@@ -92,4 +92,4 @@ def _named_by(text: str, task_id: str) -> str | None:
 
 
 def _mac(secret: bytes, path: str, digest: str, expires: int) -> str:
-    return seal(secret, "link", "GET", path, digest, str(expires))
+    return sign(secret, "link", "GET", path, digest, str(expires))

@@ -17,11 +17,11 @@ from tunefleet.db.engine import migrate, statistics
 from tunefleet.db.repositories import direct_uploads
 from tunefleet.errors import ForbiddenError
 from tunefleet.orchestrator.access.permissions import Actor, may_read
-from tunefleet.orchestrator.context import Core
+from tunefleet.orchestrator.context import ServerContext
 from tunefleet.orchestrator.federation import adapter_files as federation_files
 from tunefleet.orchestrator.storage.blob_stores import kind as store_kind
 from tunefleet.orchestrator.tasks import checkpoints
-from tunefleet.orchestrator.views import moment
+from tunefleet.orchestrator.views import to_datetime
 from tunefleet.schemas.api import Role, ServerInfo
 from tunefleet.schemas.server_info import HealthView, Kept, ServerView, StorageUse, StorageView
 
@@ -40,7 +40,7 @@ class Count:
     _at: float = 0.0
     _counting: asyncio.Lock = field(default_factory=asyncio.Lock)
 
-    async def get(self, core: Core) -> StorageView:
+    async def get(self, core: ServerContext) -> StorageView:
         """Return the count, refreshed if it is too old."""
         async with self._counting:
             now = core.clock.monotonic()
@@ -53,7 +53,7 @@ class Count:
         self._view = None
 
 
-def health(core: Core) -> HealthView:
+def health(core: ServerContext) -> HealthView:
     """Return the role of this server among those on its database, without a query."""
     if not core.leading.shared:
         return HealthView(role="alone")
@@ -72,7 +72,7 @@ def info(actor: Actor) -> ServerInfo:
     )
 
 
-async def storage(core: Core, actor: Actor) -> StorageView:
+async def storage(core: ServerContext, actor: Actor) -> StorageView:
     """Return the disk usage of the server's data.
 
     Raises:
@@ -87,7 +87,7 @@ async def storage(core: Core, actor: Actor) -> StorageView:
     return await core.state(Count).get(core)
 
 
-async def server(core: Core, actor: Actor) -> ServerView:
+async def server(core: ServerContext, actor: Actor) -> ServerView:
     """Return versions and configuration of the server; its data folder is visible to admins only."""
     may_read(actor)
     return ServerView(
@@ -102,7 +102,7 @@ async def server(core: Core, actor: Actor) -> ServerView:
     )
 
 
-async def _count(core: Core) -> StorageView:
+async def _count(core: ServerContext) -> StorageView:
     now = core.clock.wall()
 
     def stored(connection: Connection) -> tuple[dict[str, tuple[int, int]], int, int]:
@@ -121,7 +121,7 @@ async def _count(core: Core) -> StorageView:
         other_files, other_bytes = unrecorded.get(kind, (0, 0))
         uses.append(StorageUse(kind=kind, files=count + other_files, size_bytes=size + other_bytes))
     return StorageView(
-        counted_at=moment(now),
+        counted_at=to_datetime(now),
         uses=tuple(uses),
         total_bytes=sum(each.size_bytes for each in uses),
         log_bytes=log_bytes,
@@ -131,7 +131,7 @@ async def _count(core: Core) -> StorageView:
     )
 
 
-def _unrecorded(core: Core) -> tuple[dict[str, tuple[int, int]], int, int]:
+def _unrecorded(core: ServerContext) -> tuple[dict[str, tuple[int, int]], int, int]:
     """Return count and bytes of files without a row, by kind, and total and free disk space; blocks."""
     disk = shutil.disk_usage(core.settings.data_dir)
     found = {

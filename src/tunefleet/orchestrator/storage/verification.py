@@ -17,7 +17,7 @@ from tunefleet.artifacts import BlobStore
 from tunefleet.db import Connection
 from tunefleet.db.repositories import artifacts
 from tunefleet.errors import NotFoundError
-from tunefleet.orchestrator.context import Core, Verified
+from tunefleet.orchestrator.context import ServerContext, Verified
 
 log = logging.getLogger(__name__)
 # Files verified within this time are not read again on push: many clients push the same file.
@@ -28,7 +28,7 @@ REVERIFY_S: Final = 86_400.0
 _PASS_BYTES: Final = 64 << 20
 
 
-def is_whole(blobs: BlobStore, digest: str, *, pace: Callable[[int], None] = lambda _: None) -> bool:
+def is_intact(blobs: BlobStore, digest: str, *, pace: Callable[[int], None] = lambda _: None) -> bool:
     """Read a file and return whether it matches its digest; blocks."""
     found = hashlib.sha256()
     for piece in blobs.pieces(digest):
@@ -44,23 +44,23 @@ def damaged(blobs: BlobStore, digests: Iterable[str], verified: Verified, *, goo
         if now - verified.at.get(digest, -good_s) < good_s:
             continue
         try:
-            intact = is_whole(blobs, digest) if blobs.may_rot else blobs.has(digest)
+            intact = is_intact(blobs, digest) if blobs.may_rot else blobs.has(digest)
         except NotFoundError:
             intact = False
         if intact:
             verified.at[digest] = now
         else:
-            set_aside(blobs, digest)
+            quarantine(blobs, digest)
             yield digest
 
 
-def set_aside(blobs: BlobStore, digest: str) -> None:
+def quarantine(blobs: BlobStore, digest: str) -> None:
     """Move a damaged file to the store's `quarantine` folder."""
     if blobs.set_aside(digest):
         log.error("The stored file %s is damaged; moved to %s.", digest, blobs.root / "quarantine")
 
 
-async def run_for_a_while(core: Core) -> None:
+async def run_for_a_while(core: ServerContext) -> None:
     """Verify some stored files at the configured read rate; the leader calls it in a loop."""
     speed = core.settings.scrub_bytes_per_s
     if not speed or not core.blobs.may_rot:
@@ -82,7 +82,7 @@ async def run_for_a_while(core: Core) -> None:
     await asyncio.sleep(max(0.0, read / speed - (time.monotonic() - began)))
 
 
-async def _log_artifacts(core: Core, digest: str) -> None:
+async def _log_artifacts(core: ServerContext, digest: str) -> None:
     affected = await core.read(partial(artifacts_with, digest=digest))
     log.error(
         "%s belongs to %s. Push it again, or restore it from a backup.", digest, ", ".join(affected) or "no artifact"
@@ -94,5 +94,5 @@ def artifacts_with(connection: Connection, *, digest: str) -> tuple[str, ...]:
     return tuple(f"{row.name} ({row.id})" for row in artifacts.holding_file(connection, digest=digest))
 
 
-def _damaged(core: Core, digest: str) -> list[str]:
+def _damaged(core: ServerContext, digest: str) -> list[str]:
     return list(damaged(core.blobs, [digest], core.verified, good_s=REVERIFY_S))

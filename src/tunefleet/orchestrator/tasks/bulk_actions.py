@@ -8,7 +8,7 @@ from typing import Final
 
 from tunefleet.errors import TunefleetError
 from tunefleet.orchestrator.access.permissions import Actor, may_submit
-from tunefleet.orchestrator.context import Core
+from tunefleet.orchestrator.context import ServerContext
 from tunefleet.orchestrator.tasks import tasks
 from tunefleet.schemas.ui import ManyReply, ManyRequest, OneOfMany
 
@@ -16,7 +16,7 @@ from tunefleet.schemas.ui import ManyReply, ManyRequest, OneOfMany
 _CONCURRENCY: Final = 16
 
 
-async def do(core: Core, actor: Actor, wanted: ManyRequest) -> ManyReply:
+async def do(core: ServerContext, actor: Actor, wanted: ManyRequest) -> ManyReply:
     """Cancel, retry or remove tasks; an error affects only its own task.
 
     Raises:
@@ -36,19 +36,19 @@ async def do(core: Core, actor: Actor, wanted: ManyRequest) -> ManyReply:
     return ManyReply(items=tuple(await asyncio.gather(*(one(id_) for id_ in dict.fromkeys(wanted.task_ids)))))
 
 
-async def _cancel(core: Core, actor: Actor, task_id: str) -> None:
+async def _cancel(core: ServerContext, actor: Actor, task_id: str) -> None:
     await tasks.cancel(core, actor, task_id)
 
 
-async def _retry(core: Core, actor: Actor, task_id: str) -> str:
+async def _retry(core: ServerContext, actor: Actor, task_id: str) -> str:
     return (await tasks.retry(core, actor, task_id)).tasks[0].id
 
 
-async def _remove(core: Core, actor: Actor, task_id: str) -> None:
+async def _remove(core: ServerContext, actor: Actor, task_id: str) -> None:
     await tasks.remove(core, actor, task_id)
 
 
-_ACTIONS: Final[dict[str, Callable[[Core, Actor, str], Awaitable[str | None]]]] = {
+_ACTIONS: Final[dict[str, Callable[[ServerContext, Actor, str], Awaitable[str | None]]]] = {
     "cancel": _cancel,
     "retry": _retry,
     "remove": _remove,

@@ -8,12 +8,12 @@ from tunefleet.db import Connection
 from tunefleet.db.repositories import attempts
 from tunefleet.db.rows import TaskRow
 from tunefleet.lifecycle.task import TaskReason
-from tunefleet.orchestrator.scheduling.cluster_state import Presences
+from tunefleet.orchestrator.scheduling.cluster_state import FleetSnapshot
 from tunefleet.orchestrator.tasks import commands, sharding_causes, unreported_ends
 from tunefleet.orchestrator.tasks.transitions import Move, switch
 
 
-def cancel(connection: Connection, rows: Sequence[TaskRow], here: Presences) -> None:
+def cancel(connection: Connection, rows: Sequence[TaskRow], here: FleetSnapshot) -> None:
     """Cancel tasks that are not final, and the tasks that depend on them."""
     # On a live worker the task stops after its step, and the worker reports it. Any other ends now with a void token,
     # so that a lost worker cannot overwrite the outcome.

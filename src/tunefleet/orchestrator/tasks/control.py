@@ -18,7 +18,7 @@ from tunefleet.db.rows import CommandRow, TaskRow
 from tunefleet.errors import ConflictError, InputError, NotFoundError
 from tunefleet.lifecycle.task import TaskStatus
 from tunefleet.orchestrator.access.permissions import Actor, may_change, may_read, may_submit
-from tunefleet.orchestrator.context import Core
+from tunefleet.orchestrator.context import ServerContext
 from tunefleet.orchestrator.ids import new_id
 from tunefleet.orchestrator.scheduling import cluster_state, worker_state
 from tunefleet.orchestrator.tasks import checkpoints, tasks
@@ -45,7 +45,7 @@ _PARTICIPLES: Final[Mapping[ControlCommand, str]] = {
 }
 
 
-async def pause(core: Core, actor: Actor, task_id: str) -> TaskDetail:
+async def pause(core: ServerContext, actor: Actor, task_id: str) -> TaskDetail:
     """Request a pause: the run saves a checkpoint after the current step and stops. Idempotent.
 
     Raises:
@@ -72,7 +72,11 @@ async def pause(core: Core, actor: Actor, task_id: str) -> TaskDetail:
 
 
 async def resume(
-    core: Core, actor: Actor, task_id: str, from_step: FromStep = None, overrides: Mapping[str, Any] | None = None
+    core: ServerContext,
+    actor: Actor,
+    task_id: str,
+    from_step: FromStep = None,
+    overrides: Mapping[str, Any] | None = None,
 ) -> TaskDetail:
     """Resume a task: a paused one returns to its place in the queue, a final one becomes a new task linked to it.
 
@@ -89,7 +93,7 @@ async def resume(
         ForbiddenError: If it belongs to another owner.
     """
     may_submit(actor)
-    here = cluster_state.presences(core)
+    here = cluster_state.fleet_snapshot(core)
     now = here.now
 
     def operation(connection: Connection) -> TaskRow:
@@ -112,7 +116,7 @@ async def resume(
 
 
 async def _resume_final(
-    core: Core, actor: Actor, row: TaskRow, from_step: FromStep, overrides: Mapping[str, Any] | None
+    core: ServerContext, actor: Actor, row: TaskRow, from_step: FromStep, overrides: Mapping[str, Any] | None
 ) -> TaskDetail:
     def copy_checkpoint(connection: Connection, made: list[TaskRow], now: float) -> None:
         known = checkpoints.known(connection, row)
@@ -132,13 +136,13 @@ async def _resume_final(
     return await tasks.get(core, actor, made.tasks[0].id)
 
 
-async def stop(core: Core, actor: Actor, task_id: str, *, save: bool = True) -> CommandView:
+async def stop(core: ServerContext, actor: Actor, task_id: str, *, save: bool = True) -> CommandView:
     """End a run early, as completed: its current weights are delivered."""
     name = ControlCommand.SAVE_AND_STOP if save else ControlCommand.GRACEFUL_STOP
     return await command(core, actor, task_id, CommandRequest(command=name))
 
 
-async def command(core: Core, actor: Actor, task_id: str, request: CommandRequest) -> CommandView:
+async def command(core: ServerContext, actor: Actor, task_id: str, request: CommandRequest) -> CommandView:
     """Send a command to a running task; a known command id returns its command.
 
     Raises:
@@ -171,14 +175,14 @@ async def command(core: Core, actor: Actor, task_id: str, request: CommandReques
     return command_view(await core.write(operation))
 
 
-async def list_(core: Core, actor: Actor, task_id: str) -> list[CommandView]:
+async def list_(core: ServerContext, actor: Actor, task_id: str) -> list[CommandView]:
     """Return the commands of a task, oldest first."""
     may_read(actor)
     rows = await core.read(lambda connection: commands.of_task(connection, find(connection, actor, task_id).id))
     return [command_view(row) for row in rows]
 
 
-async def get(core: Core, actor: Actor, task_id: str, command_id: str, *, wait_s: float = 0.0) -> CommandView:
+async def get(core: ServerContext, actor: Actor, task_id: str, command_id: str, *, wait_s: float = 0.0) -> CommandView:
     """Return a command as soon as it has its final state, or after the timeout.
 
     Raises:
@@ -198,7 +202,7 @@ async def get(core: Core, actor: Actor, task_id: str, command_id: str, *, wait_s
         await asyncio.sleep(0)
 
 
-async def list_checkpoints(core: Core, actor: Actor, task_id: str) -> list[CheckpointView]:
+async def list_checkpoints(core: ServerContext, actor: Actor, task_id: str) -> list[CheckpointView]:
     """Return the checkpoints of a task in step order, without superseded ones."""
     may_read(actor)
     known = await core.read(lambda connection: checkpoints.known(connection, find(connection, actor, task_id)))

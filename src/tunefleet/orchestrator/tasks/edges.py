@@ -10,7 +10,7 @@ from tunefleet.db import Connection
 from tunefleet.db.repositories import artifacts, tasks
 from tunefleet.db.rows import ArtifactRow
 from tunefleet.orchestrator.access.permissions import Actor, may_read
-from tunefleet.orchestrator.context import Core
+from tunefleet.orchestrator.context import ServerContext
 from tunefleet.orchestrator.tasks import checkpoints, relations
 from tunefleet.orchestrator.views import artifact_view
 from tunefleet.orchestrator.workflows import workflows
@@ -19,7 +19,7 @@ from tunefleet.schemas.ui import EdgeView
 from tunefleet.spec.expressions.references import references_of
 
 
-async def edges(core: Core, actor: Actor, workflow_id: str) -> list[EdgeView]:
+async def edges(core: ServerContext, actor: Actor, workflow_id: str) -> list[EdgeView]:
     """Return what each task of a workflow takes from each of its upstream tasks."""
     may_read(actor)
 

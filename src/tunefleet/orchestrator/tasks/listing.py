@@ -17,9 +17,9 @@ from tunefleet.db.repositories.task_list import Place, Wanted
 from tunefleet.db.rows import TaskRow
 from tunefleet.errors import InputError
 from tunefleet.orchestrator.access.permissions import Actor, may_read
-from tunefleet.orchestrator.context import Core
+from tunefleet.orchestrator.context import ServerContext
 from tunefleet.orchestrator.scheduling import cluster_state
-from tunefleet.orchestrator.scheduling.cluster_state import Presences
+from tunefleet.orchestrator.scheduling.cluster_state import FleetSnapshot
 from tunefleet.orchestrator.tasks import relations
 from tunefleet.orchestrator.views import before, bounded, task_view
 from tunefleet.orchestrator.workers.workers import visible
@@ -40,7 +40,7 @@ _MAX_WORDS: Final = 8
 
 
 @dataclass(frozen=True, slots=True)
-class Look:
+class TaskListQuery:
     """A query for a task list.
 
     Args:
@@ -57,7 +57,7 @@ class Look:
     filters: Mapping[str, str | None] = field(default_factory=dict)
 
 
-async def page(core: Core, actor: Actor, look: Look) -> Page[TaskView]:
+async def page(core: ServerContext, actor: Actor, look: TaskListQuery) -> Page[TaskView]:
     """Return a page of tasks.
 
     Raises:
@@ -71,7 +71,7 @@ async def page(core: Core, actor: Actor, look: Look) -> Page[TaskView]:
         wanted = Wanted(
             wanted.project, wanted.words, wanted.filters, wanted.sort, descending=wanted.descending, now=position.now
         )
-    limit, here = bounded(look.limit), cluster_state.presences(core)
+    limit, here = bounded(look.limit), cluster_state.fleet_snapshot(core)
 
     def operation(connection: Connection) -> Page[TaskView]:
         found = task_list.page(connection, wanted, limit=limit + 1, behind=position)
@@ -83,7 +83,7 @@ async def page(core: Core, actor: Actor, look: Look) -> Page[TaskView]:
     return await core.read(operation)
 
 
-async def counts(core: Core, actor: Actor, look: Look) -> TaskCounts:
+async def counts(core: ServerContext, actor: Actor, look: TaskListQuery) -> TaskCounts:
     """Return the number of matching tasks by status, kind, owner and worker."""
     may_read(actor)
     wanted = _wanted(actor, look, core.clock.wall())
@@ -97,10 +97,10 @@ async def counts(core: Core, actor: Actor, look: Look) -> TaskCounts:
     )
 
 
-async def overview(core: Core, actor: Actor) -> Overview:
+async def overview(core: ServerContext, actor: Actor) -> Overview:
     """Return the overview: counts, running tasks, the head of the queue, recent failures."""
     may_read(actor)
-    here, project = cluster_state.presences(core), actor.project
+    here, project = cluster_state.fleet_snapshot(core), actor.project
 
     def operation(connection: Connection) -> Overview:
         by_status = task_list.counts(connection, Wanted(project))["status"]
@@ -125,7 +125,7 @@ async def overview(core: Core, actor: Actor) -> Overview:
     return await core.read(operation)
 
 
-def _views(connection: Connection, here: Presences, rows: Sequence[TaskRow], *, glance: bool) -> list[TaskView]:
+def _views(connection: Connection, here: FleetSnapshot, rows: Sequence[TaskRow], *, glance: bool) -> list[TaskView]:
     why = cluster_state.reasons(connection, here, rows)
     live = [row.id for row in rows if row.status == "running"]
     launches = journal.launches_of_all(connection, live)
@@ -163,7 +163,7 @@ def newest_loss(connection: Connection, task_id: str) -> tuple[int, float] | Non
     return None
 
 
-def _wanted(actor: Actor, look: Look, now: float) -> Wanted:
+def _wanted(actor: Actor, look: TaskListQuery, now: float) -> Wanted:
     name = (look.sort or "-created").removeprefix("-")
     if name not in SORTS:
         raise InputError(f"Tasks cannot be sorted by {name[:40]!r}.", hint=f"Sort keys: {', '.join(SORTS)}.")

@@ -8,7 +8,7 @@ from typing import Any, Literal
 import orjson
 
 from tunefleet.db.rows import ArtifactRow
-from tunefleet.orchestrator.views import moment
+from tunefleet.orchestrator.views import to_datetime
 from tunefleet.schemas.compat.task_results import (
     ALWAYS_REQUIRED,
     RESULT_NAMES,
@@ -40,12 +40,12 @@ def manifest(
             name,
             ManifestEntry(
                 name=name, path=name, type=_type(name), required=True, status="present" if present else "missing",
-                updated_at=moment(at) if present else None,
+                updated_at=to_datetime(at) if present else None,
                 file_count=len(rows) if name == "artifacts" and present else None,
             ),
         )  # fmt: skip
     made = tuple(entries[name] for name in sorted(entries))
-    return TaskManifest(task_id=task_id, generated_at=moment(at), entries=made)
+    return TaskManifest(task_id=task_id, generated_at=to_datetime(at), entries=made)
 
 
 def _entry(row: ArtifactRow, digests: Mapping[str, str], *, required: bool) -> ManifestEntry:
@@ -56,7 +56,7 @@ def _entry(row: ArtifactRow, digests: Mapping[str, str], *, required: bool) -> M
         type="artifact" if single else "directory",
         required=required,
         status="present",
-        updated_at=moment(row.created_at),
+        updated_at=to_datetime(row.created_at),
         size=row.size_bytes,
         sha256=digests.get(row.name) if single else None,
         file_count=None if single else row.file_count,

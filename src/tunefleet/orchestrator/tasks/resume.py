@@ -93,7 +93,7 @@ def requeue(connection: Connection, row: TaskRow, from_step: FromStep, now: floa
     switch(connection, [Move(row, TaskReason.RESUMED, changes={"ready_at": 0.0, "error": None})], now)
 
 
-def go_on(connection: Connection, row: TaskRow, now: float) -> None:
+def requeue_resumed(connection: Connection, row: TaskRow, now: float) -> None:
     """Queue a paused task whose pause was cancelled; it stays paused if no worker can resume it."""
     try:
         requeue(connection, row, None, now)

@@ -17,7 +17,7 @@ from tunefleet.errors import ConflictError, ForbiddenError, SpecError
 from tunefleet.lifecycle.task import TaskStatus
 from tunefleet.orchestrator import redaction
 from tunefleet.orchestrator.access.permissions import Actor
-from tunefleet.orchestrator.context import Core
+from tunefleet.orchestrator.context import ServerContext
 from tunefleet.orchestrator.tasks import retry_lookup
 from tunefleet.orchestrator.tasks.inputs import is_named
 from tunefleet.orchestrator.workflows.submission import Submission
@@ -50,7 +50,7 @@ def refuse_part(connection: Connection, row: TaskRow, verb: str) -> None:
         )
 
 
-async def task(core: Core, actor: Actor, row: TaskRow, overrides: Mapping[str, Any]) -> Submission:
+async def task(core: ServerContext, actor: Actor, row: TaskRow, overrides: Mapping[str, Any]) -> Submission:
     """Return the submission that runs a task again, as a workflow of its own, with some fields changed.
 
     References of a stage are replaced by their resolved values.
@@ -93,7 +93,7 @@ def _as_document(found: _Task) -> str:
     return orjson.dumps(document, option=orjson.OPT_INDENT_2).decode() + "\n"
 
 
-async def workflow(core: Core, actor: Actor, row: WorkflowRow, wanted: RetryRequest) -> Submission:
+async def workflow(core: ServerContext, actor: Actor, row: WorkflowRow, wanted: RetryRequest) -> Submission:
     """Return the submission that runs the unfinished tasks of a workflow again; results of the others are reused.
 
     Raises:

@@ -11,21 +11,21 @@ from tunefleet.db.rows import AttemptRow, TaskRow
 from tunefleet.errors import ConflictError, NotFoundError
 from tunefleet.lifecycle.task import TaskStatus
 from tunefleet.orchestrator.access.permissions import Actor, may_change, may_read, may_submit
-from tunefleet.orchestrator.context import Core
+from tunefleet.orchestrator.context import ServerContext
 from tunefleet.orchestrator.ids import MEANT_AT_MOST, several
 from tunefleet.orchestrator.scheduling import cluster_state
-from tunefleet.orchestrator.scheduling.cluster_state import Presences
+from tunefleet.orchestrator.scheduling.cluster_state import FleetSnapshot
 from tunefleet.orchestrator.storage import removal
 from tunefleet.orchestrator.tasks import cancellation, listing, relations
 from tunefleet.orchestrator.tasks import retry as task_retry
-from tunefleet.orchestrator.tasks.listing import Look
+from tunefleet.orchestrator.tasks.listing import TaskListQuery
 from tunefleet.orchestrator.views import task_detail
 from tunefleet.orchestrator.workflows import workflows
 from tunefleet.orchestrator.workflows.submission import Submission
 from tunefleet.schemas.api import Page, TaskDetail, TaskView, WorkflowDetail
 
 
-async def get(core: Core, actor: Actor, task_id: str) -> TaskDetail:
+async def get(core: ServerContext, actor: Actor, task_id: str) -> TaskDetail:
     """Return a task by its id or a unique prefix of it.
 
     Raises:
@@ -33,12 +33,12 @@ async def get(core: Core, actor: Actor, task_id: str) -> TaskDetail:
         NotFoundError: If none has it.
     """
     may_read(actor)
-    here = cluster_state.presences(core)
+    here = cluster_state.fleet_snapshot(core)
     return await core.read(lambda connection: _detail(connection, find(connection, actor, task_id), here))
 
 
 async def list_(  # noqa: PLR0913 - the filters of one list
-    core: Core,
+    core: ServerContext,
     actor: Actor,
     *,
     limit: int = 50,
@@ -51,17 +51,17 @@ async def list_(  # noqa: PLR0913 - the filters of one list
 ) -> Page[TaskView]:
     """Return tasks, newest first; each filter takes several values separated by commas."""
     filters = {"status": status, "kind": kind, "owner": owner, "workflow_id": workflow_id, "worker_id": worker_id}
-    return await listing.page(core, actor, Look(limit, cursor, filters=filters))
+    return await listing.page(core, actor, TaskListQuery(limit, cursor, filters=filters))
 
 
-async def cancel(core: Core, actor: Actor, task_id: str) -> TaskDetail:
+async def cancel(core: ServerContext, actor: Actor, task_id: str) -> TaskDetail:
     """Cancel a task. Idempotent.
 
     Raises:
         ConflictError: If it has ended in another way.
         ForbiddenError: If it belongs to another owner.
     """
-    here = cluster_state.presences(core)
+    here = cluster_state.fleet_snapshot(core)
 
     def operation(connection: Connection) -> TaskDetail:
         row = find(connection, actor, task_id)
@@ -76,7 +76,7 @@ async def cancel(core: Core, actor: Actor, task_id: str) -> TaskDetail:
     return await core.write(operation)
 
 
-async def retry(core: Core, actor: Actor, task_id: str) -> WorkflowDetail:
+async def retry(core: ServerContext, actor: Actor, task_id: str) -> WorkflowDetail:
     """Submit a final task again, unchanged, as a new workflow that starts from the beginning.
 
     Raises:
@@ -93,7 +93,7 @@ async def retry(core: Core, actor: Actor, task_id: str) -> WorkflowDetail:
     return await workflows.store(core, await repetition(core, actor, row.id))
 
 
-async def clone(core: Core, actor: Actor, task_id: str, overrides: Mapping[str, Any]) -> WorkflowDetail:
+async def clone(core: ServerContext, actor: Actor, task_id: str, overrides: Mapping[str, Any]) -> WorkflowDetail:
     """Submit a task again with some fields changed, as a new workflow.
 
     Args:
@@ -107,7 +107,7 @@ async def clone(core: Core, actor: Actor, task_id: str, overrides: Mapping[str, 
     return await workflows.store(core, await repetition(core, actor, task_id, overrides))
 
 
-async def remove(core: Core, actor: Actor, task_id: str) -> None:
+async def remove(core: ServerContext, actor: Actor, task_id: str) -> None:
     """Remove a final task with its results; the last task of a workflow removes the workflow.
 
     Raises:
@@ -158,7 +158,7 @@ def find(connection: Connection, actor: Actor, task_id: str) -> TaskRow:
     return found[0]
 
 
-def _detail(connection: Connection, row: TaskRow, here: Presences) -> TaskDetail:
+def _detail(connection: Connection, row: TaskRow, here: FleetSnapshot) -> TaskDetail:
     tries = attempts.of_task(connection, row)
     return task_detail(
         row,
@@ -171,7 +171,9 @@ def _detail(connection: Connection, row: TaskRow, here: Presences) -> TaskDetail
     )
 
 
-async def repetition(core: Core, actor: Actor, task_id: str, overrides: Mapping[str, Any] | None = None) -> Submission:
+async def repetition(
+    core: ServerContext, actor: Actor, task_id: str, overrides: Mapping[str, Any] | None = None
+) -> Submission:
     """Return the submission that runs a task again, as a workflow of its own, with some fields changed."""
     row = await core.read(lambda connection: find(connection, actor, task_id))
     return await task_retry.task(core, actor, row, overrides or {})

@@ -6,13 +6,13 @@ from collections.abc import Sequence
 
 from tunefleet.db.repositories import events
 from tunefleet.orchestrator.access.permissions import Actor, may_read
-from tunefleet.orchestrator.context import Core
+from tunefleet.orchestrator.context import ServerContext
 from tunefleet.orchestrator.views import bounded, event_view
 from tunefleet.schemas.api import EventView
 
 
 async def after(
-    core: Core,
+    core: ServerContext,
     actor: Actor,
     event_id: int,
     *,
@@ -41,7 +41,7 @@ async def after(
     return [event_view(row) for row in rows]
 
 
-async def last_id(core: Core, actor: Actor) -> int:
+async def last_id(core: ServerContext, actor: Actor) -> int:
     """Return the id of the newest event, to follow the feed from now on."""
     may_read(actor)
     return await core.read(events.last_id)

@@ -21,7 +21,7 @@ from tunefleet.db.rows import LaunchRow
 from tunefleet.errors import ConflictError, InputError, OffsetConflict
 from tunefleet.observability.scrub import scrub
 from tunefleet.orchestrator.access.permissions import AttemptActor
-from tunefleet.orchestrator.context import Core
+from tunefleet.orchestrator.context import ServerContext
 from tunefleet.orchestrator.telemetry import journal_limits, point_retention
 from tunefleet.orchestrator.telemetry.journal_limits import JournalUsage
 from tunefleet.orchestrator.views import LAST_SECOND, read_progress
@@ -60,7 +60,7 @@ class _Parsed:
     """Whether values of a point were dropped."""
 
 
-async def ingest(core: Core, attempt: AttemptActor, batch: JournalBatch) -> Cursor:
+async def ingest(core: ServerContext, attempt: AttemptActor, batch: JournalBatch) -> Cursor:
     """Store records of a launch and return its journal cursor.
 
     Raises:

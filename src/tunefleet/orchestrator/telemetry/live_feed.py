@@ -10,11 +10,11 @@ from tunefleet.db import Connection
 from tunefleet.db.repositories import journal, task_list
 from tunefleet.errors import ConflictError, InputError, NotFoundError
 from tunefleet.orchestrator.access.permissions import Actor, may_read
-from tunefleet.orchestrator.context import Core
+from tunefleet.orchestrator.context import ServerContext
 from tunefleet.orchestrator.tasks.listing import newest_loss
 from tunefleet.orchestrator.tasks.tasks import find
 from tunefleet.orchestrator.telemetry.series import values_of
-from tunefleet.orchestrator.views import moment, progress_view
+from tunefleet.orchestrator.views import progress_view, to_datetime
 from tunefleet.orchestrator.workers.workers import visible
 from tunefleet.schemas.live import LivePoint, LivePoints, LiveResume, TaskProgress, WorkerLoad
 from tunefleet.schemas.worker_link import Load
@@ -32,7 +32,7 @@ Cursors = Mapping[int, int]
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class StreamPosition:
     """A position in the live stream; `str` and `read` convert it to text and back."""
 
     event_id: int
@@ -46,7 +46,7 @@ class Place:
         return ";".join([str(self.event_id), *tasks])
 
     @classmethod
-    def read(cls, text: str) -> Place:
+    def read(cls, text: str) -> StreamPosition:
         """Parse a position.
 
         Raises:
@@ -73,7 +73,7 @@ def _number(text: str) -> int:
 
 
 async def followed(
-    core: Core, actor: Actor, task_ids: Sequence[str], known: Mapping[str, Cursors]
+    core: ServerContext, actor: Actor, task_ids: Sequence[str], known: Mapping[str, Cursors]
 ) -> tuple[dict[str, Cursors], tuple[str, ...]]:
     """Return the cursors of tasks, as known or else at their end, and the ids that match no task.
 
@@ -104,7 +104,7 @@ def _end(connection: Connection, task_id: str) -> Cursors:
     return {row.number: row.cursor for row in journal.launches_of(connection, task_id)}
 
 
-async def points(core: Core, task_id: str, known: Cursors) -> tuple[LivePoints, Cursors, bool]:
+async def points(core: ServerContext, task_id: str, known: Cursors) -> tuple[LivePoints, Cursors, bool]:
     """Return the points of a task after its cursors, the new cursors, and whether there are more already."""
 
     def operation(connection: Connection) -> tuple[LivePoints, Cursors, bool]:
@@ -123,7 +123,7 @@ async def points(core: Core, task_id: str, known: Cursors) -> tuple[LivePoints, 
             for seq, series, step, epoch, at, text in rows:
                 found.append(
                     LivePoint(
-                        launch=launch.number, series=series, step=step, epoch=epoch, at=moment(at),
+                        launch=launch.number, series=series, step=step, epoch=epoch, at=to_datetime(at),
                         values=values_of(text),
                     )
                 )  # fmt: skip
@@ -143,7 +143,7 @@ class RunningTasks:
     _at: float | None = None
     _lock: asyncio.Lock = field(default_factory=asyncio.Lock)
 
-    async def get(self, core: Core, project: str) -> Mapping[str, TaskProgress]:
+    async def get(self, core: ServerContext, project: str) -> Mapping[str, TaskProgress]:
         """Return the progress, queried again if it is older than `FRESH_S`."""
         async with self._lock:
             now = core.clock.monotonic()
@@ -156,14 +156,14 @@ class Watched(dict[str, RunningTasks]):
     """Project → progress of its running tasks."""
 
 
-async def progress(core: Core, actor: Actor) -> Mapping[str, TaskProgress]:
+async def progress(core: ServerContext, actor: Actor) -> Mapping[str, TaskProgress]:
     """Return the progress of running tasks; an unchanged one is the same object as before."""
     may_read(actor)
     watched = core.state(Watched)
     return await watched.setdefault(actor.project, RunningTasks()).get(core, actor.project)
 
 
-async def _progress(core: Core, project: str, sent: Mapping[str, TaskProgress]) -> dict[str, TaskProgress]:
+async def _progress(core: ServerContext, project: str, sent: Mapping[str, TaskProgress]) -> dict[str, TaskProgress]:
     def operation(connection: Connection) -> dict[str, TaskProgress]:
         rows = task_list.newest_of(connection, project, "running", _RUNNING)
         launches = journal.launches_of_all(connection, [row.id for row in rows])
@@ -186,11 +186,11 @@ async def _progress(core: Core, project: str, sent: Mapping[str, TaskProgress]) 
     return await core.read(operation)
 
 
-def loads(core: Core, actor: Actor, sent: dict[str, Load]) -> tuple[WorkerLoad, ...]:
+def loads(core: ServerContext, actor: Actor, sent: dict[str, Load]) -> tuple[WorkerLoad, ...]:
     """Return the loads that workers have reported since the last call; `sent` is updated."""
     new = []
     for id_, presence in core.fleet.presences.items():
         if visible(actor, presence.project) and presence.load is not None and presence.load is not sent.get(id_):
             sent[id_] = presence.load
-            new.append(WorkerLoad(worker_id=id_, at=moment(presence.load_at), load=presence.load))
+            new.append(WorkerLoad(worker_id=id_, at=to_datetime(presence.load_at), load=presence.load))
     return tuple(new)

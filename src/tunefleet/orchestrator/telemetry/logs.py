@@ -11,7 +11,7 @@ from tunefleet.errors import OffsetConflict
 from tunefleet.lifecycle.task import TaskStatus
 from tunefleet.observability.scrub import scrub_bytes
 from tunefleet.orchestrator.access.permissions import Actor, AttemptActor, may_read
-from tunefleet.orchestrator.context import Core
+from tunefleet.orchestrator.context import ServerContext
 from tunefleet.orchestrator.tasks.tasks import find
 from tunefleet.orchestrator.telemetry.ingest import refuse_ended
 from tunefleet.schemas.api import LogView
@@ -30,7 +30,7 @@ def topic(task_id: str) -> str:
     return f"task:{task_id}"
 
 
-async def append(core: Core, attempt: AttemptActor, offset: int, data: bytes) -> Cursor:
+async def append(core: ServerContext, attempt: AttemptActor, offset: int, data: bytes) -> Cursor:
     """Store bytes of an attempt's log and return its length.
 
     Args:
@@ -85,7 +85,7 @@ def extend(connection: Connection, stream: StreamRow, data: bytes, limit_bytes: 
 
 
 async def read(
-    core: Core,
+    core: ServerContext,
     actor: Actor,
     task_id: str,
     *,

@@ -13,9 +13,9 @@ from tunefleet.db import Connection
 from tunefleet.db.repositories import journal
 from tunefleet.db.rows import PointRow
 from tunefleet.orchestrator.access.permissions import Actor, may_read
-from tunefleet.orchestrator.context import Core
+from tunefleet.orchestrator.context import ServerContext
 from tunefleet.orchestrator.tasks.tasks import find
-from tunefleet.orchestrator.views import moment
+from tunefleet.orchestrator.views import to_datetime
 from tunefleet.schemas.api import MetricsView
 from tunefleet.schemas.ui import SeriesView
 
@@ -30,7 +30,7 @@ _VALUES: Final = frozenset({int, float, bool, str})
 
 
 async def read(
-    core: Core,
+    core: ServerContext,
     actor: Actor,
     task_id: str,
     *,
@@ -67,7 +67,7 @@ async def read(
     return await core.read(operation)
 
 
-async def names_of(core: Core, actor: Actor, task_id: str) -> list[SeriesView]:
+async def names_of(core: ServerContext, actor: Actor, task_id: str) -> list[SeriesView]:
     """Return the series of a task with their value names and step ranges."""
     may_read(actor)
 
@@ -96,14 +96,14 @@ class _Charts:
     curves: Curves | None = None
 
 
-def forget_unseen(core: Core) -> None:
+def forget_unseen(core: ServerContext) -> None:
     """Evict unused curves from the cache."""
     curves = core.state(_Charts).curves
     if curves is not None:
         curves.expire()
 
 
-def _curves(core: Core) -> Curves:
+def _curves(core: ServerContext) -> Curves:
     charts = core.state(_Charts)
     if charts.curves is None:
         # NumPy takes 0.1 s and 30 MB: it is imported only when a chart is requested.
@@ -132,7 +132,8 @@ class _Point:
     def view(self) -> dict[str, Any]:
         """Return the fields of a `MetricPoint`."""
         return {
-            "step": self.step, "epoch": self.epoch, "at": moment(self.at), "window": self.window, "values": self.values,
+            "step": self.step, "epoch": self.epoch, "at": to_datetime(self.at), "window": self.window,
+            "values": self.values,
         }  # fmt: skip
 
 

@@ -9,8 +9,8 @@ from tunefleet.db import Connection
 from tunefleet.db.fleet import worker_rows
 from tunefleet.orchestrator.access import gpu_usage
 from tunefleet.orchestrator.access.permissions import Actor
-from tunefleet.orchestrator.context import Core
-from tunefleet.orchestrator.views import moment
+from tunefleet.orchestrator.context import ServerContext
+from tunefleet.orchestrator.views import to_datetime
 from tunefleet.orchestrator.workers import workers
 from tunefleet.schemas.fleet import LoadSample, WorkerHistory
 from tunefleet.schemas.worker_link import Load
@@ -20,7 +20,7 @@ KEPT_S: Final = 24 * 3600.0
 FORGET_EVERY_S: Final = 3600.0
 
 
-async def flush(core: Core) -> None:
+async def flush(core: ServerContext) -> None:
     """Store the loads reported since the last call, and delete expired ones once an hour."""
     now = core.clock.wall()
     told, core.fleet.told = core.fleet.told, {}
@@ -41,7 +41,7 @@ async def flush(core: Core) -> None:
 
 
 async def history(
-    core: Core, actor: Actor, worker_id: str, *, since: float | None, until: float | None, most: int
+    core: ServerContext, actor: Actor, worker_id: str, *, since: float | None, until: float | None, most: int
 ) -> WorkerHistory:
     """Return the load history of a worker, oldest first, downsampled to `most` samples."""
     id_ = (await workers.get(core, actor, worker_id)).id
@@ -52,7 +52,7 @@ async def history(
         every = -(-len(rows) // most) if rows else 1
         # Counted from the newest, so that it is always included.
         shown = rows[::-1][::every][::-1]
-        samples = (LoadSample(at=moment(at), load=Load.model_validate_json(body)) for at, body in shown)
+        samples = (LoadSample(at=to_datetime(at), load=Load.model_validate_json(body)) for at, body in shown)
         return WorkerHistory(worker_id=id_, total=len(rows), samples=tuple(samples))
 
     return await core.read(operation)

@@ -13,7 +13,7 @@ from tunefleet.db.repositories import attempts, tasks, training_protocol
 from tunefleet.db.rows import AttemptRow, TaskRow
 from tunefleet.lifecycle.task import TaskReason, TaskStatus
 from tunefleet.orchestrator.access.permissions import EXTERNAL, Actor
-from tunefleet.orchestrator.context import Core
+from tunefleet.orchestrator.context import ServerContext
 from tunefleet.orchestrator.ids import attempt_token
 from tunefleet.orchestrator.tasks import commands as task_commands
 from tunefleet.orchestrator.tasks import resume, unreported_ends
@@ -63,12 +63,14 @@ class _PollingAgent:
     heard: frozenset[str]
 
 
-def _polling_agent(core: Core, who: Introduction, owner: str | None, *, wants: bool) -> _PollingAgent:
+def _polling_agent(core: ServerContext, who: Introduction, owner: str | None, *, wants: bool) -> _PollingAgent:
     known = core.fleet.agents[who.agent_id]
     return _PollingAgent(who.agent_id, owner, wants, known.leased, frozenset(known.holding), frozenset(known.heard))
 
 
-async def poll(core: Core, actor: Actor, who: Introduction, *, wait_s: float = 0.0, want: int = 1) -> PollReply:
+async def poll(
+    core: ServerContext, actor: Actor, who: Introduction, *, wait_s: float = 0.0, want: int = 1
+) -> PollReply:
     """Return a job that an agent may claim, and commands for its jobs; a long poll.
 
     Args:
@@ -171,7 +173,7 @@ def _gone(connection: Connection, agent_id: str, row: TaskRow) -> bool:
     return left and not (row.status == TaskStatus.PAUSED and row.attempt_id == last.id)
 
 
-async def heartbeat(core: Core, actor: Actor, who: Introduction, beat: Heartbeat) -> HeartbeatReply:
+async def heartbeat(core: ServerContext, actor: Actor, who: Introduction, beat: Heartbeat) -> HeartbeatReply:
     """Renew the leases of an agent's jobs, store its outcomes, and return commands for its jobs.
 
     Raises:
@@ -197,7 +199,7 @@ async def heartbeat(core: Core, actor: Actor, who: Introduction, beat: Heartbeat
     )
 
 
-async def _lose_unheld(core: Core, agent_id: str, mine: Mapping[str, str]) -> None:
+async def _lose_unheld(core: ServerContext, agent_id: str, mine: Mapping[str, str]) -> None:
     """Give up attempts that an agent has not reported for a while: the response to its claim was lost."""
     known, now = core.fleet.agents[agent_id], core.clock.monotonic()
     known.missed = {
@@ -246,7 +248,7 @@ def _refused_resumes(connection: Connection, agent_id: str, outcomes: tuple[Agen
     for row in training_protocol.paused_at(connection, agent_id):
         command_id = _desired_state_id("resume", row.id, row.attempts, row.generation)
         if row.desired == "run" and row.generation > row.reached and command_id in failed:
-            resume.go_on(connection, row, now)
+            resume.requeue_resumed(connection, row, now)
 
 
 def _outcome(reported: AgentOutcome) -> CommandOutcome:

@@ -9,16 +9,16 @@ from tunefleet.db.rows import WorkerRow
 from tunefleet.errors import ConflictError, NotFoundError
 from tunefleet.lifecycle.task import TaskReason
 from tunefleet.orchestrator.access.permissions import Actor, may_read
-from tunefleet.orchestrator.context import Core
+from tunefleet.orchestrator.context import ServerContext
 from tunefleet.orchestrator.scheduling import worker_state
 from tunefleet.orchestrator.tasks import unreported_ends
 from tunefleet.orchestrator.training_protocol.agents import ONLINE_S, leased, refuse_stranger
-from tunefleet.orchestrator.views import maybe_moment, moment
+from tunefleet.orchestrator.views import to_datetime, to_optional_datetime
 from tunefleet.orchestrator.workers.presence import AGENT_SESSION
 from tunefleet.schemas.training_protocol.agents import AgentList, AgentRemoved, AgentReply, AgentView
 
 
-async def list_(core: Core, actor: Actor) -> AgentList:
+async def list_(core: ServerContext, actor: Actor) -> AgentList:
     """Return the actor's agents; those of all owners for an admin or viewer."""
     may_read(actor)
     rows = await core.read(worker_rows.all_rows)
@@ -32,7 +32,7 @@ async def list_(core: Core, actor: Actor) -> AgentList:
     return AgentList(agents=[_view(core, row) for row in mine], online_threshold_seconds=int(ONLINE_S))
 
 
-async def get(core: Core, actor: Actor, agent_id: str) -> AgentReply:
+async def get(core: ServerContext, actor: Actor, agent_id: str) -> AgentReply:
     """Return an agent with its job counts."""
     may_read(actor)
 
@@ -44,7 +44,7 @@ async def get(core: Core, actor: Actor, agent_id: str) -> AgentReply:
     return AgentReply(agent=_view(core, row).model_copy(update=counted))
 
 
-async def remove(core: Core, actor: Actor, agent_id: str) -> AgentRemoved:
+async def remove(core: ServerContext, actor: Actor, agent_id: str) -> AgentRemoved:
     """Remove an agent; its jobs are rescheduled.
 
     Raises:
@@ -78,7 +78,7 @@ def _find(connection: Connection, actor: Actor, agent_id: str) -> WorkerRow:
     return row
 
 
-def _view(core: Core, row: WorkerRow) -> AgentView:
+def _view(core: ServerContext, row: WorkerRow) -> AgentView:
     has, known = worker_state.capabilities(row.capabilities), core.fleet.agents.get(row.id)
     seen_at = core.fleet.seen_at.get(row.id, row.last_seen_at)
     online = row.status == "online" and seen_at is not None and core.clock.wall() - seen_at < ONLINE_S
@@ -90,8 +90,8 @@ def _view(core: Core, row: WorkerRow) -> AgentView:
         version=has.version or None,
         status="online" if online else "offline",
         is_online=online,
-        last_poll_at=maybe_moment(seen_at),
-        registered_at=moment(row.registered_at),
+        last_poll_at=to_optional_datetime(seen_at),
+        registered_at=to_datetime(row.registered_at),
         has_lease=leased(row),
         load=known.load if known else {},
     )

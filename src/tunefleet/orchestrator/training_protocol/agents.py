@@ -17,9 +17,9 @@ from tunefleet.db.repositories.events import Event
 from tunefleet.db.rows import TaskRow, WorkerRow
 from tunefleet.errors import ConflictError, ForbiddenError, InputError
 from tunefleet.orchestrator.access.permissions import EXTERNAL, Actor, AttemptActor
-from tunefleet.orchestrator.context import Core
+from tunefleet.orchestrator.context import ServerContext
 from tunefleet.orchestrator.scheduling import worker_state
-from tunefleet.orchestrator.scheduling.cluster_state import Presences
+from tunefleet.orchestrator.scheduling.cluster_state import FleetSnapshot
 from tunefleet.orchestrator.tasks import resume
 from tunefleet.orchestrator.training_protocol.held_attempts import TRAININGS
 from tunefleet.orchestrator.workers.presence import AGENT_SESSION, Agent, Presence
@@ -59,7 +59,12 @@ def served_owner(actor: Actor) -> str | None:
 
 
 async def present(
-    core: Core, actor: Actor, who: Introduction, capabilities: Capabilities | None = None, *, leased: bool = False
+    core: ServerContext,
+    actor: Actor,
+    who: Introduction,
+    capabilities: Capabilities | None = None,
+    *,
+    leased: bool = False,
 ) -> Presence:
     """Record a sign of life of an agent; a new or changed agent is stored.
 
@@ -94,7 +99,7 @@ def _check(agent_id: str) -> None:
         raise InputError(f"An agent id must not start with {EXTERNAL}.")
 
 
-def remember(core: Core, row: WorkerRow, about: tuple[str, ...] | None = None) -> Agent:
+def remember(core: ServerContext, row: WorkerRow, about: tuple[str, ...] | None = None) -> Agent:
     """Load an agent's row into memory, after a start or a change."""
     has = worker_state.capabilities(row.capabilities)
     known = core.fleet.agents.get(row.id) or Agent(row.owner)
@@ -153,7 +158,7 @@ def _plain(who: Introduction) -> Capabilities:
     )
 
 
-async def touch(core: Core, who: AttemptActor) -> None:
+async def touch(core: ServerContext, who: AttemptActor) -> None:
     """Record the report of a job as a sign of life of its agent."""
     if who.worker_id.startswith(EXTERNAL):
         return
@@ -191,7 +196,7 @@ def refuse_deaf(connection: Connection, row: TaskRow) -> None:
         )
 
 
-def ask_to_go_on(connection: Connection, row: TaskRow, fleet: Presences) -> bool:
+def ask_to_go_on(connection: Connection, row: TaskRow, fleet: FleetSnapshot) -> bool:
     """Request the agent of a paused job to resume it; False if it is not an agent's job."""
     if row.worker_id is not None and row.worker_id.startswith(EXTERNAL):
         refuse_deaf(connection, row)
@@ -209,7 +214,7 @@ def give_up(connection: Connection, worker_id: str, now: float) -> None:
     """Requeue paused jobs that a lost agent was asked to resume."""
     for row in training_protocol.paused_at(connection, worker_id):
         if row.desired == "run" and row.generation > row.reached:
-            resume.go_on(connection, row, now)
+            resume.requeue_resumed(connection, row, now)
 
 
 def leased(row: WorkerRow) -> bool:

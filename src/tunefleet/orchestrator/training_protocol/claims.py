@@ -12,7 +12,7 @@ from tunefleet.db.rows import AttemptRow, TaskRow, WorkerRow
 from tunefleet.errors import ConflictError, ForbiddenError, NotFoundError
 from tunefleet.lifecycle.task import TaskReason, TaskStatus
 from tunefleet.orchestrator.access.permissions import Actor
-from tunefleet.orchestrator.context import Core
+from tunefleet.orchestrator.context import ServerContext
 from tunefleet.orchestrator.ids import attempt_token, new_ordered_id
 from tunefleet.orchestrator.observability.task_spans import attempt_traceparent
 from tunefleet.orchestrator.tasks import resume
@@ -47,7 +47,7 @@ class InvalidStatus(ConflictError):
     protocol_code: ClassVar[str] = "INVALID_STATUS"
 
 
-async def claim(core: Core, actor: Actor, who: Introduction, job_id: str) -> ClaimReply:
+async def claim(core: ServerContext, actor: Actor, who: Introduction, job_id: str) -> ClaimReply:
     """Claim a job; a repeated claim of the agent that has it returns the same token.
 
     Raises:

@@ -14,18 +14,18 @@ from tunefleet.db.rows import AttemptRow, DocumentRow, TaskRow
 from tunefleet.errors import InputError
 from tunefleet.lifecycle.task import TaskStatus
 from tunefleet.orchestrator.access.permissions import Actor, may_read
-from tunefleet.orchestrator.context import Core
+from tunefleet.orchestrator.context import ServerContext
 from tunefleet.orchestrator.tasks.tasks import find
 from tunefleet.orchestrator.training_protocol import failure_analysis
 from tunefleet.orchestrator.training_protocol.job_status import settings_of, state_of
-from tunefleet.orchestrator.views import maybe_moment
+from tunefleet.orchestrator.views import to_optional_datetime
 from tunefleet.schemas.training_protocol.failures import ErrorItem, FailureAnalysis, JobErrors
 
 _REPORTED_LEVELS = frozenset({"warning", "error"})
 _JobRows = tuple[TaskRow, DocumentRow, list[AttemptRow], list[str], JobRow | None]
 
 
-async def errors(core: Core, actor: Actor, task_id: str) -> JobErrors:
+async def errors(core: ServerContext, actor: Actor, task_id: str) -> JobErrors:
     """Return the errors of a job, with identical ones grouped."""
     task, document, tries, records, _ = await _load(core, actor, task_id)
     raw: list[tuple[float | None, str, str]] = [
@@ -56,13 +56,14 @@ def _grouped(raw: list[tuple[float | None, str, str]]) -> list[ErrorItem]:
             found[key] = found[key].model_copy(update={"count": found[key].count + 1})
         else:
             found[key] = ErrorItem(
-                timestamp=maybe_moment(at), level=level, phase=failure_analysis.phase_of(message), message=message,
+                timestamp=to_optional_datetime(at), level=level, phase=failure_analysis.phase_of(message),
+            message=message,
                 dedupe_key=key,
             )  # fmt: skip
     return list(found.values())
 
 
-async def analyze(core: Core, actor: Actor, task_id: str) -> FailureAnalysis:
+async def analyze(core: ServerContext, actor: Actor, task_id: str) -> FailureAnalysis:
     """Analyze why a job failed, and suggest changes.
 
     Raises:
@@ -81,7 +82,7 @@ def _config(spec: dict[str, Any], body: dict[str, Any]) -> dict[str, Any]:
     return {**(spec.get("training") or {}), **settings_of(body), "max_runtime_s": limits.get("max_runtime_s")}
 
 
-async def _load(core: Core, actor: Actor, task_id: str) -> _JobRows:
+async def _load(core: ServerContext, actor: Actor, task_id: str) -> _JobRows:
     may_read(actor)
 
     def operation(connection: Connection) -> _JobRows:

@@ -17,7 +17,7 @@ from tunefleet.db.rows import TaskRow
 from tunefleet.errors import ConflictError, InputError, NotFoundError
 from tunefleet.lifecycle.task import TaskStatus
 from tunefleet.orchestrator.access.permissions import EXTERNAL, Actor, may_change, may_submit
-from tunefleet.orchestrator.context import Core
+from tunefleet.orchestrator.context import ServerContext
 from tunefleet.orchestrator.ids import attempt_token
 from tunefleet.orchestrator.tasks import control as task_control
 from tunefleet.orchestrator.tasks import tasks as task_verbs
@@ -26,7 +26,7 @@ from tunefleet.orchestrator.tasks.resume import FromStep
 from tunefleet.orchestrator.tasks.tasks import find
 from tunefleet.orchestrator.training_protocol import agents, registered_jobs
 from tunefleet.orchestrator.training_protocol.job_status import settings_of, state_of
-from tunefleet.orchestrator.views import moment
+from tunefleet.orchestrator.views import to_datetime
 from tunefleet.orchestrator.workflows import workflows as workflow_verbs
 from tunefleet.orchestrator.workflows.submission import Submission
 from tunefleet.schemas.api import CommandRequest
@@ -55,7 +55,7 @@ _SPELLINGS: Final = {
 _RESUMABLE: Final = frozenset({TaskStatus.FAILED, TaskStatus.CANCELLED, TaskStatus.PAUSED})
 
 
-async def control(core: Core, actor: Actor, task_id: str, body: ControlAction) -> ControlDone:
+async def control(core: ServerContext, actor: Actor, task_id: str, body: ControlAction) -> ControlDone:
     """Request to cancel, pause or resume a job; returns before it is carried out.
 
     Raises:
@@ -74,7 +74,7 @@ async def control(core: Core, actor: Actor, task_id: str, body: ControlAction) -
     return ControlDone(action=body.action, job_id=row.id, result=result)
 
 
-async def update_params(core: Core, actor: Actor, task_id: str, body: ParameterUpdate) -> ParametersUpdated:
+async def update_params(core: ServerContext, actor: Actor, task_id: str, body: ParameterUpdate) -> ParametersUpdated:
     """Change parameters of a running job: the learning rate immediately, others when it is resumed as a new job.
 
     Raises:
@@ -102,12 +102,13 @@ async def update_params(core: Core, actor: Actor, task_id: str, body: ParameterU
         fields[_LIVE] = "at the end of the running step"
     now = core.clock.wall()
     noted = {
-        "requested_at": moment(now).isoformat(), "requested_by": actor.owner, "updates": given, "effective": fields,
+        "requested_at": to_datetime(now).isoformat(), "requested_by": actor.owner, "updates": given,
+            "effective": fields,
     }  # fmt: skip
     await core.write(partial(_note, task_id=row.id, noted=noted))
     summary = "; ".join(f"{name}: {when}" for name, when in fields.items())
     return ParametersUpdated(
-        updates=given, applied_at=moment(now), message=summary, fields=fields, command_id=command_id
+        updates=given, applied_at=to_datetime(now), message=summary, fields=fields, command_id=command_id
     )
 
 
@@ -117,7 +118,7 @@ def _note(connection: Connection, *, task_id: str, noted: dict[str, Any]) -> Non
     training_protocol.put_job(connection, row._replace(updates=orjson.dumps(updates).decode()))
 
 
-async def resume(core: Core, actor: Actor, task_id: str, body: ResumeJob) -> ResumedJob:
+async def resume(core: ServerContext, actor: Actor, task_id: str, body: ResumeJob) -> ResumedJob:
     """Resume a failed or cancelled job as a new one, optionally with other parameters.
 
     A registered job becomes another registered one, which its reporter starts. A paused job without adjustments is
@@ -157,7 +158,12 @@ async def resume(core: Core, actor: Actor, task_id: str, body: ResumeJob) -> Res
 
 
 async def _register_again(
-    core: Core, actor: Actor, row: TaskRow, before: JobRow | None, body: ResumeJob, adjustments: Mapping[str, Any]
+    core: ServerContext,
+    actor: Actor,
+    row: TaskRow,
+    before: JobRow | None,
+    body: ResumeJob,
+    adjustments: Mapping[str, Any],
 ) -> ResumedJob:
     known: dict[str, Any] = orjson.loads(before.body) if before else {}
     config = known.get("config") or {}
@@ -213,7 +219,7 @@ def step_of(path: str | None) -> int | None:
     return int(found[1])
 
 
-async def start(core: Core, actor: Actor, body: StartJob) -> Started:
+async def start(core: ServerContext, actor: Actor, body: StartJob) -> Started:
     """Submit the workflow file of an earlier workflow again.
 
     Raises:
@@ -266,7 +272,7 @@ def _renamed(wanted: Submission, name: str) -> Submission:
     return replace(wanted, workflow=replace(flow, name=name, tasks=(replace(flow.tasks[0], name=name),)), inputs=inputs)
 
 
-async def _row(core: Core, actor: Actor, task_id: str) -> TaskRow:
+async def _row(core: ServerContext, actor: Actor, task_id: str) -> TaskRow:
     row = await core.read(lambda connection: find(connection, actor, task_id))
     may_change(actor, row.owner, row.id)
     return row

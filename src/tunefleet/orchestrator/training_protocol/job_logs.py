@@ -10,7 +10,7 @@ from tunefleet.db.repositories import logs, training_protocol
 from tunefleet.errors import OffsetConflict
 from tunefleet.observability.scrub import scrub_bytes
 from tunefleet.orchestrator.access.permissions import Actor, AttemptActor, may_read
-from tunefleet.orchestrator.context import Core
+from tunefleet.orchestrator.context import ServerContext
 from tunefleet.orchestrator.tasks.tasks import find
 from tunefleet.orchestrator.telemetry import logs as log_service
 from tunefleet.orchestrator.training_protocol import agents
@@ -20,7 +20,7 @@ from tunefleet.schemas.training_protocol.reports import LogLines, LogPage, LogsS
 _PIECE_BYTES: Final = 1 << 20
 
 
-async def report(core: Core, who: AttemptActor, body: LogLines) -> LogsStored:
+async def report(core: ServerContext, who: AttemptActor, body: LogLines) -> LogsStored:
     """Store lines of a job's log; lines that are stored already, by number, are skipped.
 
     Lines of an ended job are accepted too: some agents send them only then.
@@ -52,7 +52,7 @@ def _store(connection: Connection, *, who: AttemptActor, body: LogLines, now: fl
     return LogsStored(logs_appended=len(new), total_logs=count + len(new))
 
 
-async def read(core: Core, actor: Actor, task_id: str, *, limit: int, offset: int) -> LogPage:
+async def read(core: ServerContext, actor: Actor, task_id: str, *, limit: int, offset: int) -> LogPage:
     """Return lines of a job's log."""
     may_read(actor)
 

@@ -12,7 +12,7 @@ from tunefleet.db import Connection, wake
 from tunefleet.db.repositories import journal, training_protocol
 from tunefleet.db.rows import LaunchRow, PointRow
 from tunefleet.orchestrator.access.permissions import Actor, AttemptActor, may_read
-from tunefleet.orchestrator.context import Core
+from tunefleet.orchestrator.context import ServerContext
 from tunefleet.orchestrator.tasks.tasks import find
 from tunefleet.orchestrator.telemetry import point_retention
 from tunefleet.orchestrator.telemetry.journal_limits import JournalUsage
@@ -25,7 +25,7 @@ from tunefleet.schemas.training_protocol.reports import Done, MetricPage, Metric
 MAX_READ: Final = 100_000
 
 
-async def report(core: Core, who: AttemptActor, reported: Sequence[ReportedPoint]) -> Done:
+async def report(core: ServerContext, who: AttemptActor, reported: Sequence[ReportedPoint]) -> Done:
     """Store metric points of a job; the first one marks it as running.
 
     A point that is already stored with the same values is skipped; one with other values replaces it.
@@ -106,19 +106,19 @@ def _progress(launch: LaunchRow, reported: Sequence[ReportedPoint], now: float) 
     return orjson.dumps(record).decode()
 
 
-async def read(core: Core, actor: Actor, task_id: str) -> MetricRows:
+async def read(core: ServerContext, actor: Actor, task_id: str) -> MetricRows:
     """Return the points of a job in step order, at most the newest 100,000."""
     job_id, rows = await _read(core, actor, task_id)
     return MetricRows(job_id=job_id, metrics=rows[-MAX_READ:])
 
 
-async def read_page(core: Core, actor: Actor, task_id: str, *, limit: int, offset: int) -> MetricPage:
+async def read_page(core: ServerContext, actor: Actor, task_id: str, *, limit: int, offset: int) -> MetricPage:
     """Return a page of the points of a job in step order."""
     job_id, rows = await _read(core, actor, task_id)
     return MetricPage(job_id=job_id, metrics=rows[offset : offset + limit], total=len(rows), limit=limit, offset=offset)
 
 
-async def _read(core: Core, actor: Actor, task_id: str) -> tuple[str, list[MetricRow]]:
+async def _read(core: ServerContext, actor: Actor, task_id: str) -> tuple[str, list[MetricRow]]:
     may_read(actor)
 
     def operation(connection: Connection) -> tuple[str, list[MetricRow]]:

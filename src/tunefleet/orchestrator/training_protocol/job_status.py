@@ -12,13 +12,13 @@ from tunefleet.db.repositories import commands, events, journal
 from tunefleet.errors import ConflictError, InputError
 from tunefleet.lifecycle.task import OUTCOMES, TaskReason, TaskStatus
 from tunefleet.orchestrator.access.permissions import AttemptActor
-from tunefleet.orchestrator.context import Core
+from tunefleet.orchestrator.context import ServerContext
 from tunefleet.orchestrator.ids import attempt_token
 from tunefleet.orchestrator.tasks import commands as task_commands
 from tunefleet.orchestrator.training_protocol import agents, failure_analysis
 from tunefleet.orchestrator.training_protocol import held_attempts as holding
 from tunefleet.orchestrator.training_protocol.held_attempts import Held
-from tunefleet.orchestrator.views import moment
+from tunefleet.orchestrator.views import to_datetime
 from tunefleet.orchestrator.workers import exchange_transaction
 from tunefleet.schemas.control import ControlCommand
 from tunefleet.schemas.training_protocol.jobs import StatusStored
@@ -40,7 +40,7 @@ _REASONS: Final = {
 }
 
 
-async def report(core: Core, who: AttemptActor, patch: StatusPatch) -> StatusStored:
+async def report(core: ServerContext, who: AttemptActor, patch: StatusPatch) -> StatusStored:
     """Store the status that a job reports; idempotent.
 
     Raises:
@@ -49,14 +49,14 @@ async def report(core: Core, who: AttemptActor, patch: StatusPatch) -> StatusSto
     await agents.touch(core, who)
     now = core.clock.wall()
     status = await core.write(partial(_store, who=who, patch=patch, core=core, now=now))
-    return StatusStored(status=state_of(status), updated_at=moment(now))
+    return StatusStored(status=state_of(status), updated_at=to_datetime(now))
 
 
-def _store(connection: Connection, *, who: AttemptActor, patch: StatusPatch, core: Core, now: float) -> str:
+def _store(connection: Connection, *, who: AttemptActor, patch: StatusPatch, core: ServerContext, now: float) -> str:
     return apply(connection, holding.of_attempt(connection, who), patch, core=core, now=now)
 
 
-def apply(connection: Connection, held: Held, patch: StatusPatch, *, core: Core, now: float) -> str:
+def apply(connection: Connection, held: Held, patch: StatusPatch, *, core: ServerContext, now: float) -> str:
     """Apply a reported status to a held task, and return the task's status afterwards.
 
     A failure that the task's policy retries puts it back into the queue.
@@ -96,7 +96,7 @@ def _run(connection: Connection, held: Held, now: float) -> None:
         raise _refusal(held, "running")
 
 
-def _end(connection: Connection, held: Held, patch: StatusPatch, core: Core, now: float) -> None:
+def _end(connection: Connection, held: Held, patch: StatusPatch, core: ServerContext, now: float) -> None:
     if held.task.status != TaskStatus.RUNNING:
         if held.task.status != TaskStatus.PAUSED or patch.status not in {"failed", "cancelled"}:
             raise _refusal(held, patch.status)

@@ -15,11 +15,11 @@ from tunefleet.db.repositories.training_protocol import JobRow
 from tunefleet.db.rows import PointRow, TaskRow
 from tunefleet.lifecycle.task import TaskStatus
 from tunefleet.orchestrator.access.permissions import Actor, may_read
-from tunefleet.orchestrator.context import Core
+from tunefleet.orchestrator.context import ServerContext
 from tunefleet.orchestrator.tasks.tasks import find
 from tunefleet.orchestrator.training_protocol.job_status import dataset_of, model_of, state_of
 from tunefleet.orchestrator.training_protocol.points import perplexity_of
-from tunefleet.orchestrator.views import maybe_moment, moment, progress_view
+from tunefleet.orchestrator.views import progress_view, to_datetime, to_optional_datetime
 from tunefleet.schemas.api import ProgressView
 from tunefleet.schemas.training_protocol.jobs import JobStatus
 
@@ -50,7 +50,7 @@ class _Known:
     accepted_at: float | None
 
 
-async def get(core: Core, actor: Actor, task_id: str) -> JobStatus:
+async def get(core: ServerContext, actor: Actor, task_id: str) -> JobStatus:
     """Return the status of a job."""
     may_read(actor)
     known = await core.read(lambda connection: _known(connection, find(connection, actor, task_id)))
@@ -110,15 +110,15 @@ def _status(known: _Known, now: float) -> JobStatus:
         best_checkpoint_path=known.checkpoints.get(best_point.step) if best_point else None,
         epochs_without_improvement=best_point.since if best_point else None,
         loss_trend=trend(losses(known.trend)),
-        started_at=maybe_moment(task.started_at),
-        completed_at=maybe_moment(task.finished_at),
+        started_at=to_optional_datetime(task.started_at),
+        completed_at=to_optional_datetime(task.finished_at),
         elapsed_seconds=elapsed,
         remaining_seconds=_remaining(task.status, progress, elapsed, step, total),
         error=task.error,
         warning=_warning(task, updated_at, now),
         resumed_from_job_id=known.job.resumed_from if known.job else task.parent_task_id,
         resume_from_checkpoint=known.job.checkpoint if known.job else None,
-        updated_at=maybe_moment(updated_at),
+        updated_at=to_optional_datetime(updated_at),
         agent_id=task.worker_id,
         parameter_updates=orjson.loads(known.job.updates) if known.job else [],
     )
@@ -168,7 +168,7 @@ def _warning(task: TaskRow, updated_at: float | None, now: float) -> str | None:
     if task.status != TaskStatus.RUNNING or updated_at is None:
         return None
     if task.stalled_since is not None:
-        return f"It has written nothing since {moment(task.stalled_since).isoformat(timespec='seconds')}."
+        return f"It has written nothing since {to_datetime(task.stalled_since).isoformat(timespec='seconds')}."
     silent_s = now - updated_at
     return f"No reports for {silent_s:.0f} s." if silent_s > WARN_AFTER_S else None
 

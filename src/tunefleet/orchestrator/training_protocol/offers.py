@@ -13,11 +13,11 @@ from tunefleet.db.repositories.attempts import OfferRow
 from tunefleet.db.rows import TaskRow, WorkerRow
 from tunefleet.orchestrator.access.quotas import Holding
 from tunefleet.orchestrator.scheduling import cluster_state, worker_state
-from tunefleet.orchestrator.scheduling.cluster_state import Presences
+from tunefleet.orchestrator.scheduling.cluster_state import FleetSnapshot
 from tunefleet.orchestrator.tasks import resume
 from tunefleet.orchestrator.training_protocol.held_attempts import TRAININGS
 from tunefleet.orchestrator.training_protocol.job_config import config_of, dataset_path
-from tunefleet.orchestrator.views import moment
+from tunefleet.orchestrator.views import to_datetime
 from tunefleet.placement import Fit, WorkerState, match
 from tunefleet.schemas.training_protocol.training import PolledJob
 from tunefleet.spec import TrainingTaskSpec, load_task_spec
@@ -88,7 +88,7 @@ def polled(connection: Connection, row: TaskRow, *, attempt: int | None = None) 
         config=config_of(spec),
         total_epochs=max(1, round(spec.training.num_train_epochs)),
         total_steps=spec.training.max_steps,
-        created_at=moment(row.created_at),
+        created_at=to_datetime(row.created_at),
         name=row.name,
         kind=row.kind,
         spec=raw,
@@ -101,5 +101,5 @@ def polled(connection: Connection, row: TaskRow, *, attempt: int | None = None) 
 def _state(connection: Connection, agent: WorkerRow, now: float) -> WorkerState:
     # A polling agent is present by definition; only its slots limit how many jobs it gets.
     slots = worker_state.capabilities(agent.capabilities).slots
-    here = Presences(now, {agent.id: {str(name): count for name, count in slots.items()}})
+    here = FleetSnapshot(now, {agent.id: {str(name): count for name, count in slots.items()}})
     return cluster_state.state_of(connection, here, agent)

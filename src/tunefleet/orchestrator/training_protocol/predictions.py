@@ -18,7 +18,7 @@ from tunefleet.db.repositories import journal, training_protocol
 from tunefleet.db.rows import TaskRow
 from tunefleet.lifecycle.task import TaskStatus
 from tunefleet.orchestrator.access.permissions import Actor, AttemptActor, may_read
-from tunefleet.orchestrator.context import Core
+from tunefleet.orchestrator.context import ServerContext
 from tunefleet.orchestrator.tasks.tasks import find
 from tunefleet.orchestrator.telemetry.journal_limits import JournalUsage
 from tunefleet.orchestrator.training_protocol import agents
@@ -41,7 +41,7 @@ PIECE: Final = 200
 Mark = tuple[int, int]
 
 
-async def report(core: Core, who: AttemptActor, reported: Sequence[PredictionItem]) -> Done:
+async def report(core: ServerContext, who: AttemptActor, reported: Sequence[PredictionItem]) -> Done:
     """Store predictions of a job; those that are stored already are skipped.
 
     Raises:
@@ -87,7 +87,7 @@ def _store(
 
 
 async def page(
-    core: Core, actor: Actor, task_id: str, *, epoch: float | None, limit: int, offset: int
+    core: ServerContext, actor: Actor, task_id: str, *, epoch: float | None, limit: int, offset: int
 ) -> PredictionPage:
     """Return predictions of a job, oldest first."""
     may_read(actor)
@@ -108,7 +108,7 @@ async def page(
     return await core.read(operation)
 
 
-async def epochs(core: Core, actor: Actor, task_id: str) -> PredictionEpochs:
+async def epochs(core: ServerContext, actor: Actor, task_id: str) -> PredictionEpochs:
     """Return the epochs and steps of a job's predictions, with counts."""
     may_read(actor)
 
@@ -121,7 +121,7 @@ async def epochs(core: Core, actor: Actor, task_id: str) -> PredictionEpochs:
     return await core.read(operation)
 
 
-async def trends(core: Core, actor: Actor, task_id: str) -> PredictionTrends:
+async def trends(core: ServerContext, actor: Actor, task_id: str) -> PredictionTrends:
     """Return the means of all metrics of a job's predictions, per step."""
     may_read(actor)
 
@@ -158,7 +158,7 @@ class _Trend:
 
 
 async def after(
-    core: Core, actor: Actor, task_id: str, mark: Mark | None
+    core: ServerContext, actor: Actor, task_id: str, mark: Mark | None
 ) -> tuple[str, list[tuple[Mark, dict[str, Any]]], bool]:
     """Return the job's id, up to `PIECE` predictions after a mark with their marks, and whether the job has no more."""
     may_read(actor)

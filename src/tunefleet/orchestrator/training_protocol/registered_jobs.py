@@ -17,14 +17,14 @@ from tunefleet.errors import ConflictError, ForbiddenError
 from tunefleet.lifecycle.task import TaskReason
 from tunefleet.orchestrator.access import quotas
 from tunefleet.orchestrator.access.permissions import EXTERNAL, Actor, may_read, may_submit
-from tunefleet.orchestrator.context import Core
+from tunefleet.orchestrator.context import ServerContext
 from tunefleet.orchestrator.ids import attempt_token, new_id, new_ordered_id
 from tunefleet.orchestrator.tasks.policies import rank
 from tunefleet.orchestrator.tasks.transitions import switch
 from tunefleet.orchestrator.training_protocol import job_status as states
 from tunefleet.orchestrator.training_protocol.held_attempts import TRAININGS, Held
 from tunefleet.orchestrator.training_protocol.job_status import dataset_of, model_of, settings_of, state_of
-from tunefleet.orchestrator.views import maybe_moment, moment
+from tunefleet.orchestrator.views import to_datetime, to_optional_datetime
 from tunefleet.placement import Requirement
 from tunefleet.schemas.training_protocol.jobs import JobItem, JobList, JobPage, JobRegistered, JobRegistration
 from tunefleet.schemas.training_protocol.training import StatusPatch
@@ -33,7 +33,7 @@ _WAITING: Final = frozenset({"queued", "pending"})
 LIST_LIMIT: Final = 50
 
 
-async def register(core: Core, actor: Actor, body: JobRegistration) -> JobRegistered:
+async def register(core: ServerContext, actor: Actor, body: JobRegistration) -> JobRegistered:
     """Register or update a job that its own machine runs, and return the token that it reports with.
 
     The job belongs to the caller, regardless of the body.
@@ -56,7 +56,7 @@ async def register(core: Core, actor: Actor, body: JobRegistration) -> JobRegist
 
 
 def _register(
-    connection: Connection, *, core: Core, actor: Actor, body: JobRegistration, now: float
+    connection: Connection, *, core: ServerContext, actor: Actor, body: JobRegistration, now: float
 ) -> tuple[TaskRow, str]:
     before = tasks.by_ids(connection, [body.job_id], lock=True).get(body.job_id)
     if before is None:
@@ -174,7 +174,7 @@ def _name_of(config: dict[str, Any]) -> str | None:
 
 
 async def page(
-    core: Core, actor: Actor, *, status: str | None, limit: int, offset: int, owner: str | None = None
+    core: ServerContext, actor: Actor, *, status: str | None, limit: int, offset: int, owner: str | None = None
 ) -> JobPage:
     """Return training jobs, newest first: a member's own; those of all owners for an admin or viewer."""
     may_read(actor)
@@ -191,7 +191,7 @@ async def page(
     return await core.read(operation)
 
 
-async def newest(core: Core, actor: Actor) -> JobList:
+async def newest(core: ServerContext, actor: Actor) -> JobList:
     """Return the newest training jobs."""
     found = await page(core, actor, status=None, limit=LIST_LIMIT, offset=0)
     return JobList(count=len(found.jobs), jobs=found.jobs)
@@ -213,7 +213,7 @@ def _item(connection: Connection, row: TaskRow, known: JobRow | None) -> JobItem
         status=state_of(row.status),
         error_message=row.error,
         agent_id=row.worker_id,
-        started_at=maybe_moment(row.started_at),
-        completed_at=maybe_moment(row.finished_at),
-        created_at=moment(row.created_at),
+        started_at=to_optional_datetime(row.started_at),
+        completed_at=to_optional_datetime(row.finished_at),
+        created_at=to_datetime(row.created_at),
     )

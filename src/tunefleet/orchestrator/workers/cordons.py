@@ -11,7 +11,7 @@ from tunefleet.db.repositories.events import Event
 from tunefleet.db.rows import WorkerRow
 from tunefleet.errors import ConflictError
 from tunefleet.orchestrator.access.permissions import Actor
-from tunefleet.orchestrator.context import Core
+from tunefleet.orchestrator.context import ServerContext
 from tunefleet.orchestrator.workers import workers as views
 from tunefleet.orchestrator.workers.presence import AGENT_SESSION
 from tunefleet.schemas.fleet import WorkerView
@@ -19,7 +19,7 @@ from tunefleet.schemas.fleet import WorkerView
 Change = Callable[[WorkerRow, ControlRow], ControlRow]
 
 
-async def cordon(core: Core, actor: Actor, worker_id: str) -> WorkerView:
+async def cordon(core: ServerContext, actor: Actor, worker_id: str) -> WorkerView:
     """Stop offering tasks to a worker; its running tasks continue.
 
     Raises:
@@ -33,7 +33,7 @@ async def cordon(core: Core, actor: Actor, worker_id: str) -> WorkerView:
     return await _apply_control(core, actor, worker_id, change, event_kind="worker.cordoned")
 
 
-async def drain(core: Core, actor: Actor, worker_id: str) -> WorkerView:
+async def drain(core: ServerContext, actor: Actor, worker_id: str) -> WorkerView:
     """Let a worker finish its tasks and then leave; it stays cordoned until it is uncordoned.
 
     A worker that is offline gets the request when it reconnects.
@@ -55,7 +55,7 @@ async def drain(core: Core, actor: Actor, worker_id: str) -> WorkerView:
     return await _apply_control(core, actor, worker_id, change, event_kind="worker.draining")
 
 
-async def uncordon(core: Core, actor: Actor, worker_id: str) -> WorkerView:
+async def uncordon(core: ServerContext, actor: Actor, worker_id: str) -> WorkerView:
     """Offer tasks to a worker again; a drain in progress is cancelled.
 
     Raises:
@@ -68,7 +68,9 @@ async def uncordon(core: Core, actor: Actor, worker_id: str) -> WorkerView:
     return await _apply_control(core, actor, worker_id, change, event_kind="worker.uncordoned")
 
 
-async def _apply_control(core: Core, actor: Actor, worker_id: str, change: Change, *, event_kind: str) -> WorkerView:
+async def _apply_control(
+    core: ServerContext, actor: Actor, worker_id: str, change: Change, *, event_kind: str
+) -> WorkerView:
     now = core.clock.wall()
 
     def operation(connection: Connection) -> None:

@@ -17,16 +17,16 @@ from tunefleet.db.access.invitations import InvitationRow
 from tunefleet.errors import AuthError, ConflictError, NotFoundError
 from tunefleet.orchestrator.access import api_keys
 from tunefleet.orchestrator.access.permissions import Actor, may_administer
-from tunefleet.orchestrator.context import Core
-from tunefleet.orchestrator.ids import hashed, new_id
-from tunefleet.orchestrator.views import maybe_moment, moment
+from tunefleet.orchestrator.context import ServerContext
+from tunefleet.orchestrator.ids import hash_secret, new_id
+from tunefleet.orchestrator.views import to_datetime, to_optional_datetime
 from tunefleet.schemas.enrollment import InvitationCreate, InvitationCreated, InvitationView, JoinReply, JoinRequest
 
 PREFIX: Final = "tfj_"
 _NEW_TOKEN_HINT: Final = "Ask an admin for a new one (`tunefleet workers invite`)."
 
 
-async def create(core: Core, actor: Actor, body: InvitationCreate, url: str) -> InvitationCreated:
+async def create(core: ServerContext, actor: Actor, body: InvitationCreate, url: str) -> InvitationCreated:
     """Create an invitation; its token is returned only here.
 
     Raises:
@@ -35,7 +35,7 @@ async def create(core: Core, actor: Actor, body: InvitationCreate, url: str) -> 
     may_administer(actor)
     token, id_, now = f"{PREFIX}{secrets.token_urlsafe(30)}", new_id("inv"), core.clock.wall()
     row = {
-        "id": id_, "project": actor.project, "token_hash": hashed(token), "worker_id": body.worker_id,
+        "id": id_, "project": actor.project, "token_hash": hash_secret(token), "worker_id": body.worker_id,
         "tags": None if body.tags is None else json.dumps(body.tags),
         "owner": body.owner or body.worker_id or actor.owner, "created_by": actor.owner,
         "created_at": now, "expires_at": now + body.expires_s,
@@ -50,7 +50,7 @@ async def create(core: Core, actor: Actor, body: InvitationCreate, url: str) -> 
     return InvitationCreated(**view.model_dump(), token=token, url=url, command=command)
 
 
-async def list_(core: Core, actor: Actor) -> list[InvitationView]:
+async def list_(core: ServerContext, actor: Actor) -> list[InvitationView]:
     """Return all invitations, newest first, without their tokens.
 
     Raises:
@@ -62,7 +62,7 @@ async def list_(core: Core, actor: Actor) -> list[InvitationView]:
     return [_view(row, now) for row in rows]
 
 
-async def withdraw(core: Core, actor: Actor, invitation_id: str) -> InvitationView:
+async def withdraw(core: ServerContext, actor: Actor, invitation_id: str) -> InvitationView:
     """Revoke an invitation.
 
     Raises:
@@ -84,7 +84,7 @@ async def withdraw(core: Core, actor: Actor, invitation_id: str) -> InvitationVi
     return _view(await core.write(operation), now)
 
 
-async def join(core: Core, address: str, request: JoinRequest) -> JoinReply:
+async def join(core: ServerContext, address: str, request: JoinRequest) -> JoinReply:
     """Exchange the token of an invitation for the key of a worker.
 
     Raises:
@@ -102,7 +102,7 @@ async def join(core: Core, address: str, request: JoinRequest) -> JoinReply:
 
 
 def _exchange(connection: Connection, request: JoinRequest, now: float) -> InvitationRow:
-    row = invitations.by_hash(connection, hashed(request.token))
+    row = invitations.by_hash(connection, hash_secret(request.token))
     if row is None:
         raise AuthError("The join token is wrong.", hint=f"Copy the complete command. {_NEW_TOKEN_HINT}")
     if row.revoked_at is not None:
@@ -169,6 +169,6 @@ def _state(row: InvitationRow, now: float) -> Literal["open", "used", "expired",
 def _view(row: InvitationRow, now: float) -> InvitationView:
     return InvitationView(
         id=row.id, state=_state(row, now), worker_id=row.worker_id, tags=_tags(row), owner=row.owner,
-        created_by=row.created_by, created_at=moment(row.created_at), expires_at=moment(row.expires_at),
-        used_at=maybe_moment(row.used_at), key_id=row.key_id,
+        created_by=row.created_by, created_at=to_datetime(row.created_at), expires_at=to_datetime(row.expires_at),
+        used_at=to_optional_datetime(row.used_at), key_id=row.key_id,
     )  # fmt: skip

@@ -13,7 +13,7 @@ from tunefleet.db.fleet import worker_rows
 from tunefleet.errors import ConflictError, ForbiddenError, NotFoundError, TunefleetError
 from tunefleet.observability import context
 from tunefleet.orchestrator.access.permissions import Actor
-from tunefleet.orchestrator.context import Core
+from tunefleet.orchestrator.context import ServerContext
 from tunefleet.orchestrator.workers import exchange_transaction, registration
 from tunefleet.orchestrator.workers.exchange_transaction import ExchangeResult, WorkerReport
 from tunefleet.orchestrator.workers.presence import Presence
@@ -26,12 +26,12 @@ _HOLD_DIVISOR: Final = 3.0
 _MAX_HOLD_S: Final = 45.0
 
 
-def hold_s(core: Core) -> float:
+def hold_s(core: ServerContext) -> float:
     """Return how long an exchange may be held open, in seconds."""
     return min(core.settings.lost_after_s / _HOLD_DIVISOR, _MAX_HOLD_S)
 
 
-async def register(core: Core, actor: Actor, request: RegisterRequest) -> RegisterReply:
+async def register(core: ServerContext, actor: Actor, request: RegisterRequest) -> RegisterReply:
     """Register a worker's process with the attempts it still holds; the previous process is fenced off.
 
     Raises:
@@ -72,9 +72,9 @@ async def register(core: Core, actor: Actor, request: RegisterRequest) -> Regist
     )
 
 
-async def exchange(core: Core, actor: Actor, request: ExchangeRequest) -> ExchangeReply:
+async def exchange(core: ServerContext, actor: Actor, request: ExchangeRequest) -> ExchangeReply:
     """Process a worker's message and reply as soon as there is something to send; see `_exchange`."""
-    with context.about(worker_id=request.worker_id):
+    with context.log_ids(worker_id=request.worker_id):
         try:
             return await _measured(core, actor, request)
         except ConflictError:
@@ -84,7 +84,7 @@ async def exchange(core: Core, actor: Actor, request: ExchangeRequest) -> Exchan
             raise
 
 
-async def _measured(core: Core, actor: Actor, request: ExchangeRequest) -> ExchangeReply:
+async def _measured(core: ServerContext, actor: Actor, request: ExchangeRequest) -> ExchangeReply:
     meters = core.meters
     if meters is None:
         return await _exchange(core, actor, request)
@@ -99,7 +99,7 @@ async def _measured(core: Core, actor: Actor, request: ExchangeRequest) -> Excha
         meters.exchanges.labels(outcome).inc()
 
 
-async def _exchange(core: Core, actor: Actor, request: ExchangeRequest) -> ExchangeReply:
+async def _exchange(core: ServerContext, actor: Actor, request: ExchangeRequest) -> ExchangeReply:
     """Process a worker's message and reply as soon as there is something to send.
 
     A newer exchange of the session makes an older one return empty immediately.
@@ -151,7 +151,7 @@ async def _exchange(core: Core, actor: Actor, request: ExchangeRequest) -> Excha
 
 
 async def _first_result(
-    core: Core, presence: Presence, request: ExchangeRequest, report: WorkerReport
+    core: ServerContext, presence: Presence, request: ExchangeRequest, report: WorkerReport
 ) -> ExchangeResult:
     stalled = frozenset(report.stalled)
     if report.anything or presence.lost or stalled != presence.stalled:
@@ -178,11 +178,11 @@ async def _first_result(
     return result
 
 
-def _has_unsent(core: Core, presence: Presence, result: ExchangeResult) -> bool:
+def _has_unsent(core: ServerContext, presence: Presence, result: ExchangeResult) -> bool:
     return result.urgent or presence.worth_saying(result.keys, core.clock.monotonic())
 
 
-async def _find_presence(core: Core, actor: Actor, request: ExchangeRequest) -> Presence:
+async def _find_presence(core: ServerContext, actor: Actor, request: ExchangeRequest) -> Presence:
     presence = core.fleet.presences.get(request.worker_id)
     if presence is None:
         row = await core.read(partial(worker_rows.get, worker_id=request.worker_id))

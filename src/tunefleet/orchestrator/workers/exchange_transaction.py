@@ -26,7 +26,7 @@ from tunefleet.orchestrator.scheduling import gangs, worker_state
 from tunefleet.orchestrator.tasks import checkpoints, commands, resume, sharding_causes
 from tunefleet.orchestrator.tasks.transitions import Move, switch
 from tunefleet.orchestrator.tasks.verdicts import finalize, reason_of
-from tunefleet.orchestrator.views import moment
+from tunefleet.orchestrator.views import to_datetime
 from tunefleet.orchestrator.workers import registration
 from tunefleet.schemas.worker_link import (
     Behind,
@@ -188,7 +188,7 @@ def apply(
     for row in finish(connection, ended, mine, rows, now, blobs):
         # The resume came when the job had already received the pause.
         if row.status == TaskStatus.PAUSED and row.desired == "run" and row.generation > row.reached:
-            resume.go_on(connection, row, now)
+            resume.requeue_resumed(connection, row, now)
     if report.leaves:
         registration.leave(connection, worker_id, now)
     taken = accepts & ({*ended} | {id_ for id_, row in mine.items() if row.state == "accepted"})
@@ -315,7 +315,7 @@ def _envelope(task: TaskRow, attempt: AttemptRow, finish: Finish, now: float) ->
         "task_id": task.id,
         "worker_id": attempt.worker_id,
         "metadata": metadata,
-        "received_at": moment(now).isoformat(),
+        "received_at": to_datetime(now).isoformat(),
         "result": finish.result,
     }
     try:

@@ -8,11 +8,11 @@ import hashlib
 from tunefleet.artifacts import BlobStore, is_digest
 from tunefleet.errors import NotFoundError, TooLargeError
 from tunefleet.orchestrator.access import api_keys
-from tunefleet.orchestrator.context import Core
+from tunefleet.orchestrator.context import ServerContext
 from tunefleet.orchestrator.storage import artifacts
 
 
-async def keep(core: Core, body: bytes, token: str) -> str:
+async def keep(core: ServerContext, body: bytes, token: str) -> str:
     """Store a message of an attempt, and return its digest.
 
     Raises:
@@ -25,7 +25,7 @@ async def keep(core: Core, body: bytes, token: str) -> str:
     return digest
 
 
-async def fetch(core: Core, digest: str) -> bytes:
+async def fetch(core: ServerContext, digest: str) -> bytes:
     """Return a stored message.
 
     Raises:

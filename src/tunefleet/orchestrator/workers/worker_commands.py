@@ -12,7 +12,7 @@ from tunefleet.db.repositories.events import Event
 from tunefleet.db.rows import CommandRow
 from tunefleet.errors import ConflictError, InputError, NotFoundError
 from tunefleet.orchestrator.access.permissions import Actor, may_administer
-from tunefleet.orchestrator.context import Core
+from tunefleet.orchestrator.context import ServerContext
 from tunefleet.orchestrator.ids import new_id
 from tunefleet.orchestrator.scheduling import cluster_state
 from tunefleet.orchestrator.tasks import commands as task_commands
@@ -24,7 +24,7 @@ from tunefleet.schemas.training_protocol.training import AgentVerb
 MAX_WAIT_S = 30.0
 
 
-async def ask(core: Core, actor: Actor, worker_id: str, request: CommandRequest) -> CommandView:
+async def send(core: ServerContext, actor: Actor, worker_id: str, request: CommandRequest) -> CommandView:
     """Send an admin command to a worker; a known command id returns its command.
 
     Raises:
@@ -34,7 +34,7 @@ async def ask(core: Core, actor: Actor, worker_id: str, request: CommandRequest)
     may_administer(actor)
     if request.command not in set(AgentVerb):
         raise InputError(f"Unknown command {request.command!r}.", hint=f"Available: {', '.join(AgentVerb)}.")
-    here = cluster_state.presences(core)
+    here = cluster_state.fleet_snapshot(core)
 
     def operation(connection: Connection) -> CommandRow:
         owned(connection, actor, worker_id)
@@ -58,7 +58,9 @@ async def ask(core: Core, actor: Actor, worker_id: str, request: CommandRequest)
     return command_view(await core.write(operation))
 
 
-async def get(core: Core, actor: Actor, worker_id: str, command_id: str, *, wait_s: float = 0.0) -> CommandView:
+async def get(
+    core: ServerContext, actor: Actor, worker_id: str, command_id: str, *, wait_s: float = 0.0
+) -> CommandView:
     """Return an admin command as soon as it is settled, or after the timeout.
 
     Raises:

@@ -13,16 +13,16 @@ from tunefleet.db.rows import WorkerRow
 from tunefleet.errors import ConflictError, ForbiddenError, NotFoundError
 from tunefleet.lifecycle.task import TaskReason
 from tunefleet.orchestrator.access.permissions import Actor, is_operator, may_administer, may_read
-from tunefleet.orchestrator.context import Core
+from tunefleet.orchestrator.context import ServerContext
 from tunefleet.orchestrator.scheduling import cluster_state, worker_state
 from tunefleet.orchestrator.tasks import unreported_ends
-from tunefleet.orchestrator.views import bounded, maybe_moment, moment
+from tunefleet.orchestrator.views import bounded, to_datetime, to_optional_datetime
 from tunefleet.schemas.api import Page
 from tunefleet.schemas.fleet import WorkerView
 
 
 async def list_(
-    core: Core, actor: Actor, *, limit: int = 100, cursor: str | None = None, status: str | None = None
+    core: ServerContext, actor: Actor, *, limit: int = 100, cursor: str | None = None, status: str | None = None
 ) -> Page[WorkerView]:
     """Return workers by id; `status` takes several values separated by commas."""
     may_read(actor)
@@ -35,14 +35,14 @@ async def list_(
     return Page[WorkerView](items=tuple(views[:limit]), next_cursor=views[limit - 1].id if len(views) > limit else None)
 
 
-async def get(core: Core, actor: Actor, worker_id: str) -> WorkerView:
+async def get(core: ServerContext, actor: Actor, worker_id: str) -> WorkerView:
     """Return a worker."""
     may_read(actor)
     row, held, decided = await core.read(partial(_one, actor=actor, worker_id=worker_id))
     return _view(core, row, held, decided)
 
 
-async def remove(core: Core, actor: Actor, worker_id: str) -> None:
+async def remove(core: ServerContext, actor: Actor, worker_id: str) -> None:
     """Remove a worker that is offline; its tasks are queued again.
 
     Raises:
@@ -50,7 +50,7 @@ async def remove(core: Core, actor: Actor, worker_id: str) -> None:
         ForbiddenError: If the actor is not an admin.
     """
     may_administer(actor)
-    here = cluster_state.presences(core)
+    here = cluster_state.fleet_snapshot(core)
 
     def operation(connection: Connection) -> None:
         row = owned(connection, actor, worker_id)
@@ -117,7 +117,9 @@ def _find_worker(connection: Connection, actor: Actor, worker_id: str) -> Worker
     return row
 
 
-def _view(core: Core, row: WorkerRow, held: list[str] | tuple[str, ...], decided: ControlRow | None) -> WorkerView:
+def _view(
+    core: ServerContext, row: WorkerRow, held: list[str] | tuple[str, ...], decided: ControlRow | None
+) -> WorkerView:
     status: str = row.status
     if status == "online" and core.fleet.silence_s(row.id) >= core.settings.lost_after_s / 2:
         status = "unreachable"
@@ -130,8 +132,8 @@ def _view(core: Core, row: WorkerRow, held: list[str] | tuple[str, ...], decided
             "owner": row.owner,
             "capabilities": worker_state.capabilities(row.capabilities),
             "running": tuple(held),
-            "registered_at": moment(row.registered_at),
-            "last_seen_at": maybe_moment(seen_at),
+            "registered_at": to_datetime(row.registered_at),
+            "last_seen_at": to_optional_datetime(seen_at),
             "cordoned": decided is not None and decided.cordoned_at is not None,
             "draining": decided is not None and bool(decided.drains),
             "elastic_disabled": decided is not None and decided.elastic_disabled_at is not None,

@@ -24,9 +24,9 @@ from tunefleet.orchestrator.federation.status import SETTLING
 from tunefleet.orchestrator.ids import new_id
 from tunefleet.orchestrator.observability import trace_links
 from tunefleet.orchestrator.scheduling import cluster_state
-from tunefleet.orchestrator.scheduling.cluster_state import Presences
+from tunefleet.orchestrator.scheduling.cluster_state import FleetSnapshot
 from tunefleet.orchestrator.tasks import commands, sharding_causes
-from tunefleet.orchestrator.views import moment
+from tunefleet.orchestrator.views import to_datetime
 from tunefleet.orchestrator.workflows import part_results
 from tunefleet.placement import Fit, Requirement, match
 from tunefleet.spec import asked_shards
@@ -36,7 +36,7 @@ MAX_AUTO: Final = 8
 # The worker id of a sharded task, in its result and in the v1 record.
 MANY_WORKERS: Final = "MULTI"
 # Topic that is notified when the shards of a task have ended and their files are to be merged.
-JOINING: Final = "joining"
+SHARD_MERGE_TOPIC: Final = "joining"
 
 
 def count(connection: Connection, spec: Mapping[str, Any], need: Requirement, project: str, now: float) -> int:
@@ -53,7 +53,7 @@ def count(connection: Connection, spec: Mapping[str, Any], need: Requirement, pr
 def _count_able(connection: Connection, need: Requirement, project: str, now: float) -> int:
     online = {row.id for row in worker_rows.all_rows(connection) if row.status == "online"}
     able = 0
-    for worker in cluster_state.serving(cluster_state.states(connection, Presences(now, {})), project):
+    for worker in cluster_state.serving(cluster_state.states(connection, FleetSnapshot(now, {})), project):
         result = match(cluster_state.whose(need, project), worker)
         able += worker.id in online and not worker.pulls and (isinstance(result, Fit) or not result.permanent)
     return able
@@ -124,7 +124,7 @@ def after_shards(connection: Connection, parents: Iterable[int], now: float) -> 
             if part_results.exported(results) is None:
                 moves.append(finished(connection, row, parts, part_results.merge(results), now))
             else:
-                wake(connection, JOINING)
+                wake(connection, SHARD_MERGE_TOPIC)
     return moves
 
 
@@ -180,7 +180,7 @@ def _envelope(row: TaskRow, parts: Sequence[TaskRow], result: Mapping[str, Any],
         "task_id": row.id,
         "worker_id": MANY_WORKERS,
         "metadata": metadata,
-        "received_at": moment(now).isoformat(),
+        "received_at": to_datetime(now).isoformat(),
         "result": {**result, "shards": [part.id for part in parts]},
     }
     return orjson.dumps(envelope).decode()

@@ -23,7 +23,7 @@ from tunefleet.errors import ConflictError, NotFoundError, TunefleetError
 from tunefleet.lifecycle.task import TaskStatus
 from tunefleet.orchestrator.access.permissions import Actor
 from tunefleet.orchestrator.compat import results
-from tunefleet.orchestrator.context import Core, JoinWait
+from tunefleet.orchestrator.context import JoinWait, ServerContext
 from tunefleet.orchestrator.storage import signed_urls
 from tunefleet.orchestrator.tasks.transitions import switch
 from tunefleet.orchestrator.workflows import fan_out, part_results
@@ -49,7 +49,7 @@ class _Merge:
     size_bytes: int
 
 
-async def run_once(core: Core) -> int:
+async def run_once(core: ServerContext) -> int:
     """Merge the files of every task whose shards have completed, and end it.
 
     Returns:
@@ -72,20 +72,20 @@ async def run_once(core: Core) -> int:
     return len(core.joins)
 
 
-def pause_s(core: Core) -> float:
+def pause_s(core: ServerContext) -> float:
     """Return the seconds until the next call if nothing changes."""
     due = min((wait.until for wait in core.joins.values()), default=float("inf"))
     return min(max(due - core.clock.monotonic(), 0.0), SWEEP_S)
 
 
-def _backoff(core: Core, error: Exception, failures: int) -> JoinWait:
+def _backoff(core: ServerContext, error: Exception, failures: int) -> JoinWait:
     what = "wait for disk space" if isinstance(error, NoRoomError) else "are merged later"
     reason = error.message if isinstance(error, TunefleetError) else str(error)
     pause_s = min(RETRY_S * 2.0 ** min(failures, 16), SWEEP_S)
     return JoinWait(failures + 1, core.clock.monotonic() + pause_s, f"{what}: {reason.rstrip('.')}")
 
 
-async def _end(core: Core, seq: int) -> None:
+async def _end(core: ServerContext, seq: int) -> None:
     merge_job = await core.read(partial(_plan, seq=seq, public=core.settings.public_base_url))
     merged_file: Mapping[str, Any] | None = None
     if merge_job is not None:
@@ -121,7 +121,7 @@ def _file(connection: Connection, part: TaskRow, name: str) -> tuple[str, int] |
     return files[0][1:] if len(files) == 1 else None
 
 
-async def _merge_files(core: Core, merge_job: _Merge) -> dict[str, Any]:
+async def _merge_files(core: ServerContext, merge_job: _Merge) -> dict[str, Any]:
     """Merge the files if there is space, publish the result as the task's own, and return its URLs."""
     await asyncio.to_thread(core.blobs.expect, merge_job.size_bytes)
     work = partial(_concatenate, core.blobs, merge_job.digests, stopped=lambda: core.signals.closed)

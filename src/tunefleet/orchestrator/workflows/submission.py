@@ -20,7 +20,7 @@ from tunefleet.db.rows import TaskRow, WorkflowRow
 from tunefleet.errors import ConflictError, Fault, SpecError
 from tunefleet.lifecycle.task import TaskStatus
 from tunefleet.observability import context
-from tunefleet.observability.traceparent import Place
+from tunefleet.observability.traceparent import SpanContext
 from tunefleet.orchestrator.access import quotas
 from tunefleet.orchestrator.access.permissions import Actor
 from tunefleet.orchestrator.clusters import providers as engines
@@ -65,7 +65,7 @@ class Submission:
     again: bool = False
     mails: bool = True
     engines: Engines = field(default_factory=Engines)
-    parent: Place | None = field(default_factory=context.parent)
+    parent: SpanContext | None = field(default_factory=context.parent)
     remarks: tuple[str, ...] = ()
 
     @property

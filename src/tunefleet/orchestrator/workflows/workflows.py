@@ -12,10 +12,10 @@ from tunefleet.db.rows import TaskRow, WorkflowRow
 from tunefleet.errors import ConflictError, Fault, NotFoundError, SpecError
 from tunefleet.orchestrator import redaction
 from tunefleet.orchestrator.access.permissions import Actor, may_change, may_read, may_submit
-from tunefleet.orchestrator.context import Core
+from tunefleet.orchestrator.context import ServerContext
 from tunefleet.orchestrator.ids import MEANT_AT_MOST, several
 from tunefleet.orchestrator.scheduling import cluster_state
-from tunefleet.orchestrator.scheduling.cluster_state import Presences
+from tunefleet.orchestrator.scheduling.cluster_state import FleetSnapshot
 from tunefleet.orchestrator.storage import removal
 from tunefleet.orchestrator.tasks import cancellation, policies, relations, retry_lookup
 from tunefleet.orchestrator.tasks import retry as task_retry
@@ -37,7 +37,7 @@ from tunefleet.spec.documents.submit_checks import new_faults, remarks
 
 
 async def submit(
-    core: Core, actor: Actor, request: SubmitRequest, *, idempotency_key: str | None = None
+    core: ServerContext, actor: Actor, request: SubmitRequest, *, idempotency_key: str | None = None
 ) -> WorkflowDetail:
     """Validate a workflow file and store it with its tasks, all or nothing.
 
@@ -70,14 +70,14 @@ def _parsed(request: SubmitRequest) -> tuple[Workflow, tuple[str, ...]]:
 
 
 async def store(
-    core: Core, wanted: Submission, *, then: Callable[[Connection, list[TaskRow], float], None] | None = None
+    core: ServerContext, wanted: Submission, *, then: Callable[[Connection, list[TaskRow], float], None] | None = None
 ) -> WorkflowDetail:
     """Store a submission and return the workflow.
 
     Args:
         then: Called in the same transaction with the new tasks.
     """
-    here = cluster_state.presences(core)
+    here = cluster_state.fleet_snapshot(core)
     wanted = replace(wanted, engines=core.engines)
 
     def operation(connection: Connection) -> WorkflowDetail:
@@ -108,7 +108,7 @@ def fault_views(faults: Sequence[Fault]) -> tuple[FaultView, ...]:
     return tuple(FaultView(path=f.path, message=f.message, line=f.line, column=f.column, hint=f.hint) for f in faults)
 
 
-async def get(core: Core, actor: Actor, workflow_id: str) -> WorkflowDetail:
+async def get(core: ServerContext, actor: Actor, workflow_id: str) -> WorkflowDetail:
     """Return a workflow by its id or a unique prefix of it.
 
     Raises:
@@ -116,12 +116,12 @@ async def get(core: Core, actor: Actor, workflow_id: str) -> WorkflowDetail:
         NotFoundError: If none has it.
     """
     may_read(actor)
-    here = cluster_state.presences(core)
+    here = cluster_state.fleet_snapshot(core)
     return await core.read(lambda connection: _detail(connection, find(connection, actor, workflow_id), here))
 
 
 async def list_(
-    core: Core,
+    core: ServerContext,
     actor: Actor,
     *,
     limit: int = 50,
@@ -132,7 +132,7 @@ async def list_(
 ) -> Page[WorkflowView]:
     """Return workflows, newest first; each filter takes several values separated by commas."""
     may_read(actor)
-    limit, here = bounded(limit), cluster_state.presences(core)
+    limit, here = bounded(limit), cluster_state.fleet_snapshot(core)
     filters = {"status": status, "owner": owner, "name": name}
     last = before(cursor)
 
@@ -145,14 +145,14 @@ async def list_(
     return await core.read(operation)
 
 
-async def cancel(core: Core, actor: Actor, workflow_id: str) -> WorkflowDetail:
+async def cancel(core: ServerContext, actor: Actor, workflow_id: str) -> WorkflowDetail:
     """Cancel every task of a workflow that is not final.
 
     Raises:
         ConflictError: If all its tasks are final.
         ForbiddenError: If it belongs to another owner.
     """
-    here = cluster_state.presences(core)
+    here = cluster_state.fleet_snapshot(core)
 
     def operation(connection: Connection) -> WorkflowDetail:
         row = find(connection, actor, workflow_id)
@@ -166,7 +166,9 @@ async def cancel(core: Core, actor: Actor, workflow_id: str) -> WorkflowDetail:
     return await core.write(operation)
 
 
-async def retry(core: Core, actor: Actor, workflow_id: str, wanted: RetryRequest | None = None) -> WorkflowDetail:
+async def retry(
+    core: ServerContext, actor: Actor, workflow_id: str, wanted: RetryRequest | None = None
+) -> WorkflowDetail:
     """Run the unfinished tasks of a final workflow again, as a new workflow.
 
     Completed tasks, and those of which only the delivery failed, are not run again: their results are reused.
@@ -184,7 +186,7 @@ async def retry(core: Core, actor: Actor, workflow_id: str, wanted: RetryRequest
     return await store(core, await task_retry.workflow(core, actor, row, wanted or RetryRequest()))
 
 
-async def remove(core: Core, actor: Actor, workflow_id: str) -> None:
+async def remove(core: ServerContext, actor: Actor, workflow_id: str) -> None:
     """Remove a final workflow with its tasks and their results.
 
     Raises:
@@ -229,7 +231,7 @@ def find(connection: Connection, actor: Actor, workflow_id: str) -> WorkflowRow:
 
 
 def _detail(
-    connection: Connection, row: WorkflowRow, here: Presences, fleet: Sequence[WorkerState] | None = None
+    connection: Connection, row: WorkflowRow, here: FleetSnapshot, fleet: Sequence[WorkerState] | None = None
 ) -> WorkflowDetail:
     return workflow_detail(_views(connection, [row], here, fleet)[0], workflows.document(connection, row.seq))
 
@@ -237,7 +239,7 @@ def _detail(
 def _views(
     connection: Connection,
     rows: Sequence[WorkflowRow],
-    here: Presences,
+    here: FleetSnapshot,
     fleet: Sequence[WorkerState] | None = None,
 ) -> list[WorkflowView]:
     seqs = [row.seq for row in rows]

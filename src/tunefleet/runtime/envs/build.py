@@ -90,7 +90,7 @@ def _check_machine(found: Environment) -> None:
     if lacking:
         raise MachineError(
             f"The environment {found.name!r} needs the training libraries, but {', '.join(lacking)} is missing.",
-            hint=f"Install it: {extras.install('train')}",
+            hint=f"Install it: {extras.install_command('train')}",
         )
 
 

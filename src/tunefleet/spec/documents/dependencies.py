@@ -14,7 +14,7 @@ from tunefleet.spec.documents.merge import SPEC
 from tunefleet.spec.documents.pipeline import Draft
 from tunefleet.spec.expressions.condition import ConditionSpec
 from tunefleet.spec.expressions.placeholders import Reference
-from tunefleet.spec.expressions.references import Found
+from tunefleet.spec.expressions.references import PlaceholderMatch
 from tunefleet.spec.text import Path, Source
 from tunefleet.spec.value_preview import MAX_FAULTS, cut, more, nearest, show
 
@@ -56,7 +56,7 @@ def edges(
     source: Source,
     drafts: Sequence[Draft],
     conditions: Mapping[str, ConditionSpec],
-    placeholders: Mapping[str, Sequence[Found]],
+    placeholders: Mapping[str, Sequence[PlaceholderMatch]],
     faults: list[Fault],
 ) -> list[Edge]:
     """Return the dependencies of the tasks.
@@ -93,7 +93,9 @@ def _first_of_each_name(drafts: Sequence[Draft]) -> list[Draft]:
     return list(first.values())
 
 
-def _of(draft: Draft, source: Source, condition: ConditionSpec | None, placeholders: Sequence[Found]) -> Iterator[Edge]:
+def _of(
+    draft: Draft, source: Source, condition: ConditionSpec | None, placeholders: Sequence[PlaceholderMatch]
+) -> Iterator[Edge]:
     for name, where in draft.named:
         yield Edge(draft.name, name, "dependsOn", where, source, name)
     if draft.after is not None:

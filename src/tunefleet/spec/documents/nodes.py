@@ -19,8 +19,8 @@ from tunefleet.spec.expressions import result_keys
 from tunefleet.spec.expressions.budget import MAX_MERGED_CHARACTERS, MAX_MERGED_VALUES, MAX_PLACEHOLDERS, SIZE_HINT
 from tunefleet.spec.expressions.condition import ConditionSpec
 from tunefleet.spec.expressions.placeholders import Reference, Stray
-from tunefleet.spec.expressions.references import Found, find, resolve
-from tunefleet.spec.expressions.size_limits import Room
+from tunefleet.spec.expressions.references import PlaceholderMatch, find, resolve
+from tunefleet.spec.expressions.size_limits import SizeBudget
 from tunefleet.spec.expressions.template_prompts import is_template
 from tunefleet.spec.tasks.task_types import TaskSpec
 from tunefleet.spec.text import Path, Source
@@ -187,13 +187,13 @@ class _Validated:
     specs: list[TaskSpec | None] = field(default_factory=list)
     wrong: list[list[Fault]] = field(default_factory=list)
     conditions: dict[str, ConditionSpec] = field(default_factory=dict)
-    placeholders: dict[str, list[Found]] = field(default_factory=dict)
+    placeholders: dict[str, list[PlaceholderMatch]] = field(default_factory=dict)
 
 
 def _validate(found: Sequence[Draft], names: Collection[str], source: Source, faults: list[Fault]) -> _Validated:
     """Validate each task separately, until there are too many errors."""
     validated, left, count = _Validated(), MAX_PLACEHOLDERS, 0
-    room = Room(MAX_MERGED_CHARACTERS, MAX_MERGED_VALUES, "a workflow")
+    room = SizeBudget(MAX_MERGED_CHARACTERS, MAX_MERGED_VALUES, "a workflow")
     different: set[Fault] = set()
     for draft in found:
         mine: list[Fault] = []
@@ -216,12 +216,14 @@ def _validate(found: Sequence[Draft], names: Collection[str], source: Source, fa
     return validated
 
 
-def _too_many(draft: Draft, last: Found) -> Fault:
+def _too_many(draft: Draft, last: PlaceholderMatch) -> Fault:
     message = f"the tasks have more than {MAX_PLACEHOLDERS:,} placeholders, including shared ones per task"
     return fault_at((*SPEC, *last.where), message, draft.source, hint=SIZE_HINT)
 
 
-def _spec(draft: Draft, placeholders: Sequence[Found], faults: list[Fault], room: Room) -> TaskSpec | None:
+def _spec(
+    draft: Draft, placeholders: Sequence[PlaceholderMatch], faults: list[Fault], room: SizeBudget
+) -> TaskSpec | None:
     data = draft.source.data["spec"]
     strays = [each for each in placeholders if isinstance(each.piece, Stray)]
     for each in strays[:MAX_FAULTS]:
@@ -246,7 +248,7 @@ def _spec(draft: Draft, placeholders: Sequence[Found], faults: list[Fault], room
     return spec
 
 
-def _unknown(placeholders: Sequence[Found]) -> Unknown:
+def _unknown(placeholders: Sequence[PlaceholderMatch]) -> Unknown:
     open_ones = [each for each in placeholders if isinstance(each.piece, Reference | Stray)]
     return Unknown(
         alone=frozenset((*SPEC, *each.where) for each in open_ones if each.alone or isinstance(each.piece, Stray)),

@@ -9,7 +9,7 @@ import orjson
 
 from tunefleet.errors import ReferenceFault
 from tunefleet.spec.expressions.placeholders import Reference
-from tunefleet.spec.expressions.size_limits import Room
+from tunefleet.spec.expressions.size_limits import SizeBudget
 from tunefleet.spec.value_preview import cut, nearest, show
 
 # Name → stored result `{task_id, worker_id, metadata, received_at, result}`.
@@ -19,7 +19,12 @@ _SHOWN_KEYS: Final = 12
 
 
 def look_up(
-    reference: Reference, envelopes: Envelopes, room: Room | None = None, *, null: bool = False, hints: bool = True
+    reference: Reference,
+    envelopes: Envelopes,
+    room: SizeBudget | None = None,
+    *,
+    null: bool = False,
+    hints: bool = True,
 ) -> Any:
     """Return the value of a reference, with its own type.
 
@@ -54,7 +59,7 @@ def as_text(value: Any) -> str:
     return value if isinstance(value, str) else orjson.dumps(value).decode()
 
 
-def text_within(room: Room, what: str, value: Any) -> str:
+def text_within(room: SizeBudget, what: str, value: Any) -> str:
     """Return a value as text, if it fits into the limit.
 
     Raises:
@@ -75,7 +80,7 @@ class _Missing(Exception):
         self.problem = problem
 
 
-def _step(value: Any, part: str, reference: Reference, room: Room | None) -> Any:
+def _step(value: Any, part: str, reference: Reference, room: SizeBudget | None) -> Any:
     if isinstance(value, Mapping):
         if part.endswith("_archive") and value.get(f"{part}_url") is not None:
             return value[f"{part}_url"]  # the archive itself is only a file name in the task's folder
@@ -88,7 +93,7 @@ def _step(value: Any, part: str, reference: Reference, room: Room | None) -> Any
     raise _Missing(f"is {kind}, which has no {show(part)}")
 
 
-def _in_list(value: Sequence[Any], part: str, reference: Reference, room: Room | None) -> Any:
+def _in_list(value: Sequence[Any], part: str, reference: Reference, room: SizeBudget | None) -> Any:
     # Python limits the digits that `int()` parses, and no list has that many entries.
     if part.isascii() and part.isdecimal() and len(part.lstrip("0")) <= len(str(len(value))):
         index = int(part.lstrip("0") or "0")

@@ -25,7 +25,7 @@ from tunefleet.spec.expressions.placeholders import (
     reference,
     whole,
 )
-from tunefleet.spec.expressions.size_limits import Room
+from tunefleet.spec.expressions.size_limits import SizeBudget
 from tunefleet.spec.text import Path, dotted
 from tunefleet.spec.value_preview import show
 
@@ -34,7 +34,7 @@ _VERBATIM: Final[frozenset[Path]] = frozenset({("code",)})
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class PlaceholderMatch:
     """A placeholder in a spec.
 
     Args:
@@ -50,7 +50,7 @@ class Found:
     before: str = ""
 
 
-def find(spec: Any, names: Collection[str] = ()) -> Iterator[Found]:
+def find(spec: Any, names: Collection[str] = ()) -> Iterator[PlaceholderMatch]:
     """Yield every placeholder of a spec: in strings, as `{node, path}` in items, in template columns.
 
     Args:
@@ -62,15 +62,15 @@ def find(spec: Any, names: Collection[str] = ()) -> Iterator[Found]:
         before = ""
         for piece in pieces(text, names):
             if isinstance(piece, Reference | Secret | Stray):
-                yield Found(where, piece, alone, before.lstrip())
+                yield PlaceholderMatch(where, piece, alone, before.lstrip())
             before = piece if isinstance(piece, str) else "${"
     for index, entry in _entries(spec, names):
         if isinstance(spec["data"]["items"][index], Mapping):  # strings were covered above
-            yield Found(("data", "items", index), entry, alone=True)
+            yield PlaceholderMatch(("data", "items", index), entry, alone=True)
     for where, column in template_prompts.columns(spec):
         named = template_prompts.named_by(column, names)
         if named is not None:
-            yield Found((*where, "node" if "node" in column else "expr"), named, alone=False)
+            yield PlaceholderMatch((*where, "node" if "node" in column else "expr"), named, alone=False)
 
 
 # Dotted path below `spec` → reference.
@@ -92,7 +92,7 @@ def secrets_of(spec: Any) -> tuple[str, ...]:
     return tuple(sorted({each.piece.name for each in find(spec) if isinstance(each.piece, Secret)}))
 
 
-def resolve(spec: Mapping[str, Any], envelopes: Envelopes, made: Room | None = None) -> dict[str, Any]:
+def resolve(spec: Mapping[str, Any], envelopes: Envelopes, made: SizeBudget | None = None) -> dict[str, Any]:
     """Replace the references of a spec by their values.
 
     Args:
@@ -113,7 +113,7 @@ def resolve(spec: Mapping[str, Any], envelopes: Envelopes, made: Room | None = N
     """
     # A `${` from a result is escaped: a result must not be able to refer to a secret of the worker.
     names = envelopes.keys()
-    room = Room()
+    room = SizeBudget()
 
     def replace(text: str) -> Any:
         found = whole(text, names)
@@ -144,7 +144,7 @@ def _items(
     items: list[Any],
     named: Mapping[int, Reference | Stray],
     envelopes: Envelopes,
-    room: Room,
+    room: SizeBudget,
     keeps: Callable[[Any], bool],
 ) -> list[Any]:
     """Return items with references replaced; a list expands to its entries."""
@@ -192,7 +192,7 @@ def _revealed(piece: Piece, secrets: Callable[[str], str | None]) -> str:
             return "${" if isinstance(piece, Escape) else _as_written(piece)
 
 
-def _embedded(piece: Piece, envelopes: Envelopes, room: Room) -> str:
+def _embedded(piece: Piece, envelopes: Envelopes, room: SizeBudget) -> str:
     if isinstance(piece, Reference):
         return escape(text_within(room, piece.text, look_up(piece, envelopes, room)))
     return "$${" if isinstance(piece, Escape) else _as_written(piece)
@@ -230,7 +230,7 @@ def _is_chat(value: Any) -> bool:
     )
 
 
-def _named(found: Reference | Stray, envelopes: Envelopes, room: Room, keeps: Callable[[Any], bool]) -> list[Any]:
+def _named(found: Reference | Stray, envelopes: Envelopes, room: SizeBudget, keeps: Callable[[Any], bool]) -> list[Any]:
     if isinstance(found, Stray):
         raise ReferenceFault(f"{show(found.text)} {found.problem}.", hint=found.hint)
     value = look_up(found, envelopes, room)
@@ -238,7 +238,7 @@ def _named(found: Reference | Stray, envelopes: Envelopes, room: Room, keeps: Ca
     return [_item(found, each, room, keeps) for each in (value if isinstance(value, list) and not chat else [value])]
 
 
-def _item(found: Reference, value: Any, room: Room, keeps: Callable[[Any], bool]) -> Any:
+def _item(found: Reference, value: Any, room: SizeBudget, keeps: Callable[[Any], bool]) -> Any:
     if not keeps(value):
         return escape(text_within(room, found.text, value))
     room.take_value(found.text, value)

@@ -14,7 +14,7 @@ MAX_RESOLVED_VALUES: Final = 500_000
 MAX_RESOLVED_LEVELS: Final = 100
 
 
-class Room:
+class SizeBudget:
     """The remaining size budget of a spec.
 
     Args:

@@ -24,7 +24,7 @@ from tunefleet.spec.expressions.placeholders import (
     reference,
     rooted,
 )
-from tunefleet.spec.expressions.size_limits import Room
+from tunefleet.spec.expressions.size_limits import SizeBudget
 from tunefleet.spec.text import Path
 from tunefleet.spec.value_preview import show
 
@@ -66,7 +66,9 @@ def settle_system_prompt(spec: dict[str, Any]) -> None:
         spec["inference"] = {key: value for key, value in inference.items() if key not in _SYSTEM_PROMPTS}
 
 
-def to_list(data: Mapping[str, Any], envelopes: Envelopes, room: Room, made: Room | None = None) -> dict[str, Any]:
+def to_list(
+    data: Mapping[str, Any], envelopes: Envelopes, room: SizeBudget, made: SizeBudget | None = None
+) -> dict[str, Any]:
     """Convert `graph_template` data to `list` data.
 
     Args:
@@ -83,10 +85,10 @@ def to_list(data: Mapping[str, Any], envelopes: Envelopes, room: Room, made: Roo
         (column.label or f"Column {at}", _value(column, envelopes, room))
         for at, column in enumerate(template.columns, 1)
     ]
-    return {"type": "list", "items": prompts(template, values, made or Room())}
+    return {"type": "list", "items": prompts(template, values, made or SizeBudget())}
 
 
-def prompts(template: TemplateSpec, values: Sequence[tuple[str, Any]], room: Room) -> list[str]:
+def prompts(template: TemplateSpec, values: Sequence[tuple[str, Any]], room: SizeBudget) -> list[str]:
     """Return the prompts of a template: one, or several for `format` with lists.
 
     Args:
@@ -123,7 +125,7 @@ def _column_line(label: str, value: str) -> str:
     return f"- {label}: " + "\n  ".join(lines)
 
 
-def _value(column: ColumnSpec, envelopes: Envelopes, room: Room) -> Any:
+def _value(column: ColumnSpec, envelopes: Envelopes, room: SizeBudget) -> Any:
     if column.data is not None:
         return list(column.data.items)
     named = named_by(column.model_dump(include={"node", "path", "expr"}), envelopes.keys())
@@ -149,7 +151,7 @@ def _escaped(value: Any) -> Any:
     return [_escaped(each) for each in value] if isinstance(value, list) else escape(as_text(value))
 
 
-def _formatted(form: FormatSpec, values: dict[str, Any], room: Room) -> list[str]:
+def _formatted(form: FormatSpec, values: dict[str, Any], room: SizeBudget) -> list[str]:
     rows = max((len(value) for value in values.values() if isinstance(value, list)), default=1)
     table = {label: _per_prompt(label, value, rows, room) for label, value in values.items()}
     for step in form.steps:
@@ -159,7 +161,7 @@ def _formatted(form: FormatSpec, values: dict[str, Any], room: Room) -> list[str
     return ["\n\n".join(_counted([part[row] for part in parts], room)) for row in range(rows)]
 
 
-def _per_prompt(label: str, value: Any, rows: int, room: Room) -> list[str]:
+def _per_prompt(label: str, value: Any, rows: int, room: SizeBudget) -> list[str]:
     entries = [as_text(each) for each in value] if isinstance(value, list) else [as_text(value)]
     if len(entries) not in {1, rows}:
         raise ReferenceFault(f"The column {show(label)} has {len(entries)} entries, but another one has {rows}.")
@@ -167,12 +169,14 @@ def _per_prompt(label: str, value: Any, rows: int, room: Room) -> list[str]:
     return entries if len(entries) == rows else entries * rows
 
 
-def _per_row(text: str, rows: int, table: Mapping[str, list[str]], names: Mapping[str, str], room: Room) -> list[str]:
+def _per_row(
+    text: str, rows: int, table: Mapping[str, list[str]], names: Mapping[str, str], room: SizeBudget
+) -> list[str]:
     slots = {slot: table[names.get(slot, slot)] for slot in _SLOT.findall(text) if names.get(slot, slot) in table}
     return [_filled(text, {slot: found[row] for slot, found in slots.items()}, room) for row in range(rows)]
 
 
-def _filled(text: str, slots: Mapping[str, str], room: Room) -> str:
+def _filled(text: str, slots: Mapping[str, str], room: SizeBudget) -> str:
     """Replace `{slot}` once; inserted values are not expanded again, and unknown braces are kept."""
     return "".join(_counted(_pieces(text, slots), room))
 
@@ -185,6 +189,6 @@ def _pieces(text: str, slots: Mapping[str, str]) -> list[str]:
     return [*made, text[end:]]
 
 
-def _counted(texts: list[str], room: Room) -> list[str]:
+def _counted(texts: list[str], room: SizeBudget) -> list[str]:
     room.take(_PROMPTS, characters=sum(map(len, texts)), values=1)
     return texts

@@ -107,7 +107,7 @@ class JudgedJsonl(JsonlFile):
     """Field with the label: true for desirable, false for undesirable."""
 
 
-class JudgedData(SeparatedRows):
+class LabelledData(SeparatedRows):
     """`spec.data` of a `kto` task: exactly one source of labelled answers. There is no demo data.
 
     A row with `chosen` and `rejected` counts as two rows, one desirable and one undesirable.
@@ -148,7 +148,7 @@ class PromptJsonl(JsonlFile):
     """Field with the reference answer that rewards compare with."""
 
 
-class AskedData(SeparatedRows):
+class PromptRows(SeparatedRows):
     """`spec.data` of a `grpo` or `rloo` task: exactly one source of prompts. There is no demo data."""
 
     jsonl: PromptJsonl | None = None

@@ -14,7 +14,7 @@ from tunefleet.spec.options.preference import (
     PreferenceTrainingSpec,
     RewardTrainingSpec,
 )
-from tunefleet.spec.options.preferred import AskedData, JudgedData, PairData, SeparatedRows
+from tunefleet.spec.options.preferred import LabelledData, PairData, PromptRows, SeparatedRows
 from tunefleet.spec.options.rewards import (
     DrawingSpec,
     ExactMatchReward,
@@ -67,7 +67,7 @@ class KtoSpec(AlignmentTaskSpec, FederableTaskSpec):
 
     task_type: Literal["kto"] = Field(default="kto", alias="taskType")
     """`kto`"""
-    data: JudgedData
+    data: LabelledData
     """Training data."""
     training: KtoTrainingSpec = Field(default_factory=KtoTrainingSpec)
     """Hyperparameters."""
@@ -98,7 +98,7 @@ class RewardSpec(AlignmentTaskSpec):
 class RewardedTaskSpec(AlignmentTaskSpec):
     """Keys of task types that sample answers and reward them. There is no default reward."""
 
-    data: AskedData
+    data: PromptRows
     """The prompts."""
     training: GroupTrainingSpec = Field(default_factory=GroupTrainingSpec)
     """Hyperparameters."""
@@ -126,7 +126,7 @@ class RewardedTaskSpec(AlignmentTaskSpec):
             hint = "add rewards with exact_match, regex, format, length or function, or a reward_model"
             found.append(("", "has no reward", hint))
         for index, one in enumerate(rewards or ()):
-            if isinstance(one, ExactMatchReward) and isinstance(data, AskedData) and data.columns[1] is None:
+            if isinstance(one, ExactMatchReward) and isinstance(data, PromptRows) and data.columns[1] is None:
                 where = f"rewards.{index}.type"
                 found.append((where, "needs a reference answer in each row", "set data.reference_column"))
         return found

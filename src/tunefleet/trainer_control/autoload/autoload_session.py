@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from .. import diagnostics
-from ..checkpoints.manifest import made_by
+from ..checkpoints.manifest import launch_of
 from ..checkpoints.retention import decided
-from ..control.command_queue import CommandBoard
+from ..control.command_queue import CommandQueue
 from ..control.control_server import ControlServer
 from ..control.discovery import EndpointFolder
 from ..control.file_channel import FileChannel
@@ -40,7 +40,7 @@ class AttachedRun:
     """
 
     session: JobSession
-    board: CommandBoard
+    board: CommandQueue
     server: ControlServer | None = None
     files: FileChannel | None = None
     endpoint: EndpointFolder | None = None
@@ -61,17 +61,17 @@ class AttachedRun:
         if rank > 0:
             null_journal = NullJournal(log_events=False)
             session = JobSession(folder, job, null_journal, StatusFile(None), checkpoint, trainings=numbers, rank=rank)
-            return cls(session, CommandBoard())
+            return cls(session, CommandQueue())
         status = StatusFile(folder)
         status.write(state="starting", phase="loading")
         start = (checkpoint.step, checkpoint.digest) if checkpoint is not None else (0, None)
         attempt = int(job.get("attempt", 1))
-        parent = made_by(checkpoint) if checkpoint is not None else None
+        parent = launch_of(checkpoint) if checkpoint is not None else None
         journal = JournalWriter(folder, job["launch"], attempt, *start, parent=parent, on_tick=status.flush_if_due)
         if checkpoint is not None and decided(folder, job) is None:  # else the deciding process has recorded it
             journal.event("training.resumed", f"Resumed from {checkpoint.path.name}.", data={"step": checkpoint.step})
         session = JobSession(folder, job, journal, status, checkpoint, trainings=numbers)
-        run = cls(session, CommandBoard(folder))
+        run = cls(session, CommandQueue(folder))
         run._listen()
         diagnostics.watch(run)
         return run

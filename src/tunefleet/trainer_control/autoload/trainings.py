@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ..checkpoints.manifest import MANIFEST, Checkpoint, fault_of, list_whole
+from ..checkpoints.manifest import MANIFEST, Checkpoint, invalid_reason, list_complete
 from ..checkpoints.retention import adopt, decided
 from ..files import read_json, write_json
 
@@ -121,11 +121,11 @@ def _newest(
         return None
     digests, began = _digests(folder), float(earlier[-1].get("at") or lived_until)
     # Newest first: only the chosen one has to be hashed completely.
-    for checkpoint in reversed(list_whole(output_dir)):
+    for checkpoint in reversed(list_complete(output_dir)):
         made_at = float((read_json(checkpoint.path / MANIFEST) or {}).get("at") or 0)
         if checkpoint.digest not in digests and not began <= made_at <= lived_until:
             continue
-        fault = fault_of(checkpoint.path)
+        fault = invalid_reason(checkpoint.path)
         if fault is None:
             return checkpoint
         logger.warning("Checkpoint %s is skipped: %s; using the checkpoint before it", checkpoint.path.name, fault)

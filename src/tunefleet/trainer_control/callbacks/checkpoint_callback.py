@@ -12,8 +12,8 @@ from transformers import TrainerCallback, TrainerControl, TrainerState, Training
 from ..checkpoints.commit import CheckpointCommit
 from ..checkpoints.finalizer import CheckpointFinalizer, SavedCheckpoint
 from ..checkpoints.manifest import Checkpoint
-from ..checkpoints.retention import kept_by_others, retain
-from ..control.command_queue import CommandBoard
+from ..checkpoints.retention import protected_names, retain
+from ..control.command_queue import CommandQueue
 from ..distributed import world
 from ..distributed.collectives import SaveBarrier
 from ..distributed.tcp_store import open_connection
@@ -39,7 +39,7 @@ class CheckpointCallback(TrainerCallback):
         retention: Whether to take over the deletion; without it the Trainer's own rotation is left as it is.
     """
 
-    def __init__(self, session: JobSession, board: CommandBoard, *, retention: bool = True) -> None:
+    def __init__(self, session: JobSession, board: CommandQueue, *, retention: bool = True) -> None:
         self._session = session
         self._board = board
         self._retention = retention
@@ -142,7 +142,7 @@ class CheckpointCallback(TrainerCallback):
         deleted: list[str] = []
         if self._retention:
             # By name as well: in a user's folder, another run's checkpoint of a later step may look newer.
-            keep = (name, *saved.keep, *kept_by_others(self._session.folder))
+            keep = (name, *saved.keep, *protected_names(self._session.folder))
             deleted = retain(checkpoint.path.parent, limit=self._limit, keep=keep)
         if deleted:
             logger.info("Deleted after %s: %s", name, ", ".join(deleted))

@@ -8,10 +8,10 @@ from typing import Any, NoReturn
 
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
-from ..control.command_queue import ABORTED, SAVING, Command, CommandBoard
+from ..control.command_queue import ABORTED, SAVING, Command, CommandQueue
 from ..control.control_server import ControlServer
 from ..control.overrides import Overrides, RefusedChangeError
-from ..distributed.step_agreement import Decider, Solo, decider_for
+from ..distributed.step_agreement import Solo, StepCoordinator, coordinator_for
 from ..preemption import SigtermPause
 from ..session import JobSession
 from .checkpoint_callback import CheckpointCallback
@@ -38,7 +38,7 @@ class ControlCallback(TrainerCallback):
     def __init__(
         self,
         session: JobSession,
-        board: CommandBoard,
+        board: CommandQueue,
         server: ControlServer | None,
         checkpoints: CheckpointCallback,
         ending: TerminationCallback,
@@ -50,7 +50,7 @@ class ControlCallback(TrainerCallback):
         self._checkpoints = checkpoints
         self._ending = ending
         self._overrides = overrides or Overrides(session.folder)
-        self._decider: Decider = Solo(board)
+        self._decider: StepCoordinator = Solo(board)
         self._sigterm = SigtermPause(session, board)
         self._stopping = False
         self._must_save = False
@@ -69,7 +69,7 @@ class ControlCallback(TrainerCallback):
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
         """Open the control port; apply the values that were set in an earlier launch."""
-        self._decider = decider_for(self._board)
+        self._decider = coordinator_for(self._board)
         self._sigterm.begin(self._decider.broken)
         self._stopping = self._must_save = False
         self._overrides.at_begin(args, state, kwargs.get("lr_scheduler"))

@@ -16,7 +16,7 @@ from typing import Any
 
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
-from ..control.command_queue import CommandBoard
+from ..control.command_queue import CommandQueue
 from ..control.control_server import ControlServer
 from ..control.overrides import Overrides
 from ..session import JobSession
@@ -38,7 +38,7 @@ def callbacks_for_session(session: JobSession) -> list[TrainerCallback]:
 
 def assemble(
     session: JobSession,
-    board: CommandBoard,
+    board: CommandQueue,
     server: ControlServer | None,
     overrides: Overrides,
     *,
@@ -60,9 +60,9 @@ def assemble(
 
 
 @functools.cache
-def _queue_and_server(session: JobSession) -> tuple[CommandBoard, ControlServer | None]:
+def _queue_and_server(session: JobSession) -> tuple[CommandQueue, ControlServer | None]:
     """Return the command queue and the server of a process: one of each, for all its Trainers."""
-    board = CommandBoard(session.folder if session.leads else None)
+    board = CommandQueue(session.folder if session.leads else None)
     endpoint_dir = session.job.get("endpoint_dir")
     if not endpoint_dir or not session.leads:
         return board, None

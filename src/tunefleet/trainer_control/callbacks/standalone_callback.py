@@ -9,7 +9,7 @@ from typing import Any
 
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
-from ..control.command_queue import CommandBoard
+from ..control.command_queue import CommandQueue
 from ..control.discovery import sanitized_job_id
 from ..control.overrides import Overrides
 from ..standalone import StandaloneJob, StandaloneOptions, null_session
@@ -95,7 +95,7 @@ class TrainerControlCallback(TrainerCallback):
             logger.warning("The journal cannot be written, so the training run cannot be controlled: %s", error)
             session = null_session()
         if not self._calls:
-            board = self._job.board if self._job else CommandBoard()
+            board = self._job.board if self._job else CommandQueue()
             parts = assemble(session, board, None, self._overrides, retention=False)
             self._checkpoints = next(part for part in parts if isinstance(part, CheckpointCallback))
             self._calls = {event: _doing(event, parts) for event in _PASSED_ON}

@@ -12,7 +12,7 @@ from typing import Any
 
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
-from ..control.command_queue import CommandBoard
+from ..control.command_queue import CommandQueue
 from ..preemption import PREFIX
 from ..session import JobSession
 from .checkpoint_callback import CheckpointCallback
@@ -29,7 +29,7 @@ class TerminationCallback(TrainerCallback):
         checkpoints: Reports whether the checkpoint is complete.
     """
 
-    def __init__(self, session: JobSession, board: CommandBoard, checkpoints: CheckpointCallback) -> None:
+    def __init__(self, session: JobSession, board: CommandQueue, checkpoints: CheckpointCallback) -> None:
         self._session = session
         self._board = board
         self._checkpoints = checkpoints

@@ -116,7 +116,7 @@ def finish_checkpoint(
     return _described(folder, manifest)
 
 
-def made_by(checkpoint: Checkpoint) -> str | None:
+def launch_of(checkpoint: Checkpoint) -> str | None:
     """Return the launch that made a checkpoint, or None if its manifest does not name one."""
     launch = (read_json(checkpoint.path / MANIFEST) or {}).get("launch")
     return launch if isinstance(launch, str) else None
@@ -140,7 +140,7 @@ def find_newest(
         on_fault: Called for each one that is set aside, with the reason.
     """
     for folder in reversed(list_folders(checkpoints_dir)):
-        fault = fault_of(folder)
+        fault = invalid_reason(folder)
         if fault is None:
             manifest = _manifest(folder)
             return _described(folder, manifest) if manifest else None
@@ -155,18 +155,18 @@ def find_newest(
 def find_step(checkpoints_dir: Path, step: int) -> tuple[Checkpoint | None, str | None]:
     """Return the checkpoint of a step if its files match its manifest; else None and the reason."""
     folder = checkpoints_dir / f"checkpoint-{step}"
-    fault = fault_of(folder) if folder.is_dir() else "there is no such checkpoint"
+    fault = invalid_reason(folder) if folder.is_dir() else "there is no such checkpoint"
     manifest = _manifest(folder) if fault is None else None
     return (_described(folder, manifest), None) if manifest is not None else (None, fault)
 
 
-def list_whole(checkpoints_dir: Path) -> list[Checkpoint]:
+def list_complete(checkpoints_dir: Path) -> list[Checkpoint]:
     """Return the checkpoints that have a manifest, oldest first; their files are not read."""
     manifests = ((folder, _manifest(folder)) for folder in list_folders(checkpoints_dir))
     return [_described(folder, manifest) for folder, manifest in manifests if manifest is not None]
 
 
-def fault_of(folder: Path) -> str | None:
+def invalid_reason(folder: Path) -> str | None:
     """Return why a checkpoint cannot be resumed from, or None if its files match its manifest."""
     manifest = _manifest(folder)
     if manifest is None:

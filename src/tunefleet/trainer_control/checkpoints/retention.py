@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import Any
 
 from ..files import read_json
-from .manifest import MANIFEST, SUPERSEDED, Checkpoint, list_folders, list_whole, step_of
+from .manifest import MANIFEST, SUPERSEDED, Checkpoint, list_complete, list_folders, step_of
 from .resume import FILE as RESUME
 
 
-def kept_by_others(job_folder: Path, reasons: Iterable[str] = ("uploading", "pinned")) -> tuple[str, ...]:
+def protected_names(job_folder: Path, reasons: Iterable[str] = ("uploading", "pinned")) -> tuple[str, ...]:
     """Return the names in `keep.json`: checkpoints that are being uploaded, or are pinned."""
     keep = read_json(job_folder / "keep.json") or {}
     return tuple(str(name) for reason in reasons for name in keep.get(reason) or ())
@@ -34,7 +34,7 @@ def retain(checkpoints_dir: Path, *, limit: int | None, keep: Iterable[str] = ()
     Returns:
         Names of the deleted folders.
     """
-    whole = list_whole(checkpoints_dir)
+    whole = list_complete(checkpoints_dir)
     if not whole:
         return []
     newest, protected = whole[-1], {whole[-1].path.name, *keep}

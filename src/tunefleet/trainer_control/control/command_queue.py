@@ -58,7 +58,7 @@ class Command:
     at: float = 0.0
 
 
-class CommandBoard:
+class CommandQueue:
     """Queue of commands that wait for the end of a step.
 
     Args:

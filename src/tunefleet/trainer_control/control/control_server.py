@@ -33,7 +33,7 @@ from .command_queue import (
     STATUS,
     ClosedError,
     Command,
-    CommandBoard,
+    CommandQueue,
     UnknownCommandError,
 )
 from .discovery import EndpointFolder, list_endpoints
@@ -71,7 +71,7 @@ class ControlServer:
     def __init__(
         self,
         job_id: str,
-        board: CommandBoard,
+        board: CommandQueue,
         status: StatusFile,
         endpoints: Path | EndpointFolder,
         *,

@@ -17,7 +17,7 @@ from typing import Any
 
 from .. import files
 from ..files import write_json
-from .command_queue import ClosedError, Command, CommandBoard, UnknownCommandError
+from .command_queue import ClosedError, Command, CommandQueue, UnknownCommandError
 
 logger = logging.getLogger("tunefleet.control")
 
@@ -33,7 +33,7 @@ class FileChannel:
         board: The command queue.
     """
 
-    def __init__(self, folder: Path, board: CommandBoard) -> None:
+    def __init__(self, folder: Path, board: CommandQueue) -> None:
         self.folder = folder / "control"
         self._board = board
         self._stop = threading.Event()

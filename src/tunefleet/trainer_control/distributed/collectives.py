@@ -6,7 +6,7 @@ import logging
 import time
 from collections.abc import Sequence
 
-from ..control.command_queue import Command, CommandBoard
+from ..control.command_queue import Command, CommandQueue
 from . import world
 from .tcp_store import horizon_of
 
@@ -23,7 +23,7 @@ class Collective:
         group: A process group on the CPU.
     """
 
-    def __init__(self, board: CommandBoard, group: object) -> None:
+    def __init__(self, board: CommandQueue, group: object) -> None:
         self._board = board
         self._group = group
         self.leader = world.rank() == 0

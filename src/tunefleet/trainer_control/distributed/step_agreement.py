@@ -16,7 +16,7 @@ import time
 from collections.abc import Sequence
 from typing import Protocol
 
-from ..control.command_queue import ClosedError, Command, CommandBoard
+from ..control.command_queue import ClosedError, Command, CommandQueue
 from . import world
 from .collectives import Collective, cpu_group
 from .shared_memory import Entry, Publisher, Subscriber
@@ -30,7 +30,7 @@ _FORGOTTEN_AFTER = 1 / _SMOOTHING
 _NOTHING: tuple[Command, ...] = ()
 
 
-class Decider(Protocol):
+class StepCoordinator(Protocol):
     """Returns to each rank what to carry out at the end of a step."""
 
     @property
@@ -53,7 +53,7 @@ class Solo:
 
     leader = True
 
-    def __init__(self, board: CommandBoard) -> None:
+    def __init__(self, board: CommandQueue) -> None:
         self._board = board
 
     def due(self, step: int) -> Sequence[Command]:
@@ -78,7 +78,7 @@ class Leader:
 
     leader = True
 
-    def __init__(self, board: CommandBoard, connection: StoreConnection) -> None:
+    def __init__(self, board: CommandQueue, connection: StoreConnection) -> None:
         self._board = board
         self._connection = connection
         self._step = self._until = -1
@@ -174,7 +174,7 @@ class Follower:
 
     leader = False
 
-    def __init__(self, board: CommandBoard, connection: StoreConnection) -> None:
+    def __init__(self, board: CommandQueue, connection: StoreConnection) -> None:
         self._board = board
         self._connection = connection
         self._subscriber = Subscriber(connection)
@@ -217,7 +217,7 @@ class Follower:
             self._planned[entry.at] = [self._board.adopt(item) for item in entry.commands]
 
 
-def decider_for(board: CommandBoard) -> Decider:
+def coordinator_for(board: CommandQueue) -> StepCoordinator:
     """Return the coordinator for this process; called when a training run begins, after the process groups exist."""
     if world.size() < 2 or world.distributed() is None:
         return Solo(board)

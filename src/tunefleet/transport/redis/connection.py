@@ -7,7 +7,7 @@ from typing import Final
 from urllib.parse import parse_qs, urlencode, urlsplit
 
 from tunefleet.errors import MachineError
-from tunefleet.settings import MeetingSettings
+from tunefleet.settings import RedisSettings
 from tunefleet.transport.redis.keys import check_url
 
 # redis-py's URL parameters for the files. A URL may contain them; our variables take precedence.
@@ -18,7 +18,7 @@ _PARAMETERS: Final = {
 }
 
 
-def address_of(settings: MeetingSettings) -> str | None:
+def address_of(settings: RedisSettings) -> str | None:
     """Return the URL of the configured Redis including its TLS files; `None` if none is configured.
 
     Raises:

@@ -11,7 +11,7 @@ from redis.backoff import NoBackoff
 from redis.exceptions import RedisError
 from redis.retry import Retry
 
-from tunefleet.settings import MeetingSettings
+from tunefleet.settings import RedisSettings
 from tunefleet.transport.redis.connection import address_of
 from tunefleet.transport.redis.errors import explained, shown
 from tunefleet.transport.redis.keys import check_url
@@ -59,7 +59,7 @@ def use_of(url: str) -> RedisUse:
     )
 
 
-def ping(settings: MeetingSettings) -> str:
+def ping(settings: RedisSettings) -> str:
     """Check the configured Redis, and return a status message.
 
     Raises:

@@ -137,7 +137,7 @@ class JobAttempt:
 
     def _walk(self) -> None:
         offer = self._run.record.offer
-        with context.about(task_id=self.task_id, attempt=offer.attempt, trace_id=self._trace.trace_id):
+        with context.log_ids(task_id=self.task_id, attempt=offer.attempt, trace_id=self._trace.trace_id):
             self._walk_through()
 
     def _walk_through(self) -> None:

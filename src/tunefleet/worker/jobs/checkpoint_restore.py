@@ -15,7 +15,7 @@ from typing import Final
 from tunefleet.errors import ArtifactError, InputError, NotFoundError
 from tunefleet.schemas.job_folder import JobFolder
 from tunefleet.schemas.worker_link import InputRef, ResumeFrom
-from tunefleet.trainer_control.checkpoints.manifest import SUPERSEDED, fault_of, find_newest, supersede_beyond
+from tunefleet.trainer_control.checkpoints.manifest import SUPERSEDED, find_newest, invalid_reason, supersede_beyond
 from tunefleet.trainer_control.files import make_private, sync_folder
 
 logger = logging.getLogger(__name__)
@@ -77,20 +77,20 @@ class Restorer:
     def _have(self, step: int, resume: ResumeFrom) -> bool:
         name = f"checkpoint-{step}"
         target = self._folder.checkpoints_dir / name
-        if target.is_dir() and fault_of(target) is None:
+        if target.is_dir() and invalid_reason(target) is None:
             return True
         nearby = [*sorted((target.parent / SUPERSEDED).glob(f"{name}*"), reverse=True)]
         if resume.from_task is not None:
             nearby.append(self._other(resume.from_task).checkpoints_dir / name)
         for source in nearby:
-            if source.is_dir() and fault_of(source) is None:
+            if source.is_dir() and invalid_reason(source) is None:
                 self._place(target, lambda draft, source=source: shutil.copytree(source, draft, copy_function=_link))  # type: ignore[misc]
                 return True
         return resume.checkpoint is not None and self._bring(resume.checkpoint)
 
     def _bring(self, ref: InputRef) -> bool:
         target = self._folder.checkpoints_dir / ref.name
-        if target.is_dir() and fault_of(target) is None:
+        if target.is_dir() and invalid_reason(target) is None:
             return True
         logger.info("Fetching %s (%s).", ref.name, ref.digest[:12])
         try:
@@ -107,7 +107,7 @@ class Restorer:
         if draft_name == _COPY:
             shutil.rmtree(draft, ignore_errors=True)
         fill(draft)
-        fault = fault_of(draft)
+        fault = invalid_reason(draft)
         if fault is not None:
             shutil.rmtree(draft, ignore_errors=True)
             raise ArtifactError(f"{target.name} is damaged: {fault}.")

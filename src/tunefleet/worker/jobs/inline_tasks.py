@@ -158,7 +158,7 @@ class LightTasks:
 
     def _run_one(self, executor: LightExecutor, offer: Offer) -> None:
         trace = AttemptTrace(offer, self._spans, self._worker_id)
-        with context.about(task_id=offer.task_id, attempt=offer.attempt, trace_id=trace.trace_id):
+        with context.log_ids(task_id=offer.task_id, attempt=offer.attempt, trace_id=trace.trace_id):
             self._run_traced(executor, offer, trace)
 
     def _run_traced(self, executor: LightExecutor, offer: Offer, trace: AttemptTrace) -> None:

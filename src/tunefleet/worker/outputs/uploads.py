@@ -32,7 +32,7 @@ from tunefleet.errors import (
 )
 from tunefleet.schemas.job_folder import JobFolder, Keep
 from tunefleet.schemas.worker_link import Offer
-from tunefleet.trainer_control.checkpoints.manifest import MANIFEST, Checkpoint, digest_of, list_whole
+from tunefleet.trainer_control.checkpoints.manifest import MANIFEST, Checkpoint, digest_of, list_complete
 from tunefleet.trainer_control.files import read_json, write_json
 from tunefleet.worker.interfaces import Delivery, DeliveryFactory
 from tunefleet.worker.mailbox import Mailbox
@@ -140,7 +140,7 @@ class CheckpointUploads:
 
     def _next(self) -> list[tuple[Checkpoint, dict[str, Any]]]:
         """Return the checkpoints to upload, the newest first."""
-        whole = list_whole(self._folder.checkpoints_dir)
+        whole = list_complete(self._folder.checkpoints_dir)
         if not whole:
             return []
         newest, best = whole[-1], _best_of(whole[-1].path)

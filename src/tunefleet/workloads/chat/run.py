@@ -25,7 +25,7 @@ from tunefleet.spec.options.generation import InferenceSpec
 from tunefleet.trainer_control import JobSession
 from tunefleet.workloads.chat.models import Models
 from tunefleet.workloads.common.job import open_task
-from tunefleet.workloads.common.job_secrets import hidden
+from tunefleet.workloads.common.job_secrets import redacted
 from tunefleet.workloads.engine.protocol import Request, Sampling
 from tunefleet.workloads.faults import RequestError
 from tunefleet.workloads.inference.questions import Question
@@ -147,14 +147,14 @@ class Chat:
                     self._count(piece)  # before it is sent: the client may end the session right after the last piece
                 _send(connection, piece.model_dump(mode="json", exclude_none=True))
         except TunefleetError as error:
-            failed = ChatPiece(error=hidden(error.message), hint=error.hint)
+            failed = ChatPiece(error=redacted(error.message), hint=error.hint)
             _send(connection, failed.model_dump(mode="json"))
         except OSError:
             raise
         except Exception as error:
             # The top of the thread: whatever fails, the client gets an error.
             logger.exception("A turn failed")
-            message = hidden(f"{type(error).__name__}: {error}")
+            message = redacted(f"{type(error).__name__}: {error}")
             _send(connection, ChatPiece(error=message[:5000]).model_dump(mode="json"))
         finally:
             with self._lock:

@@ -87,7 +87,7 @@ def run_attached(session: JobSession, argv: Sequence[str], *, env: Mapping[str, 
     # A signal must look like one to the supervisor, which decides by it whether to relaunch.
     if returncode < 0:
         session.close()
-        subprocesses.end_like(returncode)
+        subprocesses.exit_by_signal(returncode)
     if returncode > 0:
         raise _failure(folder, offset, argv[0], returncode)
     return ran

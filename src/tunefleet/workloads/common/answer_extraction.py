@@ -72,7 +72,7 @@ def plain(text: str, match: MatchSpec) -> str:
     return " ".join(text.split()) if match.ignore_space else text
 
 
-def judge(answer: str, reference: str, match: MatchSpec) -> Comparison | None:
+def compare(answer: str, reference: str, match: MatchSpec) -> Comparison | None:
     """Compare an answer with the reference answer of its row.
 
     Returns:

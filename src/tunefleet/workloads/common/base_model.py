@@ -56,11 +56,11 @@ def locate(
         path, revision = hub_files.resolve(identifier, "model", revision)
         # The small files are checked before Transformers downloads the weights and opens anything they name.
         cached = Path(path) if path != identifier else None
-        containment.check_model(cached or hub_files.few_files(identifier, revision, containment.READ))
+        containment.check_model(cached or hub_files.download_files(identifier, revision, containment.READ))
     return Source(identifier, path, revision, trust_remote_code)
 
 
-def named(
+def locate_named(
     source: ModelSource,
     inputs: Mapping[str, str],
     workspace: Path,
@@ -86,7 +86,7 @@ def load_tokenizer(source: Source) -> PreTrainedTokenizerBase:
             source.path, revision=source.revision, trust_remote_code=source.trust_remote_code
         )
     except (OSError, ValueError, KeyError, ImportError) as error:
-        raise unloadable("tokenizer", source, error) from error
+        raise loading_error("tokenizer", source, error) from error
     if tokenizer.pad_token is None:
         if tokenizer.eos_token is None:
             raise ModelError(f"The tokenizer of {source.identifier} has neither a padding token nor an end token.")
@@ -133,11 +133,11 @@ def _config(source: Source) -> Any:
             source.path, revision=source.revision, trust_remote_code=source.trust_remote_code
         )
     except (OSError, ValueError, KeyError, ImportError) as error:
-        raise unloadable("model", source, error) from error
+        raise loading_error("model", source, error) from error
     return config.get_text_config()
 
 
-def unloadable(what: str, source: Source, error: Exception) -> ModelError:
+def loading_error(what: str, source: Source, error: Exception) -> ModelError:
     """Return the error of a part of a model that cannot be loaded, with the first line of the library's message."""
     if isinstance(error, UnpicklingError):
         # Not the library's message, which explains how to run the code anyway.

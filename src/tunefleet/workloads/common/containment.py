@@ -40,7 +40,7 @@ _IN_PLACE: Final = frozenset({"hf", "zip", "tar", "gzip", "gz", "bz2", "xz", "lz
 _BASE: Final = "base_model_name_or_path"
 
 
-def leads_out(text: str) -> bool:
+def escapes_folder(text: str) -> bool:
     """Return whether a string, used as a path, leads out of the folder."""
     return _LEADS_OUT.fullmatch(text) is not None
 
@@ -86,7 +86,7 @@ def opens_elsewhere(text: str) -> bool:
     """Return whether the datasets library would open something outside, as with `zip://a::/elsewhere`."""
     for part in text.split("::"):
         scheme, colon, rest = part.partition("://")
-        if (colon and scheme not in _IN_PLACE) or leads_out(rest if colon and scheme != "hf" else part):
+        if (colon and scheme not in _IN_PLACE) or escapes_folder(rest if colon and scheme != "hf" else part):
             return True
     return False
 
@@ -101,7 +101,7 @@ def _check(folder: Path, *, opened_base: bool) -> None:
         except (ValueError, RecursionError) as error:
             raise ModelError(f"{file.name} cannot be read: {error}") from None
         for key, text in _texts(content):
-            if _is_opened(file.name, key, opened_base=opened_base) and (leads_out(text) or _there(text, key)):
+            if _is_opened(file.name, key, opened_base=opened_base) and (escapes_folder(text) or _there(text, key)):
                 raise ModelError(
                     f"{file.name} of {folder.name} names {text!r} under {key!r}, which leads out of the folder.",
                     hint="Put the file into the folder, or remove the key.",

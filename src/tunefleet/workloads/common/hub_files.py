@@ -93,10 +93,10 @@ def fetched(name: str, revision: str | None = None, patterns: Sequence[str] | No
         UnreachableError: If the hub does not answer and it is not in the cache.
     """
     found = resolve(name, "model", revision)
-    return few_files(name, found.revision, patterns) if found.path == name else Path(found.path)
+    return download_files(name, found.revision, patterns) if found.path == name else Path(found.path)
 
 
-def few_files(
+def download_files(
     name: str, revision: str | None = None, patterns: Sequence[str] | None = None, *, kind: Kind = "model"
 ) -> Path:
     """Return the folder of a repository resolved by `resolve`, with the files that match the patterns."""

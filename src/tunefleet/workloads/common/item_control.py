@@ -13,7 +13,7 @@ from typing import Final
 
 from tunefleet import trainer_control
 from tunefleet.schemas.control import BETWEEN_ITEMS
-from tunefleet.trainer_control.control.command_queue import Command, CommandBoard
+from tunefleet.trainer_control.control.command_queue import Command, CommandQueue
 from tunefleet.trainer_control.control.control_server import ControlServer
 
 logger = logging.getLogger(__name__)
@@ -21,7 +21,7 @@ logger = logging.getLogger(__name__)
 _PAUSED: Final = "the task was paused"
 
 
-class Heeding:
+class ItemControl:
     """A context manager that accepts commands.
 
     Args:
@@ -34,10 +34,10 @@ class Heeding:
         self._session = session
         self._kept = kept
         self._sync = sync
-        self._board = CommandBoard(session.folder)
+        self._board = CommandQueue(session.folder)
         self._server: ControlServer | None = None
 
-    def __enter__(self) -> Heeding:
+    def __enter__(self) -> ItemControl:
         """Open the control port, if the job has one."""
         place, job_id = self._session.job.get("endpoint_dir"), str(self._session.job["job_id"])
         if place:

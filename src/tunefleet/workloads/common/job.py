@@ -23,7 +23,7 @@ SpecT = TypeVar("SpecT", bound=BaseTaskSpec)
 
 
 @dataclass(frozen=True, slots=True)
-class Opened(Generic[SpecT]):
+class OpenedJob(Generic[SpecT]):
     """One process start of a job.
 
     Args:
@@ -47,12 +47,12 @@ class Opened(Generic[SpecT]):
         return self.folder.root / "inputs"
 
 
-def open_task(folder: Path, wanted: type[SpecT], *, filled: bool = True) -> Opened[SpecT]:
+def open_task(folder: Path, wanted: type[SpecT], *, filled: bool = True) -> OpenedJob[SpecT]:
     """Open the job of a folder."""
     session = trainer_control.open_session(folder)
     download_progress.report_to(session.journal.progress)
     job = Job.model_validate(session.job)
-    return Opened(job, checked(job.spec, wanted, filled=filled), JobFolder(folder), session)
+    return OpenedJob(job, checked(job.spec, wanted, filled=filled), JobFolder(folder), session)
 
 
 def checked(written: Mapping[str, Any], wanted: type[SpecT], *, filled: bool = True) -> SpecT:
@@ -71,7 +71,7 @@ def checked(written: Mapping[str, Any], wanted: type[SpecT], *, filled: bool = T
 _DEPRECATIONS: Final = r"(transformers|trl|peft|accelerate|torch|lm_eval)\b"
 
 
-def libraries() -> None:
+def quiet_libraries() -> None:
     """Disable progress bars of the training libraries, and log only warnings without deprecation notices."""
     # Not imported here: not every job uses datasets, and the import takes a second.
     if "datasets" in sys.modules:

@@ -57,11 +57,11 @@ def filled(spec: Mapping[str, Any]) -> dict[str, Any]:
     return filled_in
 
 
-def hidden(text: str) -> str:
+def redacted(text: str) -> str:
     """Return a text with the values of secrets replaced by their names."""
     return _Taken.redaction.text(text)
 
 
-def hidden_in(value: Any) -> Any:
+def redacted_in(value: Any) -> Any:
     """Return a JSON value with the values of secrets replaced by their names."""
     return _Taken.redaction.value(value)

@@ -125,7 +125,7 @@ def _ignore(number: int, frame: FrameType | None) -> None:
     del number, frame  # the child receives the signal, too
 
 
-def end_like(returncode: int) -> None:
+def exit_by_signal(returncode: int) -> None:
     """End this process by the signal that ended its child, so that the supervisor sees the cause."""
     if returncode >= 0:
         return

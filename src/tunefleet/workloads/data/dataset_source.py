@@ -107,7 +107,7 @@ def _checked(name: str, wanted: HubSet) -> hub.Resolved:
     found = hub.resolve(name, "dataset", wanted.revision)
     cached = Path(found.path) if found.path != name else None
     # Only the card is downloaded for the check: `datasets` would open what it names.
-    containment.check_dataset(cached or hub.few_files(name, found.revision, containment.CARDS, kind="dataset"))
+    containment.check_dataset(cached or hub.download_files(name, found.revision, containment.CARDS, kind="dataset"))
     return found
 
 

@@ -64,7 +64,7 @@ def preview(
             few = min(data.max_samples or _MEASURED_ROWS, _MEASURED_ROWS)
             data = data.model_copy(update={"max_samples": few})
         portions = open_portions(data, inputs, Path(workspace), seed=spec.training.seed)
-        model = base_model.named(
+        model = base_model.locate_named(
             spec.model.source, inputs, Path(workspace), trust_remote_code=spec.model.trust_remote_code
         )
         tokenizer = base_model.load_tokenizer(model)

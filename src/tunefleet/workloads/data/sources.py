@@ -51,7 +51,7 @@ def open_portions(data: TrainingData, inputs: Mapping[str, str], workspace: Path
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class LoadedRows:
     """Rows before their content is recognized."""
 
     train: Rows
@@ -68,7 +68,7 @@ def open_rows(
     trained: Callable[[Mapping[str, Any], str], Collection[str]],
     *,
     seed: int,
-) -> Found:
+) -> LoadedRows:
     """Find and read the rows of a spec; raises the errors of `open_portions`."""
     source = _chosen(data, inputs)
     place = Place(source.value, inputs.get(source.pointer), workspace, _hub(data) if source.kind == "hub" else None)
@@ -78,16 +78,16 @@ def open_rows(
     rows, origin = _inline(data, limit) if source.kind == "inline" else place.read(data.split, limit)
     _some(rows, origin)
     if held is None:
-        return Found(rows, origin, None, origin)
+        return LoadedRows(rows, origin, None, origin)
     if held.fraction is not None:
         # Rows count as equal by the columns that are trained on, not by ids or notes.
         columns = {*trained(rows[0], origin), *SIDE_COLUMNS}
         train, kept, duplicates = hold_out(rows, held.fraction, seed, origin, columns)
-        return Found(first(train, data.max_samples), origin, first(kept, held.max_samples), origin, duplicates)
+        return LoadedRows(first(train, data.max_samples), origin, first(kept, held.max_samples), origin, duplicates)
     other, elsewhere = _read_held_out(held, place, inputs, workspace)
     _some(other, elsewhere)
     columns = {*trained(rows[0], origin), *SIDE_COLUMNS}
-    return Found(rows, origin, other, elsewhere, overlap(rows, other, columns))
+    return LoadedRows(rows, origin, other, elsewhere, overlap(rows, other, columns))
 
 
 def _held_out(

@@ -35,7 +35,7 @@ _BATCH: Final = 5000
 _COUNTS: Final = ("rows", "dropped", "truncated", "tokens", "trained_tokens")
 
 
-class KeptTokens:
+class TokenCache:
     """The token tables of one job."""
 
     def __init__(

@@ -70,7 +70,7 @@ class _Near:
         if find_spec("datasketch") is None:
             raise MachineError(
                 "Near duplicates need datasketch, which is not installed.",
-                hint=f"Install it on the worker: {errors.install('data')}; or omit `near`.",
+                hint=f"Install it on the worker: {errors.install_command('data')}; or omit `near`.",
             )
         from datasketch import MinHashLSH
 

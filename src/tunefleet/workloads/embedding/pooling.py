@@ -9,7 +9,7 @@ import torch
 from transformers import AutoModel
 
 from tunefleet.errors import ModelError
-from tunefleet.workloads.common.base_model import Source, context_length, load_tokenizer, unloadable
+from tunefleet.workloads.common.base_model import Source, context_length, load_tokenizer, loading_error
 from tunefleet.workloads.embedding.model_source import Loading, Vectors
 
 
@@ -29,7 +29,7 @@ class PooledModel:
                 **loading.arguments(),
             )
         except (OSError, ValueError, KeyError, ImportError, RuntimeError) as error:
-            raise unloadable("model", source, error) from error
+            raise loading_error("model", source, error) from error
         self._model: Any = model.to(loading.place()).eval()
         self.dimension = int(model.config.get_text_config().hidden_size)
         self._most = _positions(self._model, context_length(source))

@@ -17,7 +17,7 @@ from tunefleet.schemas.job_folder import Job
 from tunefleet.spec import EmbeddingTaskSpec
 from tunefleet.spec.tasks.retrieval import VECTORS
 from tunefleet.trainer_control.files import write_json
-from tunefleet.workloads.common.item_control import Heeding
+from tunefleet.workloads.common.item_control import ItemControl
 from tunefleet.workloads.common.job import open_task
 from tunefleet.workloads.embedding.embedding_log import ProgressReporter
 from tunefleet.workloads.embedding.encoder import Encoder, open_encoder
@@ -46,7 +46,7 @@ def run(folder: Path) -> None:
     about = fingerprint(texts, job.inputs, spec.model.model_dump(), how)
     kept = VectorCache(folder / "vectors", encoder.dimension, about)
     before = kept.count
-    with Heeding(session, kept=kept.name) as heeding:
+    with ItemControl(session, kept=kept.name) as heeding:
         report = ProgressReporter(session, len(texts), before, check_commands=heeding.heed).at
         vectors = encoded(kept, texts, _BATCHES_KEPT * spec.embedding.batch_size, encoder, report)
     file = folder / VECTORS

@@ -37,7 +37,8 @@ class Grammars:
             import llguidance.hf
         except ImportError:
             raise MachineError(
-                "Answers with a JSON Schema need the package llguidance.", hint=f"Install it: {errors.install('train')}"
+                "Answers with a JSON Schema need the package llguidance.",
+                hint=f"Install it: {errors.install_command('train')}",
             ) from None
         if schema in self._read:
             return self._read[schema]

@@ -12,7 +12,7 @@ from safetensors import SafetensorError
 from transformers import AutoModelForCausalLM, BitsAndBytesConfig, PreTrainedModel
 
 from tunefleet.errors import MachineError
-from tunefleet.workloads.common.base_model import Source, unloadable
+from tunefleet.workloads.common.base_model import Source, loading_error
 from tunefleet.workloads.training.model.hardware import Hardware, choose, inspect
 
 logger = logging.getLogger(__name__)
@@ -42,7 +42,7 @@ def load(source: Source, options: Mapping[str, Any]) -> PreTrainedModel:
             **_compression(options, compute),
         )
     except (OSError, ValueError, KeyError, ImportError, SafetensorError, UnpicklingError) as error:
-        raise unloadable("model", source, error) from error
+        raise loading_error("model", source, error) from error
     if not on_cpu and hardware.device == "mps":
         model = model.to("mps")
     model.eval()

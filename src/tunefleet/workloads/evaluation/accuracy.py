@@ -11,7 +11,7 @@ from tunefleet.analysis.evaluation import statistics
 from tunefleet.analysis.evaluation.statistics import IntervalOptions, Metric
 from tunefleet.errors import DataError
 from tunefleet.spec.tasks.evaluate_task import AnswerSpec, EvaluationSpec
-from tunefleet.workloads.common.answer_extraction import extractor, judge
+from tunefleet.workloads.common.answer_extraction import compare, extractor
 from tunefleet.workloads.data.formats import Chat, Example, Pair
 from tunefleet.workloads.engine.protocol import Answer, Engine, Request, Sampling
 from tunefleet.workloads.engine.server import open_engine
@@ -135,7 +135,7 @@ def _request(engine: Engine, question: Question, asked: AnswerSpec, subject: Eva
 
 def _item(question: Question, given: Answer, evaluation: EvaluationSpec) -> Item:
     text = given.choices[0].text
-    score = judge(text, question.reference, evaluation.match)
+    score = compare(text, question.reference, evaluation.match)
     assert score is not None, "a row with nothing to compare was rejected before"
     return {
         "index": question.index,

@@ -116,7 +116,7 @@ def _opened(value: Any, *, opened: bool = False) -> Iterator[str]:
 
 
 def _is_inside(text: str, folder: Path) -> bool:
-    if containment.opens_elsewhere(text) or containment.leads_out(text):
+    if containment.opens_elsewhere(text) or containment.escapes_folder(text):
         return False
     try:
         return text.startswith("hf://") or (folder / text).resolve().is_relative_to(folder)

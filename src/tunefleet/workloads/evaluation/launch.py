@@ -9,7 +9,7 @@ from typing import Final
 from tunefleet.analysis.evaluation.statistics import IntervalOptions
 from tunefleet.spec import EvaluateTaskSpec
 from tunefleet.spec.tasks.evaluate_task import ITEMS_FOLDER
-from tunefleet.workloads.common.job import Opened
+from tunefleet.workloads.common.job import OpenedJob
 from tunefleet.workloads.evaluation.item_log import ItemLog
 from tunefleet.workloads.evaluation.model_under_test import EvaluatedModel
 from tunefleet.workloads.evaluation.tracker_report import Progress
@@ -18,7 +18,7 @@ WORK: Final = "evaluations"
 
 
 @dataclass(frozen=True, slots=True)
-class Run(Opened[EvaluateTaskSpec]):
+class Run(OpenedJob[EvaluateTaskSpec]):
     """One launch of an evaluation.
 
     Args:

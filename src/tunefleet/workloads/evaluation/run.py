@@ -16,7 +16,7 @@ from tunefleet.fsutil import write_file
 from tunefleet.spec import EvaluateTaskSpec
 from tunefleet.spec.tasks.evaluate_task import EvaluationSpec
 from tunefleet.workloads.common import job as library_logging
-from tunefleet.workloads.common.item_control import Heeding
+from tunefleet.workloads.common.item_control import ItemControl
 from tunefleet.workloads.common.job import open_task
 from tunefleet.workloads.evaluation import fingerprint, items, loss, summary
 from tunefleet.workloads.evaluation.item_log import ItemLog
@@ -38,10 +38,10 @@ def run(folder: Path) -> None:
     """
     task = open_task(folder, EvaluateTaskSpec)
     job, spec, session = task.job, task.spec, task.session
-    library_logging.libraries()
+    library_logging.quiet_libraries()
     session.status.write(state="running", phase=PHASE)
     subject = EvaluatedModel(engine_model(spec, job.inputs, task.workspace, "transformers"))
-    with Heeding(session, kept=WORK) as heeding:
+    with ItemControl(session, kept=WORK) as heeding:
         this = Run(job, spec, task.folder, session, subject, Progress(session, heeding.heed))
         measured = [_measured(this, index, each) for index, each in enumerate(spec.evaluations)]
     # After the loop: gates refer to the metrics of all evaluations.

@@ -10,7 +10,7 @@ import threading
 import uuid
 from typing import Any, Final
 
-from tunefleet.trainer_control.control.command_queue import Command, CommandBoard
+from tunefleet.trainer_control.control.command_queue import Command, CommandQueue
 
 # A version has been downloaded: `version`.
 VERSION: Final = "version"
@@ -22,7 +22,7 @@ TAKEN: Final = "taken"
 REFUSED: Final = "refused"
 
 
-class Mailbox(CommandBoard):
+class Mailbox(CommandQueue):
     """A command queue for messages of a federation, which are not job commands."""
 
     def __init__(self) -> None:

@@ -20,7 +20,7 @@ from transformers import TrainerState, TrainingArguments
 from tunefleet.errors import ConflictError
 from tunefleet.schemas.federated import Losses
 from tunefleet.trainer_control.control.command_queue import Command
-from tunefleet.trainer_control.distributed.step_agreement import Decider, decider_for
+from tunefleet.trainer_control.distributed.step_agreement import StepCoordinator, coordinator_for
 from tunefleet.workloads.federated.live_adapter import LiveAdapter
 from tunefleet.workloads.federated.mailbox import PULL, REFUSED, TAKEN, VERSION, Mailbox
 from tunefleet.workloads.federated.optimizer_moments import check_held
@@ -60,7 +60,7 @@ class Participation:
         check_held(optimizer, self.live.trained, self.live.name)
         self._ranks = Ranks()
         self._mailbox = Mailbox()
-        self._decider: Decider = decider_for(self._mailbox)
+        self._decider: StepCoordinator = coordinator_for(self._mailbox)
         self._session: FederationSession | None = None
         if self._ranks.leads:
             place = options.place(str(args.output_dir))

@@ -16,7 +16,7 @@ import orjson
 from tunefleet.analysis.dataset.messages import Message, RowError, looks_like_messages, read_question
 from tunefleet.analysis.dataset.shapes import columns_hint
 from tunefleet.errors import DataError
-from tunefleet.spec.expressions.size_limits import Room
+from tunefleet.spec.expressions.size_limits import SizeBudget
 from tunefleet.spec.expressions.template_prompts import to_list
 from tunefleet.spec.options.policy import ShardSpec
 from tunefleet.spec.options.prompts import InferenceData, PromptData
@@ -52,7 +52,7 @@ def _listed(data: PromptData) -> list[Item]:
     texts: list[Any] = list(data.items or ())
     if data.type == "graph_template":
         # The server expands a template to a list, unless that needs nothing but the template.
-        texts = to_list(data.model_dump(mode="json", by_alias=True, exclude_unset=True), {}, Room())["items"]
+        texts = to_list(data.model_dump(mode="json", by_alias=True, exclude_unset=True), {}, SizeBudget())["items"]
     notes = data.metadata or data.items_metadata or ({},) * len(texts)
     found = []
     for number, (text, note) in enumerate(zip(texts, notes, strict=True)):

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from tunefleet.errors import InputError, TunefleetError
 from tunefleet.spec import InferenceTaskSpec
-from tunefleet.workloads.common.job import Opened, checked
+from tunefleet.workloads.common.job import OpenedJob, checked
 from tunefleet.workloads.inference.items import Item, read_items
 from tunefleet.workloads.inference.questions import Question, ask
 
@@ -31,7 +31,7 @@ class Task:
     error: str | None = None
 
 
-def read_tasks(own: Opened[InferenceTaskSpec]) -> list[Task]:
+def read_tasks(own: OpenedJob[InferenceTaskSpec]) -> list[Task]:
     """Return the tasks of a job, its own first.
 
     Raises:

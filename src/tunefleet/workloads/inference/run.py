@@ -21,9 +21,9 @@ from tunefleet.schemas.job_folder import Job
 from tunefleet.spec import InferenceTaskSpec
 from tunefleet.spec.expressions.lookup import as_text
 from tunefleet.spec.options.export import ExportField, JsonlExportSpec
-from tunefleet.workloads.common.item_control import Heeding
+from tunefleet.workloads.common.item_control import ItemControl
 from tunefleet.workloads.common.job import open_task
-from tunefleet.workloads.common.job_secrets import hidden_in
+from tunefleet.workloads.common.job_secrets import redacted_in
 from tunefleet.workloads.engine.protocol import Choice, EngineModel
 from tunefleet.workloads.inference import engines, runner
 from tunefleet.workloads.inference.answer_log import Answers, StoredAnswer
@@ -58,7 +58,7 @@ def run(folder: Path) -> None:
     if "warning" in whole:
         session.journal.event("inference.empty", whole["warning"], "warning")
     _show(session, whole["items"])
-    write_file(task.folder.responses_json, json.dumps(hidden_in(whole), indent=1).encode())
+    write_file(task.folder.responses_json, json.dumps(redacted_in(whole), indent=1).encode())
 
 
 def _answer(
@@ -80,7 +80,7 @@ def _answer(
         if left:
             with engines.opened(model, job.gpus, session.journal) as engine:
                 throughput = runner.Throughput(session, len(unique), len(before))
-                with Heeding(session, kept=answers.path.name, sync=answers.sync) as heeding:
+                with ItemControl(session, kept=answers.path.name, sync=answers.sync) as heeding:
 
                     def taken(kept: StoredAnswer) -> None:
                         throughput.take(kept)
@@ -149,7 +149,7 @@ def _of_task(task: Task, made: Run) -> dict[str, Any]:
     found = build(task, made)
     wanted = task.spec.postprocess.jsonl_export
     if wanted is not None:
-        found["jsonl_export"] = export(wanted, hidden_in(found["items"]), task.folder)
+        found["jsonl_export"] = export(wanted, redacted_in(found["items"]), task.folder)
     return found
 
 

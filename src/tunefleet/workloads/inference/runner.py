@@ -12,7 +12,7 @@ from typing import Final
 from tunefleet import trainer_control
 from tunefleet.errors import InputError
 from tunefleet.spec.options.generation import InferenceSpec
-from tunefleet.workloads.common.job_secrets import hidden
+from tunefleet.workloads.common.job_secrets import redacted
 from tunefleet.workloads.engine.protocol import Answer, Engine, Request, Sampling
 from tunefleet.workloads.faults import RequestError
 from tunefleet.workloads.inference.answer_log import Answers, StoredAnswer
@@ -143,8 +143,8 @@ def put(
                 keep(answer.key, _kept(answer, rendered[answer.key][0]))
         except RequestError as error:
             logger.warning("A prompt cannot be answered: %s", error)
-            keep(error.key, StoredAnswer(hidden(rendered[error.key][0]), 0, (), str(error)))
+            keep(error.key, StoredAnswer(redacted(rendered[error.key][0]), 0, (), str(error)))
 
 
 def _kept(answer: Answer, rendered: str) -> StoredAnswer:
-    return StoredAnswer(hidden(rendered), answer.prompt_tokens, answer.choices)
+    return StoredAnswer(redacted(rendered), answer.prompt_tokens, answer.choices)

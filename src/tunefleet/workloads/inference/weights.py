@@ -34,7 +34,7 @@ def engine_model(
     """Resolve everything that an engine loads for a task."""
     named = spec.model.source
     revision = named.revision or (spec.model.vllm.revision if spec.model.vllm is not None else None)
-    source = base_model.named(
+    source = base_model.locate_named(
         named, inputs, workspace, revision=revision, trust_remote_code=spec.model.trust_remote_code
     )
     on_hub = base_model.POINTER not in inputs and not Path(source.path).is_dir()

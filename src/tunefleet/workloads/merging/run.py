@@ -22,7 +22,7 @@ from tunefleet.spec.tasks.merge_task import MergeTaskSpec
 from tunefleet.trainer_control.journal.null import Journal
 from tunefleet.workloads.common import job
 from tunefleet.workloads.common.base_model import Source
-from tunefleet.workloads.common.job import Opened, open_task
+from tunefleet.workloads.common.job import OpenedJob, open_task
 from tunefleet.workloads.merging import (
     check,
     combine,
@@ -43,7 +43,7 @@ _WORK: Final = ".merge"
 
 
 @dataclass(frozen=True, slots=True)
-class Run(Opened[MergeTaskSpec]):
+class Run(OpenedJob[MergeTaskSpec]):
     """One launch of a merge."""
 
     clock: Clock = field(default_factory=Clock)
@@ -71,7 +71,7 @@ def run(folder: Path) -> None:
         InputError: If base and adapters do not match, or use a feature that cannot be merged exactly.
         MachineError: If this machine has no converter for the requested file, or not enough memory.
     """
-    job.libraries()
+    job.quiet_libraries()
     task = open_task(folder, MergeTaskSpec)
     result = _merge(Run(task.job, task.spec, task.folder, task.session))
     write_file(task.folder.responses_json, json.dumps(result, indent=1).encode())

@@ -11,7 +11,7 @@ from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
 from transformers.pytorch_utils import Conv1D
 
 from tunefleet.errors import ModelError
-from tunefleet.workloads.common.base_model import Source, unloadable
+from tunefleet.workloads.common.base_model import Source, loading_error
 
 ModuleKind = Literal["linear", "conv1d", "embedding"]
 
@@ -89,7 +89,7 @@ def build(source: Source) -> Skeleton:
         with torch.device("meta"):
             model = AutoModelForCausalLM.from_config(config, trust_remote_code=source.trust_remote_code)
     except (OSError, ValueError, KeyError, ImportError) as error:
-        raise unloadable("model", source, error) from error
+        raise loading_error("model", source, error) from error
     quantization = getattr(config, "quantization_config", None)
     if quantization is not None:
         method = quantization.get("quant_method") if isinstance(quantization, dict) else type(quantization).__name__

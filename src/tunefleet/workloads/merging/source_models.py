@@ -34,7 +34,7 @@ def base_of(spec: MergeTaskSpec, inputs: Mapping[str, str], workspace: Path) -> 
             raise ModelError(f"The weights of {start.task or start.url or start.place} were not downloaded.")
         folder = only_folder(unpacked_path(Path(path), workspace))
         return base_model.locate(str(folder), str(folder), trust_remote_code=named.trust_remote_code)
-    source = base_model.named(named, inputs, workspace, trust_remote_code=named.trust_remote_code)
+    source = base_model.locate_named(named, inputs, workspace, trust_remote_code=named.trust_remote_code)
     if Path(source.path).is_dir():
         return source
     folder = hub_files.fetched(source.path, named.revision, NEEDED)

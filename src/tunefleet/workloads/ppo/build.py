@@ -13,7 +13,7 @@ from trl.experimental.ppo import PPOConfig
 
 from tunefleet.errors import InputError, ModelError
 from tunefleet.spec import LoraSpec, PpoSpec
-from tunefleet.workloads.common.base_model import Source, unloadable
+from tunefleet.workloads.common.base_model import Source, loading_error
 from tunefleet.workloads.ppo.prompts import Prompts
 from tunefleet.workloads.ppo.reward_model import RewardModel
 from tunefleet.workloads.ppo.setup import Plan, answer_tokens, temperature
@@ -131,7 +131,7 @@ def value_model(source: Source, kernels: Kernels, lora: LoraSpec | None) -> PreT
             source.path, num_labels=1, dtype=getattr(torch, dtype), attn_implementation=kernels.attention, **asked
         )
     except (OSError, ValueError, KeyError, ImportError) as error:
-        raise unloadable("value model", source, error) from error
+        raise loading_error("value model", source, error) from error
     finally:
         logging.set_verbosity(verbosity)
     head = getattr(model, "score", None)

@@ -133,7 +133,7 @@ def _load(source: base_model.Source) -> PreTrainedModel:
             source.path, dtype=torch.float32, output_loading_info=True, **asked
         )
     except UnpicklingError as error:
-        raise base_model.unloadable("weights", source, error) from error
+        raise base_model.loading_error("weights", source, error) from error
     except (OSError, ValueError, KeyError, ImportError, RuntimeError, SafetensorError) as error:
         raise _unusable(source, str(error).strip().splitlines()[0]) from error
     # Transformers initializes missing weights randomly: rewards of a random head would be meaningless.
@@ -151,7 +151,7 @@ def _load_adapter(source: base_model.Source) -> PreTrainedModel:
             source.path, num_labels=1, dtype=torch.float32, trust_remote_code=source.trust_remote_code
         )
     except UnpicklingError as error:
-        raise base_model.unloadable("weights", source, error) from error
+        raise base_model.loading_error("weights", source, error) from error
     except (OSError, ValueError, KeyError, ImportError, RuntimeError, SafetensorError) as error:
         raise _unusable(source, str(error).strip().splitlines()[0]) from error
     merged: PreTrainedModel = adapted.merge_and_unload()

@@ -11,7 +11,7 @@ from trl import DPOConfig, DPOTrainer, RewardConfig, RewardTrainer
 from tunefleet.analysis.dataset.notes import Notes
 from tunefleet.analysis.memory.estimate import Load
 from tunefleet.spec import DpoSpec, OrpoSpec, RewardSpec
-from tunefleet.workloads.data.sources import Found
+from tunefleet.workloads.data.sources import LoadedRows
 from tunefleet.workloads.data.tokenization import Encoder
 from tunefleet.workloads.preference import preference_rows
 from tunefleet.workloads.preference.evaluation import ExactEvalTrainer
@@ -39,7 +39,7 @@ class PairMethod(Method[SpecT]):
         """Two sequences per row."""
         return Load(sequences=2)
 
-    def tokenize(self, found: Found, encoder: Encoder, max_length: int) -> TrainingData:
+    def tokenize(self, found: LoadedRows, encoder: Encoder, max_length: int) -> TrainingData:
         """Tokenize prompts, chosen and rejected answers."""
         shape = self.shape(found.train, found.origin, Notes())
         prompt_limit = getattr(self.spec.training, "max_prompt_length", None)

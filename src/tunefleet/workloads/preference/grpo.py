@@ -19,7 +19,7 @@ from tunefleet.workloads.data.chat_template import ChatRenderer
 from tunefleet.workloads.data.formats import Content, Shape
 from tunefleet.workloads.data.prompts import PromptTokenizer
 from tunefleet.workloads.data.readers import Rows
-from tunefleet.workloads.data.sources import Found
+from tunefleet.workloads.data.sources import LoadedRows
 from tunefleet.workloads.data.tokenization import Encoder
 from tunefleet.workloads.distributed import ranks
 from tunefleet.workloads.ppo.reward_model import RewardModel, load_reward_model
@@ -54,7 +54,7 @@ class GroupMethod(Method[SpecT]):
         beta = float(getattr(self.spec.training, "beta", 0.0))
         return Load(1, reference=beta > 0 and self.spec.adapter is None)
 
-    def tokenize(self, found: Found, encoder: Encoder, max_length: int) -> TrainingData:
+    def tokenize(self, found: LoadedRows, encoder: Encoder, max_length: int) -> TrainingData:
         """Keep the prompts that are not too long; the trainer tokenizes them."""
         counts = Counts()
         shape = self.shape(found.train, found.origin, Notes())

@@ -13,7 +13,7 @@ from tunefleet.analysis.dataset.notes import Notes
 from tunefleet.analysis.memory.estimate import Load
 from tunefleet.errors import DataError
 from tunefleet.spec import KtoSpec
-from tunefleet.workloads.data.sources import Found
+from tunefleet.workloads.data.sources import LoadedRows
 from tunefleet.workloads.data.tokenization import Encoder
 from tunefleet.workloads.preference import preference_rows
 from tunefleet.workloads.preference.evaluation import ExactEvalTrainer
@@ -56,7 +56,7 @@ class KtoMethod(Method[KtoSpec]):
         early = self.spec.training.precompute_ref_log_probs
         return Load(2, reference=self.spec.adapter is None and not early)
 
-    def tokenize(self, found: Found, encoder: Encoder, max_length: int) -> TrainingData:
+    def tokenize(self, found: LoadedRows, encoder: Encoder, max_length: int) -> TrainingData:
         """Tokenize prompts and answers, shuffled with the seed so that batches mix both labels."""
         training = self.spec.training
         shape = self.shape(found.train, found.origin, Notes())

@@ -19,7 +19,7 @@ from tunefleet.trainer_control.distributed import world
 from tunefleet.workloads.data.formats import Shape
 from tunefleet.workloads.data.holdout import Duplicates
 from tunefleet.workloads.data.readers import Rows
-from tunefleet.workloads.data.sources import Found
+from tunefleet.workloads.data.sources import LoadedRows
 from tunefleet.workloads.data.tokenization import Encoder
 from tunefleet.workloads.distributed import ranks
 from tunefleet.workloads.preference.evaluation import ExactEvalTrainer
@@ -115,7 +115,7 @@ class Method(ABC, Generic[SpecT]):
         return recognized(self.row_kind, data.columns, first, origin)
 
     @abstractmethod
-    def tokenize(self, found: Found, encoder: Encoder, max_length: int) -> TrainingData:
+    def tokenize(self, found: LoadedRows, encoder: Encoder, max_length: int) -> TrainingData:
         """Tokenize the rows.
 
         Raises:

@@ -20,7 +20,7 @@ from tunefleet.spec.documents.paths import DATABASE
 from tunefleet.spec.tasks.retrieval import INDEX
 from tunefleet.trainer_control.files import read_json, write_json
 from tunefleet.trainer_control.session import JobSession
-from tunefleet.workloads.common.item_control import Heeding
+from tunefleet.workloads.common.item_control import ItemControl
 from tunefleet.workloads.common.job import open_task
 from tunefleet.workloads.embedding.embedding_log import ProgressReporter
 from tunefleet.workloads.embedding.encoder import Encoder, open_encoder
@@ -46,7 +46,7 @@ def run(folder: Path) -> None:
     database = _open(folder, task.spec, task.job)
     try:
         this = _Run(folder, task.session, task.job, task.spec, database)
-        with Heeding(task.session, kept=_WORK) as heeding:
+        with ItemControl(task.session, kept=_WORK) as heeding:
             result = this.result(heeding.heed)
     finally:
         database.close()

@@ -12,7 +12,7 @@ from transformers import TrainerCallback, TrainerControl, TrainerState, Training
 from tunefleet import trainer_control
 from tunefleet.trainer_control import JobSession
 from tunefleet.trainer_control.checkpoints.manifest import supersede_beyond
-from tunefleet.trainer_control.checkpoints.retention import kept_by_others
+from tunefleet.trainer_control.checkpoints.retention import protected_names
 from tunefleet.workloads.faults import DivergedError
 from tunefleet.workloads.training import participation
 from tunefleet.workloads.training.arguments import tensorboard
@@ -29,7 +29,7 @@ def common_callbacks(launch: Launch[SpecT]) -> list[TrainerCallback]:
     # Federation first: its files must be in a checkpoint before the control callbacks hash it.
     callbacks: list[TrainerCallback] = [*participation.callbacks(launch, control), *control]
     if spec.checkpoint.compress == "zstd":
-        callbacks.append(CompressionCallback(lambda name: name in kept_by_others(folder, ("uploading",))))
+        callbacks.append(CompressionCallback(lambda name: name in protected_names(folder, ("uploading",))))
     callbacks.append(DivergenceCallback(spec.on_nan, launch.session, climbs=spec.task_type not in _REWARD_TASKS))
     if "tensorboard" in spec.training.trackers and launch.session.leads:
         callbacks.append(tensorboard(folder / "tensorboard"))

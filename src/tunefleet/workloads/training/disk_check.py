@@ -9,7 +9,7 @@ from transformers import Trainer, TrainingArguments
 
 from tunefleet.runtime.disk_check import DiskTooSmallError, Forecast, require_space
 from tunefleet.schemas.job_folder import JobFolder
-from tunefleet.trainer_control.checkpoints.manifest import list_whole
+from tunefleet.trainer_control.checkpoints.manifest import list_complete
 
 
 def require_disk(folder: JobFolder, trainer: Trainer, *, adapter: bool, make_room: Callable[[], bool]) -> None:
@@ -18,7 +18,7 @@ def require_disk(folder: JobFolder, trainer: Trainer, *, adapter: bool, make_roo
     Caches for later launches are deleted with `make_room` before a run is refused.
     """
     # Earlier launches of this job wrote these already; they count towards the estimate, not against it.
-    present = sum(checkpoint.size_bytes for checkpoint in list_whole(folder.checkpoints_dir))
+    present = sum(checkpoint.size_bytes for checkpoint in list_complete(folder.checkpoints_dir))
     needed = forecast(trainer, adapter=adapter)
     try:
         require_space(folder.root, needed, present_bytes=present)

@@ -15,7 +15,7 @@ import torch
 from tunefleet.errors import InputError
 from tunefleet.spec import ModelTrainingSpec, Parallelism, TrainingTaskSpec
 from tunefleet.trainer_control.files import read_json
-from tunefleet.workloads.common.job import Opened, open_task
+from tunefleet.workloads.common.job import OpenedJob, open_task
 from tunefleet.workloads.distributed import ranks
 
 _SHARE = "TUNEFLEET_GPU_MEMORY_FRACTION"
@@ -25,7 +25,7 @@ SpecT = TypeVar("SpecT", bound=ModelTrainingSpec)
 
 
 @dataclass(frozen=True, slots=True)
-class Launch(Opened[SpecT]):
+class Launch(OpenedJob[SpecT]):
     """One process start of a training run; its spec includes the batch size of a retry after running out of memory.
 
     Args:

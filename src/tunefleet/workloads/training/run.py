@@ -15,7 +15,7 @@ from transformers import PreTrainedTokenizerBase
 from tunefleet import fsutil
 from tunefleet.spec import TrainingTaskSpec
 from tunefleet.workloads.common import base_model
-from tunefleet.workloads.data.token_cache import KeptTokens
+from tunefleet.workloads.data.token_cache import TokenCache
 from tunefleet.workloads.data.tokenization import Encoder
 from tunefleet.workloads.distributed import ranks
 from tunefleet.workloads.training import participation, samples, setup
@@ -57,7 +57,7 @@ def _train(launch: Supervised) -> None:
         whole = spec.training.completion_only_loss is False
         append_eos, vocabulary = spec.training.append_eos, base_model.embedding_rows(base.source)
         encoder = Encoder(tokenizer, whole=whole, append_eos=append_eos, vocabulary=vocabulary)
-        kept = KeptTokens(launch.folder.tokens_dir, tokenizer, encoder, writes=session.leads)
+        kept = TokenCache(launch.folder.tokens_dir, tokenizer, encoder, writes=session.leads)
         training_data = prepare(spec, found, encoder, base_model.context_length(base.source), launch.journal, kept)
     memory.report_estimate(base.source, kernels, training_data.max_length, launch.journal, training_data.labelled)
     # Reported before the weights are loaded: running out of memory then kills the process without a message.

@@ -12,7 +12,7 @@ from transformers import GenerationConfig, PreTrainedModel, PreTrainedTokenizerB
 from tunefleet.analysis.dataset.notes import Notes
 from tunefleet.errors import DataError
 from tunefleet.spec.options.answer_match import ExactMatchSpec
-from tunefleet.workloads.common.answer_extraction import extractor, judge
+from tunefleet.workloads.common.answer_extraction import compare, extractor
 from tunefleet.workloads.data.formats import Place
 from tunefleet.workloads.data.readers import numbered
 from tunefleet.workloads.data.sources import Portion
@@ -131,7 +131,7 @@ def require_comparable(questions: list[EvalPrompt], match: ExactMatchSpec, porti
 
 def right(answers: list[Answer], match: ExactMatchSpec) -> list[bool]:
     """Return for each of the first `match.rows` answers whether it is right."""
-    comparisons = [judge(answer.output, answer.reference, match) for answer in answers[: match.rows]]
+    comparisons = [compare(answer.output, answer.reference, match) for answer in answers[: match.rows]]
     return [each is not None and each.right for each in comparisons]
 
 

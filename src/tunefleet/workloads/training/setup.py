@@ -42,7 +42,7 @@ _ARCHIVE_KEYS = ("archive", "archive_path", "archive_url", "archive_bytes")
 def open_training(folder: Path, wanted: type[SpecT]) -> Launch[SpecT]:
     """Open the launch of a job folder, and reduce the logs of the training libraries."""
     launch = open_launch(folder, wanted)
-    job.libraries()
+    job.quiet_libraries()
     return launch
 
 

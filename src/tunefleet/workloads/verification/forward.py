@@ -12,7 +12,7 @@ from safetensors import SafetensorError
 from transformers import AutoModelForCausalLM
 
 from tunefleet.errors import MachineError, ModelError
-from tunefleet.workloads.common.base_model import Source, unloadable
+from tunefleet.workloads.common.base_model import Source, loading_error
 from tunefleet.workloads.training.model.hardware import Hardware, choose, inspect
 from tunefleet.workloads.verification.model_files import Files
 
@@ -84,7 +84,7 @@ def _loaded(source: Source, hardware: Hardware, compute: str) -> Any:
             **places,
         )
     except (OSError, ValueError, KeyError, ImportError, SafetensorError, UnpicklingError) as error:
-        raise unloadable("model", source, error) from error
+        raise loading_error("model", source, error) from error
     for name in ("missing_keys", "mismatched_keys"):
         wrong = sorted(map(str, loading_info.get(name) or ()))
         if wrong:

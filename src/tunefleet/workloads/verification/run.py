@@ -17,8 +17,8 @@ from tunefleet.fsutil import write_file, write_folder
 from tunefleet.spec.base import is_hub_name
 from tunefleet.spec.tasks.verify_task import VerifyTaskSpec
 from tunefleet.workloads.common import base_model, containment, hub_files, job
-from tunefleet.workloads.common.base_model import Source, unloadable
-from tunefleet.workloads.common.job import Opened, open_task
+from tunefleet.workloads.common.base_model import Source, loading_error
+from tunefleet.workloads.common.job import OpenedJob, open_task
 from tunefleet.workloads.merging import vocabulary
 from tunefleet.workloads.merging.plan import Plan
 from tunefleet.workloads.merging.safetensors_reader import is_weights
@@ -42,12 +42,12 @@ def run(folder: Path) -> None:
         UnreachableError: If the hub does not answer.
         MachineError: If this machine is too small for the forward pass.
     """
-    job.libraries()
+    job.quiet_libraries()
     task = open_task(folder, VerifyTaskSpec)
     write_file(task.folder.responses_json, json.dumps(_verified(task), indent=1).encode())
 
 
-def _verified(task: Opened[VerifyTaskSpec]) -> dict[str, Any]:
+def _verified(task: OpenedJob[VerifyTaskSpec]) -> dict[str, Any]:
     spec, inputs = task.spec, task.job.inputs
     _tell(task, "files", "Checking the model's files.")
     source = _local_source(task)
@@ -88,10 +88,10 @@ def _verified(task: Opened[VerifyTaskSpec]) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _local_source(task: Opened[VerifyTaskSpec]) -> Source:
+def _local_source(task: OpenedJob[VerifyTaskSpec]) -> Source:
     """Find the model, and download it if it is on the hub."""
     named = task.spec.model.source
-    source = base_model.named(named, task.job.inputs, task.workspace, trust_remote_code=named.trust_remote_code)
+    source = base_model.locate_named(named, task.job.inputs, task.workspace, trust_remote_code=named.trust_remote_code)
     if Path(source.path).is_dir():
         return source
     return replace(source, path=str(hub_files.fetched(source.path, named.revision, NEEDED)), revision=None)
@@ -102,7 +102,7 @@ def _rows(source: Source, weights: model_files.Files) -> int:
     try:
         config = AutoConfig.from_pretrained(source.path, trust_remote_code=source.trust_remote_code)
     except (OSError, ValueError, KeyError, ImportError) as error:
-        raise unloadable("model", source, error) from error
+        raise loading_error("model", source, error) from error
     config_size: int | None = getattr(config.get_text_config(), "vocab_size", None)
     name = build(source).embedding
     _, _, short = name.partition(".")
@@ -123,7 +123,7 @@ def _commit(source: Source) -> str | None:
     return path.name if path.parent.name == _SNAPSHOTS else None
 
 
-def _tell(task: Opened[VerifyTaskSpec], phase: str, text: str) -> None:
+def _tell(task: OpenedJob[VerifyTaskSpec], phase: str, text: str) -> None:
     task.journal.event(f"verify.{phase}", text)
     task.journal.progress(phase)
 

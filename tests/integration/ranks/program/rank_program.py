@@ -17,9 +17,9 @@ import torch
 import torch.distributed as dist
 
 from tunefleet import trainer_control
-from tunefleet.trainer_control.control.command_queue import CommandBoard
+from tunefleet.trainer_control.control.command_queue import CommandQueue
 from tunefleet.trainer_control.distributed.collectives import Collective, cpu_group
-from tunefleet.trainer_control.distributed.step_agreement import decider_for
+from tunefleet.trainer_control.distributed.step_agreement import coordinator_for
 
 
 def main(folder: Path) -> None:
@@ -48,8 +48,8 @@ def loop(session: trainer_control.JobSession, steps: int, seed: int, lost: int |
     """
     dist.init_process_group("gloo")
     rank, rng = dist.get_rank(), random.Random(seed * 1000 + int(os.environ["RANK"]))
-    board = CommandBoard(None)
-    decider = decider_for(board)
+    board = CommandQueue(None)
+    decider = coordinator_for(board)
     asker = threading.Thread(target=_ask, args=(board, rng.random(), rank))
     asker.start()
     acted = _walk(decider, steps, rng, 0.002)
@@ -61,7 +61,7 @@ def loop(session: trainer_control.JobSession, steps: int, seed: int, lost: int |
         dist.barrier()
     if rank == lost:
         os.kill(os.getpid(), signal.SIGKILL)
-    fallback, slow = CommandBoard(None), random.Random(rank)
+    fallback, slow = CommandQueue(None), random.Random(rank)
     collective = Collective(fallback, cpu_group())
     fallback.submit("save_checkpoint", command_id=f"fallback-{rank}")
     acted += _walk(collective, 30, slow, 0.001)
@@ -70,7 +70,7 @@ def loop(session: trainer_control.JobSession, steps: int, seed: int, lost: int |
     dist.destroy_process_group()
 
 
-def _ask(board: CommandBoard, seed: float, rank: int) -> None:
+def _ask(board: CommandQueue, seed: float, rank: int) -> None:
     rng = random.Random(seed)
     for number in range(5):
         time.sleep(rng.uniform(0, 0.1))

@@ -20,7 +20,7 @@ from typing import Any
 
 from tunefleet import errors, trainer_control
 from tunefleet.runtime.warm.fork_server import executed
-from tunefleet.trainer_control.control.command_queue import CommandBoard
+from tunefleet.trainer_control.control.command_queue import CommandQueue
 from tunefleet.trainer_control.control.control_server import ControlServer
 from tunefleet.workloads.common import job_secrets
 
@@ -50,7 +50,7 @@ def flood(session: trainer_control.JobSession, mebibytes: int) -> None:
 
 def train(session: trainer_control.JobSession, steps: int = 500, step_s: float = 0.02, stubborn: bool = False) -> None:
     """Take steps and obey commands at their ends; a stubborn one ends no step and hears no SIGTERM."""
-    board = CommandBoard(session.folder)
+    board = CommandQueue(session.folder)
     server = ControlServer(
         session.job["job_id"], board, session.status, Path(session.job["endpoint_dir"]), job_folder=session.folder
     )

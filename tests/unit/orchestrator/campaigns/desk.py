@@ -14,9 +14,9 @@ from tunefleet.lifecycle.cycle import StepName
 from tunefleet.orchestrator.access.permissions import Actor
 from tunefleet.orchestrator.campaigns import service
 from tunefleet.orchestrator.campaigns.cycle_state import CycleState
-from tunefleet.orchestrator.campaigns.engine_repository import Book
-from tunefleet.orchestrator.context import Clock, Core
-from tunefleet.orchestrator.pubsub import Signals
+from tunefleet.orchestrator.campaigns.engine_repository import CampaignRepository
+from tunefleet.orchestrator.context import Clock, ServerContext
+from tunefleet.orchestrator.pubsub import PubSub
 from tunefleet.settings import ServerSettings
 from tunefleet.spec.documents.campaign_document import CampaignSpec
 
@@ -37,14 +37,14 @@ async def made(lab: Lab, name: str = "daily", *, actor: Actor = ADA, start: bool
     return applied.id
 
 
-async def taken(repository: Book, id_: str, holder: str = "one") -> CycleState:
+async def taken(repository: CampaignRepository, id_: str, holder: str = "one") -> CycleState:
     state = await repository.take(id_, holder)
     assert state is not None, "nothing is due"
     return state
 
 
 async def go(
-    repository: Book, state: CycleState, *, to: StepName | None, **outcomes: Mapping[str, Any]
+    repository: CampaignRepository, state: CycleState, *, to: StepName | None, **outcomes: Mapping[str, Any]
 ) -> CycleState | None:
     """Go through the steps up to one, which is not begun; through all of them if it is null."""
     at: CycleState | None = state
@@ -55,7 +55,7 @@ async def go(
     return at
 
 
-async def reached(repository: Book, id_: str, step: StepName, holder: str = "one") -> CycleState:
+async def reached(repository: CampaignRepository, id_: str, step: StepName, holder: str = "one") -> CycleState:
     """Take a campaign and go through its cycle up to a step."""
     state = await go(repository, await taken(repository, id_, holder), to=step)
     assert state is not None
@@ -63,9 +63,9 @@ async def reached(repository: Book, id_: str, step: StepName, holder: str = "one
 
 
 @asynccontextmanager
-async def another(lab: Lab, folder: Path) -> AsyncIterator[Core]:
+async def another(lab: Lab, folder: Path) -> AsyncIterator[ServerContext]:
     """A second service on the lab's database, as another process has it, or the same one after a crash."""
-    signals = Signals()
+    signals = PubSub()
     database = Database.open(
         lab.core.settings.data_dir / "tunefleet.db",
         synchronous="NORMAL",
@@ -74,7 +74,7 @@ async def another(lab: Lab, folder: Path) -> AsyncIterator[Core]:
     clock = Clock(lambda: lab.clock.wall, lambda: lab.clock.monotonic)
     blobs = FolderStore(lab.core.settings.data_dir / "artifacts")
     try:
-        yield Core(ServerSettings(data=folder), database, blobs, signals, lab.core.secret, clock)
+        yield ServerContext(ServerSettings(data=folder), database, blobs, signals, lab.core.secret, clock)
     finally:
         signals.close()
         database.close()

@@ -10,7 +10,7 @@ from tests.unit.orchestrator.campaigns.desk import another, made, reached, taken
 from tests.unit.orchestrator.lab import Lab
 from tunefleet.lifecycle.cycle import StepName
 from tunefleet.orchestrator.campaigns import service, step_progress
-from tunefleet.orchestrator.campaigns.engine_repository import LEASE_S, Book
+from tunefleet.orchestrator.campaigns.engine_repository import LEASE_S, CampaignRepository
 from tunefleet.orchestrator.campaigns.step_progress import Activity
 from tunefleet.schemas.campaign import ActivityView
 
@@ -18,8 +18,8 @@ HALF = Activity("merging", 40, 80, "MiB", "task-1")
 
 
 @pytest.fixture
-def repository(lab: Lab) -> Book:
-    return Book(lab.core)
+def repository(lab: Lab) -> CampaignRepository:
+    return CampaignRepository(lab.core)
 
 
 async def shown(lab: Lab, id_: str) -> ActivityView | None:
@@ -28,7 +28,7 @@ async def shown(lab: Lab, id_: str) -> ActivityView | None:
     return cycle.activity
 
 
-async def test_what_a_step_says_is_shown_until_it_is_done(lab: Lab, repository: Book) -> None:
+async def test_what_a_step_says_is_shown_until_it_is_done(lab: Lab, repository: CampaignRepository) -> None:
     id_ = await made(lab)
     state = await reached(repository, id_, StepName.MERGE)
     assert await shown(lab, id_) is None
@@ -42,7 +42,7 @@ async def test_what_a_step_says_is_shown_until_it_is_done(lab: Lab, repository: 
     assert await shown(lab, id_) is None
 
 
-async def test_a_step_that_failed_works_on_nothing(lab: Lab, repository: Book) -> None:
+async def test_a_step_that_failed_works_on_nothing(lab: Lab, repository: CampaignRepository) -> None:
     id_ = await made(lab)
     state = await reached(repository, id_, StepName.MERGE)
     await repository.report(state, HALF)
@@ -50,7 +50,7 @@ async def test_a_step_that_failed_works_on_nothing(lab: Lab, repository: Book) -
     assert await shown(lab, id_) is None
 
 
-async def test_a_step_that_waits_may_be_worked_on_elsewhere(lab: Lab, repository: Book) -> None:
+async def test_a_step_that_waits_may_be_worked_on_elsewhere(lab: Lab, repository: CampaignRepository) -> None:
     id_ = await made(lab)
     state = await reached(repository, id_, StepName.WAIT)
     await repository.report(state, Activity("training", 3, 8, "steps"))
@@ -60,7 +60,9 @@ async def test_a_step_that_waits_may_be_worked_on_elsewhere(lab: Lab, repository
     assert found.done == 3
 
 
-async def test_who_lost_the_lease_or_is_behind_says_nothing(lab: Lab, repository: Book, tmp_path: Path) -> None:
+async def test_who_lost_the_lease_or_is_behind_says_nothing(
+    lab: Lab, repository: CampaignRepository, tmp_path: Path
+) -> None:
     id_ = await made(lab)
     state = await reached(repository, id_, StepName.MERGE)
     await repository.done(state, {})
@@ -68,22 +70,24 @@ async def test_who_lost_the_lease_or_is_behind_says_nothing(lab: Lab, repository
     assert await shown(lab, id_) is None, "the cycle is at its gate"
     lab.clock.advance(LEASE_S)
     async with another(lab, tmp_path / "other") as core:
-        await taken(Book(core), id_, "two")
+        await taken(CampaignRepository(core), id_, "two")
         await repository.report(state, HALF)
     assert await shown(lab, id_) is None
 
 
-async def test_what_all_running_cycles_do_is_told_once_and_again_when_it_changes(lab: Lab, repository: Book) -> None:
+async def test_what_all_running_cycles_do_is_told_once_and_again_when_it_changes(
+    lab: Lab, repository: CampaignRepository
+) -> None:
     id_ = await made(lab)
     state = await reached(repository, id_, StepName.MERGE)
-    first = await step_progress.going_on(lab.core, lab.admin, {})
+    first = await step_progress.running_activity(lab.core, lab.admin, {})
     assert [(each.campaign_id, each.cycle, each.step, each.activity) for each in first.values()] == [
         (id_, 0, StepName.MERGE, None)
     ]
-    again = await step_progress.going_on(lab.core, lab.admin, first)
+    again = await step_progress.running_activity(lab.core, lab.admin, first)
     assert again[id_, 0] is first[id_, 0]
     await repository.report(state, HALF)
-    further = await step_progress.going_on(lab.core, lab.admin, first)
+    further = await step_progress.running_activity(lab.core, lab.admin, first)
     assert further[id_, 0].activity == await shown(lab, id_)
     await repository.log(state, "info", "half of it is merged")
-    assert (await step_progress.going_on(lab.core, lab.admin, further))[id_, 0].line > further[id_, 0].line
+    assert (await step_progress.running_activity(lab.core, lab.admin, further))[id_, 0].line > further[id_, 0].line

@@ -13,7 +13,7 @@ from tunefleet.lifecycle.cycle import CampaignStatus, CycleStatus, StepName
 from tunefleet.lifecycle.model_version import Stage
 from tunefleet.orchestrator.campaigns import history, model_versions, retries, service
 from tunefleet.orchestrator.campaigns.cycle_state import CycleState, ModelVersion, NewVersion
-from tunefleet.orchestrator.campaigns.engine_repository import Book
+from tunefleet.orchestrator.campaigns.engine_repository import CampaignRepository
 from tunefleet.orchestrator.storage import prune
 from tunefleet.orchestrator.tasks import tasks
 from tunefleet.schemas.campaign import CampaignRetry
@@ -22,11 +22,13 @@ PROMOTED, ARCHIVED = Stage.PROMOTED, Stage.ARCHIVED
 
 
 @pytest.fixture
-def repository(lab: Lab) -> Book:
-    return Book(lab.core)
+def repository(lab: Lab) -> CampaignRepository:
+    return CampaignRepository(lab.core)
 
 
-async def registered(repository: Book, state: CycleState, stage: Stage = PROMOTED, **location: Any) -> ModelVersion:
+async def registered(
+    repository: CampaignRepository, state: CycleState, stage: Stage = PROMOTED, **location: Any
+) -> ModelVersion:
     """Go on to the end of a cycle, and enter a version on the way."""
     at = await go(repository, state, to=StepName.RECORD)
     assert at is not None
@@ -37,7 +39,9 @@ async def registered(repository: Book, state: CycleState, stage: Stage = PROMOTE
     return version
 
 
-async def test_a_task_that_failed_is_ordered_anew_under_a_key_of_its_own(lab: Lab, repository: Book) -> None:
+async def test_a_task_that_failed_is_ordered_anew_under_a_key_of_its_own(
+    lab: Lab, repository: CampaignRepository
+) -> None:
     id_ = await made(lab)
     state = await reached(repository, id_, StepName.WAIT)
     assert state.key(StepName.EVALUATE, "base") == f"{id_}/0/evaluate/base"
@@ -48,7 +52,9 @@ async def test_a_task_that_failed_is_ordered_anew_under_a_key_of_its_own(lab: La
     assert (found.order_key, found.key(StepName.EVALUATE)) == (f"{id_}/0.1", f"{id_}/0.1/evaluate")
 
 
-async def test_an_order_that_may_have_been_placed_keeps_its_key_and_its_intent(lab: Lab, repository: Book) -> None:
+async def test_an_order_that_may_have_been_placed_keeps_its_key_and_its_intent(
+    lab: Lab, repository: CampaignRepository
+) -> None:
     id_ = await made(lab)
     state = await reached(repository, id_, StepName.SUBMIT)
     state = await repository.intend(state, {"key": state.order_key})
@@ -60,7 +66,7 @@ async def test_an_order_that_may_have_been_placed_keeps_its_key_and_its_intent(l
 
 @pytest.mark.parametrize("step", [None, StepName.EVALUATE])
 async def test_what_runs_elsewhere_is_known_after_a_failure_and_a_retry_until_the_step_is_done(
-    lab: Lab, repository: Book, step: StepName | None
+    lab: Lab, repository: CampaignRepository, step: StepName | None
 ) -> None:
     id_ = await made(lab, budget={"max_failures": 1})
     state = await repository.intend(await reached(repository, id_, StepName.MERGE), {})
@@ -83,7 +89,7 @@ async def test_what_runs_elsewhere_is_known_after_a_failure_and_a_retry_until_th
     assert (after.kept, after.outcomes[StepName.MERGE]) == (None, {"url": "hf://org/x"})
 
 
-async def test_a_retry_takes_the_newest_configuration(lab: Lab, repository: Book) -> None:
+async def test_a_retry_takes_the_newest_configuration(lab: Lab, repository: CampaignRepository) -> None:
     id_ = await made(lab, budget={"max_failures": 1})
     await repository.failed(await taken(repository, id_), "There is no column question.", fatal=False)
     await made(lab, random_seed=9)
@@ -94,7 +100,7 @@ async def test_a_retry_takes_the_newest_configuration(lab: Lab, repository: Book
 
 
 async def test_what_failed_is_asked_for_under_another_key_and_what_was_ordered_is_not(
-    lab: Lab, repository: Book
+    lab: Lab, repository: CampaignRepository
 ) -> None:
     id_ = await made(lab, budget={"max_failures": 1})
     state = await reached(repository, id_, StepName.EVALUATE)
@@ -105,7 +111,7 @@ async def test_what_failed_is_asked_for_under_another_key_and_what_was_ordered_i
     assert (found.order_key, found.outcomes) == (state.order_key, state.outcomes)
 
 
-async def test_a_step_that_acts_is_not_torn_away_from_who_acts(lab: Lab, repository: Book) -> None:
+async def test_a_step_that_acts_is_not_torn_away_from_who_acts(lab: Lab, repository: CampaignRepository) -> None:
     id_ = await made(lab)
     await repository.failed(await reached(repository, id_, StepName.SUBMIT), "The network.", fatal=False)
     lab.clock.advance(HOUR)
@@ -116,7 +122,7 @@ async def test_a_step_that_acts_is_not_torn_away_from_who_acts(lab: Lab, reposit
     assert await repository.done(state, {"ticket": "t"}) is not None
 
 
-async def test_a_merge_that_failed_is_tried_alone(lab: Lab, repository: Book) -> None:
+async def test_a_merge_that_failed_is_tried_alone(lab: Lab, repository: CampaignRepository) -> None:
     id_ = await made(lab)
     await repository.failed(await reached(repository, id_, StepName.MERGE), "Out of memory.", fatal=True)
     await retries.retry(lab.core, ADA, id_, CampaignRetry())
@@ -125,7 +131,9 @@ async def test_a_merge_that_failed_is_tried_alone(lab: Lab, repository: Book) ->
     assert len(found.outcomes) == 6
 
 
-async def test_a_chunk_that_a_later_cycle_took_over_is_not_paid_for_again(lab: Lab, repository: Book) -> None:
+async def test_a_chunk_that_a_later_cycle_took_over_is_not_paid_for_again(
+    lab: Lab, repository: CampaignRepository
+) -> None:
     id_ = await made(lab)
     await repository.failed(await reached(repository, id_, StepName.WAIT), "No.", fatal=True)
     lab.clock.advance(HOUR)
@@ -138,7 +146,7 @@ async def test_a_chunk_that_a_later_cycle_took_over_is_not_paid_for_again(lab: L
         await retries.retry(lab.core, ADA, id_, CampaignRetry(cycle=9))
 
 
-async def test_a_retry_goes_back_as_far_as_it_is_told_and_not_forward(lab: Lab, repository: Book) -> None:
+async def test_a_retry_goes_back_as_far_as_it_is_told_and_not_forward(lab: Lab, repository: CampaignRepository) -> None:
     id_ = await made(lab)
     await repository.failed(await reached(repository, id_, StepName.GATE), "No.", fatal=True)
     with pytest.raises(ConflictError, match="is at step gate and has not reached publish"):
@@ -147,7 +155,9 @@ async def test_a_retry_goes_back_as_far_as_it_is_told_and_not_forward(lab: Lab, 
     assert (await taken(repository, id_)).step is StepName.EVALUATE
 
 
-async def test_a_remerge_redoes_merge_publish_and_record_and_moves_no_interval(lab: Lab, repository: Book) -> None:
+async def test_a_remerge_redoes_merge_publish_and_record_and_moves_no_interval(
+    lab: Lab, repository: CampaignRepository
+) -> None:
     id_ = await made(lab)
     first = await reached(repository, id_, StepName.RECORD)
     await repository.register(first, NewVersion(PROMOTED, "model", {"url": "hf://org/one"}))
@@ -167,7 +177,9 @@ async def test_a_remerge_redoes_merge_publish_and_record_and_moves_no_interval(l
     assert (await taken(repository, id_)).position == 1
 
 
-async def test_an_old_model_that_is_merged_again_does_not_push_out_the_promoted_one(lab: Lab, repository: Book) -> None:
+async def test_an_old_model_that_is_merged_again_does_not_push_out_the_promoted_one(
+    lab: Lab, repository: CampaignRepository
+) -> None:
     id_ = await made(lab)
     for _ in range(2):
         await registered(repository, await taken(repository, id_))
@@ -180,7 +192,7 @@ async def test_an_old_model_that_is_merged_again_does_not_push_out_the_promoted_
     assert promoted.version == 2
 
 
-async def test_nothing_to_merge_again_is_said(lab: Lab, repository: Book) -> None:
+async def test_nothing_to_merge_again_is_said(lab: Lab, repository: CampaignRepository) -> None:
     id_ = await made(lab)
     await reached(repository, id_, StepName.GATE)
     with pytest.raises(ConflictError, match="No cycle of daily has merged a model and finished"):
@@ -190,7 +202,7 @@ async def test_nothing_to_merge_again_is_said(lab: Lab, repository: Book) -> Non
 
 
 async def test_of_one_model_one_version_is_promoted_and_a_rollback_goes_further_back_each_time(
-    lab: Lab, repository: Book
+    lab: Lab, repository: CampaignRepository
 ) -> None:
     id_ = await made(lab)
     for stage in (PROMOTED, ARCHIVED, PROMOTED, PROMOTED):
@@ -215,7 +227,7 @@ async def test_of_one_model_one_version_is_promoted_and_a_rollback_goes_further_
 
 
 async def test_the_same_try_enters_one_version_and_does_not_undo_what_a_person_decided(
-    lab: Lab, repository: Book
+    lab: Lab, repository: CampaignRepository
 ) -> None:
     id_ = await made(lab)
     await registered(repository, await taken(repository, id_))
@@ -228,7 +240,7 @@ async def test_the_same_try_enters_one_version_and_does_not_undo_what_a_person_d
     assert (await model_versions.get(lab.core, ADA, "daily")).version == 1
 
 
-async def test_models_of_the_same_name_are_told_apart_by_their_owners(lab: Lab, repository: Book) -> None:
+async def test_models_of_the_same_name_are_told_apart_by_their_owners(lab: Lab, repository: CampaignRepository) -> None:
     for actor in (ADA, BOB):
         await registered(repository, await taken(repository, await made(lab, actor=actor), actor.owner))
     assert (await model_versions.get(lab.core, BOB, "daily")).owner == "bob"
@@ -239,7 +251,7 @@ async def test_models_of_the_same_name_are_told_apart_by_their_owners(lab: Lab, 
         await model_versions.get(lab.core, ADA, "nightly")
 
 
-async def test_lineage_leads_from_the_chunk_to_the_model(lab: Lab, repository: Book) -> None:
+async def test_lineage_leads_from_the_chunk_to_the_model(lab: Lab, repository: CampaignRepository) -> None:
     id_ = await made(lab)
     state = await go(
         repository,
@@ -257,7 +269,7 @@ async def test_lineage_leads_from_the_chunk_to_the_model(lab: Lab, repository: B
     assert (found.task, found.gate, found.merged) == ({"ticket": "t-1"}, {"passed": True}, {"of": "merge"})
 
 
-async def test_a_rollback_while_a_cycle_runs_is_not_undone_by_it(lab: Lab, repository: Book) -> None:
+async def test_a_rollback_while_a_cycle_runs_is_not_undone_by_it(lab: Lab, repository: CampaignRepository) -> None:
     id_ = await made(lab)
     for number in range(2):
         await registered(repository, await taken(repository, id_), url=f"hf://org/{number}")
@@ -279,7 +291,7 @@ async def test_a_rollback_while_a_cycle_runs_is_not_undone_by_it(lab: Lab, repos
     assert (await registered(repository, state)).stage is PROMOTED
 
 
-async def test_a_signed_link_is_for_the_engine_alone(lab: Lab, repository: Book) -> None:
+async def test_a_signed_link_is_for_the_engine_alone(lab: Lab, repository: CampaignRepository) -> None:
     link = "https://store/bucket/x.json?X-Amz-Expires=60&X-Amz-Signature=0123abcd"
     id_ = await made(lab)
     state = await go(repository, await taken(repository, id_), to=StepName.SUBMIT, upload={"url": link})
@@ -289,7 +301,7 @@ async def test_a_signed_link_is_for_the_engine_alone(lab: Lab, repository: Book)
     assert shown == {"url": link.replace("0123abcd", "*" * 8)}
 
 
-async def test_events_tell_of_every_step_and_of_the_model(lab: Lab, repository: Book) -> None:
+async def test_events_tell_of_every_step_and_of_the_model(lab: Lab, repository: CampaignRepository) -> None:
     id_ = await made(lab)
     await registered(repository, await taken(repository, id_))
     found = await history.events_after(lab.core, ADA, "daily", 0)
@@ -304,7 +316,9 @@ async def test_events_tell_of_every_step_and_of_the_model(lab: Lab, repository: 
     assert (await service.get(lab.core, ADA, "daily")).promoted == 1
 
 
-async def test_a_task_whose_model_may_be_in_use_is_neither_removed_nor_pruned(lab: Lab, repository: Book) -> None:
+async def test_a_task_whose_model_may_be_in_use_is_neither_removed_nor_pruned(
+    lab: Lab, repository: CampaignRepository
+) -> None:
     id_ = await made(lab)
     kept, gone = [await lab.submit() for _ in range(2)]
     for task_id in (kept, gone):

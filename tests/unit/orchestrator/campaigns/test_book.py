@@ -19,23 +19,23 @@ from tunefleet.orchestrator.campaigns import history, service
 from tunefleet.orchestrator.campaigns import retries as again
 from tunefleet.orchestrator.campaigns.cycle_state import LeaseLost
 from tunefleet.orchestrator.campaigns.cycles import backoff_s
-from tunefleet.orchestrator.campaigns.engine_repository import LEASE_S, Book
+from tunefleet.orchestrator.campaigns.engine_repository import LEASE_S, CampaignRepository
 from tunefleet.schemas.campaign import CampaignRetry
 
 
 @pytest.fixture
-def repository(lab: Lab) -> Book:
-    return Book(lab.core)
+def repository(lab: Lab) -> CampaignRepository:
+    return CampaignRepository(lab.core)
 
 
 @pytest.fixture
-async def other(lab: Lab, tmp_path: Path) -> AsyncIterator[Book]:
+async def other(lab: Lab, tmp_path: Path) -> AsyncIterator[CampaignRepository]:
     async with another(lab, tmp_path / "other") as core:
-        yield Book(core)
+        yield CampaignRepository(core)
 
 
 async def test_a_cycle_goes_through_its_steps_in_their_order_and_the_next_one_opens_when_it_is_due(
-    lab: Lab, repository: Book
+    lab: Lab, repository: CampaignRepository
 ) -> None:
     id_ = await made(lab)
     state = await taken(repository, id_)
@@ -53,7 +53,9 @@ async def test_a_cycle_goes_through_its_steps_in_their_order_and_the_next_one_op
     assert (again.number, again.position, again.step, dict(again.outcomes)) == (1, 1, StepName.DATA, {})
 
 
-async def test_after_a_crash_another_process_finds_what_was_intended(lab: Lab, repository: Book, other: Book) -> None:
+async def test_after_a_crash_another_process_finds_what_was_intended(
+    lab: Lab, repository: CampaignRepository, other: CampaignRepository
+) -> None:
     id_ = await made(lab)
     state = await reached(repository, id_, StepName.SUBMIT)
     await repository.intend(state, {"order": state.order_key})
@@ -64,7 +66,9 @@ async def test_after_a_crash_another_process_finds_what_was_intended(lab: Lab, r
     assert found.outcomes[StepName.DATA] == {"of": "data"}
 
 
-async def test_whoever_lost_the_lease_changes_nothing(lab: Lab, repository: Book, other: Book) -> None:
+async def test_whoever_lost_the_lease_changes_nothing(
+    lab: Lab, repository: CampaignRepository, other: CampaignRepository
+) -> None:
     id_ = await made(lab)
     old = await reached(repository, id_, StepName.WAIT)
     lab.clock.advance(LEASE_S)
@@ -84,14 +88,16 @@ async def test_whoever_lost_the_lease_changes_nothing(lab: Lab, repository: Book
     assert moved.outcomes[StepName.WAIT] == {"by": "two"}
 
 
-async def test_a_step_is_done_once_even_by_the_same_holder(lab: Lab, repository: Book) -> None:
+async def test_a_step_is_done_once_even_by_the_same_holder(lab: Lab, repository: CampaignRepository) -> None:
     state = await reached(repository, await made(lab), StepName.MERGE)
     await repository.done(state, {"first": True})
     with pytest.raises(LeaseLost, match="has moved on from its step merge"):
         await repository.done(state, {"second": True})
 
 
-async def test_a_lease_that_is_renewed_does_not_end(lab: Lab, repository: Book, other: Book) -> None:
+async def test_a_lease_that_is_renewed_does_not_end(
+    lab: Lab, repository: CampaignRepository, other: CampaignRepository
+) -> None:
     id_ = await made(lab)
     state = await taken(repository, id_)
     for _ in range(3):
@@ -102,7 +108,7 @@ async def test_a_lease_that_is_renewed_does_not_end(lab: Lab, repository: Book, 
     assert await other.take(id_, "two") is not None
 
 
-async def test_another_intent_is_refused_and_the_same_one_is_not(lab: Lab, repository: Book) -> None:
+async def test_another_intent_is_refused_and_the_same_one_is_not(lab: Lab, repository: CampaignRepository) -> None:
     state = await taken(repository, await made(lab))
     state = await repository.intend(state, {"a": 1, "b": 2})
     assert (await repository.intend(state, {"b": 2, "a": 1})).intent == {"a": 1, "b": 2}
@@ -110,7 +116,9 @@ async def test_another_intent_is_refused_and_the_same_one_is_not(lab: Lab, repos
         await repository.intend(state, {"a": 2})
 
 
-async def test_what_waits_is_free_for_anybody_and_due_when_it_says(lab: Lab, repository: Book, other: Book) -> None:
+async def test_what_waits_is_free_for_anybody_and_due_when_it_says(
+    lab: Lab, repository: CampaignRepository, other: CampaignRepository
+) -> None:
     id_ = await made(lab)
     state = await reached(repository, id_, StepName.WAIT)
     await repository.later(state, lab.clock.wall + 600, "The task trains.")
@@ -131,7 +139,7 @@ def test_pauses_double_up_to_an_hour_and_spread_by_a_tenth(tries: int, pause_s: 
 
 
 async def test_a_step_that_fails_is_tried_again_and_holds_the_campaign_after_so_many_times(
-    lab: Lab, repository: Book
+    lab: Lab, repository: CampaignRepository
 ) -> None:
     id_ = await made(lab, budget={"max_failures": 3})
     for tries in range(3):
@@ -149,7 +157,7 @@ async def test_a_step_that_fails_is_tried_again_and_holds_the_campaign_after_so_
     assert await repository.due() == {}
 
 
-async def test_a_success_in_between_ends_the_failures_in_a_row(lab: Lab, repository: Book) -> None:
+async def test_a_success_in_between_ends_the_failures_in_a_row(lab: Lab, repository: CampaignRepository) -> None:
     id_ = await made(lab, budget={"max_failures": 2})
     for _ in range(4):
         await repository.failed(await taken(repository, id_), "x", fatal=False)
@@ -159,7 +167,7 @@ async def test_a_success_in_between_ends_the_failures_in_a_row(lab: Lab, reposit
 
 
 async def test_a_dead_letter_keeps_its_reason_and_leaves_its_chunk_to_the_next_cycle(
-    lab: Lab, repository: Book
+    lab: Lab, repository: CampaignRepository
 ) -> None:
     id_ = await made(lab, budget={"max_failures": 2})
     await go(repository, await taken(repository, id_), to=None)
@@ -179,7 +187,9 @@ async def test_a_dead_letter_keeps_its_reason_and_leaves_its_chunk_to_the_next_c
     assert [step.status.value for step in dead.steps] == ["done", "done", "done", "failed"]
 
 
-async def test_a_pause_lets_the_step_that_acts_end_and_begins_no_other(lab: Lab, repository: Book) -> None:
+async def test_a_pause_lets_the_step_that_acts_end_and_begins_no_other(
+    lab: Lab, repository: CampaignRepository
+) -> None:
     id_ = await made(lab)
     state = await repository.intend(await reached(repository, id_, StepName.SUBMIT), {})
     await service.pause(lab.core, ADA, id_)
@@ -191,7 +201,7 @@ async def test_a_pause_lets_the_step_that_acts_end_and_begins_no_other(lab: Lab,
     assert (again.step, again.outcomes[StepName.SUBMIT]) == (StepName.WAIT, {"ticket": "t-1"})
 
 
-async def test_a_paused_campaign_intends_nothing(lab: Lab, repository: Book) -> None:
+async def test_a_paused_campaign_intends_nothing(lab: Lab, repository: CampaignRepository) -> None:
     id_ = await made(lab)
     state = await reached(repository, id_, StepName.SUBMIT)
     await service.pause(lab.core, ADA, id_)
@@ -199,7 +209,9 @@ async def test_a_paused_campaign_intends_nothing(lab: Lab, repository: Book) -> 
         await repository.intend(state, {})
 
 
-async def test_what_a_stop_gives_up_is_to_be_cancelled_at_the_provider(lab: Lab, repository: Book) -> None:
+async def test_what_a_stop_gives_up_is_to_be_cancelled_at_the_provider(
+    lab: Lab, repository: CampaignRepository
+) -> None:
     id_ = await made(lab)
     state = await go(repository, await taken(repository, id_), to=StepName.WAIT, submit={"ticket": "t-9"})
     assert state is not None
@@ -221,7 +233,9 @@ async def test_what_a_stop_gives_up_is_to_be_cancelled_at_the_provider(lab: Lab,
 @pytest.mark.parametrize(
     ("step", "left"), [(StepName.DATA, 0), (StepName.UPLOAD, 1), (StepName.SUBMIT, 1), (StepName.EVALUATE, 0)]
 )
-async def test_a_stop_cancels_only_what_may_run(lab: Lab, repository: Book, step: StepName, left: int) -> None:
+async def test_a_stop_cancels_only_what_may_run(
+    lab: Lab, repository: CampaignRepository, step: StepName, left: int
+) -> None:
     id_ = await made(lab)
     state = await reached(repository, id_, step)
     await repository.intend(state, {"key": state.order_key})
@@ -232,7 +246,7 @@ async def test_a_stop_cancels_only_what_may_run(lab: Lab, repository: Book, step
     assert all(each.intent == {"key": f"{id_}/0"} for each in found)
 
 
-async def test_the_log_keeps_lines_in_their_order_and_no_secret(lab: Lab, repository: Book) -> None:
+async def test_the_log_keeps_lines_in_their_order_and_no_secret(lab: Lab, repository: CampaignRepository) -> None:
     id_ = await made(lab)
     state = await taken(repository, id_)
     token = await repository.token(id_)
@@ -248,7 +262,7 @@ async def test_the_log_keeps_lines_in_their_order_and_no_secret(lab: Lab, reposi
     assert (await history.read_log(lab.core, ADA, "daily", after=read.next_id)).lines == ()
 
 
-async def test_campaigns_are_taken_side_by_side(lab: Lab, repository: Book) -> None:
+async def test_campaigns_are_taken_side_by_side(lab: Lab, repository: CampaignRepository) -> None:
     first, second = await made(lab, "first"), await made(lab, "second")
     await repository.failed(await taken(repository, first), "x", fatal=False)
     assert (await taken(repository, second, "two")).name == "second"
@@ -257,7 +271,9 @@ async def test_campaigns_are_taken_side_by_side(lab: Lab, repository: Book) -> N
     assert due[first] > lab.clock.wall
 
 
-async def test_a_file_that_this_version_refuses_holds_its_campaign_and_no_other(lab: Lab, repository: Book) -> None:
+async def test_a_file_that_this_version_refuses_holds_its_campaign_and_no_other(
+    lab: Lab, repository: CampaignRepository
+) -> None:
     broken, stopped, well = [await made(lab, name) for name in ("broken", "stopped", "well")]
     await reached(repository, stopped, StepName.WAIT)
     await service.stop(lab.core, ADA, stopped)
@@ -294,7 +310,9 @@ def _spoil(connection: Connection, *, id_: str) -> None:
         cycles.change(connection, cycle, {"spec": text})
 
 
-async def test_a_clock_that_was_years_ahead_lets_nothing_wait_for_years(lab: Lab, repository: Book) -> None:
+async def test_a_clock_that_was_years_ahead_lets_nothing_wait_for_years(
+    lab: Lab, repository: CampaignRepository
+) -> None:
     ahead = 9000 * HOUR
     resting, waiting = await made(lab, "resting"), await made(lab, "waiting")
     lab.clock.wall += ahead

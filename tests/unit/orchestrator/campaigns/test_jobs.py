@@ -14,7 +14,7 @@ from tunefleet.observability.scrub import scrub
 from tunefleet.orchestrator.access import api_keys
 from tunefleet.orchestrator.access.permissions import Actor
 from tunefleet.orchestrator.campaigns import engine_token, service
-from tunefleet.orchestrator.campaigns.engine_repository import Book
+from tunefleet.orchestrator.campaigns.engine_repository import CampaignRepository
 from tunefleet.schemas.api import KeyCreate
 
 ADMIN = Actor("key-root", "root", "admin")
@@ -68,7 +68,7 @@ async def test_a_stored_spec_is_what_its_author_wrote(lab: Lab) -> None:
 
 
 async def test_a_change_holds_from_the_next_cycle_on(lab: Lab) -> None:
-    repository = Book(lab.core)
+    repository = CampaignRepository(lab.core)
     id_ = await made(lab, hours_to_complete=8)
     state = await reached(repository, id_, StepName.WAIT)
     await made(lab, hours_to_complete=2)
@@ -110,7 +110,7 @@ async def test_only_its_owner_and_admins_steer_a_campaign(lab: Lab) -> None:
 
 
 async def test_resume_says_what_it_takes_where_it_does_not_do(lab: Lab) -> None:
-    repository = Book(lab.core)
+    repository = CampaignRepository(lab.core)
     id_ = await made(lab, budget={"max_failures": 1})
     assert (await service.resume(lab.core, ADA, id_)).status is CampaignStatus.ACTIVE
     await repository.failed(await taken(repository, id_), "No room on the disk.", fatal=False)
@@ -129,7 +129,7 @@ async def test_resume_says_what_it_takes_where_it_does_not_do(lab: Lab) -> None:
 async def test_a_campaign_acts_as_its_owner_while_that_one_has_a_key(lab: Lab) -> None:
     made_key = await api_keys.create(lab.core, lab.admin, KeyCreate(name="ada", role="member", owner="ada"))
     id_ = await made(lab)
-    token = await Book(lab.core).token(id_)
+    token = await CampaignRepository(lab.core).token(id_)
     assert await engine_token.authenticate(lab.core, token) == Actor(id_, "ada", "member")
     for wrong in (f"{id_}.{'0' * 32}", f"camp-000000000000.{token.partition('.')[2]}"):
         with pytest.raises(AuthError, match="not valid"):

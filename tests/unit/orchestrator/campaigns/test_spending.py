@@ -9,12 +9,12 @@ from tests.unit.orchestrator.lab import Lab
 from tunefleet.lifecycle.cycle import CampaignStatus, StepName
 from tunefleet.orchestrator.campaigns import service
 from tunefleet.orchestrator.campaigns.cycle_state import DAY_S, SECONDS, TASK, Budget, BudgetError
-from tunefleet.orchestrator.campaigns.engine_repository import Book
+from tunefleet.orchestrator.campaigns.engine_repository import CampaignRepository
 
 
 @pytest.fixture
-def repository(lab: Lab) -> Book:
-    return Book(lab.core)
+def repository(lab: Lab) -> CampaignRepository:
+    return CampaignRepository(lab.core)
 
 
 @pytest.mark.parametrize(
@@ -53,7 +53,7 @@ def test_too_many_failures_in_a_row_are_no_time_to_pay() -> None:
 
 
 async def test_what_is_entered_twice_counts_once_and_an_order_is_not_refused_for_its_own_price(
-    lab: Lab, repository: Book
+    lab: Lab, repository: CampaignRepository
 ) -> None:
     id_ = await made(lab, budget={"max_cost": 10, "cost_per_task": 10})
     state = await reached(repository, id_, StepName.SUBMIT)
@@ -69,7 +69,7 @@ async def test_what_is_entered_twice_counts_once_and_an_order_is_not_refused_for
         budget.check(later.spec)
 
 
-async def test_seconds_are_entered_beside_the_task_under_the_same_key(lab: Lab, repository: Book) -> None:
+async def test_seconds_are_entered_beside_the_task_under_the_same_key(lab: Lab, repository: CampaignRepository) -> None:
     id_ = await made(lab)
     state = await reached(repository, id_, StepName.WAIT)
     await repository.spend(state, TASK, 5.0, state.order_key)
@@ -78,7 +78,9 @@ async def test_seconds_are_entered_beside_the_task_under_the_same_key(lab: Lab, 
     assert (shown.spent, shown.cycle_list[0].cost) == (7.5, 7.5)
 
 
-async def test_what_was_paid_is_entered_even_if_somebody_else_has_the_campaign(lab: Lab, repository: Book) -> None:
+async def test_what_was_paid_is_entered_even_if_somebody_else_has_the_campaign(
+    lab: Lab, repository: CampaignRepository
+) -> None:
     id_ = await made(lab)
     state = await reached(repository, id_, StepName.SUBMIT)
     await service.stop(lab.core, ADA, id_)
@@ -86,7 +88,9 @@ async def test_what_was_paid_is_entered_even_if_somebody_else_has_the_campaign(l
     assert (await service.get(lab.core, ADA, id_)).spent == 3.0
 
 
-async def test_a_budget_that_is_spent_holds_the_campaign_until_it_is_raised(lab: Lab, repository: Book) -> None:
+async def test_a_budget_that_is_spent_holds_the_campaign_until_it_is_raised(
+    lab: Lab, repository: CampaignRepository
+) -> None:
     id_ = await made(lab, budget={"max_cost": 1, "cost_per_task": 1})
     state = await reached(repository, id_, StepName.SUBMIT)
     await repository.over_budget(state, BudgetError("1 are spent.", hint="Raise max_cost."))
@@ -100,7 +104,7 @@ async def test_a_budget_that_is_spent_holds_the_campaign_until_it_is_raised(lab:
     assert again.spec.budget.max_cost == 2, "a limit holds at once, even for a cycle that is open"
 
 
-async def test_the_tasks_of_a_day_are_waited_for_without_anybody(lab: Lab, repository: Book) -> None:
+async def test_the_tasks_of_a_day_are_waited_for_without_anybody(lab: Lab, repository: CampaignRepository) -> None:
     id_ = await made(lab)
     state = await reached(repository, id_, StepName.SUBMIT)
     await repository.over_budget(state, BudgetError("Enough for today.", until=lab.clock.wall + HOUR))
@@ -113,7 +117,7 @@ async def test_the_tasks_of_a_day_are_waited_for_without_anybody(lab: Lab, repos
     assert (await taken(repository, id_)).step is StepName.SUBMIT
 
 
-async def test_only_the_tasks_of_the_last_day_count(lab: Lab, repository: Book) -> None:
+async def test_only_the_tasks_of_the_last_day_count(lab: Lab, repository: CampaignRepository) -> None:
     id_ = await made(lab)
     for _ in range(2):
         state = await reached(repository, id_, StepName.SUBMIT)

@@ -12,7 +12,7 @@ from tests.unit.orchestrator.lab import Lab
 from tunefleet.lifecycle.cycle import StepName
 from tunefleet.orchestrator.campaigns import history, service
 from tunefleet.orchestrator.campaigns.cycle_state import BudgetError
-from tunefleet.orchestrator.campaigns.engine_repository import LEASE_S, Book
+from tunefleet.orchestrator.campaigns.engine_repository import LEASE_S, CampaignRepository
 from tunefleet.orchestrator.campaigns.status import same_reason
 from tunefleet.orchestrator.notifications.messages import campaign_text, spell_until
 
@@ -27,8 +27,8 @@ class Even(random.Random):
 
 
 @pytest.fixture
-def repository(lab: Lab) -> Book:
-    return Book(lab.core, jitter=Even())
+def repository(lab: Lab) -> CampaignRepository:
+    return CampaignRepository(lab.core, jitter=Even())
 
 
 async def lines(lab: Lab, id_: str) -> list[str]:
@@ -47,7 +47,7 @@ async def lines(lab: Lab, id_: str) -> list[str]:
     ],
 )
 async def test_a_wait_is_logged_once_for_each_reason(
-    lab: Lab, repository: Book, caplog: pytest.LogCaptureFixture, reasons: list[str], said: list[str]
+    lab: Lab, repository: CampaignRepository, caplog: pytest.LogCaptureFixture, reasons: list[str], said: list[str]
 ) -> None:
     caplog.set_level("INFO")
     id_ = await made(lab)
@@ -73,7 +73,7 @@ async def test_a_wait_is_logged_once_for_each_reason(
     ],
 )
 async def test_a_failure_is_logged_with_what_comes_next_and_when(
-    lab: Lab, repository: Book, most: int, options: dict[str, Any], said: str
+    lab: Lab, repository: CampaignRepository, most: int, options: dict[str, Any], said: str
 ) -> None:
     id_ = await made(lab, budget={"max_failures": most})
     await repository.failed(await taken(repository, id_), "x", **options)
@@ -85,7 +85,7 @@ async def test_a_failure_is_logged_with_what_comes_next_and_when(
     assert [each.data["reason"] for each in news] == ([] if shown.reason is None else [held])
 
 
-async def test_a_command_that_an_error_names_stays_in_front(lab: Lab, repository: Book) -> None:
+async def test_a_command_that_an_error_names_stays_in_front(lab: Lab, repository: CampaignRepository) -> None:
     id_ = await made(lab, budget={"max_failures": 1})
     error = "Needs you: `tunefleet campaign retry daily --from upload`. The task is gone."
     await repository.failed(await taken(repository, id_), error, fatal=False)
@@ -102,7 +102,7 @@ async def test_a_command_that_an_error_names_stays_in_front(lab: Lab, repository
     ],
 )
 async def test_a_budget_says_until_when_it_waits_or_what_to_type(
-    lab: Lab, repository: Book, error: dict[str, Any], said: str
+    lab: Lab, repository: CampaignRepository, error: dict[str, Any], said: str
 ) -> None:
     id_ = await made(lab)
     given = {**error, "until": lab.clock.wall + error["until"]} if "until" in error else error
@@ -110,7 +110,9 @@ async def test_a_budget_says_until_when_it_waits_or_what_to_type(
     assert await lines(lab, id_) == [said]
 
 
-async def test_a_task_that_cannot_be_cancelled_says_when_that_is_tried_again(lab: Lab, repository: Book) -> None:
+async def test_a_task_that_cannot_be_cancelled_says_when_that_is_tried_again(
+    lab: Lab, repository: CampaignRepository
+) -> None:
     id_ = await made(lab)
     await reached(repository, id_, StepName.WAIT)
     await service.stop(lab.core, ADA, id_)

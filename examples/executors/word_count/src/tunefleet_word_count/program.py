@@ -13,7 +13,7 @@ from typing import Any
 
 from tunefleet.errors import InputError
 from tunefleet.trainer_control.files import write_json
-from tunefleet.workloads.common.item_control import Heeding
+from tunefleet.workloads.common.item_control import ItemControl
 from tunefleet.workloads.common.job import checked, open_task
 from tunefleet.workloads.inference.deduplication import batch
 from tunefleet_word_count.spec import REPORT, WordCountSpec, WordsSpec
@@ -38,7 +38,7 @@ def main(folder: Path) -> None:
     # A text that several tasks have is counted once.
     joined = batch({task_id: spec.data.items for task_id, spec in specs.items()})
     kept = _Kept(folder / "counted.jsonl")
-    with Heeding(session, kept=kept.name) as heeding:
+    with ItemControl(session, kept=kept.name) as heeding:
         for done, text in enumerate(joined.unique):
             heeding.heed(done)  # a pause ends the process here
             session.status.update(state="running", phase="counting", step=done, max_steps=len(joined.unique))

@@ -18,14 +18,14 @@ from tunefleet.api.multipart import FilePart
 from tunefleet.api.routers.training_protocol.training import documented
 from tunefleet.api.training_errors import TrainingRoute
 from tunefleet.errors import GoneError
-from tunefleet.orchestrator.context import Core
+from tunefleet.orchestrator.context import ServerContext
 from tunefleet.orchestrator.federation import service
 from tunefleet.orchestrator.federation.guide import data_chunks, downloads, guide_progress, signed_links, upload_guide
 from tunefleet.orchestrator.federation.guide.signed_links import Signer
-from tunefleet.orchestrator.federation.participants import Who
+from tunefleet.orchestrator.federation.participants import FederationCaller
 from tunefleet.orchestrator.federation.updates import uploads
 from tunefleet.orchestrator.federation.updates.acceptance import Accepted
-from tunefleet.orchestrator.federation.updates.scratch import Landing, too_large
+from tunefleet.orchestrator.federation.updates.scratch import UploadFile, too_large
 from tunefleet.orchestrator.storage.signed_urls import Signature
 from tunefleet.schemas.api import Problem
 from tunefleet.schemas.federated import (
@@ -105,16 +105,18 @@ async def upload(
     except GoneError as error:
         # Not an error status: a worker that exits on one would lose what it has trained since.
         await _drain(request)
-        return await upload_guide.too_late(core, who, job_id, error)
+        return await upload_guide.ended_response(core, who, job_id, error)
 
 
-async def _take(request: Request, core: Core, who: Who, job_id: str, worker_id: str, step: int) -> AdapterTaken:
+async def _take(
+    request: Request, core: ServerContext, who: FederationCaller, job_id: str, worker_id: str, step: int
+) -> AdapterTaken:
     ticket = await uploads.expect(core, who, job_id, worker_id, step)
     most = ticket.spec.max_update_bytes
     declared = request.headers.get("content-length", "")
     if declared.isdigit() and int(declared) > most + _AROUND_BYTES:
         raise too_large(most)
-    landing = await asyncio.to_thread(Landing, core.blobs, most)
+    landing = await asyncio.to_thread(UploadFile, core.blobs, most)
     try:
         kind = request.headers.get("content-type", "")
         part = FilePart(kind, landing.write, field="adapter", texts=uploads.FIELDS, named=False)
@@ -291,5 +293,5 @@ async def gradients(request: Request) -> Response:
     )
 
 
-def _signer(request: Request, core: Core) -> Signer:
+def _signer(request: Request, core: ServerContext) -> Signer:
     return signed_links.signer(core, str(request.base_url))

@@ -15,7 +15,7 @@ from tunefleet.api.routers.training_protocol import TRAINING_PREFIX
 from tunefleet.api.routers.training_protocol.training import Offset, documented, same_job
 from tunefleet.api.training_errors import TrainingRoute
 from tunefleet.orchestrator.access.permissions import Actor
-from tunefleet.orchestrator.context import Core
+from tunefleet.orchestrator.context import ServerContext
 from tunefleet.orchestrator.telemetry import logs
 from tunefleet.orchestrator.training_protocol import error_report, job_control, predictions
 from tunefleet.schemas.training_protocol.failures import FailureAnalysis, JobErrors
@@ -121,7 +121,9 @@ async def follow_predictions(
     return sse.respond(request, _follow(core, who, job_id, mark))
 
 
-async def _follow(core: Core, who: Actor, job_id: str, mark: predictions.Mark | None) -> AsyncIterator[ServerSentEvent]:
+async def _follow(
+    core: ServerContext, who: Actor, job_id: str, mark: predictions.Mark | None
+) -> AsyncIterator[ServerSentEvent]:
     topic = logs.topic(job_id)
     while not core.signals.closed:
         seen = core.signals.version(topic)

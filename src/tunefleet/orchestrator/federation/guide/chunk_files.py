@@ -22,7 +22,7 @@ from tunefleet.db.repositories import artifacts
 from tunefleet.errors import DataError, NotFoundError
 from tunefleet.orchestrator.access import quotas
 from tunefleet.orchestrator.access.permissions import Actor
-from tunefleet.orchestrator.context import Core
+from tunefleet.orchestrator.context import ServerContext
 from tunefleet.schemas.api import FileEntry
 
 MAX_CHUNKS: Final = 100_000
@@ -46,7 +46,7 @@ class ChunkFile:
 
 
 async def cut(
-    core: Core, actor: Actor, dataset: str, chunk_size: int, *, total: int | None = None
+    core: ServerContext, actor: Actor, dataset: str, chunk_size: int, *, total: int | None = None
 ) -> tuple[ChunkFile, ...]:
     """Split pushed data into chunks, and pin them for the actor until a federation pins them.
 

@@ -16,14 +16,14 @@ from tunefleet.db.federations.federations import FederationRow
 from tunefleet.db.repositories import artifacts
 from tunefleet.errors import ConflictError, ForbiddenError, GoneError, NotFoundError
 from tunefleet.lifecycle.federation import FederationStatus
-from tunefleet.orchestrator.context import Core
+from tunefleet.orchestrator.context import ServerContext
 from tunefleet.orchestrator.federation.guide import signed_links
 from tunefleet.orchestrator.federation.guide.chunk_files import ChunkFile
 from tunefleet.orchestrator.federation.guide.signed_links import Signer
-from tunefleet.orchestrator.federation.participants import Who, only_worker, worker_name
+from tunefleet.orchestrator.federation.participants import FederationCaller, only_worker, worker_name
 from tunefleet.orchestrator.federation.status import FOREVER, find_to_take_part, how_to_start
 from tunefleet.orchestrator.storage.signed_urls import Signature
-from tunefleet.orchestrator.views import moment
+from tunefleet.orchestrator.views import to_datetime
 from tunefleet.schemas.federated import ChunkClaimed, ClaimChunk, JobWorker
 
 # How long a worker may send nothing before its chunk goes to another worker.
@@ -41,7 +41,9 @@ def add(connection: Connection, federation: FederationRow, pieces: Sequence[Chun
     artifacts.pin(connection, [each.digest for each in pieces], holder=holder, until=FOREVER)
 
 
-async def claim(core: Core, caller: Who, reference: str, body: ClaimChunk, sign: Signer) -> ChunkClaimed:
+async def claim(
+    core: ServerContext, caller: FederationCaller, reference: str, body: ClaimChunk, sign: Signer
+) -> ChunkClaimed:
     """Lease a chunk to a worker: the one that it already has, else the first free one.
 
     Raises:
@@ -65,7 +67,7 @@ async def claim(core: Core, caller: Who, reference: str, body: ClaimChunk, sign:
             download_url=sign.chunk(federation.id, reference, chunk.number, chunk.digest),
             sha256=chunk.digest,
             rows=chunk.rows,
-            lease_until=moment(now + LEASE_S),
+            lease_until=to_datetime(now + LEASE_S),
         )
 
     claimed = await core.write(operation)
@@ -82,7 +84,9 @@ def renew_lease(connection: Connection, federation_seq: int, worker: str, now: f
         federation_chunks.renew(connection, mine, until=now + LEASE_S)
 
 
-async def get(core: Core, caller: Who | None, reference: str, number: int, signature: Signature | None) -> ChunkRow:
+async def get(
+    core: ServerContext, caller: FederationCaller | None, reference: str, number: int, signature: Signature | None
+) -> ChunkRow:
     """Find a chunk, for a participant or a caller with a valid link.
 
     Raises:

@@ -7,9 +7,9 @@ import orjson
 from tunefleet.db import Connection
 from tunefleet.db.federations.federation_versions import VersionRow
 from tunefleet.errors import NotFoundError
-from tunefleet.orchestrator.context import Core
+from tunefleet.orchestrator.context import ServerContext
 from tunefleet.orchestrator.federation.guide import data_chunks, signed_links
-from tunefleet.orchestrator.federation.participants import Who
+from tunefleet.orchestrator.federation.participants import FederationCaller
 from tunefleet.orchestrator.federation.status import find
 from tunefleet.orchestrator.federation.version_archives import with_archive
 from tunefleet.orchestrator.federation.versions import version_of
@@ -18,7 +18,11 @@ from tunefleet.schemas.api import FileEntry
 
 
 async def archive(
-    core: Core, caller: Who | None, reference: str, version: int | None, signature: Signature | None
+    core: ServerContext,
+    caller: FederationCaller | None,
+    reference: str,
+    version: int | None,
+    signature: Signature | None,
 ) -> tuple[VersionRow, FileEntry]:
     """Find a version and its archive, for a caller with read access or a valid link.
 
@@ -38,7 +42,9 @@ async def archive(
     return await with_archive(core, await core.read(operation))
 
 
-async def file(core: Core, caller: Who, reference: str, version: int | None, path: str) -> FileEntry:
+async def file(
+    core: ServerContext, caller: FederationCaller, reference: str, version: int | None, path: str
+) -> FileEntry:
     """Find a file of a version."""
     found = await core.read(lambda connection: version_of(connection, find(connection, caller, reference), version))
     return file_of(found, path)

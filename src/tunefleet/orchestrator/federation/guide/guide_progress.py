@@ -12,10 +12,10 @@ from tunefleet.db.federations.federation_updates import COUNTED
 from tunefleet.db.federations.federations import FederationRow, MemberRow
 from tunefleet.lifecycle.federation import FederationStatus
 from tunefleet.lifecycle.round import RoundStatus
-from tunefleet.orchestrator.context import Core
-from tunefleet.orchestrator.federation.participants import Who
+from tunefleet.orchestrator.context import ServerContext
+from tunefleet.orchestrator.federation.participants import FederationCaller
 from tunefleet.orchestrator.federation.status import find, may_read_updates, spec_of
-from tunefleet.orchestrator.views import maybe_moment, moment
+from tunefleet.orchestrator.views import to_datetime, to_optional_datetime
 from tunefleet.schemas.federated import JobProgress, JobReply, JobState, JobStats, JobWorker
 
 # A worker that has sent something within this time counts as active.
@@ -25,7 +25,7 @@ _LISTED: Final = 1000
 _WorkerStatus = Literal["assigned", "training", "syncing", "completed", "failed"]
 
 
-async def job(core: Core, caller: Who, reference: str) -> JobReply:
+async def job(core: ServerContext, caller: FederationCaller, reference: str) -> JobReply:
     """Return a federation as a job with its workers."""
 
     def operation(connection: Connection) -> JobReply:
@@ -35,7 +35,7 @@ async def job(core: Core, caller: Who, reference: str) -> JobReply:
     return await core.read(operation)
 
 
-async def progress(core: Core, caller: Who, reference: str) -> JobProgress:
+async def progress(core: ServerContext, caller: FederationCaller, reference: str) -> JobProgress:
     """Return the progress of a federation; raises what `job` raises."""
     now = core.clock.wall()
 
@@ -56,7 +56,7 @@ async def progress(core: Core, caller: Who, reference: str) -> JobProgress:
     return await core.read(operation)
 
 
-def job_state(connection: Connection, row: FederationRow, caller: Who) -> JobState:
+def job_state(connection: Connection, row: FederationRow, caller: FederationCaller) -> JobState:
     """Show a federation as a job; its step is the highest among workers whose updates the caller may see."""
     spec = spec_of(row)
     versions = federation_versions.page(connection, row.seq, limit=_LISTED)
@@ -83,9 +83,9 @@ def job_state(connection: Connection, row: FederationRow, caller: Who) -> JobSta
             "min_workers": spec.min_workers,
             "max_workers": spec.max_workers,
         },
-        created_at=moment(row.created_at),
-        started_at=maybe_moment(row.started_at),
-        completed_at=maybe_moment(row.finished_at),
+        created_at=to_datetime(row.created_at),
+        started_at=to_optional_datetime(row.started_at),
+        completed_at=to_optional_datetime(row.finished_at),
     )
 
 
@@ -97,7 +97,7 @@ def _percent(connection: Connection, row: FederationRow, wanted: int | None) -> 
     return round(100.0 * rounds.count(connection, row.seq, RoundStatus.PUBLISHED) / wanted, 1)
 
 
-def _workers(connection: Connection, row: FederationRow, caller: Who) -> tuple[JobWorker, ...]:
+def _workers(connection: Connection, row: FederationRow, caller: FederationCaller) -> tuple[JobWorker, ...]:
     held = federation_chunks.held(connection, row.seq)
     uploaded = {each.worker for each in federation_updates.of_round(connection, row.seq, row.round, [COUNTED])}
     uploaded |= {each.worker for each in federation_updates.waiting(connection, row.seq)}

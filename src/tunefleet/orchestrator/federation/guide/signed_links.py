@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import Final
 
 from tunefleet.errors import ForbiddenError
-from tunefleet.orchestrator.context import Core
-from tunefleet.orchestrator.ids import seal
+from tunefleet.orchestrator.context import ServerContext
+from tunefleet.orchestrator.ids import sign
 from tunefleet.orchestrator.storage.signed_urls import Signature
 
 TRAINING: Final = "/api/training"
@@ -50,25 +50,25 @@ class Signer:
         return f"expires={self.expires}&signature={_mac(self.secret, thing, digest, self.expires)}"
 
 
-def signer(core: Core, base: str) -> Signer:
+def signer(core: ServerContext, base: str) -> Signer:
     """Return a signer for a caller that reached the server at `base`."""
     expires = int(core.clock.wall() + core.settings.links_last_s)
     return Signer(core.secret, (core.settings.public_base_url or base).rstrip("/"), expires)
 
 
-def verify_version(core: Core, federation_id: str, number: int, digest: str, given: Signature) -> None:
+def verify_version(core: ServerContext, federation_id: str, number: int, digest: str, given: Signature) -> None:
     """Check a link to a version."""
     hint = f"GET {TRAINING}/checkpoints/{federation_id} has a fresh one."
     _verify(core, _version(federation_id, number), digest, given, hint)
 
 
-def verify_chunk(core: Core, federation_id: str, number: int, digest: str, given: Signature) -> None:
+def verify_chunk(core: ServerContext, federation_id: str, number: int, digest: str, given: Signature) -> None:
     """Check a link to a chunk."""
     hint = f"POST {TRAINING}/jobs/{federation_id}/claim-chunk has a fresh one."
     _verify(core, _chunk(federation_id, number), digest, given, hint)
 
 
-def _verify(core: Core, thing: str, digest: str, given: Signature, hint: str) -> None:
+def _verify(core: ServerContext, thing: str, digest: str, given: Signature, hint: str) -> None:
     wanted = _mac(core.secret, thing, digest, given.expires)
     if not hmac.compare_digest(wanted.encode(), given.signature.encode()):
         raise ForbiddenError("This link was not signed by this server, or its target has changed.", hint=hint)
@@ -85,4 +85,4 @@ def _chunk(federation_id: str, number: int) -> str:
 
 
 def _mac(secret: bytes, thing: str, digest: str, expires: int) -> str:
-    return seal(secret, "federation link", thing, digest, str(expires))
+    return sign(secret, "federation link", thing, digest, str(expires))

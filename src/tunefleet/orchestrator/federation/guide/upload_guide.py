@@ -17,11 +17,11 @@ from tunefleet.db.federations.rounds import RoundRow
 from tunefleet.errors import ConflictError, Fault, GoneError, InputError, SpecError
 from tunefleet.lifecycle.round import RoundStatus
 from tunefleet.orchestrator.access.permissions import Actor
-from tunefleet.orchestrator.context import Core
+from tunefleet.orchestrator.context import ServerContext
 from tunefleet.orchestrator.federation import rounds, service, versions
 from tunefleet.orchestrator.federation.guide import chunk_files, data_chunks, guide_progress, signed_links
 from tunefleet.orchestrator.federation.guide.signed_links import Signer
-from tunefleet.orchestrator.federation.participants import Who
+from tunefleet.orchestrator.federation.participants import FederationCaller
 from tunefleet.orchestrator.federation.status import find, find_to_close, topic
 from tunefleet.orchestrator.federation.version_archives import with_archive
 from tunefleet.orchestrator.federation.views import checkpoint_mark
@@ -117,7 +117,7 @@ def _read(data: dict[str, Any]) -> FederationSpec:
         raise SpecError(faults, filename="the job") from None
 
 
-async def create(core: Core, actor: Actor, body: JobCreate) -> JobCreated:
+async def create(core: ServerContext, actor: Actor, body: JobCreate) -> JobCreated:
     """Create a federation from a job of the guide; it starts with its first upload, or when it is started.
 
     Raises:
@@ -133,7 +133,7 @@ async def create(core: Core, actor: Actor, body: JobCreate) -> JobCreated:
 
 
 async def create_with_data(
-    core: Core, actor: Actor, spec: FederationSpec, *, start: bool, total_chunks: int | None = None
+    core: ServerContext, actor: Actor, spec: FederationSpec, *, start: bool, total_chunks: int | None = None
 ) -> FederationCreated:
     """Create a federation, and split its data into chunks if it has any.
 
@@ -152,7 +152,7 @@ async def create_with_data(
 
 
 async def poll(
-    core: Core, caller: Who, reference: str, *, after: int | None, wait_s: float, sign: Signer
+    core: ServerContext, caller: FederationCaller, reference: str, *, after: int | None, wait_s: float, sign: Signer
 ) -> CheckpointReply | None:
     """Return the newest version for the guide's poll.
 
@@ -183,7 +183,9 @@ def _checkpoint(
     )
 
 
-async def too_late(core: Core, caller: Who, reference: str, error: GoneError) -> AdapterTaken:
+async def ended_response(
+    core: ServerContext, caller: FederationCaller, reference: str, error: GoneError
+) -> AdapterTaken:
     """Return the response to an upload to a federation that has ended."""
     row = await core.read(partial(find, caller=caller, reference=reference))
     return AdapterTaken(
@@ -196,7 +198,7 @@ async def too_late(core: Core, caller: Who, reference: str, error: GoneError) ->
     )
 
 
-async def aggregate(core: Core, caller: Who, reference: str) -> Aggregated:
+async def aggregate(core: ServerContext, caller: FederationCaller, reference: str) -> Aggregated:
     """Aggregate the open round of a federation now, and wait for its version.
 
     Raises:
@@ -217,7 +219,9 @@ async def aggregate(core: Core, caller: Who, reference: str) -> Aggregated:
     )
 
 
-def _close(connection: Connection, *, core: Core, caller: Who, reference: str) -> tuple[FederationRow, RoundRow]:
+def _close(
+    connection: Connection, *, core: ServerContext, caller: FederationCaller, reference: str
+) -> tuple[FederationRow, RoundRow]:
     row = find_to_close(connection, caller, reference)
     try:
         return row, rounds.close_now(connection, row, core.clock.wall())
@@ -226,7 +230,7 @@ def _close(connection: Connection, *, core: Core, caller: Who, reference: str) -
         raise InputError(error.message, hint=error.hint) from error
 
 
-async def _settled(core: Core, row: FederationRow, closed: RoundRow) -> RoundRow:
+async def _settled(core: ServerContext, row: FederationRow, closed: RoundRow) -> RoundRow:
     end = core.clock.monotonic() + AGGREGATION_S
     while True:
         # Read before the round, so that a change between the two ends the wait below.

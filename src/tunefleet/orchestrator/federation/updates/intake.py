@@ -20,7 +20,7 @@ from tunefleet.db.federations.federations import FederationRow
 from tunefleet.db.repositories import artifacts
 from tunefleet.errors import AdapterRefused, ArtifactError, ConflictError, NotFoundError, TooLargeError
 from tunefleet.orchestrator.access import quotas
-from tunefleet.orchestrator.context import Core
+from tunefleet.orchestrator.context import ServerContext
 from tunefleet.orchestrator.federation import adapter_files
 from tunefleet.orchestrator.federation.guide import data_chunks
 from tunefleet.orchestrator.federation.updates import acceptance
@@ -111,7 +111,7 @@ async def in_thread(work: Callable[[], T], threads: ThreadPoolExecutor = _thread
 
 @asynccontextmanager
 async def recording_rejection(
-    core: Core, ticket: ExpectedUpload, metadata: UpdateMetadata, scratch: Scratch
+    core: ServerContext, ticket: ExpectedUpload, metadata: UpdateMetadata, scratch: Scratch
 ) -> AsyncIterator[None]:
     """Record an update that is rejected in this block, with the reason, for the version's report."""
     try:
@@ -126,7 +126,7 @@ async def recording_rejection(
 
 @asynccontextmanager
 async def with_scratch(
-    core: Core, ticket: ExpectedUpload, metadata: UpdateMetadata, size_bytes: int = 0
+    core: ServerContext, ticket: ExpectedUpload, metadata: UpdateMetadata, size_bytes: int = 0
 ) -> AsyncIterator[Scratch]:
     """Provide a scratch folder for an update, removed afterwards; a rejection in this block is recorded."""
     scratch = Scratch(core.blobs)
@@ -144,7 +144,7 @@ def _reject(connection: Connection, *, row: FederationRow, refused: Refused, now
 
 
 async def take(
-    core: Core,
+    core: ServerContext,
     ticket: ExpectedUpload,
     metadata: UpdateMetadata,
     content: Content,
@@ -197,7 +197,7 @@ def refuse_unknown_base(federation: FederationRow, base_version: int | None) -> 
         )
 
 
-def _hold(connection: Connection, *, core: Core, row: FederationRow, new: _New) -> None:
+def _hold(connection: Connection, *, core: ServerContext, row: FederationRow, new: _New) -> None:
     capacity.refuse(connection, core.blobs, new.sizes)
     # Checked before any file is stored, and again when the files are recorded.
     quotas.refuse_update(connection, row, new.sizes)
@@ -218,7 +218,7 @@ def _sizes(content: Content) -> dict[str, tuple[str, int]]:
     return {path: hash_file(file) for path, file in new.items()}
 
 
-def _keep(core: Core, content: Content, digests: Mapping[str, str]) -> None:
+def _keep(core: ServerContext, content: Content, digests: Mapping[str, str]) -> None:
     for path, digest in digests.items():
         keep(core.blobs, content.examined.weights if path == _WEIGHTS else content.tokenizer[path], digest)
 
@@ -250,7 +250,7 @@ def _arrived(
 
 
 async def _accept(
-    core: Core, ticket: ExpectedUpload, arrived: ValidatedUpdate, new: _New, scratch: Scratch
+    core: ServerContext, ticket: ExpectedUpload, arrived: ValidatedUpdate, new: _New, scratch: Scratch
 ) -> Accepted:
     row = ticket.federation
     for _ in range(_TRIES):
@@ -266,7 +266,9 @@ async def _accept(
     raise CheckAgain(f"The contract of {row.id} changed during each validation.", hint="Send the update again.")
 
 
-def _count(connection: Connection, *, core: Core, row: FederationRow, arrived: ValidatedUpdate, new: _New) -> Accepted:
+def _count(
+    connection: Connection, *, core: ServerContext, row: FederationRow, arrived: ValidatedUpdate, new: _New
+) -> Accepted:
     now = core.clock.wall()
     quotas.refuse_update(connection, row, new.sizes)
     for digest, size_bytes in new.sizes.items():

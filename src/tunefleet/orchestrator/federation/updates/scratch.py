@@ -49,7 +49,7 @@ class Scratch:
             shutil.rmtree(self.folder, ignore_errors=True)
 
 
-class Landing(Scratch):
+class UploadFile(Scratch):
     """A scratch folder with a file that is written as it is received."""
 
     def __init__(self, blobs: BlobStore, max_bytes: int) -> None:

@@ -8,8 +8,8 @@ from functools import partial
 from tunefleet.artifacts import Upload
 from tunefleet.db import Connection
 from tunefleet.errors import InputError
-from tunefleet.orchestrator.context import Core
-from tunefleet.orchestrator.federation.participants import Who
+from tunefleet.orchestrator.context import ServerContext
+from tunefleet.orchestrator.federation.participants import FederationCaller
 from tunefleet.orchestrator.federation.updates.acceptance import Accepted
 from tunefleet.orchestrator.federation.updates.intake import Content, ExpectedUpload, in_thread, take, with_scratch
 from tunefleet.orchestrator.federation.updates.scratch import Scratch, too_large
@@ -19,7 +19,7 @@ from tunefleet.schemas.federated import UpdateCreate
 
 
 async def expect(
-    core: Core, caller: Who, reference: str, body: UpdateCreate, size_bytes: int
+    core: ServerContext, caller: FederationCaller, reference: str, body: UpdateCreate, size_bytes: int
 ) -> ExpectedUpload | Accepted:
     """Check whether an update can count, before its file is read.
 
@@ -46,8 +46,8 @@ async def expect(
     return await core.read(operation)
 
 
-async def take_whole(
-    core: Core,
+async def accept(
+    core: ServerContext,
     ticket: ExpectedUpload,
     body: UpdateCreate,
     arrived: Callable[[], Upload],
@@ -70,7 +70,7 @@ async def take_whole(
 
 
 def _checked(
-    core: Core, ticket: ExpectedUpload, body: UpdateCreate, arrived: Callable[[], Upload], scratch: Scratch
+    core: ServerContext, ticket: ExpectedUpload, body: UpdateCreate, arrived: Callable[[], Upload], scratch: Scratch
 ) -> tuple[Content, Upload | None]:
     """Return the content of an upload, and the upload itself if it is stored unchanged."""
     upload = arrived()

@@ -22,9 +22,9 @@ from tunefleet.db.repositories import artifacts
 from tunefleet.errors import ArtifactError, GoneError, InputError, OffsetConflict
 from tunefleet.lifecycle.federation import FederationStatus
 from tunefleet.orchestrator.access import quotas
-from tunefleet.orchestrator.context import Core
+from tunefleet.orchestrator.context import ServerContext
 from tunefleet.orchestrator.federation import adapter_files
-from tunefleet.orchestrator.federation.participants import Who, only_worker, worker_name
+from tunefleet.orchestrator.federation.participants import FederationCaller, only_worker, worker_name
 from tunefleet.orchestrator.federation.status import find_to_take_part, spec_of
 from tunefleet.orchestrator.federation.updates import acceptance
 from tunefleet.orchestrator.federation.updates.acceptance import Accepted
@@ -40,7 +40,7 @@ from tunefleet.orchestrator.federation.updates.intake import (
     take,
     with_scratch,
 )
-from tunefleet.orchestrator.federation.updates.scratch import Landing, Scratch, too_large
+from tunefleet.orchestrator.federation.updates.scratch import Scratch, UploadFile, too_large
 from tunefleet.orchestrator.storage import capacity
 from tunefleet.orchestrator.storage.artifacts import refuse_upload
 from tunefleet.schemas.federated import ADAPTER_FILE, Losses, UpdateCreate
@@ -58,7 +58,9 @@ _FLOAT_BYTES: Final = 4
 _COMPARED_VERSIONS: Final = 20
 
 
-async def expect(core: Core, caller: Who, reference: str, worker: str, step: int) -> ExpectedUpload:
+async def expect(
+    core: ServerContext, caller: FederationCaller, reference: str, worker: str, step: int
+) -> ExpectedUpload:
     """Check whether an upload can count, before its body is read.
 
     Raises:
@@ -126,7 +128,9 @@ def _loss(texts: Mapping[str, str], name: str) -> float | None:
     return value
 
 
-async def take_archive(core: Core, ticket: ExpectedUpload, landing: Landing, metadata: UpdateMetadata) -> Accepted:
+async def take_archive(
+    core: ServerContext, ticket: ExpectedUpload, landing: UploadFile, metadata: UpdateMetadata
+) -> Accepted:
     """Unpack, validate and accept an archive that was received.
 
     Raises:
@@ -150,7 +154,9 @@ async def take_archive(core: Core, ticket: ExpectedUpload, landing: Landing, met
     return accepted if remark is None else replace(accepted, warning=accepted.warning or remark)
 
 
-def _in_archive(core: Core, ticket: ExpectedUpload, folder: Path, known: Sequence[str], landing: Landing) -> Content:
+def _in_archive(
+    core: ServerContext, ticket: ExpectedUpload, folder: Path, known: Sequence[str], landing: UploadFile
+) -> Content:
     from tunefleet.orchestrator.federation.updates.validation import examine_archive  # noqa: PLC0415 - NumPy, on first use
 
     versions = (adapter_files.local(core.blobs, digest, landing.folder) for digest in known)
@@ -158,7 +164,7 @@ def _in_archive(core: Core, ticket: ExpectedUpload, folder: Path, known: Sequenc
     return Content(examined, tokenizer=found.tokenizer)
 
 
-async def _versions(core: Core, federation: FederationRow) -> list[str]:
+async def _versions(core: ServerContext, federation: FederationRow) -> list[str]:
     """Return the adapter digests of the newest versions, newest first."""
     rows = await core.read(
         lambda connection: federation_versions.page(connection, federation.seq, limit=_COMPARED_VERSIONS)
@@ -166,7 +172,7 @@ async def _versions(core: Core, federation: FederationRow) -> list[str]:
     return [digest for row in rows for path, digest, _ in orjson.loads(row.files) if path == ADAPTER_FILE]
 
 
-async def take_update(core: Core, caller: Who, reference: str, body: UpdateCreate) -> Accepted:
+async def take_update(core: ServerContext, caller: FederationCaller, reference: str, body: UpdateCreate) -> Accepted:
     """Validate and accept an update whose files were uploaded before; a repetition returns the first outcome.
 
     Raises:
@@ -195,7 +201,7 @@ async def take_update(core: Core, caller: Who, reference: str, body: UpdateCreat
         return await take(core, ticket, metadata, content, scratch)
 
 
-async def _let_go(core: Core, seq: int, body: UpdateCreate) -> None:
+async def _let_go(core: ServerContext, seq: int, body: UpdateCreate) -> None:
     """Unpin files that were sent again after their update was accepted."""
 
     def holders(connection: Connection) -> list[str]:
@@ -208,7 +214,9 @@ async def _let_go(core: Core, seq: int, body: UpdateCreate) -> None:
         await core.write(lambda connection: artifacts.unpin_files(connection, [body.sha256], held_by))
 
 
-def expected(connection: Connection, caller: Who, reference: str, body: UpdateCreate) -> ExpectedUpload | Accepted:
+def expected(
+    connection: Connection, caller: FederationCaller, reference: str, body: UpdateCreate
+) -> ExpectedUpload | Accepted:
     """Check whether an update can count; one that was accepted before returns its outcome.
 
     Raises:
@@ -233,14 +241,16 @@ def metadata_of(body: UpdateCreate) -> UpdateMetadata:
     return UpdateMetadata(body.num_examples, body.base_version, None, body.losses, body.attempt, body.rows_before)
 
 
-def _sent_bytes(connection: Connection, caller: Who, federation: FederationRow, body: UpdateCreate) -> int:
+def _sent_bytes(connection: Connection, caller: FederationCaller, federation: FederationRow, body: UpdateCreate) -> int:
     """Return the size of an update's weights; raises unless all of its files were uploaded."""
     _refuse_unsent(connection, caller, federation, {ADAPTER_FILE: body.sha256})
     refuse_unsent_tokenizer(connection, caller, federation, body)
     return artifacts.sizes(connection, federation.project, [body.sha256]).get(body.sha256, 0)
 
 
-def refuse_unsent_tokenizer(connection: Connection, caller: Who, federation: FederationRow, body: UpdateCreate) -> None:
+def refuse_unsent_tokenizer(
+    connection: Connection, caller: FederationCaller, federation: FederationRow, body: UpdateCreate
+) -> None:
     """Raise if a tokenizer file was not uploaded to the federation, or is not a tokenizer file."""
     for name in body.tokenizer:
         if not is_tokenizer(name):
@@ -248,12 +258,14 @@ def refuse_unsent_tokenizer(connection: Connection, caller: Who, federation: Fed
     _refuse_unsent(connection, caller, federation, body.tokenizer)
 
 
-def _sender(caller: Who, federation: FederationRow) -> str:
+def _sender(caller: FederationCaller, federation: FederationRow) -> str:
     """Return the pin holder of a caller's files; a worker with a token of its own has its own holder."""
     return senders(federation.id, only_worker(caller))[0]
 
 
-def _refuse_unsent(connection: Connection, caller: Who, federation: FederationRow, files_: Mapping[str, str]) -> None:
+def _refuse_unsent(
+    connection: Connection, caller: FederationCaller, federation: FederationRow, files_: Mapping[str, str]
+) -> None:
     """Raise if a file was not uploaded to the federation by this sender."""
     for name, digest in files_.items():
         # Knowing a digest is not access: otherwise a caller could use other users' stored files by naming their
@@ -264,7 +276,9 @@ def _refuse_unsent(connection: Connection, caller: Who, federation: FederationRo
             )
 
 
-def content_of(core: Core, ticket: ExpectedUpload, body: UpdateCreate, weights: Path, scratch: Scratch) -> Content:
+def content_of(
+    core: ServerContext, ticket: ExpectedUpload, body: UpdateCreate, weights: Path, scratch: Scratch
+) -> Content:
     """Validate an update's weights, and return its content; blocks.
 
     Args:
@@ -285,7 +299,7 @@ def content_of(core: Core, ticket: ExpectedUpload, body: UpdateCreate, weights: 
 
 
 async def expect_file(
-    core: Core, caller: Who, reference: str, digest: str, size_bytes: int
+    core: ServerContext, caller: FederationCaller, reference: str, digest: str, size_bytes: int
 ) -> tuple[FederationRow, bool]:
     """Check whether the caller may upload a file for an update.
 
@@ -312,7 +326,9 @@ async def expect_file(
     return await core.read(operation)
 
 
-async def stored_file(core: Core, caller: Who, federation: FederationRow, digest: str, size_bytes: int) -> None:
+async def stored_file(
+    core: ServerContext, caller: FederationCaller, federation: FederationRow, digest: str, size_bytes: int
+) -> None:
     """Record a file that the store has just verified, and pin it for the update that will refer to it.
 
     Raises:

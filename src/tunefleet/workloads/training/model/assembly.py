@@ -22,7 +22,7 @@ from tunefleet.artifacts.archive import only_folder, unpacked_path
 from tunefleet.errors import MachineError, ModelError
 from tunefleet.spec import CheckpointLoadSpec, ModelTrainingSpec, QuantizationSpec
 from tunefleet.workloads.common import base_model, containment
-from tunefleet.workloads.common.base_model import Source, unloadable
+from tunefleet.workloads.common.base_model import Source, loading_error
 from tunefleet.workloads.training.model import lora
 from tunefleet.workloads.training.model.hardware import Kernels
 
@@ -40,7 +40,9 @@ class Base:
 
 def locate_base(spec: ModelTrainingSpec, inputs: Mapping[str, str], workspace: Path) -> Base:
     """Find the model of a spec and the weights to start from."""
-    source = base_model.named(spec.model.source, inputs, workspace, trust_remote_code=spec.model.trust_remote_code)
+    source = base_model.locate_named(
+        spec.model.source, inputs, workspace, trust_remote_code=spec.model.trust_remote_code
+    )
     if spec.start is None:
         return Base(source)
     folder = _checkpoint_folder(spec.start, spec.start_pointer, inputs, workspace)
@@ -160,7 +162,7 @@ def load_model(
             **extra,
         )
     except (OSError, ValueError, KeyError, ImportError, SafetensorError, UnpicklingError) as error:
-        raise unloadable("model", source, error) from error
+        raise loading_error("model", source, error) from error
     if quantization is not None:
         _keep_trainable(model)
     return model

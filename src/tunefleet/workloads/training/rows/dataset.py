@@ -17,7 +17,7 @@ from tunefleet.trainer_control.journal.null import Journal
 from tunefleet.workloads.data import sources
 from tunefleet.workloads.data.holdout import Duplicates
 from tunefleet.workloads.data.streams import Reader
-from tunefleet.workloads.data.token_cache import KeptTokens
+from tunefleet.workloads.data.token_cache import TokenCache
 from tunefleet.workloads.data.tokenization import IGNORED, Encoder, Tokenized
 from tunefleet.workloads.training.rows import streaming
 from tunefleet.workloads.training.rows.streaming import POSITION_FILE, Packed, SampleStream, StreamPosition
@@ -94,7 +94,7 @@ def open_data(spec: TrainingTaskSpec, inputs: Mapping[str, str], workspace: Path
 
 
 def prepare(
-    spec: TrainingTaskSpec, found: RunRows, encoder: Encoder, context: int | None, journal: Journal, kept: KeptTokens
+    spec: TrainingTaskSpec, found: RunRows, encoder: Encoder, context: int | None, journal: Journal, kept: TokenCache
 ) -> TrainingData:
     """Tokenize the rows, or open the stream of samples.
 

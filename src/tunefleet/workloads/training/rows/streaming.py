@@ -20,7 +20,7 @@ from trl import pack_dataset
 from tunefleet.errors import DataError
 from tunefleet.workloads.data.formats import Shape
 from tunefleet.workloads.data.streams import Block, Mark, Reader
-from tunefleet.workloads.data.token_cache import KeptTokens
+from tunefleet.workloads.data.token_cache import TokenCache
 from tunefleet.workloads.data.tokenization import Encoder, clip
 
 # The key under which a batch carries the position after it.
@@ -184,7 +184,7 @@ class Packed:
     filled: float
 
 
-def pack(dataset: datasets.Dataset, length: int, tokens: int, kept: KeptTokens | None = None) -> Packed:
+def pack(dataset: datasets.Dataset, length: int, tokens: int, kept: TokenCache | None = None) -> Packed:
     """Pack rows into sequences with best-fit decreasing; rows are not split."""
     if kept is None:
         packed = pack_dataset(dataset, length, "bfd")
