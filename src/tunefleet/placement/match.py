@@ -22,7 +22,7 @@ class Reject:
 
     Args:
         reason: Everything that is missing, as a clause: "has 8 GiB memory, 32 GiB are needed, and lacks the tag lab".
-        lasting: Whether the worker can never run the task, not only at the moment.
+        permanent: Whether the worker can never run the task, not only at the moment.
     """
 
     reason: str

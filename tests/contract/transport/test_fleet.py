@@ -57,7 +57,7 @@ def test_a_drained_worker_finishes_leaves_and_is_offline(site: Site, workers: Wo
     until(lambda: site.client.tasks.get(running).status == "running", "the start of the task")
     assert site.client.workers.drain("drained").draining
     later = site.client.submit(ECHO).task_id
-    assert "is drained" in (site.client.tasks.get(later).why or "")
+    assert "is draining" in (site.client.tasks.get(later).why or "")
     assert process.poll() is None
     gate.touch()
     assert ended(site, running).status == "completed"

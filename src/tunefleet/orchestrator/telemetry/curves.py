@@ -285,7 +285,7 @@ def _scaled(column: Column) -> Column:
 def _largest_triangles(curves: Sequence[Column], count: int, room: int) -> set[int]:
     """Choose one index in each of `room` buckets between the first and the last point."""
     # Largest triangle three buckets (Steinarsson 2013), but with the means of both neighbouring buckets: the original
-    # uses the point chosen before, which makes the loop sequential; this way all buckets are computed in NumPy at once.
+    # uses the point chosen before, which makes the loop sequential; this way NumPy computes all buckets together.
     edges = 1 + np.arange(room + 1) * (count - 2) // room
     starts, bucket = edges[:-1], np.repeat(np.arange(room), np.diff(edges))
     # Bucket -1 is the first point alone, the last bucket the last one.

@@ -427,7 +427,7 @@ def _gang_node(connection: Connection, row: OfferRow, nodes: Mapping[str, Sequen
 
 
 def _offer_fields(row: OfferRow, secret: bytes) -> dict[str, Any]:
-    """Return what a worker is told of every attempt, be it one of its own or one that goes along."""
+    """Return the offer fields of an attempt, for its own offer or as a coalesced task of another one."""
     inputs: dict[str, dict[str, str]] = orjson.loads(row.inputs)
     return {
         "token": attempt_token(secret, row.attempt_id),
