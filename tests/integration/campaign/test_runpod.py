@@ -147,7 +147,7 @@ async def test_no_more_jobs_are_sent_than_may_fail(jobs: Jobs, tmp_path: Path) -
     jobs.script = [{"status": "FAILED", "error": "no"}]
     for _ in range(3):
         await ask()
-        with pytest.raises(StepFailed, match=r"has failed: no\."):
+        with pytest.raises(StepFailed, match=r"failed: no\."):
             await ask()
     for _ in range(2):
         with pytest.raises(StepFailed, match="3 merges on RunPod have failed"):
@@ -162,7 +162,7 @@ async def test_a_job_that_runs_outlives_an_outage_and_a_retry(jobs: Jobs, tmp_pa
     jobs.refusal = 503
     found = await ask()
     assert isinstance(found, Waiting)
-    assert "out of sight" in found.status
+    assert "not reachable" in found.status
     jobs.refusal = None
     again = await ask(retried=1)
     assert again.job == "job-1"

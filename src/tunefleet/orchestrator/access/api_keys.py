@@ -139,6 +139,7 @@ async def revoke(core: ServerContext, actor: Actor, key_id: str) -> KeyView:
         if found is None or not (is_operator(actor) or found.project == actor.project):
             raise NotFoundError(f"There is no key {key_id}.", hint="`tunefleet keys ls` lists them.")
         keys.revoke(connection, key_id, core.clock.wall())
+        # After the commit: a request in between would cache the key as valid again.
         after_commit(connection, core.keys.forget)
         wake(connection, KEYS)
         row = keys.by_id(connection, key_id)

@@ -77,6 +77,7 @@ async def change(core: ServerContext, actor: Actor, name: str, body: ProjectChan
             raise ConflictError("The default project cannot be archived.", hint="Its admins manage all other projects.")
         if archived is not None and archived != (row.archived_at is not None):
             values["archived_at"] = now if archived else None
+            # Cached keys of an archived project must stop working.
             after_commit(connection, core.keys.forget)
             wake(connection, KEYS)
         if values:

@@ -120,6 +120,7 @@ def refuse_storing(
     connection: Connection, project: str, size_bytes: int, *, reserved_bytes: int = 0, lock: bool = True
 ) -> None:
     """Raise if a file or workflow file would exceed a project's storage quota."""
+    # Locked, because two servers could store files concurrently, each within the quota.
     row = project_rows.get(connection, project, lock=lock) if size_bytes else None
     if row is None or row.storage_bytes is None:
         return

@@ -151,6 +151,7 @@ def advance(
         connection, StepRow(row.seq, cycle.number, cycle.step, StepStatus.DONE.value, intent, text, None, begun_at, now)
     )
     tell(connection, row, "campaign.step", now, cycle=cycle.number, step=cycle.step)
+    # In the same transaction as the outcome, so that no tracker is missed after a crash.
     for tracker in outcome.get("trackers", ()):
         tracking_outbox.enter(connection, row.seq, cycle.number, tracker, now)
     done = {each.step for each in steps_of(connection, cycle) if each.status == StepStatus.DONE}

@@ -130,6 +130,7 @@ class CampaignRepository:
                 if cycle is not None:
                     return cycles.state_of(connection, claimed, cycle)
             except Unreadable as error:
+                # Held instead of raised: retries would fail the same way until a user fixes the file.
                 held = await_person(connection, claimed, now, str(error), verb="start")
                 campaigns.add(connection, LineRow(held.seq, None, None, "error", f"held: {held.reason}", now))
             campaigns.release(connection, campaign_id, holder=holder)
@@ -187,6 +188,7 @@ class CampaignRepository:
 
         def change(at: _LockedCycle) -> CycleState | None:
             moved = cycles.advance(at.connection, at.row, at.cycle, outcome, at.now)
+            # A paused campaign is released here, between two steps.
             if moved is None or at.row.status in _HALTED:
                 campaigns.release(at.connection, at.row.id, holder=state.holder)
                 return None
@@ -205,6 +207,7 @@ class CampaignRepository:
             previous = at.cycle.waiting
             cycles.wait(at.connection, at.cycle, until=until, why=why)
             campaigns.release(at.connection, at.row.id, holder=state.holder)
+            # The reconciler must learn the new due time.
             wake(at.connection, TOPIC, topic(at.row.id))
             if same_reason(previous, why):
                 return None
@@ -301,6 +304,7 @@ class CampaignRepository:
 
         def operation(connection: Connection) -> None:
             row = _known(connection, state.campaign_id)
+            # Texts of providers may contain signed links or keys.
             text_ = scrub(text)[:MAX_LINE]
             _line(connection, row, state.number, state.step, level, text_, self._core.clock.wall())
 

@@ -43,6 +43,7 @@ def version_of(row: ModelRow) -> ModelVersion:
 
 def enter(connection: Connection, state: CycleState, new: NewVersion, now: float) -> ModelRow:
     """Register the model of a cycle's attempt; registered again, the version is updated."""
+    # Per attempt of the cycle, so that a retry of the step after a crash updates the same version.
     key = f"{state.campaign_id}/{state.number}.{state.retried}"
     row = models.by_key(connection, key)
     # A stage that the gate or a user has decided is not decided again.

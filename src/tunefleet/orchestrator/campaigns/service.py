@@ -47,6 +47,7 @@ async def apply(
 
     def operation(connection: Connection) -> tuple[CampaignApplied, ...]:
         now = core.clock.wall()
+        # Before any change: a missing channel would silently lose notifications.
         _check_channels(connection, actor, specs)
         return tuple(_apply(connection, actor, name, spec, now, start=start) for name, spec in specs.items())
 
@@ -193,6 +194,7 @@ def _apply(
         change, row = "created", _create(connection, actor, name, spec, now)
     else:
         row = campaigns.by_id(connection, own[0].id, lock=True) or own[0]
+        # Compares parsed specs too: an equivalent spec in another serialization is no change.
         if row.spec != stored(spec) and readable(row.spec) != spec:
             change = "changed"
             quotas.store_document(connection, row.project, len(stored(spec).encode()) - len(row.spec.encode()))
@@ -246,6 +248,7 @@ def _check_channels(connection: Connection, actor: Actor, specs: Mapping[str, Ca
 
 def _subscribe(connection: Connection, row: CampaignRow, spec: CampaignSpec) -> None:
     """Store a campaign's notification subscriptions from its spec."""
+    # Replaced as a whole: entries that were removed from the spec must not stay.
     notifications.delete_of_tasks(connection, [row.id])
     subscriptions = []
     for number, subscription in enumerate(spec.notify):

@@ -108,6 +108,7 @@ class TrackingOutbox:
             now = self._core.clock.wall()
             changes = {"tries": tries, "not_before": now + again_s, "error": text}
             changed = tracking_outbox.change(connection, row, changes)
+            # A tracker that is down for days must not fill the campaign's log.
             if changed and (tries == 1 or tries % _LOG_EVERY == 0 or text != row.error):
                 more = f"{text} Retrying in {again_s:,.0f} s; the campaign continues."
                 _log(connection, row, "warning", f"cannot record the cycle in {row.tracker}: {more}", now)

@@ -125,6 +125,7 @@ def ended(connection: Connection, job: ClusterJobRow, told: str | None, now: flo
         connection, job.name, state="ended", ended_at=now, told=told or job.told, used=job.used,
         barren=int(bool(job.barren) or (waited and not job.used)),
     )  # fmt: skip
+    # Deleted with the job, so that a worker that is still running can no longer connect.
     key_rows.delete_one(connection, job.key_id)
     gone = clusters.crews(connection, [job.key_id]).get(job.key_id, [])
     for worker_id in gone:
@@ -144,6 +145,7 @@ def ended(connection: Connection, job: ClusterJobRow, told: str | None, now: flo
         _publish_message(connection, job, _end_message(job, told), now)
     else:
         clusters.delete_one(connection, job.name)
+    # Other servers cache keys, and the scheduler can reschedule what the workers held.
     wake(connection, KEYS, "placement", clusters.TOPIC)
     return gone
 

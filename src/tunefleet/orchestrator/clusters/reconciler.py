@@ -84,6 +84,7 @@ class ClusterKeeper:
 
     async def _keep(self, engine: str, cluster: Cluster, now: ClusterSnapshot) -> None:
         jobs = [job for job in now.jobs if job.engine == engine]
+        # In threads: Slurm's commands and Ray's HTTP API block.
         seen = await asyncio.to_thread(cluster.look, [job.name for job in jobs]) if jobs else {}
         for job in jobs:
             crew = now.crews.get(job.name, Crew())
@@ -118,6 +119,7 @@ class ClusterKeeper:
                 cluster_jobs.fail(connection, task, job.engine, step.told or "ended", self._wall)
             return gone
 
+        # After the commit: presence is memory state, which a rollback would not restore.
         for worker_id in await self._core.write(operation):
             self._core.fleet.forget(worker_id)
 

@@ -215,6 +215,7 @@ def _files_of(connection: Connection, task: TaskRow, rows: Sequence[ArtifactRow]
         single = bool(orjson.loads(row.metadata).get(SINGLE_FILE))
         for path, digest, size_bytes in theirs.get(row.id, ()):
             name = row.name if single else f"{row.name}/{path}"
+            # Newest artifact first: an older one of the same name is hidden.
             found.setdefault(name, TaskFile(name, digest, size_bytes, row.kind, row.created_at))
     return list(found.values())
 

@@ -75,6 +75,7 @@ async def _all(core: ServerContext, actor: Actor) -> list[WorkerView]:
     while True:
         page = await workers.list_(core, actor, limit=_MOST, cursor=cursor)
         found += page.items
+        # The guide's list has no pages, so all of ours are joined.
         cursor = page.next_cursor
         if cursor is None:
             return found

@@ -122,6 +122,7 @@ def _make(blobs: BlobStore, work: AggregationInput, folder: Path) -> Aggregation
     from tunefleet.federation.aggregation.strategy import aggregate  # noqa: PLC0415
 
     into = folder / "made"
+    # An attempt that failed on a full disk may have left partial files.
     shutil.rmtree(into, ignore_errors=True)
     into.mkdir(parents=True)
     updates = [_update(blobs, each, folder) for each in work.updates]
@@ -223,6 +224,7 @@ def store(
     row = federations.by_seq(connection, work.federation.seq, lock=True)
     if row is None:
         return None
+    # Stored in the round's row: publishing can be retried without averaging again.
     changes = {"result": made.dump()}
     moved = rounds.move(connection, work.round, RoundReason.AGGREGATED, now, holder=holder, values=changes)
     if moved is None:

@@ -55,6 +55,7 @@ def _change(
     body: MemberChange,
 ) -> MemberView:
     row, now = find_to_take_part(connection, caller, reference, worker, lock=True), core.clock.wall()
+    # A worker that could not upload may not join either.
     acceptance.refuse_upload(connection, row, worker, body.attempt)
     member = federations.member(connection, row.seq, worker)
     if member is None:

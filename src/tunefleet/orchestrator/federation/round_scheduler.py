@@ -32,6 +32,7 @@ from tunefleet.orchestrator.federation.status import TOPIC
 log = logging.getLogger(__name__)
 
 LEASE_S: Final = 10.0
+# Three renewals per lease: one or two may fail before another server takes over.
 RENEW_S: Final = 3.0
 # Due rounds are looked for whenever something changes, and this often otherwise: a notification may get lost.
 LOOK_S: Final = 30.0

@@ -157,6 +157,7 @@ def close_now(connection: Connection, row: FederationRow, now: float) -> RoundRo
         return current
     spec = spec_of(row)
     uploaded = federation_updates.counted_workers(connection, row.seq, current.number)
+    # Fewer than `min_workers` is allowed by hand, but a single update is not an average.
     needed = max(spec.strategy.min_updates, min(2, spec.min_workers))
     if len(uploaded) < needed:
         raise ConflictError(

@@ -47,6 +47,7 @@ def part_ended(connection: Connection, row: FederationRow, parts: Sequence[TaskR
     """Continue without failed shards; return the one that ends the task if too few are left."""
     if not FederationStatus(row.status).final:
         lost = [part for part in parts if part.status in {TaskStatus.FAILED, TaskStatus.CANCELLED}]
+        # No later round could reach `min_workers`.
         if len(parts) - len(lost) < spec_of(row).min_workers:
             return next((part for part in lost if part.status == TaskStatus.FAILED), lost[0])
         rounds.tick(connection, row.seq, now)

@@ -94,6 +94,7 @@ def archived(blobs: BlobStore, entries: Sequence[FileEntry]) -> FileEntry:
             for file in sorted(entries, key=lambda each: each.path):
                 info = tarfile.TarInfo(file.path)
                 info.size, info.mode = file.size_bytes, 0o644
+                # Streamed piece by piece: a version may be larger than the memory.
                 with io.BufferedReader(_Pieces(blobs.pieces(file.digest)), _BLOCK) as content:
                     tar.addfile(info, content)
         return FileEntry(path=ARCHIVE, digest=intake.finish(), size_bytes=intake.size_bytes)

@@ -103,9 +103,11 @@ def _publish(
     federation_versions.insert_one(connection, version)
     extra = [each.digest for each in (archive, made.state) if each is not None]
     pinned = [*extra, *(each.digest for each in made.files)]
+    # Pinned before the round's pin is removed: the files must never be without a holder.
     artifacts.hold(connection, pinned, holder=version_holder(row.id, number), until=FOREVER)
     artifacts.unpin(connection, [rounds.result_holder(row.id, moved.number), *(each.holder for each in work.updates)])
     settled = [digest for each in work.updates for digest in (each.model_digest, each.upload_digest) if digest]
+    # The uploads are part of the version now. Files that another update shares stay, because they are pinned.
     adapter_files.drop(connection, core.blobs, settled, now)
     federations.change(connection, row.seq, {"version": number})
     row = row._replace(version=number)

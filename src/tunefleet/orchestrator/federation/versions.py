@@ -152,6 +152,7 @@ def _roll_back(
     rounds.abandon(
         connection, row, RoundReason.ROLLED_BACK, f"The federation was rolled back to version {target.version}.", now
     )
+    # Shares the target's files: nothing is copied.
     made = target._replace(version=row.version + 1, round=None, equals=target.version, created_at=now)
     federation_versions.insert_one(connection, made)
     extra = [digest for digest in (made.archive_digest, made.state_digest) if digest is not None]

@@ -144,5 +144,6 @@ def _others_serve(database: Database) -> bool:
     before = look()
     if not before:
         return False
+    # Compares heartbeats over time instead of timestamps: the servers' clocks may differ.
     time.sleep(_LISTEN_S)
     return bool(look() - before)

@@ -149,11 +149,13 @@ def _change(
     target = body.to or row.target
     format_: Format = body.format or (format_of(target) if body.to is not None else cast(Format, row.format))
     _check(core, target, format_)
+    # A new address keeps its secret, so that receivers need not be reconfigured.
     secret = row.secret if format_ == "webhook" and row.secret is not None else _secret(None, format_)
     values: dict[str, Any] = {"target": target, "format": format_, "secret": secret}
     values |= {} if body.on is None else {"events": _joined(body.on)}
     values |= {name: int(value) for name in ("everyone", "enabled") if (value := getattr(body, name)) is not None}
     notifications.change(connection, row.id, values)
+    # Pending notifications of a disabled channel would otherwise be sent when it is enabled again.
     if body.enabled is False:
         notifications.give_up_channel(connection, row.id, "The channel was disabled.")
     elif (target, format_) != (row.target, row.format):

@@ -89,6 +89,7 @@ class Courier:
                 row, secret = await core.read(lambda connection: _next(connection, lane))
                 if row is None or row.next_at > core.clock.wall():
                     return
+                # Within a lane deliveries are sequential; the semaphore limits how many lanes send at a time.
                 async with self._slots:
                     message, format_ = WebhookPayload.model_validate_json(row.body), cast(Format, row.format)
                     outcome = await self._sender.send(message, format_, row.target, secret, core.clock.wall())
@@ -129,6 +130,7 @@ def _settle(connection: Connection, *, row: NoticeRow, lane: str, outcome: Outco
         sent = {"state": "sent", "tries": tries, "error": None, "sent_at": now}
         notifications.settle(connection, row.seq, sent)
         return
+    # Honors `Retry-After`.
     next_at = now + max(pause_s(tries), outcome.later_s or 0.0)
     too_late = next_at - row.created_at > GIVE_UP_S and tries >= MIN_TRIES
     failed: dict[str, object] = {"tries": tries, "error": outcome.error, "next_at": next_at}

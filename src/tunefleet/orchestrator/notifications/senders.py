@@ -46,6 +46,7 @@ class Sender:
     def __init__(self, settings: ServerSettings) -> None:
         self._settings = settings
         self._reach = Reach(settings.url_allow, who="server")
+        # Name resolution blocks and may hang, so it has its own small pool.
         self._names = ThreadPoolExecutor(_THREADS, thread_name_prefix="tunefleet-names")
         # A thread of its own: a mail server that hangs blocks only mail.
         self._mails = ThreadPoolExecutor(1, thread_name_prefix="tunefleet-mail")

@@ -40,12 +40,14 @@ class Configurations:
             return _shipped(name.removeprefix(BUILTIN_PREFIX))
         key = (name, revision or "main")
         with self._lock:
+            # The lock is not held during the lookup, which may take seconds: two lookups of one model are harmless.
             known = self._known.get(key)
         if known is not None and now - known[0] < _KEPT_S:
             return known[1]
         found = _look_up(*key, settings)
         with self._lock:
             if len(self._known) >= _MOST:
+                # A full cache is simply dropped: entries are cheap to look up again.
                 self._known.clear()
             self._known[key] = (now, found)
         return found
@@ -78,6 +80,7 @@ def _cached(name: str, revision: str, settings: ServerSettings) -> Found | None:
     try:
         commit = (folder / "refs" / revision).read_text(encoding="utf-8").strip()
     except OSError:
+        # The revision may be a commit itself, which has no file below refs/.
         commit = revision
     try:
         found = orjson.loads((folder / "snapshots" / commit / "config.json").read_bytes())

@@ -100,6 +100,7 @@ async def poll(
         if left_s <= 0 or presence.worth_saying(news.keys, now) or core.signals.closed:
             break
         await core.signals.wait_any(seen, left_s)
+        # A newer poll of the same agent has replaced this one.
         if presence.polls != number or core.fleet.presences.get(who.agent_id) is not presence:
             return PollReply(wait_s=held_s)
     presence.note(news.keys, core.clock.monotonic())
@@ -184,6 +185,7 @@ async def heartbeat(core: ServerContext, actor: Actor, who: Introduction, beat: 
     known = core.fleet.agents[who.agent_id]
     known.holding, known.load = set(beat.holding), beat.load
     resumes = {each.command_id for each in beat.outcomes if each.command_id.startswith("resume-")}
+    # Bounded: an agent that never restarts would collect command ids without end.
     known.heard = (known.heard if len(known.heard) < _MAX_HEARD else set()) | resumes
     if beat.outcomes:
         await core.write(partial(_take_outcomes, agent_id=who.agent_id, outcomes=beat.outcomes, now=core.clock.wall()))

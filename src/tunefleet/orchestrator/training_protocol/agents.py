@@ -149,6 +149,7 @@ def _plain(who: Introduction) -> Capabilities:
         version=who.version or "",
         hostname=who.hostname or who.agent_id,
         executors=tuple(ExecutorOffer(kind=kind) for kind in TRAININGS),
+        # An agent decides itself how many jobs it takes; this only has to be enough.
         slots={"job": _SLOTS},
         cpu_count=0,
         memory_total_bytes=0,

@@ -67,6 +67,7 @@ async def claim(core: ServerContext, actor: Actor, who: Introduction, job_id: st
 def _claim(
     connection: Connection, *, actor: Actor, agent_id: str, job_id: str, leased: bool, now: float
 ) -> tuple[str, PolledJob]:
+    # The lock makes concurrent claims of two agents sequential: the second one sees the job as taken.
     row = tasks.by_ids(connection, [job_id], lock=True).get(job_id)
     agent = worker_rows.get(connection, agent_id)
     if row is None or agent is None or row.project != actor.project or row.kind not in TRAININGS:

@@ -143,6 +143,7 @@ def traceback_of(detail: str | None) -> TracebackView | None:
     """Parse a Python traceback; None if the text contains none."""
     if not detail or "Traceback (most recent call last)" not in detail:
         return None
+    # The last traceback: with chained exceptions it is the one that ended the job.
     raw = detail[detail.rindex("Traceback (most recent call last)") :]
     lines = raw.splitlines()
     frames = []

@@ -105,6 +105,7 @@ async def update_params(core: ServerContext, actor: Actor, task_id: str, body: P
         "requested_at": to_datetime(now).isoformat(), "requested_by": actor.owner, "updates": given,
             "effective": fields,
     }  # fmt: skip
+    # Kept for a later resume, which applies all updates to the new job.
     await core.write(partial(_note, task_id=row.id, noted=noted))
     summary = "; ".join(f"{name}: {when}" for name, when in fields.items())
     return ParametersUpdated(
@@ -169,6 +170,7 @@ async def _register_again(
     config = known.get("config") or {}
     settings = {**settings_of(known), **adjustments}
     now = core.clock.wall()
+    # Truncated, because job ids have a maximum length and each resume appends to it.
     job_id = f"{row.id[:100]}-resume-{int(now * 1000)}"
     wanted = JobRegistration.model_validate(
         {**known, "job_id": job_id, "name": known.get("name") or row.name, "config": {**config, "training": settings}}

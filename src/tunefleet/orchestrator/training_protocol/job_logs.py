@@ -44,6 +44,7 @@ def _store(connection: Connection, *, who: AttemptActor, body: LogLines, now: fl
     if new:
         # Line breaks within a line are replaced: offsets count lines.
         text = "".join(f"{line.rstrip().replace(chr(10), ' ')}\n" for line in new)
+        # Jobs print environment variables and URLs, which may contain credentials.
         data = scrub_bytes(text.encode(errors="replace"))
         stream = logs.stream(connection, who.attempt_id) or log_service.open_stream(connection, who)
         log_service.extend(connection, stream, data, limit_bytes)

@@ -76,6 +76,7 @@ def _new(
     if not wanted:
         return []
     first = min(point.step for point, _ in wanted)
+    # Agents resend points after a lost response, without an idempotency key.
     known: set[tuple[int, str]] = set()
     for row in training_protocol.newest_points(connection, launch):
         # Points are ordered by step, except for a second evaluation or a repetition.

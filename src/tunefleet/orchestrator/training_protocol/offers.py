@@ -52,6 +52,7 @@ def suits(connection: Connection, agent: WorkerRow, row: TaskRow, *, leased: boo
     result = match(need, state)
     if not isinstance(result, Fit):
         return f"This agent {result.reason}."
+    # Two servers could each count the project's running tasks and both exceed its quota.
     project_rows.lock(connection, [row.project])
     over = Holding(connection, now).why(row.project, need)
     if over is not None:

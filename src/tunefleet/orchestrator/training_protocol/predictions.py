@@ -61,6 +61,7 @@ def _given(reported: Sequence[PredictionItem]) -> dict[str, dict[str, Any]]:
     for item in reported:
         fields: dict[str, Any] = orjson.loads(item.model_dump_json(exclude_none=True, exclude=set(_EXCLUDED)))
         record = {_OURS.get(name, name): value for name, value in fields.items()}
+        # Reports have no sequence numbers, so a repetition is recognized by its content.
         identity = orjson.dumps([record.get(name) for name in ("step", "index", "prompt", "output")])
         found.setdefault(blake2b(identity, digest_size=16).hexdigest(), record)
     return found

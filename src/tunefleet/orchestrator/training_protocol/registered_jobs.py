@@ -124,6 +124,7 @@ def make(
     )  # fmt: skip
     submitted = Event("workflow.submitted", now, None, workflow_id, seq, data={"name": name}, project=actor.project)
     events.append(connection, [submitted])
+    # Only a formality: the job is never matched against workers.
     need = Requirement(kind=kind, slot_class="job")
     tasks.add_requirement(connection, need.key, need.dump())
     values = {

@@ -74,6 +74,7 @@ async def cut(
             artifacts.add_blob(
                 connection, project=actor.project, digest=piece.digest, size_bytes=piece.size_bytes, at=now
             )
+        # Until the federation is created and pins them itself; if that fails, they are garbage collected.
         artifacts.pin(connection, [piece.digest for piece in pieces], holder=actor.key_id, until=now + _PIN_S)
 
     await core.write(operation)
@@ -215,6 +216,7 @@ def _lines(blobs: BlobStore, file: FileEntry) -> Iterator[bytes]:
             yield bytes(rest)
             rest.clear()
         rest += last
+        # A file without line breaks must not fill the memory.
         if len(rest) > _MAX_LINE_BYTES:
             raise DataError(f"Line {number + 1} of {file.path} has more than {_MAX_LINE_BYTES >> 20} MiB.")
     if bytes(rest) not in _EMPTY:

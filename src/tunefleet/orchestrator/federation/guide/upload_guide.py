@@ -237,6 +237,7 @@ async def _settled(core: ServerContext, row: FederationRow, closed: RoundRow) ->
         seen = core.signals.version(topic(row.id))
         found = await core.read(partial(round_rows.get, seq=row.seq, number=closed.number))
         left = end - core.clock.monotonic()
+        # On shutdown too: a held request must not delay it.
         if found is None or RoundStatus(found.status).final or left <= 0 or core.signals.closed:
             return found or closed
         await core.signals.wait(topic(row.id), min(left, _LOOK_S), seen)

@@ -175,6 +175,7 @@ async def take(
         await run_transfer(ticket.federation, partial(_keep, core, content, digests))
         return await _accept(core, ticket, arrived, new, scratch)
     except BaseException:
+        # Also on cancellation: otherwise the files would stay pinned for an hour.
         await core.write(lambda connection: artifacts.unpin(connection, [new.holder]))
         raise
 

@@ -190,6 +190,7 @@ async def take_update(core: ServerContext, caller: FederationCaller, reference: 
 
     found = await core.read(look)
     if isinstance(found, Accepted):
+        # The repetition has pinned the files again, although the update has its own pins.
         await _let_go(core, found.update.federation_seq, body)
         return found
     ticket, size_bytes = found
@@ -292,6 +293,7 @@ def content_of(
     if body.upload_dtype != "int8":
         examined = examine(weights, config, ticket.spec, contract, sha256=body.sha256)
         return Content(examined, stored=body.tokenizer, digest=body.sha256)
+    # Checks for free disk space before dequantizing, which takes four times the size of the upload.
     core.blobs.expect(_FLOAT_BYTES * weights.stat().st_size)
     wide = scratch.make() / ADAPTER_FILE
     unpack(weights, wide)
