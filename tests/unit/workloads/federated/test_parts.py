@@ -24,7 +24,7 @@ from tunefleet.trainer_control.control.command_queue import Command
 def libraries() -> None:
     """Imported for the tests, not to collect them."""
     global Arrived, Reachability, FederatedCallback, Downloader, Inbox, LiveAdapter, Mailbox, Packer, RetryPolicy
-    global Progress, global, ProximalTerm, RESIDUAL, Ranks, TakenFile, RowTotal, VERSION, adapted, batch
+    global Progress, ProximalTerm, RESIDUAL, Ranks, TakenFile, RowTotal, VERSION, adapted, batch
     global share_initialization, check_arguments, following
     global other_values, torch, train
     pytest.importorskip("peft")
