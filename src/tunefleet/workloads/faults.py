@@ -38,5 +38,5 @@ class RequestError(InputError):
         self.key = key
 
 
-class GoneError(Exception):
+class ClientGoneError(Exception):
     """The client has disconnected; this is not an error."""

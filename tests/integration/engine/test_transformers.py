@@ -25,7 +25,7 @@ from tests.integration.engine.shared import (
 from tunefleet.errors import ModelError
 from tunefleet.workloads import assets
 from tunefleet.workloads.engine.protocol import Choice, EngineAdapter, EngineModel, Request, Sampling
-from tunefleet.workloads.faults import GoneError
+from tunefleet.workloads.faults import ClientGoneError
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -211,7 +211,7 @@ def test_who_is_gone_gets_no_more_and_what_is_no_adapter_is_said(engine: Transfo
         asked += 1
         return asked > 5
 
-    with pytest.raises(GoneError):
+    with pytest.raises(ClientGoneError):
         list(engine.generate([Request(0, "x", Sampling(max_tokens=400, min_tokens=400))], gone=gone))
     assert asked == 6
     (tmp_path / "adapter_config.json").write_text("{}")

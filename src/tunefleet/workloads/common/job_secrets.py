@@ -19,7 +19,7 @@ class _Taken:
     redaction = Redaction({})
 
 
-def take(job: Job) -> None:
+def read_secrets(job: Job) -> None:
     """Remove the secrets from the environment, and redact the values used by specs in printed output.
 
     Raises:

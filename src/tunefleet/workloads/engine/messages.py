@@ -36,8 +36,8 @@ def model_of(data: Mapping[str, Any]) -> EngineModel:
 
 def request_of(data: Mapping[str, Any]) -> Request:
     """Parse a request serialized by `dataclasses.asdict`."""
-    drawn = {name: tuple(value) if isinstance(value, list) else value for name, value in data["sampling"].items()}
-    sampling = Sampling(**drawn)  # type: ignore[arg-type]
+    values = {name: tuple(value) if isinstance(value, list) else value for name, value in data["sampling"].items()}
+    sampling = Sampling(**values)  # type: ignore[arg-type]
     return Request(data["key"], data["prompt"], sampling, data["adapter"], data["rendered"])
 
 

@@ -22,7 +22,7 @@ from typing import Any, Protocol
 from tunefleet.runtime.warm.engine_registry import peer_uid
 from tunefleet.workloads.engine import messages
 from tunefleet.workloads.engine.protocol import Answer, Choice, Engine, Request
-from tunefleet.workloads.faults import GoneError
+from tunefleet.workloads.faults import ClientGoneError
 
 logger = logging.getLogger(__name__)
 
@@ -99,7 +99,7 @@ class ClientConnection:
                 return
             try:
                 self._answer(message)
-            except GoneError:
+            except ClientGoneError:
                 return
             except OSError:
                 raise

@@ -13,7 +13,7 @@ from transformers import LogitsProcessor, StoppingCriteria
 
 from tunefleet.workloads.engine.batch_rows import Row
 from tunefleet.workloads.engine.protocol import TokenLogprob
-from tunefleet.workloads.faults import GoneError
+from tunefleet.workloads.faults import ClientGoneError
 
 # Default of `top_k`.
 TOP_K = 50
@@ -33,7 +33,7 @@ class TokenSampler(LogitsProcessor):
     def __call__(self, input_ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
         """Sample a token for each row that has not ended."""
         if self._gone():
-            raise GoneError
+            raise ClientGoneError
         live = [(at, row) for at, row in enumerate(self._rows) if row.finish is None]
         wanted = [(at, row) for at, row in live if row.sampling.logprobs is not None]
         # The maximum of a row is NaN or infinite if any of its logits is NaN or plus infinity.

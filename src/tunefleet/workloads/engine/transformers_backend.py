@@ -86,9 +86,9 @@ class TransformersEngine:
                 continue  # with a smaller batch
             waiting = waiting[count:]
             asked = [open_rows[each] for each in dict.fromkeys(id(row.request) for row in batch)]
-            whole = [rows for rows in asked if all(row.finish is not None for row in rows)]
+            complete = [rows for rows in asked if all(row.finish is not None for row in rows)]
             # Failed requests come last: raising ends the call, and the others must have been yielded by then.
-            for together in sorted(whole, key=lambda rows: any(row.broken for row in rows)):
+            for together in sorted(complete, key=lambda rows: any(row.broken for row in rows)):
                 choices = tuple(row.choice() for row in together)
                 yield Answer(together[0].request.key, choices, len(together[0].prompt))
 

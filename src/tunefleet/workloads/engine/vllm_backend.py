@@ -34,7 +34,7 @@ from tunefleet.workloads.engine.protocol import (
     TokenLogprob,
 )
 from tunefleet.workloads.engine.vllm_options import Machine, engine_args, sampling_params
-from tunefleet.workloads.faults import GoneError, RequestError
+from tunefleet.workloads.faults import ClientGoneError, RequestError
 
 logger = logging.getLogger(__name__)
 
@@ -297,7 +297,7 @@ def _next(outputs: queue.SimpleQueue[Any], gone: Callable[[], bool]) -> Any:
             found = outputs.get(timeout=_POLL_S)
         except queue.Empty:
             if gone():
-                raise GoneError from None
+                raise ClientGoneError from None
             continue
         if isinstance(found, Exception):
             raise found

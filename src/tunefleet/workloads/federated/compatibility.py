@@ -25,11 +25,11 @@ def read_converted(live: LiveAdapter, folder: Path | str) -> Mapping[str, torch.
     place = Path(folder).expanduser()
     values, config = read_adapter(place)
     # Copied out of the memory-mapped file, whose pages may have been evicted when a training step needs them.
-    whole = {name: value.clone() for name, value in values.items()}
+    converted = {name: value.clone() for name, value in values.items()}
     if live.differs_in(config) is not None:
-        whole = _refitted(live, place)
-    live.check(whole, None)
-    return whole
+        converted = _refitted(live, place)
+    live.check(converted, None)
+    return converted
 
 
 def _refitted(live: LiveAdapter, place: Path) -> dict[str, torch.Tensor]:

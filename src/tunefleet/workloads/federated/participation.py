@@ -278,10 +278,10 @@ def share_initialization(live: LiveAdapter, federation: str) -> bool:
     generator = torch.Generator().manual_seed(int.from_bytes(hashlib.sha256(federation.encode()).digest()[:7]))
     for name, _ in pairs:
         # On the CPU, because GPU generators produce other numbers.
-        drawn = torch.empty(live.tensors[name].shape)
+        sampled = torch.empty(live.tensors[name].shape)
         if way is True:
-            nn.init.kaiming_uniform_(drawn, a=_SLOPE, generator=generator)
+            nn.init.kaiming_uniform_(sampled, a=_SLOPE, generator=generator)
         else:
-            nn.init.normal_(drawn, std=1 / drawn.shape[0], generator=generator)
-        live.tensors[name].copy_(drawn)
+            nn.init.normal_(sampled, std=1 / sampled.shape[0], generator=generator)
+        live.tensors[name].copy_(sampled)
     return True

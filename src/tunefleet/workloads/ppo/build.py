@@ -76,7 +76,7 @@ def build_trainer(
 def _policy(spec: PpoSpec, base: assembly.Base, kernels: hardware.Kernels, args: PPOConfig) -> Any:
     """Load the policy; a loaded adapter is added a second time, frozen, as the reference model."""
     policy, lora = assembly.load_base(spec, base, kernels)
-    before = adapter.kept(policy)
+    before = adapter.trainable_weights(policy)
     if lora is not None:
         # Added here and not by TRL, which would cast it to bfloat16.
         policy = get_peft_model(policy, lora)

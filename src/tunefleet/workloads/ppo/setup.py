@@ -47,7 +47,7 @@ class Plan:
         return [self._at(place) for place in range(begin, begin + self.rows)]
 
     def _at(self, place: int) -> int:
-        # Seeded by epoch instead of drawn from a running generator: any step can be computed after a resume.
+        # Seeded by epoch, without a running generator: the rows of any step can be computed after a resume.
         epoch, offset = divmod(place, self.prompts)
         return int(np.random.default_rng([self.seed, epoch]).permutation(self.prompts)[offset])
 

@@ -101,7 +101,7 @@ class GroupMethod(Method[SpecT]):
 
     def arguments(self, parts: Parts) -> dict[str, Any]:
         """Return the arguments common to TRL's GRPO and RLOO trainers."""
-        training, drawn = self._wanted.training, self._wanted.generation
+        training, generation = self._wanted.training, self._wanted.generation
         size = training.num_generations
         # Answers to a prompt must be in one batch, so the eval batch size is a multiple of the group size.
         parts.arguments["per_device_eval_batch_size"] = -(-parts.arguments["per_device_eval_batch_size"] // size) * size
@@ -119,12 +119,12 @@ class GroupMethod(Method[SpecT]):
             "num_iterations": training.num_iterations,
             "epsilon": training.epsilon,
             "mask_truncated_completions": training.mask_truncated_completions,
-            "max_completion_length": drawn.max_new_tokens,
-            "temperature": drawn.temperature,
-            "top_p": drawn.top_p,
-            "top_k": max(drawn.top_k, 0),
-            "min_p": drawn.min_p,
-            "repetition_penalty": drawn.repetition_penalty,
+            "max_completion_length": generation.max_new_tokens,
+            "temperature": generation.temperature,
+            "top_p": generation.top_p,
+            "top_k": max(generation.top_k, 0),
+            "min_p": generation.min_p,
+            "repetition_penalty": generation.repetition_penalty,
             "reward_weights": [one.weight for one in self._wanted.rewards]
             + ([1.0] if self._wanted.reward_model is not None else []),
         }

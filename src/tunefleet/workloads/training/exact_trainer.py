@@ -54,7 +54,7 @@ class ExactTrainer(transformers.Trainer):
     _writer: BackgroundWriter | None = None
 
     def __init__(self, **options: Any) -> None:
-        before = lora.kept(options["model"])
+        before = lora.trainable_weights(options["model"])
         super().__init__(**options)
         if not self.is_deepspeed_enabled:  # it keeps float32 master weights itself
             lora.train_in_float32(self.model, before, autocast=self.args.bf16 or self.args.fp16)

@@ -170,9 +170,9 @@ def deliver(launch: Launch[SpecT], trainer: ExactTrainer, tokenizer: PreTrainedT
 
 def write_result(launch: Launch[SpecT], memory: Memory, result: Mapping[str, Any]) -> None:
     """Write the result of the job, with the overrides and the memory figures."""
-    whole = {**result, "overrides": launch.changes, "memory": memory.outcome()}
+    content = {**result, "overrides": launch.changes, "memory": memory.outcome()}
     if launch.session.leads:
-        fsutil.write_file(launch.folder.responses_json, json.dumps(whole, indent=1).encode())
+        fsutil.write_file(launch.folder.responses_json, json.dumps(content, indent=1).encode())
 
 
 class RunOnce(TrainerCallback, Generic[T]):

@@ -60,7 +60,7 @@ def test_a_module_that_nothing_casts_inputs_for_keeps_the_type_of_the_base(adapt
 
 
 def test_an_adapter_that_was_there_is_not_rounded_and_neither_is_the_reference(adapted: Any) -> None:
-    before = adapter.kept(adapted)
+    before = adapter.trainable_weights(adapted)
     start = {name: tensor.clone() for name, tensor in before.items()}
     adapted.add_adapter(adapter.REFERENCE, copy.copy(adapted.peft_config["default"]))
     for parameter in (each for name, each in adapted.named_parameters() if ".default." in name or ".ref." in name):
@@ -79,5 +79,5 @@ def test_an_adapter_that_was_there_is_not_rounded_and_neither_is_the_reference(a
 
 def test_a_model_that_is_trained_whole_is_left_as_it_is() -> None:
     model = torch.nn.Linear(2, 2).to(torch.bfloat16)
-    adapter.train_in_float32(model, adapter.kept(model), autocast=True)
+    adapter.train_in_float32(model, adapter.trainable_weights(model), autocast=True)
     assert model.weight.dtype == torch.bfloat16

@@ -91,7 +91,7 @@ def continue_adapter(model: PreTrainedModel, folder: str) -> PeftModel:
         ) from error
 
 
-def kept(model: object) -> dict[str, torch.Tensor]:
+def trainable_weights(model: object) -> dict[str, torch.Tensor]:
     """Return the trainable weights of an existing adapter, before a library casts them."""
     if not isinstance(model, PeftModel):
         return {}
@@ -104,13 +104,13 @@ def train_in_float32(model: object, before: Mapping[str, torch.Tensor], *, autoc
         return
     # TRL casts adapters on a quantized base to bfloat16, and PEFT keeps `modules_to_save` in the dtype of the base.
     # PEFT casts inputs for the adapter's own layers; for modules in `modules_to_save` only autocast does.
-    whole = autocast or model.get_input_embeddings().weight.dtype == torch.float32
+    castable = autocast or model.get_input_embeddings().weight.dtype == torch.float32
     for name, parameter in model.named_parameters():
         start = before.get(name.replace(f".{REFERENCE}.", ".default."))
         if start is not None and start.dtype != parameter.dtype:
             parameter.data = start.to(parameter.device, copy=True)
         short = parameter.is_floating_point() and parameter.element_size() < torch.float32.itemsize
-        if parameter.requires_grad and short and ("lora_" in name or whole):
+        if parameter.requires_grad and short and ("lora_" in name or castable):
             parameter.data = parameter.data.float()
 
 
