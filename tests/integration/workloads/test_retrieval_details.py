@@ -159,7 +159,7 @@ def test_a_server_that_refuses_or_is_not_there_is_told_apart(monkeypatch: pytest
         with pytest.raises(InputError, match=r"returned 401: Must provide an API key\. Set qdrant.api_key"):
             open_server(spec).find("notes")
         server.key, server.answers = None, [503]
-        with pytest.raises(UnreachableError, match="answers 503: not now"):
+        with pytest.raises(UnreachableError, match="returned 503: not now"):
             open_server(spec).find("notes")
     with pytest.raises(UnreachableError, match="cannot be reached"):
         open_server(spec).find("notes")

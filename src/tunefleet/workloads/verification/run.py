@@ -109,7 +109,7 @@ def _rows(source: Source, weights: model_files.Files) -> int:
     stored = model_files.embedding_rows(weights, (name, short))
     if config_size is not None and stored is not None and config_size != stored:
         raise ModelError(
-            f"The config.json of {source.identifier} has vocab_size: {config_size}, but its embeddings {stored} rows.",
+            f"The config.json of {source.identifier} has vocab_size: {config_size}, its embeddings have {stored} rows.",
             hint="The files are of different models.",
         )
     rows = stored or config_size
