@@ -86,7 +86,9 @@ def prove(blobs: BlobStore) -> None:
         upload.finish()
     try:
         if hashlib.sha256(blobs.read(digest)).hexdigest() != digest:
-            raise ArtifactError("A file that was just written has a different content.")
+            raise ArtifactError(
+                "A file that was just written is read with different content.", hint="Check the disk or bucket."
+            )
     finally:
         blobs.delete(digest)
     if blobs.has(digest):

@@ -170,7 +170,7 @@ def log(
 
 def _from(notification: NotificationView) -> str:
     """Return the source of a notification without an existing channel."""
-    return "workflow file" if notification.channel_id is None else "(removed)"
+    return "workflow" if notification.channel_id is None else "(removed)"
 
 
 def _occasions(text: str | None) -> tuple[Occasion, ...]:
