@@ -79,6 +79,7 @@ def plain(text: str, keep: str = "") -> str:
 
 
 def _plain_text(text: Text) -> Text:
+    # The common case needs no new text.
     if text.plain.isprintable() or (spelt := plain(text.plain)) == text.plain:
         return text
     made = text.blank_copy(spelt)
@@ -91,6 +92,7 @@ def _plain_text(text: Text) -> Text:
 @cache
 def _console(error: bool, file: Any) -> Console:
     width = None if file.isatty() else _PIPE_WIDTH
+    # Highlighting is off: Rich would colour numbers and paths in texts of tasks.
     return _Screen(stderr=error, theme=_THEME, width=width, highlight=False, soft_wrap=False)
 
 
@@ -130,6 +132,7 @@ def print_json(value: BaseModel | Iterable[BaseModel] | dict[str, Any]) -> None:
         document = value
     else:
         document = [item.model_dump(mode="json") for item in value]
+    # Not through Rich, which would wrap long lines.
     sys.stdout.write(json_text(document, indent=2) + "\n")
 
 

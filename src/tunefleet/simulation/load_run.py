@@ -174,6 +174,7 @@ class Load:
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._interrupted.wait(), _LOOK_S)
             self._crowds.check()
+            # Raises the error of a failed submission.
             if submitting is not None and submitting.done():
                 submitting.result()
             now = self._report_progress()

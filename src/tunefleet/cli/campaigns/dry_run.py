@@ -78,6 +78,7 @@ def _known() -> tuple[dict[str, CampaignDetail], str | None]:
     try:
         with connect() as client:
             return {each.name: client.campaigns.get(each.id) for each in client.campaigns.list(limit=1000).items}, None
+    # Works offline: without a server only the local checks are made.
     except (UnreachableError, AuthError) as error:
         return {}, error.message
 

@@ -100,6 +100,7 @@ def _answers() -> bool:
     try:
         with connect() as client:
             return client.info().authenticated
+    # A server that rejects the key cannot be used either.
     except (UnreachableError, AuthError):
         return False
 

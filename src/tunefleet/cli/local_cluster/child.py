@@ -22,6 +22,7 @@ _LOOK_S: Final = 0.5
 def main() -> None:
     """Watch the parent and run the module."""
     parent, module, *arguments = sys.argv[1:]
+    # A thread, because the module owns the main thread.
     threading.Thread(target=watch, args=(int(parent),), name="parent-watch", daemon=True).start()
     sys.argv = [module, *arguments]
     runpy.run_module(module, run_name="__main__", alter_sys=True)

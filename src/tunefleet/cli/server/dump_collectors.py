@@ -120,6 +120,7 @@ def _findings() -> list[dict[str, Any]]:
 def _of_server() -> Iterator[Part]:
     try:
         with connect() as client:
+            # Fails here if the server does not answer: one missing part instead of many.
             client.info()
             yield from (
                 _tried(f"server/{name}", partial(_asked, client, path, **params))
@@ -191,6 +192,7 @@ def _agent_or_none() -> AgentSettings | None:
 def _tail(path: Path) -> str:
     with path.open("rb") as stream:
         size = stream.seek(0, 2)
+        # Not the whole file: a log may be huge.
         stream.seek(max(0, size - _MOST_BYTES))
         lines = deque(stream, maxlen=LINES)
     return b"".join(lines).decode(errors="replace")

@@ -181,6 +181,7 @@ def _occasions(text: str | None) -> tuple[Occasion, ...]:
     if unknown or not asked:
         wrong = f"{unknown[0]!r} is not an event." if unknown else "--on is empty."
         raise InputError(wrong, hint=f"Valid events: {', '.join(OCCASIONS)}.")
+    # In the defined order, whatever the order on the command line.
     return tuple(each for each in OCCASIONS if each in asked)
 
 

@@ -74,6 +74,7 @@ def ls(
             owner=owner,
             workflow_id=workflow,
             worker_id=worker,
+            # One more than shown tells whether there are more.
             page_size=200 if everything else min(limit + 1, 200),
         )
         tasks = list(found if everything else islice(found, limit + 1))

@@ -30,6 +30,7 @@ def pause(tasks: TaskIds, *, no_wait: NoWait = False, timeout: Timeout = None, a
     Returns when they are paused. `tunefleet resume` continues from the checkpoint.
     """
     with connect() as client:
+        # All are requested before the first one is awaited: they pause in parallel.
         done = [client.tasks.pause(one_task(client, task)) for task in tasks]
         if not no_wait:
             done = [_in_time(client.tasks.pause_and_wait, task.id, timeout_s=timeout) for task in done]

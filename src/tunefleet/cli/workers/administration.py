@@ -74,6 +74,7 @@ def upgrade(
         str | None, typer.Argument(metavar="VERSION", help="Expected version; default: the server's version.")
     ] = None,
     *,
+    # pip downloads and installs packages, which takes minutes.
     timeout: Timeout = 900.0,
     as_json: Json = False,
 ) -> None:
