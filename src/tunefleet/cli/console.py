@@ -184,11 +184,11 @@ class _Facts:
         self._name_width = max((len(name) for name, _ in rows), default=0)
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        room = options.max_width - self._name_width - _GAP
+        width = options.max_width - self._name_width - _GAP
         listed = self._table()
         for name, value in self._rows:
             text = Text(value) if isinstance(value, str) else value
-            if isinstance(text, Text) and not text.no_wrap and _longest_word(text) > room:
+            if isinstance(text, Text) and not text.no_wrap and _longest_word(text) > width:
                 yield listed
                 yield Text(name, style="dim")
                 # Let the terminal wrap it: a copied value then has no blanks or line ends inside.

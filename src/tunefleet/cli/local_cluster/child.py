@@ -16,7 +16,7 @@ import threading
 import time
 from typing import Final
 
-_LOOK_S: Final = 0.5
+_POLL_S: Final = 0.5
 
 
 def main() -> None:
@@ -32,7 +32,7 @@ def watch(parent: int) -> None:
     """Send SIGTERM to this process once its parent has ended."""
     # Polling the parent id is portable; prctl(PR_SET_PDEATHSIG) exists on Linux only.
     while os.getppid() == parent:
-        time.sleep(_LOOK_S)
+        time.sleep(_POLL_S)
     os.kill(os.getpid(), signal.SIGTERM)
 
 

@@ -25,7 +25,7 @@ from tunefleet.schemas.api import TaskDetail
 from tunefleet.schemas.chat import BASE, TUNED, ChatView
 from tunefleet.spec import BUILTIN_PREFIX
 
-_LOOK_S = 0.5
+_POLL_S = 0.5
 _KIND = "chat"
 
 
@@ -158,7 +158,7 @@ def _ready(client: Client, task_id: str) -> ChatView:
             else:
                 why = client.tasks.get(task_id).why
                 shown.update(Text(f"Chat {task_id}: {why or view.status}"))
-            time.sleep(_LOOK_S)
+            time.sleep(_POLL_S)
 
 
 def _end(client: Client, task_id: str) -> None:

@@ -62,12 +62,12 @@ def resume(
     """
     from_step = _step(start)
     with connect() as client:
-        asked = [client.tasks.get(one_task(client, task)) for task in tasks]
-        done = [client.tasks.resume(task.id, from_step) for task in asked]
+        requested = [client.tasks.get(one_task(client, task)) for task in tasks]
+        done = [client.tasks.resume(task.id, from_step) for task in requested]
     if as_json:
         print_json(done)
         return
-    for before, task in zip(asked, done, strict=True):
+    for before, task in zip(requested, done, strict=True):
         new = task.id != before.id
         say(f"{task.id} ({task.name}) resumes {before.id}." if new else f"{task.id} is {task.status}.")
     say(f"Follow: tunefleet follow {done[-1].id}", style="dim")
