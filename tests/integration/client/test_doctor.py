@@ -42,4 +42,4 @@ def test_doctor_goes_on_after_a_check_that_cannot_be_made(
     assert "problem to fix" in said or "problems to fix" in said
     monkeypatch.setenv("TUNEFLEET_PORT", "9")
     assert run(["doctor"]) == 0
-    assert "with 1 warning" in capsys.readouterr().out
+    assert "1 warning." in capsys.readouterr().out

@@ -55,7 +55,7 @@ def test_the_command_line_makes_tests_and_removes_a_channel(
     assert cli("notify", "rm", "ci", "--yes").out == "Removed ci.\n"
     assert cli("notify", "rm", "ci", "--yes").code == 4
     assert cli("notify", "add", "x", "https://example.org", "--on", "donne").code != 0
-    assert "There are: done" in cli("notify", "add", "x", "https://example.org", "--on", "donne").err
+    assert "Valid events: done" in cli("notify", "add", "x", "https://example.org", "--on", "donne").err
 
 
 def test_the_log_says_which_channel_it_was(cli: Cli, client: Client, hand: HandWorker, receiver: Receiver) -> None:
