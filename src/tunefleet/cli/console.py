@@ -80,6 +80,7 @@ def plain(text: str, keep: str = "") -> str:
 
 
 def _plain_text(text: Text) -> Text:
+    # The common case needs no new text.
     if text.plain.isprintable() or (spelt := plain(text.plain)) == text.plain:
         return text
     made = text.blank_copy(spelt)
@@ -92,6 +93,7 @@ def _plain_text(text: Text) -> Text:
 @cache
 def _console(error: bool, file: Any) -> Console:
     width = None if file.isatty() else _PIPE_WIDTH
+    # Highlighting is off: Rich would colour numbers and paths in texts of tasks.
     return _Screen(stderr=error, theme=_THEME, width=width, highlight=False, soft_wrap=False)
 
 
@@ -141,6 +143,7 @@ def print_json(value: BaseModel | Iterable[BaseModel] | dict[str, Any]) -> None:
         document = value
     else:
         document = [item.model_dump(mode="json") for item in value]
+    # Not through Rich, which would wrap long lines.
     sys.stdout.write(json_text(document, indent=2) + "\n")
 
 
@@ -192,11 +195,11 @@ class _Facts:
         self._name_width = max((len(name) for name, _ in rows), default=0)
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        room = options.max_width - self._name_width - _GAP
+        width = options.max_width - self._name_width - _GAP
         listed = self._table()
         for name, value in self._rows:
             text = Text(value) if isinstance(value, str) else value
-            if isinstance(text, Text) and not text.no_wrap and _longest_word(text) > room:
+            if isinstance(text, Text) and not text.no_wrap and _longest_word(text) > width:
                 yield listed
                 yield Text(name, style="dim")
                 # Let the terminal wrap it: a copied value then has no blanks or line ends inside.

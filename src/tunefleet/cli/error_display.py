@@ -39,6 +39,7 @@ def _debugging() -> bool:
 def _code(error: Exception) -> ExitCode:
     if isinstance(error, TunefleetError):
         return exit_code_of(error)
+    # Before `OSError`, of which `TimeoutError` is a subclass.
     if isinstance(error, TimeoutError):
         return ExitCode.TIMED_OUT
     return ExitCode.MACHINE if isinstance(error, OSError) else ExitCode.BUG
@@ -89,6 +90,7 @@ def _source(filename: str | None) -> list[str]:
     if filename is None:
         return []
     try:
+        # The file is read again: the error has positions only. It may be gone by now.
         return Path(filename).read_text(encoding="utf-8").splitlines()
     except (OSError, UnicodeDecodeError):
         return []
@@ -100,6 +102,7 @@ def _print_fault(fault: Fault, name: str, lines: list[str]) -> None:
     console.print(Text(position, style="head") + Text(f"  {fault.path}" if fault.path else "", style="dim"))
     if 0 < fault.line <= len(lines):
         number = f"{fault.line:>5} │ "
+        # One column per character: a tab would shift the caret below.
         source, at = _around(lines[fault.line - 1].replace("\t", " "), fault.column - 1, console.width - len(number))
         console.print(Text(number, style="dim") + Text(source), soft_wrap=True)
         console.print(Text(" " * 6 + "│ ", style="dim") + Text(" " * max(0, at) + "^", style="bad"))

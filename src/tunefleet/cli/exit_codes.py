@@ -55,6 +55,7 @@ class ExitCode(IntEnum):
     """Ctrl-C."""
 
 
+# The first match counts; an error without an entry has the code 1.
 _BY_ERROR: tuple[tuple[type[TunefleetError], ExitCode], ...] = (
     (SpecError, ExitCode.INVALID),
     (InputError, ExitCode.INVALID),

@@ -24,10 +24,10 @@ def duration(seconds: float | None) -> str:
     """Return a duration, such as `0:42`, `1:05:00` or `3d 4h`."""
     if seconds is None or not math.isfinite(seconds):
         return "–"
-    whole = max(0, round(seconds))
-    if whole >= 2 * 86_400:
-        return f"{whole // 86_400}d {whole % 86_400 // 3600}h"
-    hours, rest = divmod(whole, 3600)
+    total = max(0, round(seconds))
+    if total >= 2 * 86_400:
+        return f"{total // 86_400}d {total % 86_400 // 3600}h"
+    hours, rest = divmod(total, 3600)
     return f"{hours}:{rest // 60:02d}:{rest % 60:02d}" if hours else f"{rest // 60}:{rest % 60:02d}"
 
 

@@ -46,6 +46,7 @@ def examples(*lines: str) -> Callable[[F], F]:
     """Attach examples to a command; they are printed below its help and in the reference."""
 
     def mark(function: F) -> F:
+        # On the function itself: Typer has no field for examples.
         setattr(function, _EXAMPLES, lines)
         return function
 
@@ -79,6 +80,7 @@ def _epilog(lines: tuple[str, ...]) -> str | None:
         return None
     shown = "\n".join(f"  {line}" for line in lines)
     if markup_mode() == "rich":
+        # Rich reads square brackets as markup.
         return "Examples:\n" + shown.replace("[", "\\[")
     # Click keeps the line breaks of a paragraph that begins with \b.
     return f"Examples:\n\n\b\n{shown}"

@@ -170,6 +170,7 @@ def root(
     A unique prefix of an id is enough wherever an id is expected.
     """
     if context.invoked_subcommand not in _READ_DOTENV:
+        # Imported here: `tunefleet --help` does not pay for the settings.
         from tunefleet.settings import without_dotenv
 
         context.with_resource(without_dotenv())
@@ -191,6 +192,7 @@ def run(args: Sequence[str]) -> int:
     try:
         # A context of its own: `--url` of one command line must not leak into the next one in this process.
         copy_context().run(typer.main.get_command(app).main, list(args), prog_name="tunefleet")
+    # Click exits this way, also for usage errors.
     except SystemExit as end:
         return end.code if isinstance(end.code, int) else ExitCode.FAILED
     except Exception as error:  # noqa: BLE001  # outermost handler: every error becomes a sentence

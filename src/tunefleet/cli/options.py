@@ -22,6 +22,7 @@ def _completer(fetch: Callable[[Any], Iterable[tuple[str, str]]]) -> Callable[[s
     def complete(incomplete: str) -> list[tuple[str, str]]:
 
         try:
+            # The shell waits for the completion: no retries.
             with connect(patience_s=0.0) as client:
                 return [(word, printable(about)) for word, about in fetch(client) if word.startswith(incomplete)]
         except TunefleetError:
@@ -145,6 +146,7 @@ def confirm(question: str, *, yes: bool, option: str = "--yes") -> None:
         return
     if not sys.stdin.isatty():
         raise InputError(f"{question} Not interactive; pass {option}.", hint=f"Run the command again with {option}.")
+    # The question may contain a name from the server, which must not control the terminal.
     typer.confirm(printable(question), abort=True, err=True)
 
 

@@ -74,6 +74,7 @@ class Crowd:
         """
         share = self._share
         if share.connection.link == "redis":
+            # The Redis transport is synchronous: each worker waits and sends in threads.
             self._threads = ThreadPoolExecutor(2 * share.count, thread_name_prefix="redis-link")
         if share.plan.metrics_per_s:
             self._journals = AsyncJournals(share.connection.url, self._traffic)

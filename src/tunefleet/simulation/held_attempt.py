@@ -68,6 +68,7 @@ class HeldAttempt:
     def batch(self, per_s: float, *, now: float) -> JournalBatch | None:
         """Return the journal records that are due; None if there are none."""
         began = self.accepted_at if self.accepted_at is not None else now
+        # The first record describes the launch.
         due = 1 + int(min(now - began, self.runs_s) * per_s)
         if due <= self.shipped:
             return None

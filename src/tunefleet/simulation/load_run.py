@@ -24,7 +24,7 @@ from tunefleet.simulation.profile import capabilities
 from tunefleet.simulation.sampling import Machine, Sampler
 
 Ended = Literal["done", "time", "interrupted", "stalled"]
-_LOOK_S: Final = 0.05
+_POLL_S: Final = 0.05
 # Concurrent submit requests.
 _SUBMITS: Final = 4
 # Without progress for this time, the server's list decides whether all tasks have ended.
@@ -172,8 +172,9 @@ class Load:
         patience_s = _STALL_S + 1.2 * self._plan.task_s
         while True:
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._interrupted.wait(), _LOOK_S)
+                await asyncio.wait_for(self._interrupted.wait(), _POLL_S)
             self._crowds.check()
+            # Raises the error of a failed submission.
             if submitting is not None and submitting.done():
                 submitting.result()
             now = self._report_progress()

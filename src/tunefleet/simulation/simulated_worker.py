@@ -168,6 +168,7 @@ class SimulatedWorker:
         renewed = not has_messages and (held_full or request.load is not None)
         self._ledger.exchanged(took_s, has_messages=has_messages, renewed=renewed)
         now, outbox = time.monotonic(), self._outbox
+        # Confirmed with the reply; newer ones stay for the next request.
         outbox.outcomes = [each for each in outbox.outcomes if each not in request.outcomes]
         outbox.reached = {t: each for t, each in outbox.reached.items() if each not in request.reached}
         outbox.load = None if outbox.load is request.load else outbox.load

@@ -48,7 +48,7 @@ def config(tmp_path: Path) -> Path:
 
 def test_the_story_of_a_campaign_on_the_command_line(cli: Cli, engine: Engine, config: Path) -> None:
     assert cli("campaign").out.startswith("No campaigns yet.")
-    assert cli("models").out == "No models yet.\n"
+    assert cli("models").out == "No models yet. Campaigns create them.\n"
     started = cli("campaign", "start", "--config", config)
     assert "story (created) is active." in started.out
     assert "resting (created) is paused. Its configuration has enabled: false." in started.out
@@ -91,9 +91,9 @@ def test_models_and_lineage(cli: Cli, engine: Engine, config: Path) -> None:
     assert cli("campaign", "rollback", "story", "--yes").out.startswith("Version 1 of story is promoted again. ")
     assert cli("models", "promote", "story", 2, "--yes").out.startswith("Version 2 of story is promoted. ")
     assert cli("models", "rollback", "admin/story", "--yes").out.startswith(
-        "Version 1 of story is promoted again. A place"
+        "Version 1 of story is promoted again. The publish target"
     )
-    assert cli("campaign", "remerge", "story").out.startswith("The model of cycle ")
+    assert cli("campaign", "remerge", "story").out.startswith("Merging the model of cycle ")
     assert cli("campaign", "remerge", "story", "--cycle", 99).code != 0
     refused = cli("models", "export", "story")
     assert "Version 1 of story is not on this server." in refused.err
@@ -131,7 +131,7 @@ def test_a_daemon_that_starts_again_lets_nothing_go_on_that_rests(
     id_ = client.campaigns.get("story").id
     asyncio.run(engine.repository.over_budget(engine.take(id_), BudgetError("10 are spent.", hint="Raise max_cost.")))
     needs = "Needs you: correct the campaign's file, then `tunefleet campaign start story`. 10 are spent."
-    stopped, paused = (f"`tunefleet campaign {verb} story` lets it go on." for verb in ("start", "resume"))
+    stopped, paused = (f"Continue with `tunefleet campaign {verb} story`." for verb in ("start", "resume"))
     for status, way in (("held", needs), ("stopped", stopped), ("paused", paused)):
         if status == "stopped":
             client.campaigns.stop("story")

@@ -60,7 +60,7 @@ def test_waiting_for_what_no_worker_can_run_says_why(
     task = client.tasks.list(limit=1).items[0]
     assert said.code == 10
     assert said.err.count(f"({task.id}) is unschedulable: ") == 1, said.err
-    assert f"tunefleet why {task.id}; with --strict it is an error" in " ".join(said.err.split())
+    assert f"tunefleet why {task.id}`; with --strict it is an error" in " ".join(said.err.split())
     assert cli("submit", echo, "--wait", "--strict").code == 3, "refused before it is there"
 
 
@@ -131,7 +131,7 @@ def test_ctrl_c_leaves_the_task_running(
         with impatient():
             left = cli(*command)
         assert left.code == 130
-        assert "The task goes on. " in left.err
+        assert "The task keeps running. " in left.err
         assert played.task_id in left.err
     assert client.tasks.get(played.task_id).status == "running"
 
@@ -153,7 +153,7 @@ def test_logs_and_metrics(cli: Cli, hand: HandWorker, take: Callable[..., Played
     assert "loss" in cli("metrics", played.task_id, "--plot").out
     assert len(cli("metrics", played.task_id, "--max-points", 5).out.splitlines()) <= 8
     missing = cli("metrics", played.task_id, "--name", "perplexity")
-    assert (missing.code, "It has: " in missing.err) == (4, True)
+    assert (missing.code, "Available: " in missing.err) == (4, True)
     quiet = client.submit(ECHO).task_id
     assert "no metrics yet" in cli("metrics", quiet).out
     client.tasks.cancel(quiet)
@@ -259,7 +259,7 @@ def test_clone_rm_prune(cli: Cli, client: Client, hand: HandWorker) -> None:
     assert view.total_bytes == sum(use.size_bytes for use in view.uses) > 0
     said = cli("storage").out
     assert "database" in said
-    assert "on the disk are free" in said
+    assert "Disk: " in said
 
 
 def test_workers_and_keys(cli: Cli, hand: HandWorker) -> None:

@@ -27,7 +27,7 @@ def test_a_port_that_is_taken_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
         taken.listen()
         found = checks.port()
     assert found.state == "warning"
-    assert "is taken by process" in found.found
+    assert "is in use by process" in found.found
     assert "--port" in (found.mend or "")
 
 
@@ -39,7 +39,7 @@ def test_doctor_goes_on_after_a_check_that_cannot_be_made(
     assert run(["doctor"]) == 1
     said = capsys.readouterr().out
     assert "TUNEFLEET_PORT" in said
-    assert "things to mend" in said or "thing to mend" in said
+    assert "problem to fix" in said or "problems to fix" in said
     monkeypatch.setenv("TUNEFLEET_PORT", "9")
     assert run(["doctor"]) == 0
-    assert "with 1 warning" in capsys.readouterr().out
+    assert "1 warning." in capsys.readouterr().out

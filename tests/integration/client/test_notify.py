@@ -36,8 +36,8 @@ def test_the_command_line_makes_tests_and_removes_a_channel(
     assert [word for word, _ in options.complete_channel("c")] == ["ci"]
 
     assert cli("notify", "log").out == "No notifications yet; tests are not listed.\n"
-    assert cli("notify", "log", "--state", "failed").out == "Nothing matches.\n"
-    assert cli("notify", "test", "ci").out == "ci took it.\n"
+    assert cli("notify", "log", "--state", "failed").out == "No notification matches.\n"
+    assert cli("notify", "test", "ci").out == "Sent to ci.\n"
     task_id = client.submit(ECHO).task_id
     hand.finish(hand.take(task_id))
     until(lambda: len(receiver.taken) == 2)
@@ -55,7 +55,7 @@ def test_the_command_line_makes_tests_and_removes_a_channel(
     assert cli("notify", "rm", "ci", "--yes").out == "Removed ci.\n"
     assert cli("notify", "rm", "ci", "--yes").code == 4
     assert cli("notify", "add", "x", "https://example.org", "--on", "donne").code != 0
-    assert "There are: done" in cli("notify", "add", "x", "https://example.org", "--on", "donne").err
+    assert "Valid events: done" in cli("notify", "add", "x", "https://example.org", "--on", "donne").err
 
 
 def test_the_log_says_which_channel_it_was(cli: Cli, client: Client, hand: HandWorker, receiver: Receiver) -> None:
@@ -67,7 +67,7 @@ def test_the_log_says_which_channel_it_was(cli: Cli, client: Client, hand: HandW
     until(lambda: len(client.notifications.list(task_id=task_id, state="sent").items) == 4)
     client.notifications.remove_channel("gone")
     shown = [line.split() for line in cli("notify", "log", "--task", task_id).out.splitlines()]
-    column = {"day", "night", "(removed)", "document"}
+    column = {"day", "night", "(removed)", "workflow"}
     assert sorted(word for line in shown for word in line if word in column) == sorted(column)
     for name in ("day", "night"):
         client.notifications.remove_channel(name)

@@ -39,7 +39,7 @@ def test_why_names_what_each_worker_lacks(cli: Cli, client: Client, hand: HandWo
     said = cli("why", task_id[:14])
     assert said.code == 0
     assert "Unschedulable: by-hand cannot run lora_sft tasks." in said.out
-    assert "never" in said.out
+    assert "not eligible" in said.out
     view = WhyView.model_validate(cli("why", task_id, "--json").json)
     assert [(each.worker_id, each.verdict, each.reason) for each in view.workers] == [
         ("by-hand", "never", "cannot run lora_sft tasks")
@@ -56,7 +56,7 @@ def test_why_of_a_task_that_has_its_turn_shows_the_score(cli: Cli, client: Clien
     said = cli("why", task_id).out
     assert "Attempt 1 on by-hand runs." in said
     other = client.submit(ECHO).task_id
-    assert f"; runs {task_id}" in cli("why", other).out
+    assert f"; running {task_id}" in cli("why", other).out
     client.tasks.cancel(other)
     assert re.search(r"^It runs on by-hand since \d{4}-\d\d-\d\d \d\d:\d\d:\d\d UTC\.$", said, re.MULTILINE)
     hand.finish(token)
@@ -82,7 +82,7 @@ def test_why_of_a_task_that_has_ended_says_how(
     ):
         shown = " ".join(cli("why", task_id).out.split())
         assert said in shown
-        assert "Nothing stands" not in shown
+        assert "No pending reason" not in shown
         view = WhyView.model_validate(cli("why", task_id, "--json").json)
         assert (view.why or "").startswith(said)
 
@@ -96,7 +96,7 @@ def test_a_dry_run_says_where_tasks_would_go_and_submits_nothing(
     good.write_text(ECHO)
     stuck.write_text(TRAIN)
     said = cli("submit", good, "--dry-run")
-    assert (said.code, "hello (echo) goes to by-hand" in said.out, "Nothing was submitted." in said.out) == (
+    assert (said.code, "hello (echo) runs on by-hand" in said.out, "Nothing was submitted." in said.out) == (
         0,
         True,
         True,

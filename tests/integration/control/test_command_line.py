@@ -74,7 +74,7 @@ Start = Callable[..., Trainer]
 @pytest.fixture(autouse=True)
 def no_process_to_wait_for(monkeypatch: pytest.MonkeyPatch) -> None:
     """The stand-in is a thread of this process, which does not end with it."""
-    monkeypatch.setattr(commands, "_GONE_S", 0.0)
+    monkeypatch.setattr(commands, "_EXIT_TIMEOUT_S", 0.0)
 
 
 @pytest.fixture

@@ -72,7 +72,7 @@ class Notes:
     foreigners: list[str] = field(default_factory=list)
     fatal: list[TunefleetError] = field(default_factory=list)
 
-    def exchanged(self, took_s: float, *, spoke: bool, renewed: bool) -> None:
+    def exchanged(self, took_s: float, *, has_messages: bool, renewed: bool) -> None:
         self.exchanges += 1
 
     def offered(self) -> None:

@@ -261,10 +261,10 @@ def test_killed_children_are_started_again_and_work_goes_on(
                 assert time.monotonic() < deadline
                 time.sleep(0.02)
             assert client.submit(ECHO).wait(timeout_s=20).status == "completed"
-    told = [record.getMessage() for record in caplog.records if "started again" in record.getMessage()]
+    told = [record.getMessage() for record in caplog.records if "restarting" in record.getMessage()]
     assert told == [
-        "The server was killed (signal 9); it is started again.",
-        f"Worker {worker_id} was killed (signal 9); it is started again.",
+        "The server was killed (signal 9); restarting.",
+        f"Worker {worker_id} was killed (signal 9); restarting.",
     ]
 
 

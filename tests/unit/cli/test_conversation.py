@@ -286,7 +286,7 @@ def test_why_a_chat_waits_is_said_once(monkeypatch: pytest.MonkeyPatch) -> None:
     )
     status = SimpleNamespace(update=lambda text: shown.append(str(text)))
     monkeypatch.setattr(chat_commands, "err", lambda: SimpleNamespace(status=lambda _: nullcontext(status)))
-    monkeypatch.setattr(chat_commands, "_LOOK_S", 0)
+    monkeypatch.setattr(chat_commands, "_POLL_S", 0)
     assert chat_commands._ready(SimpleNamespace(tasks=tasks), "t").ready  # type: ignore[arg-type]
     assert shown == ["Chat t: waiting: box-1 is busy [1 of 1]."]
 

@@ -54,6 +54,7 @@ def start(
     Changes apply from the next cycle on, budget limits immediately. A campaign with `enabled: false` is paused.
     Campaigns that are not in the file stay unchanged.
     """
+    # A --config that does not exist is an error, not a reason to start existing campaigns.
     if names and not config.exists() and config == CONFIG:
         _start_existing(names, as_json=as_json)
         return

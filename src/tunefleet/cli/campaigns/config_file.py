@@ -61,6 +61,7 @@ def _faults(specs: Mapping[str, CampaignSpec], text: str, config: Path, *, local
             known = f"available: {', '.join(providers.names())}"
             yield fault_at((name, "provider"), f"unknown provider {spec.provider!r}", source, hint=known)
         for key, message, hint in file_errors(spec, config.parent, built_in(spec)):
+            # Numbers are list indexes in the path of an error.
             path = (name, *(int(part) if part.isdecimal() else part for part in key.split(".")))
             yield fault_at(path, message, source, hint=hint)
 

@@ -78,6 +78,7 @@ def _known() -> tuple[dict[str, CampaignDetail], str | None]:
     try:
         with connect() as client:
             return {each.name: client.campaigns.get(each.id) for each in client.campaigns.list(limit=1000).items}, None
+    # Works offline: without a server only the local checks are made.
     except (UnreachableError, AuthError) as error:
         return {}, error.message
 
@@ -111,7 +112,7 @@ def _forecast(
     rows = {number: file for number in range(len(spec.datasets)) if (file := files.get(f"datasets.{number}.path"))}
     rows |= built_in(spec)
     counts = [_rows(number, each, rows.get(number), forecast) for number, each in enumerate(spec.datasets)]
-    _chunks(spec, [count for count in counts if count is not None], known, forecast, whole=None not in counts)
+    _chunks(spec, [count for count in counts if count is not None], known, forecast, complete=None not in counts)
     gap = interval_of(spec, settings)
     forecast.facts["interval"] = _interval(gap)
     forecast.facts["budget"] = ", ".join(_limits(spec)) or "no limit"
@@ -184,11 +185,11 @@ def _rows(number: int, dataset: CampaignDatasetSpec, file: Path | None, forecast
 
 
 def _chunks(
-    spec: CampaignSpec, counts: list[int], known: CampaignDetail | None, forecast: Forecast, *, whole: bool
+    spec: CampaignSpec, counts: list[int], known: CampaignDetail | None, forecast: Forecast, *, complete: bool
 ) -> None:
     from tunefleet.campaign.position import chunk_at
 
-    if not whole or not counts:
+    if not complete or not counts:
         forecast.facts["chunks"] = f"up to {spec.samples_per_training:,} rows each"
         return
     total = sum(counts)

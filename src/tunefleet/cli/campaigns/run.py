@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from tunefleet.schemas.campaign import CampaignDetail
     from tunefleet.spec.documents.campaign_document import CampaignSpec
 
-_LOOK_S = 1.0
+_POLL_S = 1.0
 _WORKERS_S = 60.0
 _LINES = 500
 # Status → the command that continues the campaign.
@@ -100,6 +100,7 @@ def _answers() -> bool:
     try:
         with connect() as client:
             return client.info().authenticated
+    # A server that rejects the key cannot be used either.
     except (UnreachableError, AuthError):
         return False
 
@@ -118,7 +119,7 @@ def _follow(
         if found.status is CampaignStatus.ACTIVE:
             err().print(f"{found.name}: {view.doing(found)}")
     with campaign_output(as_json=as_json) as shown:
-        while names and not stop_requested.wait(_LOOK_S):
+        while names and not stop_requested.wait(_POLL_S):
             for name in names:
                 seen[name] = _print_new(client, name, seen[name], shown)
             for each in [client.campaigns.get(name) for name in names]:

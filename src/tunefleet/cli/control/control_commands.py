@@ -33,6 +33,7 @@ app = typer.Typer(help="Control the training runs on this machine.", no_args_is_
 
 NoWait = Annotated[bool, typer.Option("--no-wait", help="Send the command without waiting for the outcome.")]
 Force = Annotated[bool, typer.Option("--force", "-f", "--yes", "-y", help="Skip the confirmation.")]
+# Command on the command line → command of the control protocol.
 COMMANDS = {
     "save": ControlCommand.SAVE_CHECKPOINT,
     "stop": ControlCommand.GRACEFUL_STOP,
@@ -42,6 +43,7 @@ COMMANDS = {
     "evaluate": ControlCommand.EVALUATE,
     "set": ControlCommand.SET,
 }
+# The process ends after these.
 _ENDING = frozenset({"pause", "abort"})
 # A process that frees GPU memory may take a while to exit.
 _EXIT_TIMEOUT_S = 30.0
@@ -57,6 +59,7 @@ def list_(*, remote: Remote = None, token: Token = None, as_json: Json = False) 
         found = [view.row_of_remote(item) for item in remote_host(remote, token).jobs()]
         # HOST:PORT may be a job of this machine: list it once.
         rows += [row for row in found if (row["job_id"], row["pid"], row["started_at"]) not in local]
+        # Both lists are sorted; merged, they need it again.
         rows.sort(key=lambda row: (row["live"] is not True, -row["started_at"]))
     if as_json:
         print_json({"jobs": rows, "paused": [job.job_id for job in paused]})

@@ -88,7 +88,9 @@ def run(
         update={"endpoint_dir": str(settings.endpoints_dir), "spec": {**job.spec, "http": not no_http}}
     )
     _print_start(job, resumed=previous is not None)
+    # With --json standard output is for the JSON alone: the script prints to standard error.
     streams = (2, 2) if as_json else (1, 2)
+    # The script writes to the same descriptor next.
     sys.stdout.flush()
     end = ForegroundRun(folder, job, environment, streams=streams, say=_say).run()
     _report_end(job, folder, end, as_json=as_json)
@@ -185,6 +187,7 @@ def _resumed(job: Job, folder: JobFolder, gpu: str | None, environment: Mapping[
 
 def _devices(gpu: str | None, visible: str | None) -> tuple[tuple[str, ...], dict[str, str]]:
     """Return the GPU UUIDs to claim and the variables to set, from --gpu or the environment."""
+    # An empty value hides all GPUs from CUDA.
     if gpu == "none":
         return (), {"CUDA_VISIBLE_DEVICES": ""}
     chosen = visible if gpu in (None, "all") else gpu

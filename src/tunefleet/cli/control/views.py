@@ -59,6 +59,7 @@ def print_list(rows: list[dict[str, Any]]) -> None:
         say("No training jobs yet.")
         say("Start one with `tunefleet run -- COMMAND`, or add a TrainerControlCallback to your Trainer.", style="dim")
         return
+    # Ids are copied from the table: the column grows instead of truncating them.
     longest = max(len(row["job_id"]) for row in rows)
     widths = [(name, max(width, longest) if name == "Job ID" else width) for name, width in _WIDTHS]
     lines = [Text("Training jobs:", "head"), _line([Text(name, "head") for name, _ in widths], widths)]

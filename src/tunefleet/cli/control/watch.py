@@ -68,6 +68,7 @@ def _poll_until_end(control: JobSteering, interval_s: float, show: Any) -> dict[
             # A remote job that answered before and is gone: its last status is all there is.
             return {**fields, "live": False}
         show(fields)
+        # A remote job has no process to look at: a final state is its end.
         if fields["live"] is False or (control.found is None and fields.get("status") in FINAL_STATES):
             return fields
         time.sleep(interval_s)

@@ -90,6 +90,7 @@ def create(
         "dataset": data,
         "chunk_size": chunk_size,
     }
+    # Options win over --set, and both over the file.
     spec = _read(file, {**parse_sets(sets), **{key: value for key, value in given.items() if value is not None}})
     with connect() as client:
         made = client.federations.create(spec, start=not hold)

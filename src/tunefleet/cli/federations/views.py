@@ -27,6 +27,7 @@ _ROUND_STYLES = {"published": "good", "failed": "bad", "abandoned": "warn"}
 def url_with_token(url: str, token: str) -> str:
     """Return a server's URL with a token as the password."""
     parts = urlsplit(url)
+    # A password without a user name: clients send it as the token.
     return urlunsplit(parts._replace(netloc=f":{token}@{parts.netloc}"))
 
 

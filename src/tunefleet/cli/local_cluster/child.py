@@ -16,12 +16,13 @@ import threading
 import time
 from typing import Final
 
-_LOOK_S: Final = 0.5
+_POLL_S: Final = 0.5
 
 
 def main() -> None:
     """Watch the parent and run the module."""
     parent, module, *arguments = sys.argv[1:]
+    # A thread, because the module owns the main thread.
     threading.Thread(target=watch, args=(int(parent),), name="parent-watch", daemon=True).start()
     sys.argv = [module, *arguments]
     runpy.run_module(module, run_name="__main__", alter_sys=True)
@@ -31,7 +32,7 @@ def watch(parent: int) -> None:
     """Send SIGTERM to this process once its parent has ended."""
     # Polling the parent id is portable; prctl(PR_SET_PDEATHSIG) exists on Linux only.
     while os.getppid() == parent:
-        time.sleep(_LOOK_S)
+        time.sleep(_POLL_S)
     os.kill(os.getpid(), signal.SIGTERM)
 
 

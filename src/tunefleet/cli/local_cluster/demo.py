@@ -38,6 +38,7 @@ _MODEL, _DATASET = "builtin:gsm8k-llama-2m", "builtin:extraction"
 _ANSWERS_SHOWN = 3
 _ANSWER_CHARACTERS = 220
 _CANCEL_WITHIN_S = 15.0
+# Model and data are built in: the demo must not depend on the network.
 _OFFLINE = {"HF_HUB_OFFLINE": "1", "HF_DATASETS_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false"}
 # Settings for other models: learning rate and steps of the example suit the built-in one only.
 _LARGER: dict[str, Any] = {
@@ -125,6 +126,7 @@ def _sigterm_as_interrupt() -> Iterator[None]:
     def interrupt(number: int, frame: FrameType | None) -> None:
         raise KeyboardInterrupt
 
+    # As an exception, so that the children and the temporary folder are cleaned up.
     before = signal.signal(signal.SIGTERM, interrupt)
     try:
         yield
@@ -192,12 +194,14 @@ def _run(
 
 def _free_port() -> int:
     with socket.socket() as probe:
+        # Free at this moment; the server reports it if another process is faster.
         probe.bind(("127.0.0.1", 0))
         found: int = probe.getsockname()[1]
         return found
 
 
 def _cancel(client: Client, task_id: str) -> None:
+    # The fleet is stopped right afterwards, whatever happens here.
     with contextlib.suppress(TunefleetError, TimeoutError):
         client.tasks.cancel(task_id)
         client.tasks.wait(task_id, timeout_s=_CANCEL_WITHIN_S)

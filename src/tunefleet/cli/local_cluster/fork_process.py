@@ -43,7 +43,9 @@ class Forked:
             os.close(self._events)
             raise
         finally:
+            # Only the fork server holds the write end: its exit is then visible as end of file.
             os.close(write_end)
+        # `poll` must return immediately.
         os.set_blocking(self._events, False)
         # Reentrant: on a second Ctrl-C the signal handler kills the child while this thread waits for it.
         self._lock = threading.RLock()
@@ -103,6 +105,7 @@ class Forked:
         """Stop the fork server; a fork that still runs ends within a second, as on SIGTERM."""
         if self._fork_server.stdin is None or self._fork_server.stdin.closed:
             return
+        # The end of its input ends the fork server.
         self._fork_server.stdin.close()
         try:
             self._fork_server.wait(_END_S)

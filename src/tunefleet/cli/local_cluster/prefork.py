@@ -52,6 +52,7 @@ def main() -> None:
 
 def _run(program: ModuleType, name: str, arguments: list[str], events: int) -> None:
     os.close(events)
+    # The requests on standard input are for the fork server only.
     nothing = os.open(os.devnull, os.O_RDONLY)
     os.dup2(nothing, _REQUESTS)
     os.close(nothing)

@@ -82,6 +82,7 @@ class Child:
         """Start it."""
         self.log.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         with self.log.open("ab") as out:
+            # Errors before this position belong to earlier runs.
             self._log_start = out.tell()
             if not (isinstance(self._process, Forked) and self._process.refork()):
                 self._release()
@@ -113,6 +114,7 @@ class Child:
         if self._restart_at is None:
             self._failures = 1 if now - self._started_at > _STABLE_S else self._failures + 1
             first, longest = _BACKOFF_S
+            # Doubles with each failure: 0.1 s, 0.2 s, … up to 10 s.
             self._restart_at = now + min(longest, first * 2.0 ** (self._failures - 1))
             logger.warning("%s; restarting.", self.describe_end())
         elif now >= self._restart_at:

@@ -140,6 +140,7 @@ async def _run_one(
     async with target.running(plan, processes, on_progress) as load:
         loop = asyncio.get_running_loop()
         for number in (signal.SIGINT, signal.SIGTERM):
+            # Not a KeyboardInterrupt: the load ends in order, and its report is printed.
             loop.add_signal_handler(number, load.interrupt)
         try:
             return await load.run()

@@ -93,6 +93,7 @@ class SimulationTarget:
         folder = Path(tempfile.mkdtemp(prefix="tunefleet-simulate-"))
         with ExitStack() as stack:
             stack.callback(shutil.rmtree, folder, ignore_errors=True)
+            # Only warnings are logged: log lines per task would be part of the measurement.
             environment = {"HF_HUB_OFFLINE": "1", "LOG_LEVEL": "WARNING"}
             redis_url = None
             if self._link == "redis":

@@ -42,6 +42,7 @@ def prepare(folder: Path, packages: Path | None = None) -> Path:
     """
     target = folder / "SmolLM2-135M-Instruct"
     folder.mkdir(parents=True, exist_ok=True)
+    # Concurrent demos share the folder: one of them converts.
     with FileLock(folder / "SmolLM2.lock"):
         if target.is_dir():
             return target

@@ -125,6 +125,7 @@ class LocalFleet:
         self._lock_folder()
         try:
             self._start_children()
+        # Also on Ctrl-C: a server without its parent must not stay behind.
         except BaseException:
             self.stop(keep_jobs=True)
             raise
@@ -168,6 +169,7 @@ class LocalFleet:
                 quick, ends, and resumes from its newest checkpoint in the next fleet on this folder.
         """
         self._stopping.set()
+        # Otherwise it would restart a child that is being stopped.
         if self._watcher.is_alive():
             self._watcher.join()
         # Workers before the server: they still report to it while they stop.
@@ -236,6 +238,7 @@ class LocalFleet:
         program = "tunefleet.api.process"
         server = Child("server", "tunefleet.api", arguments, environment=environment, log=log, program=program)
         self._children.append(server)
+        # The server first: the workers need its keys, which its first start creates.
         server.start()
         self._await_server(server)
         for index in range(self._workers):
@@ -288,6 +291,7 @@ class LocalFleet:
             before = [child.pid for child in self._children]
             for child in self._children:
                 child.restart_if_dead()
+            # The next `up` needs the pids to end orphans.
             if before != [child.pid for child in self._children]:
                 self._write_state()
 

@@ -47,6 +47,7 @@ def uninstall(
     """
     found = list(remains())
     to_remove = [item for item in found if data or not item.is_data]
+    # There is no question with --json: without --yes it is a dry run.
     if as_json and not yes:
         print_json(
             {
@@ -118,6 +119,7 @@ def _refuse_if_used(item: Remains) -> None:
 
 
 def _remove(path: Path) -> None:
+    # A link is removed, never the folder it points to.
     if path.is_dir() and not path.is_symlink():
         shutil.rmtree(path)
     else:

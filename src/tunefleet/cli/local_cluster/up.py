@@ -113,6 +113,7 @@ def stop_on_signal(fleet: LocalFleet | None) -> Iterator[threading.Event]:
             if fleet is not None:
                 fleet.kill()
                 err().print("Stopped immediately; the next `tunefleet up` adopts running jobs.")
+            # The shell's convention for an end by a signal.
             raise SystemExit(128 + number)
         stop_requested.set()
 

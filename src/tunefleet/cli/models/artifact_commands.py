@@ -78,6 +78,7 @@ def get(
 
 def _folder_for(name: str, otherwise: str) -> Path:
     """Return the default folder for an artifact; its name must not lead to `.git` or another path."""
+    # The name comes from the server: only its last part, and no hidden folder.
     last = Path(name).name
     return Path(last if last[:1].isalnum() else otherwise)
 

@@ -25,7 +25,7 @@ from tunefleet.schemas.api import TaskDetail
 from tunefleet.schemas.chat import BASE, TUNED, ChatView
 from tunefleet.spec import BUILTIN_PREFIX
 
-_LOOK_S = 0.5
+_POLL_S = 0.5
 _KIND = "chat"
 
 
@@ -106,12 +106,14 @@ def _names(view: ChatView, *, base: bool, model: str | None) -> list[str]:
 @contextmanager
 def _session(client: Client, target: str, options: Options) -> Iterator[ChatView]:
     """Find or start the chat; a chat started here is ended afterwards."""
+    # A lookup on the server is not needed for a path or hub id.
     named = None if looks_like_model(target) else _task(client, target)
     if named is not None and named.kind == _KIND:
         if options.chat_template is not None:
             raise InputError(
                 f"Chat {named.id} is already running; its chat template cannot be changed.", hint="Start a new chat."
             )
+        # Not ended at the end: someone else started it.
         yield _ready(client, named.id)
         return
     text = document_for(target, named, options)
@@ -156,7 +158,7 @@ def _ready(client: Client, task_id: str) -> ChatView:
             else:
                 why = client.tasks.get(task_id).why
                 shown.update(Text(f"Chat {task_id}: {why or view.status}"))
-            time.sleep(_LOOK_S)
+            time.sleep(_POLL_S)
 
 
 def _end(client: Client, task_id: str) -> None:

@@ -56,6 +56,7 @@ def ls(
 ) -> None:
     """List pushed data, newest first."""
     with connect() as client:
+        # Outputs of tasks are artifacts too; they have a task id.
         found = tuple(made for made in client.data.iterate(kind=kind) if made.task_id is None)
     if as_json:
         print_json(found)

@@ -51,6 +51,7 @@ def deliver(client: Client, task: str, *, to: str | None, headers: Iterable[str]
     # The same selection as on the worker: artifacts that are a single file; of a trained folder, its archive.
     single = {made.name for made in client.artifacts.iterate(task_id=detail.id) if made.metadata.get(SINGLE_FILE)}
     sent = []
+    # One file at a time: all of them may not fit on the disk.
     with tempfile.TemporaryDirectory(prefix="tunefleet-deliver-") as folder:
         for file in files.values():
             if file.name in single and file.name not in RESULT_NAMES:

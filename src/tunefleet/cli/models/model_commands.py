@@ -119,6 +119,7 @@ def export(
                 hint=f"It is at {url}." if url else None,
             )
         folder = out or Path(f"{found.name}-v{found.version}")
+        # Before the download, which may take long.
         refuse_to_overwrite(folder, force=force)
         with transfer_bar() as on_progress:
             where = client.artifacts.fetch(artifact, folder, on_progress=on_progress)

@@ -46,6 +46,7 @@ def preview(
     `data: {artifact: NAME}`, which is downloaded from it.
     """
     text, _ = read_document(Path(file))
+    # Parsed here first, so that errors are shown with their lines.
     node = parse_workflow(text, filename=file).task(task)
     with _fetched(node.spec) as inputs:
         arguments = [file, "--rows", str(rows), "--json", *inputs, f"--task={node.name}"]
@@ -95,6 +96,7 @@ def ask(program: str, arguments: list[str]) -> dict[str, Any]:
     command = [sys.executable, "-m", program, *arguments]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     try:
+        # The last line: libraries may print warnings before it.
         found: dict[str, Any] = json.loads(done.stdout.strip().splitlines()[-1])
     except (IndexError, ValueError):
         if "No module named" in done.stderr:

@@ -78,6 +78,7 @@ def _card(client: Client, product: products.Product, folder: Path) -> bool:
 
 
 def _put(destination: Target, folder: Path, name: str, on_progress: OnProgress) -> str:
+    # The destination reports bytes only: the total is counted here.
     total = sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
     done = 0
 

@@ -82,6 +82,7 @@ def _stream(answer: Answer, thread: threading.Thread) -> None:
                     err().print(Text(f"{waiting} Waiting…", style="dim"))
             thread.join(_EVERY_S)
     finally:
+        # Also after Ctrl-C: what arrived since the last round.
         _print_new(answer, printed)
         sys.stdout.write("\n")
         sys.stdout.flush()
@@ -102,6 +103,7 @@ def _side_by_side(answers: Sequence[Answer], threads: Sequence[threading.Thread]
     try:
         with Live(console=console, auto_refresh=False, transient=True) as live:
             while left := [thread for thread in threads if thread.is_alive()]:
+                # Doubles as the pause between two frames.
                 left[0].join(_EVERY_S)
                 live.update(_Tail(answers), refresh=True)
     finally:

@@ -183,6 +183,7 @@ def _answers(conversation: Conversation, text: str, *, shown: bool) -> list[Answ
     answers = [Answer(name) for name in conversation.names]
     stop = threading.Event()
     threads = [
+        # Daemons: a stalled answer must not keep the process alive.
         threading.Thread(target=conversation.ask, args=(text, answer, stop), name=answer.name, daemon=True)
         for answer in answers
     ]

@@ -30,6 +30,7 @@ _SOON_S: Final = 14 * 86_400.0
 def home() -> Finding:
     """Check that the folder of keys, jobs and settings can be written."""
     folder = load(ProcessSettings).home_dir
+    # The folder may not exist yet: then its nearest existing parent decides.
     above = next(each for each in (folder, *folder.parents) if each.exists())
     try:
         with tempfile.TemporaryFile(dir=above):

@@ -82,6 +82,7 @@ def gpu() -> Finding:
     cards = [line.strip() for line in (driver or "").splitlines() if line.strip()]
     if find_spec("torch") is None:
         return good("GPU", "; ".join(cards) or "none found; torch is not installed")
+    # In a subprocess: a broken torch installation must not end `doctor`.
     program = "import torch; print(torch.version.cuda or torch.version.hip or '', torch.cuda.device_count())"
     output = _run([sys.executable, "-c", program])
     if output is None:
@@ -150,6 +151,7 @@ def _listener(wanted: int) -> str | None:
     """Return the process that listens on a port, as far as this user may see it; `None` if none does."""
     with socket.socket() as probe:
         probe.settimeout(0.5)
+        # A connect needs no privileges; listing the sockets of other users does.
         if probe.connect_ex(("127.0.0.1", wanted)) != 0:
             return None
     try:
@@ -168,11 +170,13 @@ def data_folder() -> Finding:
         return good("Data folder", f"{folder} is created at the first start")
     try:
         probe = folder / ".doctor"
+        # A real write: permission bits say nothing about read-only mounts.
         probe.touch()
         probe.unlink()
     except OSError as error:
         return bad("Data folder", f"{folder} is not writable: {error.strerror}", f"chown or chmod {folder}.")
     databases = sorted(folder.glob("*.db")) + sorted(folder.glob("*.sqlite*"))
+    # WAL and shared-memory files belong to a database and cannot be checked on their own.
     for database in (path for path in databases if not path.name.endswith(("-wal", "-shm"))):
         fault = fault_of(database)
         if fault:
@@ -293,6 +297,7 @@ def _answers(engine: Literal["slurm", "ray"], settings: ClusterSettings) -> Find
     return good(name, f"reachable; its nodes start {settings.nodes_command} for {settings.nodes_url}")
 
 
+# In the order of the output: machine first, then services, then the network.
 CHECKS: tuple[Callable[[], Finding | None], ...] = (
     python,
     training_libraries,

@@ -65,6 +65,7 @@ def migrate(*, data: Data = None, as_json: Json = False) -> None:
     target, folder = _place(data)
     locks: tuple[FolderLock, ...] = ()
     if isinstance(target, Path):
+        # The locks of a running server: SQLite tables must not change under it.
         locks = (FolderLock.take(folder), FolderLock.take_database(target, folder))
     with closing_all(*locks):
         before = standing(target)

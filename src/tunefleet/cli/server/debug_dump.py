@@ -62,6 +62,7 @@ def _missing(parts_: list[Part]) -> Part:
 def _write(target: Path, folder: str, made: list[Part], redactor: Redactor) -> None:
     # Created with its mode: no other user may open it, not even while it is empty.
     with os.fdopen(os.open(target, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, _PRIVATE), "wb") as stream:
+        # An existing file keeps its mode when it is opened.
         os.fchmod(stream.fileno(), _PRIVATE)
         with tarfile.open(fileobj=stream, mode="w:gz") as archive:
             for part in made:

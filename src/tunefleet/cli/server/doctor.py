@@ -36,6 +36,7 @@ def _show(finding: Finding) -> None:
     mark, style = _MARKS[finding.state]
     row = table("", "", "", wide="")
     row.show_header = False
+    # Every finding is a table of its own: a fixed width aligns them.
     row.columns[1].min_width = 18
     row.columns[2].no_wrap = False
     row.columns[2].overflow = "fold"

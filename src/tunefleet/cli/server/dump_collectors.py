@@ -120,6 +120,7 @@ def _findings() -> list[dict[str, Any]]:
 def _of_server() -> Iterator[Part]:
     try:
         with connect() as client:
+            # Fails here if the server does not answer: one missing part instead of many.
             client.info()
             yield from (
                 _tried(f"server/{name}", partial(_asked, client, path, **params))
@@ -158,11 +159,11 @@ def _newest_events(client: Client) -> Any:
 def _logs() -> Iterator[Part]:
     seen: set[Path] = set()
     for path in _log_files():
-        whole = path.expanduser().absolute()
-        if whole in seen or not whole.is_file():
+        resolved = path.expanduser().absolute()
+        if resolved in seen or not resolved.is_file():
             continue
-        seen.add(whole)
-        yield _tried(f"logs/{len(seen)}-{whole.name}", partial(_tail, whole))
+        seen.add(resolved)
+        yield _tried(f"logs/{len(seen)}-{resolved.name}", partial(_tail, resolved))
     if not seen:
         yield Part("logs", missing="No log file was found at the configured paths.")
 
@@ -191,6 +192,7 @@ def _agent_or_none() -> AgentSettings | None:
 def _tail(path: Path) -> str:
     with path.open("rb") as stream:
         size = stream.seek(0, 2)
+        # Not the resolved file: a log may be huge.
         stream.seek(max(0, size - _MOST_BYTES))
         lines = deque(stream, maxlen=LINES)
     return b"".join(lines).decode(errors="replace")

@@ -30,6 +30,7 @@ from tunefleet.settings import (
 Settings = TypeVar("Settings", bound=ProcessSettings)
 # A shorter value would match inside ordinary words.
 _LEAST: Final = 6
+# Bounded repetition keeps the search linear on long lines.
 _NAMED: Final = re.compile(
     r"(?i)(?P<name>[\w-]{0,64}(?:authorization|token|passw(?:or)?d|secret|api[_-]?key|access[_-]?key|private[_-]?key"
     r"|cookie|credentials?)[\"']?\s*[:=]\s*[\"']?(?:(?:bearer|basic)\s+)?)(?P<value>[^\s\"',;&<>}\]]{4,})"
@@ -56,6 +57,7 @@ class Redactor:
 
     def text(self, text: str) -> str:
         """Return a text without secrets."""
+        # By name and pattern first: this also finds values that are unknown here.
         for pattern in (_NAMED, _BEARER):
             text = pattern.sub(_starred, text)
         return scrub(self._known.text(text))
@@ -98,6 +100,7 @@ def data_dir() -> Path:
     settings = loaded(ServerSettings)
     if settings is not None:
         return settings.data_dir
+    # Settings with an error cannot be loaded: read the variables themselves.
     given = variables_of(["TUNEFLEET_DATA", "TUNEFLEET_HOME"])
     home = Path(given.get("TUNEFLEET_HOME", "~/.tunefleet"))
     return Path(given.get("TUNEFLEET_DATA") or home / "data").expanduser()

@@ -50,6 +50,7 @@ def _save(base: str, *, as_json: bool) -> None:
     secret = secret.strip()
     if not secret:
         raise AuthError("No key was given.", hint="An admin creates one with `tunefleet keys create NAME`.")
+    # Checked before it is saved: a wrong key must not replace a working one.
     with Client(base, secret, patience_s=2.0) as client:
         info = client.info()
     if not info.authenticated:

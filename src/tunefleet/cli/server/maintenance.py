@@ -30,6 +30,7 @@ def prune(
     """
     age_s = parse_duration(older_than)
     with connect(patience_s=10.0) as client:
+        # The dry run gives the amount for the confirmation.
         reply = client.prune(age_s, dry_run=True)
         if not dry_run:
             confirm(f"Remove {_amount(reply)} older than {older_than}?", yes=yes)

@@ -170,18 +170,19 @@ def log(
 
 def _from(notification: NotificationView) -> str:
     """Return the source of a notification without an existing channel."""
-    return "workflow file" if notification.channel_id is None else "(removed)"
+    return "workflow" if notification.channel_id is None else "(removed)"
 
 
 def _occasions(text: str | None) -> tuple[Occasion, ...]:
     if text is None:
         return OCCASIONS
-    asked = [part.strip() for part in text.split(",") if part.strip()]
-    unknown = [part for part in asked if part not in OCCASIONS]
-    if unknown or not asked:
+    names = [part.strip() for part in text.split(",") if part.strip()]
+    unknown = [part for part in names if part not in OCCASIONS]
+    if unknown or not names:
         wrong = f"{unknown[0]!r} is not an event." if unknown else "--on is empty."
         raise InputError(wrong, hint=f"Valid events: {', '.join(OCCASIONS)}.")
-    return tuple(each for each in OCCASIONS if each in asked)
+    # In the defined order, whatever the order on the command line.
+    return tuple(each for each in OCCASIONS if each in names)
 
 
 for _function, _name in ((add_, "add"), (ls, "ls"), (try_, "test"), (rm, "rm"), (log, "log")):

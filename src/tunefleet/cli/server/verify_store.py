@@ -90,6 +90,7 @@ def _read(blobs: BlobStore, connection: Connection, *, quiet: bool) -> tuple[int
         except NotFoundError:
             state = "lost"
         if state == "damaged":
+            # Moved, not deleted: the content may still be of use.
             quarantine(blobs, digest)
         if state is not None:
             bad.append({"digest": digest, "state": state, "artifacts": artifacts_with(connection, digest=digest)})

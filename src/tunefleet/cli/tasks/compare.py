@@ -61,6 +61,7 @@ def _items(client: Client, folder: Path) -> Items:
     fetched: dict[str, Path | None] = {}
 
     def find(task_id: str, file: str) -> Path | None:
+        # Fetched on demand and once: only some metrics need the per-item results.
         if task_id not in fetched:
             try:
                 where = client.tasks.fetch_output(task_id, ITEMS_FOLDER, folder / task_id)

@@ -63,6 +63,7 @@ def draw(waits: Mapping[str, Sequence[str]], marks: Mapping[str, str] | None = N
 def _order(above: Mapping[str, list[str]], below: Mapping[str, list[str]]) -> list[str]:
     """Order topologically, each task right after its last dependency where possible."""
     missing = {name: len(ups) for name, ups in above.items()}
+    # A stack, so reversed: depth first, in the order of definition.
     ready = [name for name in reversed(list(above)) if not above[name]]
     order = []
     while ready:
@@ -107,6 +108,7 @@ class _Drawing:
             ends = {*outward.columns, column}
             self._column = -1
             self.rows.append(Row(self._text(self._cells(was, now, ends), ends), None, _passing(self._lanes)))
+        # Free columns on the right would only widen the drawing.
         while self._lanes and self._lanes[-1] is None:
             self._lanes.pop()
 
@@ -134,6 +136,7 @@ class _Drawing:
 
     def _depart(self, name: str, column: int) -> _Outward:
         """Open the lanes of a task's dependents; returns the columns to draw lines to."""
+        # These share the lane of the task; the others get or join a lane of their own.
         own = {task for task in self._below[name] if not self._joins(name, task)}
         if own:
             self._lanes[column] = _Lane("from", name, own)

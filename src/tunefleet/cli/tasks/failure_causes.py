@@ -21,6 +21,7 @@ _DID: Final = {
 
 def first_failure(tasks: Sequence[TaskView]) -> TaskView | None:
     """Return the first task that failed itself; of a sharded task, the shard."""
+    # A sharded task fails because of a shard, which has the error.
     sharded = {task.shard_of for task in tasks if task.status == TaskStatus.FAILED}
     failed = [task for task in tasks if task.status == TaskStatus.FAILED and task.id not in sharded]
     # All others failed because of an upstream.

@@ -50,6 +50,7 @@ def graph(
 
 def _workflow(file: str, sets: list[str] | None) -> tuple[Workflow, dict[str, str]]:
     """Read a workflow file, or fetch a workflow with the statuses of its tasks."""
+    # A local file wins: its name may look like an id.
     if file.startswith("wf-") and not Path(file).exists():
         with connect() as client:
             found = client.workflows.get(file)

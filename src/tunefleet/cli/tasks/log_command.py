@@ -36,6 +36,7 @@ def logs(
 
     With --json each chunk is one line: {"text": …}. Ctrl-C ends --follow and leaves the task running.
     """
+    # Following survives a restart of the server.
     with connect(patience_s=30.0, refused_s=None) if follow else connect() as client:
         task = one_task(client, task)
         offset = 0
@@ -79,6 +80,7 @@ def _present(client: Client, task: str, lines: int | None) -> Iterator[tuple[str
     while True:
         piece = client.tasks.log(task, offset=offset, limit_bytes=_PIECE_BYTES)
         yield piece.text, piece.next_offset
+        # No progress ends the loop, too.
         if piece.next_offset >= piece.size_bytes or piece.next_offset == offset:
             return
         offset = piece.next_offset

@@ -45,6 +45,7 @@ def metrics(
         task = one_task(client, task)
         view = client.tasks.metrics(task, series=series, names=name, max_points=max_points or None)
         if name and not view.points:
+            # Two points are enough to learn the names.
             known = client.tasks.metrics(task, series=series, max_points=2).names
             if known:
                 raise NotFoundError(f"{task} has no metric {name[0]}.", hint=f"Available: {', '.join(known)}.")
@@ -92,6 +93,7 @@ _DOTS = r"[\u2801-\u28ff]+"
 
 def curve(points: Curve, *, title: str, width: int, height: int) -> Text:
     """Draw one series."""
+    # NaN and infinity would break the scale of the axis.
     good = [(step, value) for step, value in points if math.isfinite(value)]
     if len(good) < 2:
         return Text()

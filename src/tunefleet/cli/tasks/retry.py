@@ -45,6 +45,7 @@ def retry(
     with connect() as client:
         for id_ in tasks:
             if is_workflow(id_):
+                # The server decides which tasks of the workflow are incomplete.
                 flow = client.workflows.retry(id_, overrides, again=again)
                 made += flow.tasks
                 warnings += flow.warnings

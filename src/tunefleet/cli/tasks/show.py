@@ -43,6 +43,7 @@ def show(task: TaskOrWorkflow, *, as_json: Json = False) -> None:
         if as_json:
             print_json(detail)
             return
+        # The causes of a failure are among the other tasks of the workflow.
         others = client.workflows.get(detail.workflow_id).tasks
         artifacts = client.artifacts.list(task_id=detail.id).items
         needed = memory_estimate(client.events.list(task_id=detail.id, kinds=["task.message"]))
@@ -63,6 +64,7 @@ _NOTHING = Leftovers()
 def _leftovers(client: Client, task: TaskDetail) -> Leftovers:
     if not TaskStatus(task.status).final or task.started_at is None:
         return Leftovers()
+    # Only then `resume` continues from the last checkpoint.
     ended_early = task.status in {TaskStatus.FAILED, TaskStatus.CANCELLED}
     return Leftovers(
         log=client.tasks.log(task.id, limit_bytes=1).size_bytes > 0,
@@ -85,6 +87,7 @@ def screen(
     if task.error:
         parts += [Text(), Text(task.error, style="bad")]
     if task.detail and task.reason in _TRACEBACK_FOR:
+        # The last lines of a traceback name the exception.
         tail = task.detail.rstrip().splitlines()[-_TRACEBACK_LINES:]
         parts.append(Padding(Text("\n".join(tail), style="dim"), (0, 0, 0, 2)))
     if task.attempts > 1:

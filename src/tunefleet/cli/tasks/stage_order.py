@@ -32,6 +32,7 @@ def in_order(tasks: Sequence[TaskView]) -> list[TaskView]:
         missing[task.id] = len(above)
         for id_ in above:
             below[id_].append(task.id)
+    # A heap of positions: among the ready tasks the order of the workflow is kept.
     ready = [position[id_] for id_, count in missing.items() if count == 0]
     found: list[TaskView] = []
     while ready:

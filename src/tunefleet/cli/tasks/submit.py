@@ -58,6 +58,7 @@ def submit(
     The whole file is validated before anything is sent. With --follow or --wait the exit code is the result of the
     task; Ctrl-C leaves it running.
     """
+    # The line break marks it as text; without one it would be read as a path.
     source = sys.stdin.read() + "\n" if file == _STANDARD_INPUT else Path(file)
     if dry_run:
         _dry_run(source, file, parse_sets(sets), as_json=as_json)
@@ -85,6 +86,7 @@ def submit(
 
 
 def _dry_run(source: Path | str, file: str, overrides: Mapping[str, Any], *, as_json: bool) -> NoReturn:
+    # Validated here first: errors then have lines of the local file.
     text, _ = override(read_document(source)[0], overrides, filename=file)
     with connect() as client:
         reply = client.workflows.validate(text, file, dry_run=True)
@@ -181,6 +183,7 @@ def follow(task: TaskOrWorkflow, *, as_json: Json = False) -> None:
 
 # A worker that has just been started registers within this time.
 _PATIENCE_S: Final = 5.0
+# Prefix of the server's pending reason.
 _STUCK: Final = "unschedulable"
 
 

@@ -74,6 +74,7 @@ def ls(
             owner=owner,
             workflow_id=workflow,
             worker_id=worker,
+            # One more than shown tells whether there are more.
             page_size=200 if everything else min(limit + 1, 200),
         )
         tasks = list(found if everything else islice(found, limit + 1))
@@ -136,10 +137,10 @@ def _workflows(
 
 def _counts(flow: WorkflowView) -> str:
     """Return the number of tasks per status; for a single task its id."""
-    whole = [task for task in flow.tasks if task.shard_of is None]
-    if len(whole) == 1:
-        return whole[0].id
-    statuses = [task.status for task in whole]
+    tasks = [task for task in flow.tasks if task.shard_of is None]
+    if len(tasks) == 1:
+        return tasks[0].id
+    statuses = [task.status for task in tasks]
     return ", ".join(f"{statuses.count(each)} {each}" for each in dict.fromkeys(statuses))
 
 

@@ -30,6 +30,7 @@ def pause(tasks: TaskIds, *, no_wait: NoWait = False, timeout: Timeout = None, a
     Returns when they are paused. `tunefleet resume` continues from the checkpoint.
     """
     with connect() as client:
+        # All are requested before the first one is awaited: they pause in parallel.
         done = [client.tasks.pause(one_task(client, task)) for task in tasks]
         if not no_wait:
             done = [_in_time(client.tasks.pause_and_wait, task.id, timeout_s=timeout) for task in done]
@@ -61,12 +62,12 @@ def resume(
     """
     from_step = _step(start)
     with connect() as client:
-        asked = [client.tasks.get(one_task(client, task)) for task in tasks]
-        done = [client.tasks.resume(task.id, from_step) for task in asked]
+        requested = [client.tasks.get(one_task(client, task)) for task in tasks]
+        done = [client.tasks.resume(task.id, from_step) for task in requested]
     if as_json:
         print_json(done)
         return
-    for before, task in zip(asked, done, strict=True):
+    for before, task in zip(requested, done, strict=True):
         new = task.id != before.id
         say(f"{task.id} ({task.name}) resumes {before.id}." if new else f"{task.id} is {task.status}.")
     say(f"Follow: tunefleet follow {done[-1].id}", style="dim")

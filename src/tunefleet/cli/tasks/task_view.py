@@ -68,6 +68,7 @@ def exit_code_for(task: TaskDetail | None) -> ExitCode:
 
 def _follow_on_screen(client: Client, task_id: str, interrupt: str) -> TaskDetail:
     console = out()
+    # Drawn after each poll only: nothing changes in between.
     with Live(console=console, auto_refresh=False, vertical_overflow="crop") as live:
         for watched, _ in watch(client, task_id, every_s=_SCREEN_EVERY_S):
             shown = screen(watched, width=console.width, height=console.height, interrupt=interrupt)
@@ -128,6 +129,7 @@ def _bar(watched: Watched, width: int) -> RenderableType:
     progress, task = watched.progress, watched.task
     if progress is None or not progress.max_steps:
         return Text(_before_steps(watched), style="dim")
+    # The last progress report may be older than the end of the task.
     done = progress.max_steps if task.status == TaskStatus.COMPLETED else progress.step
     grid = Table.grid(expand=True, padding=(0, 1))
     for ratio in (None, 1, None):
@@ -217,6 +219,7 @@ def failure_screen(console: Console, client: Client, task: TaskDetail, *, log_li
     """Print why a task failed and the end of its log."""
     console.print(Text(f"{task.name} {task.status}: {task.error or task.reason or 'no reason given'}", style="bad"))
     tail = client.tasks.log(task.id, tail_bytes=log_lines * 200).text.splitlines()[-log_lines:]
+    # A log that only repeats the error is not worth showing.
     if any(not _repeats(row, task.error) for row in tail):
         console.print(Text("Last lines of the log:", style="dim"))
         console.print(Text("\n".join(f"  {row}" for row in tail)))

@@ -87,6 +87,7 @@ def moment(text: str | None) -> datetime | None:
     if text is None:
         return None
     try:
+        # An age ends with a letter; so does an ISO time with `Z`, which has a T.
         if text[-1:].isalpha() and "T" not in text:
             return datetime.now(UTC) - timedelta(seconds=parse_duration(text))
         at = datetime.fromisoformat(text)

@@ -47,6 +47,7 @@ def validate(
     except InputError as error:
         if not as_json:
             raise
+        # The path has a field of its own in the reply.
         message = error.message.removeprefix(f"{error.path}: ")
         fault = FaultView(path=error.path, message=message, hint=error.hint)
         print_json(ValidateReply(ok=False, faults=(fault,)))

@@ -20,6 +20,7 @@ from tunefleet.schemas.fleet import TaskForecast, WhyView, WorkerVerdict
 _NAMED: Final = 3
 # Workers listed; eligible ones come first.
 _SHOWN: Final = 20
+# The server's reason for a silent worker.
 _GONE: Final = "does not answer"
 _STYLES: Final = {"fits": "good", "waits": "warn", "never": "dim"}
 # The API's verdict → the STATUS column.

@@ -175,6 +175,7 @@ def _in_lines(client: Client, workflow_id: str) -> WorkflowDetail:
     def print_changes(workflow: WorkflowDetail) -> None:
         why = failure_causes.Causes(workflow.tasks)
         for task in in_order(workflow.tasks):
+            # One line per change of status.
             if printed.get(task.id) != task.status:
                 printed[task.id] = task.status
                 say(line(task, why))

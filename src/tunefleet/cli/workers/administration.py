@@ -74,6 +74,7 @@ def upgrade(
         str | None, typer.Argument(metavar="VERSION", help="Expected version; default: the server's version.")
     ] = None,
     *,
+    # pip downloads and installs packages, which takes minutes.
     timeout: Timeout = 900.0,
     as_json: Json = False,
 ) -> None:
@@ -128,9 +129,9 @@ def attach(app: typer.Typer) -> None:
 def _send_command(worker: str, verb: AgentVerb, data: dict[str, Any], timeout_s: float) -> CommandView:
     with connect() as client:
         worker = one_worker(client, worker)
-        asked = client.workers.tell(worker, verb, data)
+        command = client.workers.tell(worker, verb, data)
         try:
-            return client.workers.wait_for_command(worker, asked.id, timeout_s=timeout_s)
+            return client.workers.wait_for_command(worker, command.id, timeout_s=timeout_s)
         except TimeoutError as error:
             say(str(error), style="warn")
             raise typer.Exit(ExitCode.TIMED_OUT) from None

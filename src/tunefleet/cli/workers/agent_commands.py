@@ -92,6 +92,7 @@ def uninstall() -> None:
     """Remove the service; settings, jobs and their files are kept."""
     service = _installed()
     try:
+        # A service that does not stop is removed anyway.
         service.call("uninstall")
     except MachineError as error:
         say(f"{error}", style="warn")

@@ -118,6 +118,7 @@ def _names(pool: Pool) -> list[str]:
 
 def _ask(name: str, pool: Pool, settings: ClusterSettings, worker: WorkerSettings) -> Ask:
     assert worker.key is not None, "checked by the caller"
+    # In the environment: a command line with a key would be visible to other users.
     environment = {"TUNEFLEET_NODES_JOB": name, "TUNEFLEET_WORKER_KEY": worker.key.get_secret_value()}
     if pool.engine == "slurm" or settings.nodes_dir is not None:
         environment["TUNEFLEET_NODES_DIR"] = str(settings.nodes_folder)

@@ -69,6 +69,7 @@ def create(
     as_json: Json = False,
 ) -> None:
     """Create an environment from its lock file, and check it; does nothing if it is ready."""
+    # Checked before anything is downloaded.
     if not again and (existing := at(name, "cpu" if cpu else None)).ready:
         if as_json:
             print_json(_as_json(existing) | {"checks": []})

@@ -69,10 +69,12 @@ def join(
         if not as_json:
             say("Start it with `tunefleet worker` or as a service: docs/how-to/join-a-worker.md.")
         return
+    # Imported here: --no-start needs no worker code.
     from tunefleet.worker.__main__ import log_to_stderr
     from tunefleet.worker.main import run
 
     found = load_worker()
+    # The worker runs until it is stopped: show the message now.
     sys.stdout.flush()
     log_to_stderr(found.log_level)
     run(found)

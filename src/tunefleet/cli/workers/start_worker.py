@@ -83,6 +83,7 @@ def worker(
         results_dir=results_dir,
         worker_id=worker_id,
         tags=tags,
+        # None keeps the setting of the environment.
         allow_code=allow_code or None,
     )
     if on is not None:
