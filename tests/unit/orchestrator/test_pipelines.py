@@ -140,7 +140,10 @@ async def test_a_submit_says_what_may_not_be_meant(pipe: Pipelines) -> None:
     flow = await pipe.submit(
         stage("first"), stage("second", "first", spec={"data": {"type": "list", "items": ["{{first.output}}"]}})
     )
-    said = "second: spec.data.items.0 contains {{first.output}}, which is not replaced; write the reference as ${first.output}."
+    said = (
+        "second: spec.data.items.0 contains {{first.output}}, which is not replaced; "
+        "write the reference as ${first.output}."
+    )
     assert flow.warnings == (said,)
 
 
