@@ -1,4 +1,4 @@
-"""Bodies and views of the HTTP API under `/api/v1`; server, client, CLI and page share them."""
+"""Request bodies and views of the HTTP API under `/api/v1`, shared by server, client, CLI and web UI."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ Role = Literal["admin", "member", "viewer", "worker"]
 
 
 class Page(Message, Generic[T]):
-    """One page of a list; `next_cursor` is null on the last."""
+    """One page of a list; `next_cursor` is null on the last page."""
 
     items: tuple[T, ...]
     next_cursor: str | None = None
 
 
-# What stands before the code of an error (`TunefleetError.code`) in a problem's `type`.
+# Prefix of the error code (`TunefleetError.code`) in a problem's `type`.
 PROBLEM_PREFIX = "urn:tunefleet:error:"
 
 
@@ -32,7 +32,7 @@ class Problem(Message):
 
     Args:
         type: `PROBLEM_PREFIX` and the error's code, such as `urn:tunefleet:error:not_found`.
-        cursor: Where the server stands, when a stream was continued at the wrong place.
+        cursor: The position that the server expects, if a stream was continued at the wrong one.
     """
 
     type: str
@@ -45,7 +45,7 @@ class Problem(Message):
 
 
 class FaultView(Message):
-    """One fault of a document."""
+    """One error in a workflow file."""
 
     path: str
     message: str
@@ -55,12 +55,12 @@ class FaultView(Message):
 
 
 class SubmitRequest(Body):
-    """A workflow document, and which artifacts stand for the local paths in it.
+    """A workflow file, and the artifacts for its local paths.
 
     Args:
-        document: The YAML or JSON text, as the user wrote it.
-        inputs: Task name → pointer into the spec (such as `data.path`) → digest of an artifact known to the server.
-        strict: Refuse a task that no present worker could ever run.
+        document: The YAML or JSON text, unchanged.
+        inputs: Task name → pointer into the spec (such as `data.path`) → digest of an uploaded artifact.
+        strict: Reject tasks that no registered worker can run.
     """
 
     document: str
@@ -70,13 +70,13 @@ class SubmitRequest(Body):
 
 
 class ValidateReply(Message):
-    """The outcome of a validation; faults are empty if the document is good.
+    """Result of a validation; `faults` is empty if the workflow is valid.
 
     Args:
-        ok: Whether it is good.
-        faults: What is wrong with it.
-        forecasts: Of a dry run: where each task would go, and why.
-        warnings: What may not be meant as it is written, a sentence each.
+        ok: Whether the workflow is valid.
+        faults: The errors.
+        forecasts: For a dry run: where each task would be placed, and why.
+        warnings: Values that are valid but probably unintended, one sentence each.
     """
 
     ok: bool
@@ -87,7 +87,7 @@ class ValidateReply(Message):
 
 
 class ProgressView(Message):
-    """Where a running task stands; the newest progress record of its journal."""
+    """Progress of a running task: the newest progress record of its journal."""
 
     phase: str
     step: int = 0
@@ -111,7 +111,7 @@ class TaskView(Message):
     reason: str | None = None
     error: str | None = None
     why: str | None = None
-    """Why it waits, if it waits."""
+    """Pending reason, if the task is waiting."""
     owner: str
     priority: int = 0
     attempts: int = 0
@@ -122,27 +122,27 @@ class TaskView(Message):
     started_at: datetime | None = None
     finished_at: datetime | None = None
     ran_s: float = 0.0
-    """Seconds that its ended attempts have run, from accept to end; the one that runs began at `started_at`."""
+    """Run time of its ended attempts in seconds, from accept to end; the running one started at `started_at`."""
     desired: Literal["run", "pause", "cancel"] = "run"
-    """What was asked of it; a running task that is wanted paused ends its step and saves first."""
+    """Desired state; a running task that is to be paused completes its step and saves first."""
     stalled_since: datetime | None = None
-    """Since when a running task has written no journal record, if that is longer than `limits.stall_after_s`."""
+    """Time of the last journal record of a running task, if older than `limits.stall_after_s`."""
     progress: ProgressView | None = None
     depends_on: tuple[str, ...] = ()
-    """Ids of the tasks that must be completed before."""
+    """Ids of the upstream tasks."""
     shard_of: str | None = None
-    """The task that this one is a part of."""
+    """Parent task of a shard."""
     shard: tuple[int, int] | None = None
-    """Which part of how many, counted from 0."""
+    """Index (from 0) and number of shards."""
     merged_into: str | None = None
-    """The task whose run computes this one too."""
+    """The task whose run also computes this one (coalesced)."""
     workflow_name: str | None = None
     glance: TaskGlance | None = None
-    """Of a running task, where that was asked for."""
+    """Summary of a running task, if requested."""
 
 
 class NodeView(Message):
-    """One worker of a try that ran on several."""
+    """One worker of a multi-node attempt."""
 
     worker_id: str
     state: Literal["offered", "accepted", "finished", "void"]
@@ -151,7 +151,7 @@ class NodeView(Message):
 
 
 class AttemptView(Message):
-    """One try of a task."""
+    """One attempt of a task."""
 
     number: int
     worker_id: str
@@ -162,16 +162,16 @@ class AttemptView(Message):
     accepted_at: datetime | None = None
     finished_at: datetime | None = None
     nodes: tuple[NodeView, ...] = ()
-    """All of its workers, in the order of their rank, if it runs on several; the first reports."""
+    """All workers of a multi-node attempt, by rank; the first one reports."""
 
 
 class TaskDetail(TaskView):
-    """A task with all that is known of it."""
+    """A task with all details."""
 
     spec: dict[str, Any]
-    """As it was written."""
+    """The spec as written."""
     resolved: dict[str, Any] | None = None
-    """As it is run: its references replaced by what they name, once the tasks before it have ended."""
+    """The spec with references replaced, once the upstream tasks have ended."""
     inputs: dict[str, str] = Field(default_factory=dict)
     result: dict[str, Any] | None = None
     detail: str | None = None
@@ -179,7 +179,7 @@ class TaskDetail(TaskView):
 
 
 class RetriedView(Message):
-    """The newest workflow that runs again what an earlier one has left."""
+    """The newest retry of a workflow."""
 
     id: str
     status: str
@@ -200,13 +200,13 @@ class WorkflowView(Message):
 
 
 class WorkflowDetail(WorkflowView):
-    """A workflow with the document as it was submitted."""
+    """A workflow with the file as submitted."""
 
     document: str
 
 
 class EventView(Message):
-    """Something that happened; `id` grows, and is the `Last-Event-ID` of the stream."""
+    """An event; `id` increases and is the `Last-Event-ID` of the stream."""
 
     id: int
     at: datetime
@@ -228,7 +228,7 @@ class MetricPoint(Message):
 
 
 class MetricsView(Message):
-    """Points of one series in step order, down-sampled if that was asked for."""
+    """Points of one series in step order, down-sampled on request."""
 
     task_id: str
     series: str
@@ -239,14 +239,14 @@ class MetricsView(Message):
 
 
 class LogView(Message):
-    """A piece of a task's log.
+    """A section of a task's log.
 
     Args:
-        task_id: Whose log it is.
-        offset: Byte offset of the piece.
-        next_offset: Where the next piece starts.
-        size_bytes: Length of the whole log so far.
-        final: Whether the task is final and the piece reaches the end.
+        task_id: The task.
+        offset: Byte offset of the section.
+        next_offset: Byte offset of the next section.
+        size_bytes: Current size of the log.
+        final: Whether the task is final and the section includes the end.
     """
 
     task_id: str = ""
@@ -266,7 +266,7 @@ class FileEntry(Message):
 
 
 class ArtifactCreate(ProcessBody):
-    """Publish an artifact whose files are already stored.
+    """Publish an artifact whose files are already uploaded.
 
     `digest` must be the digest of the manifest (`tunefleet.artifacts.manifest_digest`) of `files`.
     """
@@ -300,23 +300,23 @@ class ArtifactDetail(ArtifactView):
 
 
 class BlobQuery(ProcessBody):
-    """Which of these files does the server lack?"""
+    """Query which of these files are missing on the server."""
 
     blobs: tuple[FileEntry, ...]
 
 
 class BlobMissing(Message):
-    """A file that the server lacks, and how much of it an earlier upload left."""
+    """A missing file, and how many bytes of it an earlier upload has stored."""
 
     digest: str
     offset: int = 0
 
 
 class BlobReply(Message):
-    """The files that have to be uploaded.
+    """The files that must be uploaded.
 
     Args:
-        direct: Which of them the asker may send to the object store; null if all pass through the server.
+        direct: Files that the client may upload directly to the object store; null if all go through the server.
     """
 
     missing: tuple[BlobMissing, ...]
@@ -327,10 +327,10 @@ class KeyCreate(Body):
     """A new API key.
 
     Args:
-        name: What to call it.
-        role: What it may do.
-        owner: Whom the rows that it makes belong to; default: its name.
-        project: Where it works; default: where the one works that makes it.
+        name: Display name.
+        role: Permissions of the key.
+        owner: Owner of resources that it creates; default: its name.
+        project: Its project; default: the project of the key that creates it.
     """
 
     name: Name
@@ -353,13 +353,13 @@ class KeyView(Message):
 
 
 class KeyCreated(KeyView):
-    """A new API key; the secret is shown this once."""
+    """A new API key; the secret is shown only once."""
 
     secret: str
 
 
 class ServerInfo(Message):
-    """What `GET /api/v1/info` tells anybody who asks."""
+    """Response of `GET /api/v1/info`, which needs no key."""
 
     version: str
     api: str = "v1"
@@ -371,7 +371,7 @@ class ServerInfo(Message):
 
 
 class CloneRequest(Body):
-    """Submit a task again with some fields changed.
+    """Clone a task with some fields changed.
 
     Args:
         overrides: Dotted path below `spec` (such as `training.learning_rate`) → value.
@@ -381,11 +381,11 @@ class CloneRequest(Body):
 
 
 class RetryRequest(Body):
-    """Run again what a workflow has left, with some fields changed.
+    """Retry the unfinished tasks of a workflow, with some fields changed.
 
     Args:
         overrides: Dotted path below `spec` (such as `stages.train.spec.training.learning_rate`) → value.
-        again: Also if an earlier retry runs or has completed.
+        again: Retry even if an earlier retry is running or has completed.
     """
 
     overrides: dict[str, Any] = Field(default_factory=dict)
@@ -393,19 +393,19 @@ class RetryRequest(Body):
 
 
 class LoginCode(Message):
-    """A code that opens one browser session; usable once, for ten minutes."""
+    """A single-use code for one browser session, valid for ten minutes."""
 
     code: str
     url: str
 
 
 class CommandRequest(Body):
-    """Body of `POST /tasks/{id}/commands`: ask a running task for something.
+    """Body of `POST /tasks/{id}/commands`: send a command to a running task.
 
     Args:
         command: A `schemas.control.ControlCommand` value.
-        data: What it needs; only `set` needs something (`schemas.control.SetData`).
-        command_id: Makes a repetition harmless; by default a new one.
+        data: Parameters; only `set` has some (`schemas.control.SetData`).
+        command_id: Idempotency key; default: a new one.
     """
 
     command: str
@@ -414,11 +414,11 @@ class CommandRequest(Body):
 
 
 class CommandView(Message):
-    """A command and what became of it.
+    """A command and its outcome.
 
     Args:
-        state: `pending` (on its way), `acknowledged` (the job has it), `applied` at `step`, `durable` (its checkpoint
-            is whole), `failed`.
+        state: `pending` (not delivered), `acknowledged` (received by the job), `applied` at `step`, `durable` (its
+            checkpoint is complete), `failed`.
     """
 
     id: str
@@ -431,23 +431,23 @@ class CommandView(Message):
     checkpoint: str | None = None
     message: str | None = None
     result: dict[str, Any] | None = None
-    """What a worker's verb has found."""
+    """Result of an admin command to a worker."""
     owner: str
     created_at: datetime
     updated_at: datetime
 
     @property
     def settled(self) -> bool:
-        """Whether nothing more will become of it."""
+        """Whether the state is final."""
         saving = self.command in {"save_checkpoint", "save_and_stop", "pause"}
         return self.state in {"durable", "failed"} or (self.state == "applied" and not saving)
 
 
 class ResumeRequest(Body):
-    """Body of `POST /tasks/{id}/resume`; a final task gets a new one linked to it.
+    """Body of `POST /tasks/{id}/resume`; for a final task, a new linked task is created.
 
     Args:
-        from_step: The step of a checkpoint, `best`, or None for the newest.
+        from_step: The step of a checkpoint, `best`, or null for the newest.
     """
 
     from_step: int | Literal["best"] | None = None
@@ -464,16 +464,16 @@ class StopRequest(Body):
 
 
 class CheckpointView(Message):
-    """A whole checkpoint of a task.
+    """A complete checkpoint of a task.
 
     Args:
         name: `checkpoint-<step>`.
-        size_bytes: Of its files together.
-        stall_s: How long the training stood still for it.
-        best: Whether it had the lowest held-out loss when it was saved.
-        eval_loss: The held-out loss at its step, if one was measured.
-        artifact: Name of the artifact that holds it; null while only its worker has it.
-        resumable: Whether a resume from it can work now.
+        size_bytes: Total size of its files.
+        stall_s: Save time: how long training was paused for it, in seconds.
+        best: Whether it had the lowest eval loss when it was saved.
+        eval_loss: Eval loss at its step, if measured.
+        artifact: Name of its artifact; null while it is only on its worker.
+        resumable: Whether a task can currently resume from it.
     """
 
     step: int
@@ -489,11 +489,11 @@ class CheckpointView(Message):
 
 
 class PruneRequest(Body):
-    """Remove final workflows that ended long ago, and files that nothing refers to.
+    """Remove old final workflows and unreferenced files.
 
     Args:
-        older_than_s: Age since their end, in seconds.
-        dry_run: Only say what would be removed.
+        older_than_s: Minimum time since their end, in seconds.
+        dry_run: Only report what would be removed.
     """
 
     older_than_s: float = Field(ge=0)

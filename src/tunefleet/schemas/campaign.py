@@ -12,16 +12,16 @@ from tunefleet.lifecycle.model_version import Stage
 from tunefleet.schemas.base import Body, Message
 
 Level = Literal["info", "warning", "error"]
+# Unit of the progress of a step.
 Unit = Literal["rows", "bytes", "MiB", "steps"]
-"""What is counted while a step works."""
 
 
 class StepView(Message):
     """A step of a cycle.
 
     Args:
-        intent: What it was about to do.
-        outcome: What it did, once it is done.
+        intent: The intended action.
+        outcome: The result, once it is done.
     """
 
     name: StepName
@@ -34,14 +34,14 @@ class StepView(Message):
 
 
 class ActivityView(Message):
-    """What the current step of a cycle does, as it said last.
+    """Current activity of a cycle's step.
 
     Args:
-        what: In one word, such as `downloading`, `shuffling`, `uploading` or `merging`.
-        done: How much of it is done.
-        total: How much there is; null if nobody knows.
-        unit: What is counted; null if nothing is.
-        of: What it is done to: a task, or files.
+        what: The activity, such as `downloading`, `shuffling`, `uploading` or `merging`.
+        done: Completed units.
+        total: Total units; null if unknown.
+        unit: The unit; null if nothing is counted.
+        of: The object of the activity: a task, or files.
     """
 
     what: str
@@ -53,14 +53,14 @@ class ActivityView(Message):
 
 
 class TrackingView(Message):
-    """What a tracker knows of a cycle.
+    """Status of a cycle in an experiment tracker.
 
     Args:
-        told_at: When it was told; null until then.
-        place: Where its run is: a URL, a path or a name.
-        tries: How often it did not take it.
-        retry_at: When it is told again, after a failure.
-        error: Why it did not take it last.
+        told_at: Time of the successful report; null until then.
+        place: Location of its run: a URL, a path or a name.
+        tries: Number of failed reports.
+        retry_at: Time of the next attempt after a failure.
+        error: Reason of the last failure.
     """
 
     tracker: str
@@ -75,16 +75,16 @@ class CycleView(Message):
     """A cycle of a campaign.
 
     Args:
-        position: Which chunk it trains on, counted over all epochs.
-        step: The next one, or the one under way.
-        tries: How often that failed in a row.
-        retry_at: When it is tried again, or looked at again.
-        activity: How far the step is, once it has said so.
-        error: What went wrong last.
-        retried: How often somebody let it go back.
-        cost: What was paid for it.
-        version: Of the model that it made.
-        tracking: What each tracker of the campaign knows of it.
+        position: Index of its chunk, counted over all epochs.
+        step: The current or next step.
+        tries: Consecutive failures of that step.
+        retry_at: Time of the next attempt or status check.
+        activity: Progress of the step, once reported.
+        error: The last error.
+        retried: Number of manual retries.
+        cost: Its cost so far.
+        version: Version of the model that it created.
+        tracking: Its status in each experiment tracker.
     """
 
     number: int
@@ -110,12 +110,12 @@ class CampaignView(Message):
 
     Args:
         reason: Why it is paused, held or stopped.
-        base_model: Of its first cycle.
-        cycles: How many were opened.
-        cycle: The one that runs, or the newest; its steps are shown with the campaign itself.
-        next_at: When the next cycle may open, while none runs.
-        failures: Cycles that failed in a row.
-        spent: In all, in the units of the campaign's costs.
+        base_model: Base model of its first cycle.
+        cycles: Number of cycles so far.
+        cycle: The running cycle, or the newest one.
+        next_at: Earliest start of the next cycle, if none is running.
+        failures: Number of consecutive failed cycles.
+        spent: Total cost, in the unit of the campaign's costs.
         promoted: The promoted version of its model.
     """
 
@@ -137,14 +137,14 @@ class CampaignView(Message):
 
 
 class CampaignDetail(CampaignView):
-    """A campaign with what was asked of it, and its newest cycles, newest first."""
+    """A campaign with its spec and its newest cycles, newest first."""
 
     spec: dict[str, Any]
     cycle_list: tuple[CycleView, ...]
 
 
 class CampaignApplied(Message):
-    """What became of one campaign of a file."""
+    """Result of applying one campaign of a file."""
 
     id: str
     name: str
@@ -154,11 +154,11 @@ class CampaignApplied(Message):
 
 
 class CampaignRetry(Body):
-    """What is to be tried again; by default what failed last.
+    """What to retry; default: the last failure.
 
     Args:
-        cycle: Which one.
-        step: From which step on; by default the one that failed. A task that failed is ordered anew.
+        cycle: Number of the cycle.
+        step: First step to repeat; default: the failed one. A failed task is submitted again.
     """
 
     cycle: Annotated[int, Field(ge=0, lt=2**31)] | None = None
@@ -166,19 +166,19 @@ class CampaignRetry(Body):
 
 
 class CampaignRemerge(Body):
-    """Which cycle's model is to be merged again; by default the newest that was merged."""
+    """The cycle whose model to merge again; default: the newest merged one."""
 
     cycle: Annotated[int, Field(ge=0, lt=2**31)] | None = None
 
 
 class CampaignRollback(Body):
-    """Which version is to be promoted again; by default the one that was promoted before."""
+    """The version to promote again; default: the previously promoted one."""
 
     version: Annotated[int, Field(ge=1, lt=2**31)] | None = None
 
 
 class CampaignLine(Message):
-    """A line of the log of a campaign; `id` grows."""
+    """A line of a campaign's log; `id` increases."""
 
     id: int
     at: datetime
@@ -190,21 +190,21 @@ class CampaignLine(Message):
 
 
 class CampaignLog(Message):
-    """A piece of the log of a campaign; `next_id` is what the next piece is asked for with."""
+    """A section of a campaign's log; `next_id` requests the next section."""
 
     lines: tuple[CampaignLine, ...]
     next_id: int
 
 
 class LineageView(Message):
-    """How a cycle came to its model: what each step left, as far as it came.
+    """Provenance of a cycle's model: the results of its steps so far.
 
     Args:
-        chunk: Which rows, with their digest.
-        task: At the provider.
-        candidates: What it made, as measured.
-        gate: Why it was promoted, or not.
-        published: Where it went.
+        chunk: The rows, with their digest.
+        task: The task at the provider.
+        candidates: The resulting models with their metrics.
+        gate: Why it was or was not promoted.
+        published: Where it was published.
     """
 
     cycle: int
@@ -225,13 +225,13 @@ class ModelVersionView(Message):
     """A version of a model in the registry.
 
     Args:
-        name: The name of the campaign that made it.
-        form: `model`, or `adapter` where nothing was merged.
-        location: Where it is: `artifact_id` on this server, `url` elsewhere.
-        lineage: What it was made of.
-        evaluation: How it was measured.
-        reason: Why it has its stage.
-        promoted_at: When it was promoted last.
+        name: Name of the campaign that created it.
+        form: `model`, or `adapter` if nothing was merged.
+        location: `artifact_id` on this server, or `url` elsewhere.
+        lineage: Its provenance.
+        evaluation: Its metrics.
+        reason: Reason of its stage.
+        promoted_at: Time of the last promotion.
     """
 
     name: str

@@ -1,4 +1,4 @@
-"""A chat: what a person asks, and how turns and pieces of answers travel between server and worker."""
+"""Chat: requests of users, and the turns and answer chunks exchanged between server and worker."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from pydantic import BeforeValidator, Field, ValidationInfo, WithJsonSchema, fie
 
 from tunefleet.schemas.base import Body, Message
 
-# Names the model as it was, in a request.
+# Name of the base model in a request.
 BASE: Final = "base"
-# Names the model with what was trained.
+# Name of the fine-tuned model in a request.
 TUNED: Final = "tuned"
 
 Finish = Literal["stop", "length", "abort"]
@@ -22,18 +22,18 @@ def _as_tuple(value: Any) -> Any:
 
 
 def _in_text(value: Any) -> Any:
-    """Join the parts of a content that is a list."""
+    """Join the parts of a content list."""
     if not isinstance(value, list):
         return value
     for part in value:
         if not isinstance(part, dict) or part.get("type") != "text" or not isinstance(part.get("text"), str):
             kind = part.get("type") if isinstance(part, dict) else type(part).__name__
-            raise ValueError(f"a part of type {kind!r} cannot be answered: a chat takes parts of type 'text'")
+            raise ValueError(f"parts of type {kind!r} are not supported: use parts of type 'text'")
     return "\n".join(part["text"] for part in value)
 
 
-class _Openly(Body):
-    """A body as clients of OpenAI's protocol write it: what they do not want is null, or says so."""
+class _OpenAIBody(Body):
+    """A body in OpenAI's format, whose clients send null for unset fields."""
 
     @model_validator(mode="before")
     @classmethod
@@ -42,46 +42,47 @@ class _Openly(Body):
 
 
 def _refuse(value: Any, field: str, same: Mapping[str, tuple[str, tuple[Any, ...]]]) -> None:
-    """Take of a field only that it is not wanted: an answer would not be what was asked for.
+    """Accept an unsupported field only with a value that disables it.
 
     Raises:
-        ValueError: If it says anything else.
+        ValueError: For any other value.
     """
+    # Rejected rather than ignored: the answer would not be what the client requested.
     why, unwanted = same[field]
     if value not in ([], {}) and value not in unwanted:
         raise ValueError(why)
 
 
 _OF_MESSAGES: Final[dict[str, tuple[str, tuple[Any, ...]]]] = {
-    "tool_calls": ("a chat calls no tools", ()),
-    "function_call": ("a chat calls no functions", ()),
-    "refusal": ("a chat has no refusals", ("",)),
-    "audio": ("a chat is of texts", ()),
-    "annotations": ("a chat has no annotations", ()),
+    "tool_calls": ("tools are not supported in a chat", ()),
+    "function_call": ("functions are not supported in a chat", ()),
+    "refusal": ("refusals are not supported in a chat", ("",)),
+    "audio": ("audio is not supported in a chat", ()),
+    "annotations": ("annotations are not supported in a chat", ()),
 }
-_FORGOTTEN: Final = (
+_IGNORED: Final = (
     "metadata", "store", "service_tier", "safety_identifier", "prompt_cache_key", "parallel_tool_calls",
 )  # fmt: skip
 _OF_REQUESTS: Final[dict[str, tuple[str, tuple[Any, ...]]]] = {
-    "tools": ("a chat calls no tools", ()),
-    "tool_choice": ("a chat calls no tools", ("none", "auto")),
-    "functions": ("a chat calls no functions", ()),
-    "function_call": ("a chat calls no functions", ("none", "auto")),
-    "logprobs": ("a chat gives no probabilities", (False,)),
-    "top_logprobs": ("a chat gives no probabilities", (0,)),
-    "logit_bias": ("a chat takes no biases", ()),
-    "modalities": ("a chat answers in text", (["text"],)),
-    "audio": ("a chat answers in text", ()),
+    "tools": ("tools are not supported in a chat", ()),
+    "tool_choice": ("tools are not supported in a chat", ("none", "auto")),
+    "functions": ("functions are not supported in a chat", ()),
+    "function_call": ("functions are not supported in a chat", ("none", "auto")),
+    "logprobs": ("log probabilities are not supported in a chat", (False,)),
+    "top_logprobs": ("log probabilities are not supported in a chat", (0,)),
+    "logit_bias": ("logit biases are not supported in a chat", ()),
+    "modalities": ("only text output is supported in a chat", (["text"],)),
+    "audio": ("only text output is supported in a chat", ()),
 }
 
 
-class ChatMessage(_Openly):
+class ChatMessage(_OpenAIBody):
     """One message of a conversation.
 
     Args:
         role: `developer` means `system`.
-        content: A text, or a list of parts of type `text`.
-        name: Who speaks, for models whose chat template heeds it.
+        content: A string, or a list of parts of type `text`.
+        name: Name of the speaker, for models whose chat template uses it.
     """
 
     role: Annotated[
@@ -110,40 +111,40 @@ class ChatMessage(_Openly):
         _refuse(value, str(info.field_name), _OF_MESSAGES)
 
 
-class StreamOptions(_Openly):
-    """`stream_options` of OpenAI's clients; the figures are always told."""
+class StreamOptions(_OpenAIBody):
+    """`stream_options` of OpenAI clients; usage is always included."""
 
     include_usage: bool = True
     include_obfuscation: bool = False
 
 
-class ResponseFormat(_Openly):
-    """`response_format`: text, any JSON object, or JSON by a schema.
+class ResponseFormat(_OpenAIBody):
+    """`response_format`: text, any JSON object, or JSON with a schema.
 
     Args:
-        type: `json_schema` needs `json_schema`.
-        json_schema: With the schema under `schema`.
+        type: `json_schema` requires the field `json_schema`.
+        json_schema: Contains the schema in `schema`.
     """
 
     type: Literal["text", "json_object", "json_schema"] = "text"
     json_schema: dict[str, Any] | None = None
 
 
-class ChatRequest(_Openly):
+class ChatRequest(_OpenAIBody):
     """Body of `POST /tasks/{id}/chat`, in the shape of OpenAI's chat completions.
 
-    What is left out is as the task's spec has it.
+    Defaults are taken from the task's spec.
 
     Args:
         messages: The conversation so far; its last message is answered.
-        model: `base`, `tuned`, or the name of an adapter; by default the tuned one, if there is one.
-        temperature: How freely is drawn; 0 always takes the likeliest token.
-        max_tokens: Longest answer, in tokens.
-        stop: Texts that end the answer.
-        stream: Answer piece by piece (server-sent events), or at once.
-        response_format: Hold the answer to a JSON Schema.
-        user: Whatever the client wants to remember; so are `metadata`, `store` and the like.
-        tools: None: a chat calls no tools, and gives no `logprobs`.
+        model: `base`, `tuned`, or the name of an adapter; default: the fine-tuned model, if there is one.
+        temperature: Sampling temperature; 0 = greedy.
+        max_tokens: Maximum number of tokens of the answer.
+        stop: Stop strings, which end the answer.
+        stream: Stream the answer (server-sent events), or send it in one response.
+        response_format: Constrain the answer to a JSON Schema.
+        user: Ignored, like `metadata`, `store` and similar fields.
+        tools: Not supported, like `logprobs`.
     """
 
     messages: tuple[ChatMessage, ...] = Field(min_length=1, max_length=1000)
@@ -168,7 +169,7 @@ class ChatRequest(_Openly):
     response_format: ResponseFormat | None = None
     n: Literal[1] = 1
     user: Annotated[str, Field(max_length=500)] | None = None
-    # What clients write that changes no answer; it is read and forgotten.
+    # Fields of OpenAI clients that do not affect the answer; accepted and ignored.
     metadata: dict[str, Any] | None = None
     store: bool | None = None
     service_tier: str | None = None
@@ -176,12 +177,12 @@ class ChatRequest(_Openly):
     prompt_cache_key: str | None = None
     parallel_tool_calls: bool | None = None
 
-    @field_validator(*_FORGOTTEN)
+    @field_validator(*_IGNORED)
     @classmethod
-    def _forgotten(cls, _: Any) -> None:
+    def _ignored(cls, _: Any) -> None:
         return None
 
-    # What may only say that it is not wanted: an answer would not be what was asked for.
+    # Unsupported fields; accepted only with values that disable them.
     tools: Any = None
     tool_choice: Any = None
     functions: Any = None
@@ -199,7 +200,7 @@ class ChatRequest(_Openly):
 
 
 class ChatModel(Message):
-    """A model that a request may name, as OpenAI's protocol lists it."""
+    """A model that a request may use, in OpenAI's format."""
 
     id: str
     object: Literal["model"] = "model"
@@ -208,7 +209,7 @@ class ChatModel(Message):
 
 
 class ChatModels(Message):
-    """What `GET …/v1/models` answers; nothing is listed before the session is ready."""
+    """Response of `GET …/v1/models`; empty until the session is ready."""
 
     object: Literal["list"] = "list"
     data: tuple[ChatModel, ...] = ()
@@ -222,14 +223,14 @@ class ChatUsage(Message):
 
 
 class ChatView(Message):
-    """Where a chat stands.
+    """Status of a chat.
 
     Args:
-        status: The task's.
-        ready: The model is loaded, and its worker listens.
-        models: What a request may name.
-        waiting: Turns that have no whole answer yet.
-        error: Why it has ended, if it has failed.
+        status: Status of the task.
+        ready: The model is loaded, and its worker is connected.
+        models: Models that a request may use.
+        waiting: Number of turns without a complete answer.
+        error: The error, if it has failed.
     """
 
     task_id: str
@@ -241,20 +242,20 @@ class ChatView(Message):
 
 
 class ChatTurn(Message):
-    """A turn that is to be answered."""
+    """A turn to answer."""
 
     id: str
     request: ChatRequest
 
 
 class ChatPoll(Message):
-    """What a worker says as it asks for turns.
+    """A worker's poll for turns.
 
     Args:
         ready: The model is loaded.
-        models: What a request may name.
-        held: Turns that it is answering.
-        wait_s: How long the answer may be held until there is a turn.
+        models: Models that a request may use.
+        held: Turns in progress.
+        wait_s: How long the server may hold the poll until there is a turn, in seconds.
     """
 
     ready: bool = False
@@ -264,11 +265,11 @@ class ChatPoll(Message):
 
 
 class ChatTurns(Message):
-    """What a worker is to do.
+    """Response to a worker's poll.
 
     Args:
-        gone: Turns that nobody waits for any more.
-        end: The session is to end.
+        gone: Turns that were abandoned by their clients.
+        end: End the session.
     """
 
     turns: tuple[ChatTurn, ...] = ()
@@ -277,15 +278,15 @@ class ChatTurns(Message):
 
 
 class ChatPiece(Message):
-    """The next piece of an answer.
+    """The next chunk of an answer.
 
     Args:
-        text: The text that is new.
-        finish: Why the answer has ended; it goes on if that is null.
-        usage: Of a whole answer.
-        error: Why there is no answer; it has ended, too.
-        hint: The way out.
-        waiting: It is no piece but says why none comes; empty: that is over.
+        text: The new text.
+        finish: Why the answer ended; null if it continues.
+        usage: Token usage of a complete answer.
+        error: Why there is no answer; also ends it.
+        hint: How to fix it.
+        waiting: Not a chunk, but the reason why none is available; empty when that has been resolved.
     """
 
     text: Annotated[str, Field(max_length=1_000_000)] = ""
@@ -297,6 +298,6 @@ class ChatPiece(Message):
 
 
 class ChatHeard(Message):
-    """Whether anybody listens to an answer."""
+    """Whether the client of an answer has disconnected."""
 
     gone: bool

@@ -1,15 +1,15 @@
-"""The control protocol of rank 0, and the files that make a job findable.
+"""The control protocol of rank 0, and the files for discovering a job.
 
-Where there is no port (`enable_http=False`, or none could be bound) `endpoint.json` says `"port": 0`, and commands are
-files in the endpoint folder:
+Without a port (`enable_http=False`, or none could be bound) `endpoint.json` has `"port": 0`, and commands are files in
+the endpoint folder:
 
-1. The asker writes `control/<command>_<unix_ms>.json` (`CommandFile`), whole: under a name with a leading dot first,
-   then renamed. The file belongs to the user of the training, or to root.
-2. The trainer looks four times a second. What it takes gets `control/<same name without .json>.outcome.json`
-   (`CommandOutcomeFile`), first with `pending` (taken), then replaced as the command goes on, as on the port. A file
-   that is no command, or comes when the training has ended, gets an outcome `failed` with the reason.
-3. Both files stay: an outcome can be read after the end, until the folder is cleaned up. A command whose file waited
-   before the training's process started has failed.
+1. The client writes `control/<command>_<unix_ms>.json` (`CommandFile`) atomically: under a name with a leading dot
+   first, then renamed. The file must belong to the user of the training process, or to root.
+2. The trainer checks four times a second. For each command it writes `control/<same name without .json>.outcome.json`
+   (`CommandOutcomeFile`), first with `pending`, then updated as the command proceeds, as on the port. A file that is
+   not a command, or arrives after the training has ended, gets an outcome `failed` with the reason.
+3. Both files are kept: an outcome can be read after the end, until the folder is cleaned up. A command whose file
+   existed before the training process started fails.
 
 After the end `status.json` and `commands.json` (`{"commands": [CommandState…]}`) of the endpoint folder, or of the job
 folder where there is one, hold the last status and every outcome.
@@ -26,7 +26,7 @@ from tunefleet.schemas.base import Message
 
 
 class ControlCommand(StrEnum):
-    """What can be asked of a live job."""
+    """Commands to a running job."""
 
     GRACEFUL_STOP = "graceful_stop"
     SAVE_CHECKPOINT = "save_checkpoint"
@@ -37,21 +37,21 @@ class ControlCommand(StrEnum):
     SET = "set"
 
 
-# What a training takes.
+# Commands that training jobs support.
 TRAINING_COMMANDS: Final = frozenset(ControlCommand)
-# What a program takes that has no training and goes through items.
+# Commands of jobs that process items instead of training.
 BETWEEN_ITEMS: Final = frozenset({ControlCommand.PAUSE, ControlCommand.ABORT, ControlCommand.SAVE_CHECKPOINT})
 
 
 class SetData(Message):
-    """`data` of a `set`: at least one of these; each survives a resume (`overrides.json`).
+    """`data` of a `set`: at least one field; values persist across resumes (`overrides.json`).
 
     Args:
-        learning_rate: New peak rate: the scheduler's base rates are scaled, its shape stays.
-        logging_steps: Steps between two points of the series.
-        save_steps: Steps between two checkpoints.
-        eval_steps: Steps between two evaluations.
-        max_steps: Where the training ends; raising it counts from the next resume on, lowering it at once.
+        learning_rate: New peak learning rate; the schedule is scaled and keeps its shape.
+        logging_steps: Steps between metric points.
+        save_steps: Steps between checkpoints.
+        eval_steps: Steps between evaluations.
+        max_steps: Last step; a higher value takes effect at the next resume, a lower one immediately.
     """
 
     learning_rate: float | None = Field(default=None, gt=0, allow_inf_nan=False)
@@ -70,7 +70,7 @@ class ControlRequest(Message):
 
 
 class ControlReply(Message):
-    """A command was taken."""
+    """A command was accepted."""
 
     status: Literal["acknowledged"] = "acknowledged"
     command: str
@@ -91,11 +91,11 @@ class CommandState(Message):
 
 
 class CommandFile(Message):
-    """`control/<command>_<unix_ms>.json`: a command where there is no port.
+    """`control/<command>_<unix_ms>.json`: a command without a port.
 
     Args:
         timestamp: Seconds since the epoch.
-        command_id: Without one, the file's name without `.json` is the id.
+        command_id: Default: the file name without `.json`.
     """
 
     command: str
@@ -105,10 +105,10 @@ class CommandFile(Message):
 
 
 class CommandOutcomeFile(CommandState):
-    """`control/<name>.outcome.json`: what became of the command file `control/<name>.json`.
+    """`control/<name>.outcome.json`: outcome of the command file `control/<name>.json`.
 
     Args:
-        at: When this was written; seconds since the epoch.
+        at: Time of writing; seconds since the epoch.
     """
 
     command_id: str = ""
@@ -119,12 +119,12 @@ class CommandOutcomeFile(CommandState):
 class Endpoint(Message):
     """`~/.tunefleet/jobs/<job_id>/endpoint.json`, mode 0600.
 
-    `host`, `port`, `pid`, `started_at` and `job_id` are the document's; the others let a client check that the process
-    it would send its token to is really the one that wrote the file.
+    With the additional fields a client verifies that the process to which it would send its token is the one that wrote
+    the file.
 
     Args:
-        port: 0 where commands are files.
-        ended_at: When the process ended properly, if the file was left on purpose (`cleanup_on_exit=False`); seconds
+        port: 0 if commands are files.
+        ended_at: Time of a regular exit, if the file was kept deliberately (`cleanup_on_exit=False`); seconds
             since the epoch.
     """
 

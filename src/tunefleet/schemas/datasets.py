@@ -1,4 +1,4 @@
-"""What somebody sees of a dataset before anything is trained on it; part of the HTTP API under `/api/v1`."""
+"""Dataset preview; part of the HTTP API under `/api/v1`."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ class RowPiece(Message):
     """A part of a row.
 
     Args:
-        part: Who speaks, or `text`, `chosen`, `rejected`.
-        counts: Whether the loss counts it, as far as characters can tell: a model's template adds tokens of its own.
+        part: The role, or `text`, `chosen`, `rejected`.
+        counts: Whether it is trained. An estimate by characters, since a chat template adds tokens.
     """
 
     part: str
@@ -25,15 +25,15 @@ class RowPiece(Message):
 
 
 class RowShown(Message):
-    """A row, in parts.
+    """A row, split into parts.
 
     Args:
-        line: Where it begins in the file; of a JSON array its number.
-        pieces: The first ones, in order; texts beyond some thousand characters are cut, and so are whole pieces beyond
-            some ten thousand in all.
-        piece_count: How many pieces the row has.
-        characters: How many the row has.
-        counted: How many of them count.
+        line: Its first line in the file; its index in a JSON array.
+        pieces: The first parts, in order; texts are truncated to some thousand characters, and the parts to some ten
+            thousand in total.
+        piece_count: Total number of parts.
+        characters: Total number of characters.
+        counted: Number of trained characters.
     """
 
     line: int
@@ -44,7 +44,7 @@ class RowShown(Message):
 
 
 class RowFault(Message):
-    """What is wrong with a file; `line` is null if it is no single line."""
+    """An error in a file; `line` is null if it does not concern a single line."""
 
     message: str
     line: int | None = None
@@ -52,7 +52,7 @@ class RowFault(Message):
 
 
 class Lengths(Message):
-    """How long rows are, and how many of them lie between two edges."""
+    """Length statistics and a histogram of the rows."""
 
     shortest: int
     median: float
@@ -63,10 +63,10 @@ class Lengths(Message):
 
 
 class DatasetUse(Message):
-    """How a training is written that reads these rows.
+    """Suggested training task for these rows.
 
     Args:
-        data: The keys of its `data`, besides the one that names the file.
+        data: Keys of its `data`, except for the file.
     """
 
     kind: Literal["lora_sft", "dpo", "kto"]
@@ -74,22 +74,22 @@ class DatasetUse(Message):
 
 
 class DatasetLook(Message):
-    """What a file of rows is.
+    """Analysis of a file with rows.
 
     Args:
-        size_bytes: Of the whole file.
-        rows: How many rows were looked at.
-        unseen: What was not looked at and why, in a sentence; null if all was.
-        kind: What the rows are; null if it is none of the shapes that are recognised, or there is no row.
-        recognised: The same in words.
-        columns: Of the first row, the first ones.
-        column_count: How many the first row has.
+        size_bytes: Size of the file.
+        rows: Number of analyzed rows.
+        unseen: What was not analyzed, and why; null if everything was.
+        kind: Detected format; null if unknown or without rows.
+        recognised: The detected format as text.
+        columns: The first columns of the first row.
+        column_count: Number of columns of the first row.
         shown: The first rows.
-        lengths: Of all rows that were looked at, in characters.
-        notes: What the rows have and a run does not use, in sentences.
-        faults: What is wrong, the first ones.
-        fault_count: How many faults there are in what was looked at.
-        use: How to train on it; null while it has faults, or no shape.
+        lengths: Lengths of the analyzed rows, in characters.
+        notes: Remarks on data that a run would not use.
+        faults: The first errors.
+        fault_count: Number of errors in the analyzed rows.
+        use: How to train on it; null with errors or an unknown format.
     """
 
     file: str

@@ -1,4 +1,4 @@
-"""Messages about files that a worker sends to the object store itself, in parts."""
+"""Messages for multipart uploads from a worker directly to the object store."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ from pydantic import Field
 
 from tunefleet.schemas.base import Message, ProcessBody
 
-# So many links are given at once.
+# Maximum number of signed URLs per request.
 MOST_LINKS: Final = 64
 
 
 class DirectOffer(Message):
-    """Files may be sent to the object store.
+    """Files may be uploaded directly to the object store.
 
     Args:
-        least_bytes: Smaller ones pass through the server.
-        required: Whether larger ones must not pass through the server, even where the worker cannot reach the store.
+        least_bytes: Smaller files go through the server.
+        required: Whether larger files must not go through the server, even if the worker cannot reach the store.
     """
 
     least_bytes: int
@@ -25,19 +25,19 @@ class DirectOffer(Message):
 
 
 class DirectAsk(ProcessBody):
-    """A file is to be sent."""
+    """Request to upload a file."""
 
     size_bytes: int = Field(gt=0, le=2**62)
 
 
 class DirectPlan(Message):
-    """How a file is sent.
+    """Upload plan of a file.
 
     Args:
-        upload: Names the upload in what follows.
-        part_bytes: Length of each part but the last.
-        parts: How many there are; they are numbered from 1.
-        here: Numbers of those that are at the store already.
+        upload: Id of the upload.
+        part_bytes: Size of each part except the last.
+        parts: Number of parts, numbered from 1.
+        here: Numbers of the parts that are already stored.
     """
 
     upload: str
@@ -47,13 +47,13 @@ class DirectPlan(Message):
 
 
 class DirectLinksAsk(ProcessBody):
-    """Links for some parts are wanted."""
+    """Request for signed URLs of parts."""
 
     parts: tuple[int, ...] = Field(min_length=1, max_length=MOST_LINKS)
 
 
 class DirectLink(Message):
-    """Where to `PUT` a part, with which headers."""
+    """URL and headers for the `PUT` of a part."""
 
     part: int
     url: str
@@ -61,11 +61,11 @@ class DirectLink(Message):
 
 
 class DirectLinks(Message):
-    """Links for parts.
+    """Signed URLs of parts.
 
     Args:
-        links: One for each part.
-        good_s: How long they are good.
+        links: One per part.
+        good_s: How long they are valid, in seconds.
     """
 
     links: tuple[DirectLink, ...]
@@ -73,10 +73,10 @@ class DirectLinks(Message):
 
 
 class DirectGiveUp(ProcessBody):
-    """The worker sends the file through the server instead.
+    """The worker uploads the file through the server instead.
 
     Args:
-        why: In a sentence.
+        why: The reason, in one sentence.
     """
 
     why: str = Field(max_length=500)

@@ -1,4 +1,4 @@
-"""How a machine joins: invitations, and what their token is exchanged for."""
+"""Enrollment of machines: invitations, and the exchange of their token for a key."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ class InvitationCreate(Body):
     """A new invitation.
 
     Args:
-        worker_id: The name that the worker will have; default: it chooses its own.
-        tags: The tags that the worker will have; null: it chooses its own.
-        owner: Whom the worker's key belongs to; default: the worker's name, or who invites.
-        expires_s: How long the token is good, in seconds.
+        worker_id: Name of the worker; null: chosen by the worker.
+        tags: Tags of the worker; null: chosen by the worker.
+        owner: Owner of the worker's key; default: the worker's name, or the inviting user.
+        expires_s: Validity of the token, in seconds.
     """
 
     worker_id: WorkerName | None = None
@@ -47,7 +47,7 @@ class InvitationView(Message):
 
 
 class InvitationCreated(InvitationView):
-    """A new invitation; the token is shown this once, and `command` is what to type on the machine."""
+    """A new invitation; the token is shown only once, and `command` is the command to run on the machine."""
 
     token: str
     url: str
@@ -55,12 +55,12 @@ class InvitationCreated(InvitationView):
 
 
 class JoinRequest(Body):
-    """Exchange a token for a key that the joining machine has made up.
+    """Exchange a token for a key that the joining machine has generated.
 
     Args:
-        token: Of the invitation.
-        secret_hash: SHA-256 of the key, in hexadecimal digits: the key itself stays on the machine.
-        name: What the key is called, if the invitation names no worker; such as the machine's host name.
+        token: Token of the invitation.
+        secret_hash: SHA-256 of the key in hexadecimal; the key itself never leaves the machine.
+        name: Name of the key if the invitation names no worker, such as the host name.
     """
 
     token: str = Field(min_length=1, max_length=200)
@@ -69,12 +69,12 @@ class JoinRequest(Body):
 
 
 class JoinReply(Message):
-    """The machine's key is good from now on.
+    """The machine's key is now valid.
 
     Args:
-        owner: Whom it belongs to.
-        worker_id: The name that the worker must have; null: any.
-        tags: The tags that it must have; null: any.
+        owner: Owner of the key.
+        worker_id: Required name of the worker; null: any.
+        tags: Required tags of the worker; null: any.
     """
 
     key_id: str

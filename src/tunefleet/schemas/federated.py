@@ -1,7 +1,7 @@
-"""Bodies of the federation's routes: the upload guide's under `/api/training`, and ours under `/api/v1/federations`.
+"""Bodies of the federation routes: the upload protocol under `/api/training`, and `/api/v1/federations`.
 
-The guide's names are on the wire in camel case; its requests take both spellings and unknown fields, since clients of
-several generations exist. What a user writes to make a federation is `spec.federating.FederationSpec`.
+The upload protocol uses camel case; its requests accept both spellings and unknown fields, for clients of several
+generations. The spec of a federation is `spec.options.federation_options.FederationSpec`.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ CONFIG_FILE: Final = "adapter_config.json"
 
 # Lowercase hex sha256.
 Digest = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
-# What a worker calls itself; a whole number is kept as its text.
+# Name of a worker; an integer is stored as its text.
 WorkerName = Annotated[str, Field(min_length=1, max_length=128, pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")]
 Count = Annotated[int, Field(ge=0, lt=MAX_COUNT)]
 Attempt = Annotated[int, Field(ge=1, lt=2**31)]
@@ -32,7 +32,7 @@ Loss = Annotated[float, Field(allow_inf_nan=False)]
 
 
 class Camel(Message):
-    """A message of the guide: camel case on the wire."""
+    """A message of the upload protocol: camel case on the wire."""
 
     model_config = ConfigDict(
         frozen=True,
@@ -44,22 +44,22 @@ class Camel(Message):
 
 
 class Losses(Message):
-    """A worker's loss on its own data, before and after it trained on the version that it started from."""
+    """A worker's loss on its own data, before and after training from its base version."""
 
     before: Loss | None = None
     after: Loss | None = None
 
 
-# The guide's routes.
+# Routes of the upload protocol.
 
 
 class AdapterTaken(Camel):
-    """The answer to an upload.
+    """Response to an upload.
 
     Args:
-        should_aggregate: Whether it was the last one that its round waited for.
-        warning: Why it does not count, or not yet, and how to mend that.
-        round: The round that it counts in, or may count in.
+        should_aggregate: Whether it was the last update that its round waited for.
+        warning: Why it does not count (yet), and how to fix that.
+        round: The round in which it counts or may count.
     """
 
     success: Literal[True] = True
@@ -72,7 +72,7 @@ class AdapterTaken(Camel):
 
 
 class Aggregated(Camel):
-    """The answer to a manual aggregation."""
+    """Response to a manual aggregation."""
 
     success: Literal[True] = True
     checkpoint_path: str
@@ -82,7 +82,7 @@ class Aggregated(Camel):
 
 
 class CheckpointMark(Camel):
-    """Where the newest version stands; `step` is the highest among its contributors."""
+    """The newest version; `step` is the highest among its contributors."""
 
     step: int
     timestamp: datetime
@@ -92,13 +92,13 @@ class CheckpointMark(Camel):
 
 
 class CheckpointReply(Camel):
-    """The answer to a poll.
+    """Response to a poll.
 
     Args:
-        path: The archive's path below this server's address.
-        download_url: The same, absolute, signed and good for a while.
-        version: Of the global adapter, from 1.
-        round: That made it; null after a rollback.
+        path: Path of the archive below the server's URL.
+        download_url: Signed absolute URL of the archive, valid for a limited time.
+        version: Version of the global adapter, from 1.
+        round: The round that created it; null after a rollback.
     """
 
     checkpoint: CheckpointMark
@@ -111,13 +111,13 @@ class CheckpointReply(Camel):
 
 
 class GuideRequest(Message):
-    """A body of the guide's: unknown fields are kept, so that nothing that was said is lost."""
+    """A request of the upload protocol; unknown fields are kept."""
 
     model_config = ConfigDict(extra="allow", frozen=True, populate_by_name=True)
 
 
 def either(name: str, *more: str) -> AliasChoices:
-    """Return the spellings of a field of the guide's: ours, and in camel case."""
+    """Return the spellings of a field: snake case, camel case, and further aliases."""
     return AliasChoices(name, to_camel(name), *more)
 
 
@@ -125,9 +125,10 @@ class JobCreate(GuideRequest):
     """Body of `POST /api/training/jobs`.
 
     Args:
-        config: LoRA's: `lora_rank`, `lora_alpha`, `target_modules`.
-        fed_config: `aggregation_algorithm`, `sync_interval`, `min_workers`, `max_workers`, and what our own spec has.
-        dataset: Name or digest of pushed data that is dealt out in chunks.
+        config: LoRA options: `lora_rank`, `lora_alpha`, `target_modules`.
+        fed_config: `aggregation_algorithm`, `sync_interval`, `min_workers`, `max_workers`, and keys of
+            `FederationSpec`.
+        dataset: Name or digest of a pushed dataset that is distributed in chunks.
     """
 
     name: Name
@@ -141,7 +142,7 @@ class JobCreate(GuideRequest):
 
 
 class JobState(Camel):
-    """A federation in the guide's words."""
+    """A federation, in the format of the upload protocol."""
 
     id: int
     job_id: str
@@ -163,7 +164,7 @@ class JobState(Camel):
 
 
 class JobWorker(Camel):
-    """A worker of a federation in the guide's words."""
+    """A worker of a federation, in the format of the upload protocol."""
 
     id: str
     worker_id: str
@@ -175,17 +176,17 @@ class JobWorker(Camel):
 
 
 class JobReply(Camel):
-    """The answer to `GET /api/training/jobs/{id}`."""
+    """Response of `GET /api/training/jobs/{id}`."""
 
     job: JobState
     workers: tuple[JobWorker, ...] = ()
 
 
 class JobCreated(Camel):
-    """The answer to `POST /api/training/jobs`; `token` is good for this federation alone.
+    """Response of `POST /api/training/jobs`; `token` is valid for this federation only.
 
     Args:
-        callback_secret: Signs what is posted to workers; shown this once.
+        callback_secret: Secret that signs callbacks to workers; shown only once.
     """
 
     job: JobState
@@ -194,44 +195,43 @@ class JobCreated(Camel):
 
 
 class JobStats(Camel):
-    """Figures of a federation."""
+    """Statistics of a federation."""
 
     active_workers: int
     total_gradient_updates: int
-    """Updates that were taken; the guide's old name for them."""
+    """Number of accepted updates, under its old name."""
     completed_chunks: int
     total_chunks: int = 0
 
 
 class JobProgress(Camel):
-    """The answer to `GET /api/training/jobs/{id}/progress`."""
+    """Response of `GET /api/training/jobs/{id}/progress`."""
 
     job: JobState
     workers: tuple[JobWorker, ...]
     stats: JobStats
 
 
-# Ours.
+# Routes under `/api/v1/federations`.
 
 
 class UpdateCreate(Body):
-    """An update whose file was uploaded before.
+    """An update whose file is already uploaded.
 
     Args:
-        worker: Who trained it.
-        step: The worker's own optimizer step.
-        num_examples: Rows that it has trained on since its last update. If that still waits to be aggregated, this one
-            takes its place and weighs the rows of both.
-        sha256: Of the file with the weights.
+        worker: The worker that trained it.
+        step: Optimizer step of the worker.
+        num_examples: Rows trained on since the worker's last update. If that one is still waiting for aggregation, this
+            update replaces it and has the weight of both.
+        sha256: Digest of the file with the weights.
         config: The adapter's `adapter_config.json`.
         base_version: The version that it started from; 0 for none.
-        upload_dtype: How the weights are written in the file.
-        tokenizer: Name → digest of the tokenizer's files, which are sent once.
-        losses: On its own data.
-        attempt: How often its worker was begun, this time included. Once one has taken part, what an earlier one sends
-            is refused, and what that has sent for the open round is replaced.
-        rows_before: Rows of its training that updates before this one have weighed: which of them this one goes over
-            again is known by it.
+        upload_dtype: Data type of the weights in the file.
+        tokenizer: Name → digest of the tokenizer's files, which are uploaded once.
+        losses: Losses on the worker's own data.
+        attempt: Number of starts of the worker, including this one. Once an attempt has taken part, updates of earlier
+            attempts are rejected, and those for the open round are replaced.
+        rows_before: Rows of its training that earlier updates have covered; identifies rows that are trained again.
     """
 
     worker: WorkerName
@@ -248,13 +248,13 @@ class UpdateCreate(Body):
 
 
 class UpdateTaken(Message):
-    """The answer to an update.
+    """Response to an update.
 
     Args:
-        counted: Whether it counts in `round`; else `warning` says why not.
-        round: The round that it counts in, or may count in.
-        state: What became of it so far; one that waits counts in the next round.
-        replaces: The update of the same worker whose place it has taken: that one counts no more.
+        counted: Whether it counts in `round`; otherwise `warning` states why not.
+        round: The round in which it counts or may count.
+        state: Its current state; a waiting update counts in the next round.
+        replaces: The earlier update of the same worker that it replaces.
     """
 
     id: int
@@ -268,7 +268,7 @@ class UpdateTaken(Message):
 
     @property
     def will_count(self) -> bool:
-        """Whether it counts, or is to as soon as a round takes it."""
+        """Whether it counts, or will count in the next round."""
         return self.counted or self.state == "waiting"
 
 
@@ -276,10 +276,10 @@ class UpdateView(Message):
     """An update.
 
     Args:
-        sha256: Of its weights as they were uploaded; null if it was refused before they were stored.
-        norm: Of its change to the model, Frobenius.
-        weight: What it counted with, if it was aggregated.
-        attempt: Of its worker, if that counts them.
+        sha256: Digest of the uploaded weights; null if it was rejected before they were stored.
+        norm: Frobenius norm of its change to the model.
+        weight: Its weight in the aggregation.
+        attempt: Attempt of its worker, if the worker counts them.
     """
 
     id: int
@@ -304,9 +304,9 @@ class RoundView(Message):
     """A round.
 
     Args:
-        why: What it waits for, or why it failed.
-        participants: Who takes part; null if whoever comes does.
-        deadline_at: When it closes with those that are there, if they are enough; runs from the first update.
+        why: Pending reason, or why it failed.
+        participants: The participating workers; null if any worker may participate.
+        deadline_at: When it closes if it has enough updates; counted from the first update.
     """
 
     number: int
@@ -322,11 +322,11 @@ class RoundView(Message):
 
 
 class MemberChange(Body):
-    """What a worker wants of a federation; what is left out stays.
+    """Membership options of a worker; omitted fields do not change.
 
     Args:
-        callback_url: Where it is told of new versions; null ends it.
-        attempt: How often it was begun, this time included; what an earlier attempt uploads is refused from now on.
+        callback_url: URL for notifications about new versions; null disables them.
+        attempt: Number of starts, including this one; uploads of earlier attempts are rejected from now on.
     """
 
     callback_url: str | None = Field(default=None, max_length=2000)
@@ -337,12 +337,12 @@ class MemberView(Message):
     """A worker of a federation.
 
     Args:
-        callback_url: Where it is told of new versions; only the host is shown.
-        updates: How many of its updates were taken.
-        attempt: The newest that has taken part, if it counts them.
-        rows_taken: Up to which row of its training its updates count already; told to a worker that joins and counts
-            its attempts. One that goes on from an older checkpoint sends those not again.
-        refused: Why its newest update does not count; null if it does, or may yet.
+        callback_url: URL for notifications about new versions; only the host is shown.
+        updates: Number of accepted updates.
+        attempt: The newest attempt that has taken part, if the worker counts them.
+        rows_taken: Number of rows of its training that its updates already cover, for a joining worker that counts its
+            attempts; a worker that resumes from an older checkpoint does not upload them again.
+        refused: Why its newest update does not count; null if it does or may count.
     """
 
     worker: str
@@ -363,8 +363,8 @@ class FederationView(Message):
     """A federation in a list.
 
     Args:
-        number: Its id where the guide wants a whole number.
-        task_id: The training whose parts take part; null if it is none's.
+        number: Its numeric id for the upload protocol.
+        task_id: The task whose parts take part; null if it does not belong to a task.
     """
 
     id: str
@@ -385,25 +385,25 @@ class FederationView(Message):
 
 
 class FederationDetail(FederationView):
-    """A federation with all that is known of it."""
+    """A federation with all details."""
 
     spec: dict[str, Any]
     contract: dict[str, Any] | None = None
-    """What every update must be; taken from the first one."""
+    """Requirements on every update, derived from the first one."""
     member_list: tuple[MemberView, ...] = ()
     rounds: tuple[RoundView, ...] = ()
-    """The newest."""
+    """The newest rounds."""
 
 
 class FederationCreated(FederationDetail):
-    """A new federation; the token, good for it alone, and the secret that signs its callbacks."""
+    """A new federation, with its token and the secret that signs its callbacks."""
 
     token: str
     callback_secret: str
 
 
 class Contribution(Message):
-    """What a worker gave to a version."""
+    """Contribution of a worker to a version."""
 
     worker: str
     update: int
@@ -416,7 +416,7 @@ class Contribution(Message):
 
 
 class Refusal(Message):
-    """What a worker wanted to give to a version, and why it was not taken."""
+    """A rejected contribution, and the reason."""
 
     worker: str
     update: int | None = None
@@ -435,13 +435,13 @@ class VersionView(Message):
     """A version of the global adapter.
 
     Args:
-        round: That made it; null for a rollback.
-        equals: The version that a rollback has brought back.
-        sha256: Of `adapter_model.safetensors`.
-        archive_sha256: Of the `.tar.gz`; null until somebody has asked for it.
-        loss: Of the contributors after they trained, weighted.
-        truncation_error: What the adapter leaves out of the exact average of the updates' products, as a part of its
-            norm; null where the strategy reckons no such average.
+        round: The round that created it; null for a rollback.
+        equals: The version that a rollback has restored.
+        sha256: Digest of `adapter_model.safetensors`.
+        archive_sha256: Digest of the `.tar.gz`, which is created on first request; null until then.
+        loss: Weighted loss of the contributors after training.
+        truncation_error: Part of the exact average of the updates' products that the adapter does not cover, relative
+            to its norm; null if the strategy does not compute such an average.
     """
 
     version: int
@@ -462,10 +462,10 @@ class VersionView(Message):
 
 
 class VersionDetail(VersionView):
-    """A version with how it came about.
+    """A version with its provenance.
 
     Args:
-        report: What the strategy says: truncation error by layer, norms, what was clipped, rank, seconds.
+        report: Report of the strategy: truncation error by layer, norms, clipping, rank, seconds.
     """
 
     contributions: tuple[Contribution, ...] = ()
@@ -485,8 +485,8 @@ class ClaimChunk(GuideRequest):
     """Body of `POST /api/training/jobs/{id}/claim-chunk`.
 
     Args:
-        worker_id: Who wants one; who has one already gets the same again.
-        completed_chunk: Number of the chunk that it has trained on to the end.
+        worker_id: The worker; if it already has a chunk, it gets the same one again.
+        completed_chunk: Number of the chunk that it has completed.
     """
 
     worker_id: StrictInt | str = Field(validation_alias=either("worker_id"))
@@ -494,11 +494,11 @@ class ClaimChunk(GuideRequest):
 
 
 class ChunkClaimed(Camel):
-    """A chunk that a worker has for a while.
+    """A chunk that is leased to a worker.
 
     Args:
-        chunk_path: Where it is fetched, below this server's address.
-        lease_until: Until when; a claim by the same worker renews it.
+        chunk_path: Path of the chunk below the server's URL.
+        lease_until: End of the lease; a claim by the same worker renews it.
     """
 
     worker: JobWorker
@@ -511,11 +511,11 @@ class ChunkClaimed(Camel):
 
 
 class FederationToken(Message):
-    """The token of a federation, which is good for it alone.
+    """The token of a federation, valid for it only.
 
     Args:
-        worker: The only name that it is good for; null for the one that all workers may have.
-        old_until: Until when the one that it has replaced is good as well; null if it is not.
+        worker: The only worker name for which it is valid; null for the shared token.
+        old_until: How long the replaced token remains valid; null if it does not.
     """
 
     id: str
@@ -529,7 +529,7 @@ class TokenReplace(Body):
     """Body of `POST /api/v1/federations/{id}/token`.
 
     Args:
-        old_for_s: How long the token that is replaced stays good, for workers that have it; at most a week.
+        old_for_s: Seconds for which the replaced token remains valid, at most one week.
     """
 
     old_for_s: Annotated[float, Field(ge=0, le=7 * 86_400.0)] = 0.0

@@ -1,4 +1,4 @@
-"""Views of workers, of why a task waits, and of a running one at a glance; part of the HTTP API under `/api/v1`."""
+"""Views of workers, pending reasons and summaries of running tasks; part of the HTTP API under `/api/v1`."""
 
 from __future__ import annotations
 
@@ -13,34 +13,34 @@ from tunefleet.schemas.worker_link import Capabilities, Load
 
 
 class WorkerView(Message):
-    """A worker as the server knows it."""
+    """A worker."""
 
     id: str
     status: Literal["online", "unreachable", "lost", "offline"]
     owner: str
     capabilities: Capabilities
     running: tuple[str, ...] = ()
-    """Ids of the tasks that it holds."""
+    """Ids of its tasks."""
     registered_at: datetime
     last_seen_at: datetime | None = None
     cordoned: bool = False
-    """It gets nothing new, because somebody said so."""
+    """It gets no new tasks, as set by a user."""
     draining: bool = False
-    """It finishes what it has, then leaves."""
+    """It finishes its tasks, then exits."""
     elastic_disabled: bool = False
-    """It gets nothing new, because it was idle and the queue was short."""
+    """It is on standby: idle while the queue was short, gets no new tasks."""
     load: Load | None = None
 
 
 class LoadSample(Message):
-    """How busy a worker was at one moment."""
+    """Load of a worker at one time."""
 
     at: datetime
     load: Load
 
 
 class WorkerHistory(Message):
-    """How busy a worker was, oldest first; `total` counts the samples before they were thinned."""
+    """Load history of a worker, oldest first; `total` is the number of samples before down-sampling."""
 
     worker_id: str
     total: int
@@ -48,7 +48,7 @@ class WorkerHistory(Message):
 
 
 class ElasticView(Message):
-    """Whether elastic scaling lets a worker take part."""
+    """State of a worker in elastic scaling."""
 
     worker_id: str
     enabled: bool
@@ -56,19 +56,19 @@ class ElasticView(Message):
 
 
 class ElasticRequest(ProcessBody):
-    """Call a worker back, or send it to rest."""
+    """Reactivate a worker, or set it to standby."""
 
     enabled: bool
 
 
 class WorkerVerdict(Message):
-    """Whether one worker could run a task.
+    """Whether a worker can run a task.
 
     Args:
-        verdict: `fits`, `waits` (it could, but not now) or `never` (as it is).
+        verdict: `fits`, `waits` (busy) or `never` (not eligible).
         reason: Why not, as a clause after the worker's name.
-        score: What the placement policy makes of it, for those that fit; higher goes first.
-        runs: The tasks that it has now, where one waits for it.
+        score: Score of the placement policy, for workers that fit; higher is better.
+        runs: Its current tasks, if the task waits for it.
     """
 
     worker_id: str
@@ -79,14 +79,14 @@ class WorkerVerdict(Message):
 
 
 class TaskForecast(Message):
-    """Where a task of a document would go, if it were submitted now and nothing else were waiting.
+    """Where a task would be placed if it were submitted now with an empty queue.
 
     Args:
-        worker_id: The worker that would get it; null if none could take it now.
+        worker_id: The selected worker; null if none is available.
         why: Why not, in one sentence.
-        after: Names of the tasks, and ids of tasks submitted before, that it waits for.
-        workers: What each registered worker makes of it; those that fit first, the best at the top.
-        memory: What a training would take; null for other tasks.
+        after: Names or ids of the upstream tasks that it waits for.
+        workers: Eligibility of each registered worker; eligible ones first, best first.
+        memory: Memory estimate of a training task; null for other tasks.
     """
 
     name: str
@@ -99,14 +99,14 @@ class TaskForecast(Message):
 
 
 class WhyView(Message):
-    """Why a task stands where it stands.
+    """Explanation of a task's status.
 
     Args:
-        why: One sentence; of a task that does not wait, where it runs or how it ended.
-        ahead: How many waiting tasks go before it that a worker of those that could run it could run too.
-        waits_for: Upstream tasks that have not ended: id and name.
-        workers: What each registered worker makes of it.
-        attempts: What became of its earlier tries, oldest first, a sentence each.
+        why: One sentence: the pending reason, or where it runs, or how it ended.
+        ahead: Number of queued tasks ahead of it that compete for the same workers.
+        waits_for: Id and name of the upstream tasks that have not ended.
+        workers: Eligibility of each registered worker.
+        attempts: Outcomes of earlier attempts, oldest first, one sentence each.
     """
 
     task_id: str
@@ -119,10 +119,10 @@ class WhyView(Message):
 
 
 class TaskGlance(Message):
-    """The last values of a running task.
+    """Latest values of a running task.
 
     Args:
-        step: Of the newest point of the series `train`.
+        step: Step of the newest point of the series `train`.
         latest: The newest value of each name.
         loss: The end of the loss curve: step and value, at most 60 points.
     """

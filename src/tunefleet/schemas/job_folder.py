@@ -1,4 +1,4 @@
-"""The job folder: what lies where in `<results>/<task_id>/`, and the shapes of its files.
+"""The job folder: layout of `<results>/<task_id>/`, and the formats of its files.
 
 job.json                what to run, frozen              status.json   phase, step, last values; final state stays
 journal/<launch>.jsonl  what the trainer reports         train.log     stdout and stderr
@@ -7,11 +7,11 @@ train.log.1             what came before its newest cut
 lock                    held by every process of the job
 checkpoints/checkpoint-<step>/ + manifest.json           superseded/   checkpoints beyond a resume
 final_lora/ | final_model/                               responses.json   the executor's result
-overrides.json          what `set` has changed           keep.json       checkpoints that retention must leave
+overrides.json          what `set` has changed           keep.json       checkpoints that retention must keep
 resume.json             what the launch resumed from     ranks/          why a rank failed
-tokens/                 tokenised rows for later launches; gone once there is a result
-control/                commands as files, where there is no port
-.federation.json        how the job takes part in a federation; only its owner can read it
+tokens/                 tokenized rows for later launches; removed once there is a result
+control/                commands as files, without a port
+.federation.json        participation in a federation; readable by its owner only
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from tunefleet.schemas.base import Message
 
 @dataclass(frozen=True, slots=True)
 class JobFolder:
-    """Paths of one job folder; touches nothing on disk."""
+    """Paths of one job folder; does no I/O."""
 
     root: Path
 
@@ -43,7 +43,7 @@ class JobFolder:
 
     @property
     def exit_json(self) -> Path:
-        """How the trainer process ended, written by its keeper."""
+        """How the trainer process ended, written by its parent process."""
         return self.root / "exit.json"
 
     @property
@@ -53,17 +53,17 @@ class JobFolder:
 
     @property
     def finish_json(self) -> Path:
-        """The finish message that is to be delivered, written by the worker before its first try."""
+        """The finish message to deliver, written by the worker before its first attempt."""
         return self.root / "finish.json"
 
     @property
     def journal_dir(self) -> Path:
-        """One file a launch."""
+        """One file per launch."""
         return self.root / "journal"
 
     @property
     def log(self) -> Path:
-        """Standard output and standard error of all launches; over its limit it is cut (`runtime.job_log`)."""
+        """Standard output and standard error of all launches; truncated at its limit (`runtime.job_log`)."""
         return self.root / "train.log"
 
     @property
@@ -73,17 +73,17 @@ class JobFolder:
 
     @property
     def process_json(self) -> Path:
-        """Which process the trainer is, written by itself before it starts."""
+        """Identity of the trainer process, written by the process before it starts."""
         return self.root / "process.json"
 
     @property
     def cancel_json(self) -> Path:
-        """Names the launch that was to be cancelled; written before the first attempt to end it."""
+        """The cancelled launch; written before the first attempt to end it."""
         return self.root / "cancel.json"
 
     @property
     def commands_json(self) -> Path:
-        """The control commands of the job and what became of them."""
+        """The control commands of the job and their outcomes."""
         return self.root / "commands.json"
 
     @property
@@ -93,12 +93,12 @@ class JobFolder:
 
     @property
     def keep_json(self) -> Path:
-        """Checkpoints that retention must leave (`Keep`); written by who supervises, read by the trainer."""
+        """Checkpoints that retention must keep (`Keep`); written by the supervisor, read by the trainer."""
         return self.root / "keep.json"
 
     @property
     def end_json(self) -> Path:
-        """How the newest launch ended, written once its supervisor's owner has taken note."""
+        """How the newest launch ended, written once the supervisor's owner has processed it."""
         return self.root / "end.json"
 
     @property
@@ -108,12 +108,12 @@ class JobFolder:
 
     @property
     def tokens_dir(self) -> Path:
-        """Tokenised rows that a later launch takes; deleted when the task has its result."""
+        """Tokenized rows for later launches; deleted when the task has its result."""
         return self.root / "tokens"
 
     @property
     def federation_json(self) -> Path:
-        """How the job takes part in a federation (`Participant`): the one file here that holds a secret."""
+        """Participation in a federation (`Participant`): the only file here that contains a secret."""
         return self.root / ".federation.json"
 
     @property
@@ -123,10 +123,10 @@ class JobFolder:
 
 
 class MergeChild(Message):
-    """A task that a run computes beside its own: `merge_children` of its job.
+    """A coalesced task that a run also computes: `merge_children` of its job.
 
-    The program says what it has for it under `children` of its result, by task id (`{"items": […], "usage": {…}}`, or
-    `{"ok": false, "error": "…"}` if it fails by itself), and leaves its files in `children/<task id>/`.
+    The program returns its result in `children` of its own result, by task id (`{"items": […], "usage": {…}}`, or
+    `{"ok": false, "error": "…"}` if only this task fails), and writes its files to `children/<task id>/`.
     """
 
     task_id: str
@@ -136,14 +136,14 @@ class MergeChild(Message):
 
 
 class GangJob(Message):
-    """Which node of a training on several workers a job is.
+    """The node of a multi-node training task that a job is.
 
     Args:
         rank: Number of the node, from 0.
-        nodes: How many there are.
-        host: Where the first waits for the others.
-        address: This machine's own, for the connections among the nodes.
-        join_s: How long they wait for each other.
+        nodes: Number of nodes.
+        host: Rendezvous host, the first node.
+        address: Address of this machine for connections between the nodes.
+        join_s: Rendezvous timeout, in seconds.
     """
 
     id: str
@@ -156,24 +156,24 @@ class GangJob(Message):
 
 
 class Job(Message):
-    """`job.json`: everything that a trainer process needs, and nothing secret.
+    """`job.json`: everything that a trainer process needs, without secrets.
 
     Args:
         program: `package.module:function`, called with the path of the job folder.
-        inputs: For each pointer into the spec, the local path that stands for it.
-        launch: Id of the launch that is to start; a new one for each process start.
+        inputs: Pointer into the spec → local path.
+        launch: Id of the launch; a new one for each process start.
         endpoint_dir: Where the control callback writes its endpoint folder.
-        env: Variables that the process gets on top of the scrubbed environment.
-        gpus: UUIDs of the GPUs that the process may see.
+        env: Variables in addition to the scrubbed environment.
+        gpus: UUIDs of the visible GPUs.
         processes: Ranks; more than one are started by torchrun.
-        engine: It asks the warm engine of its GPUs, which is left to it.
-        python: The interpreter of the environment that the kind needs; `None` for the one that Tunefleet runs in.
-        from_step: Resume from the checkpoint of this step, not from the newest; what lies beyond is superseded.
-        log_base: Position in the job's log at which the attempt's begins; filled in at the launch.
-        log_bytes: Limit for `train.log` and `train.log.1` together; filled in at the launch.
-        merge_children: Tasks that the program computes in the same run.
-        gang: Which node it is, if the training has several: then it begins at `from_step`, or anew, whatever lies here.
-        project: Whose task it is; None where there are no projects.
+        engine: Whether it uses the warm engine on its GPUs.
+        python: Interpreter of the task type's environment; `None` for Tunefleet's own.
+        from_step: Resume from the checkpoint of this step instead of the newest; later ones are superseded.
+        log_base: Position in the job's log at which the attempt starts; set at the launch.
+        log_bytes: Limit for `train.log` and `train.log.1` together; set at the launch.
+        merge_children: Coalesced tasks of the same run.
+        gang: The node, for multi-node training; it then starts at `from_step` or from scratch, ignoring local files.
+        project: Project of the task; `None` without projects.
     """
 
     job_id: str
@@ -200,12 +200,12 @@ class Job(Message):
 
 
 class Participant(Message):
-    """`.federation.json`: how a part of a federated training takes part; written before each launch.
+    """`.federation.json`: participation of a part of a federated task; written before each launch.
 
     Args:
-        url: The server, as the worker knows it.
-        worker: Its name there.
-        attempt: Number of the task's attempt; None if the server does not tell.
+        url: URL of the server, as known by the worker.
+        worker: Its name in the federation.
+        attempt: Number of the task's attempt; `None` if the server does not send it.
     """
 
     url: str
@@ -216,11 +216,11 @@ class Participant(Message):
 
 
 class JobStatus(Message):
-    """`status.json`: where the trainer stands; the last one stays.
+    """`status.json`: status of the trainer; the last one is kept.
 
-    `state` is final once it is `completed`, `stopped`, `paused`, `aborted`, `failed` or, as its runner says of a
-    process that a signal has ended, `killed`. `intent` is written before a deliberate end, so that an end without it is
-    known to be a crash.
+    `state` is final if it is `completed`, `stopped`, `paused`, `aborted`, `failed`, or `killed`, which the runner
+    writes for a process that was ended by a signal. `intent` is written before a deliberate end, so that an end without
+    it is recognized as a crash.
     """
 
     state: Literal["starting", "running", "completed", "stopped", "paused", "aborted", "failed", "killed"]
@@ -235,9 +235,9 @@ class JobStatus(Message):
     error_kind: Literal["input", "oom", "disk", "network", "diverged", "bug"] | None = None
     traceback: str | None = None
     launch: str | None = None
-    """Which launch says so."""
+    """The launch that wrote the status."""
     records: int | None = None
-    """How many records its journal has, at a proper end."""
+    """Number of journal records, at a regular end."""
     values: dict[str, float | str] = Field(default_factory=dict)
 
 
@@ -245,8 +245,8 @@ class Keep(Message):
     """`keep.json`: names of checkpoints that must not be deleted now.
 
     Args:
-        uploading: They are being read.
-        pinned: Somebody wants to keep them.
+        uploading: Checkpoints that are being uploaded.
+        pinned: Checkpoints pinned by a user.
     """
 
     uploading: tuple[str, ...] = ()
@@ -254,15 +254,15 @@ class Keep(Message):
 
 
 class JobProcess(Message):
-    """`process.json`: the trainer process of a launch, named so that a recycled pid is not taken for it.
+    """`process.json`: the trainer process of a launch, identified so that a recycled pid is not mistaken for it.
 
     Args:
         pid: Also the id of its process group.
-        process_started_at: Seconds since boot; null where the system does not say.
-        log_offset: Position in the job's log at which this launch begins.
+        process_started_at: Seconds since boot; `None` if the system does not provide it.
+        log_offset: Position in the job's log at which this launch starts.
         warm: Whether it was forked with the libraries already imported.
-        keeper_pid: Its parent, which waits for it; 0 if unknown.
-        keeper_started_at: Seconds since boot.
+        keeper_pid: Parent process, which waits for it; 0 if unknown.
+        keeper_started_at: Start of the parent process; seconds since boot.
     """
 
     launch: str
@@ -277,12 +277,12 @@ class JobProcess(Message):
 
 
 class JobExit(Message):
-    """`exit.json`: what the keeper saw when the process ended."""
+    """`exit.json`: exit of the process, as seen by its parent process."""
 
     launch: str
     pid: int
     returncode: int
-    """As `subprocess` gives it: negative for a signal."""
+    """As in `subprocess`: negative for a signal."""
     at: float
 
 
@@ -295,7 +295,7 @@ class Shipped(Message):
     """Launch → byte offset in its journal file of that record."""
     log_offset: int = 0
     log_base: int = 0
-    """Position in the job's log at which the current attempt's starts."""
+    """Position in the job's log at which the current attempt starts."""
     log_skipped: int = 0
-    """How many of the attempt's bytes were dropped before they could be delivered."""
+    """Bytes of the attempt that were dropped before they could be delivered."""
     attempt: int = 0

@@ -1,7 +1,7 @@
-"""Records of the journal: `journal/<launch>.jsonl`, one JSON object a line.
+"""Records of the journal: `journal/<launch>.jsonl`, one JSON object per line.
 
-Every record has `seq` (from 0, without gaps), `at` (unix seconds) and `type`. `trainer_control` writes these with the
-standard library alone and imports nothing of ours; a contract test holds what it writes against these models.
+Every record has `seq` (from 0, without gaps), `at` (unix seconds) and `type`. `trainer_control` writes them with the
+standard library only and imports no other package; a contract test checks its output against these models.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ from tunefleet.schemas.base import Message
 
 
 class Record(Message):
-    """What every record has.
+    """Fields of every record.
 
     Args:
-        crc: CRC-32 of its line without this field; records from before there was one have none.
+        crc: CRC-32 of its line without this field; `None` in records of older versions.
     """
 
     seq: int
@@ -30,11 +30,11 @@ class LaunchRecord(Record):
 
     Args:
         launch: Id of the launch, the file's stem.
-        attempt: Number of the attempt; 0 if nobody counts.
-        from_step: The step that the launch resumed at; 0 from the start. Points of earlier launches beyond it are
-            superseded, and so are all of launches that did not lead to the checkpoint.
-        checkpoint: Digest of the checkpoint that it resumed from.
-        parent: The launch that made that checkpoint; without it, this one goes on from the launch before it.
+        attempt: Number of the attempt; 0 if unknown.
+        from_step: The step from which the launch resumed; 0 for a start from scratch. Later points of earlier launches
+            are superseded, and so are all points of launches that did not lead to the checkpoint.
+        checkpoint: Digest of the checkpoint from which it resumed.
+        parent: The launch that created that checkpoint; default: the previous launch.
     """
 
     type: Literal["launch"] = "launch"
@@ -47,12 +47,12 @@ class LaunchRecord(Record):
 
 
 class MetricRecord(Record):
-    """Values that were logged at the end of a step.
+    """Values logged at the end of a step.
 
     Args:
-        series: `train`; a second Trainer in one script gets a series of its own.
-        window: First and last step that the values speak of; windows of one series tile the run.
-        values: Name → number. What JSON cannot hold is a string: `NaN`, `Infinity`, `-Infinity`.
+        series: `train`; a second Trainer in the same script gets its own series.
+        window: First and last step that the values cover; the windows of a series are contiguous.
+        values: Name → number. Values without a JSON form are strings: `NaN`, `Infinity`, `-Infinity`.
     """
 
     type: Literal["metric"] = "metric"
@@ -64,17 +64,17 @@ class MetricRecord(Record):
 
 
 class ProgressRecord(Record):
-    """Where a training stands; at most one a second. Only the newest is kept by the server.
+    """Progress of a job, at most once per second. The server keeps only the newest record.
 
     Args:
         phase: `loading`, `fetching 37 of 90 MB` (of a model from the hub), `training`, `evaluating`, `saving`,
-            `finishing`, or what another kind of task calls its work; `yielded` when its process is gone for a while,
-            because somebody else uses its GPU.
+            `finishing`, or a phase of another task type; `yielded` while its process is stopped because another process
+            uses its GPU.
         step_time_s: Smoothed duration of an optimizer step.
-        tokens_per_s: Smoothed throughput over input tokens, padding not counted.
-        rss_bytes: Resident memory of the trainer process, when the record is written: up to a second after `at`.
-        gpu_bytes: Memory that torch has reserved on the GPU; null without one.
-        gpu_allocated_bytes: What of it tensors take.
+        tokens_per_s: Smoothed throughput in input tokens, without padding.
+        rss_bytes: Resident memory of the trainer process at the time of writing, up to a second after `at`.
+        gpu_bytes: GPU memory reserved by torch; `None` without a GPU.
+        gpu_allocated_bytes: GPU memory allocated to tensors.
     """
 
     type: Literal["progress"] = "progress"
@@ -90,7 +90,7 @@ class ProgressRecord(Record):
 
 
 class CheckpointRecord(Record):
-    """A checkpoint has its manifest: it is whole and can be resumed from."""
+    """A checkpoint is complete: it has its manifest and can be resumed from."""
 
     type: Literal["checkpoint"] = "checkpoint"
     step: int
@@ -101,7 +101,7 @@ class CheckpointRecord(Record):
 
 
 class EventRecord(Record):
-    """Something that a person wants to see in the task's history."""
+    """An event for the task's history."""
 
     type: Literal["event"] = "event"
     name: str
@@ -111,7 +111,7 @@ class EventRecord(Record):
 
 
 class PredictionRecord(Record):
-    """Generated text of a sample, made at an evaluation."""
+    """A sample answer, generated at an evaluation."""
 
     type: Literal["prediction"] = "prediction"
     step: int

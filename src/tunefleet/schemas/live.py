@@ -1,4 +1,4 @@
-"""Messages of the page's one stream (`GET /live`): each is the data of a server-sent event of that name."""
+"""Messages of the web UI's stream (`GET /live`): each is the data of the server-sent event of that name."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ class LiveHello(Message):
     """`hello`, the first message of each connection.
 
     Args:
-        version: Of the server: another one than before means that the page is old.
+        version: Version of the server; if it changes, the page is outdated.
         now: The server's time.
-        missed: So much has happened since the place that was asked for that it is not sent: read everything anew.
-        unknown: The ids in `points` that no task has, or that several begin with; nothing comes of them.
+        missed: Too many events since the requested position; the client must reload its data.
+        unknown: Ids in `points` that match no task or several; they are ignored.
     """
 
     version: str
@@ -28,17 +28,17 @@ class LiveHello(Message):
 
 
 class LiveEvents(Message):
-    """`events`: what happened, oldest first; several come together."""
+    """`events`: a batch of events, oldest first."""
 
     events: tuple[EventView, ...]
 
 
 class TaskProgress(Message):
-    """Where a running task stands.
+    """Progress of a running task.
 
     Args:
         progress: Its newest progress record.
-        loss: The newest loss of its series `train`, and the step that it belongs to.
+        loss: Step and value of the newest loss in its series `train`.
     """
 
     task_id: str
@@ -49,17 +49,17 @@ class TaskProgress(Message):
 
 
 class LiveProgress(Message):
-    """`progress`: the running tasks that have come on since the last message, all in one, once a second at most."""
+    """`progress`: running tasks with new progress since the last message, at most once per second."""
 
     tasks: tuple[TaskProgress, ...]
 
 
 class CampaignActivity(Message):
-    """What the running cycle of a campaign does now.
+    """Current activity of a campaign's running cycle.
 
     Args:
-        step: The one under way.
-        activity: How far the step is, once it has said so.
+        step: The current step.
+        activity: Progress of the step, once reported.
         line: Id of the newest line of the campaign's log; 0 for none.
     """
 
@@ -73,16 +73,16 @@ class CampaignActivity(Message):
 
 
 class LiveCampaigns(Message):
-    """`campaigns`: the running cycles that have come on since the last message, once a second at most."""
+    """`campaigns`: running cycles with new progress since the last message, at most once per second."""
 
     cycles: tuple[CampaignActivity, ...]
 
 
 class WorkerLoad(Message):
-    """How busy a worker is.
+    """Load of a worker.
 
     Args:
-        at: When it told so, by the server's clock; its history has the same time.
+        at: Time of the report by the server's clock, as in the worker's history.
     """
 
     worker_id: str
@@ -91,13 +91,13 @@ class WorkerLoad(Message):
 
 
 class LiveLoads(Message):
-    """`loads`: the workers that have told other figures since the last message."""
+    """`loads`: workers with new load values since the last message."""
 
     workers: tuple[WorkerLoad, ...]
 
 
 class LivePoint(Message):
-    """Values that were logged at a step of a launch."""
+    """Values logged at a step of a launch."""
 
     launch: int
     series: str
@@ -108,9 +108,9 @@ class LivePoint(Message):
 
 
 class LiveResume(Message):
-    """A launch has gone on from a step: what earlier launches logged beyond it counts no more.
+    """A launch has resumed from a step: later points of earlier launches are superseded.
 
-    What counts up to there may be another launch's than before: who keeps points reads them again.
+    The valid points up to that step may also change to those of another launch, so clients must reload them.
     """
 
     launch: int
@@ -118,7 +118,7 @@ class LiveResume(Message):
 
 
 class LivePoints(Message):
-    """`points`: what a followed task has logged since the last message, each point once, in order of its launch.
+    """`points`: new points of a followed task since the last message, each once, ordered by launch.
 
     `resumed` comes before the points.
     """

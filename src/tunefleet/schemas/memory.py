@@ -1,4 +1,4 @@
-"""How much memory a training of a document would take; part of the HTTP API under `/api/v1`."""
+"""Memory estimates of training tasks; part of the HTTP API under `/api/v1`."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ from tunefleet.schemas.base import Message
 
 
 class MemoryVariant(Message):
-    """What a training takes at the peak of a step, as it is written or trained otherwise.
+    """Estimated peak memory of a training step, as written or for an alternative.
 
     Args:
-        name: `whole` trains all weights; `adapter`, `adapter_8bit` and `adapter_4bit` train a LoRA adapter on a base
-            model that is loaded as it is, or in fewer bits.
-        as_written: Whether the document says it so.
+        name: `whole` is a full fine-tune; `adapter`, `adapter_8bit` and `adapter_4bit` train a LoRA adapter on a base
+            model that is not quantized, or quantized to 8 or 4 bits.
+        as_written: Whether this is the variant in the workflow file.
         total_bytes: The sum of the parts.
-        weights_bytes: The model, and the adapter.
-        gradients_bytes: Of what is trained.
-        activations_bytes: What is kept for the way back.
-        logits_bytes: Of one batch, with their gradient.
+        weights_bytes: Weights of model and adapter.
+        gradients_bytes: Gradients of the trained weights.
+        activations_bytes: Activations kept for the backward pass.
+        logits_bytes: Logits of one batch and their gradient.
     """
 
     name: Literal["whole", "adapter", "adapter_8bit", "adapter_4bit"]
@@ -32,16 +32,16 @@ class MemoryVariant(Message):
 
 
 class MemoryForecast(Message):
-    """How much memory a training would take.
+    """Memory estimate of a training task.
 
     Args:
-        variants: As written, and otherwise; none if it cannot be told.
-        unknown: Why it cannot be told, in a sentence.
-        compute: The type of the arithmetic that the figures are for.
-        trained: Weights that are trained, as written.
-        worker_id: The worker whose memory it is held against; null if none would take it.
-        device: Whether that memory is a GPU's.
-        available_bytes: How large it is.
+        variants: The written variant and alternatives; empty if no estimate is possible.
+        unknown: Why no estimate is possible, in one sentence.
+        compute: Data type of the computation.
+        trained: Number of trained weights in the written variant.
+        worker_id: The worker whose memory it is compared with; null if none is eligible.
+        device: Whether that is GPU or CPU memory.
+        available_bytes: Size of that memory.
     """
 
     variants: tuple[MemoryVariant, ...] = ()

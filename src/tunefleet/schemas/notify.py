@@ -1,4 +1,4 @@
-"""Channels and notifications; part of the HTTP API under `/api/v1`, and what a webhook gets."""
+"""Channels and notifications; part of the HTTP API under `/api/v1`, and the payload of webhooks."""
 
 from __future__ import annotations
 
@@ -11,20 +11,20 @@ from tunefleet.schemas.base import Body, Message
 from tunefleet.spec.options.notify import OCCASIONS, Format, Occasion
 
 NoticeState = Literal["waiting", "sent", "failed"]
+# The events that users can select, and `published`: a new federation version, to which its workers subscribe.
 Happened = Occasion | Literal["published"]
-"""What is told: what users choose from, and that a federation has published a version, which its workers ask for."""
 
 
 class ChannelCreate(Body):
-    """A new channel of whoever makes it.
+    """A new channel of the caller.
 
     Args:
-        name: What documents call it.
-        to: An `https://…` address, or `mailto:` and an e-mail address.
-        on: What is told there; default: everything.
-        format: How; default: what the address takes, else `webhook`.
-        secret: Signs what goes to a webhook; default: a new one. Starts with `whsec_`, then base64.
-        everyone: Tell of the tasks of all users; takes an admin key.
+        name: Name used in workflow files.
+        to: An `https://…` URL, or `mailto:` and an e-mail address.
+        on: Events to send; default: all.
+        format: Message format; default: the format of the host, else `webhook`.
+        secret: Secret that signs webhook requests: `whsec_` and base64; default: a new one.
+        everyone: Notify about the tasks of all users; requires an admin key.
     """
 
     name: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$", examples=["phone"])
@@ -36,7 +36,7 @@ class ChannelCreate(Body):
 
 
 class ChannelChange(Body):
-    """What is to change of a channel; what is left out stays."""
+    """Changes to a channel; omitted fields do not change."""
 
     to: str | None = Field(default=None, min_length=1, max_length=2000)
     on: tuple[Occasion, ...] | None = Field(default=None, min_length=1, max_length=len(OCCASIONS))
@@ -49,8 +49,8 @@ class ChannelView(Message):
     """A channel, without its secrets.
 
     Args:
-        to: Where it leads; of a web address only the host, for the rest of it may be a secret.
-        signed: Whether what goes there is signed.
+        to: The address; for a URL only the host, since the rest may be secret.
+        signed: Whether requests are signed.
     """
 
     id: str
@@ -66,28 +66,28 @@ class ChannelView(Message):
 
 
 class ChannelCreated(ChannelView):
-    """A new channel; the secret that signs is shown this once."""
+    """A new channel; the signing secret is shown only once."""
 
     secret: str | None = None
 
 
 class ChannelTestReply(Message):
-    """How the test of a channel went: `sent`, or why not."""
+    """Result of a channel test: `sent`, or the error."""
 
     sent: bool
     error: str | None = None
 
 
 class NotificationView(Message):
-    """A notification, and what became of it.
+    """A notification and its delivery state.
 
     Args:
-        id: The same at each try: who gets it twice knows it by that.
-        channel_id: The channel that it goes to, or `FEDERATION/WORKER`; null if the document of its task names the
-            address.
-        channel: That channel's name; null if there is none, or it was removed.
-        error: Why the last try failed.
-        next_try_at: When it is tried again, while it waits.
+        id: The same for each attempt, so that receivers can detect duplicates.
+        channel_id: Its channel, or `FEDERATION/WORKER`; null if the address is set in the
+            workflow file.
+        channel: Name of the channel; null if there is none, or it was removed.
+        error: Error of the last attempt.
+        next_try_at: Time of the next attempt, while it is waiting.
     """
 
     id: str
@@ -112,9 +112,9 @@ class ToldTask(Message):
     """The task that a notification is about.
 
     Args:
-        status: What it is now.
-        runtime_s: How long its last attempt ran, in seconds.
-        loss: The last one that it logged, if it trained.
+        status: Current status.
+        runtime_s: Duration of its last attempt, in seconds.
+        loss: The last logged loss of a training task.
     """
 
     id: str
@@ -139,15 +139,15 @@ class ToldWorkflow(Message):
 
 
 class ToldVersion(Message):
-    """The version of a federation's adapter that a callback tells of.
+    """The version of a federation's adapter in a callback.
 
     Args:
-        number: The same as a whole number.
-        worker: Who is told.
-        round: That made it; null after a rollback.
-        equals: The version that a rollback has brought back.
-        sha256: Of `adapter_model.safetensors`.
-        archive_sha256: Of the `.tar.gz`; null until somebody has asked for it.
+        number: Numeric id of the federation.
+        worker: The notified worker.
+        round: The round that created it; null after a rollback.
+        equals: The version that a rollback has restored.
+        sha256: Digest of `adapter_model.safetensors`.
+        archive_sha256: Digest of the `.tar.gz`, which is created on first request; null until then.
     """
 
     id: str
@@ -166,7 +166,7 @@ class ToldCampaign(Message):
     """The campaign that a notification is about.
 
     Args:
-        version: Of the model that was promoted.
+        version: Version of the promoted model.
     """
 
     id: str
@@ -178,16 +178,16 @@ class ToldCampaign(Message):
 
 
 class WebhookPayload(Message):
-    """What a webhook gets.
+    """Payload of a webhook.
 
     Args:
-        id: Of the notification; the same when it comes twice.
-        title: In a few words.
-        worker_id: The worker that it is about, where it is about none of the tasks.
-        federation: What it published, where it is about that.
-        campaign: The campaign, where it is about one.
-        url: Where to read more; null without `PUBLIC_BASE_URL`.
-        command: How to look further on the command line.
+        id: Id of the notification; the same in repeated deliveries.
+        title: Short title.
+        worker_id: The worker, if the notification is not about a task.
+        federation: The published version, if it is about one.
+        campaign: The campaign, if it is about one.
+        url: Link to the web UI; null without `PUBLIC_BASE_URL`.
+        command: CLI command for more details.
     """
 
     id: str

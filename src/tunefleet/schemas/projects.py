@@ -1,4 +1,4 @@
-"""Projects over HTTP: what they may use, what they have used, and who did what."""
+"""Projects over HTTP: quotas, usage, and the audit log."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pydantic import Field, SerializerFunctionWrapHandler, model_serializer
 
 from tunefleet.schemas.base import Body, Message
 
-# Small letters, digits, dots, dashes and underlines; at most 63.
+# Lowercase letters, digits, dots, dashes and underscores; at most 63.
 ProjectName = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9._-]{0,62}$")]
 Weight = Annotated[float, Field(gt=0, le=1e6, allow_inf_nan=False)]
 MaxRunning = Annotated[int, Field(ge=0, le=1_000_000)]
@@ -22,12 +22,12 @@ class ProjectCreate(Body):
     """A new project.
 
     Args:
-        name: What it is called, for good.
-        description: What it is for.
-        weight: Its part of a fleet that several projects want; one with 2 gets twice what one with 1 gets.
-        max_running: Tasks that run at once, at most; null for any number.
-        gpu_hours: GPU hours a calendar month (UTC), at most; null for any number.
-        storage_bytes: Bytes of stored files and of workflows' documents, at most; null for any number.
+        name: Name; cannot be changed.
+        description: Purpose of the project.
+        weight: Fair-share weight; a project with 2 gets twice the share of one with 1.
+        max_running: Maximum number of running tasks; null for unlimited.
+        gpu_hours: Maximum GPU hours per calendar month (UTC); null for unlimited.
+        storage_bytes: Maximum bytes of stored files and workflow files; null for unlimited.
     """
 
     name: ProjectName
@@ -39,15 +39,15 @@ class ProjectCreate(Body):
 
 
 class ProjectChange(Body):
-    """What is to be different about a project; what is left out stays, null takes a quota away.
+    """Changes to a project; omitted fields do not change, null removes a quota.
 
     Args:
-        description: What it is for.
-        weight: Its part of a fleet that several projects want.
-        max_running: Tasks that run at once, at most.
-        gpu_hours: GPU hours a calendar month (UTC), at most.
-        storage_bytes: Bytes of stored files and of workflows' documents, at most.
-        archived: Whether it rests: its keys are refused, and its tasks wait.
+        description: Purpose of the project.
+        weight: Fair-share weight.
+        max_running: Maximum number of running tasks.
+        gpu_hours: Maximum GPU hours per calendar month (UTC).
+        storage_bytes: Maximum bytes of stored files and workflow files.
+        archived: Archived: its keys are rejected, and its tasks stay queued.
     """
 
     description: str | None = Field(default=None, max_length=500)
@@ -59,18 +59,18 @@ class ProjectChange(Body):
 
     @model_serializer(mode="wrap")
     def _named(self, whole: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        # A null that was given takes a quota away; what was not given must not become one.
+        # Null removes a quota, so unset fields must not be serialized as null.
         return {name: value for name, value in whole(self).items() if name in self.model_fields_set}
 
 
 class ProjectUse(Message):
-    """What a project uses now.
+    """Current usage of a project.
 
     Args:
-        running: Tasks that were offered or run.
-        waiting: Tasks that wait for a worker, or for a quota.
-        gpu_hours: In this calendar month (UTC), with what runs.
-        storage_bytes: Of stored files, and of workflows' documents with what their tasks have of them.
+        running: Tasks that are offered or running.
+        waiting: Tasks that wait for a worker or a quota.
+        gpu_hours: GPU hours in this calendar month (UTC), including running tasks.
+        storage_bytes: Bytes of stored files, and of workflow files including their tasks' specs.
     """
 
     running: int = 0
@@ -80,7 +80,7 @@ class ProjectUse(Message):
 
 
 class ProjectView(Message):
-    """A project, its quotas (null for none), and what it uses of them."""
+    """A project, its quotas (null for none), and its usage."""
 
     name: str
     description: str | None = None
@@ -95,17 +95,17 @@ class ProjectView(Message):
 
 
 class UsageRow(Message):
-    """What was used under one heading.
+    """Usage of one group.
 
     Args:
         key: The project, worker, kind, day (UTC, `2026-11-23`) or GPU model; empty for work without a GPU.
-        attempts: How many attempts, those that run included.
-        wall_s: Seconds from accept to end, in all.
-        cpu_s: The same times the cores that were asked for.
-        gpu_s: The same times the GPUs that were given.
-        gpu_s_by_model: That by the GPUs' product name.
-        energy_wh: What the GPUs have used, where workers told it; null if nobody did.
-        cost: By `WORKER_COST_PER_HOUR`; null if no worker's is known.
+        attempts: Number of attempts, including running ones.
+        wall_s: Total seconds from accept to end.
+        cpu_s: Wall time multiplied by the requested cores.
+        gpu_s: Wall time multiplied by the assigned GPUs.
+        gpu_s_by_model: GPU seconds by product name.
+        energy_wh: Energy of the GPUs, as far as reported; null if no worker reported it.
+        cost: Cost by `WORKER_COST_PER_HOUR`; null if unknown for all workers.
     """
 
     key: str
@@ -119,7 +119,7 @@ class UsageRow(Message):
 
 
 class UsageView(Message):
-    """What was used since a time: `rows` under headings, and `total` of all of them."""
+    """Usage in a period: `rows` by group, and `total`."""
 
     since: datetime
     until: datetime
@@ -130,18 +130,18 @@ class UsageView(Message):
 
 
 class AuditEntry(Message):
-    """One request that could change something.
+    """One write request.
 
     Args:
-        id: Grows with time.
-        at: When it was answered.
-        key_id: The key; null for who had none.
-        actor: Whom the key belongs to.
-        address: Whence it came.
+        id: Increases with time.
+        at: Time of the response.
+        key_id: The key; null without one.
+        actor: Owner of the key.
+        address: Address of the client.
         route: The route's template.
-        target: What was named in the path, as `name=value`; empty if nothing was.
-        status: The HTTP status of the answer.
-        request_id: Also in the answer's `X-Request-ID`.
+        target: Path parameters, as `name=value`; empty if there are none.
+        status: HTTP status of the response.
+        request_id: As in the response header `X-Request-ID`.
     """
 
     id: int

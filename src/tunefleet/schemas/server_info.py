@@ -1,4 +1,4 @@
-"""What a server is and what it keeps; part of the HTTP API under `/api/v1`."""
+"""Server information and storage; part of the HTTP API under `/api/v1`."""
 
 from __future__ import annotations
 
@@ -7,17 +7,17 @@ from typing import Literal
 
 from tunefleet.schemas.base import Message
 
-# What takes room. `results`: what tasks have made, but for their `checkpoints`. `data`: what users and campaigns have
-# pushed. `federations`: versions, updates and chunks. `arriving`: uploads on their way. `unused`: files that nothing
-# refers to. `working`: what the server unpacks while it works.
+# Storage categories. `results`: outputs of tasks except their `checkpoints`. `data`: pushed by users and campaigns.
+# `federations`: versions, updates and chunks. `arriving`: uploads in progress. `unused`: unreferenced files. `working`:
+# temporary files of the server.
 Kept = Literal["results", "checkpoints", "data", "federations", "arriving", "unused", "database", "working"]
 
 
 class HealthView(Message):
-    """The server answers.
+    """The server is alive.
 
     Args:
-        role: `alone` if it has its database to itself; else whether it `leads` the servers on it, or `follows`.
+        role: `alone` with an exclusive database; otherwise whether it is the leader (`leads`) or `follows`.
     """
 
     status: Literal["ok"] = "ok"
@@ -25,13 +25,13 @@ class HealthView(Message):
 
 
 class ServerView(Message):
-    """What a server is made of.
+    """Components of a server.
 
     Args:
-        database: What keeps them, with its version.
-        artifacts: What keeps files: `folder`, `shared folder`, `s3`, `gcs` or `azure`.
-        elastic_scaling: Whether idle workers may rest.
-        data_dir: Its folder; for admins only.
+        database: Database with version.
+        artifacts: Artifact storage: `folder`, `shared folder`, `s3`, `gcs` or `azure`.
+        elastic_scaling: Whether idle workers may be set to standby.
+        data_dir: Data folder; for admins only.
     """
 
     version: str
@@ -46,7 +46,7 @@ class ServerView(Message):
 
 
 class StorageUse(Message):
-    """How much room one kind of thing takes."""
+    """Storage used by one category."""
 
     kind: Kept
     size_bytes: int
@@ -54,14 +54,14 @@ class StorageUse(Message):
 
 
 class StorageView(Message):
-    """How much room a server's data takes; a file that several things refer to counts once, for the first of `uses`.
+    """Storage used by a server's data; a file with several references counts once, for the first of `uses`.
 
     Args:
-        counted_at: When; an answer may be a few seconds old.
-        uses: All kinds, empty ones too.
-        log_bytes: What is in `database` of logs, as they came.
-        journal_records: How many metrics, checkpoints, predictions and events of trainings are in `database`.
-        disk_free_bytes: Where the server's folder lies.
+        counted_at: Time of the count; may be a few seconds old.
+        uses: All categories, including empty ones.
+        log_bytes: Size of the logs in `database`, uncompressed.
+        journal_records: Number of metrics, checkpoints, predictions and events in `database`.
+        disk_free_bytes: Free space on the disk of the data folder.
     """
 
     counted_at: datetime
@@ -77,12 +77,12 @@ class PeerView(Message):
     """One of the servers on a database.
 
     Args:
-        id: Its name; it stays with its data folder.
-        url: Under which other servers reach it; null if it has not said.
-        leads: Whether it places work, and remembers workers.
-        this: Whether it is the one that answers.
-        started_at: By its own clock.
-        silent_s: For how long the one that answers has not seen it renew its row; one that was killed grows silent.
+        id: Its name, stored in its data folder.
+        url: URL for other servers; null if unknown.
+        leads: Whether it is the leader, which runs the scheduler.
+        this: Whether it is the responding server.
+        started_at: Start time by its own clock.
+        silent_s: Seconds since its last heartbeat, as seen by the responding server.
     """
 
     id: str
@@ -99,8 +99,8 @@ class PeersView(Message):
     """The servers that share a database.
 
     Args:
-        shared: Whether there can be several; one on SQLite is alone.
-        epoch: How often the lead was taken.
+        shared: Whether several servers are possible; not with SQLite.
+        epoch: Number of leader elections.
     """
 
     shared: bool

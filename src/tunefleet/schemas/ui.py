@@ -1,4 +1,4 @@
-"""Bodies and views that the page asks for, of the HTTP API under `/api/v1`: sessions, lists, many at once, charts."""
+"""Bodies and views of the HTTP API for the web UI: sessions, lists, bulk actions, charts."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from tunefleet.schemas.base import Body, Message
 
 
 class SessionRequest(Body):
-    """Log a browser in: by a key, or by the code of a login link.
+    """Log in a browser, with a key or the code of a login link.
 
     Args:
         key: An API key.
-        code: What stands behind `#code=` in a login link; it works once.
+        code: The value after `#code=` in a login link; single use.
     """
 
     key: str | None = Field(default=None, min_length=1, max_length=500)
@@ -29,7 +29,7 @@ class SessionRequest(Body):
 
 
 class TaskCounts(Message):
-    """How many tasks there are of each status, kind, owner and worker."""
+    """Number of tasks by status, task type, owner and worker."""
 
     total: int
     status: dict[str, int]
@@ -39,13 +39,13 @@ class TaskCounts(Message):
 
 
 class TaskDemand(Message):
-    """How many workers of one sort the tasks that wait would take, if each had its own."""
+    """Number of workers that the queued tasks would need, at one worker per task."""
 
     workers: int
 
 
 class ExampleView(Message):
-    """A document to begin with: what it is called, what it does, the kinds of its tasks, and the YAML."""
+    """An example workflow: name, description, task types and YAML."""
 
     name: str
     description: str
@@ -54,14 +54,14 @@ class ExampleView(Message):
 
 
 class Overview(Message):
-    """What is going on.
+    """Overview of the server.
 
     Args:
-        tasks: Status → how many.
-        workers: Status → how many.
-        running: What runs, newest first, each at a glance; 100 at most.
-        queue: What goes next, 10 at most.
-        failed: What failed last, 10 at most.
+        tasks: Status → number of tasks.
+        workers: Status → number of workers.
+        running: Running tasks with summaries, newest first; at most 100.
+        queue: Next tasks in the queue; at most 10.
+        failed: Last failed tasks; at most 10.
     """
 
     tasks: dict[str, int]
@@ -72,13 +72,13 @@ class Overview(Message):
 
 
 class EdgeView(Message):
-    """What a task of a workflow takes from one before it.
+    """Data that flows from one task of a workflow to another.
 
     Args:
-        source: The task that is waited for.
-        target: The task that waits.
-        artifacts: Of the source, those that the target reads; checkpoints are left out.
-        values: References to the source's result that the target's spec has, as `result.items.0.output`.
+        source: The upstream task.
+        target: The downstream task.
+        artifacts: Artifacts of the source that the target reads, without checkpoints.
+        values: References to the source's result in the target's spec, such as `result.items.0.output`.
     """
 
     source: str
@@ -91,8 +91,8 @@ class ManyRequest(Body):
     """Body of `POST /tasks/bulk`.
 
     Args:
-        action: What to do with each.
-        task_ids: Which tasks.
+        action: Action for each task.
+        task_ids: Ids of the tasks.
     """
 
     action: Literal["cancel", "retry", "remove"]
@@ -100,7 +100,7 @@ class ManyRequest(Body):
 
 
 class OneOfMany(Message):
-    """What became of one task; `made` is the task that a retry has made."""
+    """Result for one task; `made` is the task that a retry has created."""
 
     task_id: str
     ok: bool
@@ -111,13 +111,13 @@ class OneOfMany(Message):
 
 
 class ManyReply(Message):
-    """What became of each task, in the order of the request."""
+    """Results for all tasks, in the order of the request."""
 
     items: tuple[OneOfMany, ...]
 
 
 class SeriesView(Message):
-    """A series of a task: the names of its values, and how many points count."""
+    """A series of a task: names of its values, and number of valid points."""
 
     series: str
     names: tuple[str, ...]

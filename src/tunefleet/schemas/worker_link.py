@@ -1,7 +1,7 @@
-"""Messages of the link between a worker and the server (one long-polled exchange).
+"""Messages between a worker and the server (one long-polled exchange).
 
-An attempt is named by its token everywhere: `{attempt_id}.{mac}`. Whoever holds the token owns the attempt; a token
-that the server no longer honours is answered with `drop`, and the holder ends the job and forgets it.
+An attempt is identified by its token: `{attempt_id}.{mac}`. The holder of the token owns the attempt; a token that is
+no longer valid is answered with `drop`, and the holder ends the job and discards it.
 """
 
 from __future__ import annotations
@@ -14,26 +14,26 @@ from pydantic import Field, ValidationError, ValidatorFunctionWrapHandler, WrapV
 
 from tunefleet.schemas.base import Figure, Line, Message, Name, Whole
 
-# Unix time of the last second that a date can say.
+# Unix time of the last second that a `datetime` can represent.
 MAX_TIME_S = 253_402_300_799.0
-# Thirty years: what has begun before there were such jobs is no date of one.
+# About thirty years, an upper bound for the silence of a job.
 MAX_SILENCE_S = 1e9
 
 logger = logging.getLogger(__name__)
-_TOLD_FAULTS: Final = 3
+_MAX_SHOWN: Final = 3
+# `job`: a separate process, such as training. `light`: runs inside the worker, several at a time.
 SlotClass = Literal["job", "light"]
-"""`job`: one process of its own, a training. `light`: runs inside the worker, several at once."""
 
 DesiredAction = Literal["run", "pause", "cancel"]
+# `released`: no result for the task, because the run that it was coalesced into did not succeed.
 FinishOutcome = Literal["completed", "failed", "cancelled", "paused", "released"]
-"""`released`: nothing was learned about the task; the run that it was merged into ended otherwise than well."""
 
 
 class Gpu(Message):
-    """One GPU as the worker sees it, `CUDA_VISIBLE_DEVICES` applied.
+    """One GPU as seen by the worker, with `CUDA_VISIBLE_DEVICES` applied.
 
     Args:
-        in_use_by: Who else uses it now, so that the worker begins no job there; None if nobody does.
+        in_use_by: Another process that uses it, so that the worker starts no job there; `None` if it is free.
     """
 
     index: Whole
@@ -45,24 +45,24 @@ class Gpu(Message):
 
 
 class ExecutorOffer(Message):
-    """A task kind that a worker can run, or why it cannot."""
+    """A task type that a worker can run, or why it cannot."""
 
     kind: str
     slot_class: SlotClass = "job"
     available: bool = True
     reason: str | None = None
     merges: bool = False
-    """Whether it takes several equal tasks as one offer (`Offer.merged`)."""
+    """Whether it can coalesce equal tasks into one offer (`Offer.merged`)."""
     heeds: tuple[str, ...] | None = None
-    """Commands (`schemas.control.ControlCommand`) that its jobs take; None if the worker does not say, so that any may
-    be asked for."""
+    """Commands (`schemas.control.ControlCommand`) that its jobs support; `None` if not reported: all commands may be
+    sent."""
     features: dict[str, str | None] | None = None
-    """What only some of its tasks ask for: name → why it is not there, or None if it is. None if the worker does not
-    say, so that any may be asked for."""
+    """Features that only some tasks need: name → why it is missing, or `None` if available. `None` if not reported: all
+    features may be requested."""
 
 
 class Capabilities(Message):
-    """What a worker is and has."""
+    """Capabilities of a worker."""
 
     version: str
     hostname: Line
@@ -77,40 +77,40 @@ class Capabilities(Message):
     cached_models: tuple[str, ...] = ()
     cached_datasets: tuple[str, ...] = ()
     cache_read_at: float | None = Field(default=None, ge=0, le=MAX_TIME_S)
-    """Unix time at which it has looked what is cached."""
+    """Unix time of the last cache scan."""
     allow_code: bool = False
     platform: str = ""
     secrets: tuple[str, ...] = ()
-    """Names, never values, of the secrets that it has; `NAME@PROJECT` for each project that one is kept for."""
+    """Names, never values, of its secrets; `NAME@PROJECT` for each project that a secret is limited to."""
     environments: tuple[str, ...] | None = None
-    """Those of `tunefleet env` that are ready there; None if the worker does not say, as older ones."""
+    """Available environments of `tunefleet env`; `None` if not reported (older versions)."""
     bandwidth_bytes_per_s: Figure | None = None
-    """What its traffic of results is held to; None if it is not."""
+    """Bandwidth limit of its transfers; `None` if unlimited."""
     cost_per_hour: Figure = 1.0
     link: Literal["http", "redis"] = "http"
     cpu_model: str = ""
     driver_version: str | None = None
     cuda_version: str | None = None
     address: str | None = None
-    """Where other machines of the fleet reach it, by its own account."""
+    """Address for other machines of the fleet, as reported by the worker."""
     torch_version: str | None = None
-    """None if there is none, or the worker does not say: then it cannot be a node of a training on several."""
+    """`None` if torch is missing or not reported: then it cannot be a node of multi-node training."""
     started_at: float | None = Field(default=None, ge=0, le=MAX_TIME_S)
-    """Unix time of the process's start."""
+    """Unix time of the process start."""
     pid: Whole | None = None
     clock_ahead_s: Figure | None = None
-    """How far its clock is ahead of the server's, by the server's account; None if they agree, or it is not known."""
+    """How far its clock is ahead of the server's, as measured by the server; `None` if in sync or unknown."""
 
 
 class RegisterRequest(Message):
-    """A worker's process has started, or the server asked it to say again who it is.
+    """A worker process has started, or the server requested a new registration.
 
     Args:
         worker_id: Stable across restarts of one state folder.
-        session: New for each process start; fences the process before it.
-        state_id: Identity of the state folder (`RESULTS_DIR`), so that two machines cannot share a worker id.
-        holding: Tokens of the attempts that the worker has accepted and not finished.
-        sent_at: Unix time by the worker's clock; None of older ones.
+        session: New for each process start; fences off the previous process.
+        state_id: Identity of the state folder (`RESULTS_DIR`), which prevents two machines from sharing a worker id.
+        holding: Tokens of accepted, unfinished attempts.
+        sent_at: Unix time by the worker's clock; `None` from older versions.
     """
 
     worker_id: Name
@@ -122,14 +122,14 @@ class RegisterRequest(Message):
 
 
 class RegisterReply(Message):
-    """What a registered worker may rely on.
+    """Response to a registration.
 
     Args:
-        keep: Held tokens that are still good.
-        drop: Held tokens that are void; their jobs are to be ended, nothing is to be delivered.
-        hold_s: How long an exchange may be held open.
-        lost_after_s: Silence after which the server gives the worker up.
-        clock_ahead_s: How far the worker's clock is ahead of the server's; None if they agree, or it is not known.
+        keep: Held tokens that are still valid.
+        drop: Held tokens that are revoked; end their jobs and deliver nothing.
+        hold_s: How long an exchange may be held open, in seconds.
+        lost_after_s: Seconds without contact after which the worker counts as lost.
+        clock_ahead_s: How far the worker's clock is ahead of the server's; `None` if in sync or unknown.
     """
 
     keep: tuple[str, ...]
@@ -143,14 +143,14 @@ class Finish(Message):
     """How an attempt ended.
 
     Args:
-        outcome: How it ended, in the worker's eyes; the server decides about a retry.
+        outcome: How it ended, as seen by the worker; the server decides about a retry.
         reason: A `lifecycle.task.TaskReason` value.
         error: One sentence for the user, if it failed.
-        detail: The last traceback, if there is one.
-        result: The executor's result (`responses.json`); empty unless completed, or computed and not delivered.
-        cursors: For each launch, the journal sequence number after its last record. The server takes the finish only
-            when it has all of them, else answers `behind`.
-        lost_peer: Of a node of a gang that has failed: it only says that others are gone. What became of those decides.
+        detail: The last traceback, if any.
+        result: The executor's result (`responses.json`); empty unless completed, or computed but not delivered.
+        cursors: For each launch, the journal sequence number after its last record. The server accepts the finish only
+            when it has all records; otherwise it answers `behind`.
+        lost_peer: For a failed node of a gang: it only reports that others are gone; their outcome decides.
     """
 
     token: str
@@ -164,7 +164,7 @@ class Finish(Message):
 
 
 class CommandOutcome(Message):
-    """What became of a command that the server sent."""
+    """Outcome of a command from the server."""
 
     command_id: str
     state: Literal["acknowledged", "applied", "durable", "failed"]
@@ -172,18 +172,18 @@ class CommandOutcome(Message):
     message: str | None = None
     checkpoint: str | None = None
     result: dict[str, Any] | None = None
-    """What a verb of the worker itself has found."""
+    """Result of an admin command to the worker."""
 
 
 class Reached(Message):
-    """The worker has brought an attempt to the desired state of this generation."""
+    """An attempt has reached the desired state of this generation."""
 
     token: str
     generation: Whole
 
 
 class GpuLoad(Message):
-    """How one GPU of a worker stands now."""
+    """Current load of one GPU."""
 
     uuid: str
     memory_free_bytes: Whole | None = None
@@ -194,7 +194,7 @@ class GpuLoad(Message):
 
 
 class Load(Message):
-    """How busy a worker is; told every `HEARTBEAT_INTERVAL_SEC`, apart from the lease."""
+    """Load of a worker; reported every `HEARTBEAT_INTERVAL_SEC`, independent of the lease."""
 
     memory_free_bytes: Whole
     disk_free_bytes: Whole
@@ -204,20 +204,19 @@ class Load(Message):
     uptime_s: Figure | None = None
     gpus: tuple[GpuLoad, ...] = ()
     gpu_energy_j: Figure | None = None
-    """What its GPUs have used since its process began, as far as they tell; None if none tells its power."""
+    """Energy used by its GPUs since its start, as far as reported; `None` if no GPU reports its power."""
 
 
 class ExchangeRequest(Message):
-    """Everything that a worker has to say, and how long it will wait for an answer.
+    """All reports of a worker, and how long it waits for a response.
 
-    A newer exchange of the same session makes the server answer the older one at once, empty.
+    With a newer exchange of the same session, the server immediately answers the older one with an empty reply.
 
-    `discarded` names removed tasks whose job folder the worker has deleted. `stalled` names, by token, the jobs that
-    live and write nothing, and for how many seconds; a job that is not named there is not stalled. `delivering` names
-    those whose job is over, so that they take no slot and no device: why they are held up, a sentence; empty if they
-    are not. A job that is not named there may still need the machine. `points` says, by the token of an accepted first
-    node of a gang, where it waits for the others (host:port). `fetching` says, by token, what an attempt fetches before
-    its job begins, and how far it is.
+    `discarded`: removed tasks whose job folder the worker has deleted. `stalled`: by token, running jobs that write
+    nothing, and for how many seconds; other jobs are not stalled. `delivering`: by token, attempts whose job has ended,
+    so that they use no slot or device, with the reason of a delay (empty if there is none); other jobs may still need
+    the machine. `points`: by token of an accepted first node of a gang, its rendezvous endpoint (host:port).
+    `fetching`: by token, what an attempt downloads before its job starts, and the progress.
     """
 
     worker_id: Name
@@ -235,19 +234,19 @@ class ExchangeRequest(Message):
     fetching: dict[str, str] = Field(default_factory=dict)
     want: dict[SlotClass, Whole] = Field(default_factory=dict)
     draining: bool = False
-    """Whether it finishes what it has and then leaves, because the server said so."""
+    """Whether it is draining: it finishes its tasks, then exits, as requested by the server."""
     leaves: bool = False
-    """It is drained, and ends now: this is its last word."""
+    """It is drained and exits now; this is its last message."""
     load: Load | None = None
-    """Told now and then; None leaves the last figures standing."""
+    """Reported periodically; `None` keeps the last values."""
 
 
 class InputRef(Message):
-    """An artifact that stands for a path of the document.
+    """An artifact that replaces a path in the workflow file.
 
     Args:
         digest: Digest of the artifact (of its manifest).
-        name: What the user called it, for messages.
+        name: Its name for the user, for messages.
     """
 
     digest: str
@@ -255,14 +254,14 @@ class InputRef(Message):
 
 
 class ResumeFrom(Message):
-    """Where an attempt is to go on.
+    """Where an attempt resumes.
 
     Args:
-        step: The checkpoint's step; None means the newest valid one that the worker has or can fetch.
-        exact: Go back to `step` even where the worker has a newer one. Of the first launch only: later ones go on.
-        checkpoint: The uploaded checkpoint, for a worker that does not have it; None if there is none.
-        best: The uploaded checkpoint with the lowest held-out loss, if it is another one.
-        from_task: The task whose job folder on this worker holds the checkpoint too.
+        step: Step of the checkpoint; `None` for the newest valid one that the worker has or can fetch.
+        exact: Go back to `step` even if the worker has a newer one. Applies to the first launch only.
+        checkpoint: The uploaded checkpoint, for a worker that does not have it; `None` if there is none.
+        best: The uploaded checkpoint with the lowest eval loss, if it is a different one.
+        from_task: The task whose job folder on this worker also contains the checkpoint.
     """
 
     step: Whole | None = None
@@ -273,7 +272,7 @@ class ResumeFrom(Message):
 
 
 class MergedTask(Message):
-    """A task that is computed together with the one of an offer; its result is delivered under its own token."""
+    """A task that is coalesced with the one of an offer; its result is delivered under its own token."""
 
     token: str
     task_id: str
@@ -285,12 +284,12 @@ class MergedTask(Message):
 
 
 class FederatedPart(Message):
-    """How a part of a federated training takes part.
+    """Participation of a part of a federated task.
 
     Args:
-        worker: Its name there; the same for every attempt.
-        token: Of the federation: good for its uploads and versions, and for nothing else.
-        attempt: Number of the attempt: what an earlier one of the part uploads is refused once this one takes part.
+        worker: Its name in the federation; the same for every attempt.
+        token: Token of the federation, valid only for its uploads and versions.
+        attempt: Number of the attempt; uploads of earlier attempts are rejected once this one takes part.
     """
 
     id: str
@@ -300,13 +299,13 @@ class FederatedPart(Message):
 
 
 class GangNode(Message):
-    """Which node of a training on several workers an attempt is; its job starts when all have accepted.
+    """The node of a multi-node task that an attempt is; its job starts when all nodes have accepted.
 
     Args:
-        id: Of the gang; the same for all of its nodes, and new for each try.
-        rank: Number of the node, from 0. The first alone reports, is steered and delivers.
-        nodes: How many there are.
-        release: Releases that all nodes must have, as `release_of` writes them.
+        id: Id of the gang; the same for all nodes, new for each attempt.
+        rank: Number of the node, from 0. Only the first reports, receives commands and delivers.
+        nodes: Number of nodes.
+        release: Versions that all nodes must have, in the format of `release_of`.
     """
 
     id: str
@@ -316,7 +315,7 @@ class GangNode(Message):
 
 
 def release_of(version: str, torch_version: str | None) -> str:
-    """Return what the nodes of a gang must have in common; empty where there is no torch."""
+    """Return the versions that the nodes of a gang must have in common; empty without torch."""
     return "" if torch_version is None else f"Tunefleet {version}, torch {torch_version}"
 
 
@@ -324,21 +323,21 @@ class Offer(Message):
     """One attempt of a task, offered to one worker.
 
     Args:
-        token: Names the attempt, and is the bearer key for its results, files, journal and log.
+        token: Identifies the attempt; also the bearer token for its results, files, journal and log.
         attempt: Number of the attempt, from 1.
-        kind: The task kind (`spec.taskType`).
+        kind: The task type (`spec.taskType`).
         spec: The task's validated spec, JSON.
-        inputs: For each pointer into the spec (such as `data.path`) the artifact to put in its place.
-        grace_s: How long a cancelled job has to end before SIGTERM.
-        resume: Where it goes on, if the task has run before.
-        gpus: UUIDs of the devices that the server has counted as taken by it; empty where it knows of none.
+        inputs: Pointer into the spec (such as `data.path`) → artifact that replaces it.
+        grace_s: Seconds for a cancelled job to end before SIGTERM.
+        resume: Where it resumes, if the task has run before.
+        gpus: UUIDs of the devices that the server has reserved for it; empty if unknown.
         merged: Equal tasks that the executor computes in the same run. Each has its own token, is accepted and
-            finished by it, and takes no slot.
-        federation: How it takes part in one, if it is a part of a federated training.
-        traceparent: The span of the attempt, in W3C's form, if its task belongs to a trace.
-        gang: Which node it is, if the task runs on several workers.
-        project: Whose task it is; null of a server that does not say.
-        unreadable: Why the worker cannot read the rest; only `token` counts then. Never sent: `readable` sets it.
+            finished by it, and uses no slot.
+        federation: Participation in a federation, for a part of a federated task.
+        traceparent: Span of the attempt in W3C format, if its task belongs to a trace.
+        gang: The node, for a multi-node task.
+        project: Project of the task; `None` from older servers.
+        unreadable: Why the worker cannot parse the rest; then only `token` is valid. Set by `readable`, never sent.
     """
 
     token: str
@@ -362,13 +361,13 @@ class Offer(Message):
 
 
 def readable(data: Any) -> Offer:
-    """Read an offer of a server that may be of another version.
+    """Parse an offer of a server that may have another version.
 
     Returns:
-        The offer; one that cannot be read but for its tokens has `unreadable` set, so that its worker can say so.
+        The offer; if only its tokens can be parsed, with `unreadable` set, so that the worker can report it.
 
     Raises:
-        ValidationError: If not even its token can be read.
+        ValidationError: If not even its token can be parsed.
     """
     try:
         return Offer.model_validate(data)
@@ -377,7 +376,7 @@ def readable(data: Any) -> Offer:
         if not isinstance(token, str):
             raise
         faults = error.errors(include_url=False, include_context=False, include_input=False)
-        why = "; ".join(f"{'.'.join(map(str, each['loc']))}: {each['msg']}" for each in faults[:_TOLD_FAULTS])
+        why = "; ".join(f"{'.'.join(map(str, each['loc']))}: {each['msg']}" for each in faults[:_MAX_SHOWN])
         merged = data.get("merged")
         parts = [part for part in merged if isinstance(part, Mapping)] if isinstance(merged, list) else []
         along = tuple(
@@ -394,10 +393,10 @@ def _named(data: Mapping[str, Any], *names: str) -> dict[str, Any]:
 
 
 def _one_by_one(read_one: Callable[[Any], Any]) -> WrapValidator:
-    """Return a validator of a list of which an entry that cannot be read hides no other: it is left out, and logged."""
+    """Return a list validator that skips and logs invalid entries instead of rejecting the list."""
 
     def read(data: Any, all_of_them: ValidatorFunctionWrapHandler) -> Any:
-        # All at once first: one that cannot be read is rare.
+        # Fast path: validate the whole list, since invalid entries are rare.
         try:
             return all_of_them(data)
         except ValidationError:
@@ -408,14 +407,14 @@ def _one_by_one(read_one: Callable[[Any], Any]) -> WrapValidator:
             try:
                 found.append(read_one(each))
             except ValidationError as error:
-                logger.warning("The server says something that this version cannot read: %s", error)
+                logger.warning("Ignoring a message of the server that this version cannot parse: %s", error)
         return tuple(found)
 
     return WrapValidator(read)
 
 
 class Desired(Message):
-    """What the server wants an attempt to be; repeated until the worker reports this generation."""
+    """Desired state of an attempt; repeated until the worker reports this generation."""
 
     token: str
     action: DesiredAction
@@ -435,12 +434,12 @@ class Command(Message):
 
 
 def pause_id(task_id: str, attempt: int, generation: int) -> str:
-    """Return the id of the control command that carries out a desired pause; both ends name it alike."""
+    """Return the id of the control command for a desired pause; server and worker derive the same id."""
     return f"pause-{task_id}-{attempt}-{generation}"
 
 
 class Behind(Message):
-    """A finish that cannot be taken yet: the server lacks journal records."""
+    """A finish that cannot be accepted yet, because the server lacks journal records."""
 
     token: str
     launch: str
@@ -448,17 +447,17 @@ class Behind(Message):
 
 
 class ExchangeReply(Message):
-    """The server's answer.
+    """The server's reply.
 
     Args:
-        offers: Attempts to accept; repeated until they are accepted or void.
-        accepted: Tokens whose accept is stored: the job may start. A node of a gang is named when all have accepted.
-        points: Where a gang meets (host:port), by the accepted token of a node.
-        finished: Tokens whose finish is stored or no longer matters: the worker may forget them.
-        behind: Finishes to be sent again after shipping the journal from the cursor.
-        drop: Tokens that are void: end the job, deliver nothing.
-        discard: Tasks that were removed: their job folders are to be deleted. Repeated until that is reported.
-        drain: Whether the worker shall finish what it has and then leave; null where it knows that already.
+        offers: Attempts to accept; repeated until they are accepted or revoked.
+        accepted: Tokens whose accept is stored, so that the job may start; for a gang, when all nodes have accepted.
+        points: Rendezvous endpoint of a gang (host:port), by the accepted token of a node.
+        finished: Tokens whose finish is stored or obsolete; the worker may discard them.
+        behind: Finishes to send again after the journal has been shipped from the cursor.
+        drop: Revoked tokens: end the job, deliver nothing.
+        discard: Removed tasks whose job folders must be deleted; repeated until the worker confirms.
+        drain: Whether the worker should finish its tasks and exit; `None` if unchanged.
     """
 
     offers: Annotated[tuple[Offer, ...], _one_by_one(readable)] = ()
@@ -474,9 +473,9 @@ class ExchangeReply(Message):
 
 
 class JournalBatch(Message):
-    """Records of one launch, as the trainer wrote them, one JSON text a record.
+    """Records of one launch as written by the trainer, one JSON text per record.
 
-    The sequence number of `lines[0]` is `from_seq`; the following count up by one.
+    The sequence number of `lines[0]` is `from_seq`; it increases by one per line.
     """
 
     launch: str
@@ -485,6 +484,6 @@ class JournalBatch(Message):
 
 
 class Cursor(Message):
-    """Where the server stands in a stream: the next sequence number (journal) or byte (log) that it takes."""
+    """Position in a stream: the next sequence number (journal) or byte (log) that the server expects."""
 
     cursor: Whole

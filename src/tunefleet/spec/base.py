@@ -29,6 +29,7 @@ from tunefleet.spec.value_preview import nearest
 _SECRET = re.compile(r"\$\{secret:[^{}]*\}|\$\$\{")
 _HEADER = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]{1,128}")
 _HUB_NAME: Final = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9_][\w.-]*")
+# No `..` and no leading slash: the hub library builds cache paths from a revision.
 _REVISION: Final = re.compile(r"(?!.*\.\.)[A-Za-z0-9_](?:[A-Za-z0-9_.+@-]|/(?=[A-Za-z0-9_])){0,254}")
 # Patterns that no hub id matches, and the error text for each.
 _NO_HUB_ID: Final = (
@@ -122,6 +123,7 @@ def only(allowed: Any, message: str, hint: str) -> BeforeValidator:
     """Accept a single value and reject all others with a reason, rather than ignore them."""
 
     def check(value: Any) -> Any:
+        # Types are compared too, because `1 == True` in Python.
         if type(value) is not type(allowed) or value != allowed:
             raise wrong(message, hint)
         return value
@@ -150,6 +152,7 @@ def as_list(value: Any) -> Any:
 
 
 def _plain(value: str) -> str:
+    # Secrets are resolved on the worker; other references must have been replaced before.
     if "${" in _SECRET.sub("", value):
         raise wrong("contains a reference, which is not resolved here", "write the value itself")
     if not value.strip() or any(character in value for character in "\0\r\n"):
@@ -198,6 +201,7 @@ Label = Annotated[Text, AfterValidator(_label)]
 
 def _inside(value: str) -> str:
     parts = value.replace("\\", "/").split("/")
+    # A drive letter ("C:") makes a path absolute on Windows.
     if value.startswith(("/", "~")) or ".." in parts or ":" in parts[0]:
         raise wrong("must be a relative path", "write it without a leading / and without ..")
     if not value.isprintable():
@@ -290,6 +294,7 @@ def _headers(value: dict[str, str]) -> dict[str, str]:
     for name, text in value.items():
         if not _HEADER.fullmatch(name) or any(character in text for character in "\0\r\n"):
             raise wrong("is not a valid HTTP header", "use a name without spaces and a value of one line", at=name)
+        # HTTP would send both, and servers differ in which one they use.
         if name.lower() in seen:
             raise wrong("is a duplicate: header names are case-insensitive", "leave one of them out", at=name)
         seen.add(name.lower())
@@ -332,6 +337,7 @@ def as_block(block: type[Block], value: Mapping[str, Any]) -> Block:
     """
     try:
         return block.model_validate(dict(value), by_alias=True, by_name=False)
+    # pydantic does not allow to raise its own error within a validator, so it is converted.
     except ValidationError as error:
         faults: list[tuple[str, str, str | None]] = []
         for detail in error.errors(include_url=False):
@@ -359,6 +365,7 @@ def camel_case(data: Any, block: type[BaseModel]) -> Any:
     if not isinstance(data, Mapping):
         return data
     names = {re.sub(r"_([a-z0-9])", lambda match: match[1].upper(), key): key for key in known_keys(block)}
+    # A key in both spellings is ambiguous.
     both = [key for key in data if key in names and names[key] != key and names[key] in data]
     if both:
         raise wrong(f"is an alias of {names[both[0]]}", "leave one of them out", at=both[0])

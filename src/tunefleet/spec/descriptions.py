@@ -21,6 +21,7 @@ def descriptions(block: type[BaseModel]) -> Mapping[str, str]:
     """
     # Not pydantic's `use_attribute_docstrings`: it parses the source for each class, a fifth of our start-up time.
     found: dict[str, str] = {}
+    # Base classes first, so that a subclass overrides their descriptions.
     for owner in reversed(block.__mro__):
         if owner is not BaseModel and issubclass(owner, BaseModel):
             written = _written(owner.__module__).get(owner.__qualname__, {})

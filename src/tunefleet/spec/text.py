@@ -118,6 +118,7 @@ def read_text(text: str, *, filename: str | None = None) -> Source:
     Raises:
         SpecError: If it is not one well-formed document; lists every error.
     """
+    # JSON is a subset of YAML except for tabs and surrogate pairs, so one parser reads both.
     if text.lstrip().startswith("{"):
         # JSON may be indented with tabs, which YAML rejects; inside JSON strings tabs are always escaped.
         text = text.replace("\t", " ")
@@ -188,6 +189,7 @@ class _Reader:
 
     def _add_fault(self, node: Node, path: Path, message: str, hint: str | None = None) -> None:
         self.faults.append(self._fault(node, path, message, hint))
+        # Stop early: a hostile file may contain an error in every value.
         if len(self.faults) >= MAX_FAULTS:
             raise SpecError([more(0, self.faults[-1])])
 
@@ -202,6 +204,7 @@ class _Reader:
             elif self._is_valid_key(key_node, path, found):
                 self.source.keys[(*path, key_node.value)] = _mark(key_node)
                 found[key_node.value] = self.read(value_node, (*path, key_node.value))
+        # After all own keys, because those take precedence regardless of their position.
         for merge in merges:
             self._merge(merge, path, found)
         return found
@@ -246,6 +249,7 @@ class _Reader:
             case "int":
                 return self._integer(node, path, text)
             case "float":
+                # Python spells YAML's `.inf` and `.nan` without the dot.
                 return float(re.sub(r"\.(?=[inIN])", "", text))
             case _:
                 self._add_fault(node, path, _tagged(node))
@@ -285,6 +289,7 @@ def dotted(path: Path) -> str:
 
 
 _NOT_ALLOWED: Final = yaml.reader.Reader.NON_PRINTABLE
+# The line breaks that YAML 1.1 counts, so that positions match those of the parser.
 _BREAKS = re.compile("\r\n|[\r\n\x85\u2028\u2029]")
 
 

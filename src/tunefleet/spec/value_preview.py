@@ -69,6 +69,7 @@ def first_faults(faults: Sequence[Fault]) -> list[Fault]:
     shown, left = known[:MAX_FAULTS], known[MAX_FAULTS:]
     if not (left or rest):
         return shown
+    # A single unknown count makes the total unknown.
     count = 0 if any(each.count == 0 for each in rest) else len(left) + sum(each.count for each in rest)
     last = more(count, min([*left, *rest], key=_position))
     return [*shown, replace(last, hint="fix these first")]
@@ -87,6 +88,7 @@ def nearest(word: str, known: Mapping[str, Any] | set[str] | list[str]) -> str |
     """Return the known word that was probably meant; `None` if there is none, or too many to compare."""
     if len(known) > _MAX_KNOWN or len(word) > _MAX_CHARACTERS:
         return None
+    # Case, dashes and underscores are the most frequent differences, so they are ignored.
     plain = {_plain(name): name for name in known}
     exact = plain.get(_plain(word))
     if exact is not None:

@@ -1,4 +1,4 @@
-"""Bodies and views of `/api/v1/results`: what a task has left, under the names of the Worker Guide."""
+"""Bodies and views of `/api/v1/results`: outputs of tasks, in the format of the Worker Guide."""
 
 from __future__ import annotations
 
@@ -9,24 +9,24 @@ from pydantic import Field
 
 from tunefleet.schemas.base import Message, ProcessBody
 
-# Key of an artifact's metadata: it was pushed as a file, not as a folder with one file.
+# Metadata key of an artifact that was pushed as a file, not as a folder with one file.
 SINGLE_FILE: Final = "single_file"
-# Kind of an artifact that is one uploaded file of a task.
+# Kind of an artifact that is a single uploaded file of a task.
 FILE_KIND: Final = "file"
-# Kind of the `.tar.gz` of what was trained.
+# Kind of the `.tar.gz` of a trained model or adapter.
 ARCHIVE_KIND: Final = "archive"
-# Files of a task that hold its result envelope.
+# Files of a task with its result envelope.
 RESULT_NAMES: Final = ("responses.json", "results.json")
 ENVELOPE_NAME: Final = "results.json"
 MANIFEST_NAME: Final = "manifest.json"
+# Files of a task that the server creates; uploads must not use these names.
 OWN_NAMES: Final = frozenset({*RESULT_NAMES, MANIFEST_NAME})
-"""Files of a task that the server makes; who gives a task files may not take these names."""
 # Entries that every manifest has.
 ALWAYS_REQUIRED: Final = ("responses.json", "logs", "artifacts")
 
 
 class ResultEnvelope(ProcessBody):
-    """A task's result with where it comes from: what is stored, and what references are resolved from."""
+    """A task's result with its origin, as stored and as used to resolve references."""
 
     task_id: str
     result: dict[str, Any] = Field(default_factory=dict)
@@ -39,8 +39,8 @@ class ResultStored(Message):
     """An envelope or a file was stored.
 
     Args:
-        path: Where it is now, below the server's address.
-        url: Of a file: a link that needs no key until it expires.
+        path: Path below the server's URL.
+        url: For a file: a signed link that needs no key until it expires.
     """
 
     ok: bool = True
@@ -55,8 +55,8 @@ class ResultFile(Message):
     """One file of a task.
 
     Args:
-        name: Its name below `…/files/`; a file of a folder is named with its folder.
-        url: A link that needs no key until it expires.
+        name: Name below `…/files/`, including the folder.
+        url: Signed link that needs no key until it expires.
     """
 
     name: str
@@ -75,11 +75,11 @@ class ResultFiles(Message):
 
 
 class ManifestEntry(Message):
-    """What a task was to leave, or has left.
+    """An expected or existing output of a task.
 
     Args:
-        size: In bytes, of all its files together.
-        sha256: Of a single file.
+        size: Total size of its files, in bytes.
+        sha256: Digest of a single file.
     """
 
     name: str

@@ -1,4 +1,4 @@
-"""Tasks as the first version of the API showed them: answers of `/api/v1/tasks` that its clients expect."""
+"""Tasks in the format of the first API version: responses of `/api/v1/tasks` for its clients."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Category = Literal["inference", "training", "other"]
 
 
 class SubmittedTask(Message):
-    """A task that was just stored; `waiting_on` are those of `depends_on` that have not ended."""
+    """A stored task; `waiting_on` lists those of `depends_on` that have not ended."""
 
     task_id: str
     status: RecordStatus
@@ -27,7 +27,7 @@ class SubmittedTask(Message):
 
 
 class Submitted(Message):
-    """The tasks of a document, in its order."""
+    """The tasks of a workflow, in the order of the file."""
 
     ok: bool = True
     count: int
@@ -35,19 +35,19 @@ class Submitted(Message):
 
 
 class RecordFields(Message):
-    """What a v1 record has beside what a task of ours has; times are Unix times, `submitted_at` is one in words."""
+    """Additional fields of a v1 record; times are Unix times, except for `submitted_at`, which is a string."""
 
     task_id: str
     raw_yaml: str
-    """The document; what looks like a secret in it is hidden."""
+    """The workflow file, with secrets masked."""
     parsed: dict[str, Any]
-    """The task's own document: what its stage adds is merged in."""
+    """The task's own workflow: shared keys merged with those of its stage."""
     submission_id: str
-    """The workflow."""
+    """Id of the workflow."""
     task_type: str
     category: Category
     assigned_worker: str | None = None
-    """`MULTI` for a task that is spread over workers."""
+    """`MULTI` for a sharded task."""
     topic: str
     submitted_at: str
     submitted_ts: float
@@ -61,7 +61,7 @@ class RecordFields(Message):
     next_retry_at: float | None = None
     last_failed_worker: str | None = None
     graph_node_name: str | None = None
-    """Its name in a document of several tasks."""
+    """Its name in a workflow with several tasks."""
     load: int
     merged_children: tuple[str, ...] = ()
     merged_parent_id: str | None = None
@@ -70,20 +70,20 @@ class RecordFields(Message):
 
 
 class TaskRecord(RecordFields):
-    """A task as v1 lists it."""
+    """A task in the format of v1."""
 
     status: RecordStatus
     error: str | None = None
     attempts: int
     parent_task_id: str | None = None
-    """The task that this one is a part of."""
+    """Parent task of a shard."""
 
 
 class TaskAnswer(TaskDetail, RecordFields):
-    """A task with all that is known of it, under our names and under v1's.
+    """A task with all details, in the current format and that of v1.
 
-    Where a name is used by both, ours holds: `status` is our word, and `record_status` v1's; with `?format=v1` it is
-    the other way round.
+    Fields with the same name have the current meaning: `status` is the current status, and `record_status` that of v1;
+    with `?format=v1` they are swapped.
     """
 
     record_status: str

@@ -1,4 +1,4 @@
-"""Workers and figures under the Worker Guide's own paths and names: `/workers`, `/metrics`, `/healthz`."""
+"""Workers and metrics in the format of the Worker Guide: `/workers`, `/metrics`, `/healthz`."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from tunefleet.schemas.base import Message
 
 
 class GuideWorker(Message):
-    """A worker as the guide's clients know it.
+    """A worker, in the format of the Worker Guide.
 
     Args:
-        status: `RUNNING` if it has tasks, else `IDLE`; of a stale one, what it was when it was heard of last.
-        env: Host name, platform and version; no variables.
-        stale: Whether it does not answer.
-        elastic_disabled: Whether it gets nothing new, because it was idle.
+        status: `RUNNING` if it has tasks, else `IDLE`; for a stale worker, its last known status.
+        env: Host name, platform and version; no environment variables.
+        stale: Whether it does not respond.
+        elastic_disabled: Whether it is on standby.
     """
 
     worker_id: str
@@ -35,13 +35,13 @@ class GuideWorker(Message):
 
 
 class Health(Message):
-    """The server answers."""
+    """The server is alive."""
 
     ok: bool = True
 
 
 class Timing(Message):
-    """Waiting, running and both together of the tasks that were completed, in seconds."""
+    """Queue time, execution time and total time of completed tasks, in seconds."""
 
     queue_avg_sec: float | None = None
     queue_count: int = 0
@@ -55,7 +55,7 @@ class Timing(Message):
 
 
 class EndedTask(Message):
-    """One of the tasks that ended last."""
+    """A recently ended task."""
 
     task_id: str
     task_type: str
@@ -66,16 +66,16 @@ class EndedTask(Message):
 
 
 class Snapshot(Message):
-    """The server's figures at one moment, over all tasks that it has.
+    """Metrics of the server over all its tasks.
 
     Args:
         counters: `tasks_submitted`, `tasks_succeeded`, `tasks_failed`, `tasks_requeued`, `workers_registered`,
             `workers_unregistered`, and `worker_heartbeats` since the server's start.
         task_timings: `overall`, `inference`, `training` and `other`.
-        workers: `totals` over all that answer, and each of them under `workers`. Energy is
-            what GPUs have used since the worker's process began; null where none tells its power.
-        active_workers_count: Those that answer and do not rest.
-        elastic_disabled_workers: Those that rest.
+        workers: `totals` over all responding workers, and each of them in `workers`. Energy is
+            that of the GPUs since the worker's start; null if no GPU reports its power.
+        active_workers_count: Number of responding workers that are not on standby.
+        elastic_disabled_workers: Workers on standby.
     """
 
     generated_at: datetime

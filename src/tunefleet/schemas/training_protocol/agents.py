@@ -1,4 +1,4 @@
-"""Agents that poll, as people see them (contract B5)."""
+"""Views of polling agents (contract B5)."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class AgentView(Message):
     last_poll_at: datetime | None
     registered_at: datetime
     has_lease: bool
-    """Whether it renews what it holds by heartbeats; one that does not is given up later."""
+    """Whether it renews its jobs with heartbeats; otherwise it counts as lost later."""
     load: dict[str, Any] = Field(default_factory=dict)
     total_jobs: int | None = None
     completed_jobs: int | None = None
@@ -31,7 +31,7 @@ class AgentView(Message):
 
 
 class AgentList(Message):
-    """All agents that the caller may see."""
+    """All agents visible to the caller."""
 
     agents: list[AgentView]
     online_threshold_seconds: int
@@ -44,7 +44,7 @@ class AgentReply(Message):
 
 
 class AgentRemoved(Message):
-    """An agent was forgotten."""
+    """An agent was removed."""
 
     success: Literal[True] = True
     message: str

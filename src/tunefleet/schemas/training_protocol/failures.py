@@ -1,4 +1,4 @@
-"""What went wrong with a job, as the backend half of the training-agent protocol tells it (contract B6)."""
+"""Errors of a job in the backend part of the training-agent protocol (contract B6)."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from tunefleet.schemas.base import Message
 
 
 class ErrorItem(Message):
-    """One kind of error that a job ran into."""
+    """One distinct error of a job."""
 
     timestamp: datetime | None = None
     level: str
@@ -29,7 +29,7 @@ class Frame(Message):
 
 
 class TracebackView(Message):
-    """A traceback, raw and taken apart."""
+    """A traceback, raw and parsed."""
 
     raw: str
     frames: list[Frame]
@@ -38,7 +38,7 @@ class TracebackView(Message):
 
 
 class JobErrors(Message):
-    """What went wrong in a job."""
+    """Errors of a job."""
 
     job_id: str
     error_summary: str | None
@@ -49,7 +49,7 @@ class JobErrors(Message):
 
 
 class Suggestion(Message):
-    """A change of the configuration that may help."""
+    """A suggested configuration change."""
 
     field: str
     current_value: Any = None
@@ -59,7 +59,7 @@ class Suggestion(Message):
 
 
 class Analysis(Message):
-    """Why a job failed, as far as its last words tell."""
+    """Probable cause of a failure, derived from the last log lines."""
 
     error_type: str
     error_phase: str | None = None
@@ -69,7 +69,7 @@ class Analysis(Message):
 
 
 class FailureAnalysis(Message):
-    """The answer of analyze-failure."""
+    """Response of analyze-failure."""
 
     success: Literal[True] = True
     analysis: Analysis

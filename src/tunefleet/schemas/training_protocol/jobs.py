@@ -1,6 +1,6 @@
-"""Jobs in the backend half of the training-agent protocol: registered, listed, steered, started (contracts B6, B7).
+"""Jobs in the backend part of the training-agent protocol: register, list, control, start (contracts B6, B7).
 
-Bodies take unknown fields, since clients of several generations exist; what is known of them is typed.
+Bodies accept unknown fields, for clients of several generations; known fields are typed.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ JobId = Annotated[str, Field(min_length=1, max_length=128, pattern=r"^[A-Za-z0-9
 
 
 class JobRegistration(Open):
-    """Body of `POST /api/training/local/jobs`; whose the job is follows the key, whatever `user_id` says."""
+    """Body of `POST /api/training/local/jobs`; the owner is that of the key, `user_id` is ignored."""
 
     job_id: JobId
     user_id: Line | None = None
@@ -32,7 +32,7 @@ class JobRegistration(Open):
 
 
 class JobRegistered(Message):
-    """The answer to a registration; `job_token` is what the job reports with."""
+    """Response to a registration; the job reports with `job_token`."""
 
     success: Literal[True] = True
     persisted: Literal[True] = True
@@ -43,7 +43,7 @@ class JobRegistered(Message):
 
 
 class StatusStored(Message):
-    """The answer to a status."""
+    """Response to a status report."""
 
     success: Literal[True] = True
     status: str
@@ -51,7 +51,7 @@ class StatusStored(Message):
 
 
 class JobStatus(Message):
-    """Where a job stands (contract B7). Times in seconds, memory in GiB, `progress` in percent."""
+    """Status of a job (contract B7). Times in seconds, memory in GiB, `progress` in percent."""
 
     job_id: str
     status: str
@@ -140,7 +140,7 @@ class ControlAction(Open):
 
 
 class ControlDone(Message):
-    """What an action led to."""
+    """Result of an action."""
 
     success: Literal[True] = True
     action: str
@@ -152,7 +152,7 @@ class ResumeJob(Open):
     """Body of `POST /api/training/local/{id}/resume`.
 
     Args:
-        checkpoint_path: A path or name that ends with `checkpoint-<step>`; by default the newest.
+        checkpoint_path: A path or name that ends with `checkpoint-<step>`; default: the newest.
         config_adjustments: Parameters by their names in a job's configuration, such as `learning_rate`.
     """
 
@@ -162,7 +162,7 @@ class ResumeJob(Open):
 
 
 class ResumedJob(Message):
-    """The job that goes on; `job_token` where it was registered by whom it reports for."""
+    """The resumed job; `job_token` is included if the job reports itself."""
 
     success: Literal[True] = True
     job_id: str
@@ -182,7 +182,7 @@ class ParameterUpdate(Open):
 
 
 class ParametersUpdated(Message):
-    """What was taken; `fields` says for each parameter when it takes effect."""
+    """Accepted parameters; `fields` states for each when it takes effect."""
 
     success: Literal[True] = True
     updates: dict[str, Any]
@@ -196,10 +196,10 @@ class StartJob(Open):
     """Body of `POST /api/training/local/start`.
 
     Args:
-        config_id: The id or the name of a workflow that was submitted before; its document is submitted again.
-        execution_id: A repeated start with it starts nothing more.
-        name: What to call the new job.
-        dataset_path: Other data than the document names.
+        config_id: Id or name of an earlier workflow, whose file is submitted again.
+        execution_id: Idempotency key.
+        name: Name of the new job.
+        dataset_path: Replaces the data in the workflow file.
     """
 
     config_id: str = Field(min_length=1, max_length=200)
@@ -209,7 +209,7 @@ class StartJob(Open):
 
 
 class Started(Message):
-    """A job that was started."""
+    """A started job."""
 
     success: Literal[True] = True
     job_id: str

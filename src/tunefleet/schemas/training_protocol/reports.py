@@ -1,6 +1,6 @@
-"""What a job reports to a backend, and how it is read back: points, log lines, predictions (contract B6).
+"""Reports of a job to a backend, and their queries: points, log lines, predictions (contract B6).
 
-Bodies take unknown fields, since clients of several generations exist; what is known of them is typed.
+Bodies accept unknown fields, for clients of several generations; known fields are typed.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ from pydantic import ConfigDict, Field
 from tunefleet.schemas.base import Message
 from tunefleet.schemas.training_protocol.training import MAX_COUNT, Open, TrainingMetrics
 
-# The most points in one batch.
+# Maximum number of points per batch.
 MAX_POINTS = 5_000
 
 
 class ReportedPoint(TrainingMetrics):
-    """One reported point; what is derived of earlier ones (`loss_trend`, `best_*`) is worked out here, never taken."""
+    """One reported point; derived values (`loss_trend`, `best_*`) are computed by the server, never accepted."""
 
     model_config = ConfigDict(extra="ignore", frozen=True, populate_by_name=True, json_schema_extra={})
 
@@ -36,7 +36,7 @@ class MetricBatch(Open):
 
 
 class Done(Message):
-    """Something was stored; `count` says how much of it was new to us or not."""
+    """Data was stored; `count` is the number of received entries."""
 
     success: Literal[True] = True
     count: int | None = None
@@ -47,7 +47,7 @@ class LogLines(Message):
 
     Args:
         logs: Lines, each `[YYYY-MM-DD HH:MM:SS] text` in UTC.
-        offset: Ours: the number of the first line within the attempt, so that a repetition is not stored twice.
+        offset: Extension: number of the first line within the attempt, so that a repetition is not stored twice.
     """
 
     logs: list[str]
@@ -55,7 +55,7 @@ class LogLines(Message):
 
 
 class LogsStored(Message):
-    """The answer to log lines; `total_logs` counts the attempt's, and is the `offset` of the next ones."""
+    """Response to log lines; `total_logs` is the attempt's total, and the `offset` of the next lines."""
 
     success: Literal[True] = True
     logs_appended: int
@@ -72,7 +72,7 @@ class LogPage(Message):
 
 
 class MetricRow(Message):
-    """A point as it is read back; all rates and memory as in `TrainingMetrics`."""
+    """A stored point; units as in `TrainingMetrics`."""
 
     job_id: str
     step: int
@@ -108,7 +108,7 @@ class MetricPage(MetricRows):
 
 
 class PredictionItem(Open):
-    """Text that a model wrote for a sample, as it is reported."""
+    """A reported sample prediction."""
 
     step: int = Field(default=0, ge=0, lt=MAX_COUNT)
     epoch: float | None = None
@@ -126,7 +126,7 @@ class PredictionBatch(Open):
 
 
 class PredictionPage(Message):
-    """Predictions, in the order in which they were made."""
+    """Predictions, in chronological order."""
 
     job_id: str
     predictions: list[dict[str, Any]]
@@ -137,14 +137,14 @@ class PredictionPage(Message):
 
 
 class PredictionEpochs(Message):
-    """At which epochs and steps there are predictions."""
+    """Epochs and steps with predictions."""
 
     job_id: str
     epochs: list[dict[str, Any]]
 
 
 class PredictionTrends(Message):
-    """Measures of the predictions over the steps, as means."""
+    """Mean metrics of the predictions by step."""
 
     job_id: str
     trends: list[dict[str, Any]]

@@ -1,7 +1,7 @@
-"""Bodies of the training-agent protocol: what an agent serves, what it reports to a backend, and how it is polled.
+"""Bodies of the training-agent protocol: the agent's API, its reports to a backend, and its polls.
 
-The names are the documents' (contracts B2 to B7), in the spelling that is on the wire. Agent and server share them;
-both take unknown fields, since clients of several generations exist.
+Names are those of the protocol (contracts B2 to B7), in wire spelling. Agent and server share them; both accept unknown
+fields, for clients of several generations.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from pydantic import AliasChoices, ConfigDict, Field
 from tunefleet.schemas.base import Message
 from tunefleet.schemas.worker_link import Capabilities, ResumeFrom
 
-# Steps and the like stay below what every reader of JSON holds exactly.
+# Counts stay below 2^53, which every JSON parser represents exactly.
 MAX_COUNT: Final = 2**53
 # Characters of a checkpoint's path.
 MAX_PATH: Final = 4096
@@ -39,13 +39,13 @@ class JobState(StrEnum):
 
 
 class Open(Message):
-    """A body whose unknown fields are kept."""
+    """A body that keeps unknown fields."""
 
     model_config = ConfigDict(extra="allow", frozen=True)
 
 
 class TrainingConfig(Open):
-    """What is to be trained; `agent.translate` turns it into a task's spec."""
+    """A training configuration; `agent.translate` converts it to a task's spec."""
 
     model: dict[str, Any]
     tokenizer: dict[str, Any]
@@ -72,7 +72,7 @@ class TrainingJobRequest(Open):
 
 
 class TrainingJobStatus(Message):
-    """What the agent's `GET /api/training/status/{job_id}` answers."""
+    """Response of the agent's `GET /api/training/status/{job_id}`."""
 
     job_id: str
     status: JobState
@@ -98,11 +98,10 @@ class TrainingJobStatus(Message):
 
 
 class TrainingMetrics(Message):
-    """One point, as `PUT …/{job_id}/metrics` carries it; None values are left out on the wire.
+    """One point in `PUT …/{job_id}/metrics`; null values are omitted on the wire.
 
-    Memory in GiB, rates per second, utilisation in percent. `epoch` stays a whole number where it is one: other
-    backends keep it in a column of integers. `perplexity` and `eval_perplexity` are the same number:
-    readers of either name exist.
+    Memory in GiB, rates per second, utilization in percent. `epoch` remains an integer if it is one, since other
+    backends store it as an integer. `perplexity` and `eval_perplexity` have the same value, for clients of either name.
     """
 
     model_config = ConfigDict(extra="ignore", frozen=True, populate_by_name=True)
@@ -123,11 +122,11 @@ class TrainingMetrics(Message):
     perplexity: float | None = None
     timestamp: str | None = None
     total_steps: int | None = None
-    """Ours: lets a backend show progress."""
+    """Extension: for the progress display of a backend."""
 
 
 class StatusPatch(Open):
-    """Body of `PATCH …/{job_id}/status`; `checkpoint` and `step` are ours, sent with `paused`."""
+    """Body of `PATCH …/{job_id}/status`; `checkpoint` and `step` are extensions, sent with `paused`."""
 
     status: str
     error: str | None = None
@@ -136,12 +135,12 @@ class StatusPatch(Open):
 
 
 class PolledJob(Message):
-    """A job as an agent is offered it.
+    """A job offered to an agent.
 
     Args:
-        config: In the shape of `TrainingConfig`.
-        spec: Ours: the task's spec, which `config` is a translation of; our agent prefers it.
-        inputs: Ours: for each pointer into the spec the digest of an artifact to fetch with the job token.
+        config: In the format of `TrainingConfig`.
+        spec: Extension: the task's spec, from which `config` is derived; Tunefleet's agent prefers it.
+        inputs: Extension: pointer into the spec → digest of an artifact to fetch with the job token.
     """
 
     id: str
@@ -157,17 +156,17 @@ class PolledJob(Message):
     inputs: dict[str, dict[str, str]] = Field(default_factory=dict)
     attempt: int | None = None
     resume: ResumeFrom | None = None
-    """Ours: where it goes on, if it has run before."""
+    """Extension: where it resumes, if it has run before."""
     traceparent: str | None = None
-    """Ours: the span of the attempt that was claimed, in W3C's form, if its task belongs to a trace."""
+    """Extension: span of the claimed attempt in W3C format, if its task belongs to a trace."""
 
 
 class AgentCommand(Message):
-    """Something an agent is to do; ours. Repeated on every poll until its outcome is reported.
+    """Extension: a command to an agent, repeated on every poll until its outcome is reported.
 
     Args:
-        job_id: The job; None for a verb of the agent itself.
-        command: A `ControlCommand` value or `resume`, `cancel` for jobs; an `AgentVerb` value for the agent.
+        job_id: The job; null for a command to the agent itself.
+        command: For jobs a `ControlCommand` value, `resume` or `cancel`; for the agent an `AgentVerb` value.
     """
 
     command_id: str
@@ -177,7 +176,7 @@ class AgentCommand(Message):
 
 
 class AgentVerb(StrEnum):
-    """The fixed things that an agent or a worker can be told about itself; there is no free shell."""
+    """Admin commands to an agent or a worker; a fixed set, since there is no remote shell."""
 
     RESTART = "restart"
     UPDATE_CONFIG = "update-config"
@@ -186,11 +185,11 @@ class AgentVerb(StrEnum):
 
 
 class PollReply(Message):
-    """What `GET /api/training/agent/poll` answers.
+    """Response of `GET /api/training/agent/poll`.
 
     Args:
-        wait_s: Ours: how long the server held the poll; None from a server that does not hold.
-        drop: Ours: jobs that are no longer this agent's; they are ended and nothing more is reported.
+        wait_s: Extension: how long the server held the poll; null without long polling.
+        drop: Extension: jobs that no longer belong to this agent; it ends them and stops reporting.
     """
 
     job: PolledJob | None = None
@@ -202,7 +201,7 @@ class PollReply(Message):
 
 
 class ClaimReply(Message):
-    """What `POST /api/training/agent/claim/{job_id}` answers."""
+    """Response of `POST /api/training/agent/claim/{job_id}`."""
 
     success: Literal[True] = True
     job_token: str
@@ -210,7 +209,7 @@ class ClaimReply(Message):
 
 
 class AgentOutcome(Message):
-    """What became of a command."""
+    """Outcome of a command."""
 
     command_id: str
     state: Literal["acknowledged", "applied", "durable", "failed"]
@@ -221,14 +220,14 @@ class AgentOutcome(Message):
 
 
 class Heartbeat(Message):
-    """Body of `POST /api/training/agent/heartbeat`; ours. It renews the leases of `holding`.
+    """Body of `POST /api/training/agent/heartbeat`, an extension that renews the leases of `holding`.
 
     Args:
-        holding: Jobs that the agent has claimed and not ended.
-        capabilities: What the machine is and has; sent with the first one and when it changes.
+        holding: Claimed jobs that have not ended.
+        capabilities: Capabilities of the machine; sent with the first heartbeat and when they change.
         load: `cpu_percent`, `memory_used_bytes`, `disk_free_bytes`, `net_sent_bytes`, `net_received_bytes`, and per GPU
-            what NVML says.
-        want: How many more jobs it would take.
+            the values of NVML.
+        want: Number of further jobs that it would accept.
     """
 
     holding: tuple[str, ...] = ()
@@ -239,11 +238,11 @@ class Heartbeat(Message):
 
 
 class HeartbeatReply(Message):
-    """The server's answer to a heartbeat."""
+    """Response to a heartbeat."""
 
     ok: Literal[True] = True
     lease_s: float
     commands: tuple[AgentCommand, ...] = ()
     drop: tuple[str, ...] = ()
     outcomes: tuple[str, ...] = ()
-    """Ids of outcomes that are stored."""
+    """Ids of stored outcomes."""

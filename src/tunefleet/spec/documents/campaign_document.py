@@ -234,6 +234,7 @@ class CampaignSpec(Block):
             for index, dataset in enumerate(self.datasets)
             for key, message, hint in dataset.misfits(chat=self.chats)
         ]
+        # Weights are relative, so a mix of set and unset ones is ambiguous.
         weighted = [each.weight is not None for each in self.datasets]
         if any(weighted) and len(weighted) == 1:
             faults.append(("datasets.0.weight", "has no effect with a single source", "leave it out"))
@@ -246,6 +247,7 @@ class CampaignSpec(Block):
                     "give all datasets a weight, or none",
                 )
             )
+        # Without an eval set the gate could not compare candidates.
         if self.final_test_size == 0:
             hint = "use a fraction such as 0.05"
             faults.append(("final_test_size", "leaves no rows for the eval set", hint))
@@ -261,6 +263,7 @@ class CampaignSpec(Block):
                 for key in ("lora", "quantization", "training")
                 if key in self.model_fields_set and getattr(self, key) is not None
             ]
+        # Every cycle starts from the promoted model, which the server sets.
         if self.training.resume_from_path is not None:
             hint = "leave it out; the first cycle starts from model_repo"
             faults.append(("training.resume_from_path", "contradicts the promoted model", hint))

@@ -79,6 +79,7 @@ def edges(
                 found.append(edge)
             else:
                 wrong.append(fault)
+        # Thousands of tasks may refer to the same missing stage.
         if len(wrong) > MAX_FAULTS:
             wrong[MAX_FAULTS:] = [more(0, wrong[MAX_FAULTS])]
             break
@@ -128,6 +129,7 @@ def _wrong(edge: Edge, names: Mapping[str, int], *, guesses: bool) -> Fault | No
         if edge.why == "dependsOn" and alone:
             return None  # an id that is also the name of the only task
         return edge.fault(f"{cut(edge.task)} waits for itself", "name another task")
+    # An id may belong to a task of an earlier submit.
     if edge.upstream in names or edge.upstream.startswith(TASK_ID_PREFIX):
         return None
     if edge.why == "dependsOn" and edge.where[:2] == (*SPEC, "dependsOn"):

@@ -19,6 +19,7 @@ from tunefleet.spec.tasks.task_types import TASK_KINDS
 from tunefleet.spec.text import Path, Source, dotted
 from tunefleet.spec.value_preview import MAX_FAULTS, more, nearest, show
 
+# pydantic's error types → message templates; other types keep pydantic's own message.
 _SENTENCES: Final[dict[str, str]] = {
     "missing": "is required",
     "int_type": "must be an integer, not {value}",
@@ -95,6 +96,7 @@ def explain(
     guessed: set[Path] = set()
     missing: list[tuple[Path, Fault]] = []
     details = error.errors(include_url=False)
+    # Explaining an error includes a search for similar keys, so their number is limited.
     if len(details) > MAX_FAULTS:
         path = prefix + tuple(details[MAX_FAULTS]["loc"])
         faults.append(more(len(details) - MAX_FAULTS, fault_at(path, "", source), path=dotted(prefix)))
@@ -178,6 +180,7 @@ def _unknown(path: Path, root: type[BaseModel], source: Source, prefix: Path) ->
     below = path[len(prefix) :]
     block = block_at(root, below[:-1])
     known = known_keys(block) if block else set()
+    # A synonym is only suggested where the block has the key.
     synonym = SYNONYMS.get(name) if SYNONYMS.get(name) in known else None
     refusal = refusal_of(below) if prefix == ("spec",) and synonym is None else None
     if refusal is not None:

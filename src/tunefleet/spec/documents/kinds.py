@@ -40,6 +40,7 @@ def _plugin_kinds() -> dict[str, type[BaseTaskSpec]]:
 
 
 def _checked(name: str, spec: object) -> type[BaseTaskSpec]:
+    # A plugin must not change the meaning of an existing task type.
     if name in TASK_KINDS or name in REFUSED_KINDS:
         raise ValueError(f"{name} is already in use")
     if not (isinstance(spec, type) and issubclass(spec, BaseTaskSpec)):

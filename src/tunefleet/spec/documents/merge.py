@@ -35,6 +35,7 @@ def _merge(
     origins = {at: own_at}
     if at in _TYPED and None not in (base.get("type"), own.get("type")) and base["type"] != own["type"]:
         return dict(own), origins
+    # Mappings are merged recursively; any other value of the stage replaces the shared one.
     for key, value in base.items():
         override = own.get(key)
         if isinstance(value, Mapping) and isinstance(override, Mapping):

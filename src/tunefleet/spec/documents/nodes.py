@@ -91,6 +91,7 @@ def read_tasks(source: Source, name: str, faults: list[Fault]) -> tuple[TaskNode
         name: Name of the task if it is the only one.
         faults: Receives all errors; if there are any, nothing is returned.
     """
+    # All checks report into one list, so that a submit shows every error at the same time.
     found = drafts(source, name, faults)
     names = dict.fromkeys(draft.name for draft in found)
     validated = _validate(found, names, source, faults)
@@ -197,6 +198,7 @@ def _validate(found: Sequence[Draft], names: Collection[str], source: Source, fa
     different: set[Fault] = set()
     for draft in found:
         mine: list[Fault] = []
+        # One more than allowed is read, to detect an excess without reading all.
         standing = list(islice(find(draft.source.data["spec"], names), left + 1))
         left -= len(standing)
         if left < 0:

@@ -11,6 +11,7 @@ import yaml
 from tunefleet.errors import Fault, SpecError
 from tunefleet.spec.text import read_text
 
+# Longer digit strings cannot be list indexes, and Python limits what `int()` parses.
 _INDEX_DIGITS: Final = 10
 _TOP_LEVEL: Final = {"apiVersion", "kind", "metadata", "spec"}
 

@@ -184,6 +184,7 @@ def local_paths(spec: BaseTaskSpec | Mapping[str, Any]) -> list[LocalPath]:
     """
     data = spec.model_dump(mode="json", by_alias=True, exclude_unset=True) if isinstance(spec, BaseTaskSpec) else spec
     found = []
+    # Table order is also the order of messages and uploads.
     for places, role, required in _PLACES:
         for pointer, value, around in values_at(data, places):
             if not isinstance(value, str) or _is_never_uploaded(value):

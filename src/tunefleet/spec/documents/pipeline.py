@@ -18,6 +18,7 @@ from tunefleet.spec.text import Path, Source
 from tunefleet.spec.value_preview import show
 
 _MAX_NAME: Final = 200
+# These characters have a meaning in references, paths or YAML.
 _NOT_IN_NAMES: Final = "${}[]#:/\\"
 # Keys of a spec that control whether and when the task runs; not part of the task's own model.
 TASK_LEVEL: Final = ("dependsOn", "condition")
@@ -122,6 +123,7 @@ def _nodes(
 ) -> list[Draft] | None:
     """Merge each task with the shared keys; `None` if the result is too large."""
     found: list[Draft] = []
+    # Shared values count once per task, since each task stores a merged copy.
     scale, size = Scale(base), Size()
     for index, node in enumerate(nodes):
         if not isinstance(node, dict):
@@ -129,6 +131,7 @@ def _nodes(
         before = found[-1].name if found and word == "stage" else None
         found.append(_node(source, base, node, (*at, index), f"{word}-{index + 1}", before))
         size += scale.weigh(found[-1].source.data["spec"])
+        # Checked while merging, before memory is used for all tasks.
         if size.too_much is not None:
             faults.append(_too_much(source, base, scale, len(nodes), size))
             return None

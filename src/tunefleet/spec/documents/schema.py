@@ -28,6 +28,7 @@ def json_schema() -> Schema:
     whole = create_model("Workflow", __base__=Document, __doc__="A Tunefleet workflow file.", spec=(task, ...))
     schema = whole.model_json_schema(by_alias=True, mode="validation")
     definitions: dict[str, Schema] = schema["$defs"]
+    # The definitions of task types are those with a `taskType`.
     kinds = [name for name, each in definitions.items() if "taskType" in each.get("properties", {})]
     _add_parts(definitions, kinds)
     _add_task_level(definitions, kinds)

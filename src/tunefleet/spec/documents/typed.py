@@ -40,6 +40,7 @@ def read_spec(source: Source, faults: list[Fault], unknown: Unknown | None = Non
     unknown = unknown or Unknown()
     try:
         return kind.model_validate(data, by_alias=True, by_name=False)
+    # pydantic skips a block's own validators if a field is invalid, so the cross-block checks are repeated below.
     except ValidationError as error:
         absent = _absent(error)
         if absent:

@@ -27,6 +27,7 @@ def _name(value: str) -> str:
 
 
 def _annotations(value: dict[str, Any]) -> dict[str, Any]:
+    # A key of a compatible system that would otherwise be ignored as a free annotation.
     if "schedule_hint" in value:
         raise wrong("is not available in this version", "use spec.priority and spec.resources.tags", at="schedule_hint")
     for key, each in value.items():

@@ -38,6 +38,7 @@ class Scale:
     """
 
     def __init__(self, shared: Mapping[str, Any]) -> None:
+        # By `id()`, since mappings and lists are not hashable.
         self._known: dict[int, Size] = {}
         self.shared = self._measure(shared)
 

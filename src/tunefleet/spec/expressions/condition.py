@@ -14,6 +14,7 @@ from tunefleet.spec.expressions.lookup import look_up
 from tunefleet.spec.expressions.placeholders import Reference, path_hint, reference
 from tunefleet.spec.value_preview import show
 
+# Characters of a value in a message; results may be large.
 _SHOWN_CHARACTERS: Final = 100
 
 

@@ -44,6 +44,7 @@ class ColumnSpec(Block):
     def _one_value(self) -> ColumnSpec:
         if (self.node is None) != (self.path is None):
             raise wrong("needs both node and path")
+        # A column has exactly one source.
         if sum(given is not None for given in (self.node, self.expr, self.data)) != 1:
             raise wrong("needs exactly one of node with path, expr and data")
         return self
@@ -124,6 +125,7 @@ class TemplateSpec(Block):
         named = "name" in self.model_fields_set
         checks = (
             (
+                # A built-in template has its own text.
                 self.text is not None and built_in and named,
                 "text",
                 f"is not used by {self.name}",

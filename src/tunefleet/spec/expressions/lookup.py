@@ -15,6 +15,7 @@ from tunefleet.spec.value_preview import cut, nearest, show
 # Name → stored result `{task_id, worker_id, metadata, received_at, result}`.
 Envelopes = Mapping[str, Mapping[str, Any]]
 
+# Keys listed in a message.
 _SHOWN_KEYS: Final = 12
 
 
@@ -99,6 +100,7 @@ def _in_list(value: Sequence[Any], part: str, reference: Reference, room: SizeBu
         index = int(part.lstrip("0") or "0")
         if index < len(value):
             return value[index]
+    # The first entry is tested before the whole list is visited and counted.
     if value and _has(value[0], part):
         if room is not None:
             room.take(reference.text, values=len(value))

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Final
 
+# Alternatives are tried in order, so the escape wins over the placeholder.
 _MARKS = re.compile(r"(?P<escape>\$\$\{)|\$\{(?P<inside>[^{}\r\n]*)\}|(?P<open>\$\{)")
 _STEP = re.compile(r"""\.(?P<key>[^.\[\]]+)|\[(?P<index>[0-9]+)\]|\[(?P<quote>["'])(?P<text>[^"'\]]+)(?P=quote)\]""")
 _SECRET = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,127}")
@@ -97,6 +98,7 @@ def pieces(text: str, names: Collection[str] = ()) -> Iterator[Piece]:
 
 def whole(text: str, names: Collection[str] = ()) -> Reference | Secret | None:
     """Return the placeholder if a string consists of a single one."""
+    # Spaces around a placeholder do not make it a string.
     stripped = text.strip()
     if not (stripped.startswith("${") and stripped.endswith("}")):
         return None
@@ -138,6 +140,7 @@ def rooted(inside: str, names: Collection[str] = (), text: str | None = None) ->
         names: Known stage names; the longest match is used.
         text: For messages; default: `inside`.
     """
+    # Stage names may contain dots, so every separator is a candidate; the longest known name wins.
     ends = [match.start() for match in _SEPARATORS.finditer(inside[: _MAX_NAME + 1])]
     node = next((inside[:end] for end in reversed(ends) if inside[:end] in names), inside[: min(ends, default=0)])
     if not node.strip():

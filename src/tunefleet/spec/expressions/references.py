@@ -59,11 +59,13 @@ def find(spec: Any, names: Collection[str] = ()) -> Iterator[PlaceholderMatch]:
     """
     for where, text in texts_with("${", spec):
         alone = whole(text, names) is not None
+        # The text before a placeholder decides whether a URL prefix is present (see `result_keys`).
         before = ""
         for piece in pieces(text, names):
             if isinstance(piece, Reference | Secret | Stray):
                 yield PlaceholderMatch(where, piece, alone, before.lstrip())
             before = piece if isinstance(piece, str) else "${"
+    # Mappings `{node, path}` contain no `${`, so the search above misses them.
     for index, entry in _entries(spec, names):
         if isinstance(spec["data"]["items"][index], Mapping):  # strings were covered above
             yield PlaceholderMatch(("data", "items", index), entry, alone=True)

@@ -113,6 +113,7 @@ _BELOW: Final[Mapping[tuple[str, str], frozenset[str]]] = {
 _LOADS: Final = frozenset({("checkpoint", "load"), ("model", "adapters"), ("reward_model", "taskId")})
 _PATHS: Final = frozenset({("data", "path"), ("model", "source", "identifier"), ("training", "resume_from_path")})
 
+# Task types that save a model or an adapter.
 _SAVES: Final = frozenset({"sft", "lora_sft", "dpo", "kto", "orpo", "reward", "grpo", "rloo", "ppo"})
 
 
@@ -125,6 +126,7 @@ def fault_of(reference: Reference, upstream: Mapping[str, Any]) -> tuple[str, st
     """
     kind = upstream.get("taskType")
     keys = RESULT_KEYS.get(kind) if isinstance(kind, str) else None
+    # Without known keys nothing can be checked; the table does not cover federated tasks.
     if keys is None or len(reference.path) < 2 or reference.path[0] != "result" or upstream.get("federation"):
         return None
     key = reference.path[1]
@@ -146,6 +148,7 @@ def fault_of(reference: Reference, upstream: Mapping[str, Any]) -> tuple[str, st
 
 def _fault_below(reference: Reference, kind: str) -> tuple[str, str] | None:
     key, *rest = reference.path[1:]
+    # List indexes are skipped: the known keys are those of the entries.
     below = next((part for part in rest if not part.isdecimal()), None)
     if rest and key in _SINGLE:
         return f"{reference.text} has no value: {key} is a single value", f"write {reference.node}.{key}"
@@ -215,6 +218,7 @@ def _product_fault(reference: Reference, key: str, kind: str, upstream: Mapping[
     made = _made(kind, upstream)
     if name is None or made is None:
         return None
+    # A task creates either an adapter or a model.
     if name != made:
         return f"{reference.text} has no value: {reference.node} produces {made}", f"write {key.replace(name, made)}"
     training = upstream.get("training")

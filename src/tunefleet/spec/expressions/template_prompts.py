@@ -139,6 +139,7 @@ def _value(column: ColumnSpec, envelopes: Envelopes, room: SizeBudget) -> Any:
         room.take_value(named.text, value)
         return _escaped(value)
     except ReferenceFault as fault:
+        # An exceeded limit is an error even for a column with a default.
         if room.is_spent:
             raise
         if optional:
@@ -162,6 +163,7 @@ def _formatted(form: FormatSpec, values: dict[str, Any], room: SizeBudget) -> li
 
 
 def _per_prompt(label: str, value: Any, rows: int, room: SizeBudget) -> list[str]:
+    # A scalar column is repeated for each prompt.
     entries = [as_text(each) for each in value] if isinstance(value, list) else [as_text(value)]
     if len(entries) not in {1, rows}:
         raise ReferenceFault(f"The column {show(label)} has {len(entries)} entries, but another one has {rows}.")

@@ -17,6 +17,7 @@ def _pattern(value: str) -> str:
         compiled = re.compile(value)
     except re.error as error:
         raise wrong(f"is not a regular expression: {error}") from None
+    # With several groups it would be ambiguous which one is compared.
     if compiled.groups > 1:
         raise wrong(f"has {compiled.groups} groups; at most one is allowed", "write the others as (?:…)")
     return value
@@ -52,6 +53,7 @@ class ExactMatchSpec(MatchSpec):
 
     rows: PositiveInt = 100
     """Number of eval rows to answer."""
+    # Unlike in an evaluation the default is not `gsm8k`: eval rows of a fine-tune may contain any text.
     extract: Extract = "text"
     """What is compared: `text`: the full answer; `number`: the last number; `gsm8k`: the number after `####`, else the
     last number; `regex`: the last match of `pattern`. Numbers are compared without commas, currency signs and trailing

@@ -13,6 +13,7 @@ from tunefleet.spec.base import Block, Text, as_block, many_wrong, wrong
 from tunefleet.spec.value_preview import show
 
 Faults = list[tuple[str, str, str | None]]
+# Accepts both Python's and JSON Schema's type names.
 _JSON_TYPES: Final = {
     "int": "integer", "integer": "integer", "float": "number", "number": "number", "bool": "boolean",
     "boolean": "boolean", "str": "string", "string": "string", "date": "string", "datetime": "string",
@@ -22,6 +23,7 @@ _BOUNDS: Final = {
     "integer": ("minimum", "maximum"),
     "string": ("minLength", "maxLength"),
 }
+# A mapping without any of these keywords is a mistake rather than a schema that allows everything.
 _SCHEMA_KEYWORDS: Final = {"type", "properties", "$ref", "anyOf", "oneOf", "allOf", "enum", "const"}
 
 
@@ -75,6 +77,7 @@ class AnswerField(Block):
             return isinstance(value, bool)
         if kind == "string":
             return isinstance(value, str) and (not self._is_date or self._is_between(value))
+        # `bool` is a subclass of `int` in Python, but not a number in JSON.
         return isinstance(value, int if kind == "integer" else int | float) and not isinstance(value, bool)
 
     @property
@@ -115,6 +118,7 @@ def object_schema(fields: Iterable[AnswerField]) -> dict[str, Any]:
         "type": "object",
         "properties": properties,
         "required": list(properties),
+        # Constrained decoding must not add fields of its own.
         "additionalProperties": False,
     }
 
@@ -150,6 +154,7 @@ def _fields(value: Any) -> tuple[AnswerField, ...]:
             except PydanticCustomError as error:
                 inner: Faults = (error.context or {})["faults"]
                 faults += [(f"{index}.{at}" if at else str(index), message, hint) for at, message, hint in inner]
+    # Duplicates are found here, since a single field does not know the others.
     names = [each.name for each in found]
     faults += [(str(at), f"{show(name)} is given twice", None) for at, name in enumerate(names) if name in names[:at]]
     if faults:

@@ -40,6 +40,7 @@ class CheckpointLoadSpec(Block):
     task_id: Text | None = Field(default=None, alias="taskId")
     """Id of the task whose model or adapter is loaded. The task counts as a dependency, as in `dependsOn`, and its
     files are kept until this task has ended."""
+    # Both spellings exist in workflow files; only `taskId` is documented.
     task_id_too: Text | None = Field(default=None, alias="task_id")
     """Alias of `taskId`."""
     url: Url | None = None
@@ -59,6 +60,7 @@ class CheckpointLoadSpec(Block):
 
     @model_validator(mode="after")
     def _one_place(self) -> CheckpointLoadSpec:
+        # All checks run, so that one validation reports every error.
         leave = "leave one of them out"
         checks: tuple[tuple[bool, str, str, str], ...] = (
             (self.place is None and self.task is None and self.url is None, "", "names no weights to load", _LOAD_HINT),
@@ -82,6 +84,7 @@ class CheckpointLoadSpec(Block):
         )
         faults = [(at, message, hint) for failed, at, message, hint in checks if failed]
         if faults:
+            # Without any source, the other errors only follow from that.
             raise many_wrong(faults[:1] if not faults[0][0] else faults)
         return self
 

@@ -95,6 +95,7 @@ class TrainingData(RowsSpec):
         faults: Faults = []
         if self.prompts is not None:
             faults.append(("streaming", "has no effect on inline prompts", "leave it out"))
+        # `datasets` cannot slice a split that it streams.
         if "[" in self.split:
             faults.append(
                 (
@@ -138,6 +139,7 @@ class TrainingData(RowsSpec):
         """How a row becomes text, with aliases resolved."""
         nested = self.jsonl or JsonlSpec.model_construct()
         separator = self.separator if nested.separator is None else nested.separator
+        # Field names of the JSONL block take precedence over those of `data`.
         prompt = nested.prompt_field or self.prompt_column or self.prompt_field
         response = nested.response_field or self.response_column or self.response_field
         text = nested.text_field or self.text_field
@@ -145,6 +147,7 @@ class TrainingData(RowsSpec):
             return TextShape("pair", prompt=prompt, response=response, separator=separator)
         if self.messages_field is not None:
             return TextShape("messages", messages=self.messages_field)
+        # Inline prompts are rows with a single column `text`.
         if text is not None or self.prompts is not None:
             return TextShape("text", text=text or "text")
         return TextShape("auto", separator=separator)

@@ -28,6 +28,7 @@ def path_keys(config: Any, at: str = "") -> Iterator[str]:
     elif isinstance(config, list):
         for number, value in enumerate(config):
             yield from path_keys(value, f"{at}.{number}")
+    # Any string with a separator counts as a path, whatever its key: DeepSpeed has many such keys.
     elif isinstance(config, str) and (config in {"..", "~"} or "/" in config or "\\" in config):
         yield at
 
@@ -46,6 +47,7 @@ def deepspeed_faults(blocks: dict[str, Any]) -> list[tuple[str, str, str | None]
         (f"training.deepspeed.{key}", _A_PATH, "leave it out: offloading to disk is not supported")
         for key in path_keys(config)
     ]
+    # DeepSpeed has its own copies of these options; "auto" takes the trainer's value.
     for theirs, ours in _SAME:
         given, expected = config.get(theirs, "auto"), getattr(training, ours)
         if given not in ("auto", expected):

@@ -13,6 +13,7 @@ from tunefleet.spec.value_preview import show
 Parallelism = Literal["ddp", "fsdp", "deepspeed", "device_map"]
 _STAGES: Final = (1, 3)
 _MAX_CONFIG: Final = 65_536
+# 18 digits always fit into 64 bits.
 _MAX_DIGITS: Final = 18
 
 
@@ -48,6 +49,7 @@ def _clamped(value: Any) -> Any:
 def _deepspeed(value: Any) -> Any:
     """Parse a mapping, JSON in a string, or a path."""
     if isinstance(value, str) and value.lstrip().startswith("{"):
+        # Bounds the time for parsing a configuration that is embedded in a workflow file.
         if len(value) > _MAX_CONFIG:
             raise wrong(f"has more than {_MAX_CONFIG:,} characters", "write it to a file and give its path")
         try:
@@ -102,6 +104,7 @@ class DevicesSpec(Block):
             raise wrong("is not one of visible_devices", leave, at="primary_gpu")
         if self.deepspeed is not None and self.stage_given:
             raise wrong("already sets the stage (zero_optimization.stage)", "leave the stage out", at="deepspeed")
+        # Any DeepSpeed key selects DeepSpeed, so it must not contradict `parallelism`.
         asked = self.deepspeed is not None or self.auto_deepspeed or self.stage_given
         if asked and self.parallelism not in {None, "deepspeed"}:
             raise wrong("contradicts the DeepSpeed keys", leave, at="parallelism")

@@ -80,6 +80,7 @@ class EngineSpec(Block):
 
     @model_validator(mode="after")
     def _slurm_only(self) -> EngineSpec:
+        # All options except `type` become `sbatch` options; Ray has none of them.
         named = sorted(self.model_fields_set - {"type"})
         if self.type != "slurm" and named:
             raise wrong("is only for slurm", f"leave it out with type: {self.type}", at=named[0])
@@ -98,6 +99,7 @@ def engine_faults(blocks: Mapping[str, Any]) -> list[tuple[str, str, str | None]
     if engine is None:
         return []
     resources, parallel = blocks.get("resources"), blocks.get("parallel")
+    # Task types without this block upload nothing, so there is nothing to lose.
     uploads = getattr(blocks.get("checkpoint"), "upload", True)
     split = getattr(resources, "replicas", 1) > 1 or bool(getattr(parallel, "enabled", False))
     checks = (
@@ -118,6 +120,7 @@ def engine_faults(blocks: Mapping[str, Any]) -> list[tuple[str, str, str | None]
 
 
 def _engine(value: Any) -> Any:
+    # The short form `engine: slurm`.
     if isinstance(value, str):
         return {"type": value}
     if not isinstance(value, Mapping | EngineSpec):

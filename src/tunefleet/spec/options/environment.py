@@ -36,6 +36,7 @@ def _variables(value: dict[str, str]) -> dict[str, str]:
     if len(value) > _MAX_VARIABLES:
         raise wrong(f"has {len(value)} variables; at most {_MAX_VARIABLES} are allowed")
     for name, text in value.items():
+        # The operating system does not allow NUL in environment variables.
         if not _VARIABLE.fullmatch(name) or "\0" in text:
             raise wrong("is not a valid variable name", "use letters, digits and _, such as MY_OPTION", at=name)
         if name in _RESERVED:
@@ -59,6 +60,7 @@ def _as_texts(value: Any) -> Any:
 
 
 def _as_text(value: Any) -> Any:
+    # YAML's `true` becomes "true", not Python's "True".
     if isinstance(value, bool):
         return str(value).lower()
     return str(value) if isinstance(value, int | float) else value

@@ -51,6 +51,7 @@ class ExportField(Block):
             (origin != "literal" and value is not None, "value", f"has no effect with from: {origin}", "use default"),
         )
         faults = [(at, message, hint) for failed, at, message, hint in checks if failed]
+        # The fallback is a field itself; it is validated here, since the annotation is `Any`.
         if not faults and self.fallback is not None:
             _export_field(self.fallback)
         if faults:
@@ -83,6 +84,7 @@ def _export_field(value: Any) -> Any:
         return as_block(ExportField, value)
     if not isinstance(value, str):
         raise wrong("must be a string, or a mapping with from")
+    # A string such as `metadata.KEY` is a reference, any other one a literal.
     head, dot, key = value.partition(".")
     if value in {"prompt", "output"}:
         return {"from": value}

@@ -57,6 +57,7 @@ _OPTIONS: Final[Mapping[str, Mapping[str, Any]]] = {
     },
 }
 # The strategies that compare or average products, so that ranks and alphas may differ.
+# FedAvg on factors requires equal shapes; products of factors have the shape of the base weight.
 _MIXED: Final = frozenset({"fedavg_exact", "krum", "multi_krum"})
 Momentum = Annotated[float, Field(ge=0, lt=1), NotBool]
 # Upper limit without `max_workers`: anyone who has the federation's token can join under new names.
@@ -121,6 +122,7 @@ class StrategySpec(Block):
             raise wrong(
                 f"has no effect with the strategy {name}", f"options of {name}: {', '.join(options)}", at=strange
             )
+        # Defaults are filled in before validation, so that the stored spec is explicit.
         return {**{key: value for key, value in options.items() if value is not None}, **given}
 
     @model_validator(mode="after")
@@ -136,8 +138,10 @@ class StrategySpec(Block):
         """Minimum number of updates that the strategy needs."""
         match self.name:
             case "median" | "trimmed_mean":
+                # With fewer updates, discarding the extremes would leave nothing.
                 return 3
             case "krum" | "multi_krum":
+                # Krum's requirement n ≥ 2f + 3, for its score over n − f − 2 neighbors.
                 return max(2 * (self.byzantine or 0) + 3, self.keep or 0)
             case _:
                 return 1
@@ -233,6 +237,7 @@ class FederationSpec(Block):
                 f"use one of {', '.join(sorted(_MIXED))}",
                 at="mixed_ranks",
             )
+        # Otherwise a round could close with too few updates for the strategy.
         if self.min_workers < self.strategy.min_updates:
             raise wrong(
                 f"is too small for {self.strategy.name}, which needs {self.strategy.min_updates} updates",

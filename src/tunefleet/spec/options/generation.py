@@ -28,6 +28,7 @@ Temperature = Annotated[float, Field(ge=0, le=100), NotBool]
 TopP = Annotated[float, Field(gt=0, le=1), NotBool]
 Penalty = Annotated[float, Field(ge=-2, le=2), NotBool]
 Stops = Annotated[tuple[Annotated[str, Field(min_length=1)], ...], BeforeValidator(as_list)]
+# A sanity limit; the model's own context is far below it.
 _MAX_TOKENS: Final = 10_000_000
 TokenCount = Annotated[int, Field(ge=1, le=_MAX_TOKENS), NotBool]
 
@@ -99,6 +100,7 @@ class InferenceSpec(Block):
         leave = "leave one of them out"
         if self.max_tokens is not None and self.max_new_tokens is not None:
             faults.append(("max_new_tokens", "is an alias of max_tokens", leave))
+        # Such a request could never produce a valid answer.
         if self.min_tokens > self.longest:
             faults.append(("min_tokens", f"must be at most max_tokens, which is {self.longest}", None))
         if self.do_sample is True and self.temperature == 0:
@@ -166,6 +168,7 @@ class RewardModelSpec(Block):
 
     @model_validator(mode="after")
     def _one_place(self) -> RewardModelSpec:
+        # Exactly one source: neither and both are errors.
         if (self.identifier is None) == (self.task_id is None):
             raise wrong("needs exactly one of identifier and taskId")
         return self

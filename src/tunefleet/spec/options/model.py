@@ -11,6 +11,7 @@ from tunefleet.spec.base import Block, ModelName, Revision, many_wrong, one_of_w
 AttentionName = Literal["eager", "sdpa", "flash_attention_2", "flash_attention_3", "flex_attention"]
 DtypeName = Literal["auto", "float32", "bfloat16", "float16"]
 
+# Aliases of data types in other tools.
 _DTYPES = {"fp32": "float32", "float": "float32", "bf16": "bfloat16", "fp16": "float16", "half": "float16"}
 Dtype = Annotated[DtypeName, BeforeValidator(one_of_words(_DTYPES))]
 
@@ -37,6 +38,7 @@ class LoadingSpec(Block):
     """Data type of the weights; `auto` uses bf16 if the hardware supports it, else float32."""
     trust_remote_code: bool = False
     """Alias of `model.source.trust_remote_code`."""
+    # Accepted for compatibility, but only with the value that always applies.
     low_cpu_mem_usage: Annotated[
         bool, only(True, "models are always loaded with low memory usage", "leave it out, or write true")
     ] = True

@@ -19,6 +19,7 @@ OCCASIONS: Final[tuple[Occasion, ...]] = get_args(Occasion)
 FORMATS: Final[tuple[Format, ...]] = get_args(Format)
 MAILTO: Final = "mailto:"
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
+# A plain address only: display names and comments could inject headers into a mail.
 _ADDRESS: Final = re.compile(r"[A-Za-z0-9.!#$%&'*+/=?^_`{|}~-]{1,64}@[A-Za-z0-9-]{1,63}(?:\.[A-Za-z0-9-]{1,63}){0,8}")
 _MAX: Final = 2000
 
@@ -75,6 +76,7 @@ def _reachable(target: str) -> bool:
 
 def _to(value: str) -> str:
     channel = "create a channel with `tunefleet notify add`, which keeps the address private, and use its name here"
+    # Secrets exist on workers only, but notifications are sent by the server.
     if "${" in value:
         raise wrong("cannot contain a secret or a reference: the server does not resolve them in addresses", channel)
     if not is_address(value):
@@ -84,6 +86,7 @@ def _to(value: str) -> str:
     fault = address_fault(value, None)
     if fault is not None:
         raise wrong(fault)
+    # The workflow file is stored and shown to everyone in the project.
     if is_url(value) and "@" in urlsplit(value).netloc:
         raise wrong("contains a password, which everyone who can read the workflow could see", channel)
     return value

@@ -52,6 +52,7 @@ _SHELL_EXPANSION: Final = re.compile(r"~|\$[A-Za-z_]")
 
 
 def _folder(value: str) -> str:
+    # The worker must not write outside of the folders that its operator allows.
     if "://" in value or ".." in value.replace("\\", "/").split("/"):
         raise wrong("must be a folder", "an absolute path, or one below RESULTS_DIR, without ..")
     if _SHELL_EXPANSION.match(value) or not value.isprintable():
@@ -64,6 +65,7 @@ def _upper(value: Any) -> Any:
 
 
 def _place(value: str) -> str:
+    # `.` and `..` in a key are literal in S3, but not for most tools that list it.
     if value.startswith("s3://"):
         if not BUCKET_URL.fullmatch(value) or {"", ".", ".."} & set(value.rstrip("/").split("/")[3:]) or "${" in value:
             raise wrong("is not a valid bucket URL", "write s3://BUCKET/PREFIX, without a secret in it")
@@ -74,6 +76,7 @@ def _place(value: str) -> str:
 
 
 def _secret(value: str) -> str:
+    # Only secrets: a literal key would be stored with the workflow.
     if not isinstance(whole(value), Secret):
         raise wrong("must name a secret of the worker", "write ${secret:NAME}")
     return value
@@ -109,6 +112,7 @@ class DestinationSpec(Block):
 
     @model_validator(mode="after")
     def _fitting(self) -> DestinationSpec:
+        # Options of another type are rejected rather than ignored.
         own = _OF_TYPE[self.type]
         faults: list[tuple[str, str, str | None]] = []
         for name in dict.fromkeys(each for keys in _OF_TYPE.values() for each in keys):

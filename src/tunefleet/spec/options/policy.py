@@ -84,6 +84,7 @@ class ParallelSpec(Block):
 
     @model_validator(mode="after")
     def _meant(self) -> ParallelSpec:
+        # `enabled: false` together with `max_shards` is fine: a switch that was turned off.
         if self.max_shards is not None and "enabled" not in self.model_fields_set:
             raise wrong("has no effect without enabled: true", "add enabled: true", at="max_shards")
         return self

@@ -85,6 +85,7 @@ class DpoTrainingSpec(AnswerTrainingSpec):
 class KtoTrainingSpec(AnswerTrainingSpec):
     """`spec.training` of a `kto` task."""
 
+    # KTO estimates the KL term from mismatched pairs within a batch.
     batch_size: Annotated[PositiveInt, Field(ge=2)] = 4
     """Rows per device and forward pass; at least 2, which the KL estimate needs."""
     beta: Beta = 0.1
@@ -223,6 +224,7 @@ class PpoTrainingSpec(PairTrainingSpec):
     @property
     def rows(self) -> int:
         """Prompts per step and device."""
+        # PPO samples answers for a full step at a time.
         return self.device_batch * self.gradient_accumulation_steps
 
     @property

@@ -51,17 +51,20 @@ def _question(value: Any) -> Any:
         return as_block(ItemOfNode, value)
     if isinstance(value, str | ItemOfNode):
         return value
+    # Only chats are left; they need at least one message.
     if not isinstance(value, list | tuple) or not value:
         raise wrong("must be a string, a list of messages, or a mapping with node and path")
     roles = [each.get("role", each.get("from")) if isinstance(each, Mapping) else None for each in value]
     for at, role in enumerate(roles):
         if not isinstance(role, str):
             raise wrong("is not a message", "a message has role and content", at=str(at))
+    # A chat that ends with the model's own message leaves nothing to answer.
     if roles[-1] in _ANSWERERS:
         raise wrong("is an assistant message", "end the chat with the message to answer", at=str(len(value) - 1))
     return value
 
 
+# `gpt` is the assistant's role in ShareGPT data.
 _ANSWERERS: Final = frozenset({"assistant", "gpt"})
 Message = dict[str, Any]
 Question = Annotated[str | ItemOfNode | tuple[Message, ...], BeforeValidator(_question)]
@@ -178,6 +181,7 @@ class PromptData(ListSpec):
                 faults += [
                     (key, f"is only for type: {kind}", _leave(key))
                     for key in keys
+                    # An explicit null removes a shared key, so it is not an error.
                     if key in self.model_fields_set and getattr(self, key) is not None
                 ]
         if self.metadata_include_all and self.metadata_columns is not None:

@@ -38,9 +38,11 @@ def parse_memory(value: Any) -> int:
         ValueError: If it is invalid; a requirement is never ignored.
     """
     text = value if isinstance(value, str) else ""
+    # `format(…, "f")` avoids exponents such as 1e+21, which the pattern does not match.
     if isinstance(value, int | float) and not isinstance(value, bool):
         text = format(Decimal(str(value)), "f")
     match = _MEMORY.fullmatch(text) if len(text) <= _MAX_TEXT else None
+    # Never guess: a misread requirement would place a task on the wrong worker.
     if match is None:
         raise ValueError(f"{show(value)} is not an amount of memory")
     size = int((Decimal(match[1]) * 1024 ** _UNITS[match[2].lower()]).to_integral_value())
@@ -51,6 +53,7 @@ def parse_memory(value: Any) -> int:
 
 def format_memory(size_bytes: int) -> str | int:
     """Format an amount of memory in the largest unit that divides it; the inverse of `parse_memory`."""
+    # Largest unit first, so that the shortest exact form is used.
     for power, unit in enumerate("PTGMK"):
         divisor = 1024 ** (5 - power)
         if size_bytes >= divisor and size_bytes % divisor == 0:
@@ -88,6 +91,7 @@ def _gpu_type(value: Any) -> Any:
 class GpuSpec(Block):
     """`resources.hardware.gpu`: each of the `count` GPUs must match both the type and the memory."""
 
+    # Whether it was set matters as well (`model_fields_set`): an explicit 0 forbids GPUs.
     count: NaturalInt = 1
     """Number of GPUs, all on one worker; training on several runs one process per GPU. 0 runs without a GPU, even if
     there is one. Default: one, or as set by `training.allow_multi_gpu` and `training.visible_devices`."""

@@ -23,6 +23,7 @@ def _pattern(value: str) -> str:
 
 def _function(value: str) -> str:
     module, _, name = value.partition(":")
+    # Only dotted names: the string is imported on the worker.
     if not all(part.isidentifier() for part in [*module.split("."), name]):
         raise wrong("is not a function", "write module:function")
     return value
@@ -115,6 +116,7 @@ def _kind(value: Any) -> str:
 
 
 def _known(value: Any) -> Any:
+    # Reported here for a readable message: pydantic's own one is about discriminators and tags.
     if isinstance(value, dict) and value.get("type") not in _KINDS:
         raise wrong("is not a known reward type", f"write one of {', '.join(_KINDS)}", at="type")
     return value
@@ -172,6 +174,7 @@ class GroupTrainingSpec(PreferenceTrainingSpec):
     """Mask answers that were truncated at `max_new_tokens`."""
 
     def _checks(self) -> tuple[Check, ...]:
+        # Advantages are computed within a group, so a step must contain complete groups.
         answers = self.batch_size * self.gradient_accumulation_steps
         message = f"must divide the {answers} answers of a step (batch_size × gradient_accumulation_steps)"
         return (

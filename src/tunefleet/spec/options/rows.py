@@ -88,6 +88,7 @@ class JsonlFile(Block):
             faults.append(("", "names no file", "give one of path, url and worker_path"))
         if self.headers is not None and self.download_headers is not None:
             faults.append(("download_headers", "is an alias of headers", "leave one of them out"))
+        # Three spellings exist in workflow files; at most one may be used.
         given = [key for key, value in self._timeouts() if value is not None]
         faults += [(key, f"is an alias of {given[0]}", "leave one of them out") for key in given[1:]]
         if faults:
@@ -199,6 +200,7 @@ class RowsSpec(Block):
                 for name in ("config_name", "revision")
                 if getattr(self, name) is not None
             )
+        # Inline rows form a single set without named splits.
         if self.inline in given and self.eval is not None and self.eval.split is not None:
             faults.append(("eval.split", f"inline {self.inline} have no splits", "use eval.fraction or eval.path"))
         return faults
@@ -220,6 +222,7 @@ class RowsSpec(Block):
             if value is not None:
                 fetched = kind == "file" and is_url(value)
                 return (DataSource("url" if fetched else kind, f"data.{name}", value),)
+        # `_faults` requires exactly one source.
         raise AssertionError("a validated block has a source")
 
     @property

@@ -150,6 +150,7 @@ class GeneratorModelSpec(Block):
     @model_validator(mode="after")
     def _consistent(self) -> GeneratorModelSpec:
         faults: Faults = []
+        # Defaults count too: an explicit `lora_1` may clash with the second adapter's default.
         names = [adapter.name or f"lora_{index}" for index, adapter in enumerate(self.adapters)]
         for index, name in enumerate(names):
             if name in names[:index]:

@@ -18,6 +18,7 @@ Faults = list[tuple[str, str, str | None]]
 # The default trainer, which supports every key.
 OURS: Final = "trl"
 _NAME: Final = re.compile(r"[a-z][a-z0-9_-]{0,63}")
+# `package.module:function`.
 _FUNCTION: Final = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*")
 
 # Keys that all trainers support; an attribute of the spec includes all keys below it.
@@ -85,6 +86,7 @@ def trainer_faults(fields: Mapping[str, FieldInfo], blocks: Mapping[str, Any]) -
     """
     trainer = blocks.get("trainer", OURS)
     kind = fields["task_type"].default
+    # The other libraries are integrated for supervised fine-tuning only.
     if trainer != OURS and kind not in _TASK_TYPES:
         return [("trainer", f"{kind} needs trainer: {OURS}", "leave it out; other trainers support sft and lora_sft")]
     if trainer not in _EXTRA_KEYS:
@@ -102,6 +104,7 @@ def trainer_faults(fields: Mapping[str, FieldInfo], blocks: Mapping[str, Any]) -
 def _given(name: str, value: Any, default: Any) -> Iterator[str]:
     """Yield the paths of the keys that are set, down to the leaves."""
     if not isinstance(value, BaseModel):
+        # A key that is set to its default does not change anything, so it is not reported.
         if value != default:
             yield name
         return

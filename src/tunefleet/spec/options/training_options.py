@@ -35,6 +35,7 @@ Check = tuple[bool, str, str, str | None]
 
 def _trackers(value: Any) -> Any:
     names = [value] if isinstance(value, str) else value
+    # "none" is the Hugging Face value for no trackers.
     return [name for name in names if name != "none"] if isinstance(names, list | tuple) else names
 
 
@@ -132,6 +133,7 @@ class CommonTrainingSpec(DevicesSpec):
 
     def _checks(self) -> tuple[Check, ...]:
         evaluates = self.eval_strategy != "no"
+        # TensorBoard writes to a folder and has no projects.
         named = bool({*self.trackers} - {"tensorboard"})
         return (
             (
@@ -168,6 +170,7 @@ class CommonTrainingSpec(DevicesSpec):
         )
 
     def _saves_where_it_evaluates(self) -> bool:
+        # The best checkpoint can only be kept if each evaluation coincides with a save.
         if self.save_strategy != self.eval_strategy:
             return False
         return self.save_strategy == "epoch" or self.saving_steps % self.evaluation_steps == 0

@@ -190,6 +190,7 @@ def asked_shards(spec: Mapping[str, Any]) -> int | None:
         1 if it is not split, `None` for one shard per worker.
     """
     federation = spec.get("federation")
+    # A federated task is split into its parts like a sharded task, but its parts are not split again.
     if isinstance(federation, Mapping):
         parts = federation.get("workers")
         return 1 if spec.get("shard") is not None else parts if isinstance(parts, int) else None
@@ -232,4 +233,5 @@ def positions_of(count: int, spec: Mapping[str, Any]) -> range:
     index, total = int(shard["index"]), int(shard["total"])
     if not shard.get("contiguous", True):
         return range(index, count, total)
+    # Integer arithmetic distributes the remainder evenly and never loses an item.
     return range(count * index // total, count * (index + 1) // total)

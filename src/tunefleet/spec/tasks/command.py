@@ -28,6 +28,7 @@ def _words(value: Any) -> Any:
             "must be a list, since no shell parses it", f"write [{', '.join(value.split()) or 'python, train.py'}]"
         )
     if isinstance(value, list | tuple):
+        # Numbers in a YAML list are arguments too, such as `--epochs, 3`.
         return [str(word) if isinstance(word, int | float) and not isinstance(word, bool) else word for word in value]
     return value
 
@@ -120,6 +121,7 @@ class CommandSpec(BaseTaskSpec):
         found = super().faults(blocks)
         names = [file_name(path) for path in blocks.get("files") or ()]
         for index, name in enumerate(names):
+            # Two files with the same name would overwrite each other in the working directory.
             if name in names[:index]:
                 found.append((f"files.{index}", f"has the same name as another file: {name}", "put them into workdir"))
         return found

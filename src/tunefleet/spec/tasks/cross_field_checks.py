@@ -50,6 +50,7 @@ def output_faults(left: tuple[str, ...], blocks: dict[str, Any]) -> Faults:
     faults: Faults = []
     for index, name in enumerate(output.artifacts if output is not None else ()):
         where = f"output.artifacts.{index}"
+        # May be a file that the task itself writes, so it cannot be checked here.
         if name not in left:
             continue
         if name.startswith("final_") and not saves:
@@ -160,6 +161,7 @@ def _loading_faults(blocks: dict[str, Any], *, whole: bool) -> Faults:
     for name in ("load_in_4bit", "load_in_8bit"):
         if not getattr(loading, name):
             continue
+        # Quantized weights have no gradients; only an adapter on top of them can be trained.
         if whole:
             hint = (
                 "train an adapter on the quantized model: `taskType: lora_sft`, or a `lora` block in other task types"

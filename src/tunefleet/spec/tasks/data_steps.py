@@ -15,6 +15,7 @@ Plain = str | int | float | bool
 Shape = Literal["messages", "prompt_response", "text", "preference"]
 # Elements of a template: `{column}`, and `{{` and `}}` for literal braces.
 SLOT: Final = re.compile(r"\{\{|\}\}|\{(?P<column>[^{}]+)\}|[{}]")
+# Each has a `min_` and a `max_` check.
 _SIZES: Final = ("chars", "words", "tokens", "items")
 _COMBINATIONS: Final = ("all_of", "any_of", "none_of")
 
@@ -92,6 +93,7 @@ class ConditionBlock(Block):
     @property
     def checks(self) -> dict[str, Any]:
         """The checks on the column: name → value."""
+        # Set explicitly, because `false` and 0 are meaningful checks.
         named = self.model_fields_set - {"column", "tokenizer", *_COMBINATIONS}
         return {name: value for name in sorted(named) if (value := getattr(self, name)) is not None}
 
@@ -241,6 +243,7 @@ class SampleSpec(Block):
 
 
 def _part(value: float) -> float:
+    # Below 1 it is a fraction, otherwise a number of rows; 1.5 is neither.
     if value >= 1 and value != int(value):
         raise wrong("is neither a fraction nor a number of rows", "write 0.1, or 200")
     return value
@@ -283,6 +286,7 @@ class SplitSpec(Block):
     def _some(self) -> SplitSpec:
         if not self.parts:
             raise wrong("has no split", "add test: 0.1")
+        # Absolute numbers are checked when the number of rows is known.
         if sum(value for value in self.parts.values() if value < 1) >= 1:
             raise wrong("leaves no rows for train", "use smaller fractions")
         return self

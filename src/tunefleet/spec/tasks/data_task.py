@@ -86,6 +86,7 @@ def _order_faults(blocks: dict[str, Any]) -> Faults:
     words = [step.word for step in blocks.get("steps") or ()]
     faults: Faults = []
     for index, word in enumerate(words):
+        # After a split there are several outputs, but steps work on one.
         if word == "split" and index < len(words) - 1:
             faults.append((f"steps.{index}", "split must be the last step", "move it to the end"))
         if word == "mix" and "mix" in words[:index]:
@@ -115,6 +116,7 @@ def _parts_faults(blocks: dict[str, Any]) -> Faults:
     faults: Faults = [
         (f"steps.{index}", f"{step.word} needs all rows, but each worker has a shard", hint)
         for index, step in enumerate(blocks.get("steps") or ())
+        # Each worker sees only its shard, so these steps would give wrong results.
         if step.word in WHOLE
     ]
     if blocks.get("preview") is not None:

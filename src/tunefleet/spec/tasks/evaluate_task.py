@@ -251,6 +251,7 @@ def _name_faults(evaluations: tuple[EvaluationSpec, ...]) -> Faults:
     labels: set[str] = set()
     for index, each in enumerate(evaluations):
         shared = [name for name in each.metrics if name in taken]
+        # Metrics of all evaluations are stored in one mapping.
         if each.label in labels or shared:
             what = f"the name {show(each.label)}" if each.label in labels else f"metrics called {', '.join(shared)}"
             faults.append((f"evaluations.{index}", f"has {what}, like an earlier one", "give each its own name"))

@@ -108,6 +108,7 @@ def federation_faults(blocks: Mapping[str, Any]) -> Faults:
     if training is not None:
         faults += _training_faults(training)
     limits: LimitsSpec | None = blocks.get("limits")
+    # A part that waits for the next version writes no journal records and would count as stalled.
     if limits is not None and blocks.get("on_stall", "keep") != "keep" and spec.patience_s >= limits.stall_after_s:
         message = f"lets a part wait for {spec.patience_s:g} s, but limits.stall_after_s ends it earlier"
         faults.append(("federation", message, "raise limits.stall_after_s, or lower federation.wait_s"))
@@ -128,6 +129,7 @@ def _training_faults(training: CommonTrainingSpec) -> Faults:
     if parallelism in _SHARDED_STRATEGIES:
         message = f"needs the full adapter in each process, but {parallelism} shards it"
         faults.append(("federation", message, "write training.parallelism: ddp"))
+    # Packing changes the number of rows per step, so the steps cannot be derived from the rows.
     if getattr(training, "packing", False) and training.max_steps is None:
         faults.append(("training.max_steps", "is required with packing in a federation", "set the number of steps"))
     return faults

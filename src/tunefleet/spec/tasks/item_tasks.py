@@ -125,6 +125,7 @@ class InferenceTaskSpec(GeneratorTaskSpec):
         found = super().faults(blocks)
         data: InferenceData | None = blocks.get("data")
         inference: InferenceSpec | None = blocks.get("inference")
+        # Inline chats only; rows of a dataset are not known at this point.
         chats = [each for each in (data.items if data is not None else None) or () if isinstance(each, tuple)]
         if inference is None or not chats:
             return found

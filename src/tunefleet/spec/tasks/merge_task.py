@@ -24,6 +24,7 @@ DIRECT_GGUF_TYPES: Final = frozenset({"f32", "f16", "bf16", "q8_0", "auto"})
 # Worker features for GGUF files, and for the types that need quantization.
 GGUF: Final = "gguf"
 QUANTIZE: Final = "llama-quantize"
+# Methods that drop values and therefore have a density.
 _SPARSE: Final = frozenset({"ties", "dare_linear", "dare_ties"})
 _LEAVE: Final = "leave it out"
 
@@ -165,6 +166,7 @@ class MergeTaskSpec(BaseTaskSpec):
 
 def _option_faults(merge: MergeOptions) -> Faults:
     given = merge.model_fields_set
+    # Merging into a base model always adds exactly; the methods are for combining adapters.
     into_base = merge.into == "base"
     method = merge.method
     checks = (

@@ -15,6 +15,7 @@ _LEAVE = "leave one of them out"
 def devices_of(resources: ResourcesSpec, training: DevicesSpec) -> Devices:
     """Return the GPUs of a training task: by count, else by index, else one, or all if allowed."""
     gpu, visible, primary = resources.hardware.gpu, training.visible_devices or (), training.primary_gpu
+    # The default count of 1 does not restrict `visible_devices` or `allow_multi_gpu`.
     counted = gpu is not None and "count" in gpu.model_fields_set
     asked = _asked(resources, training)
     if gpu is not None and counted:
@@ -24,6 +25,7 @@ def devices_of(resources: ResourcesSpec, training: DevicesSpec) -> Devices:
     else:
         count = asked
     everything = not counted and not visible and asked == 1 and training.allow_multi_gpu is True
+    # For a single GPU, `primary_gpu` selects the device.
     if count == 1 and not everything and primary is not None:
         visible = (primary,)
     return Devices(
@@ -41,6 +43,7 @@ def process_count(resources: ResourcesSpec, training: DevicesSpec, gpus: int) ->
     Args:
         gpus: Number of GPUs of the task.
     """
+    # One process holds all layers, on several GPUs.
     if training.parallelism == "device_map":
         return 1
     asked = _asked(resources, training)
@@ -119,6 +122,7 @@ def _strategy_checks(
     devices = devices_of(resources, training)
     count, asked = process_count(resources, training, devices.count), _asked(resources, training)
     strategy, streaming = training.strategy(count), getattr(blocks.get("data"), "streaming", False)
+    # With `allow_multi_gpu` the number of GPUs is unknown until placement; assume several.
     shares = training.strategy(2 if devices.everything else count)
     where = "training.nproc_per_node" if (training.nproc_per_node or 1) > 1 else "resources.processes"
     quantized = _is_quantized(blocks)

@@ -80,6 +80,7 @@ class PythonTaskSpec(BaseTaskSpec):
 def _functions(code: str) -> set[str]:
     """Return the names that the code defines at module level."""
     found: set[str] = set()
+    # Parsed, not executed: the code runs on the worker only.
     for node in ast.parse(code).body:
         match node:
             case ast.FunctionDef(name=name) | ast.ClassDef(name=name):

@@ -149,6 +149,7 @@ class ChunkingSpec(Block):
 
     @model_validator(mode="after")
     def _gets_on(self) -> ChunkingSpec:
+        # Each chunk must advance, otherwise chunking would not terminate.
         if self.overlap >= self.size:
             raise wrong(f"must be less than size: {self.size}", "an eighth of size is usual", at="overlap")
         return self

@@ -79,6 +79,7 @@ class ModelTrainingSpec(BaseTaskSpec):
     def devices(self) -> Devices:
         """Which GPUs the task uses; fp16 requires a GPU."""
         found = devices_of(self.resources, self.training)
+        # Training in fp16 requires a GPU, so a worker without one is not eligible.
         return replace(found, optional=False, cause="training.fp16") if found.optional and self.fp16 else found
 
     def processes_on(self, gpus: int) -> int:
@@ -95,6 +96,7 @@ class ModelTrainingSpec(BaseTaskSpec):
         """Whether fp16 is requested or disabled, from any spelling."""
         return self._half("fp16")
 
+    # Three places can set the precision; the first explicit one applies.
     def _half(self, name: Literal["bf16", "fp16"]) -> bool | None:
         config = self.training.deepspeed
         block = config.get(name) if isinstance(config, dict) else None

@@ -24,10 +24,8 @@ TWO = {"source": {"identifier": "m"}, "adapters": [{"taskId": "task-1"}, {"path"
         (TWO, {"into": "adapter", "svd_rank": 4}, "merge.svd_rank", "method svd"),
         (TWO, {"into": "adapter", "gguf": {}}, "merge.gguf", "needs a full model"),
         (ONE, {"gguf": {"name": "../x.gguf"}}, "merge.gguf.name", "is not a valid GGUF file name"),
-        ({**ONE, "adapters": [{"path": "./a", "weight": 0}]}, {}, "model.adapters.0.weight",
-         "is 0, so the adapter has no effect"),
-        ({**ONE, "adapters": [{"path": "./a", "weight": 1, "scale": 2}]}, {}, "model.adapters.0.scale",
-         "is an alias of"),
+        ({**ONE, "adapters": [{"path": "./a", "weight": 0}]}, {}, "model.adapters.0.weight", "has no effect"),
+        ({**ONE, "adapters": [{"path": "./a", "weight": 1, "scale": 2}]}, {}, "model.adapters.0.scale", "alias of"),
     ],
     ids=["one", "none", "method", "density", "dtype", "rank", "gguf", "name", "zero", "both"],
 )  # fmt: skip
