@@ -174,7 +174,7 @@ class StateFolder:
 
     def _file(self, attempt_id: str) -> Path:
         if not _ID.fullmatch(attempt_id):
-            raise MachineError(f"The server sent an invalid attempt id: {attempt_id!r}.")
+            raise MachineError(f"The server sent a malformed attempt id: {attempt_id!r}.")
         return self._attempts / f"{attempt_id}.json"
 
     def _once(self, name: str, value: str, *, replace: bool = False) -> str:

@@ -430,6 +430,6 @@ def _say_once() -> Callable[[RetryCallState], None]:
 
     def say(state: RetryCallState) -> None:
         if state.attempt_number == 1 and state.outcome is not None:
-            logger.warning("%s Retrying.", state.outcome.exception())
+            logger.warning("%s The worker keeps trying.", state.outcome.exception())
 
     return say

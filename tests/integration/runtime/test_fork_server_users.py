@@ -29,7 +29,7 @@ def test_it_ends_when_all_who_used_it_are_gone_but_not_at_once(clock: list[float
     clock[0] += 29
     assert server.over() is None
     clock[0] += 1
-    assert server.over() == "all who have used it are gone"
+    assert server.over() == "all clients are gone"
 
 
 @pytest.fixture(autouse=True)

@@ -62,7 +62,9 @@ def test_a_delivery_that_waits_takes_no_slot(site: Site, monkeypatch: pytest.Mon
     assert set(site.light.delivering) == {"one", "two"}, "and that they take none"
     site.wait_for(lambda: set(site.said().delivering) == {"one", "two"})
     told = site.said().delivering.values()
-    assert all(why.startswith("http://127.0.0.1") and why.endswith(" The result is delivered later.") for why in told)
+    assert all(
+        why.startswith("http://127.0.0.1") and why.endswith(" Delivery of the result is retried.") for why in told
+    )
     site.run("quick", delivers=False)
     assert site.end("quick").outcome == "completed"
     site.run("three", delivers=True)

@@ -94,7 +94,7 @@ def test_a_framework_that_needs_a_gpu_is_refused_where_there_is_none(
     name: str, envs_folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(registry, "machine", lambda: "cpu")
-    with pytest.raises(InputError, match=f"'{name}' needs a GPU, and this machine shows none"):
+    with pytest.raises(InputError, match=f"'{name}' needs a GPU, but this machine has none"):
         admit(translated(name))
 
 
@@ -121,9 +121,9 @@ def test_an_unknown_framework_is_refused_with_the_nearest(name: Any, nearest: st
     with pytest.raises(SpecError) as caught:
         translated(name)
     (fault,) = caught.value.faults
-    assert (fault.path, fault.message) == ("config.framework", f"{name!r} is no trainer here")
+    assert (fault.path, fault.message) == ("config.framework", f"{name!r} is not a trainer")
     meant = f"did you mean {nearest}? " if nearest else ""
-    assert fault.hint == f"{meant}write one of trl, axolotl, llamafactory, unsloth, or leave it out"
+    assert fault.hint == f"{meant}use one of trl, axolotl, llamafactory, unsloth, or remove it"
 
 
 class Backend:

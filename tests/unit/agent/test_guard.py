@@ -157,7 +157,7 @@ def test_restarts_are_counted_over_agents(tmp_path: Path) -> None:
     launch = agent.found(None, watched=Watched(stall_restarts=guard_module.MAX_RESTARTS))
     record = agent.run()
     assert (record.state, launch.done, agent.launches) == (JobState.FAILED, ["kill", "read"], [])
-    assert "started again 3 times" in (record.error or "")
+    assert "restarted 3 times" in (record.error or "")
 
 
 def test_a_job_that_runs_too_long_is_ended_and_time_counts_over_launches(tmp_path: Path) -> None:
@@ -228,5 +228,5 @@ def test_a_job_waits_for_a_gpu_in_use_and_not_for_one_that_is_not_here(
     assert agent.run().state is JobState.COMPLETED
     assert [launch.job.gpus for launch in agent.launches] == [("GPU-a",)]
     agent = Agent(tmp_path / "other", over=lambda _: True)
-    agent.refusals = [MachineError("none fits")]
-    assert (agent.run().state, agent.job.record.error, agent.launches) == (JobState.FAILED, "none fits", [])
+    agent.refusals = [MachineError("none matches")]
+    assert (agent.run().state, agent.job.record.error, agent.launches) == (JobState.FAILED, "none matches", [])

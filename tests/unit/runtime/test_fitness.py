@@ -35,7 +35,7 @@ def test_it_ends_when_nobody_has_asked_for_long(clock: list[float]) -> None:
     clock[0] += 99
     assert server.over() is None
     clock[0] += 1
-    assert server.over() == "nobody has asked for a job in 100 s"
+    assert server.over() == "no job was requested for 100 s"
 
 
 def test_it_ends_at_once_when_the_last_one_leaves_and_says_so(clock: list[float]) -> None:
@@ -45,7 +45,7 @@ def test_it_ends_at_once_when_the_last_one_leaves_and_says_so(clock: list[float]
     assert server.left(os.getpid()) is False
     assert server.over() is None
     assert server.left(other) is True
-    assert server.over() == "all who have used it have left"
+    assert server.over() == "all clients have left"
     server.met(os.getpid())
     assert server.over() is None
 
@@ -84,7 +84,7 @@ def test_one_more_thread_makes_a_fork_unsafe() -> None:
 def test_an_initialised_device_makes_a_fork_unsafe(monkeypatch: pytest.MonkeyPatch) -> None:
     torch = types.SimpleNamespace(cuda=types.SimpleNamespace(is_initialized=lambda: True))
     monkeypatch.setitem(sys.modules, "torch", torch)
-    assert Fitness.now().fault() == "CUDA has been initialised in it"
+    assert Fitness.now().fault() == "CUDA has been initialized in it"
 
 
 def test_an_open_device_makes_a_fork_unsafe(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -104,7 +104,7 @@ def test_a_damaged_upload_is_refused_and_the_training_goes_on_from_what_is_here(
     assert restorer(folder, server).prepare(ResumeFrom(step=16, checkpoint=ref(16))) is None
     assert steps(folder) == [12]
     assert "does not match its digest" in caplog.text
-    assert "goes on from step 12" in caplog.text
+    assert "resuming from step 12" in caplog.text
     assert not list(folder.root.glob(".restoring*")), "nothing of it is left to be taken up again"
 
 

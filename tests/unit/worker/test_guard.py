@@ -56,7 +56,7 @@ def test_a_job_that_stands_still_again_and_again_fails_with_its_reason(world: Wo
         finish = world.server.finished(token)
     assert (finish.outcome, finish.reason) == ("failed", TaskReason.STALLED)
     assert "No journal record for" in str(finish.error)
-    assert "started again 3 times" in str(finish.error)
+    assert "restarted 3 times" in str(finish.error)
     launches = [job.job.launch for job in world.jobs.all]
     assert len(set(launches)) == len(launches) == 1 + guard.MAX_RESTARTS
     assert {job.job.attempt for job in world.jobs.all} == {1}

@@ -104,7 +104,7 @@ def test_what_was_not_launched_yet_is_not_launched_any_more(world: World) -> Non
         world.files.fetch_artifact = meanwhile  # type: ignore[method-assign]
         finish = world.server.finished(token)
         ended(running)
-    assert (finish.outcome, finish.error) == ("released", "Its machine is taken away before it was launched.")
+    assert (finish.outcome, finish.error) == ("released", "Its machine was preempted before the launch.")
     assert world.jobs.all == []
     assert running.worker.made_way
 
@@ -146,7 +146,7 @@ def test_patience_ends_a_worker_to_which_no_task_comes(world: World) -> None:
         once.watch(running.worker)
         ended(running)
     assert isinstance(running.error, MachineError)
-    assert str(running.error).startswith("No task came for 0.2 s: the node is given back.")
+    assert str(running.error).startswith("No task arrived for 0.2 s: releasing the node.")
     assert "tunefleet why task-1" in (running.error.hint or "")
     assert not running.worker.made_way, "asking for nodes again would be no better"
 
@@ -157,7 +157,7 @@ def test_patience_with_a_server_that_does_not_answer_ends_too(world: World) -> N
     with Running(world) as running:
         once.watch(running.worker)
         ended(running)
-    assert str(running.error).startswith("The server did not answer for 0.2 s: the node is given back.")
+    assert str(running.error).startswith("The server did not answer for 0.2 s: releasing the node.")
     assert "TUNEFLEET_NODES_URL" in (getattr(running.error, "hint", None) or "")
 
 

@@ -39,9 +39,9 @@ def test_a_job_is_told_where_to_meet_and_other_releases_are_refused_by_name() ->
         1, 2, "10.0.0.1", 29500, "10.0.0.2", 7,
     )  # fmt: skip
     assert place.job(offer(None), None) is None
-    with pytest.raises(MachineError, match=r"torch 0\.1: the nodes of one training need the same"):
+    with pytest.raises(MachineError, match=r"torch 0\.1: all nodes of a training need the same versions"):
         place.job(offer(1, "Tunefleet 9, torch 0.1"), "10.0.0.1:29500")
-    with pytest.raises(MachineError, match="not known where the nodes of the training meet"):
+    with pytest.raises(MachineError, match="rendezvous endpoint of the training is unknown"):
         place.job(offer(1), None)
 
 
@@ -51,7 +51,7 @@ def test_a_job_is_told_where_to_meet_and_other_releases_are_refused_by_name() ->
         (TaskReason.NETWORK, "Connection closed by peer", True),
         (TaskReason.CRASHED, "The training process crashed (SIGABRT).", True),
         (TaskReason.CRASHED, "The training process crashed (SIGSEGV).", False),
-        (TaskReason.OUT_OF_MEMORY, "The training ran out of memory.", False),
+        (TaskReason.OUT_OF_MEMORY, "Out of memory.", False),
     ],
 )
 def test_only_an_end_that_another_node_may_have_brought_about_is_said_to_be_one(

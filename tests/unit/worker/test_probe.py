@@ -81,7 +81,7 @@ def test_a_task_on_several_gpus_gets_as_many_or_none(tmp_path: Path) -> None:
     assert worker_main._choose_gpus(settings, None, offer(two, "GPU-00", "GPU-01")) == ("GPU-00", "GPU-01")
     assert worker_main._choose_gpus(settings, None, offer(two, "GPU-07", "GPU-01")) == ("GPU-01", "GPU-00")
     four = {**spec, "resources": {"hardware": {"gpu": {"count": 4}}}}
-    with pytest.raises(MachineError, match="3 of 4 fit"):
+    with pytest.raises(MachineError, match="3 of 4 match"):
         worker_main._choose_gpus(settings, None, offer(four))
 
 

@@ -172,7 +172,7 @@ def test_a_job_that_is_at_work_and_takes_no_command_for_long_cannot_be_paused(
         world.server.wait_for(lambda: states(world, pause_id("task-1", 1, 1)) == ["failed"])
         # Told right after the outcome: the wish is not repeated for ever.
         world.server.wait_for(lambda: bool(world.server.reached))
-        assert "does not listen" in str(world.server.outcomes[-1].message)
+        assert "not listening" in str(world.server.outcomes[-1].message)
         assert job.ended is None, "a training is never lost for a pause"
         job.end()
         world.server.finished(token)

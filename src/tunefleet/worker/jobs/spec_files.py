@@ -148,7 +148,7 @@ class Bringer:
             sleep=lambda seconds: self._mailbox.pause_whole(seconds, unwanted=self._fetching.stop.is_set),
             before_sleep=lambda state: self._fetching.wait(
                 address.name,
-                (state.outcome and state.outcome.exception()) or UnreachableError("No response."),
+                (state.outcome and state.outcome.exception()) or UnreachableError("The host does not answer."),
                 state.seconds_since_start or 0.0,
             ),
             reraise=True,
