@@ -70,8 +70,9 @@ def _record(
 ) -> AgentRecord:
     rows = path_resolution.dataset(dataset_path, settings.datasets_dir)
     model_name = _block(config, "model").get("name")
-    is_name = isinstance(model_name, str) and model_name
-    model = path_resolution.model(model_name, settings.models_dir) if is_name else None
+    model = None
+    if isinstance(model_name, str) and model_name:
+        model = path_resolution.model(model_name, settings.models_dir)
     translation = translate(config, rows.source, defaults, model=model, splits=rows.splits)
     return AgentRecord(
         job_id=_checked_id(job_id),

@@ -155,7 +155,7 @@ def build(settings: AgentSettings, name: str = "") -> Agent:
         backend=JobClient,
         env=_threads(settings),
         load=gpus.load,
-        sentry=gpus.sentry,
+        gpu_monitor=gpus.gpu_monitor,
         spans=spans,
         name=name,
     )

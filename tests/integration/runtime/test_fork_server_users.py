@@ -22,7 +22,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
 def test_it_ends_when_all_who_used_it_are_gone_but_not_at_once(clock: list[float]) -> None:
     server = need(clock, orphan_s=30.0)
     user = subprocess.Popen([sys.executable, "-S", "-c", "input()"], stdin=subprocess.PIPE)
-    server.met(user.pid)
+    server.connected(user.pid)
     clock[0] += 50
     assert server.over() is None
     user.communicate()

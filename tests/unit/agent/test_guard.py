@@ -125,8 +125,8 @@ class Agent:
 
 @pytest.fixture
 def stalling(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(guard_module, "_LOOK_S", 0.0)
-    monkeypatch.setattr(guard_module, "Watchdog", Watch)
+    monkeypatch.setattr(guard_module, "_CHECK_S", 0.0)
+    monkeypatch.setattr(guard_module, "StallDetector", Watch)
 
 
 @pytest.mark.usefixtures("stalling")

@@ -30,7 +30,7 @@ def test_what_a_job_gets_where_it_does_not_say(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setenv("ENABLE_MIXED_PRECISION", "false")
     monkeypatch.setenv("TUNEFLEET_ALLOW_CODE", "true")
     settings = load_agent()
-    book: Any = SimpleNamespace(site=SimpleNamespace(sentry=None))
+    book: Any = SimpleNamespace(site=SimpleNamespace(gpu_monitor=None))
     found = Agent(settings, book, Gpus(settings, read=lambda: ())).defaults()
     expected = Defaults(
         save_steps=7, logging_steps=3, mixed_precision=False, gpu=False, bf16=found.bf16, allow_code=True

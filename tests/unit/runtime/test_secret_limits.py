@@ -21,7 +21,7 @@ def secrets(tmp_path: Path, limits: str, **values: str) -> Secrets:
 
 def test_a_secret_for_a_project_is_announced_for_it_alone(tmp_path: Path) -> None:
     known = secrets(tmp_path, "WANDB: {projects: [vision, speech]}\nGONE: {}\n")
-    assert known.announced() == ("ROOT", "WANDB@speech", "WANDB@vision")
+    assert known.reported_names() == ("ROOT", "WANDB@speech", "WANDB@vision")
     assert known.names() == ("ROOT", "WANDB")
     assert known.unknown() == ("GONE",)
     assert known.environment["TUNEFLEET_SECRETS_LIMITS"] == str(tmp_path / "limits.yaml")

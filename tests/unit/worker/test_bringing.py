@@ -18,11 +18,11 @@ from tunefleet.errors import ForbiddenError, InputError, NotFoundError
 from tunefleet.runtime.secrets.resolver import Secrets
 from tunefleet.schemas.compat.task_results import ResultFile
 from tunefleet.schemas.worker_link import InputRef, Offer
-from tunefleet.worker.context import Site
+from tunefleet.worker.context import WorkerContext
 from tunefleet.worker.interfaces import Delivery
-from tunefleet.worker.jobs.fetch_progress import Fetching
+from tunefleet.worker.jobs.fetch_progress import InputDownload
 from tunefleet.worker.jobs.preparation import paths_here
-from tunefleet.worker.jobs.spec_files import Bringer
+from tunefleet.worker.jobs.spec_files import ReferenceFetcher
 from tunefleet.worker.mailbox import Mailbox
 from tunefleet.worker.transfers import Transfers
 
@@ -63,7 +63,7 @@ class Lab:
     """A worker's folder, its server, and a document to bring things for."""
 
     results: Path
-    site: Site
+    site: WorkerContext
     server: OurServer = field(default_factory=OurServer)
 
     def bring(self, changes: Mapping[str, Any], given: Mapping[str, str] | None = None) -> dict[str, Path]:
@@ -74,8 +74,8 @@ class Lab:
         offer = offer.model_copy(update={"inputs": {pointer: UPLOADED for pointer in given or {}}})
         here = paths_here(offer, self.site.transfers) | dict(given or {})
         mailbox = Mailbox()
-        fetching = Fetching(self.site, mailbox, "t")
-        found = here | Bringer(self.site, offer, mailbox, cast(Delivery, self.server), fetching).bring(here)
+        fetching = InputDownload(self.site, mailbox, "t")
+        found = here | ReferenceFetcher(self.site, offer, mailbox, cast(Delivery, self.server), fetching).bring(here)
         return {pointer: Path(path) for pointer, path in found.items()}
 
     def task(self, name: str, left: str) -> Path:

@@ -16,7 +16,7 @@ from tunefleet.lifecycle.task import TaskReason
 from tunefleet.schemas.job_folder import JobFolder
 from tunefleet.schemas.worker_link import InputRef, ResumeFrom
 from tunefleet.trainer_control.checkpoints.manifest import fault_of, finish_checkpoint, list_whole
-from tunefleet.worker.jobs.checkpoint_restore import Restorer
+from tunefleet.worker.jobs.checkpoint_restore import CheckpointRestorer
 from tunefleet.worker.outputs import uploads
 
 
@@ -63,8 +63,8 @@ def folder(tmp_path: Path) -> JobFolder:
     return made
 
 
-def restorer(folder: JobFolder, server: Server) -> Restorer:
-    return Restorer(folder, lambda task_id: JobFolder(folder.root.parent / task_id), server.fetch)
+def restorer(folder: JobFolder, server: Server) -> CheckpointRestorer:
+    return CheckpointRestorer(folder, lambda task_id: JobFolder(folder.root.parent / task_id), server.fetch)
 
 
 def ref(step: int) -> InputRef:

@@ -132,7 +132,7 @@ def test_a_file_of_a_server_that_is_down_is_waited_for(world: World, monkeypatch
 
     world.files.fetch_artifact = away  # type: ignore[method-assign]
     monkeypatch.setattr(fetch_progress, "PATIENCE_S", 0.0)
-    monkeypatch.setattr(fetch_progress, "HEARD_S", 0.0)
+    monkeypatch.setattr(fetch_progress, "ANSWERED_S", 0.0)
     world.server.offer(inputs=INPUTS)
     with Running(world):
         world.job()

@@ -12,7 +12,7 @@ from tests.unit.worker.fakes import FakeEnd, FakeJob, Running, World
 from tunefleet.lifecycle.task import TaskReason
 from tunefleet.runtime.gpu.info import GpuFigures, GpuProcess
 from tunefleet.runtime.monitor import guard, preemption
-from tunefleet.runtime.monitor.preemption import GpuSentry
+from tunefleet.runtime.monitor.preemption import GpuContentionMonitor
 from tunefleet.schemas.job_folder import JobStatus
 
 STILL = {"limits": {"stall_after_s": 0.05}}
@@ -20,7 +20,7 @@ STILL = {"limits": {"stall_after_s": 0.05}}
 
 @pytest.fixture
 def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> World:
-    monkeypatch.setattr(guard, "_LOOK_S", 0.05)
+    monkeypatch.setattr(guard, "_CHECK_S", 0.05)
     return World(tmp_path)
 
 
@@ -103,15 +103,15 @@ class Shared:
 
     def __init__(self, world: World, tmp_path: Path, *, idle_s: float = 0.4) -> None:
         self.there: list[GpuProcess] = []
-        self.sentry = GpuSentry(
+        self.gpu_monitor = GpuContentionMonitor(
             tmp_path / "gpus",
             idle_s=idle_s,
             read=lambda: [GpuFigures(0, "GPU-a", "Fake", 1, 2, processes=(*self.there,))],
         )
-        self.sentry.look()
+        self.gpu_monitor.look()
         self.running = Running(world)
-        self.running.worker._site = self.running.site = replace(
-            self.running.site, sentry=self.sentry, makes_way=True, gpus=lambda _: ("GPU-a",)
+        self.running.worker._context = self.running.site = replace(
+            self.running.site, gpu_monitor=self.gpu_monitor, makes_way=True, gpus=lambda _: ("GPU-a",)
         )
 
 

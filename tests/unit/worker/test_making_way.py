@@ -12,7 +12,7 @@ from tunefleet.lifecycle.task import TaskReason
 from tunefleet.schemas.worker_link import InputRef
 from tunefleet.settings import WorkerSettings
 from tunefleet.worker.ephemeral import Once
-from tunefleet.worker.jobs.job_run import Leaving, LeftEnd
+from tunefleet.worker.jobs.job_run import PreemptedEnd, WorkerPreemption
 from tunefleet.worker.mailbox import Mailbox
 
 PAUSED = FakeEnd("paused", TaskReason.PAUSED)
@@ -177,8 +177,8 @@ def test_a_worker_with_a_task_is_not_idle(world: World) -> None:
 
 def test_a_job_that_was_killed_before_it_could_be_told_is_given_back_too() -> None:
     mailbox, killed = Mailbox(), FakeEnd("failed", TaskReason.KILLED)
-    leaving = Leaving(mailbox, leads=True)
+    leaving = WorkerPreemption(mailbox, leads=True)
     assert leaving.left(killed) is None
-    mailbox.tell_way()
-    assert leaving.left(killed) == LeftEnd()
+    mailbox.notify_preempted()
+    assert leaving.left(killed) == PreemptedEnd()
     assert leaving.left(FakeEnd("failed", TaskReason.CRASHED)) is None

@@ -14,7 +14,7 @@ from tunefleet.runtime import Supervisor
 from tunefleet.schemas.job_folder import GangJob, Job
 from tunefleet.schemas.worker_link import Finish, GangNode, Offer, release_of
 from tunefleet.worker.machine.probe import torch_version
-from tunefleet.worker.machine.rendezvous import Place, as_node, is_member
+from tunefleet.worker.machine.rendezvous import RendezvousAddress, as_node, is_member
 
 MINE = release_of(version("tunefleet"), torch_version())
 
@@ -27,12 +27,12 @@ def offer(rank: int | None = 0, release: str = MINE) -> Offer:
 
 def test_a_machine_without_an_address_says_what_to_set() -> None:
     with pytest.raises(MachineError) as caught:
-        Place(None).point()
+        RendezvousAddress(None).choose_endpoint()
     assert "TUNEFLEET_GANG_ADDRESS" in (caught.value.hint or "")
 
 
 def test_a_job_is_told_where_to_meet_and_other_releases_are_refused_by_name() -> None:
-    place = Place("10.0.0.2", join_s=7)
+    place = RendezvousAddress("10.0.0.2", join_s=7)
     found = place.job(offer(1), "10.0.0.1:29500")
     assert found is not None
     assert (found.rank, found.nodes, found.host, found.port, found.address, found.join_s) == (

@@ -23,7 +23,7 @@ from tunefleet.runtime.exit_classification import JobEnd
 from tunefleet.runtime.gpu.gpus import GpuBusyError
 from tunefleet.runtime.launch import retry
 from tunefleet.runtime.monitor.elapsed_time import Watched
-from tunefleet.runtime.monitor.guard import End, Guard
+from tunefleet.runtime.monitor.guard import End, JobMonitor
 from tunefleet.runtime.monitor.journal_audit import losses
 from tunefleet.runtime.tracing import AttemptTrace
 from tunefleet.schemas.control import ControlCommand
@@ -42,7 +42,7 @@ _STATES: Final = {
     "failed": JobState.FAILED,
 }
 # Ends that are not the job's fault if the machine was rebooted meanwhile.
-_UNTOLD: Final = frozenset({TaskReason.KILLED, TaskReason.CRASHED})
+_REBOOT_ENDS: Final = frozenset({TaskReason.KILLED, TaskReason.CRASHED})
 
 
 class Left(Exception):
@@ -60,10 +60,10 @@ class JobRun:
         self._site = site
         self._job = job
         self._stopping = stopping
-        self._guard = Guard(
+        self._monitor = JobMonitor(
             job.record.spec,
             self,
-            sentry=site.sentry,
+            gpu_monitor=site.gpu_monitor,
             makes_way=site.settings.yielding == "pause",
             on_stall_change=lambda _, message: job.add_warning(message) if message else None,
         )
@@ -109,8 +109,8 @@ class JobRun:
         handle = self._job.handle
         if handle is not None and handle.job.launch == self._job.record.launch:
             end = handle.poll()
-            by_reboot = end is not None and end.reason in _UNTOLD and self._guard.rebooted
-            if not by_reboot or self._guard.interrupted(handle) is not None:
+            by_reboot = end is not None and end.reason in _REBOOT_ENDS and self._monitor.rebooted
+            if not by_reboot or self._monitor.interrupted(handle) is not None:
                 logger.info("Adopted job(%s).", self._job.job_id)
                 return handle  # `_settled` interprets an end that the agent caused
             logger.info("Relaunching job(%s) after a reboot of the machine.", self._job.job_id)
@@ -135,7 +135,7 @@ class JobRun:
         work = work.model_copy(update={"from_step": record.from_step})
         work = work.model_copy(update={"env": self._environment(work)})
         self._heed_cancel()
-        job.note(launch=launch, watched=self._guard.started())
+        job.note(launch=launch, watched=self._monitor.started())
         job.phase = "starting"
         handle = self._site.jobs.launch(work)
         job.phase = None
@@ -168,17 +168,17 @@ class JobRun:
     def _settled(self, handle: JobHandle, end: JobEnd) -> End | None:
         """Return the end of the job; None if it is relaunched."""
         wish = self._job.record.wish
-        if end.outcome == "cancelled" and self._guard.overdue and wish != "cancel":
+        if end.outcome == "cancelled" and self._monitor.overdue and wish != "cancel":
             limit_s = float(self._job.record.spec["limits"]["max_runtime_s"])
             error = f"The job ran longer than limits.max_runtime_s ({limit_s:g} s) allows."
             return end.model_copy(update={"outcome": "failed", "reason": TaskReason.TIMEOUT, "error": error})
-        verdict = self._guard.verdict(handle, end)
+        verdict = self._monitor.interpret(handle, end)
         if verdict is None:
             fulfilled = wish == "cancel" or (wish == "pause" and end.outcome == "paused")
             return end if fulfilled else None
-        return None if self._second_try(handle, verdict) else verdict
+        return None if self._should_relaunch(handle, verdict) else verdict
 
-    def _second_try(self, handle: JobHandle, end: End) -> bool:
+    def _should_relaunch(self, handle: JobHandle, end: End) -> bool:
         """Return whether the failed job is relaunched with changed settings."""
         record = self._job.record
         if end.outcome != "failed" or record.wish is not None:
@@ -203,9 +203,9 @@ class JobRun:
             if self._stopping.is_set():
                 raise Left
             self._steering.obey(handle)
-            if self._guard.overdue:
+            if self._monitor.overdue:
                 handle.cancel(GRACE_S)
-            self._guard.look(handle)
+            self._monitor.look(handle)
             self._job.changed.wait(_POLL_S)
             self._job.changed.clear()
 
@@ -226,7 +226,7 @@ class JobRun:
             job.add_warning(message)
         error = end.error if state is JobState.FAILED else None
         ended = time.time() if state.final else None
-        watched = self._guard.ended()
+        watched = self._monitor.ended()
         job.note(state=state, wish=None, completed_at=ended, error=error, detail=end.detail, watched=watched)
         if job.handle is not None:
             # Only now: an end that is acknowledged but not stored would be lost.

@@ -252,6 +252,6 @@ def _deliverer(site: Site, job: AgentJob) -> Callable[[], None] | None:
             client.deliver(job.job_id, outputs)
         finally:
             client.close()
-        trace_of(site, job).tell("deliver", began, key=str(record.attempt))
+        trace_of(site, job).export("deliver", began, key=str(record.attempt))
 
     return deliver
