@@ -51,7 +51,7 @@ from tunefleet.worker.machine.probe import EnergyMeter
 from tunefleet.worker.machine.rendezvous import RendezvousAddress
 from tunefleet.worker.outbox import Outbox
 from tunefleet.worker.state import StateFolder
-from tunefleet.worker.verbs import RecentLog, Verbs, exec_self
+from tunefleet.worker.verbs import AdminCommands, RecentLog, exec_self
 from tunefleet.worker.worker import Worker, new_session
 
 logger = logging.getLogger(__name__)
@@ -164,7 +164,7 @@ _SAY_EVERY: Final = 30
 
 def _build(
     settings: WorkerSettings, state: StateFolder, executors: Registry, spans: Spans | None, *, drain: bool
-) -> tuple[Worker, Verbs, Heartbeat]:
+) -> tuple[Worker, AdminCommands, Heartbeat]:
     worker_id, session = state.worker_id(settings.worker_id), new_session()
     context.about_process(worker_id=worker_id)
     results_dir = state.results_dir
@@ -222,7 +222,7 @@ def _build(
         )
 
     # `worker` is assigned below: the two refer to each other, and the lambda is only called later.
-    verbs = Verbs(
+    verbs = AdminCommands(
         state, worker_context.outbox, describe=describe, recent=recent, stop=lambda: worker.stop(suspend=False)
     )
     worker = Worker(

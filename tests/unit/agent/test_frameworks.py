@@ -152,15 +152,17 @@ class Backend:
 def test_the_backend_learns_of_an_environment_with_the_next_heartbeat(
     envs_folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    book = SimpleNamespace(jobs=list, free=lambda: 0, site=SimpleNamespace(registry=SimpleNamespace(offers=tuple)))
+    job_table = SimpleNamespace(
+        jobs=list, free=lambda: 0, context=SimpleNamespace(registry=SimpleNamespace(offers=tuple))
+    )
     agent = SimpleNamespace(
-        settings=AgentSettings(), book=book, stopping=threading.Event(), gpus=SimpleNamespace(devices=()),
+        settings=AgentSettings(), job_table=job_table, stopping=threading.Event(), gpus=SimpleNamespace(devices=()),
         system=SystemReader(envs_folder),
     )  # fmt: skip
     monkeypatch.setattr(poller, "load", lambda agent: {})
     backend = Backend(envs_folder, agent)
-    orders = SimpleNamespace(outcomes=tuple, stored=lambda *_: None, take=lambda _: None, run=lambda _: None)
-    polling = poller.Poller(agent, lambda: backend, orders, backend.due)  # type: ignore[arg-type, return-value]
+    executor = SimpleNamespace(outcomes=tuple, stored=lambda *_: None, take=lambda _: None, run=lambda _: None)
+    polling = poller.Poller(agent, lambda: backend, executor, backend.due)  # type: ignore[arg-type, return-value]
     polling._beat_loop()
     told = [beat.capabilities and beat.capabilities.environments for beat in backend.beats]
     assert told == [(), None, ("axolotl",), None]

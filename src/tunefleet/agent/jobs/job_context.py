@@ -22,7 +22,7 @@ Claim = Callable[[Mapping[str, Any]], tuple[str, ...]]
 
 
 @dataclass(frozen=True, slots=True)
-class Site:
+class AgentContext:
     """Dependencies and limits.
 
     Args:
