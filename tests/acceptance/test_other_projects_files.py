@@ -64,7 +64,7 @@ def test_a_member_of_another_project_reads_nothing_of_the_workers_disk(fleet: Lo
         for place in (uploaded, made, f"{done.id}/{made.relative_to(results / done.id)}", tmp_path / "rows.jsonl"):
             task = end_of(second, raw(fleet, key, document("theft", str(place))))
             assert (task.status, task.reason) == ("failed", "bad_input")
-            assert "on a worker a document may only name what was uploaded with it" in task.error
+            assert "on a worker a workflow may only use uploaded files" in task.error
             assert SECRET not in str(task)
             assert str(tmp_path) not in str(task.error)
         nothing = end_of(second, raw(fleet, key, document("theft", str(tmp_path / "nothing.jsonl"))))

@@ -8,7 +8,7 @@ from scripts.error_texts import ErrorText, collect, faults
 
 _REASONS = {
     "Job {job_id} not found": "the agent's documented answer",
-    "nothing trains yet, or not any more": "a reason within another sentence",
+    "no training is running": "a reason within another sentence",
     "its checkpoint could not be saved": "a reason within another sentence",
     "{…} cannot compress: {…}.": "it is sent without being packed then",
     "This cannot be a system prompt: {…}.": "the reason says what may be typed",
@@ -16,18 +16,18 @@ _REASONS = {
     "The preview failed: {…}": "the last words of a program; TUNEFLEET_DEBUG=true shows all of them",
     "--workflows supports only --status, --owner, --limit and --all.": "it says what goes",
     "It ended with code {done.returncode}: {…}.": "a finding of `tunefleet env check`, which says the way out below",
-    "It took more than {_IMPORT_S} s to import.": "a finding of `tunefleet env check`",
+    "Importing took more than {_IMPORT_S} s.": "a finding of `tunefleet env check`",
     "It does not run: {error}.": "a finding of `tunefleet env check`",
-    "Job {…} cannot be started: {error}.": "the error of the system, with the file's name",
+    "Cannot start job {…}: {error}.": "the error of the system, with the file's name",
     "The interpreter {python} of the GGUF converter cannot be run: {error}": "the interpreter's own sentence follows",
     "There is no campaign {campaign_id}.": "a job of it asks, and ends",
     "The attempt token is not valid.": "a worker asks, and drops the attempt",
     "{…} processes of simulated workers did not leave in time.": "nobody can act: the load has ended",
     "A process of simulated workers ended with status {code}.": "nobody can act: the log above has its traceback",
     "A process of simulated workers said something that cannot be read.": "nobody can act",
-    "The worker cannot go on: {error}.": "the system's sentence follows",
-    "It is not known where the nodes of the training meet.": "the server leaves that out of no offer",
-    "The server sent an attempt id that cannot be one: {attempt_id}.": "nobody can act: it is not a server of ours",
+    "The worker cannot continue: {error}.": "the system's sentence follows",
+    "The rendezvous endpoint of the training is unknown.": "the server leaves that out of no offer",
+    "The server sent a malformed attempt id: {attempt_id}.": "nobody can act: it is not a server of ours",
 }
 """Texts that break a rule on purpose, and why."""
 

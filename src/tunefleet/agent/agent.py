@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from tunefleet.agent import views
 from tunefleet.agent.gpus import Gpus
-from tunefleet.agent.jobs.job_queue import JobBook
+from tunefleet.agent.jobs.job_queue import JobTable
 from tunefleet.agent.jobs.records import AgentRecord
 from tunefleet.agent.translate import Defaults
 from tunefleet.errors import InputError
@@ -26,9 +26,9 @@ from tunefleet.spec import load_task_spec
 class Agent:
     """One agent."""
 
-    def __init__(self, settings: AgentSettings, book: JobBook, gpus: Gpus) -> None:
+    def __init__(self, settings: AgentSettings, job_table: JobTable, gpus: Gpus) -> None:
         self.settings = settings
-        self.book = book
+        self.job_table = job_table
         self.gpus = gpus
         self.system = SystemReader(settings.checkpoints_dir.expanduser())
         self.stopping = threading.Event()
@@ -36,16 +36,16 @@ class Agent:
     def open(self) -> None:
         """Read the GPUs, and resume the jobs of an earlier process."""
         self.gpus.start()
-        self.book.open()
+        self.job_table.open()
 
     def close(self) -> None:
         """Stop; jobs keep running."""
         self.stopping.set()
-        self.book.close()
+        self.job_table.close()
         self.gpus.stop()
-        self.book.site.jobs.close()
-        if self.book.site.spans is not None:
-            self.book.site.spans.close()
+        self.job_table.context.jobs.close()
+        if self.job_table.context.spans is not None:
+            self.job_table.context.spans.close()
 
     def defaults(self) -> Defaults:
         """Return the defaults that settings and machine add to a config."""
@@ -66,8 +66,8 @@ class Agent:
 
     def status(self, job_id: str) -> views.JobStatusView:
         """Return the status of a job."""
-        job = self.book.find(job_id)
-        waiting = [other.job_id for other in self.book.queue()]
+        job = self.job_table.find(job_id)
+        waiting = [other.job_id for other in self.job_table.queue()]
         position = waiting.index(job_id) + 1 if job_id in waiting else None
         gpus = job.handle.job.gpus if job.handle is not None else ()
         return views.status(job, position=position, load=self.gpus.load(gpus[0]) if gpus else None)

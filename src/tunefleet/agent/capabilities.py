@@ -21,7 +21,7 @@ def capabilities(agent: Agent) -> Capabilities:
     return Capabilities(
         version=version("tunefleet"),
         hostname=socket.gethostname(),
-        executors=agent.book.site.registry.offers(),
+        executors=agent.job_table.context.registry.offers(),
         slots={"job": agent.settings.max_jobs},
         cpu_count=core_count(),
         memory_total_bytes=figures.memory_total_bytes,
@@ -64,7 +64,7 @@ def diagnose(agent: Agent) -> dict[str, Any]:
         "settings": {**shown, "api_key": _set(settings.api_key), "key": _set(settings.key)},
         "jobs": [
             {"job_id": job.job_id, "state": job.record.state, "error": job.record.error, "muted": job.record.muted}
-            for job in agent.book.jobs()[-50:]
+            for job in agent.job_table.jobs()[-50:]
         ],
         "packages": {name: _version(name) for name in ("torch", "transformers", "trl", "peft", "datasets", "httpx")},
         "gpus": [dataclasses.asdict(gpu) for gpu in agent.gpus.devices],

@@ -12,7 +12,7 @@ from typing import Any, Final
 from tunefleet.runtime import gpu_allocation
 from tunefleet.runtime.gpu import gpus as ledger
 from tunefleet.runtime.gpu.info import GpuFigures, read_gpus, visible
-from tunefleet.runtime.monitor.preemption import GpuSentry
+from tunefleet.runtime.monitor.preemption import GpuContentionMonitor
 from tunefleet.settings import AgentSettings
 
 logger = logging.getLogger(__name__)
@@ -32,7 +32,7 @@ class Gpus:
         self._read = read
         self._devices: tuple[GpuFigures, ...] = ()
         self._cuda: str | None = None
-        self.sentry = self._sentry() if settings.yielding != "off" else None
+        self.gpu_monitor = self._gpu_monitor() if settings.yielding != "off" else None
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._run, name="gpu-load", daemon=True)
 
@@ -41,19 +41,19 @@ class Gpus:
         self.look()
         if self._devices:
             self._cuda = _cuda_version()
-            if self.sentry is not None:
-                self.sentry.look()
-                self.sentry.start()
+            if self.gpu_monitor is not None:
+                self.gpu_monitor.look()
+                self.gpu_monitor.start()
             self._thread.start()
 
     def stop(self) -> None:
         """Stop polling."""
-        if self.sentry is not None:
-            self.sentry.close()
+        if self.gpu_monitor is not None:
+            self.gpu_monitor.close()
         self._stopping.set()
 
-    def _sentry(self) -> GpuSentry:
-        return GpuSentry(
+    def _gpu_monitor(self) -> GpuContentionMonitor:
+        return GpuContentionMonitor(
             ledger.ledger_dir(self._settings.endpoints_dir),
             idle_s=self._settings.yield_idle_s,
             read=lambda: visible(self._read(), self._settings.visible_gpus),
@@ -102,7 +102,7 @@ class Gpus:
             MachineError: If this machine does not have enough GPUs of that type and memory.
         """
         folder = ledger.ledger_dir(self._settings.endpoints_dir)
-        return gpu_allocation.choose(spec, self._devices, ledger=folder, sentry=self.sentry)
+        return gpu_allocation.choose(spec, self._devices, ledger=folder, gpu_monitor=self.gpu_monitor)
 
     def _run(self) -> None:
         while not self._stopping.wait(self._settings.gpu_interval_s):

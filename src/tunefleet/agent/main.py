@@ -21,13 +21,13 @@ from filelock import FileLock, Timeout
 import tunefleet
 from tunefleet.agent.agent import Agent
 from tunefleet.agent.gpus import Gpus
-from tunefleet.agent.jobs.command_outbox import Orders
-from tunefleet.agent.jobs.job_context import Site
-from tunefleet.agent.jobs.job_queue import JobBook
+from tunefleet.agent.jobs.command_outbox import CommandExecutor
+from tunefleet.agent.jobs.job_context import AgentContext
+from tunefleet.agent.jobs.job_queue import JobTable
 from tunefleet.agent.poller import Poller, client_for
 from tunefleet.agent.routes import create_app
-from tunefleet.agent.verbs import Verbs
-from tunefleet.certificate import Certificate, load_certificate, reloaded
+from tunefleet.agent.verbs import AdminCommands
+from tunefleet.certificate import Certificate, reloaded, load_certificate
 from tunefleet.client import trust
 from tunefleet.client.backend import JobClient
 from tunefleet.client.external.download import Downloader
@@ -72,7 +72,7 @@ def run(settings: AgentSettings) -> bool:
     bound = bind(settings)
     try:
         agent = build(settings, name)
-        with only_one(settings):
+        with exclusive(settings):
             server = _Server(agent, bound, certificate)
             agent.open()
             ProgressLines(agent).start()
@@ -82,7 +82,7 @@ def run(settings: AgentSettings) -> bool:
             try:
                 server.serve_until_signal()
             finally:
-                running = len(agent.book.running())
+                running = len(agent.job_table.running())
                 if poller is not None:
                     poller.stop()
                 agent.close()
@@ -93,7 +93,7 @@ def run(settings: AgentSettings) -> bool:
 
 
 @contextmanager
-def only_one(settings: AgentSettings) -> Iterator[None]:
+def exclusive(settings: AgentSettings) -> Iterator[None]:
     """Lock `CHECKPOINTS_DIR` for this process: a second agent on it would run its jobs twice."""
     checkpoints = settings.checkpoints_dir.expanduser()
     path = checkpoints / ".agent" / "lock"
@@ -114,7 +114,7 @@ def only_one(settings: AgentSettings) -> Iterator[None]:
         lock.release()
 
 
-def _poller(agent: Agent, verbs: Verbs, name: str) -> Poller | None:
+def _poller(agent: Agent, verbs: AdminCommands, name: str) -> Poller | None:
     settings = agent.settings
     backend, key = settings.backend, settings.api_key
     if backend is None or key is None or not settings.poll_enabled:
@@ -123,9 +123,9 @@ def _poller(agent: Agent, verbs: Verbs, name: str) -> Poller | None:
         return None
     due = threading.Event()
     folder = settings.checkpoints_dir.expanduser() / ".agent"
-    orders = Orders(agent.book, verbs, folder, due.set)
+    executor = CommandExecutor(agent.job_table, verbs, folder, due.set)
     logger.info("Polling %s for jobs as %s.", backend, name)
-    return Poller(agent, lambda: client_for(backend, key.get_secret_value(), name), orders, due)
+    return Poller(agent, lambda: client_for(backend, key.get_secret_value(), name), executor, due)
 
 
 def build(settings: AgentSettings, name: str = "") -> Agent:
@@ -136,7 +136,7 @@ def build(settings: AgentSettings, name: str = "") -> Agent:
     """
     spans = open_spans(settings.otlp_endpoint, "tunefleet-agent", tunefleet.__version__, name or None)
     for folder in (settings.models_dir, settings.datasets_dir, settings.checkpoints_dir, settings.logs_dir):
-        _make(folder.expanduser())
+        _create_folder(folder.expanduser())
     jobs = Supervisor(
         settings.checkpoints_dir.expanduser(),
         endpoints_dir=settings.endpoints_dir,
@@ -146,7 +146,7 @@ def build(settings: AgentSettings, name: str = "") -> Agent:
     )
     gpus = Gpus(settings)
     downloads = Downloader(settings.datasets_dir.expanduser().absolute(), allowed=settings.url_allow, who="agent")
-    site = Site(
+    agent_context = AgentContext(
         settings=settings,
         jobs=jobs,
         registry=registry.installed(),
@@ -155,11 +155,11 @@ def build(settings: AgentSettings, name: str = "") -> Agent:
         backend=JobClient,
         env=_threads(settings),
         load=gpus.load,
-        sentry=gpus.sentry,
+        gpu_monitor=gpus.gpu_monitor,
         spans=spans,
         name=name,
     )
-    return Agent(settings, JobBook(site), gpus)
+    return Agent(settings, JobTable(agent_context), gpus)
 
 
 class _Server(uvicorn.Server):
@@ -169,7 +169,7 @@ class _Server(uvicorn.Server):
         self._agent = agent
         self._bound = bound
         self.restart = False
-        self.verbs = Verbs(agent, self._ask_restart)
+        self.verbs = AdminCommands(agent, self._ask_restart)
         super().__init__(
             uvicorn.Config(
                 create_app(agent, self.verbs),
@@ -211,7 +211,7 @@ class _Server(uvicorn.Server):
             self.run(sockets=[self._bound])
 
 
-def _make(folder: Path) -> None:
+def _create_folder(folder: Path) -> None:
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     except OSError as error:
@@ -268,7 +268,7 @@ class ProgressLines:
 
     def _run(self) -> None:
         while not self._agent.stopping.wait(self._agent.settings.heartbeat_interval_s):
-            for job in self._agent.book.running():
+            for job in self._agent.job_table.running():
                 try:
                     logger.info("%s", line(self._agent, job.job_id))
                 except Exception:

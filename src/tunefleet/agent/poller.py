@@ -17,7 +17,7 @@ from typing import Final
 from tunefleet.agent import intake
 from tunefleet.agent.agent import Agent
 from tunefleet.agent.capabilities import capabilities, load
-from tunefleet.agent.jobs.command_outbox import Orders
+from tunefleet.agent.jobs.command_outbox import CommandExecutor
 from tunefleet.agent.jobs.records import AgentRecord
 from tunefleet.client.backend import AgentClient
 from tunefleet.errors import AuthError, ConflictError, InputError, NotFoundError, TunefleetError
@@ -29,11 +29,11 @@ logger = logging.getLogger(__name__)
 # Long-poll time that the agent requests.
 _HOLD_S: Final = 20.0
 # Minimum time between two long polls, in case the backend answers immediately.
-_HASTE_S: Final = 0.5
+_MIN_INTERVAL_S: Final = 0.5
 # Backoff while the backend is unreachable: first and longest pause.
-_AWAY_S: Final = (1.0, 30.0)
+_BACKOFF_S: Final = (1.0, 30.0)
 # Pause after a rejected API_KEY.
-_SHUT_OUT_S: Final = 60.0
+_REJECTED_S: Final = 60.0
 
 
 def client_for(url: str, key: str, agent_id: str) -> AgentClient:
@@ -45,17 +45,19 @@ def client_for(url: str, key: str, agent_id: str) -> AgentClient:
 class Poller:
     """Polls one backend in one thread and sends heartbeats in another."""
 
-    def __init__(self, agent: Agent, client: Callable[[], AgentClient], orders: Orders, due: threading.Event) -> None:
+    def __init__(
+        self, agent: Agent, client: Callable[[], AgentClient], executor: CommandExecutor, due: threading.Event
+    ) -> None:
         self._agent = agent
         self._client = client
-        self._orders = orders
+        self._executor = executor
         self._due = due
         self._stopping = agent.stopping
         self._beat_s = agent.settings.heartbeat_interval_s
         self._threads = [
             threading.Thread(target=self._poll_loop, name="poll", daemon=True),
             threading.Thread(target=self._beat_loop, name="heartbeat", daemon=True),
-            threading.Thread(target=orders.run, args=(self._stopping,), name="orders", daemon=True),
+            threading.Thread(target=executor.run, args=(self._stopping,), name="orders", daemon=True),
         ]
 
     def start(self) -> None:
@@ -77,23 +79,23 @@ class Poller:
                     failures = 0
                 except AuthError as error:
                     logger.error("The backend rejected API_KEY: %s", error)  # noqa: TRY400 -- a traceback adds nothing
-                    pause_s = _SHUT_OUT_S
+                    pause_s = _REJECTED_S
                 except TunefleetError as error:
                     failures += 1
                     logger.log(logging.WARNING if failures == 1 else logging.DEBUG, "Polling failed: %s", error)
-                    first, longest = _AWAY_S
+                    first, longest = _BACKOFF_S
                     pause_s = min(longest, first * 2 ** (failures - 1))
                 except Exception:
                     logger.exception("Unexpected error in the poll loop, retrying.")
-                    pause_s = _AWAY_S[1]
+                    pause_s = _BACKOFF_S[1]
                 self._stopping.wait(pause_s)
 
     def _poll_once(self, client: AgentClient) -> float:
         """Poll and handle the reply; return the pause before the next poll in seconds."""
         began = time.monotonic()
-        want = self._agent.book.free()
+        want = self._agent.job_table.free()
         reply = client.poll(_HOLD_S, want=want)
-        self._orders.take(reply.commands)
+        self._executor.take(reply.commands)
         self._drop(reply.drop)
         if reply.job is not None and want > 0 and self._claim(client, reply.job):
             return 0.0
@@ -102,7 +104,7 @@ class Poller:
             # An interval in the agent's settings wins over the backend's.
             own = "poll_interval_s" in settings.model_fields_set
             return settings.poll_interval_s if own else float(reply.poll_interval_seconds)
-        return max(0.0, _HASTE_S - (time.monotonic() - began))
+        return max(0.0, _MIN_INTERVAL_S - (time.monotonic() - began))
 
     def _claim(self, client: AgentClient, job: PolledJob) -> bool:
         try:
@@ -127,9 +129,9 @@ class Poller:
             logger.exception("Unexpected error while reading job(%s).", job.id)
             record = self._refused(claimed, f"Unexpected error in the agent: {type(error).__name__}: {error}")
         try:
-            agent.book.submit(record)
+            agent.job_table.submit(record)
         except ConflictError:
-            agent.book.renew(record)
+            agent.job_table.renew(record)
 
     def _refused(self, claimed: ClaimReply, error: str) -> AgentRecord:
         job, now = claimed.job, time.time()
@@ -142,7 +144,7 @@ class Poller:
     def _drop(self, job_ids: tuple[str, ...]) -> None:
         for job_id in job_ids:
             try:
-                self._agent.book.drop(job_id)
+                self._agent.job_table.drop(job_id)
             except NotFoundError:
                 logger.debug("The backend dropped %s, which this agent does not have.", job_id)
 
@@ -162,7 +164,7 @@ class Poller:
                     # The backend may have lost the state of this agent meanwhile.
                     reported = None
                     logger.debug("The heartbeat failed: %s", error)
-                    self._stopping.wait(_AWAY_S[0])
+                    self._stopping.wait(_BACKOFF_S[0])
                 except Exception:
                     logger.exception("Unexpected error in the heartbeat, retrying.")
                 self._due.wait(self._beat_s)
@@ -171,19 +173,19 @@ class Poller:
         """Send a heartbeat; returns whether the backend certainly has the capabilities of this machine."""
         # Not if it drops jobs: then it may have lost the state of this agent.
         agent = self._agent
-        outcomes = self._orders.outcomes()
-        held = [job.job_id for job in agent.book.jobs() if job.record.polled and not job.told_all]
+        outcomes = self._executor.outcomes()
+        held = [job.job_id for job in agent.job_table.jobs() if job.record.polled and not job.fully_reported]
         beat = Heartbeat(
             holding=tuple(held),
             capabilities=capabilities(agent) if with_capabilities else None,
             load=load(agent),
             outcomes=outcomes,
-            want=agent.book.free(),
+            want=agent.job_table.free(),
         )
         reply = client.heartbeat(beat)
         # A third of the lease: two heartbeats in a row may be lost.
         self._beat_s = max(0.5, min(agent.settings.heartbeat_interval_s, reply.lease_s / 3))
-        self._orders.stored(outcomes, reply.outcomes)
-        self._orders.take(reply.commands)
+        self._executor.stored(outcomes, reply.outcomes)
+        self._executor.take(reply.commands)
         self._drop(reply.drop)
         return not reply.drop

@@ -20,8 +20,8 @@ import tunefleet
 from tunefleet.agent import bodies, intake, views
 from tunefleet.agent.agent import Agent
 from tunefleet.agent.jobs.job import AgentJob
-from tunefleet.agent.jobs.job_run import placed
-from tunefleet.agent.verbs import Verbs
+from tunefleet.agent.jobs.job_run import with_trace
+from tunefleet.agent.verbs import AdminCommands
 from tunefleet.errors import InputError, NotFoundError, SpecError, TunefleetError
 from tunefleet.schemas.base import Body as RequestBody
 from tunefleet.schemas.training_protocol.training import AgentCommand, AgentOutcome, AgentVerb, TrainingJobRequest
@@ -48,7 +48,7 @@ def health(request: Request) -> dict[str, Any]:
         "status": "ok",
         "gpu_available": info["device_count"] > 0,
         "gpu_info": info,
-        "active_jobs": len(agent.book.running()),
+        "active_jobs": len(agent.job_table.running()),
     }
 
 
@@ -57,10 +57,10 @@ def execute(request: Request, body: TrainingJobRequest) -> dict[str, Any]:
     """Queue a job; it starts when a slot is free."""
     agent = agent_of(request)
     record = intake.from_request(body, agent.settings, agent.defaults())
-    sends = agent.book.site.spans is not None
-    record = placed(record, request.headers.get("traceparent"), sends=sends)
+    sends = agent.job_table.context.spans is not None
+    record = with_trace(record, request.headers.get("traceparent"), sends=sends)
     agent.admit(record)
-    agent.book.submit(record)
+    agent.job_table.submit(record)
     return {"job_id": record.job_id, "success": True}
 
 
@@ -102,15 +102,15 @@ def cancel(request: Request, job_id: str) -> dict[str, Any]:
 @router.get("/api/training/jobs")
 def jobs(request: Request) -> dict[str, Any]:
     """List all jobs, oldest first."""
-    return {"jobs": [views.row(job) for job in agent_of(request).book.jobs()]}
+    return {"jobs": [views.row(job) for job in agent_of(request).job_table.jobs()]}
 
 
 @router.get("/api/training/queue")
 def queue(request: Request) -> dict[str, Any]:
     """Return running and queued jobs."""
-    book = agent_of(request).book
-    running = [job.job_id for job in book.running()]
-    waiting = [job.job_id for job in book.queue()]
+    job_table = agent_of(request).job_table
+    running = [job.job_id for job in job_table.running()]
+    waiting = [job.job_id for job in job_table.queue()]
     return {
         "running_count": len(running),
         "queued_count": len(waiting),
@@ -123,7 +123,7 @@ def queue(request: Request) -> dict[str, Any]:
 def _ask(request: Request, job_id: str, verb: Any) -> None:
     """Request a state change of a job; any error is a 400, as the protocol requires."""
     try:
-        verb(agent_of(request).book.find(job_id))
+        verb(agent_of(request).job_table.find(job_id))
     except (NotFoundError, InputError) as error:
         raise NotNow(str(error)) from None
 
@@ -138,7 +138,7 @@ class VerbRequest(RequestBody):
 @router.post("/api/agent/commands")
 def command(request: Request, body: VerbRequest) -> AgentOutcome:
     """Restart, change settings, collect diagnostics or upgrade; jobs keep running."""
-    verbs: Verbs = request.app.state.verbs
+    verbs: AdminCommands = request.app.state.verbs
     return verbs(AgentCommand(command_id=f"local-{uuid.uuid4().hex[:12]}", command=body.command, data=body.data))
 
 
@@ -150,37 +150,37 @@ def logs(
     offset: int = 0,
 ) -> dict[str, Any]:
     """Return lines of a job's log; a negative offset counts from the end."""
-    lines, first, total = agent_of(request).book.find(job_id).log(offset, limit)
+    lines, first, total = agent_of(request).job_table.find(job_id).log(offset, limit)
     return {"logs": lines, "total_lines": total, "offset": first, "limit": limit}
 
 
 @router.get("/api/training/metrics/{job_id}")
 def metrics(request: Request, job_id: str) -> dict[str, Any]:
     """Return the metric points of a job, in the order of their steps."""
-    points = agent_of(request).book.find(job_id).journal().points
+    points = agent_of(request).job_table.find(job_id).journal().points
     return {"job_id": job_id, "metrics": [point.model_dump(mode="json", exclude_none=True) for point in points]}
 
 
 @router.get("/api/training/checkpoints/{job_id}")
 def checkpoints(request: Request, job_id: str) -> dict[str, Any]:
     """Return the complete checkpoints of a job, and the best one."""
-    return views.checkpoints(agent_of(request).book.find(job_id))
+    return views.checkpoints(agent_of(request).job_table.find(job_id))
 
 
 @router.get("/api/training/{job_id}/errors")
 def errors(request: Request, job_id: str) -> dict[str, Any]:
     """Return the errors and warnings of a job."""
-    return views.errors(agent_of(request).book.find(job_id))
+    return views.errors(agent_of(request).job_table.find(job_id))
 
 
 @router.get("/api/training/stream/{job_id}")
 def stream(request: Request, job_id: str) -> Response:
     """Stream log lines, metric points and status of a job until it has ended."""
     agent = agent_of(request)
-    return respond(follow(agent, agent.book.find(job_id), request.headers.get("last-event-id")))
+    return respond(follow(agent, agent.job_table.find(job_id), request.headers.get("last-event-id")))
 
 
-def create_app(agent: Agent, verbs: Verbs) -> FastAPI:
+def create_app(agent: Agent, verbs: AdminCommands) -> FastAPI:
     """Build the app."""
     app = FastAPI(
         title="Tunefleet agent",

@@ -34,7 +34,7 @@ CHANGEABLE: Final[dict[str, str]] = {
 _LOG_LINES: Final = 200
 
 
-class Verbs:
+class AdminCommands:
     """Executes admin commands."""
 
     def __init__(self, agent: Agent, restart: Callable[[], None]) -> None:

@@ -22,7 +22,7 @@ from tunefleet.trainer_control.files import read_json
 from tunefleet.trainer_control.journal.writer import JournalWriter
 
 _TAIL_BYTES = 64 << 10
-_LAST_WORDS = 4096
+_END_CHARS = 4096
 # With less free space than this, the disk counts as full.
 _FULL_BYTES = 1 << 20
 _TRACEBACK = "Traceback (most recent call last):"
@@ -50,13 +50,13 @@ _KINDS: Final = {
     "diverged": TaskReason.DIVERGED,
     "bug": TaskReason.BUG,
 }
-_DELIBERATE: Final[dict[str, tuple[FinishOutcome, TaskReason]]] = {
+_REGULAR_ENDS: Final[dict[str, tuple[FinishOutcome, TaskReason]]] = {
     "completed": ("completed", TaskReason.FINISHED),
     "stopped": ("completed", TaskReason.STOPPED_EARLY),
     "paused": ("paused", TaskReason.PAUSED),
     "aborted": ("cancelled", TaskReason.ABORTED),
 }
-_SENTENCES: Final = {
+_MESSAGES: Final = {
     TaskReason.OUT_OF_MEMORY: "Out of memory.",
     TaskReason.DISK_FULL: "The disk is full.",
 }
@@ -90,8 +90,8 @@ def classify(folder: JobFolder, launch: str, current_boot: str | None) -> JobEnd
     returncode = exit_.returncode if exit_ else None
     cancelled = (read_json(folder.cancel_json) or {}).get("launch") == launch
     state = status.state if status else None
-    if state in _DELIBERATE:
-        outcome, reason = _DELIBERATE[state]
+    if state in _REGULAR_ENDS:
+        outcome, reason = _REGULAR_ENDS[state]
         if status is not None and status.intent == "preempt" and state == "paused" and not cancelled:
             # Paused by SIGTERM, as sent by a cluster or a shutdown: not a requested pause, so the task is rescheduled.
             outcome, reason = "released", TaskReason.RELEASED
@@ -105,10 +105,10 @@ def classify(folder: JobFolder, launch: str, current_boot: str | None) -> JobEnd
         reason = _KINDS[status.error_kind or "bug"]
         return _failed(launch, reason, status.error or _last_line(status.traceback), status.traceback, returncode)
     tail = log_tail(folder, process.log_offset if process else 0)
-    reason, error = _unannounced(returncode, tail, rebooted=_rebooted(process, current_boot))
+    reason, error = _without_status(returncode, tail, rebooted=_rebooted(process, current_boot))
     if reason in (TaskReason.BUG, TaskReason.KILLED) and _disk_is_full(folder):
         # On a full disk neither the traceback nor the status could be written.
-        reason, error = TaskReason.DISK_FULL, _SENTENCES[TaskReason.DISK_FULL]
+        reason, error = TaskReason.DISK_FULL, _MESSAGES[TaskReason.DISK_FULL]
     return _failed(launch, reason, error, last_traceback(tail), returncode)
 
 
@@ -146,14 +146,14 @@ def last_traceback(text: str) -> str | None:
     return "\n".join(lines[: end + 1])
 
 
-def _unannounced(returncode: int | None, tail: str, *, rebooted: bool) -> tuple[TaskReason, str]:
+def _without_status(returncode: int | None, tail: str, *, rebooted: bool) -> tuple[TaskReason, str]:
     if returncode == -signal.SIGKILL:
         # The kernel's OOM killer leaves no other trace in the job folder.
         return TaskReason.KILLED, "The training process was killed (SIGKILL); the machine may have run out of memory."
-    signs = _last_words(tail)
+    signs = _end_of_log(tail)
     known = next((reason for reason, pattern in _PATTERNS if pattern.search(signs)), None)
     if known is not None:
-        return known, _SENTENCES[known]
+        return known, _MESSAGES[known]
     if returncode is None:
         cause = "the machine was rebooted" if rebooted else "it was killed together with its parent process"
         return TaskReason.KILLED, f"The training process ended without a status: {cause}."
@@ -169,11 +169,11 @@ def _unannounced(returncode: int | None, tail: str, *, rebooted: bool) -> tuple[
     return TaskReason.BUG, _last_line(traceback) or f"The training process ended with exit code {returncode}."
 
 
-def _last_words(tail: str) -> str:
+def _end_of_log(tail: str) -> str:
     """Return the part of the log about the end: from the first traceback of the last chain, if there is one."""
     start = tail.rfind(_TRACEBACK)
     if start < 0:
-        return tail[-_LAST_WORDS:]
+        return tail[-_END_CHARS:]
     while (before := tail[:start].rstrip()).endswith(_LINKS) and (first := before.rfind(_TRACEBACK)) >= 0:
         start = first
     return tail[start:]

@@ -92,7 +92,7 @@ class ForegroundRun:
                 (self._folder.root / name).unlink(missing_ok=True)
             write_json(self._folder.job_json, self._job.model_dump(mode="json"), sync=True)
             site = inject.write_site(self._folder.root)
-            before = self._catch()
+            before = self._install_handlers()
             try:
                 returncode = self._run(site, fds)
             finally:
@@ -154,7 +154,7 @@ class ForegroundRun:
         }
         write_json(self._folder.process_json, process, sync=True)
 
-    def _catch(self) -> dict[signal.Signals, Any]:
+    def _install_handlers(self) -> dict[signal.Signals, Any]:
         if threading.current_thread() is not threading.main_thread():
             return {}
         handlers: dict[signal.Signals, Any] = {signal.SIGINT: self._interrupted, signal.SIGTERM: self._terminated}

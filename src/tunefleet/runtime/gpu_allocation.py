@@ -10,7 +10,7 @@ from typing import Any
 from tunefleet.errors import MachineError
 from tunefleet.runtime.gpu import gpus as claims
 from tunefleet.runtime.gpu.info import GpuFigures
-from tunefleet.runtime.monitor.preemption import GpuSentry
+from tunefleet.runtime.monitor.preemption import GpuContentionMonitor
 from tunefleet.schemas.worker_link import Gpu
 from tunefleet.spec import TaskSpec, load_task_spec
 
@@ -35,13 +35,13 @@ def choose(
     gpus: Sequence[GpuFigures],
     *,
     ledger: Path,
-    sentry: GpuSentry | None,
+    gpu_monitor: GpuContentionMonitor | None,
     given: Sequence[str] = (),
 ) -> tuple[str, ...]:
     """Return the UUIDs of the GPUs for a task; empty on a machine without GPUs, or if the task needs none.
 
     Args:
-        sentry: Detects other users of the GPUs; None if contention is ignored.
+        gpu_monitor: Detects other users of the GPUs; None if contention is ignored.
         given: GPUs chosen by the server; used if they are free.
 
     Raises:
@@ -64,7 +64,7 @@ def choose(
             f"This machine lacks the GPUs that the task requests ({few}).",
             hint="Run it on another machine, or request less in spec.resources.",
         )
-    others = {} if sentry is None else sentry.in_use()
+    others = {} if gpu_monitor is None else gpu_monitor.in_use()
     taken = {gpu.uuid: others.get(gpu.uuid) or claims.holder(ledger, gpu.uuid) for gpu in fitting}
     free = [gpu for gpu in fitting if taken[gpu.uuid] is None]
     if len(free) < count:

@@ -198,7 +198,7 @@ class JobHandle:
 
 
 def end_leftovers(folder: JobFolder) -> bool:
-    """Kill processes that hold a job's lock after trainer and parent are gone; return whether they are gone."""
+    """Kill processes that hold a job's lock after the end of trainer and parent process; returns whether both ended."""
     process = read_process(folder)
     if process is None or not process.keeper_pid:
         return False

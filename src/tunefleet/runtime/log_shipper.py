@@ -124,13 +124,13 @@ class JournalShipper:
             wait=wait_exponential(multiplier=initial, max=longest) + wait_random(0, initial),
             stop=stop_when_event_set(self._stopping),
             sleep=sleep_using_event(self._stopping),
-            before_sleep=self._complain,
+            before_sleep=self._warn,
             reraise=True,
         ):
             with attempt:
                 self._deliver(self._stopping.is_set)
 
-    def _complain(self, state: RetryCallState) -> None:
+    def _warn(self, state: RetryCallState) -> None:
         if state.attempt_number == 1 and state.outcome is not None:
             logger.warning("Could not deliver %s, retrying: %s", self._folder.root.name, state.outcome.exception())
 

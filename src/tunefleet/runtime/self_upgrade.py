@@ -20,11 +20,11 @@ from tunefleet.errors import ConflictError, InputError, MachineError
 logger = logging.getLogger(__name__)
 
 _VERSION: Final = re.compile(r"\d+(\.\d+){0,3}([abrc.]+\d+)?(\.(post|dev)\d+)?(\+[A-Za-z0-9.]{1,60})?")
-_BY_HAND: Final = "The installed version keeps running; upgrade it manually on that machine."
+_MANUAL_HINT: Final = "The installed version keeps running; upgrade it manually on that machine."
 _PIP_S: Final = 900.0
 _OUTPUT_CHARS: Final = 2000
 _INSTALL: Final = "/install"
-_OFFER: Final = re.compile(
+_REQUIREMENT: Final = re.compile(
     r"tunefleet(?:\[[a-z0-9,]+\])? @ (?P<url>https?://\S+/tunefleet-(?P<version>[^-/\s]+)-[^-/\s]+-[^-/\s]+-[^-/\s]+\.whl)"
 )
 
@@ -63,11 +63,11 @@ def upgrade(wanted: object, *, who: str, ask: Callable[[str], str], ca_file: Pat
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=_PIP_S, check=False)
     except (OSError, subprocess.TimeoutExpired) as error:
-        raise MachineError(f"Cannot run pip: {error}.", hint=_BY_HAND) from error
+        raise MachineError(f"Cannot run pip: {error}.", hint=_MANUAL_HINT) from error
     if done.returncode != 0:
         output = (done.stderr or done.stdout).strip().splitlines()
         message = output[-1] if output else f"exit code {done.returncode}"
-        raise MachineError(f"pip failed: {message}", hint=_BY_HAND)
+        raise MachineError(f"pip failed: {message}", hint=_MANUAL_HINT)
     return done.stdout[-_OUTPUT_CHARS:]
 
 
@@ -80,9 +80,9 @@ def installed_from() -> str | None:
 
 def _offered(server: str, line: str, wanted: str | None) -> str:
     """Return the requirement for pip, if it is from this server and has the wanted version."""
-    offer = _OFFER.fullmatch(line)
+    offer = _REQUIREMENT.fullmatch(line)
     if offer is None or not offer["url"].startswith(f"{server}{_INSTALL}/"):
-        raise ConflictError(f"{server} does not offer a package of its own.", hint=_BY_HAND)
+        raise ConflictError(f"{server} does not offer a package of its own.", hint=_MANUAL_HINT)
     if wanted is not None and unquote(offer["version"]) != wanted:
         raise ConflictError(
             f"{server} offers {unquote(offer['version'])}, not {wanted}.",

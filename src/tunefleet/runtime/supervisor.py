@@ -97,7 +97,7 @@ class Supervisor:
         write_json(folder.job_json, data, sync=True)
         handle = JobHandle(job, folder, Path(endpoint_dir))
         # Before the start: a warm engine occupies most of the GPU's memory.
-        engine_registry.make_room(job.gpus, wants_engine=job.engine)
+        engine_registry.free_gpus(job.gpus, wants_engine=job.engine)
         reply = self._start(folder, data)
         # A fork server that replied too late, or not at all, may have started the job; then the launch has succeeded.
         if reply.get("code") not in ("busy", "silent") or not handle.started:

@@ -22,12 +22,12 @@ from tunefleet.schemas.worker_link import Offer
 
 VARIABLE: Final = "TRACEPARENT"
 # Maximum number of save and evaluation spans per launch; later ones are dropped.
-MOST_STEPS: Final = 500
+MAX_STEPS: Final = 500
 _EVALUATED: Final = "eval_runtime"
 
 
 @dataclass(frozen=True, slots=True)
-class Done:
+class TrainerStep:
     """A step of a trainer, such as a save or an evaluation."""
 
     name: str
@@ -70,47 +70,45 @@ class AttemptTrace:
         try:
             yield
         except TunefleetError as error:
-            self.tell(name, began, key=key, error=error.message)
+            self.export(name, began, key=key, error=error.message)
             raise
-        self.tell(name, began, key=key)
+        self.export(name, began, key=key)
 
-    def tell(self, name: str, start: float, *, key: str = "", error: str | None = None) -> None:
+    def export(self, name: str, start: float, *, key: str = "", error: str | None = None) -> None:
         """Export a span that ends now."""
         if self._place is not None:
             own = self._place.span(f"{name} {key}")
-            self._say(FinishedSpan(name, own, self._place, start, time.time(), self._about, error))
+            self._export(FinishedSpan(name, own, self._place, start, time.time(), self._about, error))
 
     def whole(self, name: str, start: float, parent: str | None, error: str | None) -> None:
         """Export the root span of the attempt, if the server does not."""
         if self._place is not None:
-            self._say(FinishedSpan(name, self._place, traceparent.read(parent), start, time.time(), self._about, error))
+            self._export(FinishedSpan(name, self._place, traceparent.read(parent), start, time.time(), self._about, error))
 
     def launched(self, launch: str, journal: Path, outcome: str, error: str | None) -> None:
         """Export the span of a launch that has ended, and those of its trainer's steps."""
         if self._place is None or self._spans is None:
             return
-        began, did = read(journal)
+        began, steps = read(journal)
         now, own = time.time(), self._launch(self._place, launch)
         about = self._about | {"tunefleet.launch": launch, "tunefleet.outcome": outcome}
         failure = (error or outcome) if outcome == "failed" else None
-        self._say(FinishedSpan("launch", own, self._place, began or now, now, about, failure))
-        for number, each in enumerate(did):
+        self._export(FinishedSpan("launch", own, self._place, began or now, now, about, failure))
+        for number, each in enumerate(steps):
             name = f"{each.name} {number} of {launch}"
-            self._say(
-                FinishedSpan(each.name, own.span(name), own, each.start, each.end, self._about | dict(each.about))
-            )
+            self._export(FinishedSpan(each.name, own.span(name), own, each.start, each.end, self._about | dict(each.about)))
 
-    def _say(self, told: FinishedSpan) -> None:
+    def _export(self, span: FinishedSpan) -> None:
         if self._spans is not None:
-            self._spans.tell(told)
+            self._spans.tell(span)
 
     def _launch(self, place: SpanContext, launch: str) -> SpanContext:
         return place.span(f"launch {launch}")
 
 
-def read(journal: Path) -> tuple[float | None, list[Done]]:
+def read(journal: Path) -> tuple[float | None, list[TrainerStep]]:
     """Return the start of a launch and the steps of its trainer, from the journal."""
-    found = _Reading()
+    found = _JournalReader()
     try:
         with journal.open("rb") as lines:
             for line in lines:
@@ -118,20 +116,20 @@ def read(journal: Path) -> tuple[float | None, list[Done]]:
                     found.take(line)
     except FileNotFoundError:
         pass
-    return found.began, found.did
+    return found.began, found.steps
 
 
-class _Reading:
+class _JournalReader:
     def __init__(self) -> None:
         self.began: float | None = None
-        self.did: list[Done] = []
+        self.steps: list[TrainerStep] = []
         self._stepped = False
 
     def wants(self, line: bytes) -> bool:
         """Whether a line may be relevant: most are loss points, which need not be parsed."""
         if not self._stepped or self.began is None:
             return True
-        return len(self.did) < MOST_STEPS and (b'"checkpoint"' in line or b'"eval_runtime"' in line)
+        return len(self.steps) < MAX_STEPS and (b'"checkpoint"' in line or b'"eval_runtime"' in line)
 
     def take(self, line: bytes) -> None:
         """Apply a record."""
@@ -143,10 +141,10 @@ class _Reading:
             self._step(at, record)
             if kind == "checkpoint":
                 about = {"tunefleet.step": int(record["step"]), "tunefleet.size_bytes": int(record["size_bytes"])}
-                self.did.append(Done("save", at - float(record.get("stall_s") or 0.0), at, about))
+                self.steps.append(TrainerStep("save", at - float(record.get("stall_s") or 0.0), at, about))
             elif kind == "metric" and _EVALUATED in record["values"]:
                 took_s = float(record["values"][_EVALUATED])
-                self.did.append(Done("evaluate", at - took_s, at, {"tunefleet.step": int(record["step"])}))
+                self.steps.append(TrainerStep("evaluate", at - took_s, at, {"tunefleet.step": int(record["step"])}))
         except (ValueError, KeyError, TypeError):
             return
 
@@ -155,4 +153,4 @@ class _Reading:
             return
         if int(record.get("step") or 0) > 0:
             self._stepped = True
-            self.did.append(Done("first step", self.began, at, {"tunefleet.step": int(record["step"])}))
+            self.steps.append(TrainerStep("first step", self.began, at, {"tunefleet.step": int(record["step"])}))

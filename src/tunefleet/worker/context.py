@@ -8,13 +8,13 @@ from pathlib import Path
 
 from tunefleet.executors.registry import Registry
 from tunefleet.observability.spans import Spans
-from tunefleet.runtime.monitor.preemption import GpuSentry
+from tunefleet.runtime.monitor.preemption import GpuContentionMonitor
 from tunefleet.runtime.secrets.resolver import Secrets
 from tunefleet.schemas.job_folder import JobFolder
 from tunefleet.schemas.worker_link import Offer
 from tunefleet.worker.inputs import InputStore
 from tunefleet.worker.interfaces import DeliveryFactory, Jobs, ShipperFactory
-from tunefleet.worker.machine.rendezvous import Place
+from tunefleet.worker.machine.rendezvous import RendezvousAddress
 from tunefleet.worker.outbox import Outbox
 from tunefleet.worker.state import StateFolder
 from tunefleet.worker.transfers import Transfers
@@ -25,11 +25,11 @@ def _no_gpus(_: Offer) -> tuple[str, ...]:
 
 
 @dataclass(frozen=True, slots=True)
-class Site:
+class WorkerContext:
     """Dependencies and limits.
 
     Args:
-        sentry: Detects other users of the GPUs; None if contention is ignored.
+        gpu_monitor: Detects other users of the GPUs; None if contention is ignored.
         spans: Destination of trace spans; None if tracing is off.
     """
 
@@ -45,13 +45,13 @@ class Site:
     gpus: Callable[[Offer], tuple[str, ...]] = _no_gpus
     allow_code: bool = False
     suspend_save_s: float = 10.0
-    sentry: GpuSentry | None = None
+    gpu_monitor: GpuContentionMonitor | None = None
     makes_way: bool = False
     secrets: Secrets = field(default_factory=lambda: Secrets({}))
     transfers: Transfers = field(default_factory=Transfers)
     spans: Spans | None = None
     worker_id: str = ""
-    place: Place = field(default_factory=Place)
+    rendezvous: RendezvousAddress = field(default_factory=RendezvousAddress)
 
     def folder(self, task_id: str) -> JobFolder:
         """Return the job folder of a task; all its attempts on this machine share the folder and its checkpoints."""

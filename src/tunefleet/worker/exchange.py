@@ -34,7 +34,7 @@ _BACKOFF_S: Final = (0.1, 2.0)
 _EMPTY_PAUSE_S: Final = 0.2
 
 
-class Mind(Protocol):
+class ExchangeDelegate(Protocol):
     """Builds requests and handles replies; called by one thread at a time."""
 
     def draft(self, wait_s: float) -> Draft:
@@ -54,78 +54,80 @@ class Exchanger:
         on_fatal: Called with an error that a retry cannot fix, such as a revoked key, after the threads have stopped.
     """
 
-    def __init__(self, link: WorkerLink, outbox: Outbox, mind: Mind, *, on_fatal: Callable[[Exception], None]) -> None:
+    def __init__(
+        self, link: WorkerLink, outbox: Outbox, delegate: ExchangeDelegate, *, on_fatal: Callable[[Exception], None]
+    ) -> None:
         self._link = link
         self._outbox = outbox
-        self._mind = mind
+        self._delegate = delegate
         self._on_fatal = on_fatal
-        self._turn = outbox.changed
+        self._outbox_changed = outbox.changed
         self._stop = threading.Event()
         self._handling = threading.Lock()
-        self._on_wire = 0
+        self._in_flight = 0
         self._busy = 0
-        self._away = False
-        self._anew = False
+        self._unreachable = False
+        self._must_register = False
         self._sent = 0
-        self._heard = 0
+        self._last_reply = 0
         self._failures = 0
-        self._said_version = -1
+        self._sent_version = -1
         self._wait_s = 0.0
         # Daemons: a request may hang in its long poll when the process exits.
-        self._hands = [threading.Thread(target=self._hand, name=f"exchange-{side}", daemon=True) for side in "ab"]
+        self._threads = [threading.Thread(target=self._run, name=f"exchange-{side}", daemon=True) for side in "ab"]
 
     def start(self, hold_s: float) -> None:
         """Start polling; the worker must be registered."""
         self._wait_s = hold_s
-        for hand in self._hands:
-            hand.start()
+        for thread in self._threads:
+            thread.start()
 
-    def register_anew(self) -> None:
+    def request_registration(self) -> None:
         """Register again before the next exchange, since the machine has changed."""
-        self._anew = True
+        self._must_register = True
         self._outbox.poke()
 
     def stop(self) -> None:
         """Stop; does not wait for an exchange that is in its long poll."""
         self._stop.set()
-        with self._turn:
-            self._turn.notify_all()
+        with self._outbox_changed:
+            self._outbox_changed.notify_all()
 
     def join(self, timeout_s: float) -> None:
         """Wait for the threads after `stop`."""
         deadline = time.monotonic() + timeout_s
-        for hand in self._hands:
-            hand.join(max(0.0, deadline - time.monotonic()))
+        for thread in self._threads:
+            thread.join(max(0.0, deadline - time.monotonic()))
 
-    def _hand(self) -> None:
+    def _run(self) -> None:
         try:
             while not self._stop.is_set():
-                self._once()
+                self._exchange_once()
         except TunefleetError as error:
-            self._end(error)
+            self._fail(error)
         except Exception as error:
             logger.exception("The exchange with the server failed unexpectedly.")
-            self._end(error)
+            self._fail(error)
 
-    def _end(self, error: Exception) -> None:
+    def _fail(self, error: Exception) -> None:
         already = self._stop.is_set()
         self.stop()
         if not already:
             self._on_fatal(error)
 
-    def _once(self) -> None:
-        with self._turn:
-            self._turn.wait_for(self._my_turn)
+    def _exchange_once(self) -> None:
+        with self._outbox_changed:
+            self._outbox_changed.wait_for(self._may_send)
             if self._stop.is_set():
                 return
-            draft, number = self._take()
+            draft, number = self._next_draft()
         started = time.monotonic()
         try:
             # Outside the lock: the long poll must not block the other thread's newer exchange.
             reply = self._send(draft)
         finally:
-            with self._turn:
-                self._on_wire -= 1
+            with self._outbox_changed:
+                self._in_flight -= 1
                 self._busy += 1
         try:
             # One reply at a time, and no exchange starts meanwhile (`_busy`): the results of a batch of light tasks
@@ -134,12 +136,12 @@ class Exchanger:
                 if reply is not None:
                     reply = self._without_stale_offers(reply, number)
                     self._outbox.answered(draft, reply)
-                    self._mind.handle(reply)
+                    self._delegate.handle(reply)
         finally:
-            with self._turn:
+            with self._outbox_changed:
                 self._busy -= 1
                 newest = number == self._sent
-                self._turn.notify_all()
+                self._outbox_changed.notify_all()
         early = time.monotonic() - started < min(_EMPTY_PAUSE_S, draft.request.wait_s)
         if newest and early and reply == ExchangeReply():
             self._stop.wait(_EMPTY_PAUSE_S)
@@ -147,31 +149,31 @@ class Exchanger:
     def _without_stale_offers(self, reply: ExchangeReply, number: int) -> ExchangeReply:
         """Remove the offers of a reply that a newer one has overtaken."""
         # An overtaken offer may have been run already; if it is still open, the newer reply contains it too.
-        stale = number < self._heard
-        self._heard = max(self._heard, number)
+        stale = number < self._last_reply
+        self._last_reply = max(self._last_reply, number)
         return reply.model_copy(update={"offers": ()}) if stale and reply.offers else reply
 
-    def _my_turn(self) -> bool:
+    def _may_send(self) -> bool:
         if self._stop.is_set():
             return True
         if self._busy:
             return False
-        news = self._outbox.version != self._said_version
-        return self._on_wire == 0 or (self._on_wire == 1 and news and not self._away)
+        changed = self._outbox.version != self._sent_version
+        return self._in_flight == 0 or (self._in_flight == 1 and changed and not self._unreachable)
 
-    def _take(self) -> tuple[Draft, int]:
-        draft = self._mind.draft(self._wait_s)
-        self._on_wire += 1
+    def _next_draft(self) -> tuple[Draft, int]:
+        draft = self._delegate.draft(self._wait_s)
+        self._in_flight += 1
         self._sent += 1
-        self._said_version = draft.version
+        self._sent_version = draft.version
         return draft, self._sent
 
     def _send(self, draft: Draft) -> ExchangeReply | None:
         """Return the reply; None if the draft is stale: the server was unreachable, or did not know the worker."""
         try:
-            if not self._anew:
+            if not self._must_register:
                 return self._exchange(draft)
-            self._anew = False
+            self._must_register = False
         except UnreachableError as error:
             if not self._stop.is_set():
                 self._note_failure("Server unreachable, jobs keep running", error)
@@ -180,11 +182,11 @@ class Exchanger:
         if self._stop.is_set():  # a worker that is leaving must not register again
             return None
         # Keeps the other thread from sending: the server is unreachable, or does not know this worker.
-        self._away = True
+        self._unreachable = True
         try:
             self._register_again()
         finally:
-            self._away = False
+            self._unreachable = False
         return None
 
     def _exchange(self, draft: Draft) -> ExchangeReply:
@@ -203,7 +205,7 @@ class Exchanger:
 
     def _register_again(self) -> None:
         """Register until the server answers: it may have been restarted, or have declared this worker lost."""
-        reply = register_patiently(self._mind, self._stop)
+        reply = register_patiently(self._delegate, self._stop)
         if reply is not None:
             self._wait_s = reply.hold_s
             if self._failures == 1:
@@ -211,7 +213,7 @@ class Exchanger:
 
 
 def register_patiently(
-    mind: Mind, stop: threading.Event, *, before_sleep: Callable[[RetryCallState], None] | None = None
+    delegate: ExchangeDelegate, stop: threading.Event, *, before_sleep: Callable[[RetryCallState], None] | None = None
 ) -> RegisterReply | None:
     """Register with exponential backoff and jitter while the server does not answer; None if stopped."""
     first, longest = _BACKOFF_S
@@ -225,7 +227,7 @@ def register_patiently(
             reraise=True,
         ):
             with attempt:
-                return mind.register()
+                return delegate.register()
     except UnreachableError:
         if not stop.is_set():
             raise

@@ -41,7 +41,7 @@ class InputStore:
             known = self._known(ref.digest)
             if known is not None:
                 return known
-            logger.info("Fetching %s (%s).", ref.name, ref.digest[:12])
+            logger.info("InputDownload %s (%s).", ref.name, ref.digest[:12])
             path = self._settle(ref.digest, fetch)
             write_synced(self._note(ref.digest), json.dumps({"path": str(path.relative_to(self._root))}))
             return path

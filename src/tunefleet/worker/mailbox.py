@@ -1,4 +1,4 @@
-"""Messages from other threads to the thread of an attempt, and waits that react to them."""
+"""Messages from other threads to the thread of an attempt, and on_retry that react to them."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Stopped(Exception):
 
 
 class Cancelled(Exception):
-    """A cancel of an attempt whose job was not started, or whose delivery waits for a retry."""
+    """A cancel of an attempt whose job was not started, or whose delivery on_retry for a retry."""
 
 
 def _never() -> bool:
@@ -48,7 +48,7 @@ class Mailbox:
     """Flags that are only ever set, the desired state, and a command queue. A drop wins over a stop."""
 
     def __init__(self) -> None:
-        self._news = threading.Condition()
+        self._changed = threading.Condition()
         self._dropped = False
         self._stopped = False
         self._suspend = False
@@ -60,45 +60,45 @@ class Mailbox:
         self._desired: Desired | None = None
         self._commands: deque[Command] = deque()
 
-    def tell_acked(self, point: str | None = None) -> None:
+    def notify_acked(self, point: str | None = None) -> None:
         """Note that the server has stored the accept: the job may start."""
         self._point = point
-        self._tell("_acked")
+        self._set("_acked")
 
-    def tell_finished(self) -> None:
+    def notify_finished(self) -> None:
         """Note that the server has stored the finish: the attempt may be forgotten."""
-        self._tell("_finished")
+        self._set("_finished")
 
-    def tell_behind(self) -> None:
+    def notify_behind(self) -> None:
         """Note that the server lacks journal records that the finish covers."""
-        self._tell("_behind")
+        self._set("_behind")
 
-    def tell_dropped(self) -> None:
+    def notify_dropped(self) -> None:
         """Note that the token is void."""
-        self._tell("_dropped")
+        self._set("_dropped")
 
-    def tell_stop(self, *, suspend: bool) -> None:
+    def notify_stop(self, *, suspend: bool) -> None:
         """Note that the worker stops, and whether it suspends its jobs."""
-        with self._news:
+        with self._changed:
             self._suspend = self._suspend or suspend
-        self._tell("_stopped")
+        self._set("_stopped")
 
-    def tell_way(self) -> None:
+    def notify_preempted(self) -> None:
         """Note that the machine is being preempted: save, and release the task."""
-        self._tell("_makes_way")
+        self._set("_makes_way")
 
-    def tell_desired(self, desired: Desired) -> None:
+    def set_desired(self, desired: Desired) -> None:
         """Set the desired state of the attempt; the newest generation wins."""
-        with self._news:
+        with self._changed:
             if self._desired is None or desired.generation > self._desired.generation:
                 self._desired = desired
-                self._news.notify_all()
+                self._changed.notify_all()
 
-    def tell_command(self, command: Command) -> None:
+    def add_command(self, command: Command) -> None:
         """Queue a command for the job."""
-        with self._news:
+        with self._changed:
             self._commands.append(command)
-            self._news.notify_all()
+            self._changed.notify_all()
 
     @property
     def dropped(self) -> bool:
@@ -126,20 +126,20 @@ class Mailbox:
         return self._desired
 
     def wake(self) -> None:
-        """Wake all waits, so that they evaluate their `unwanted` again."""
-        with self._news:
-            self._news.notify_all()
+        """Wake all on_retry, so that they evaluate their `unwanted` again."""
+        with self._changed:
+            self._changed.notify_all()
 
     def take_commands(self) -> list[Command]:
         """Return the commands received since the last call."""
-        with self._news:
+        with self._changed:
             taken = list(self._commands)
             self._commands.clear()
         return taken
 
     def take_behind(self) -> bool:
         """Return whether the server reported that it is behind, and reset that."""
-        with self._news:
+        with self._changed:
             behind, self._behind = self._behind, False
         return behind
 
@@ -148,39 +148,39 @@ class Mailbox:
         self._until(lambda: self._acked)
         return self._point
 
-    def await_verdict(self) -> bool:
+    def await_finish_reply(self) -> bool:
         """Wait for the reply to a finish: True if it is stored, False if the server is behind."""
         self._until(lambda: self._finished or self._behind)
         return self._finished
 
     def pause(self, seconds: float) -> None:
         """Wait until something changes, at most this long; raises `Dropped` or `Stopped`."""
-        with self._news:
+        with self._changed:
             self._check()
-            self._news.wait(seconds)
+            self._changed.wait(seconds)
             self._check()
 
-    def patiently(
+    def with_retries(
         self,
         act: Callable[[], T],
         *,
-        but: tuple[type[Exception], ...] = (),
+        fatal: tuple[type[Exception], ...] = (),
         unwanted: Callable[[], bool] = _never,
-        waits: Callable[[BaseException, float], None] = _silently,
+        on_retry: Callable[[BaseException, float], None] = _silently,
     ) -> T:
         """Call a function that needs the server, with retries while the server is unreachable or rejects the token.
 
         Args:
-            waits: Called before each retry with the error and the seconds since the first try; may raise.
+            on_retry: Called before each retry with the error and the seconds since the first try; may raise.
         """
         # A rejected token is retried too: the next exchange reports whether the attempt is void.
-        transient = tuple(each for each in (UnreachableError, AuthError, ForbiddenError) if each not in but)
+        transient = tuple(each for each in (UnreachableError, AuthError, ForbiddenError) if each not in fatal)
         retrying = Retrying(
             retry=retry_if_exception_type(transient),
             wait=wait_exponential(multiplier=0.2, max=15.0) + wait_random(0, 0.2),
-            sleep=lambda seconds: self.pause_whole(seconds, unwanted=unwanted),
+            sleep=lambda seconds: self.sleep(seconds, unwanted=unwanted),
             before=self._check_before,
-            before_sleep=lambda state: waits(_error_of(state), state.seconds_since_start or 0.0),
+            before_sleep=lambda state: on_retry(_error_of(state), state.seconds_since_start or 0.0),
             reraise=True,
         )
         return retrying(act)
@@ -204,10 +204,10 @@ class Mailbox:
         finally:
             self.wake()  # ends its pause between two tries
 
-    def pause_whole(self, seconds: float, *, unwanted: Callable[[], bool] = _never) -> None:
+    def sleep(self, seconds: float, *, unwanted: Callable[[], bool] = _never) -> None:
         """Wait the full time, unless `Dropped`, `Stopped` or, once it is unwanted, `Cancelled` is raised."""
         deadline = time.monotonic() + seconds
-        with self._news:
+        with self._changed:
             while True:
                 self._check()
                 if unwanted():
@@ -215,17 +215,17 @@ class Mailbox:
                 left = deadline - time.monotonic()
                 if left <= 0:
                     return
-                self._news.wait(left)
+                self._changed.wait(left)
 
-    def _tell(self, flag: str) -> None:
-        with self._news:
+    def _set(self, flag: str) -> None:
+        with self._changed:
             setattr(self, flag, True)
-            self._news.notify_all()
+            self._changed.notify_all()
 
     def _until(self, predicate: Callable[[], bool]) -> None:
-        with self._news:
+        with self._changed:
             # A predicate that holds wins over a stop: an acknowledgement that has arrived is not lost.
-            self._news.wait_for(lambda: predicate() or self._dropped or self._stopped)
+            self._changed.wait_for(lambda: predicate() or self._dropped or self._stopped)
             if not predicate():
                 self._check()
 

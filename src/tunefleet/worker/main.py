@@ -32,7 +32,7 @@ from tunefleet.runtime import JournalShipper, Supervisor, envs, gpu_allocation
 from tunefleet.runtime.environment import BRIEF_SPIN, core_count
 from tunefleet.runtime.gpu import gpus as ledger
 from tunefleet.runtime.gpu.info import GpuFigures, read_gpus, visible
-from tunefleet.runtime.monitor.preemption import GpuSentry
+from tunefleet.runtime.monitor.preemption import GpuContentionMonitor
 from tunefleet.runtime.secrets.resolver import Secrets
 from tunefleet.schemas.worker_link import Capabilities, ExecutorOffer, Load, Offer
 from tunefleet.settings import WorkerSettings, inherited_environment, secret_variables, unsupported
@@ -41,17 +41,17 @@ from tunefleet.transport.http import HttpLink
 from tunefleet.transport.redis.connection import address_of
 from tunefleet.transport.redis.keys import Keys
 from tunefleet.worker import transfers
-from tunefleet.worker.context import Site
+from tunefleet.worker.context import WorkerContext
 from tunefleet.worker.ephemeral import Once
 from tunefleet.worker.inputs import InputStore
 from tunefleet.worker.machine import changes, hub, probe
-from tunefleet.worker.machine.changes import Noticed
+from tunefleet.worker.machine.changes import ChangeDetector
 from tunefleet.worker.machine.heartbeat import Heartbeat
 from tunefleet.worker.machine.probe import EnergyMeter
-from tunefleet.worker.machine.rendezvous import Place
+from tunefleet.worker.machine.rendezvous import RendezvousAddress
 from tunefleet.worker.outbox import Outbox
 from tunefleet.worker.state import StateFolder
-from tunefleet.worker.verbs import RecentLog, Verbs, exec_self
+from tunefleet.worker.verbs import AdminCommands, RecentLog, exec_self
 from tunefleet.worker.worker import Worker, new_session
 
 logger = logging.getLogger(__name__)
@@ -164,11 +164,11 @@ _SAY_EVERY: Final = 30
 
 def _build(
     settings: WorkerSettings, state: StateFolder, executors: Registry, spans: Spans | None, *, drain: bool
-) -> tuple[Worker, Verbs, Heartbeat]:
+) -> tuple[Worker, AdminCommands, Heartbeat]:
     worker_id, session = state.worker_id(settings.worker_id), new_session()
     context.process_log_ids(worker_id=worker_id)
     results_dir = state.results_dir
-    sentry = _sentry(settings)
+    gpu_monitor = _gpu_monitor(settings)
     secrets = Secrets(secret_variables(), settings.secrets_dir, settings.secrets_limits)
     for name in secrets.unknown():
         logger.warning("TUNEFLEET_SECRETS_LIMITS names %s, but this machine has no secret of that name.", name)
@@ -182,7 +182,7 @@ def _build(
         base_env=environment,
         log_bytes=settings.job_log_bytes,
     )
-    site = Site(
+    worker_context = WorkerContext(
         results_dir=results_dir,
         state=state,
         outbox=Outbox(worker_id, session),
@@ -192,15 +192,15 @@ def _build(
         shipper=JournalShipper,
         delivery=lambda token: AttemptClient(settings.server_url, token, throttle=moving.throttle, reach=reach),
         env=_threads(settings),
-        gpus=partial(_choose_gpus, settings, sentry),
+        gpus=partial(_choose_gpus, settings, gpu_monitor),
         allow_code=settings.allow_code,
-        sentry=sentry,
+        gpu_monitor=gpu_monitor,
         makes_way=settings.yielding == "pause",
         secrets=secrets,
         transfers=moving,
         spans=spans,
         worker_id=worker_id,
-        place=Place.of(settings),
+        rendezvous=RendezvousAddress.of(settings),
     )
     recent = RecentLog()
     logging.getLogger().addHandler(recent)
@@ -216,30 +216,34 @@ def _build(
         return tuple(jobs[each.kind] if each.slot_class == "job" and each.available else each for each in offers)
 
     def describe() -> Capabilities:
-        names = secrets.announced()
-        return probe.capabilities(settings, offered(), results_dir=results_dir, in_use=_in_use(sentry), secrets=names)
+        names = secrets.reported_names()
+        return probe.capabilities(
+            settings, offered(), results_dir=results_dir, in_use=_in_use(gpu_monitor), secrets=names
+        )
 
     # `worker` is assigned below: the two refer to each other, and the lambda is only called later.
-    verbs = Verbs(state, site.outbox, describe=describe, recent=recent, stop=lambda: worker.stop(suspend=False))
+    verbs = AdminCommands(
+        state, worker_context.outbox, describe=describe, recent=recent, stop=lambda: worker.stop(suspend=False)
+    )
     worker = Worker(
         worker_id,
         session,
-        site=site,
+        worker_context=worker_context,
         link=_link(settings, state),
         probe=describe,
         slots={"job": settings.job_slots, "light": settings.light_slots},
         drain=drain,
-        on_verb=verbs.take,
+        on_admin_command=verbs.take,
     )
 
-    ground, meter = Noticed(lambda: (hub.cached(settings.hub_dir), envs.ready(), offered())), EnergyMeter()
+    ground, meter = ChangeDetector(lambda: (hub.cached(settings.hub_dir), envs.ready(), offered())), EnergyMeter()
 
     def load() -> Load:
         if ground.changed():
-            worker.register_anew()
-        return probe.load(settings, results_dir=results_dir, in_use=_in_use(sentry), meter=meter)
+            worker.request_registration()
+        return probe.load(settings, results_dir=results_dir, in_use=_in_use(gpu_monitor), meter=meter)
 
-    return worker, verbs, Heartbeat(site.outbox, load, settings.heartbeat_interval_s)
+    return worker, verbs, Heartbeat(worker_context.outbox, load, settings.heartbeat_interval_s)
 
 
 def _reach(settings: WorkerSettings) -> Callable[[], str | None]:
@@ -282,25 +286,27 @@ def _threads(settings: WorkerSettings) -> dict[str, str]:
     return {}
 
 
-def _sentry(settings: WorkerSettings) -> GpuSentry | None:
+def _gpu_monitor(settings: WorkerSettings) -> GpuContentionMonitor | None:
     if settings.yielding == "off":
         return None
-    sentry = GpuSentry(
+    gpu_monitor = GpuContentionMonitor(
         ledger.ledger_dir(settings.endpoints_dir),
         idle_s=settings.yield_idle_s,
         read=lambda: _visible_gpus(settings),
     )
-    sentry.look()
-    return sentry
+    gpu_monitor.look()
+    return gpu_monitor
 
 
-def _in_use(sentry: GpuSentry | None) -> dict[str, str]:
-    return {} if sentry is None else sentry.in_use()
+def _in_use(gpu_monitor: GpuContentionMonitor | None) -> dict[str, str]:
+    return {} if gpu_monitor is None else gpu_monitor.in_use()
 
 
-def _choose_gpus(settings: WorkerSettings, sentry: GpuSentry | None, offer: Offer) -> tuple[str, ...]:
+def _choose_gpus(settings: WorkerSettings, gpu_monitor: GpuContentionMonitor | None, offer: Offer) -> tuple[str, ...]:
     folder = ledger.ledger_dir(settings.endpoints_dir)
-    return gpu_allocation.choose(offer.spec, _visible_gpus(settings), ledger=folder, sentry=sentry, given=offer.gpus)
+    return gpu_allocation.choose(
+        offer.spec, _visible_gpus(settings), ledger=folder, gpu_monitor=gpu_monitor, given=offer.gpus
+    )
 
 
 def _visible_gpus(settings: WorkerSettings) -> tuple[GpuFigures, ...]:

@@ -22,7 +22,7 @@ from tunefleet.schemas.worker_link import (
 logger = logging.getLogger(__name__)
 
 # Size limit for the finishes of one exchange: half of the server's default body limit.
-MAX_SAID_BYTES: Final = 4 << 20
+MAX_FINISHES_BYTES: Final = 4 << 20
 _MAX_WORDS: Final = 64 << 10
 # Maximum characters of a status message.
 _MAX_NOTE: Final = 1000
@@ -30,7 +30,7 @@ _FETCHING_EVERY_S: Final = 1.0
 
 
 @dataclass(slots=True)
-class _Said:
+class _SentItems:
     """What one request contained, to be removed once it was answered."""
 
     outcomes: tuple[CommandOutcome, ...] = ()
@@ -45,7 +45,7 @@ class Draft:
 
     request: ExchangeRequest
     version: int
-    said: _Said = field(default_factory=_Said)
+    sent: _SentItems = field(default_factory=_SentItems)
 
 
 class Outbox:
@@ -62,10 +62,10 @@ class Outbox:
         self._outcomes: list[CommandOutcome] = []
         self._reached: dict[str, Reached] = {}
         self._discarded: set[str] = set()
-        self._silent_from: dict[str, float] = {}
+        self._stalled_since: dict[str, float] = {}
         self._held_up: dict[str, str] = {}
         self._fetching: dict[str, tuple[float, str]] = {}
-        self._heard_at = -1e9
+        self._last_reply_at = -1e9
         self._load: Load | None = None
         self._version = 0
 
@@ -94,7 +94,7 @@ class Outbox:
 
     def finish(self, finish: Finish) -> None:
         """Report the end of an attempt; implies its accept. A message too large for an exchange is shortened."""
-        finish, size = _sayable(finish)
+        finish, size = _fitted(finish)
         with self._changed:
             self._accepts.pop(finish.token, None)
             self._finishes[finish.token] = finish
@@ -128,8 +128,8 @@ class Outbox:
         """Report for how many seconds a job has written nothing; None if it is no longer stalled."""
         with self._changed:
             if for_s is not None:
-                self._silent_from[token] = time.monotonic() - for_s
-            elif self._silent_from.pop(token, None) is None:
+                self._stalled_since[token] = time.monotonic() - for_s
+            elif self._stalled_since.pop(token, None) is None:
                 return
             self._touch()
 
@@ -142,12 +142,12 @@ class Outbox:
             if self._held_up.get(token) != before:
                 self._touch()
 
-    def fetching(self, token: str, what: str | None, *, is_news: bool = True) -> None:
+    def fetching(self, token: str, what: str | None, *, is_new: bool = True) -> None:
         """Report which input an attempt fetches before its job starts.
 
         Args:
             what: As a message; None if it fetches nothing any more.
-            is_news: Whether it is a new download rather than progress, which is reported once a second.
+            is_new: Whether it is a new download rather than progress, which is reported once a second.
         """
         now = time.monotonic()
         with self._changed:
@@ -156,14 +156,14 @@ class Outbox:
                     self._touch()
                 return
             reported_at, _ = self._fetching.get(token, (-_FETCHING_EVERY_S, ""))
-            if is_news or now - reported_at >= _FETCHING_EVERY_S:
+            if is_new or now - reported_at >= _FETCHING_EVERY_S:
                 # The first progress report may follow a new download immediately.
-                self._fetching[token] = -_FETCHING_EVERY_S if is_news else now, what[:_MAX_NOTE]
+                self._fetching[token] = -_FETCHING_EVERY_S if is_new else now, what[:_MAX_NOTE]
                 self._touch()
 
-    def heard_within(self, seconds: float) -> bool:
+    def answered_within(self, seconds: float) -> bool:
         """Whether the server has answered an exchange within this time."""
-        return time.monotonic() - self._heard_at < seconds
+        return time.monotonic() - self._last_reply_at < seconds
 
     def load(self, load: Load) -> None:
         """Report the load of the worker; replaces a reading that was not sent yet."""
@@ -182,7 +182,7 @@ class Outbox:
             self._accepts.pop(token, None)
             self._finishes.pop(token, None)
             self._reached.pop(token, None)
-            self._silent_from.pop(token, None)
+            self._stalled_since.pop(token, None)
             self._held_up.pop(token, None)
             self._fetching.pop(token, None)
 
@@ -197,7 +197,7 @@ class Outbox:
     ) -> Draft:
         """Build the next request, limited to the size of one exchange. Call it under the lock of `changed`."""
         finishes = self._first_finishes()
-        said = _Said(
+        said = _SentItems(
             tuple(self._outcomes),
             tuple(self._reached.values()),
             tuple(sorted(self._discarded)),
@@ -214,7 +214,7 @@ class Outbox:
             outcomes=said.outcomes,
             reached=said.reached,
             discarded=said.discarded,
-            stalled={token: time.monotonic() - since for token, since in self._silent_from.items()},
+            stalled={token: time.monotonic() - since for token, since in self._stalled_since.items()},
             delivering=dict.fromkeys(delivering, "") | self._held_up,
             fetching={token: what for token, (_, what) in self._fetching.items()},
             want=want,
@@ -227,27 +227,27 @@ class Outbox:
         """Remove what the server has stored."""
         # Only what this draft contained: another exchange may be in flight, and newer messages may have been added.
         with self._lock:
-            self._heard_at = time.monotonic()
+            self._last_reply_at = time.monotonic()
             for token in (*reply.accepted, *reply.finished, *reply.drop):
                 self._accepts.pop(token, None)
             for token in (*reply.finished, *reply.drop):
                 self._finishes.pop(token, None)
-            for outcome in draft.said.outcomes:
+            for outcome in draft.sent.outcomes:
                 if outcome in self._outcomes:
                     self._outcomes.remove(outcome)
-            for reached in draft.said.reached:
+            for reached in draft.sent.reached:
                 if self._reached.get(reached.token) == reached:
                     del self._reached[reached.token]
-            self._discarded.difference_update(draft.said.discarded)
+            self._discarded.difference_update(draft.sent.discarded)
             if self._load is draft.request.load:
                 self._load = None
             self._sizes = {token: size for token, size in self._sizes.items() if token in self._finishes}
-            if not draft.said.whole:
+            if not draft.sent.whole:
                 self._touch()
 
     def _first_finishes(self) -> tuple[Finish, ...]:
         chosen: list[Finish] = []
-        left = MAX_SAID_BYTES
+        left = MAX_FINISHES_BYTES
         for token, finish in self._finishes.items():
             left -= self._sizes[token]
             if left < 0:
@@ -260,17 +260,17 @@ class Outbox:
         self._changed.notify_all()
 
 
-def _sayable(finish: Finish) -> tuple[Finish, int]:
+def _fitted(finish: Finish) -> tuple[Finish, int]:
     """Return a finish that fits into an exchange, and its size in bytes."""
     size = _size(finish)
-    if size <= MAX_SAID_BYTES:
+    if size <= MAX_FINISHES_BYTES:
         return finish, size
     changes: dict[str, object] = {
         "error": finish.error and finish.error[:_MAX_WORDS],
         "detail": finish.detail and finish.detail[-_MAX_WORDS:],
     }
-    if _size(finish.model_copy(update=changes)) > MAX_SAID_BYTES:
-        error = f"The result has {size:,} bytes (limit: {MAX_SAID_BYTES:,}). Publish large data as an artifact."
+    if _size(finish.model_copy(update=changes)) > MAX_FINISHES_BYTES:
+        error = f"The result has {size:,} bytes (limit: {MAX_FINISHES_BYTES:,}). Publish large data as an artifact."
         logger.warning("Failing an attempt: %s", error)
         changes |= {"outcome": "failed", "reason": TaskReason.BAD_INPUT.value, "error": error, "result": {}}
     short = finish.model_copy(update=changes)

@@ -76,9 +76,9 @@ class StateFolder:
         Raises:
             MachineError: If it is not writable, or another worker has locked it.
         """
-        if self._taken(waits=pause is not None):
+        if self._lock_folder(waits=pause is not None):
             return True
-        assert pause is not None, "_taken returns False only if it may wait"
+        assert pause is not None, "_lock_folder returns False only if it may wait"
         logger.warning(
             "The disk of %s is full: waiting for free space. Running jobs are not affected.",
             self.results_dir,
@@ -86,11 +86,11 @@ class StateFolder:
         # It has the pid of the previous worker.
         self._owner.unlink(missing_ok=True)
         while pause(_FULL_PAUSE_S):
-            if self._taken(waits=True):
+            if self._lock_folder(waits=True):
                 return True
         return False
 
-    def _taken(self, *, waits: bool) -> bool:
+    def _lock_folder(self, *, waits: bool) -> bool:
         """Lock and prepare the folder; False if the disk is full and the worker may wait (the lock is held then)."""
         try:
             # One by one: `mkdir(parents=True)` ignores the mode for parents. An existing results folder keeps its mode.
@@ -174,7 +174,7 @@ class StateFolder:
 
     def _file(self, attempt_id: str) -> Path:
         if not _ID.fullmatch(attempt_id):
-            raise MachineError(f"The server sent an invalid attempt id: {attempt_id!r}.")
+            raise MachineError(f"The server sent a malformed attempt id: {attempt_id!r}.")
         return self._attempts / f"{attempt_id}.json"
 
     def _once(self, name: str, value: str, *, replace: bool = False) -> str:

@@ -48,7 +48,7 @@ class RecentLog(logging.Handler):
         self.lines.append(self.format(record))
 
 
-class Verbs:
+class AdminCommands:
     """Executes admin commands, one at a time, in its own thread."""
 
     def __init__(

@@ -28,7 +28,7 @@ from tunefleet.schemas.worker_link import (
     SlotClass,
 )
 from tunefleet.transport.base import WorkerLink
-from tunefleet.worker.context import Site
+from tunefleet.worker.context import WorkerContext
 from tunefleet.worker.exchange import Exchanger, register_patiently
 from tunefleet.worker.interfaces import Handle
 from tunefleet.worker.jobs.attempt import JobAttempt
@@ -55,16 +55,16 @@ class Worker:
         worker_id: str,
         session: str,
         *,
-        site: Site,
+        worker_context: WorkerContext,
         link: WorkerLink,
         probe: Callable[[], Capabilities],
         slots: dict[SlotClass, int],
         drain: bool = False,
-        on_verb: Callable[[Command], None] | None = None,
+        on_admin_command: Callable[[Command], None] | None = None,
     ) -> None:
         self._worker_id = worker_id
         self._session = session
-        self._site = site
+        self._context = worker_context
         self._link = link
         self._probe = probe
         self._slots = slots
@@ -74,11 +74,16 @@ class Worker:
         self._unheard = False
         self._makes_way = False
         self._dismissed = False
-        self._on_verb = on_verb
+        self._on_admin_command = on_admin_command
         self._light = LightTasks(
-            site.outbox, slots.get("light", 0), site.secrets, site.transfers, worker_id=worker_id, spans=site.spans
+            worker_context.outbox,
+            slots.get("light", 0),
+            worker_context.secrets,
+            worker_context.transfers,
+            worker_id=worker_id,
+            spans=worker_context.spans,
         )
-        self._discarder = Discarder(site.results_dir, site.outbox, self._holds)
+        self._discarder = Discarder(worker_context.results_dir, worker_context.outbox, self._holds)
         self._attempts: dict[str, JobAttempt] = {}
         self._lock = threading.Lock()
         self.over = threading.Event()
@@ -87,7 +92,7 @@ class Worker:
         """Whether the worker has ever registered."""
         self._suspend = False
         self._fatal: Exception | None = None
-        self._exchanger = Exchanger(link, site.outbox, self, on_fatal=self.give_up)
+        self._exchanger = Exchanger(link, worker_context.outbox, self, on_fatal=self.give_up)
 
     def run(self) -> None:
         """Run until `stop`, until drained, or until an error that a retry cannot fix.
@@ -102,8 +107,8 @@ class Worker:
         if reply is not None:
             logger.info("Registered as %s.", self._worker_id)
             self.registered = True
-            if self._site.sentry is not None:
-                self._site.sentry.start(on_change=self._exchanger.register_anew)
+            if self._context.gpu_monitor is not None:
+                self._context.gpu_monitor.start(on_change=self._exchanger.request_registration)
             self._exchanger.start(reply.hold_s)
             self.over.wait()
         if self._fatal is not None:
@@ -122,7 +127,7 @@ class Worker:
         self._suspend = self._suspend or suspend
         self.over.set()
         for attempt in self._held():
-            attempt.mailbox.tell_stop(suspend=suspend)
+            attempt.mailbox.notify_stop(suspend=suspend)
 
     def make_way(self) -> None:
         """Save and release running tasks, accept nothing new, and end; may be called from any thread.
@@ -131,8 +136,8 @@ class Worker:
         """
         self._makes_way = True
         for attempt in self._held():
-            attempt.mailbox.tell_way()
-        self._site.outbox.poke()
+            attempt.mailbox.notify_preempted()
+        self._context.outbox.poke()
         self._end_if_drained()
 
     def give_up(self, error: Exception) -> None:
@@ -156,31 +161,31 @@ class Worker:
         """Whether it has ended because the machine was preempted, and its task is still wanted."""
         return self._makes_way and not self._dismissed
 
-    def register_anew(self) -> None:
+    def request_registration(self) -> None:
         """Register again, since the capabilities of this machine have changed."""
-        self._exchanger.register_anew()
+        self._exchanger.request_registration()
 
     def close(self) -> None:
         """Release everything after `run`; jobs that were not suspended keep running."""
         self._exchanger.stop()
         for attempt in self._held():
-            attempt.mailbox.tell_stop(suspend=False)
+            attempt.mailbox.notify_stop(suspend=False)
             attempt.join(_JOIN_S)
-        if self._site.sentry is not None:
-            self._site.sentry.close()
+        if self._context.gpu_monitor is not None:
+            self._context.gpu_monitor.close()
         self._light.close()
         self._discarder.close()
-        self._site.jobs.close()
+        self._context.jobs.close()
         self._link.close()
 
-    # Callbacks of the exchange (`exchange.Mind`).
+    # Callbacks of the exchange (`exchange.ExchangeDelegate`).
 
     def draft(self, wait_s: float) -> Draft:
         """Build the next request; called under the outbox's lock."""
         held = self._held()
         # Read before the free slots: a job that ends in between counts as running in this request.
         delivering = tuple(token for attempt in held for token in attempt.delivering) + self._light.delivering
-        return self._site.outbox.draft(
+        return self._context.outbox.draft(
             holding=tuple(token for attempt in held for token in attempt.tokens) + self._light.holding,
             want=self._want(),
             wait_s=wait_s,
@@ -194,11 +199,11 @@ class Worker:
         # A light task that has ended is held by the outbox only. Running tasks are read first, so that a task that
         # ends between the two reads is in one of them.
         running = self._light.holding
-        held |= dict.fromkeys((*running, *self._site.outbox.finishing))
+        held |= dict.fromkeys((*running, *self._context.outbox.finishing))
         request = RegisterRequest(
             worker_id=self._worker_id,
             session=self._session,
-            state_id=self._site.state.state_id(),
+            state_id=self._context.state.state_id(),
             capabilities=self._probe(),
             holding=tuple(held),
             sent_at=time.time(),
@@ -224,7 +229,7 @@ class Worker:
         if reply.drain is not None and reply.drain != self._told_to_leave:
             logger.info("The server %s draining this worker.", "started" if reply.drain else "cancelled")
             self._told_to_leave = reply.drain
-            self._site.outbox.poke()
+            self._context.outbox.poke()
         if not (self._drain or self._makes_way):
             self._take(reply.offers)
         self._end_if_drained()
@@ -240,7 +245,7 @@ class Worker:
     def _holds_nothing(self) -> bool:
         with self._lock:
             holds = bool(self._attempts)
-        return not holds and not self._light.busy and not self._site.outbox.finishing
+        return not holds and not self._light.busy and not self._context.outbox.finishing
 
     def _take_leave(self, tries: int) -> None:
         """Sign off from the server."""
@@ -262,24 +267,24 @@ class Worker:
         boxes = {attempt.token: attempt.mailbox for attempt in self._held()}
         reply = self._tell_parts(reply)
         for token in boxes.keys() & set(reply.accepted):
-            boxes[token].tell_acked(reply.points.get(token))
+            boxes[token].notify_acked(reply.points.get(token))
         for token in boxes.keys() & set(reply.finished):
-            boxes[token].tell_finished()
+            boxes[token].notify_finished()
         for behind in reply.behind:
-            self._site.outbox.hold_back(behind.token)
+            self._context.outbox.hold_back(behind.token)
             if behind.token in boxes:
-                boxes[behind.token].tell_behind()
+                boxes[behind.token].notify_behind()
         for command in reply.commands:
-            if not command.token and self._on_verb is not None:
-                self._on_verb(command)
+            if not command.token and self._on_admin_command is not None:
+                self._on_admin_command(command)
             elif command.token in boxes:
-                boxes[command.token].tell_command(command)
+                boxes[command.token].add_command(command)
         attempts = {attempt.token: attempt for attempt in self._held()}
         for desired in reply.desired:
             if desired.token in attempts:
-                attempts[desired.token].heed(desired)
+                attempts[desired.token].apply_desired(desired)
             else:
-                self._light.heed(desired)
+                self._light.apply_desired(desired)
 
     def _tell_parts(self, reply: ExchangeReply) -> ExchangeReply:
         """Forward a reply to the coalesced tasks, and return the rest of it."""
@@ -290,12 +295,12 @@ class Worker:
             parts[token].finished(token)
         for desired in reply.desired:
             if desired.token in parts:
-                parts[desired.token].heed(desired)
+                parts[desired.token].apply_desired(desired)
         for command in reply.commands:
             if command.token in parts:
                 message = "The task is coalesced with another task, and accepts no commands of its own."
                 outcome = CommandOutcome(command_id=command.command_id, state="failed", message=message)
-                self._site.outbox.outcome(outcome)
+                self._context.outbox.outcome(outcome)
         return reply.model_copy(
             update={
                 "desired": tuple(each for each in reply.desired if each.token not in parts),
@@ -314,21 +319,21 @@ class Worker:
         held = self._held()
         busy = sum(attempt.occupies_slot for attempt in held)
         busy += max(0, len(held) - busy - _DELIVERIES)
-        sentry = self._site.sentry
-        slots = 0 if sentry is not None and sentry.crowded() else self._slots.get("job", 0)
+        gpu_monitor = self._context.gpu_monitor
+        slots = 0 if gpu_monitor is not None and gpu_monitor.all_in_use() else self._slots.get("job", 0)
         return {"job": max(0, slots - busy), "light": max(0, self._light.free_slots)}
 
     def _take(self, offers: tuple[Offer, ...]) -> None:
         light: list[tuple[LightExecutor, Offer]] = []
         for offer in offers:
-            executor = None if offer.unreadable else self._site.registry.find(offer.kind)
+            executor = None if offer.unreadable else self._context.registry.find(offer.kind)
             if isinstance(executor, LightExecutor):
                 light.append((executor, offer))
             elif isinstance(executor, JobExecutor):
                 self._take_job(executor, offer)
             else:
                 for token in (offer.token, *(part.token for part in offer.merged)):
-                    self._site.outbox.finish(_not_for_me(offer, token))
+                    self._context.outbox.finish(_not_for_me(offer, token))
         if light:
             self._light.run(light)
 
@@ -339,8 +344,8 @@ class Worker:
             return
         try:
             first = offer.gang is not None and offer.gang.rank == 0
-            record = AttemptRecord(offer=offer, point=self._site.place.point() if first else None)
-            self._site.state.keep(record)
+            record = AttemptRecord(offer=offer, point=self._context.rendezvous.choose_endpoint() if first else None)
+            self._context.state.keep(record)
         except (OSError, TunefleetError) as error:
             # Not accepted: the server reschedules the task, and backs off from this worker.
             logger.warning("Could not accept task %s: %s", offer.task_id, error)
@@ -353,7 +358,7 @@ class Worker:
         with self._lock:
             earlier = [a for a in self._attempts.values() if wanted & set(a.task_ids)]
             attempt = JobAttempt(
-                self._site,
+                self._context,
                 record,
                 executor=executor,
                 found=found,
@@ -364,16 +369,16 @@ class Worker:
         attempt.start()
         # A stop or preemption that came in between has not seen the new attempt.
         if self._makes_way:
-            attempt.mailbox.tell_way()
+            attempt.mailbox.notify_preempted()
         if self.over.is_set():
-            attempt.mailbox.tell_stop(suspend=self._suspend)
+            attempt.mailbox.notify_stop(suspend=self._suspend)
 
     def _resume_held(self) -> None:
         """Resume the attempts of an earlier process on this folder."""
         # Sorted by attempt, so that a later attempt of a task waits for the end of the earlier one.
-        handles = {handle.job.task_id: handle for handle in self._site.jobs.adopt()}
-        for record in sorted(self._site.state.attempts(), key=lambda r: (r.offer.task_id, r.offer.attempt)):
-            executor = self._site.registry.find(record.offer.kind)
+        handles = {handle.job.task_id: handle for handle in self._context.jobs.adopt()}
+        for record in sorted(self._context.state.attempts(), key=lambda r: (r.offer.task_id, r.offer.attempt)):
+            executor = self._context.registry.find(record.offer.kind)
             if not isinstance(executor, JobExecutor):
                 logger.error(
                     "Cannot resume task %s: no executor for %s is installed.", record.offer.task_id, record.offer.kind
@@ -393,7 +398,7 @@ class Worker:
             attempt = self._attempts.get(token)
         parts = next((each.parts for each in self._held() if token in each.parts.tokens), None)
         if attempt is not None:
-            attempt.mailbox.tell_dropped()
+            attempt.mailbox.notify_dropped()
         elif parts is not None:
             parts.drop(token)
         else:
@@ -430,6 +435,6 @@ def _say_once() -> Callable[[RetryCallState], None]:
 
     def say(state: RetryCallState) -> None:
         if state.attempt_number == 1 and state.outcome is not None:
-            logger.warning("%s Retrying.", state.outcome.exception())
+            logger.warning("%s The worker keeps trying.", state.outcome.exception())
 
     return say

@@ -49,7 +49,7 @@ def test_a_delivery_that_is_held_up_says_so_and_lets_the_next_task_run(
     until(lambda: "cannot be reached" in (site.client.tasks.get(first).why or ""), "the note")
     told = str(site.client.tasks.get(first).why)
     assert told.startswith("delivering: http://127.0.0.1"), "the cause first"
-    assert told.endswith(" answers.txt is delivered later.")
+    assert told.endswith(" Delivery of answers.txt is retried.")
     assert (site.client.tasks.get(first).status, site.client.tasks.get(along).merged_into) == ("running", first)
     assert str(site.client.tasks.get(along).why).startswith("delivering: ")
     assert HOOK not in told
@@ -82,7 +82,7 @@ def test_a_full_disk_of_the_server_is_told_while_results_wait_for_it(
     assert told.startswith("delivering: The disk at ")
     assert "has 0 bytes free" in told
     other = site.client.submit(ask("two")).task_id
-    later = "answers.txt is delivered later."
+    later = "Delivery of answers.txt is retried."
     until(lambda: str(site.client.tasks.get(other).why).endswith(later), "the next job's end")
     monkeypatch.undo()
     assert [ended(site, each).status for each in (task_id, other)] == ["completed"] * 2

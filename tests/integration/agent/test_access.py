@@ -38,7 +38,7 @@ def bare(tmp_path_factory: pytest.TempPathFactory, free_port: Callable[[], int])
         ({"Host": "evil.example"}, 403),
         ({"Origin": "http://evil.example"}, 403),
         ({"Origin": "http://localhost:3000"}, 403),
-        ({"Sec-Fetch-Site": "cross-site"}, 403),
+        ({"Sec-Fetch-AgentContext": "cross-site"}, 403),
     ],
 )
 def test_without_a_key_only_programs_of_this_machine_are_answered(
@@ -188,7 +188,7 @@ def test_the_second_port_is_taken_and_said_when_the_first_is_in_use(tmp_path: Pa
             )
         try:
             until(agent._answers, "it answers on 8001")
-            assert "Port 8000 is taken and PORT is not set" in agent.out()
+            assert "Port 8000 is in use and PORT is not set" in agent.out()
         finally:
             agent.clean()
 
@@ -211,7 +211,7 @@ def test_verbs_of_the_agent_itself(bare: AgentProcess) -> None:
     assert changed.json()["state"] == "applied"
     assert bare.process is not None
     pid = bare.process.pid
-    until(lambda: bare.out().count("Tunefleet agent") == 2, "it has started anew")
+    until(lambda: bare.out().count("Tunefleet agent") == 2, "it has restarted")
     until(bare._answers, "it answers again")
     assert bare.process.pid == pid, "whoever started it keeps it"
     found = bare.post("/api/agent/commands", {"command": "collect-diagnostics"}).json()

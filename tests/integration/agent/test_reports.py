@@ -185,7 +185,7 @@ def test_a_record_that_the_backend_fails_at_keeps_no_other_waiting(
     written.say("poison\n")
     assert [point["step"] for point in stub.taken("job-1", "metrics")] == [1, 3]
     (said,) = written.job.record.warnings
-    assert "fails at some metrics, which are sent again at the end" in said
+    assert "fails on some metrics, which are sent again at the end" in said
     assert "invalid input syntax" in said
     until(lambda: written.job.record.refused.get("logs put aside"), "the line is put aside", 60)
     written.say("two\n")
@@ -253,7 +253,7 @@ def test_a_status_that_the_backend_fails_at_keeps_nothing_waiting(written: Writt
     until(lambda: stub.statuses("job-1")[-1:] == ["completed"], "the end is told")
     until(lambda: written.job.record.told is JobState.COMPLETED, "it is noted")
     told = " ".join(written.job.record.warnings)
-    assert "fails at status running, which it is told again later" in told
+    assert "fails on status running, which is sent again later" in told
     assert "no such column" in told
 
 

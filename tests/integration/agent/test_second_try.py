@@ -64,7 +64,9 @@ def test_a_batch_that_does_not_fit_is_halved(tmp_path: Path, free_port: Callable
         assert agent.post("/api/training/execute", wanted).status_code == 200
         done = agent.until_status("large", "completed", timeout_s=240)
         assert done["current_step"] == 4
-        assert any("batches of 2: going on with 1, 2 a step" in warning for warning in done["warnings"]), done
+        assert any(
+            "batch size 2: continuing with 1 and 2 accumulation steps" in warning for warning in done["warnings"]
+        ), done
         launches = list((agent.job_folder("large") / "journal").glob("*.jsonl"))
         begun = [json.loads(file.read_text().splitlines()[0])["from_step"] for file in launches]
         assert sorted(begun) == [0, 2], "it went on from its checkpoint"

@@ -144,10 +144,10 @@ def test_an_engine_makes_way_for_a_job_that_gets_its_gpu(site: str) -> None:
     found = live(site)["first"]
     assert engine_registry.is_on(GPU)
     assert engine_registry.is_one([1, found.pid], GPU)
-    engine_registry.make_room([GPU], wants_engine=True)
+    engine_registry.free_gpus([GPU], wants_engine=True)
     assert found.alive
     engine.close()
-    engine_registry.make_room(["GPU-of-others"], wants_engine=False)
+    engine_registry.free_gpus(["GPU-of-others"], wants_engine=False)
     assert found.alive
-    engine_registry.make_room([GPU], wants_engine=False)
+    engine_registry.free_gpus([GPU], wants_engine=False)
     until(lambda: not found.alive)

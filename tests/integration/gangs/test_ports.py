@@ -7,7 +7,7 @@ import socket
 import pytest
 
 from tunefleet.errors import MachineError
-from tunefleet.worker.machine.rendezvous import Place
+from tunefleet.worker.machine.rendezvous import RendezvousAddress
 
 
 def test_the_first_free_port_of_the_range_is_taken_and_a_full_range_is_named() -> None:
@@ -16,7 +16,7 @@ def test_the_first_free_port_of_the_range_is_taken_and_a_full_range_is_named() -
         first.listen()
         port = first.getsockname()[1]
         with pytest.raises(MachineError, match=rf"No port of {port}-{port} is free at 127\.0\.0\.1"):
-            Place("127.0.0.1", (port, port)).point()
-        host, _, any_free = Place("127.0.0.1", (0, 0)).point().rpartition(":")
+            RendezvousAddress("127.0.0.1", (port, port)).choose_endpoint()
+        host, _, any_free = RendezvousAddress("127.0.0.1", (0, 0)).choose_endpoint().rpartition(":")
         assert host == "127.0.0.1"
         assert int(any_free) != port

@@ -61,7 +61,7 @@ def test_a_row_that_does_not_fit_is_named(bench: Bench) -> None:
     dropped = bench.result(bench.submit({**task, "on_bad": "drop"})["task"])
     assert (dropped["rows"], dropped["bad_rows"]) == (1, 1)
     nowhere = {"taskType": "data", "sources": [{"jsonl": {"worker_path": "/nowhere/rows.jsonl"}}]}
-    assert "spec.sources.0.jsonl.worker_path: on a worker a document may only name" in bench.error(nowhere)
+    assert "spec.sources.0.jsonl.worker_path: on a worker a workflow may only use" in bench.error(nowhere)
 
 
 def test_a_killed_task_ends_with_the_same_rows(bench: Bench, tmp_path: Path) -> None:

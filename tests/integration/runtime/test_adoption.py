@@ -138,7 +138,7 @@ def test_folders_that_are_no_jobs_are_left_alone(supervisor: Supervisor, caplog:
     job = make_job("finish", job_id="never")
     (supervisor.results_dir / "never" / "job.json").write_text(job.model_dump_json())
     assert supervisor.adopt() == []
-    assert sum("is not adopted" in record.message for record in caplog.records) == 2
+    assert sum("Not adopting" in record.message for record in caplog.records) == 2
 
 
 def test_two_jobs_do_not_share_a_gpu(launch: Launch, supervisor: Supervisor) -> None:
@@ -172,7 +172,7 @@ def test_after_a_reboot_nothing_is_taken_for_the_trainer(launch: Launch, supervi
     end = found.poll()
     assert end is not None
     assert (end.outcome, end.reason) == ("failed", TaskReason.KILLED)
-    assert "the machine was restarted" in str(end.error)
+    assert "the machine was rebooted" in str(end.error)
     again = supervisor.launch(make_job("finish"))
     assert (end := again.wait(20)) is not None
     assert end.outcome == "completed"

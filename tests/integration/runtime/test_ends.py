@@ -89,7 +89,7 @@ def test_what_has_left_the_group_does_not_keep_the_job_from_its_next_launch(laun
 
 def test_a_job_that_lives_is_not_started_twice(launch: Launch, supervisor: Supervisor) -> None:
     handle = launch("train")
-    with pytest.raises(ConflictError, match="is running already"):
+    with pytest.raises(ConflictError, match="is already running"):
         launch("train")
     handle.cancel(5)
     assert handle.wait(10) is not None

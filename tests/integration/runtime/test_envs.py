@@ -68,7 +68,7 @@ def layer(lock: Path) -> envs.Environment:
     assert envs.at("test-layer").state == "missing"
     assert str(envs.reason("test-layer")).endswith("is missing: tunefleet env create test-layer.")
     made = build.create("test-layer", say=steps.append)
-    assert "installing 1 package by the lock" in steps
+    assert "installing 1 package from the lock" in steps
     assert (made.ready, envs.reason("test-layer")) == (True, None)
     return made
 
@@ -121,7 +121,7 @@ def test_a_killed_job_of_an_environment_is_known_as_killed_and_a_used_one_is_not
 
 def test_a_job_whose_environment_is_gone_is_refused(launch: Launch, supervisor: Supervisor, tmp_path: Path) -> None:
     gone = make_job("finish").model_copy(update={"python": str(tmp_path / "no" / "python")})
-    with pytest.raises(MachineError, match=r"environment of job task-1 is gone: there is no .*/no/python"):
+    with pytest.raises(MachineError, match=r"environment of job task-1 is missing: .*/no/python not found"):
         supervisor.launch(gone)
 
 
@@ -135,7 +135,7 @@ def test_what_an_environment_lacks_is_found_and_named(
     next(layer.root.rglob("layered.py")).write_text("import lost_module\n", encoding="utf-8")
     assert run(["env", "check", "test-layer", "--json"]) == 1
     checks = {each["name"]: each for each in json.loads(capfd.readouterr().out)["checks"]}
-    assert checks["Versions"]["found"] == "layered is 1.3, the lock says 1.0"
+    assert checks["Versions"]["found"] == "layered is 1.3, the lock has 1.0"
     assert checks["Imports"]["found"] == "layered: ModuleNotFoundError: No module named 'lost_module'"
     assert checks["Imports"]["mend"] == "tunefleet env create test-layer --again"
     assert checks["pip check"]["good"]
@@ -178,7 +178,7 @@ def test_a_changed_lock_makes_an_environment_stale_and_its_kind_unavailable_unti
     assert executor.unavailable_reason() is None
     monkeypatch.setattr(sys, "prefix", "/elsewhere")
     assert str(executor.unavailable_reason()).startswith(
-        "The environment 'test-layer' is out of date (it was made over "
+        "The environment 'test-layer' is out of date (it was created for "
     )
 
 

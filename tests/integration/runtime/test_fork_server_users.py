@@ -22,14 +22,14 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
 def test_it_ends_when_all_who_used_it_are_gone_but_not_at_once(clock: list[float]) -> None:
     server = need(clock, orphan_s=30.0)
     user = subprocess.Popen([sys.executable, "-S", "-c", "input()"], stdin=subprocess.PIPE)
-    server.met(user.pid)
+    server.connected(user.pid)
     clock[0] += 50
     assert server.over() is None
     user.communicate()
     clock[0] += 29
     assert server.over() is None
     clock[0] += 1
-    assert server.over() == "all who have used it are gone"
+    assert server.over() == "all clients are gone"
 
 
 @pytest.fixture(autouse=True)

@@ -9,16 +9,16 @@ import time
 from tests.integration.runtime.conftest import Launch, process_of, training, until
 from tunefleet.lifecycle.task import TaskReason
 from tunefleet.runtime import JobHandle, exit_classification
-from tunefleet.runtime.monitor.stall_detector import Stall, Watchdog
+from tunefleet.runtime.monitor.stall_detector import Stall, StallDetector
 
 AFTER_S = 0.8
 
 
-def _watch(handle: JobHandle, after_s: float = AFTER_S) -> Watchdog:
-    return Watchdog(handle.folder, handle.job, after_s)
+def _watch(handle: JobHandle, after_s: float = AFTER_S) -> StallDetector:
+    return StallDetector(handle.folder, handle.job, after_s)
 
 
-def _stall_of(dog: Watchdog, within_s: float = 20.0) -> Stall:
+def _stall_of(dog: StallDetector, within_s: float = 20.0) -> Stall:
     deadline = time.monotonic() + within_s
     while (stall := dog.look()) is None:
         assert time.monotonic() < deadline, "no standstill was noticed"
@@ -26,7 +26,7 @@ def _stall_of(dog: Watchdog, within_s: float = 20.0) -> Stall:
     return stall
 
 
-def _looks(dog: Watchdog, for_s: float) -> list[Stall | None]:
+def _looks(dog: StallDetector, for_s: float) -> list[Stall | None]:
     seen, deadline = [], time.monotonic() + for_s
     while time.monotonic() < deadline:
         seen.append(dog.look())
@@ -93,7 +93,7 @@ def test_a_looker_that_stood_still_itself_blames_nobody(launch: Launch) -> None:
     handle = launch("hang")
     until(lambda: training(handle))
     now = 0.0
-    dog = Watchdog(handle.folder, handle.job, 60, clock=lambda: now)
+    dog = StallDetector(handle.folder, handle.job, 60, clock=lambda: now)
     dog.look()
     now += 3600  # it was stopped, or the machine slept
     assert dog.look() is None

@@ -13,7 +13,7 @@ import pytest
 from tests.unit.runtime.test_yielding import GIB, gpu
 from tunefleet.runtime.gpu import gpus
 from tunefleet.runtime.gpu.info import GpuProcess
-from tunefleet.runtime.monitor.preemption import GpuSentry, others_on
+from tunefleet.runtime.monitor.preemption import GpuContentionMonitor, others_on
 
 
 @pytest.fixture
@@ -49,35 +49,39 @@ def test_a_desktop_is_nobody_and_a_game_is(
 
 def test_a_glance_does_not_drive_a_job_away_but_bars_the_gpu_until_it_was_quiet(tmp_path: Path, somebody: int) -> None:
     now, there = 100.0, [gpu(), gpu(uuid="GPU-b")]
-    sentry = GpuSentry(tmp_path, idle_s=30, read=lambda: there, clock=lambda: now)
+    gpu_monitor = GpuContentionMonitor(tmp_path, idle_s=30, read=lambda: there, clock=lambda: now)
     told: list[int] = []
-    sentry._on_change = lambda: told.append(len(sentry.in_use()))
-    sentry.look()
-    assert (sentry.in_use(), sentry.crowded(), sentry.quiet(["GPU-a"])) == ({}, False, True)
+    gpu_monitor._on_change = lambda: told.append(len(gpu_monitor.in_use()))
+    gpu_monitor.look()
+    assert (gpu_monitor.in_use(), gpu_monitor.all_in_use(), gpu_monitor.unused(["GPU-a"])) == (
+        {},
+        False,
+        True,
+    )
     there[0] = gpu(GpuProcess(somebody, GIB))
-    sentry.look()
-    assert sentry.intruder(["GPU-a"]) is None
-    assert list(sentry.in_use()) == ["GPU-a"]
-    assert (sentry.quiet(["GPU-b"]), sentry.crowded()) == (True, False)
+    gpu_monitor.look()
+    assert gpu_monitor.other_user(["GPU-a"]) is None
+    assert list(gpu_monitor.in_use()) == ["GPU-a"]
+    assert (gpu_monitor.unused(["GPU-b"]), gpu_monitor.all_in_use()) == (True, False)
     now += 2
-    sentry.look()
-    assert f"pid {somebody}" in str(sentry.intruder(["GPU-b", "GPU-a"]))
+    gpu_monitor.look()
+    assert f"pid {somebody}" in str(gpu_monitor.other_user(["GPU-b", "GPU-a"]))
     there[0] = gpu()
     now += 29
-    sentry.look()
-    assert sentry.intruder(["GPU-a"]) is None
-    assert not sentry.quiet(["GPU-a"])
+    gpu_monitor.look()
+    assert gpu_monitor.other_user(["GPU-a"]) is None
+    assert not gpu_monitor.unused(["GPU-a"])
     now += 2
-    sentry.look()
-    assert sentry.quiet(["GPU-a"])
+    gpu_monitor.look()
+    assert gpu_monitor.unused(["GPU-a"])
     assert told == [1, 0], "also what changes by time alone is told"
 
 
 def test_a_gpu_that_the_driver_does_not_name_for_a_moment_is_remembered(tmp_path: Path, somebody: int) -> None:
     now, there = 0.0, [gpu(GpuProcess(somebody, GIB))]
-    sentry = GpuSentry(tmp_path, idle_s=5, read=lambda: there, clock=lambda: now)
-    sentry.look()
+    gpu_monitor = GpuContentionMonitor(tmp_path, idle_s=5, read=lambda: there, clock=lambda: now)
+    gpu_monitor.look()
     there.clear()
     now += 100
-    sentry.look()
-    assert sentry.crowded()
+    gpu_monitor.look()
+    assert gpu_monitor.all_in_use()

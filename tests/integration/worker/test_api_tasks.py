@@ -128,7 +128,7 @@ def test_answers_are_cut_and_texts_sent_as_they_are(service: Service) -> None:
     assert end.result["json"] is None
     assert service.asked[0].body == "a x\ny b"
     lines = run({"url": service.url, "headers": {"X": "{{prompt}}"}}, ["x\ny"])
-    assert (lines.reason, "several lines" in str(lines.error)) == (TaskReason.BAD_INPUT, True)
+    assert (lines.reason, "line break" in str(lines.error)) == (TaskReason.BAD_INPUT, True)
     form = run({"url": service.url, "data": {"q": "{{prompt}}"}}, ["a&b"])
     assert (form.outcome, service.asked[-1].body) == ("completed", "q=a%26b")
 

@@ -135,7 +135,7 @@ def test_a_delivery_says_what_holds_it_up_and_names_no_secret(tmp_path: Path, re
     output = {"destination": {"type": "http", "url": f"{receiver.url}/${{secret:HOOK}}", "retries": 2}}
     made = Destination("task-1", output, transfers, Secrets({"HOOK": "s3cret"}), Sleeps(), said.append)
     made.deliver(ENVELOPE, [])
-    later = f"{receiver.url}/${{secret:HOOK}} answers 503. The result is delivered later."
+    later = f"{receiver.url}/${{secret:HOOK}} answers 503. Delivery of the result is retried."
     assert said == [later, later, None]
     receiver.answers = [403]
     with pytest.raises(DeliveryError) as failed:
@@ -196,7 +196,7 @@ def test_a_job_that_is_over_is_named_with_what_holds_up_its_delivery(tmp_path: P
         world.server.wait_for(lambda: world.server.exchanges[-1].delivering.get(whole))
         said = world.server.exchanges[-1]
         assert said.delivering == {
-            whole: f"{receiver.url}/task-1/files answers 503. final_lora.tar.gz is delivered later.",
+            whole: f"{receiver.url}/task-1/files answers 503. Delivery of final_lora.tar.gz is retried.",
             part.token: "",
         }
         assert (said.want["job"], set(said.holding)) == (1, {whole, part.token})
@@ -230,7 +230,7 @@ def test_a_cancel_ends_a_delivery_that_waits_for_its_receiver(tmp_path: Path, re
         world.server.want(token, "cancel")
         assert world.server.finished(token).outcome == "cancelled"
         world.server.wait_for(lambda: not world.records())
-    assert ("task-1", "final_lora", "adapter") in world.files.pushed, "the server keeps what it has"
+    assert ("task-1", "final_lora", "adapter") in world.files.pushed, "the server keeps uploaded files"
 
 
 def test_a_cancel_ends_a_delivery_that_is_not_answered(tmp_path: Path, receiver: Receiver) -> None:

@@ -285,7 +285,7 @@ def test_up_says_that_it_is_up_when_its_workers_are_there(
 def test_a_worker_without_a_good_key_says_so_and_ends(tmp_path: Path, free_port: Callable[[], int]) -> None:
     fleet = LocalFleet(tmp_path / "data", port=free_port(), workers=0, environment=QUIET, save_client=False)
     with fleet:
-        for key, words in ((None, "has no key"), ("tf_wrong", "does not take this worker's key")):
+        for key, words in ((None, "has no key"), ("tf_wrong", "rejected this worker's key")):
             environment = {**os.environ, **QUIET, **({"TUNEFLEET_WORKER_KEY": key} if key else {})}
             command = [sys.executable, "-m", "tunefleet.worker", "--server", fleet.url]
             command += ["--results-dir", str(tmp_path / "results")]

@@ -92,7 +92,7 @@ def test_it_waits_for_room_and_then_works(
 
     worker = start(WORKER_ID="worker-2")
     said = tmp_path / "said"
-    until(lambda: "is full: the worker waits" in said.read_text(), "it says that it waits")
+    until(lambda: "is full: waiting for free space" in said.read_text(), "it says that it waits")
     assert before.owner_pid is None, "the one that is there names nobody who is gone"
     assert before.heeded_by(worker.pid)
     ballast.unlink()
@@ -108,7 +108,7 @@ def test_it_can_be_stopped_while_it_waits(
     held(small)
     fill(small)
     worker = start()
-    until(lambda: "is full: the worker waits" in (tmp_path / "said").read_text(), "it says that it waits")
+    until(lambda: "is full: waiting for free space" in (tmp_path / "said").read_text(), "it says that it waits")
     worker.send_signal(signal.SIGTERM)
     assert worker.wait(10) == 0
 
@@ -119,7 +119,7 @@ def test_on_a_node_of_a_cluster_it_makes_way_and_is_wanted_again(
     held(small)
     fill(small)
     worker = start("--once", "task-000000000000")
-    until(lambda: "is full: the worker waits" in (tmp_path / "said").read_text(), "it says that it waits")
+    until(lambda: "is full: waiting for free space" in (tmp_path / "said").read_text(), "it says that it waits")
     worker.send_signal(signal.SIGUSR1)
     assert worker.wait(10) == 75
 

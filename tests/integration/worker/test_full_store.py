@@ -44,10 +44,10 @@ def test_a_result_that_finds_no_room_waits_at_the_worker_and_is_delivered_withou
         with Client(fleet.url, fleet.key) as client, _admin(fleet) as admin:
             taking = _fill(admin, b"f" * (_LIMIT - _LEFT))
             task_id = client.submit(TRAINING).task_id
-            until(lambda: "delivered later" in _why(admin, task_id), "it is said what it waits for", within_s=120)
+            until(lambda: "is retried" in _why(admin, task_id), "it is said what it waits for", within_s=120)
             why = _why(admin, task_id)
             assert "The server keeps" in why
-            assert "delivered later" in why
+            assert "is retried" in why
             assert admin.get(f"/tasks/{task_id}").json()["status"] == "running", "it is not lost, and has not failed"
             assert admin.delete(f"/artifacts/{taking}").status_code in {200, 204}
             assert admin.post("/prune", json={"older_than_s": 86_400}).json()["freed_bytes"] == _LIMIT - _LEFT

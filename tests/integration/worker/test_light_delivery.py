@@ -18,7 +18,7 @@ from tunefleet.worker.outbox import Outbox
 from tunefleet.worker.transfers import Transfers
 
 
-class Site:
+class WorkerContext:
     """Light tasks with one slot, an outbox that nobody reads, and a receiver that takes nothing."""
 
     def __init__(self, results: Path, receiver: Receiver) -> None:
@@ -46,14 +46,14 @@ class Site:
 
 
 @pytest.fixture
-def site(tmp_path: Path) -> Iterator[Site]:
+def site(tmp_path: Path) -> Iterator[WorkerContext]:
     with receiving() as receiver:
-        made = Site(tmp_path, receiver)
+        made = WorkerContext(tmp_path, receiver)
         yield made
         made.light.close()
 
 
-def test_a_delivery_that_waits_takes_no_slot(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_delivery_that_waits_takes_no_slot(site: WorkerContext, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "_DELIVERIES", 2)
     for token in ("one", "two"):
         site.run(token, delivers=True)
@@ -62,16 +62,18 @@ def test_a_delivery_that_waits_takes_no_slot(site: Site, monkeypatch: pytest.Mon
     assert set(site.light.delivering) == {"one", "two"}, "and that they take none"
     site.wait_for(lambda: set(site.said().delivering) == {"one", "two"})
     told = site.said().delivering.values()
-    assert all(why.startswith("http://127.0.0.1") and why.endswith(" The result is delivered later.") for why in told)
+    assert all(
+        why.startswith("http://127.0.0.1") and why.endswith(" Delivery of the result is retried.") for why in told
+    )
     site.run("quick", delivers=False)
     assert site.end("quick").outcome == "completed"
     site.run("three", delivers=True)
     assert site.light.free_slots == 0, "threads that wait are not made without end"
 
 
-def test_a_cancel_ends_a_delivery_that_waits(site: Site) -> None:
+def test_a_cancel_ends_a_delivery_that_waits(site: WorkerContext) -> None:
     site.run("one", delivers=True)
-    site.light.heed(Desired(token="one", action="cancel", generation=1))
+    site.light.apply_desired(Desired(token="one", action="cancel", generation=1))
     assert site.end("one").outcome == "cancelled"
     assert site.light.holding == ()
     site.wait_for(lambda: site.said().delivering == {})
@@ -79,24 +81,24 @@ def test_a_cancel_ends_a_delivery_that_waits(site: Site) -> None:
     assert site.end("one").outcome == "cancelled"
 
 
-def test_a_cancel_ends_a_delivery_that_is_not_answered(site: Site) -> None:
+def test_a_cancel_ends_a_delivery_that_is_not_answered(site: WorkerContext) -> None:
     site.receiver.answering.clear()
     site.run("one", delivers=True)
-    site.light.heed(Desired(token="one", action="cancel", generation=1))
+    site.light.apply_desired(Desired(token="one", action="cancel", generation=1))
     assert site.end("one").outcome == "cancelled"
     site.light._pool.shutdown(wait=True)  # its thread sits in no socket any more
     assert not site.receiver.answering.is_set()
 
 
-def test_that_something_runs_on_is_said_of_what_is_held_alone(site: Site) -> None:
+def test_that_something_runs_on_is_said_of_what_is_held_alone(site: WorkerContext) -> None:
     site.run("one", delivers=True)
-    site.light.heed(Desired(token="one", action="run", generation=2))
-    site.light.heed(Desired(token="has-paused", action="run", generation=4))
-    site.light.heed(Desired(token="is-over", action="pause", generation=3))
+    site.light.apply_desired(Desired(token="one", action="run", generation=2))
+    site.light.apply_desired(Desired(token="has-paused", action="run", generation=4))
+    site.light.apply_desired(Desired(token="is-over", action="pause", generation=3))
     assert {each.token: each.generation for each in site.said().reached} == {"one": 2, "is-over": 3}
 
 
-def test_a_task_that_was_taken_away_stops_delivering(site: Site) -> None:
+def test_a_task_that_was_taken_away_stops_delivering(site: WorkerContext) -> None:
     site.run("one", delivers=True)
     site.light.drop("one")
     site.light._pool.shutdown(wait=True)

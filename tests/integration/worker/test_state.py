@@ -29,5 +29,5 @@ def test_a_second_worker_on_the_folder_is_told_who_has_it(state: StateFolder) ->
     )
     command = [sys.executable, "-c", script, str(state.results_dir)]
     said = subprocess.run(command, capture_output=True, text=True, timeout=30, check=True).stdout
-    assert f"Another worker (pid {os.getpid()}) already works in {state.results_dir}." in said
+    assert f"Another worker (pid {os.getpid()}) already uses {state.results_dir}." in said
     assert "--results-dir" in said

@@ -29,7 +29,7 @@ def test_a_worker_restarts_changes_its_settings_and_tells_about_itself(
             done = client.workers.wait_for_command(worker.id, asked.id, timeout_s=30)
             return done.state, done.message or ""
 
-        assert tell("restart") == ("applied", f"Started anew as process {before}.")
+        assert tell("restart") == ("applied", f"Restarted as process {before}.")
         assert client.submit(ECHO).wait(timeout_s=20).status == "completed"
         log = (fleet.logs / "worker.log").read_text()
         assert log.count("Registered as") == 2, "it did begin anew, in the process that its parent knows"
@@ -39,7 +39,7 @@ def test_a_worker_restarts_changes_its_settings_and_tells_about_itself(
         assert (now.slots["job"], now.tags) == (3, ("fast", "near"))
         for data, said in (
             ({}, "needs a setting"),
-            ({"allow_code": True}, "cannot be changed from afar"),
+            ({"allow_code": True}, "cannot be changed remotely"),
             ({"job_slots": -1}, "job_slots"),
             ({"log_level": "loud"}, "no level"),
         ):
@@ -57,7 +57,7 @@ def test_a_worker_restarts_changes_its_settings_and_tells_about_itself(
         assert state == "failed"
         assert "source tree" in message or "pip" in message
         assert tell("upgrade", {"version": "1; rm -rf /"}) == (
-            "failed", "'1; rm -rf /' is no version. Name one, such as 1.2.3.",
+            "failed", "'1; rm -rf /' is not a version. Use for example 1.2.3.",
         )  # fmt: skip
 
         with pytest.raises(InputError, match="Unknown command 'shell'"):

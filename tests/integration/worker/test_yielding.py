@@ -18,7 +18,7 @@ from tunefleet.runtime.monitor import guard, preemption
 
 @pytest.fixture
 def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> World:
-    monkeypatch.setattr(guard, "_LOOK_S", 0.05)
+    monkeypatch.setattr(guard, "_CHECK_S", 0.05)
     return World(tmp_path)
 
 
@@ -54,7 +54,7 @@ def test_a_job_makes_way_and_comes_back_with_its_attempt(
     # The worker goes and comes back meanwhile.
     shared = Shared(world, tmp_path)
     shared.there = [GpuProcess(somebody, 1 << 30)]
-    shared.sentry.look()
+    shared.gpu_monitor.look()
     with shared.running:
         world.server.wait_for(lambda: len(world.server.registrations) > 1)
         assert len(world.jobs.all) == 1

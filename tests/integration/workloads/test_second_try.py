@@ -61,7 +61,7 @@ def test_a_batch_that_does_not_fit_is_halved_twice_and_the_step_stays_as_large(
     changes = {"training": {"batch_size": 4, "max_steps": 6, **SAVES}}
     first = train(changes)
     assert (first.status.error_kind, first.code) == ("oom", 1)
-    assert "batches of 4: going on with 2, 2 a step" in str(plan(first, TaskReason.OUT_OF_MEMORY))
+    assert "batch size 4: continuing with 2 and 2 accumulation steps" in str(plan(first, TaskReason.OUT_OF_MEMORY))
     assert plan(first, TaskReason.OUT_OF_MEMORY), "a worker that died after it asks again, and changes nothing more"
     second = train(changes, again=first)
     assert second.status.error_kind == "oom"

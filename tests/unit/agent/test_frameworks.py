@@ -94,7 +94,7 @@ def test_a_framework_that_needs_a_gpu_is_refused_where_there_is_none(
     name: str, envs_folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(registry, "machine", lambda: "cpu")
-    with pytest.raises(InputError, match=f"'{name}' needs a GPU, and this machine shows none"):
+    with pytest.raises(InputError, match=f"'{name}' needs a GPU, but this machine has none"):
         admit(translated(name))
 
 
@@ -121,9 +121,9 @@ def test_an_unknown_framework_is_refused_with_the_nearest(name: Any, nearest: st
     with pytest.raises(SpecError) as caught:
         translated(name)
     (fault,) = caught.value.faults
-    assert (fault.path, fault.message) == ("config.framework", f"{name!r} is no trainer here")
+    assert (fault.path, fault.message) == ("config.framework", f"{name!r} is not a trainer")
     meant = f"did you mean {nearest}? " if nearest else ""
-    assert fault.hint == f"{meant}write one of trl, axolotl, llamafactory, unsloth, or leave it out"
+    assert fault.hint == f"{meant}use one of trl, axolotl, llamafactory, unsloth, or remove it"
 
 
 class Backend:
@@ -152,15 +152,17 @@ class Backend:
 def test_the_backend_learns_of_an_environment_with_the_next_heartbeat(
     envs_folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    book = SimpleNamespace(jobs=list, free=lambda: 0, site=SimpleNamespace(registry=SimpleNamespace(offers=tuple)))
+    job_table = SimpleNamespace(
+        jobs=list, free=lambda: 0, context=SimpleNamespace(registry=SimpleNamespace(offers=tuple))
+    )
     agent = SimpleNamespace(
-        settings=AgentSettings(), book=book, stopping=threading.Event(), gpus=SimpleNamespace(devices=()),
+        settings=AgentSettings(), job_table=job_table, stopping=threading.Event(), gpus=SimpleNamespace(devices=()),
         system=SystemReader(envs_folder),
     )  # fmt: skip
     monkeypatch.setattr(poller, "load", lambda agent: {})
     backend = Backend(envs_folder, agent)
-    orders = SimpleNamespace(outcomes=tuple, stored=lambda *_: None, take=lambda _: None, run=lambda _: None)
-    polling = poller.Poller(agent, lambda: backend, orders, backend.due)  # type: ignore[arg-type, return-value]
+    executor = SimpleNamespace(outcomes=tuple, stored=lambda *_: None, take=lambda _: None, run=lambda _: None)
+    polling = poller.Poller(agent, lambda: backend, executor, backend.due)  # type: ignore[arg-type, return-value]
     polling._beat_loop()
     told = [beat.capabilities and beat.capabilities.environments for beat in backend.beats]
     assert told == [(), None, ("axolotl",), None]

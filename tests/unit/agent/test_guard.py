@@ -11,8 +11,8 @@ import pytest
 
 from tests.unit.worker.fakes import TrainExecutor
 from tunefleet.agent.jobs.job import AgentJob
-from tunefleet.agent.jobs.job_context import Site
-from tunefleet.agent.jobs.job_queue import JobBook
+from tunefleet.agent.jobs.job_context import AgentContext
+from tunefleet.agent.jobs.job_queue import JobTable
 from tunefleet.agent.jobs.job_run import JobRun
 from tunefleet.agent.jobs.records import AgentRecord
 from tunefleet.errors import MachineError
@@ -85,7 +85,7 @@ class Agent:
         self.refusals: list[MachineError] = []
         self._over = over
         self.results_dir = tmp_path
-        self.site = Site(
+        self.site = AgentContext(
             settings=AgentSettings(_env_file=None, home=tmp_path),  # type: ignore[call-arg]
             jobs=self,  # type: ignore[arg-type]
             registry=Registry([TrainExecutor()]),
@@ -125,8 +125,8 @@ class Agent:
 
 @pytest.fixture
 def stalling(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(guard_module, "_LOOK_S", 0.0)
-    monkeypatch.setattr(guard_module, "Watchdog", Watch)
+    monkeypatch.setattr(guard_module, "_CHECK_S", 0.0)
+    monkeypatch.setattr(guard_module, "StallDetector", Watch)
 
 
 @pytest.mark.usefixtures("stalling")
@@ -157,7 +157,7 @@ def test_restarts_are_counted_over_agents(tmp_path: Path) -> None:
     launch = agent.found(None, watched=Watched(stall_restarts=guard_module.MAX_RESTARTS))
     record = agent.run()
     assert (record.state, launch.done, agent.launches) == (JobState.FAILED, ["kill", "read"], [])
-    assert "started again 3 times" in (record.error or "")
+    assert "restarted 3 times" in (record.error or "")
 
 
 def test_a_job_that_runs_too_long_is_ended_and_time_counts_over_launches(tmp_path: Path) -> None:
@@ -170,10 +170,10 @@ def test_a_job_that_runs_too_long_is_ended_and_time_counts_over_launches(tmp_pat
 
 
 def test_each_attempt_has_its_own_time(tmp_path: Path) -> None:
-    book = JobBook(Agent(tmp_path).site)
-    job = book.submit(AgentRecord(job_id="again", name="n", kind="train", spec={}, order=0.0))
+    job_table = JobTable(Agent(tmp_path).site)
+    job = job_table.submit(AgentRecord(job_id="again", name="n", kind="train", spec={}, order=0.0))
     job.note(state=JobState.FAILED, watched=Watched(clock=RunClock(ran_s=51.0), stall_restarts=3))
-    book.renew(AgentRecord(job_id="again", name="n", kind="train", spec={}, order=0.0, attempt=2))
+    job_table.renew(AgentRecord(job_id="again", name="n", kind="train", spec={}, order=0.0, attempt=2))
     assert (job.record.state, job.record.attempt, job.record.watched) == (JobState.PENDING, 2, Watched())
 
 
@@ -228,5 +228,5 @@ def test_a_job_waits_for_a_gpu_in_use_and_not_for_one_that_is_not_here(
     assert agent.run().state is JobState.COMPLETED
     assert [launch.job.gpus for launch in agent.launches] == [("GPU-a",)]
     agent = Agent(tmp_path / "other", over=lambda _: True)
-    agent.refusals = [MachineError("none fits")]
-    assert (agent.run().state, agent.job.record.error, agent.launches) == (JobState.FAILED, "none fits", [])
+    agent.refusals = [MachineError("none matches")]
+    assert (agent.run().state, agent.job.record.error, agent.launches) == (JobState.FAILED, "none matches", [])

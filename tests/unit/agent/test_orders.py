@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tunefleet.agent.jobs.command_outbox import Orders
+from tunefleet.agent.jobs.command_outbox import CommandExecutor
 from tunefleet.agent.jobs.job import AgentJob
 from tunefleet.agent.jobs.records import AgentRecord
 from tunefleet.errors import ConflictError, NotFoundError
@@ -35,7 +35,7 @@ class Launch:
 
 
 class Book:
-    """A double of a `JobBook` with one job."""
+    """A double of a `JobTable` with one job."""
 
     def __init__(self, job: AgentJob) -> None:
         self.job = job
@@ -53,20 +53,20 @@ def job(tmp_path: Path) -> AgentJob:
     return AgentJob(JobFolder(tmp_path / "j"), record, lambda _: None)
 
 
-def orders(job: AgentJob, tmp_path: Path) -> Orders:
+def orders(job: AgentJob, tmp_path: Path) -> CommandExecutor:
     def verb(command: AgentCommand) -> AgentOutcome:
         raise AssertionError(command)
 
-    return Orders(Book(job), verb, tmp_path / ".agent", lambda: None)  # type: ignore[arg-type]
+    return CommandExecutor(Book(job), verb, tmp_path / ".agent", lambda: None)  # type: ignore[arg-type]
 
 
-def follow(found: Orders) -> None:
+def follow(found: CommandExecutor) -> None:
     """Do what the orders' thread does in one round."""
     for command in list(found._open.values()):
         found._follow(command)
 
 
-def states(found: Orders) -> dict[str, str]:
+def states(found: CommandExecutor) -> dict[str, str]:
     return {outcome.command_id: outcome.state for outcome in found.outcomes()}
 
 

@@ -30,8 +30,8 @@ def test_what_a_job_gets_where_it_does_not_say(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setenv("ENABLE_MIXED_PRECISION", "false")
     monkeypatch.setenv("TUNEFLEET_ALLOW_CODE", "true")
     settings = load_agent()
-    book: Any = SimpleNamespace(site=SimpleNamespace(sentry=None))
-    found = Agent(settings, book, Gpus(settings, read=lambda: ())).defaults()
+    job_table: Any = SimpleNamespace(context=SimpleNamespace(gpu_monitor=None))
+    found = Agent(settings, job_table, Gpus(settings, read=lambda: ())).defaults()
     expected = Defaults(
         save_steps=7, logging_steps=3, mixed_precision=False, gpu=False, bf16=found.bf16, allow_code=True
     )
@@ -46,10 +46,10 @@ def test_how_often_a_backend_is_polled(
         monkeypatch.setenv("POLL_INTERVAL_SECONDS", own)
     said = {} if theirs is None else {"poll_interval_seconds": theirs}
     client: Any = SimpleNamespace(poll=lambda wait_s, want: PollReply.model_validate(said))
-    book = SimpleNamespace(free=lambda: 1)
-    agent: Any = SimpleNamespace(settings=load_agent(), book=book, stopping=threading.Event())
-    orders: Any = SimpleNamespace(take=lambda commands: None, run=None)
-    poller = Poller(agent, lambda: client, orders, threading.Event())
+    job_table = SimpleNamespace(free=lambda: 1)
+    agent: Any = SimpleNamespace(settings=load_agent(), job_table=job_table, stopping=threading.Event())
+    executor: Any = SimpleNamespace(take=lambda commands: None, run=None)
+    poller = Poller(agent, lambda: client, executor, threading.Event())
     assert poller._poll_once(client) == pause_s
 
 
@@ -67,10 +67,10 @@ def test_load_is_sent_as_often_as_it_says_and_within_the_lease(
         return HeartbeatReply(lease_s=lease_s, drop=drop)
 
     client: Any = SimpleNamespace(heartbeat=heartbeat)
-    book = SimpleNamespace(free=lambda: 1, jobs=list, drop=lambda job_id: None)
-    agent: Any = SimpleNamespace(settings=load_agent(), book=book, stopping=threading.Event())
-    orders: Any = SimpleNamespace(take=list, run=None, outcomes=tuple, stored=lambda sent, stored: None)
-    poller = Poller(agent, lambda: client, orders, threading.Event())
+    job_table = SimpleNamespace(free=lambda: 1, jobs=list, drop=lambda job_id: None)
+    agent: Any = SimpleNamespace(settings=load_agent(), job_table=job_table, stopping=threading.Event())
+    executor: Any = SimpleNamespace(take=list, run=None, outcomes=tuple, stored=lambda sent, stored: None)
+    poller = Poller(agent, lambda: client, executor, threading.Event())
     assert poller._beat(client, with_capabilities=False) is True
     assert (poller._beat_s, sent[0].load) == (pause_s, {"cpu_percent": 1.0})
     # A backend that drops jobs may have forgotten the agent: it is told again what the machine has.

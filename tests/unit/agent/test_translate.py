@@ -158,7 +158,7 @@ def test_quantization_in_each_of_its_forms(where: str, value: Any, bits: int) ->
     assert found.spec["quantization"][f"load_in_{bits}bit"] is True
     assert found.warnings == ()
     given["training"]["use_lora"] = False
-    refused(given, where, "quantised weights cannot be trained whole", "use_lora")
+    refused(given, where, "quantized weights cannot be fully fine-tuned", "use_lora")
 
 
 def paired(method: str, data: dict[str, Any] | None = None, **training: Any) -> dict[str, Any]:
@@ -277,7 +277,7 @@ def test_faults_of_pairs_name_the_key_that_was_written() -> None:
         "config.training.beta",
         "config.training.max_prompt_length",
         "config.data.chosen_field",
-        "config.training.load_in_4bit: quantised weights cannot be trained whole",
+        "config.training.load_in_4bit: needs LoRA: quantized weights cannot be fully fine-tuned",
     )
     assert "spec." not in text
     both = {"chosen_field": "a", "chosen_column": "b"}

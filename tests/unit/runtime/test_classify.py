@@ -154,8 +154,8 @@ def test_what_an_earlier_launch_logged_is_not_this_ones_end(end: End) -> None:
 
 
 def test_a_restart_of_the_machine_is_named(end: End) -> None:
-    assert "restarted" in str(end(boot="boot-2").error)
-    assert "keeper" in str(end().error)
+    assert "rebooted" in str(end(boot="boot-2").error)
+    assert "parent process" in str(end().error)
 
 
 def test_a_status_of_an_earlier_launch_is_not_read(end: End) -> None:

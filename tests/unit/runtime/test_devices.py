@@ -11,7 +11,7 @@ from tunefleet.errors import MachineError
 from tunefleet.runtime import gpu_allocation
 from tunefleet.runtime.gpu import gpus
 from tunefleet.runtime.gpu.info import GpuFigures
-from tunefleet.runtime.monitor.preemption import GpuSentry
+from tunefleet.runtime.monitor.preemption import GpuContentionMonitor
 
 
 def _gpu(index: int, name: str = "NVIDIA A100", *, memory: int = 80, free: int = 80) -> GpuFigures:
@@ -33,7 +33,7 @@ def _spec(**gpu: object) -> dict[str, object]:
 
 
 def _chosen(spec: dict[str, object], ledger: Path, machine: tuple[GpuFigures, ...] = MACHINE) -> tuple[str, ...]:
-    return gpu_allocation.choose(spec, machine, ledger=ledger, sentry=None)
+    return gpu_allocation.choose(spec, machine, ledger=ledger, gpu_monitor=None)
 
 
 def test_a_task_gets_the_free_gpu_with_the_most_memory(tmp_path: Path) -> None:
@@ -42,14 +42,14 @@ def test_a_task_gets_the_free_gpu_with_the_most_memory(tmp_path: Path) -> None:
 
 def test_type_and_memory_must_both_fit(tmp_path: Path) -> None:
     assert _chosen(_spec(count=1, type="rtx"), tmp_path) == ("GPU-02",)
-    with pytest.raises(MachineError, match="none fits"):
+    with pytest.raises(MachineError, match="none matches"):
         _chosen(_spec(count=1, type="rtx", memory="20Gi"), tmp_path)
-    with pytest.raises(MachineError, match="1 of 2 fit") as few:
+    with pytest.raises(MachineError, match="1 of 2 match") as few:
         _chosen(_spec(count=2, type="rtx"), tmp_path)
     assert not isinstance(few.value, gpus.GpuBusyError), "waiting does not help"
     untold = (GpuFigures(0, "GPU-a", "Fake GB10"),)
     assert _chosen(_spec(count=1), tmp_path, untold) == ("GPU-a",)
-    with pytest.raises(MachineError, match="none fits"):
+    with pytest.raises(MachineError, match="none matches"):
         _chosen(_spec(count=1, memory="1Gi"), tmp_path, untold)
 
 
@@ -65,14 +65,14 @@ def test_a_gpu_that_somebody_has_claimed_is_left_alone(tmp_path: Path) -> None:
 def test_a_gpu_that_others_use_is_left_alone_and_told(tmp_path: Path) -> None:
     # The driver of the fake names no processes: what it says of the memory shows that somebody is there.
     machine = (_gpu(0, free=10), _gpu(1, free=70))
-    sentry = GpuSentry(tmp_path, idle_s=60, read=lambda: machine)
-    sentry.look()
-    assert gpu_allocation.choose(_spec(), machine, ledger=tmp_path, sentry=sentry) == ("GPU-01",)
-    with pytest.raises(gpus.GpuBusyError, match=r"1 of 2 GPUs are free for the task \(NVIDIA A100 by somebody"):
-        gpu_allocation.choose(_spec(count=2), machine, ledger=tmp_path, sentry=sentry)
-    told = gpu_allocation.described((*machine, GpuFigures(2, "GPU-c", "Fake GB10")), sentry.in_use())
+    gpu_monitor = GpuContentionMonitor(tmp_path, idle_s=60, read=lambda: machine)
+    gpu_monitor.look()
+    assert gpu_allocation.choose(_spec(), machine, ledger=tmp_path, gpu_monitor=gpu_monitor) == ("GPU-01",)
+    with pytest.raises(gpus.GpuBusyError, match=r"1 of 2 GPUs are free for the task \(NVIDIA A100 by another process"):
+        gpu_allocation.choose(_spec(count=2), machine, ledger=tmp_path, gpu_monitor=gpu_monitor)
+    told = gpu_allocation.described((*machine, GpuFigures(2, "GPU-c", "Fake GB10")), gpu_monitor.in_use())
     assert [(gpu.uuid, (gpu.in_use_by or "").split(" (")[0], gpu.memory_free_bytes) for gpu in told] == [
-        ("GPU-00", "somebody", 10 << 30), ("GPU-01", "", 70 << 30), ("GPU-c", "", None),
+        ("GPU-00", "another process", 10 << 30), ("GPU-01", "", 70 << 30), ("GPU-c", "", None),
     ]  # fmt: skip
     assert told[2].memory_total_bytes == 0
 
@@ -103,5 +103,5 @@ def test_devices_are_named_by_their_number_and_the_primary_one_comes_first(tmp_p
     assert _chosen(_trained(visible_devices=[1, 3], primary_gpu=3), tmp_path, FOUR) == ("GPU-03", "GPU-01")
     assert _chosen(_trained(primary_gpu=2), tmp_path, FOUR) == ("GPU-02",)
     assert _chosen(_trained(allow_multi_gpu=True, nproc_per_node=2, primary_gpu=3), tmp_path, FOUR)[0] == "GPU-03"
-    with pytest.raises(MachineError, match="none fits"):
+    with pytest.raises(MachineError, match="none matches"):
         _chosen(_trained(visible_devices="7"), tmp_path, FOUR)

@@ -36,7 +36,7 @@ def test_a_training_that_would_fill_the_disk_is_refused_with_both_numbers(
     folder = tmp_path / "not" / "there" / "yet"
     forecast = Forecast(weights_bytes=GIB, trainable_parameters=0, checkpoints=2, saves=9)
     with pytest.raises(
-        MachineError, match=r"needs 4\.06 GiB.*1\.00 GiB a checkpoint, 2 kept.*3\.00 GiB are free"
+        MachineError, match=r"needs 4\.06 GiB.*1\.00 GiB per checkpoint, 2 kept.*3\.00 GiB are free"
     ) as caught:
         require_space(folder, forecast)
     assert "save_total_limit" in str(caught.value.hint)

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tunefleet.runtime.warm import health as module
-from tunefleet.runtime.warm.health import Fitness, Need
+from tunefleet.runtime.warm.health import ClientTracker, Fitness
 
 
 @pytest.fixture
@@ -21,41 +21,43 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     return now
 
 
-def need(clock: list[float], **options: float) -> Need:
+def clients(clock: list[float], **options: float) -> ClientTracker:
     # The defaults are taken from the clock when the object is made.
-    return Need(**{"idle_s": 100.0, "orphan_s": 1000.0, "_asked_at": clock[0], "_seen_at": clock[0], **options})  # type: ignore[arg-type]
+    return ClientTracker(
+        **{"idle_s": 100.0, "orphan_s": 1000.0, "_requested_at": clock[0], "_seen_at": clock[0], **options}
+    )  # type: ignore[arg-type]
 
 
 def test_it_ends_when_nobody_has_asked_for_long(clock: list[float]) -> None:
-    server = need(clock)
-    server.met(os.getpid())
+    server = clients(clock)
+    server.connected(os.getpid())
     clock[0] += 99
-    assert server.over() is None
-    server.met(os.getpid(), asked=True)
+    assert server.stop_reason() is None
+    server.connected(os.getpid(), requested=True)
     clock[0] += 99
-    assert server.over() is None
+    assert server.stop_reason() is None
     clock[0] += 1
-    assert server.over() == "nobody has asked for a job in 100 s"
+    assert server.stop_reason() == "no job was requested for 100 s"
 
 
 def test_it_ends_at_once_when_the_last_one_leaves_and_says_so(clock: list[float]) -> None:
-    server, other = need(clock), os.getppid()
-    server.met(os.getpid())
-    server.met(other)
-    assert server.left(os.getpid()) is False
-    assert server.over() is None
-    assert server.left(other) is True
-    assert server.over() == "all who have used it have left"
-    server.met(os.getpid())
-    assert server.over() is None
+    server, other = clients(clock), os.getppid()
+    server.connected(os.getpid())
+    server.connected(other)
+    assert server.released(os.getpid()) is False
+    assert server.stop_reason() is None
+    assert server.released(other) is True
+    assert server.stop_reason() == "all clients have left"
+    server.connected(os.getpid())
+    assert server.stop_reason() is None
 
 
 def test_whoever_comes_back_in_time_keeps_it(clock: list[float]) -> None:
-    server = need(clock, orphan_s=30.0)
+    server = clients(clock, orphan_s=30.0)
     clock[0] += 29
-    server.met(os.getpid())
+    server.connected(os.getpid())
     clock[0] += 50
-    assert server.over() is None
+    assert server.stop_reason() is None
 
 
 @pytest.fixture(autouse=True)
@@ -84,7 +86,7 @@ def test_one_more_thread_makes_a_fork_unsafe() -> None:
 def test_an_initialised_device_makes_a_fork_unsafe(monkeypatch: pytest.MonkeyPatch) -> None:
     torch = types.SimpleNamespace(cuda=types.SimpleNamespace(is_initialized=lambda: True))
     monkeypatch.setitem(sys.modules, "torch", torch)
-    assert Fitness.now().fault() == "CUDA has been initialised in it"
+    assert Fitness.now().fault() == "CUDA has been initialized in it"
 
 
 def test_an_open_device_makes_a_fork_unsafe(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -103,7 +103,7 @@ def test_many_losses_are_counted(folder: JobFolder) -> None:
     (folder.journal_dir / "l2.jsonl").write_bytes(b"".join(found))
     said = losses(folder)
     assert len(said) == 21
-    assert said[-1].endswith("more gaps of its journals are not named.")
+    assert said[-1].endswith("more gaps of its journals are not listed.")
 
 
 def test_lines_of_an_earlier_version_have_no_sum(folder: JobFolder) -> None:

@@ -21,7 +21,7 @@ def secrets(tmp_path: Path, limits: str, **values: str) -> Secrets:
 
 def test_a_secret_for_a_project_is_announced_for_it_alone(tmp_path: Path) -> None:
     known = secrets(tmp_path, "WANDB: {projects: [vision, speech]}\nGONE: {}\n")
-    assert known.announced() == ("ROOT", "WANDB@speech", "WANDB@vision")
+    assert known.reported_names() == ("ROOT", "WANDB@speech", "WANDB@vision")
     assert known.names() == ("ROOT", "WANDB")
     assert known.unknown() == ("GONE",)
     assert known.environment["TUNEFLEET_SECRETS_LIMITS"] == str(tmp_path / "limits.yaml")
@@ -35,7 +35,7 @@ def test_a_task_of_another_project_may_not_name_it(tmp_path: Path, project: str 
         known.check(task, "command", project)
     else:
         with pytest.raises(
-            InputError, match=r"spec\.env\.KEY: this machine's secret WANDB is not for tasks of"
+            InputError, match=r"spec\.env\.KEY: this machine's secret WANDB is not allowed in tasks"
         ) as caught:
             known.check(task, "command", project)
         assert "WANDB.projects" in str(caught.value)
@@ -102,7 +102,7 @@ def test_an_address_that_a_secret_stands_in_counts_with_its_value(tmp_path: Path
     ],
 )
 def test_a_secret_for_hosts_is_handed_to_nothing_else(tmp_path: Path, kind: str, spec: dict[str, Any]) -> None:
-    with pytest.raises(InputError, match=r"this machine's secret WANDB goes to certain hosts only"):
+    with pytest.raises(InputError, match=r"this machine's secret WANDB is limited to certain hosts"):
         secrets(tmp_path, HOSTS).check(spec, kind, None)
 
 
@@ -123,11 +123,11 @@ def test_what_is_sent_by_hand_is_held_to_the_hosts(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("", "limits no secret"),
-        ("[WANDB]", "limits no secret"),
+        ("", "not a mapping of secrets"),
+        ("[WANDB]", "not a mapping of secrets"),
         ("WANDB: {host: [a.org]}", "WANDB.host"),
         ("A: {}\nWANDB: {hosts: ['https://a.org']}", "line 2"),
-        ("WANDB: {hosts: ['a.*.org']}", "no host"),
+        ("WANDB: {hosts: ['a.*.org']}", "not a host"),
         ("WANDB: {projects: vision, hosts: 3}", "WANDB.hosts"),
         ("WANDB: [", "line"),
         ("WANDB: {}\nWANDB: {}", "line 2"),

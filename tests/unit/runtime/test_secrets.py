@@ -33,7 +33,7 @@ def test_names_come_from_variables_and_from_files_that_nobody_else_can_read(
         assert secrets.names() == ("BOTH", "FILED")
     assert (secrets.get("FILED"), secrets.get("BOTH")) == ("value-of-file", "of the variable")
     assert [secrets.get(name) for name in ("OPEN", "SHORT", "TINY", "FOLDER", "../FILED", "MISSING")] == [None] * 6
-    assert "others can read its file" in caplog.text
+    assert "other users can read its file" in caplog.text
     assert "TINY" in caplog.text
     assert Secrets({}, tmp_path / "nowhere").names() == ()
 

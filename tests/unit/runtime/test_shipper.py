@@ -217,7 +217,7 @@ def test_a_receiver_that_is_away_is_told_when_it_is_back(folder: JobFolder, capl
     shipper.stop()
     warnings = [record for record in caplog.records if record.levelno == logging.WARNING]
     assert [str(record.message) for record in warnings] == [
-        f"{folder.root.name} is delivered later: The server is away."
+        f"Could not deliver {folder.root.name}, retrying: The server is away."
     ]
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from tunefleet.observability.spans import FinishedSpan
-from tunefleet.runtime.tracing import MOST_STEPS, AttemptTrace, read
+from tunefleet.runtime.tracing import MAX_STEPS, AttemptTrace, read
 from tunefleet.schemas.worker_link import Offer
 from tunefleet.trainer_control.journal.writer import JournalWriter
 
@@ -73,7 +73,7 @@ def test_without_a_trace_nothing_is_told_and_without_a_collector_it_is_handed_on
     kept = Kept()
     stranger = AttemptTrace(offer(None), kept, "w")
     stranger.launched("l1", write(tmp_path), "completed", None)
-    stranger.tell("accept", 0.0)
+    stranger.export("accept", 0.0)
     assert (kept.told, stranger.environment("l1"), stranger.trace_id) == ([], {}, None)
     assert AttemptTrace(offer(), None, "w").environment("l1")["TRACEPARENT"].startswith(PARENT[:35])
 
@@ -84,9 +84,9 @@ def test_a_long_or_broken_journal_costs_little_and_stops_nothing(tmp_path: Path)
     lines += [{"seq": 1, "at": 2.0, "type": "progress", "phase": "training", "step": 1}]
     lines += [
         {"seq": n, "at": 3.0 + n, "type": "checkpoint", "step": n, "name": "c", "digest": "d", "size_bytes": 1}
-        for n in range(2, MOST_STEPS + 500)
+        for n in range(2, MAX_STEPS + 500)
     ]
     path.write_text('{"type": "metric"\nnot json\n[]\n' + "\n".join(json.dumps(each) for each in lines) + "\n{")
     began, did = read(path)
-    assert (began, len(did)) == (1.0, MOST_STEPS)
+    assert (began, len(did)) == (1.0, MAX_STEPS)
     assert read(tmp_path / "nothing.jsonl") == (None, [])

@@ -66,13 +66,13 @@ def test_the_servers_own_package_is_installed(ours: list[list[str]], tmp_path: P
 @pytest.mark.parametrize(
     ("line", "version", "why"),
     [
-        (OFFER, "1.2.4", r"offers 1\.2\.3, and not 1\.2\.4"),
-        ("tunefleet", None, "offers no package of its own"),
-        ("tunefleet==1.2.3", "1.2.3", "offers no package of its own"),
-        (OFFER.replace("lab.", "stranger."), None, "offers no package of its own"),
-        (OFFER.replace("/install/", "/elsewhere/"), None, "offers no package of its own"),
-        (OFFER + " --index-url http://stranger.example", None, "offers no package of its own"),
-        ("<html>a captive portal</html>", None, "offers no package of its own"),
+        (OFFER, "1.2.4", r"offers 1\.2\.3, not 1\.2\.4"),
+        ("tunefleet", None, "does not offer a package of its own"),
+        ("tunefleet==1.2.3", "1.2.3", "does not offer a package of its own"),
+        (OFFER.replace("lab.", "stranger."), None, "does not offer a package of its own"),
+        (OFFER.replace("/install/", "/elsewhere/"), None, "does not offer a package of its own"),
+        (OFFER + " --index-url http://stranger.example", None, "does not offer a package of its own"),
+        ("<html>a captive portal</html>", None, "does not offer a package of its own"),
     ],
 )
 def test_nothing_else_is(ours: list[list[str]], line: str, version: str | None, why: str) -> None:
@@ -95,14 +95,14 @@ def test_what_came_from_elsewhere_is_upgraded_there(
 
 @pytest.mark.parametrize("version", ["", "1; rm -rf /", "--pre", "1.0 evil", 3, ["1.0"]])
 def test_what_is_no_version_never_comes_to_pip(ours: list[list[str]], version: object) -> None:
-    with pytest.raises(InputError, match="is no version"):
+    with pytest.raises(InputError, match="is not a version"):
         self_upgrade.upgrade(version, who="worker", ask=offers(OFFER))  # type: ignore[arg-type]
     assert not ours
 
 
 def test_an_environment_that_is_not_ours_is_left_alone(ours: list[list[str]], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(self_upgrade, "refusal", lambda: "its Python is managed by the operating system")
-    with pytest.raises(ConflictError, match="This agent cannot be upgraded from afar: its Python is managed"):
+    with pytest.raises(ConflictError, match="This agent cannot be upgraded remotely: its Python is managed"):
         self_upgrade.upgrade("1.2.3", who="agent", ask=offers(OFFER))  # type: ignore[arg-type]
     assert not ours
 

@@ -24,7 +24,7 @@ from tunefleet.schemas.compat.task_results import ResultFile
 from tunefleet.schemas.control import CommandState, ControlReply
 from tunefleet.schemas.job_folder import Job, JobFolder, JobStatus
 from tunefleet.schemas.worker_link import Capabilities, FinishOutcome, JournalBatch
-from tunefleet.worker.context import Site
+from tunefleet.worker.context import WorkerContext
 from tunefleet.worker.inputs import InputStore
 from tunefleet.worker.interfaces import Handle, Sink
 from tunefleet.worker.outbox import Outbox
@@ -279,7 +279,7 @@ class Running:
         self.state.open()
         self.error: BaseException | None = None
         link = mortal.wrap(world.server, "exchange", "register")
-        self.site = Site(
+        self.site = WorkerContext(
             results_dir=world.results,
             state=mortal.wrap(self.state, "keep", "forget"),
             outbox=Outbox("w-1", "session"),
@@ -293,7 +293,13 @@ class Running:
             transfers=transfers or Transfers(),
         )
         self.worker = Worker(
-            "w-1", "session", site=self.site, link=link, probe=probe, slots={"job": slots, "light": 8}, drain=drain
+            "w-1",
+            "session",
+            worker_context=self.site,
+            link=link,
+            probe=probe,
+            slots={"job": slots, "light": 8},
+            drain=drain,
         )
         self.thread = threading.Thread(target=self._run, daemon=True)
 

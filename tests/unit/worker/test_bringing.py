@@ -18,11 +18,11 @@ from tunefleet.errors import ForbiddenError, InputError, NotFoundError
 from tunefleet.runtime.secrets.resolver import Secrets
 from tunefleet.schemas.compat.task_results import ResultFile
 from tunefleet.schemas.worker_link import InputRef, Offer
-from tunefleet.worker.context import Site
+from tunefleet.worker.context import WorkerContext
 from tunefleet.worker.interfaces import Delivery
-from tunefleet.worker.jobs.fetch_progress import Fetching
+from tunefleet.worker.jobs.fetch_progress import InputDownload
 from tunefleet.worker.jobs.preparation import paths_here
-from tunefleet.worker.jobs.spec_files import Bringer
+from tunefleet.worker.jobs.spec_files import ReferenceFetcher
 from tunefleet.worker.mailbox import Mailbox
 from tunefleet.worker.transfers import Transfers
 
@@ -63,7 +63,7 @@ class Lab:
     """A worker's folder, its server, and a document to bring things for."""
 
     results: Path
-    site: Site
+    site: WorkerContext
     server: OurServer = field(default_factory=OurServer)
 
     def bring(self, changes: Mapping[str, Any], given: Mapping[str, str] | None = None) -> dict[str, Path]:
@@ -74,8 +74,8 @@ class Lab:
         offer = offer.model_copy(update={"inputs": {pointer: UPLOADED for pointer in given or {}}})
         here = paths_here(offer, self.site.transfers) | dict(given or {})
         mailbox = Mailbox()
-        fetching = Fetching(self.site, mailbox, "t")
-        found = here | Bringer(self.site, offer, mailbox, cast(Delivery, self.server), fetching).bring(here)
+        fetching = InputDownload(self.site, mailbox, "t")
+        found = here | ReferenceFetcher(self.site, offer, mailbox, cast(Delivery, self.server), fetching).bring(here)
         return {pointer: Path(path) for pointer, path in found.items()}
 
     def task(self, name: str, left: str) -> Path:
@@ -131,7 +131,7 @@ def test_fault_22_what_a_task_left_is_found_on_this_worker_and_never_its_bare_fo
         assert lab.bring({"taskType": kind, "checkpoint": {"load": {"task_id": "task-other"}}})
     left.rmdir()
     lab.server.tasks["task-other"] = {"responses.json": b"{}"}
-    with pytest.raises(InputError, match="task-other has left no model or adapter"):
+    with pytest.raises(InputError, match="task-other has no model or adapter"):
         lab.load(taskId="task-other")
 
 
@@ -144,7 +144,7 @@ def test_what_a_task_left_is_fetched_from_the_server(lab: Lab) -> None:
         lab.load(taskId="task-b", filename="other.zip")
     with pytest.raises(InputError, match="no task task-c"):
         lab.load(taskId="task-c")
-    with pytest.raises(InputError, match="no id of a task"):
+    with pytest.raises(InputError, match="not a task ID"):
         lab.load(taskId="../task-a")
 
 
@@ -184,7 +184,7 @@ def test_an_adapter_of_the_hub_is_left_to_the_program_that_loads_it(lab: Lab) ->
     asked = {"taskType": "inference", "data": {"type": "list", "items": ["a"]}}
     assert lab.bring({**asked, "model": {**model, "adapters": [{"path": "org/adapter"}]}}) == {}
     lab.task("task-a", "final_lora")
-    with pytest.raises(InputError, match=r"adapters\.0\.path: there is no \./task-a/adapter"):
+    with pytest.raises(InputError, match=r"adapters\.0\.path: \./task-a/adapter not found"):
         lab.bring({**asked, "model": {**model, "adapters": [{"path": "./task-a/adapter"}]}})
 
 

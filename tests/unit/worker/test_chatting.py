@@ -11,7 +11,7 @@ import pytest
 from tunefleet.runtime.chat_channel import Call
 from tunefleet.schemas.chat import ChatMessage, ChatPiece, ChatRequest, ChatTurn
 from tunefleet.worker.interfaces import Delivery
-from tunefleet.worker.jobs.chat_relay import Relay
+from tunefleet.worker.jobs.chat_relay import ChatRelay
 
 WAITS = {"waiting": "The worker loads the model for 'base'."}
 WORD = {"text": "18"}
@@ -49,7 +49,7 @@ def test_a_turn_without_a_word_of_an_answer_is_given_again(
     tmp_path: Path, said: list[dict[str, Any]], again: bool
 ) -> None:
     told = Told()
-    relay = Relay("task-1", tmp_path, lambda: cast(Delivery, told), talks=True)
+    relay = ChatRelay("task-1", tmp_path, lambda: cast(Delivery, told), talks=True)
     turn = ChatTurn(id="turn-1", request=ChatRequest(messages=(ChatMessage(role="user", content="9 * 2?"),)))
     relay._answer(cast(Delivery, told), turn, cast(Call, Dies(said)))
     assert relay._waiting == ([turn] if again else [])

@@ -15,8 +15,8 @@ from tunefleet.errors import ArtifactError, InputError, NotFoundError, Unreachab
 from tunefleet.lifecycle.task import TaskReason
 from tunefleet.schemas.job_folder import JobFolder
 from tunefleet.schemas.worker_link import InputRef, ResumeFrom
-from tunefleet.trainer_control.checkpoints.manifest import finish_checkpoint, invalid_reason, list_complete
-from tunefleet.worker.jobs.checkpoint_restore import Restorer
+from tunefleet.trainer_control.checkpoints.manifest import invalid_reason, finish_checkpoint, list_complete
+from tunefleet.worker.jobs.checkpoint_restore import CheckpointRestorer
 from tunefleet.worker.outputs import uploads
 
 
@@ -63,8 +63,8 @@ def folder(tmp_path: Path) -> JobFolder:
     return made
 
 
-def restorer(folder: JobFolder, server: Server) -> Restorer:
-    return Restorer(folder, lambda task_id: JobFolder(folder.root.parent / task_id), server.fetch)
+def restorer(folder: JobFolder, server: Server) -> CheckpointRestorer:
+    return CheckpointRestorer(folder, lambda task_id: JobFolder(folder.root.parent / task_id), server.fetch)
 
 
 def ref(step: int) -> InputRef:
@@ -104,7 +104,7 @@ def test_a_damaged_upload_is_refused_and_the_training_goes_on_from_what_is_here(
     assert restorer(folder, server).prepare(ResumeFrom(step=16, checkpoint=ref(16))) is None
     assert steps(folder) == [12]
     assert "does not match its digest" in caplog.text
-    assert "goes on from step 12" in caplog.text
+    assert "resuming from step 12" in caplog.text
     assert not list(folder.root.glob(".restoring*")), "nothing of it is left to be taken up again"
 
 

@@ -125,7 +125,7 @@ def test_one_that_changed_under_the_upload_is_sent_as_it_is_now(
 
     monkeypatch.setattr(uploads, "_files_of", files_of)
     monkeypatch.setattr(server, "_put", put)
-    sending.bring_newest()
+    sending.upload_newest()
     assert arrived(server, tmp_path / "there") == [None]
     (made,) = server.artifacts.values()
     assert "part-00.bin.zst" in {file["path"] for file in made["files"]}
@@ -135,9 +135,9 @@ def test_one_that_changed_under_the_upload_is_sent_as_it_is_now(
 def test_what_was_sent_is_not_sent_again_because_it_takes_less_room_now(
     folder: JobFolder, server: FakeServer, sending: CheckpointUploads
 ) -> None:
-    sending.bring_newest()
+    sending.upload_newest()
     compress(folder.checkpoints_dir / "checkpoint-4")
-    sending.bring_newest()
+    sending.upload_newest()
     assert len(server.artifacts) == 1
 
 

@@ -68,7 +68,7 @@ def test_an_address_is_named_as_it_is_written_and_not_as_it_was_looked_up(
     assert "localhost" not in everything.lower()
     assert len(told) == 1 + ("localhost" in value.lower())
     if len(told) == 1:
-        assert f"cannot be delivered now: The host {named} has no address." in caplog.text
+        assert f"not reachable yet: The host {named} has no address." in caplog.text
 
 
 def test_a_folder_gets_a_copy_of_what_is_the_tasks(tmp_path: Path) -> None:
@@ -97,11 +97,11 @@ def test_a_folder_in_the_tasks_own_is_refused_before_anything_is_computed(tmp_pa
         object.__setattr__(running.site, "transfers", Transfers(folders=(world.results,)))
         finish = world.server.finished(token)
     assert (finish.outcome, finish.reason) == ("failed", "bad_input")
-    assert f"cannot be put into {root / 'task-1'}" in (finish.error or "")
+    assert f"cannot copy the results of task-1 to {root / 'task-1'}" in (finish.error or "")
     assert world.jobs.all == []
     around = destination({"path": str(tmp_path)}, tmp_path)
     for inside in (tmp_path / "task-1" / "results", tmp_path / "task-1" / "deep" / "results"):
-        with pytest.raises(InputError, match="its own folder"):
+        with pytest.raises(InputError, match="its job folder"):
             around.check(inside)
     around.check(tmp_path / "task-1")
     around.check(tmp_path / "task-10")
@@ -127,7 +127,7 @@ def test_a_full_disk_of_the_server_is_named_as_what_holds_a_delivery_up(tmp_path
     token = world.server.offer()
     with Running(world):
         world.job().end(FakeEnd())
-        later = "The disk of the server has 7 bytes free. final_lora is delivered later."
+        later = "The disk of the server has 7 bytes free. Delivery of final_lora is retried."
         world.server.wait_for(lambda: world.server.exchanges[-1].delivering == {token: later})
         world.files.push_error = None
         assert world.server.finished(token).outcome == "completed"

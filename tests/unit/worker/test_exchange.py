@@ -19,7 +19,7 @@ from tunefleet.schemas.worker_link import (
 )
 from tunefleet.transport.base import WorkerLink
 from tunefleet.worker.exchange import Exchanger
-from tunefleet.worker.outbox import MAX_SAID_BYTES, Draft, Outbox
+from tunefleet.worker.outbox import MAX_FINISHES_BYTES, Draft, Outbox
 
 REGISTERED = RegisterReply(keep=(), drop=(), hold_s=3.0, lost_after_s=9.0)
 
@@ -53,7 +53,7 @@ class ScriptedLink(WorkerLink):
         """Nothing to close."""
 
 
-class Mind:
+class ExchangeDelegate:
     """Says what the outbox has."""
 
     def __init__(self, outbox: Outbox, *, register: Callable[[], RegisterReply] = lambda: REGISTERED) -> None:
@@ -84,7 +84,7 @@ class Stage:
     ) -> None:
         self.outbox = Outbox("w", "s")
         self.link = ScriptedLink(answer)
-        self.mind = Mind(self.outbox, register=register)
+        self.mind = ExchangeDelegate(self.outbox, register=register)
         self.fatal: list[Exception] = []
         self.exchanger = Exchanger(self.link, self.outbox, self.mind, on_fatal=self.fatal.append)
         self.gate = threading.Event()
@@ -285,9 +285,11 @@ def test_results_go_out_in_exchanges_that_a_server_takes(stages: list[Stage]) ->
 
 def test_a_result_that_no_exchange_carries_fails_its_task_alone() -> None:
     outbox = Outbox("w", "s")
-    huge = {"items": ["x" * (MAX_SAID_BYTES + 1)]}
+    huge = {"items": ["x" * (MAX_FINISHES_BYTES + 1)]}
     outbox.finish(Finish(token="huge", outcome="completed", reason="finished", result=huge, cursors={"l": 3}))
-    outbox.finish(Finish(token="loud", outcome="failed", reason="bug", error="e", detail="y" * (MAX_SAID_BYTES + 1)))
+    outbox.finish(
+        Finish(token="loud", outcome="failed", reason="bug", error="e", detail="y" * (MAX_FINISHES_BYTES + 1))
+    )
     with outbox.changed:
         said = {finish.token: finish for finish in outbox.draft(holding=(), want={}, wait_s=0.0).request.finishes}
     assert (said["huge"].outcome, said["huge"].reason, said["huge"].result) == ("failed", "bad_input", {})

@@ -115,10 +115,10 @@ def test_a_file_that_does_not_come_is_said_and_ends_while_the_server_hears_the_w
     with Running(world):
         finish = world.server.finished(token)
     assert (finish.outcome, finish.reason) == ("failed", "network")
-    assert "rows.jsonl could not be fetched for" in (finish.error or "")
+    assert "Could not fetch rows.jsonl for" in (finish.error or "")
     assert "ORCHESTRATOR_BASE_URL" in (finish.error or "")
-    assert "fetching rows.jsonl waits, and is tried again: http://127.0.0.1:8000 does not answer." in said(world, token)
-    assert "rows.jsonl cannot be fetched yet" in caplog.text
+    assert "fetching rows.jsonl failed, retrying: http://127.0.0.1:8000 does not answer." in said(world, token)
+    assert "Could not fetch rows.jsonl" in caplog.text
 
 
 def test_a_file_of_a_server_that_is_down_is_waited_for(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -132,7 +132,7 @@ def test_a_file_of_a_server_that_is_down_is_waited_for(world: World, monkeypatch
 
     world.files.fetch_artifact = away  # type: ignore[method-assign]
     monkeypatch.setattr(fetch_progress, "PATIENCE_S", 0.0)
-    monkeypatch.setattr(fetch_progress, "HEARD_S", 0.0)
+    monkeypatch.setattr(fetch_progress, "ANSWERED_S", 0.0)
     world.server.offer(inputs=INPUTS)
     with Running(world):
         world.job()
@@ -181,9 +181,9 @@ def test_whatever_is_fetched_is_said_and_ends_while_the_server_hears_the_worker(
     assert comes
     assert (finish.outcome, finish.reason) == ("failed", "network"), finish.error
     assert f"{name}" in (finish.error or "")
-    assert "could not be fetched for" in (finish.error or "")
+    assert "Could not fetch" in (finish.error or "")
     notes = {each.fetching[token] for each in world.server.exchanges if token in each.fetching}
-    assert any("waits, and is tried again" in note and name in note for note in notes), notes
+    assert any("failed, retrying" in note and name in note for note in notes), notes
 
 
 @pytest.mark.parametrize("told", [None, JobStatus(state="starting", phase="loading", at=0.0, pid=1)])

@@ -12,7 +12,7 @@ from tests.unit.worker.fakes import FakeEnd, FakeJob, Running, World
 from tunefleet.lifecycle.task import TaskReason
 from tunefleet.runtime.gpu.info import GpuFigures, GpuProcess
 from tunefleet.runtime.monitor import guard, preemption
-from tunefleet.runtime.monitor.preemption import GpuSentry
+from tunefleet.runtime.monitor.preemption import GpuContentionMonitor
 from tunefleet.schemas.job_folder import JobStatus
 
 STILL = {"limits": {"stall_after_s": 0.05}}
@@ -20,7 +20,7 @@ STILL = {"limits": {"stall_after_s": 0.05}}
 
 @pytest.fixture
 def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> World:
-    monkeypatch.setattr(guard, "_LOOK_S", 0.05)
+    monkeypatch.setattr(guard, "_CHECK_S", 0.05)
     return World(tmp_path)
 
 
@@ -56,7 +56,7 @@ def test_a_job_that_stands_still_again_and_again_fails_with_its_reason(world: Wo
         finish = world.server.finished(token)
     assert (finish.outcome, finish.reason) == ("failed", TaskReason.STALLED)
     assert "No journal record for" in str(finish.error)
-    assert "started again 3 times" in str(finish.error)
+    assert "restarted 3 times" in str(finish.error)
     launches = [job.job.launch for job in world.jobs.all]
     assert len(set(launches)) == len(launches) == 1 + guard.MAX_RESTARTS
     assert {job.job.attempt for job in world.jobs.all} == {1}
@@ -103,15 +103,15 @@ class Shared:
 
     def __init__(self, world: World, tmp_path: Path, *, idle_s: float = 0.4) -> None:
         self.there: list[GpuProcess] = []
-        self.sentry = GpuSentry(
+        self.gpu_monitor = GpuContentionMonitor(
             tmp_path / "gpus",
             idle_s=idle_s,
             read=lambda: [GpuFigures(0, "GPU-a", "Fake", 1, 2, processes=(*self.there,))],
         )
-        self.sentry.look()
+        self.gpu_monitor.look()
         self.running = Running(world)
-        self.running.worker._site = self.running.site = replace(
-            self.running.site, sentry=self.sentry, makes_way=True, gpus=lambda _: ("GPU-a",)
+        self.running.worker._context = self.running.site = replace(
+            self.running.site, gpu_monitor=self.gpu_monitor, makes_way=True, gpus=lambda _: ("GPU-a",)
         )
 
 

@@ -76,7 +76,7 @@ def test_code_that_goes_on_after_its_cancel_keeps_its_slot_until_it_ends(tmp_pat
     light, wait_for = LightTasks(outbox, 1), World(tmp_path).server.wait_for
     light.run([(picky, offered("slow"))])
     assert picky.begun.wait(60)
-    light.heed(Desired(token="slow", action="cancel", generation=1))
+    light.apply_desired(Desired(token="slow", action="cancel", generation=1))
     assert (light.free_slots, light.busy) == (0, False), "the server is told of the end, and of no room"
     with outbox.changed:
         told = outbox.draft(holding=(), want={}, wait_s=0).version
@@ -95,9 +95,9 @@ def test_a_task_that_was_cancelled_before_there_was_room_is_not_begun(
     light.run([(picky, offered("slow"))])
     assert picky.begun.wait(60)
     light.run([(Picky(), offered("bad"))])
-    light.heed(Desired(token="bad", action="cancel", generation=1))
+    light.apply_desired(Desired(token="bad", action="cancel", generation=1))
     picky.go_on.set()
-    wait_for(lambda: "Task task-bad was cancelled or taken away before it began." in caplog.messages)
+    wait_for(lambda: "Task task-bad was cancelled or dropped before it started." in caplog.messages)
     wait_for(lambda: light.free_slots == 1)
     light.close()
 
@@ -109,7 +109,7 @@ def test_code_that_can_be_ended_is_ended(tmp_path: Path, caplog: pytest.LogCaptu
     light.run([(Stoppable(), offered("slow"))])
     match how:
         case "cancel":
-            light.heed(Desired(token="slow", action="cancel", generation=1))
+            light.apply_desired(Desired(token="slow", action="cancel", generation=1))
         case "drop":
             light.drop("slow")
         case _:
@@ -134,16 +134,16 @@ def test_the_log_has_a_line_of_each_light_task_and_how_it_ended(
     offers[0] = offers[0].model_copy(update={"merged": (merged,)})
     wait_for = World(tmp_path).server.wait_for
     light.run([(picky, offer) for offer in offers])
-    assert "Took task task-slow (echo), attempt 1." in caplog.messages
-    light.heed(Desired(token="slow", action="cancel", generation=1))
+    assert "Accepted task task-slow (echo), attempt 1." in caplog.messages
+    light.apply_desired(Desired(token="slow", action="cancel", generation=1))
     picky.go_on.set()
     wait_for(lambda: len([line for line in caplog.messages if " ended after " in line]) == 4)
     light.close()
     told = sorted(re.sub(r"after [0-9.]+ s", "after", line) for line in caplog.messages if " ended " in line)
     assert told == [
         "Task task-bad (echo) ended after: failed: There is nothing to echo.",
-        "Task task-child (echo) ended after: failed: The run of task-good (good), which computed task-child (child) "
-        "too, returned no result for it.",
+        "Task task-child (echo) ended after: failed: The run of task-good (good), which also computed task-child "
+        "(child), returned no result for it.",
         "Task task-good (echo) ended after: completed",
-        "Task task-slow (echo) ended after: it was cancelled or taken away meanwhile",
+        "Task task-slow (echo) ended after: cancelled or dropped",
     ]

@@ -123,7 +123,7 @@ def test_a_document_reads_nothing_that_is_not_its_projects(disk: Disk, what: str
     with pytest.raises(InputError) as caught:
         found(disk, places, value)
     _, pointer = document(places, "")
-    assert caught.value.message.startswith(f"spec.{pointer}: on a worker a document may only name ")
+    assert caught.value.message.startswith(f"spec.{pointer}: on a worker a workflow may only use ")
     assert str(disk.results) not in str(caught.value), "where the worker's folders lie is nobody's business"
 
 
@@ -143,11 +143,11 @@ def test_a_relative_path_is_below_the_results_and_no_name_leads_out_of_it(disk: 
     )
     for value in ("../home/rows.jsonl", "~/rows.jsonl", "./.inputs/abc", "..", "."):
         assert is_written_as_path(value)
-        with pytest.raises(InputError, match="on a worker a document may only name"):
+        with pytest.raises(InputError, match="on a worker a workflow may only use"):
             found(disk, places, value)
     for value in ("task-theirs/rows.jsonl", "task-ours/../task-theirs/rows.jsonl", "etc/passwd"):
         if required and not (is_hub_name(value) and places == "model.adapters.*.path"):
-            with pytest.raises(InputError, match="on a worker a document may only name"):
+            with pytest.raises(InputError, match="on a worker a workflow may only use"):
                 found(disk, places, value)
         else:
             assert found(disk, places, value) is None

@@ -12,7 +12,7 @@ from tunefleet.lifecycle.task import TaskReason
 from tunefleet.schemas.worker_link import InputRef
 from tunefleet.settings import WorkerSettings
 from tunefleet.worker.ephemeral import Once
-from tunefleet.worker.jobs.job_run import Leaving, LeftEnd
+from tunefleet.worker.jobs.job_run import PreemptedEnd, WorkerPreemption
 from tunefleet.worker.mailbox import Mailbox
 
 PAUSED = FakeEnd("paused", TaskReason.PAUSED)
@@ -104,7 +104,7 @@ def test_what_was_not_launched_yet_is_not_launched_any_more(world: World) -> Non
         world.files.fetch_artifact = meanwhile  # type: ignore[method-assign]
         finish = world.server.finished(token)
         ended(running)
-    assert (finish.outcome, finish.error) == ("released", "Its machine is taken away before it was launched.")
+    assert (finish.outcome, finish.error) == ("released", "Its machine was preempted before the launch.")
     assert world.jobs.all == []
     assert running.worker.made_way
 
@@ -146,7 +146,7 @@ def test_patience_ends_a_worker_to_which_no_task_comes(world: World) -> None:
         once.watch(running.worker)
         ended(running)
     assert isinstance(running.error, MachineError)
-    assert str(running.error).startswith("No task came for 0.2 s: the node is given back.")
+    assert str(running.error).startswith("No task arrived for 0.2 s: releasing the node.")
     assert "tunefleet why task-1" in (running.error.hint or "")
     assert not running.worker.made_way, "asking for nodes again would be no better"
 
@@ -157,7 +157,7 @@ def test_patience_with_a_server_that_does_not_answer_ends_too(world: World) -> N
     with Running(world) as running:
         once.watch(running.worker)
         ended(running)
-    assert str(running.error).startswith("The server did not answer for 0.2 s: the node is given back.")
+    assert str(running.error).startswith("The server did not answer for 0.2 s: releasing the node.")
     assert "TUNEFLEET_NODES_URL" in (getattr(running.error, "hint", None) or "")
 
 
@@ -177,8 +177,8 @@ def test_a_worker_with_a_task_is_not_idle(world: World) -> None:
 
 def test_a_job_that_was_killed_before_it_could_be_told_is_given_back_too() -> None:
     mailbox, killed = Mailbox(), FakeEnd("failed", TaskReason.KILLED)
-    leaving = Leaving(mailbox, leads=True)
+    leaving = WorkerPreemption(mailbox, leads=True)
     assert leaving.left(killed) is None
-    mailbox.tell_way()
-    assert leaving.left(killed) == LeftEnd()
+    mailbox.notify_preempted()
+    assert leaving.left(killed) == PreemptedEnd()
     assert leaving.left(FakeEnd("failed", TaskReason.CRASHED)) is None

@@ -14,7 +14,7 @@ from tunefleet.runtime import Supervisor
 from tunefleet.schemas.job_folder import GangJob, Job
 from tunefleet.schemas.worker_link import Finish, GangNode, Offer, release_of
 from tunefleet.worker.machine.probe import torch_version
-from tunefleet.worker.machine.rendezvous import Place, as_node, is_member
+from tunefleet.worker.machine.rendezvous import RendezvousAddress, as_node, is_member
 
 MINE = release_of(version("tunefleet"), torch_version())
 
@@ -27,21 +27,21 @@ def offer(rank: int | None = 0, release: str = MINE) -> Offer:
 
 def test_a_machine_without_an_address_says_what_to_set() -> None:
     with pytest.raises(MachineError) as caught:
-        Place(None).point()
+        RendezvousAddress(None).choose_endpoint()
     assert "TUNEFLEET_GANG_ADDRESS" in (caught.value.hint or "")
 
 
 def test_a_job_is_told_where_to_meet_and_other_releases_are_refused_by_name() -> None:
-    place = Place("10.0.0.2", join_s=7)
+    place = RendezvousAddress("10.0.0.2", join_s=7)
     found = place.job(offer(1), "10.0.0.1:29500")
     assert found is not None
     assert (found.rank, found.nodes, found.host, found.port, found.address, found.join_s) == (
         1, 2, "10.0.0.1", 29500, "10.0.0.2", 7,
     )  # fmt: skip
     assert place.job(offer(None), None) is None
-    with pytest.raises(MachineError, match=r"torch 0\.1: the nodes of one training need the same"):
+    with pytest.raises(MachineError, match=r"torch 0\.1: all nodes of a training need the same versions"):
         place.job(offer(1, "Tunefleet 9, torch 0.1"), "10.0.0.1:29500")
-    with pytest.raises(MachineError, match="not known where the nodes of the training meet"):
+    with pytest.raises(MachineError, match="rendezvous endpoint of the training is unknown"):
         place.job(offer(1), None)
 
 
@@ -51,7 +51,7 @@ def test_a_job_is_told_where_to_meet_and_other_releases_are_refused_by_name() ->
         (TaskReason.NETWORK, "Connection closed by peer", True),
         (TaskReason.CRASHED, "The training process crashed (SIGABRT).", True),
         (TaskReason.CRASHED, "The training process crashed (SIGSEGV).", False),
-        (TaskReason.OUT_OF_MEMORY, "The training ran out of memory.", False),
+        (TaskReason.OUT_OF_MEMORY, "Out of memory.", False),
     ],
 )
 def test_only_an_end_that_another_node_may_have_brought_about_is_said_to_be_one(

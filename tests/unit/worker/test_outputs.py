@@ -97,8 +97,10 @@ def test_any_file_of_the_folder_may_be_asked_for(
     result = outputs.deliver(trained(folder), {"warnings": ["before"]}, server.push, server.links)
     more = [each[:2] for each in server.pushed if each[0] != "final_lora"]
     said = {
-        "missing": [f"output.artifacts names {name!r}, which the task did not leave."],
-        "other": [f"output.artifacts names {name!r}, which is not delivered: {Path(name).name} is another file."],
+        "missing": [f"output.artifacts lists {name!r}, which the task did not create."],
+        "other": [
+            f"output.artifacts lists {name!r}, which is not delivered: {Path(name).name} is the name of another file."
+        ],
     }.get(str(pushed), [])
     assert more == ([pushed] if isinstance(pushed, tuple) else [])
     assert result["warnings"] == ["before", *said]
@@ -266,5 +268,5 @@ def test_a_task_without_a_folder_says_that_it_leaves_no_files(artifacts: list[st
     spec = {"taskType": "echo", "data": {"items": ["a"]}, "output": {"artifacts": artifacts}}
     given = Offer(token="t", task_id="task-1", workflow_id="wf-1", attempt=1, kind="echo", name="n", spec=spec)
     finish = run_light(EchoExecutor(), given, Secrets({}))
-    why = "and a task that runs inside the worker leaves no files."
-    assert finish.result.get("warnings", []) == [f"output.artifacts names {name!r}, {why}" for name in missing]
+    why = "but a task that runs inside the worker leaves no files."
+    assert finish.result.get("warnings", []) == [f"output.artifacts lists {name!r}, {why}" for name in missing]

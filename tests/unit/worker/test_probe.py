@@ -17,7 +17,7 @@ from tunefleet.schemas.worker_link import ExecutorOffer, Offer
 from tunefleet.settings import WorkerSettings
 from tunefleet.worker import main as worker_main
 from tunefleet.worker.machine import hub, probe
-from tunefleet.worker.machine.changes import Noticed
+from tunefleet.worker.machine.changes import ChangeDetector
 
 GIB = 1 << 30
 MACHINE = (
@@ -81,7 +81,7 @@ def test_a_task_on_several_gpus_gets_as_many_or_none(tmp_path: Path) -> None:
     assert worker_main._choose_gpus(settings, None, offer(two, "GPU-00", "GPU-01")) == ("GPU-00", "GPU-01")
     assert worker_main._choose_gpus(settings, None, offer(two, "GPU-07", "GPU-01")) == ("GPU-01", "GPU-00")
     four = {**spec, "resources": {"hardware": {"gpu": {"count": 4}}}}
-    with pytest.raises(MachineError, match="3 of 4 fit"):
+    with pytest.raises(MachineError, match="3 of 4 match"):
         worker_main._choose_gpus(settings, None, offer(four))
 
 
@@ -109,7 +109,7 @@ def test_cores_are_those_of_the_container(tmp_path: Path, monkeypatch: pytest.Mo
 
 
 def test_a_cache_tells_when_something_was_fetched_whole_or_removed(tmp_path: Path) -> None:
-    cache = Noticed(lambda: hub.cached(tmp_path / "hub"))
+    cache = ChangeDetector(lambda: hub.cached(tmp_path / "hub"))
     assert not cache.changed(), "it need not exist"
     model = tmp_path / "hub" / "models--org--one"
     (model / "blobs").mkdir(parents=True)
@@ -129,7 +129,7 @@ def test_a_package_that_is_installed_while_the_worker_runs_is_noticed(
 
     monkeypatch.syspath_prepend(tmp_path)
     executors = Registry([Wanting()])
-    ground = Noticed(executors.offers)
+    ground = ChangeDetector(executors.offers)
     assert not ground.changed()
     (tmp_path / "tunefleet_wanted").mkdir()
     (tmp_path / "tunefleet_wanted" / "__init__.py").touch()

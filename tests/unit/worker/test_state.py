@@ -56,7 +56,7 @@ def test_a_wanted_id_is_kept_for_the_next_time(state: StateFolder) -> None:
 
 @pytest.mark.parametrize("bad", ["", "a/b", "../x", "x" * 65, "ä"])
 def test_an_id_that_cannot_be_one_is_refused(state: StateFolder, bad: str) -> None:
-    with pytest.raises(MachineError, match="cannot be an id"):
+    with pytest.raises(MachineError, match="not a valid ID"):
         state.worker_id(bad)
 
 

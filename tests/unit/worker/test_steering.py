@@ -162,7 +162,7 @@ def test_a_command_that_the_job_does_not_know_fails_and_one_that_comes_too_late_
 def test_a_job_that_is_at_work_and_takes_no_command_for_long_cannot_be_paused(
     world: World, monkeypatch: pytest.MonkeyPatch, phase: str
 ) -> None:
-    monkeypatch.setattr(command_dispatch, "_DEAF_S", 0.3)
+    monkeypatch.setattr(command_dispatch, "_UNRESPONSIVE_S", 0.3)
     status = JobStatus(state="running", phase=phase, at=time.time(), pid=1)
     monkeypatch.setattr(SteeredJob, "status", lambda self: status)
     token = world.server.offer()
@@ -172,7 +172,7 @@ def test_a_job_that_is_at_work_and_takes_no_command_for_long_cannot_be_paused(
         world.server.wait_for(lambda: states(world, pause_id("task-1", 1, 1)) == ["failed"])
         # Told right after the outcome: the wish is not repeated for ever.
         world.server.wait_for(lambda: bool(world.server.reached))
-        assert "does not listen" in str(world.server.outcomes[-1].message)
+        assert "not listening" in str(world.server.outcomes[-1].message)
         assert job.ended is None, "a training is never lost for a pause"
         job.end()
         world.server.finished(token)

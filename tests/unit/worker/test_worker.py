@@ -92,8 +92,8 @@ def test_a_failed_job_uploads_nothing_and_keeps_its_words(world: World, caplog: 
         "Traceback …",
     )
     assert world.files.pushed == []
-    assert [line for line in caplog.messages if line.startswith(("Took task", "Task task-1 ended"))] == [
-        "Took task task-1 (train), attempt 1.",
+    assert [line for line in caplog.messages if line.startswith(("Accepted task", "Task task-1 ended"))] == [
+        "Accepted task task-1 (train), attempt 1.",
         "Task task-1 ended: failed: No memory.",
     ]
 
@@ -485,5 +485,5 @@ def test_an_offer_that_cannot_be_read_fails_with_what_is_wrong(world: World) -> 
         finish = world.server.finished(token)
     assert (finish.outcome, finish.reason) == ("failed", TaskReason.BUG)
     assert finish.error is not None
-    assert "cannot read what the server offers: spec: Input should be a valid dictionary." in finish.error
+    assert "cannot read the server's offer: spec: Input should be a valid dictionary." in finish.error
     assert not world.records()

@@ -23,19 +23,19 @@ logger = logging.getLogger(__name__)
 _LINES: Final = 100
 _POINTS: Final = 1000
 # How often a backend may fail on a record (about 15 s) before the record is deferred.
-_FAULTS: Final = 6
+_MAX_FAILURES: Final = 6
 # Deferred records, in the job folder.
-ASIDE: Final = "aside.jsonl"
+DEFERRED: Final = "aside.jsonl"
 
 
 _Numbered = tuple[int, Point]
 
 
-class _OneByOne(Exception):
+class _BatchRejected(Exception):
     """The backend rejects these lines as a batch; only one of them may be the cause."""
 
 
-class _Stuck(Exception):
+class _DeliveryBlocked(Exception):
     """All earlier records are reported; this one cannot be reported now."""
 
     def __init__(self, seq: int, error: UnreachableError) -> None:
@@ -55,11 +55,11 @@ class BackendSink:
         self._log_at: int | None = None
         self._line = 0
         self._alone_until = 0
-        self._rest = b""
+        self._partial_line = b""
         self._stamper = Stamper(job.record.started_at or job.record.order, job.log_times)
         self.refused: AuthError | None = None
         self._batches = True
-        self._faults: dict[tuple[str, int], int] = {}
+        self._failures: dict[tuple[str, int], int] = {}
         self._failing: set[str] = set()
 
     def journal(self, launch: str, from_seq: int, lines: list[str]) -> int:
@@ -77,39 +77,39 @@ class BackendSink:
                 if record.get("type") == "prediction":
                     self._predict(seq, record)
             self._report(points)
-        except _Stuck as stuck:
-            if stuck.seq == from_seq:
-                raise stuck.error from stuck
-            return stuck.seq
+        except _DeliveryBlocked as blocked:
+            if blocked.seq == from_seq:
+                raise blocked.error from blocked
+            return blocked.seq
         return from_seq + len(lines)
 
     def log(self, offset: int, data: bytes) -> int:
         """Report complete lines; a partial last line is kept for the next call."""
-        self._stand_at(offset)
-        lines = (self._rest + data).split(b"\n")
+        self._restore_position(offset)
+        lines = (self._partial_line + data).split(b"\n")
         rest = lines.pop()
-        begin = self._base() + offset - len(self._rest)
+        begin = self._base() + offset - len(self._partial_line)
         done = at = 0
         while done < len(lines):
             batch = lines[done : done + (1 if self._line < self._alone_until else _LINES)]
             try:
                 self._post(batch, begin + at)
-            except _OneByOne:
+            except _BatchRejected:
                 self._alone_until = self._line + len(batch)
                 continue
             except UnreachableError:
                 if done == 0:
                     raise
-                return self._moved(offset, at - len(self._rest), b"")
+                return self._advance(offset, at - len(self._partial_line), b"")
             done += len(batch)
             at += sum(len(line) + 1 for line in batch)
-        return self._moved(offset, len(data), rest)
+        return self._advance(offset, len(data), rest)
 
     def flush_tail(self) -> None:
         """Report a last line without a line break, once the job has ended."""
-        if self._rest:
-            self._post([self._rest], self._base() + (self._log_at or 0) - len(self._rest))
-            self._rest = b""
+        if self._partial_line:
+            self._post([self._partial_line], self._base() + (self._log_at or 0) - len(self._partial_line))
+            self._partial_line = b""
 
     def _parsed(self, line: str, launch: str, seq: int) -> dict[str, Any]:
         try:
@@ -134,13 +134,13 @@ class BackendSink:
     def _report(self, points: list[_Numbered]) -> None:
         """Report points, as one batch if the backend supports it."""
         # After an outage there may be thousands of points.
-        if self._job.record.muted is not None or (len(points) > 1 and self._report_at_once(points)):
+        if self._job.record.muted is not None or (len(points) > 1 and self._report_batch(points)):
             return
         for seq, point in points:
             body = point.model_dump(mode="json", exclude_none=True)
-            self._guard("metrics", partial(self._client.metrics, self._job.job_id, point), seq, body)
+            self._send("metrics", partial(self._client.metrics, self._job.job_id, point), seq, body)
 
-    def _report_at_once(self, points: list[_Numbered]) -> bool:
+    def _report_batch(self, points: list[_Numbered]) -> bool:
         try:
             self._client.metrics_batch(self._job.job_id, [point for _, point in points])
         except BackendFault as error:
@@ -148,9 +148,9 @@ class BackendSink:
             return False  # only one of them may be the cause
         except (UnreachableError, AuthError) as error:
             first = points[0][0]
-            if self._is_given_up("points at once", first, error):
+            if self._should_defer("points at once", first, error):
                 return False  # only one of them may be the cause
-            raise _Stuck(first, self._kept(error)) from error
+            raise _DeliveryBlocked(first, self._as_unreachable(error)) from error
         except TunefleetError as error:
             # 404: no batch endpoint. Otherwise one of the points is rejected, so that each is reported alone.
             self._batches = not isinstance(error, NotFoundError)
@@ -162,7 +162,7 @@ class BackendSink:
     def _predict(self, seq: int, record: dict[str, Any]) -> None:
         if self._job.record.muted is None:
             one = [self._prediction(record)]
-            self._guard("predictions", lambda: self._client.predictions(self._job.job_id, one), seq, one)
+            self._send("predictions", lambda: self._client.predictions(self._job.job_id, one), seq, one)
 
     def _prediction(self, record: dict[str, Any]) -> dict[str, Any]:
         known = {
@@ -184,64 +184,64 @@ class BackendSink:
             begin += len(line) + 1
         try:
             body = {"logs": text, "offset": self._line}
-            self._guard("logs", lambda: self._client.logs(self._job.job_id, text, self._line), self._line, body)
-        except _Stuck as stuck:
-            raise stuck.error from stuck
+            self._send("logs", lambda: self._client.logs(self._job.job_id, text, self._line), self._line, body)
+        except _DeliveryBlocked as blocked:
+            raise blocked.error from blocked
         self._line += len(lines)
 
-    def _guard(self, what: str, call: Any, seq: int, body: Any) -> None:
+    def _send(self, what: str, call: Any, seq: int, body: Any) -> None:
         try:
             call()
         except (UnreachableError, AuthError) as error:
-            if not self._is_given_up(what, seq, error):
-                raise _Stuck(0 if what == "logs" else seq, self._kept(error)) from error
-            settle = self._put_aside
+            if not self._should_defer(what, seq, error):
+                raise _DeliveryBlocked(0 if what == "logs" else seq, self._as_unreachable(error)) from error
+            handle_rejected = self._defer
             cause: TunefleetError = error
         except TunefleetError as error:
-            settle = self._skip
+            handle_rejected = self._skip
             cause = error
         else:
             self._failing.discard(what)
             return
         if what == "logs" and len(body["logs"]) > 1:
-            raise _OneByOne from cause
-        settle(what, body, cause)
+            raise _BatchRejected from cause
+        handle_rejected(what, body, cause)
 
-    def _is_given_up(self, what: str, seq: int, error: TunefleetError) -> bool:
+    def _should_defer(self, what: str, seq: int, error: TunefleetError) -> bool:
         """Whether the backend keeps failing on a record, so that the next ones must not wait for it."""
         if not isinstance(error, BackendFault | BackendBusy | AuthError):
             return False
-        self._faults[what, seq] = self._faults.get((what, seq), 0) + 1
+        self._failures[what, seq] = self._failures.get((what, seq), 0) + 1
         # One try each for the lines of a failed batch, and for records after one that has failed.
         alone = (what == "logs" and seq < self._alone_until) or what in self._failing
-        if not alone and self._faults[what, seq] < _FAULTS:
+        if not alone and self._failures[what, seq] < _MAX_FAILURES:
             return False
-        if not self._is_about_it(error):
+        if not self._caused_by_record(error):
             if isinstance(error, BackendBusy):
                 self._job.add_warning(f"The backend is busy, retrying: {error}")
             return False
         self._failing.add(what)
         return True
 
-    def _put_aside(self, what: str, body: Any, error: TunefleetError) -> None:
-        with (self._job.folder.root / ASIDE).open("ab") as file:
+    def _defer(self, what: str, body: Any, error: TunefleetError) -> None:
+        with (self._job.folder.root / DEFERRED).open("ab") as file:
             file.write(orjson.dumps({"what": what, "body": body}) + b"\n")
-        put_aside(self._job, what, error)
+        defer(self._job, what, error)
 
-    def _skip(self, what: str, body: Any, error: TunefleetError) -> None:  # noqa: ARG002 as `_put_aside`
+    def _skip(self, what: str, body: Any, error: TunefleetError) -> None:  # noqa: ARG002 as `_defer`
         skip(self._job, what, error)
 
-    def send_aside(self) -> None:
+    def send_deferred(self) -> None:
         """Send the deferred records again, once the job has ended; records that fail again are dropped."""
-        file = self._job.folder.root / ASIDE
+        file = self._job.folder.root / DEFERRED
         lines = file.read_bytes().splitlines() if file.exists() else []
         for index, line in enumerate(lines):
             one = orjson.loads(line)
             try:
                 self._client.send(one["what"], self._job.job_id, one["body"])
             except (UnreachableError, AuthError) as error:
-                if not self._is_about_it(error):
-                    self._rest_aside(file, lines[index:])
+                if not self._caused_by_record(error):
+                    self._write_deferred(file, lines[index:])
                     raise
                 skip(self._job, one["what"], error)
             except TunefleetError as error:
@@ -249,17 +249,17 @@ class BackendSink:
         file.unlink(missing_ok=True)
 
     @staticmethod
-    def _rest_aside(file: Path, lines: list[bytes]) -> None:
+    def _write_deferred(file: Path, lines: list[bytes]) -> None:
         file.write_bytes(b"".join(line + b"\n" for line in lines))
 
-    def _kept(self, error: UnreachableError | AuthError) -> UnreachableError:
+    def _as_unreachable(self, error: UnreachableError | AuthError) -> UnreachableError:
         if isinstance(error, UnreachableError):
             return error
-        if not self._is_about_it(error):
+        if not self._caused_by_record(error):
             self.refused = error
         return UnreachableError(str(error))
 
-    def _is_about_it(self, error: UnreachableError | AuthError) -> bool:
+    def _caused_by_record(self, error: UnreachableError | AuthError) -> bool:
         """Whether an error is caused by the record itself: the backend is up, and accepts the token otherwise."""
         if isinstance(error, AuthError):
             return self._client.takes_token(self._job.job_id, self._line)
@@ -267,27 +267,27 @@ class BackendSink:
             return self._client.is_there(self._job.job_id, self._line)
         return isinstance(error, BackendFault)
 
-    def _stand_at(self, offset: int) -> None:
+    def _restore_position(self, offset: int) -> None:
         """Restore the line number and the partial line of an offset; only after a restart."""
         if self._log_at == offset:
             return
         base = self._base()
-        noted = read_json(self._noted) or {}
+        noted = read_json(self._position_file) or {}
         if (noted.get("base"), noted.get("offset")) == (base, offset):
             begin = base + offset - noted["rest"]
             at, rest = job_log.read(self._job.folder.log, begin, noted["rest"])
-            self._line, self._rest = noted["line"], rest if at == begin else b""
+            self._line, self._partial_line = noted["line"], rest if at == begin else b""
         else:
             taken = _read_range(self._job.folder.log, base, offset)
-            self._line, self._rest = taken.count(b"\n"), taken[taken.rfind(b"\n") + 1 :]
+            self._line, self._partial_line = taken.count(b"\n"), taken[taken.rfind(b"\n") + 1 :]
         self._log_at = offset
 
-    def _moved(self, offset: int, count: int, rest: bytes) -> int:
-        self._rest = rest
+    def _advance(self, offset: int, count: int, rest: bytes) -> int:
+        self._partial_line = rest
         self._log_at = offset + count
         note = {"base": self._base(), "offset": self._log_at, "line": self._line, "rest": len(rest)}
         try:
-            write_json(self._noted, note)
+            write_json(self._position_file, note)
         except OSError as error:
             logger.warning("job(%s): could not store the log position: %s", self._job.job_id, error)
         return self._log_at
@@ -298,7 +298,7 @@ class BackendSink:
         return int(job.get("log_base") or 0) + int(shipped.get("log_skipped") or 0)
 
     @property
-    def _noted(self) -> Path:
+    def _position_file(self) -> Path:
         """File with the number of reported lines up to a byte offset."""
         # Stored, since lines cannot be counted again once the log has been truncated.
         return self._job.folder.root / "reported.json"
@@ -312,7 +312,7 @@ def skip(job: AgentJob, what: str, error: TunefleetError) -> None:
         job.add_warning(f"The backend rejects {what}: {error}")
 
 
-def put_aside(job: AgentJob, what: str, error: TunefleetError) -> None:
+def defer(job: AgentJob, what: str, error: TunefleetError) -> None:
     """Record that a report is deferred to the end of the job, since the backend fails on it."""
     key = f"{what} put aside"
     job.note(refused={**job.record.refused, key: job.record.refused.get(key, 0) + 1})

@@ -14,7 +14,7 @@ from typing import Any, Final
 from pydantic import ValidationError
 
 from tunefleet.agent.jobs.job import AgentJob
-from tunefleet.agent.jobs.job_queue import JobBook
+from tunefleet.agent.jobs.job_queue import JobTable
 from tunefleet.errors import ConflictError, InputError, NotFoundError, TunefleetError, UnreachableError
 from tunefleet.schemas.control import ControlCommand
 from tunefleet.schemas.training_protocol.training import AgentCommand, AgentOutcome, AgentVerb, JobState
@@ -22,56 +22,58 @@ from tunefleet.trainer_control.files import read_json, write_json
 
 logger = logging.getLogger(__name__)
 
-Verb = Callable[[AgentCommand], AgentOutcome]
+AdminCommandHandler = Callable[[AgentCommand], AgentOutcome]
 
-_LOOK_S: Final = 0.25
-_KEPT: Final = 500
+_POLL_S: Final = 0.25
+_MAX_STORED: Final = 500
 _SETTLED: Final = frozenset({"applied", "durable", "failed"})
 
 
-class Orders:
+class CommandExecutor:
     """Executes commands. Safe to share between threads."""
 
-    def __init__(self, book: JobBook, verb: Verb, folder: Path, on_outcome: Callable[[], None]) -> None:
-        self._book = book
-        self._verb = verb
+    def __init__(
+        self, job_table: JobTable, handler: AdminCommandHandler, folder: Path, on_outcome: Callable[[], None]
+    ) -> None:
+        self._job_table = job_table
+        self._handler = handler
         self._file = folder / "commands.json"
         self._on_outcome = on_outcome
         self._lock = threading.RLock()
         self._open: dict[str, AgentCommand] = {}
-        self._told: dict[str, AgentOutcome] = {}
-        self._untold: set[str] = set()
+        self._outcomes: dict[str, AgentOutcome] = {}
+        self._unreported: set[str] = set()
         self._read()
 
     def take(self, commands: Iterable[AgentCommand]) -> None:
         """Execute new commands."""
         for command in commands:
             with self._lock:
-                if command.command_id in self._told:
+                if command.command_id in self._outcomes:
                     if command.command_id not in self._open:
-                        self._untold.add(command.command_id)
+                        self._unreported.add(command.command_id)
                     continue
                 # Stored before it is executed: the restarted agent must not execute the same restart again.
-                self._tell(AgentOutcome(command_id=command.command_id, state="acknowledged"))
+                self._set_outcome(AgentOutcome(command_id=command.command_id, state="acknowledged"))
             self._begin(command)
 
     def outcomes(self) -> tuple[AgentOutcome, ...]:
         """Return the outcomes to report."""
         with self._lock:
-            return tuple(self._told[command_id] for command_id in sorted(self._untold))
+            return tuple(self._outcomes[command_id] for command_id in sorted(self._unreported))
 
     def stored(self, outcomes: Iterable[AgentOutcome], ids: Iterable[str]) -> None:
         """Mark outcomes as stored by the backend, unless they have changed since they were sent."""
         taken = set(ids)
         with self._lock:
             for outcome in outcomes:
-                if outcome.command_id in taken and self._told.get(outcome.command_id) == outcome:
-                    self._untold.discard(outcome.command_id)
+                if outcome.command_id in taken and self._outcomes.get(outcome.command_id) == outcome:
+                    self._unreported.discard(outcome.command_id)
             self._write()
 
     def run(self, stopping: threading.Event) -> None:
         """Track open commands until they are settled; the body of a thread."""
-        while not stopping.wait(_LOOK_S):
+        while not stopping.wait(_POLL_S):
             for command in list(self._open.values()):
                 try:
                     self._follow(command)
@@ -85,14 +87,14 @@ class Orders:
         except TunefleetError as error:
             outcome = AgentOutcome(command_id=command.command_id, state="failed", message=str(error))
         if outcome is not None:
-            self._tell(outcome)
+            self._set_outcome(outcome)
 
     def _do(self, command: AgentCommand) -> AgentOutcome | None:
         if command.job_id is None:
             if command.command not in set(AgentVerb):
                 raise NotFoundError(f"Unknown command {command.command}. Commands: {', '.join(AgentVerb)}.")
-            return self._verb(command)
-        job = self._book.find(command.job_id)
+            return self._handler(command)
+        job = self._job_table.find(command.job_id)
         match command.command:
             case "resume":
                 job.ask_resume(command.data.get("checkpoint_path"))
@@ -102,13 +104,13 @@ class Orders:
             case ControlCommand.PAUSE:
                 job.ask_pause()
             case _:
-                self._steer(job, command)
+                self._send_to_trainer(job, command)
         with self._lock:
             self._open[command.command_id] = command
             self._write()
         return None
 
-    def _steer(self, job: AgentJob, command: AgentCommand) -> None:
+    def _send_to_trainer(self, job: AgentJob, command: AgentCommand) -> None:
         """Send a command to the trainer, with retries while the job is queued or loading."""
         if job.record.state not in (JobState.PENDING, JobState.RUNNING):
             raise ConflictError(f"Job {job.job_id} is not running: it is {job.record.state}.")
@@ -122,12 +124,12 @@ class Orders:
 
     def _follow(self, command: AgentCommand) -> None:
         try:
-            job = self._book.find(command.job_id or "")
+            job = self._job_table.find(command.job_id or "")
             outcome = self._state_of(job, command)
         except (ConflictError, InputError) as error:
             outcome = AgentOutcome(command_id=command.command_id, state="failed", message=str(error))
         if outcome is not None:
-            self._tell(outcome)
+            self._set_outcome(outcome)
             if outcome.state in _SETTLED and not (outcome.state == "applied" and _saves(command)):
                 with self._lock:
                     self._open.pop(command.command_id, None)
@@ -147,7 +149,7 @@ class Orders:
         except NotFoundError:
             current = None
         if current is None:
-            self._steer(job, command)
+            self._send_to_trainer(job, command)
             return None
         if current.state != "pending":
             state = current.state
@@ -171,20 +173,20 @@ class Orders:
         why = record.warnings[-1] if record.warnings else f"The job is {record.state}."
         return AgentOutcome(command_id=command.command_id, state="failed", message=why)
 
-    def _tell(self, outcome: AgentOutcome) -> None:
+    def _set_outcome(self, outcome: AgentOutcome) -> None:
         with self._lock:
-            if self._told.get(outcome.command_id) == outcome:
+            if self._outcomes.get(outcome.command_id) == outcome:
                 return
-            self._told[outcome.command_id] = outcome
-            self._untold.add(outcome.command_id)
+            self._outcomes[outcome.command_id] = outcome
+            self._unreported.add(outcome.command_id)
             self._write()
         self._on_outcome()
 
     def _write(self) -> None:
-        kept = dict(list(self._told.items())[-_KEPT:])
+        kept = dict(list(self._outcomes.items())[-_MAX_STORED:])
         data = {
             "told": [outcome.model_dump(mode="json") for outcome in kept.values()],
-            "untold": sorted(self._untold),
+            "untold": sorted(self._unreported),
             "open": [command.model_dump(mode="json") for command in self._open.values()],
         }
         self._file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -193,14 +195,14 @@ class Orders:
     def _read(self) -> None:
         data = read_json(self._file) or {}
         try:
-            told = [AgentOutcome.model_validate(entry) for entry in data.get("told", [])]
+            stored = [AgentOutcome.model_validate(entry) for entry in data.get("told", [])]
             commands = [AgentCommand.model_validate(entry) for entry in data.get("open", [])]
         except ValidationError as error:
             logger.warning("Could not read %s; commands may be executed again: %s", self._file, error)
             return
-        self._told = {outcome.command_id: outcome for outcome in told}
+        self._outcomes = {outcome.command_id: outcome for outcome in stored}
         self._open = {command.command_id: command for command in commands}
-        self._untold = set(data.get("untold", [])) & self._told.keys()
+        self._unreported = set(data.get("untold", [])) & self._outcomes.keys()
 
 
 def _saves(command: AgentCommand) -> bool:

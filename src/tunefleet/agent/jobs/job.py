@@ -52,7 +52,7 @@ class AgentJob:
         return self._record.job_id
 
     @property
-    def told_all(self) -> bool:
+    def fully_reported(self) -> bool:
         """Whether its end was reported, or reports have been stopped."""
         record = self._record
         return record.muted is not None or (record.state.final and record.told is record.state)
@@ -122,7 +122,7 @@ class AgentJob:
             traceparent=record.traceparent,
         )
 
-    def say_warnings(self) -> None:
+    def log_warnings(self) -> None:
         """Write the warnings into its log."""
         lines = "".join(f"warning: {message}\n" for message in self._record.warnings)
         if lines:

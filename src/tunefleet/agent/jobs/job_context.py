@@ -12,7 +12,7 @@ from tunefleet.client.external.interrupt import Stop
 from tunefleet.executors.registry import Registry
 from tunefleet.observability.spans import Spans
 from tunefleet.runtime import Supervisor
-from tunefleet.runtime.monitor.preemption import GpuSentry
+from tunefleet.runtime.monitor.preemption import GpuContentionMonitor
 from tunefleet.settings import AgentSettings
 
 # (URL, stop signal) -> path of the downloaded file.
@@ -22,12 +22,12 @@ Claim = Callable[[Mapping[str, Any]], tuple[str, ...]]
 
 
 @dataclass(frozen=True, slots=True)
-class Site:
+class AgentContext:
     """Dependencies and limits.
 
     Args:
         env: Environment variables of every job, such as its number of threads.
-        sentry: Detects other users of the GPUs; None if contention is ignored.
+        gpu_monitor: Detects other users of the GPUs; None if contention is ignored.
         spans: Destination of trace spans; None if tracing is off.
     """
 
@@ -39,6 +39,6 @@ class Site:
     backend: Callable[[str, str], JobClient]
     env: dict[str, str] = field(default_factory=dict)
     load: Callable[[str], float | None] = lambda _: None
-    sentry: GpuSentry | None = None
+    gpu_monitor: GpuContentionMonitor | None = None
     spans: Spans | None = None
     name: str = ""

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Final
 
 from tunefleet.agent.jobs.job import AgentJob
-from tunefleet.agent.jobs.job_context import Site
+from tunefleet.agent.jobs.job_context import AgentContext
 from tunefleet.client.external.interrupt import interruptibly
 from tunefleet.errors import InputError
 from tunefleet.schemas.worker_link import ResumeFrom
@@ -21,20 +21,20 @@ from tunefleet.schemas.worker_link import ResumeFrom
 _LOOK_S: Final = 0.1
 
 
-def prepare(site: Site, job: AgentJob, heed: Callable[[], None]) -> None:
+def prepare(agent_context: AgentContext, job: AgentJob, check_cancel: Callable[[], None]) -> None:
     """Fetch all inputs.
 
     Raises:
         TunefleetError: If an input is not available.
     """
-    _Preparation(site, job, heed).run()
+    _Preparation(agent_context, job, check_cancel).run()
 
 
 class _Preparation:
-    def __init__(self, site: Site, job: AgentJob, heed: Callable[[], None]) -> None:
-        self._site = site
+    def __init__(self, agent_context: AgentContext, job: AgentJob, check_cancel: Callable[[], None]) -> None:
+        self._context = agent_context
         self._job = job
-        self._heed = heed
+        self._check_cancel = check_cancel
 
     def run(self) -> None:
         """Fetch everything that the record does not list yet."""
@@ -42,13 +42,13 @@ class _Preparation:
         for pointer, address in job.record.addresses.items():
             if pointer in job.record.inputs:
                 continue
-            self._heed()
+            self._check_cancel()
             job.phase = "downloading"
-            path = interruptibly(partial(self._site.fetch, address), self._look)
+            path = interruptibly(partial(self._context.fetch, address), self._look)
             job.note(inputs={**job.record.inputs, pointer: str(path)})
         for pointer, ref in job.record.digests.items():
             if pointer not in job.record.inputs:
-                self._heed()
+                self._check_cancel()
                 job.phase = "downloading"
                 job.note(inputs={**job.record.inputs, pointer: str(self._artifact(ref))})
         if job.record.checkpoint is not None:
@@ -57,10 +57,10 @@ class _Preparation:
             job.note(checkpoint=None, from_step=int(source.name.rpartition("-")[2]))
         if job.record.resume is not None:
             job.note(resume=None, from_step=self._restore(job.record.resume))
-        self._heed()
+        self._check_cancel()
 
     def _look(self) -> None:
-        self._heed()
+        self._check_cancel()
         time.sleep(_LOOK_S)
 
     def _bring(self, source: Path, name: str) -> None:
@@ -95,6 +95,6 @@ class _Preparation:
         record = self._job.record
         if record.backend is None or record.token is None:
             raise InputError(f"Cannot fetch {ref.get('name', 'an input')}: no backend is set.", hint="Set BACKEND_URL.")
-        return self._site.backend(record.backend, record.token).fetch_input(
-            ref, self._site.settings.datasets_dir.expanduser().absolute() / ".inputs"
+        return self._context.backend(record.backend, record.token).fetch_input(
+            ref, self._context.settings.datasets_dir.expanduser().absolute() / ".inputs"
         )

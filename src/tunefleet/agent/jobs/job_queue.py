@@ -11,7 +11,7 @@ from typing import Any, Final
 from tunefleet.agent.jobs import records
 from tunefleet.agent.jobs import reporter as reporter_factory
 from tunefleet.agent.jobs.job import AgentJob
-from tunefleet.agent.jobs.job_context import Site
+from tunefleet.agent.jobs.job_context import AgentContext
 from tunefleet.agent.jobs.job_run import JobRun
 from tunefleet.agent.jobs.records import AgentRecord
 from tunefleet.agent.jobs.reporter import Reporter
@@ -23,11 +23,11 @@ logger = logging.getLogger(__name__)
 _LOOK_S: Final = 5.0
 
 
-class JobBook:
+class JobTable:
     """The jobs of one `CHECKPOINTS_DIR`. Safe to share between threads."""
 
-    def __init__(self, site: Site) -> None:
-        self.site = site
+    def __init__(self, agent_context: AgentContext) -> None:
+        self.context = agent_context
         self.version = 0
         """Incremented with each change of any job."""
         self._jobs: dict[str, AgentJob] = {}
@@ -40,9 +40,9 @@ class JobBook:
 
     def open(self) -> None:
         """Load the jobs of an earlier process, resume running ones, and start queued ones."""
-        for record in records.find(self.site.jobs.results_dir):
+        for record in records.find(self.context.jobs.results_dir):
             self._add(record)
-        for handle in self.site.jobs.adopt():
+        for handle in self.context.jobs.adopt():
             job = self._jobs.get(handle.job.job_id)
             if job is not None and job.record.launch == handle.job.launch:
                 job.handle = handle
@@ -152,7 +152,7 @@ class JobBook:
     def free(self) -> int:
         """Return how many more jobs could start immediately."""
         with self._lock:
-            return max(0, self.site.settings.max_jobs - len(self._runs) - len(self.queue()))
+            return max(0, self.context.settings.max_jobs - len(self._runs) - len(self.queue()))
 
     def wait(self, seen: int, timeout_s: float) -> int:
         """Wait until something has changed since a version; return the current version."""
@@ -161,7 +161,7 @@ class JobBook:
             return self.version
 
     def _add(self, record: AgentRecord) -> AgentJob:
-        folder = self.site.jobs.folder(record.job_id)
+        folder = self.context.jobs.folder(record.job_id)
         job = AgentJob(folder, record, self._bump)
         self._jobs[record.job_id] = job
         return job
@@ -187,11 +187,11 @@ class JobBook:
                 self._stopping.wait(1.0)
 
     def _fill(self) -> None:
-        for job in self.queue()[: max(0, self.site.settings.max_jobs - len(self._runs))]:
+        for job in self.queue()[: max(0, self.context.settings.max_jobs - len(self._runs))]:
             self._start(job)
 
     def _start(self, job: AgentJob) -> None:
-        run = JobRun(self.site, job, self._stopping)
+        run = JobRun(self.context, job, self._stopping)
         thread = threading.Thread(target=partial(self._run, job, run), name=f"job-{job.job_id}", daemon=True)
         self._runs[job.job_id] = thread
         thread.start()
@@ -208,7 +208,7 @@ class JobBook:
         reporter = self._reporters.get(job.job_id)
         if (reporter is not None and reporter.alive) or self._stopping.is_set():
             return
-        fresh = reporter_factory.reporter_for(self.site, job)
+        fresh = reporter_factory.reporter_for(self.context, job)
         if fresh is not None:
             self._reporters[job.job_id] = fresh
             fresh.start()

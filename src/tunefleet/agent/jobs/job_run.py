@@ -11,7 +11,7 @@ import time
 from typing import Final
 
 from tunefleet.agent.jobs.job import AgentJob
-from tunefleet.agent.jobs.job_context import Site
+from tunefleet.agent.jobs.job_context import AgentContext
 from tunefleet.agent.jobs.job_inputs import prepare
 from tunefleet.agent.jobs.records import AgentRecord
 from tunefleet.errors import ConflictError, InputError, MachineError, NotFoundError, TunefleetError
@@ -23,7 +23,7 @@ from tunefleet.runtime.exit_classification import JobEnd
 from tunefleet.runtime.gpu.gpus import GpuBusyError
 from tunefleet.runtime.launch import retry
 from tunefleet.runtime.monitor.elapsed_time import Watched
-from tunefleet.runtime.monitor.guard import End, Guard
+from tunefleet.runtime.monitor.guard import End, JobMonitor
 from tunefleet.runtime.monitor.journal_audit import losses
 from tunefleet.runtime.tracing import AttemptTrace
 from tunefleet.schemas.control import ControlCommand
@@ -42,10 +42,10 @@ _STATES: Final = {
     "failed": JobState.FAILED,
 }
 # Ends that are not the job's fault if the machine was rebooted meanwhile.
-_UNTOLD: Final = frozenset({TaskReason.KILLED, TaskReason.CRASHED})
+_REBOOT_ENDS: Final = frozenset({TaskReason.KILLED, TaskReason.CRASHED})
 
 
-class Left(Exception):
+class AgentStopping(Exception):
     """The agent stops; the job is left as it is."""
 
 
@@ -56,19 +56,19 @@ class Cancelled(Exception):
 class JobRun:
     """Runs one job; `run` is the body of its thread."""
 
-    def __init__(self, site: Site, job: AgentJob, stopping: threading.Event) -> None:
-        self._site = site
+    def __init__(self, agent_context: AgentContext, job: AgentJob, stopping: threading.Event) -> None:
+        self._context = agent_context
         self._job = job
         self._stopping = stopping
-        self._guard = Guard(
+        self._monitor = JobMonitor(
             job.record.spec,
             self,
-            sentry=site.sentry,
-            makes_way=site.settings.yielding == "pause",
+            gpu_monitor=agent_context.gpu_monitor,
+            makes_way=agent_context.settings.yielding == "pause",
             on_stall_change=lambda _, message: job.add_warning(message) if message else None,
         )
-        self._steering = Steering(job)
-        self._trace = trace_of(site, job)
+        self._dispatcher = RequestDispatcher(job)
+        self._trace = trace_of(agent_context, job)
 
     def run(self) -> None:
         """Run the job to its end, or until the agent stops."""
@@ -79,10 +79,10 @@ class JobRun:
         job = self._job
         try:
             handle = self._handle()
-            while (end := self._settled(handle, self._watch(handle))) is None:
+            while (end := self._final_end(handle, self._watch(handle))) is None:
                 handle = self._job.handle = self._launch()
             self._note_end(end)
-        except Left:
+        except AgentStopping:
             return
         except Cancelled:
             job.note(state=JobState.CANCELLED, completed_at=time.time(), wish=None)
@@ -94,7 +94,7 @@ class JobRun:
             self._fail(f"Unexpected error in the agent: {type(error).__name__}: {error}")
         finally:
             job.phase = None
-        tell_end(self._site, job)
+        export_job_span(self._context, job)
 
     @property
     def watched(self) -> Watched:
@@ -109,10 +109,10 @@ class JobRun:
         handle = self._job.handle
         if handle is not None and handle.job.launch == self._job.record.launch:
             end = handle.poll()
-            by_reboot = end is not None and end.reason in _UNTOLD and self._guard.rebooted
-            if not by_reboot or self._guard.interrupted(handle) is not None:
+            by_reboot = end is not None and end.reason in _REBOOT_ENDS and self._monitor.rebooted
+            if not by_reboot or self._monitor.interrupted(handle) is not None:
                 logger.info("Adopted job(%s).", self._job.job_id)
-                return handle  # `_settled` interprets an end that the agent caused
+                return handle  # `_final_end` interprets an end that the agent caused
             logger.info("Relaunching job(%s) after a reboot of the machine.", self._job.job_id)
         self._job.handle = self._launch()
         return self._job.handle
@@ -122,9 +122,9 @@ class JobRun:
         job.note(state=JobState.RUNNING, started_at=job.record.started_at or time.time(), completed_at=None)
         # Keyed by time: after a pause, the same attempt is prepared again.
         with self._trace.timed("prepare", f"{job.record.attempt} {time.time()}"):
-            prepare(self._site, job, self._heed_cancel)
+            prepare(self._context, job, self._check_cancel)
         record = job.record
-        executor = self._site.registry.find(record.kind)
+        executor = self._context.registry.find(record.kind)
         if not isinstance(executor, JobExecutor):
             raise InputError(f"This machine has no executor for {record.kind} tasks.")
         reason = executor.unavailable_reason()
@@ -134,22 +134,22 @@ class JobRun:
         work = executor.job(job.offer(), launch=launch, inputs=record.inputs, gpus=self._gpus())
         work = work.model_copy(update={"from_step": record.from_step})
         work = work.model_copy(update={"env": self._environment(work)})
-        self._heed_cancel()
-        job.note(launch=launch, watched=self._guard.started())
+        self._check_cancel()
+        job.note(launch=launch, watched=self._monitor.started())
         job.phase = "starting"
-        handle = self._site.jobs.launch(work)
+        handle = self._context.jobs.launch(work)
         job.phase = None
         # Only for this launch: after a reboot, the job resumes from its newest checkpoint.
         job.note(from_step=None)
-        job.say_warnings()
+        job.log_warnings()
         return handle
 
     def _gpus(self) -> tuple[str, ...]:
         """Allocate the job's GPUs, once they are free."""
         while True:
-            self._heed_cancel()
+            self._check_cancel()
             try:
-                return self._site.gpus(self._job.record.spec)
+                return self._context.gpus(self._job.record.spec)
             except GpuBusyError as error:
                 if self._job.phase != "waiting for a GPU":
                     logger.info("job(%s) is waiting for a GPU: %s", self._job.job_id, error)
@@ -157,28 +157,28 @@ class JobRun:
             self._stopping.wait(_GPU_PAUSE_S)
 
     def _environment(self, work: Job) -> dict[str, str]:
-        fraction = self._site.settings.gpu_memory_fraction
+        fraction = self._context.settings.gpu_memory_fraction
         return {
-            **self._site.env,
+            **self._context.env,
             **self._trace.environment(work.launch),
             **({"TUNEFLEET_GPU_MEMORY_FRACTION": f"{fraction:g}"} if work.gpus else {}),
             **work.env,
         }
 
-    def _settled(self, handle: JobHandle, end: JobEnd) -> End | None:
+    def _final_end(self, handle: JobHandle, end: JobEnd) -> End | None:
         """Return the end of the job; None if it is relaunched."""
         wish = self._job.record.wish
-        if end.outcome == "cancelled" and self._guard.overdue and wish != "cancel":
+        if end.outcome == "cancelled" and self._monitor.overdue and wish != "cancel":
             limit_s = float(self._job.record.spec["limits"]["max_runtime_s"])
             error = f"The job ran longer than limits.max_runtime_s ({limit_s:g} s) allows."
             return end.model_copy(update={"outcome": "failed", "reason": TaskReason.TIMEOUT, "error": error})
-        verdict = self._guard.verdict(handle, end)
-        if verdict is None:
+        final = self._monitor.interpret(handle, end)
+        if final is None:
             fulfilled = wish == "cancel" or (wish == "pause" and end.outcome == "paused")
             return end if fulfilled else None
-        return None if self._second_try(handle, verdict) else verdict
+        return None if self._should_relaunch(handle, final) else final
 
-    def _second_try(self, handle: JobHandle, end: End) -> bool:
+    def _should_relaunch(self, handle: JobHandle, end: End) -> bool:
         """Return whether the failed job is relaunched with changed settings."""
         record = self._job.record
         if end.outcome != "failed" or record.wish is not None:
@@ -201,17 +201,17 @@ class JobRun:
                 self._trace.launched(launch, handle.folder.journal_dir / f"{launch}.jsonl", end.outcome, end.error)
                 return end
             if self._stopping.is_set():
-                raise Left
-            self._steering.obey(handle)
-            if self._guard.overdue:
+                raise AgentStopping
+            self._dispatcher.dispatch(handle)
+            if self._monitor.overdue:
                 handle.cancel(GRACE_S)
-            self._guard.look(handle)
+            self._monitor.look(handle)
             self._job.changed.wait(_POLL_S)
             self._job.changed.clear()
 
-    def _heed_cancel(self) -> None:
+    def _check_cancel(self) -> None:
         if self._stopping.is_set():
-            raise Left
+            raise AgentStopping
         if self._job.record.wish == "cancel":
             raise Cancelled
 
@@ -226,7 +226,7 @@ class JobRun:
             job.add_warning(message)
         error = end.error if state is JobState.FAILED else None
         ended = time.time() if state.final else None
-        watched = self._guard.ended()
+        watched = self._monitor.ended()
         job.note(state=state, wish=None, completed_at=ended, error=error, detail=end.detail, watched=watched)
         if job.handle is not None:
             # Only now: an end that is acknowledged but not stored would be lost.
@@ -244,7 +244,7 @@ class JobRun:
             logger.exception("Could not store the end of job(%s).", self._job.job_id)
 
 
-def placed(record: AgentRecord, asked_by: str | None, *, sends: bool) -> AgentRecord:
+def with_trace(record: AgentRecord, asked_by: str | None, *, sends: bool) -> AgentRecord:
     """Return the record of a posted job with its trace context."""
     parent = traceparent.read(asked_by)
     if parent is None and not sends:
@@ -253,39 +253,39 @@ def placed(record: AgentRecord, asked_by: str | None, *, sends: bool) -> AgentRe
     return record.model_copy(update={"traceparent": own, "asked_by": None if parent is None else parent.traceparent})
 
 
-def trace_of(site: Site, job: AgentJob) -> AttemptTrace:
+def trace_of(agent_context: AgentContext, job: AgentJob) -> AttemptTrace:
     """Return the trace of a job's attempt."""
-    return AttemptTrace(job.offer(), site.spans, site.name)
+    return AttemptTrace(job.offer(), agent_context.spans, agent_context.name)
 
 
-def tell_end(site: Site, job: AgentJob) -> None:
+def export_job_span(agent_context: AgentContext, job: AgentJob) -> None:
     """Export the span of a whole job that has ended."""
     # The server exports that of a claimed job.
     record = job.record
     if record.state.final and not record.polled:
         error = (record.error or record.state.value) if record.state is JobState.FAILED else None
-        trace_of(site, job).whole("task", record.order, record.asked_by, error)
+        trace_of(agent_context, job).whole("task", record.order, record.asked_by, error)
 
 
 # Grace period before SIGTERM.
 GRACE_S: Final = 30.0
-_LOOK_S: Final = 0.5
+_CHECK_S: Final = 0.5
 
 
-class Steering:
+class RequestDispatcher:
     """Sends requested pauses and cancels of one job to its process, each once."""
 
     def __init__(self, job: AgentJob) -> None:
         self._job = job
-        self._asked: str | None = None
-        self._looked = 0.0
+        self._sent: str | None = None
+        self._checked_at = 0.0
 
-    def obey(self, handle: JobHandle) -> None:
+    def dispatch(self, handle: JobHandle) -> None:
         """Apply the current request; called several times a second."""
         record = self._job.record
-        if record.wish == "cancel" and self._asked != "cancel":
+        if record.wish == "cancel" and self._sent != "cancel":
             handle.cancel(GRACE_S)
-            self._asked = "cancel"
+            self._sent = "cancel"
             logger.info("Cancelling job(%s).", record.job_id)
         elif record.wish == "pause":
             self._pause(handle)
@@ -293,7 +293,7 @@ class Steering:
     def _pause(self, handle: JobHandle) -> None:
         """Send the pause until the trainer accepts it; while loading, it accepts nothing."""
         command_id = self._job.record.pause_id
-        if self._asked != command_id:
+        if self._sent != command_id:
             try:
                 handle.command(ControlCommand.PAUSE, {}, command_id)
             except (ConflictError, NotFoundError) as error:
@@ -304,10 +304,10 @@ class Steering:
             except TunefleetError as error:
                 logger.debug("job(%s) does not answer: %s", self._job.job_id, error)
             else:
-                self._asked = command_id
+                self._sent = command_id
                 logger.info("Pausing job(%s).", self._job.job_id)
-        elif time.monotonic() - self._looked > _LOOK_S:
-            self._looked = time.monotonic()
+        elif time.monotonic() - self._checked_at > _CHECK_S:
+            self._checked_at = time.monotonic()
             self._check_pause(handle, command_id)
 
     def _check_pause(self, handle: JobHandle, command_id: str) -> None:

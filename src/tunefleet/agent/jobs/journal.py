@@ -24,7 +24,7 @@ _NAMES: Final = {
     "train_samples_per_second": "samples_per_second",
 }
 # Text fields of a progress record; all others are numbers.
-_WORDS: Final = frozenset({"type", "phase"})
+_TEXT_FIELDS: Final = frozenset({"type", "phase"})
 # Errors of lines that Tunefleet's trainers do not write: not JSON, or a record with missing fields.
 _UNREADABLE: Final = (ValueError, KeyError, TypeError, OverflowError, AttributeError)
 # Metrics of preference training; the protocol does not define names for them, so the journal's names are used.
@@ -70,7 +70,7 @@ class JournalState:
                     self.points.append(point)
                 return point
             case "progress":
-                self.progress = {k: v for k, v in record.items() if k in _WORDS or number(v) is not None}
+                self.progress = {k: v for k, v in record.items() if k in _TEXT_FIELDS or number(v) is not None}
             case "checkpoint":
                 self.checkpoints[int(record["step"])] = record
             case "event" if record.get("level") in ("warning", "error"):

@@ -28,7 +28,7 @@ from tenacity.stop import stop_base
 
 from tunefleet.agent.jobs.backend_sink import BackendSink, skip
 from tunefleet.agent.jobs.job import AgentJob
-from tunefleet.agent.jobs.job_context import Site
+from tunefleet.agent.jobs.job_context import AgentContext
 from tunefleet.agent.jobs.job_run import trace_of
 from tunefleet.client.backend import BackendBusy, BackendFault, JobClient
 from tunefleet.errors import AuthError, TunefleetError, UnreachableError
@@ -42,16 +42,16 @@ logger = logging.getLogger(__name__)
 _LOOK_S: Final = 0.2
 _BACKOFF_S: Final = (0.2, 5.0)
 # Failed tries in a row before a warning appears in the job's status.
-_COMPLAIN_AT: Final = 6
+_WARN_AFTER: Final = 6
 # Pause before a failed status report is repeated while the job runs.
-_ASIDE_S: Final = 180.0
+_STATUS_RETRY_S: Final = 180.0
 # After this time without success, a round ends and checks again whether the report is still needed.
 _ROUND_S: Final = 600.0
 _GIVEN_UP_S: Final = 7 * 24 * 3600.0
-_RESTING: Final = frozenset({JobState.COMPLETED, JobState.FAILED, JobState.CANCELLED, JobState.PAUSED})
+_REPORTED_STATES: Final = frozenset({JobState.COMPLETED, JobState.FAILED, JobState.CANCELLED, JobState.PAUSED})
 
 
-class _FailsAtIt(stop_base):
+class _StopAfterFailures(stop_base):
     """Stops once the backend has responded with an error many times in a row."""
 
     def __init__(self) -> None:
@@ -60,7 +60,7 @@ class _FailsAtIt(stop_base):
     def __call__(self, retry_state: RetryCallState) -> bool:
         error = retry_state.outcome.exception() if retry_state.outcome is not None else None
         self._faults = self._faults + 1 if isinstance(error, BackendFault | BackendBusy) else 0
-        return self._faults > _COMPLAIN_AT
+        return self._faults > _WARN_AFTER
 
 
 class Reporter:
@@ -72,8 +72,8 @@ class Reporter:
         self._load = load or (lambda: None)
         self._before_end = before_end
         self._stopping = threading.Event()
-        self._past: set[tuple[int, JobState, str]] = set()
-        self._aside_until = 0.0
+        self._done_steps: set[tuple[int, JobState, str]] = set()
+        self._status_retry_at = 0.0
         self._thread = threading.Thread(target=self._run, name=f"report-{job.job_id}", daemon=True)
 
     @property
@@ -118,11 +118,11 @@ class Reporter:
         if record.muted is not None:
             return False
         if record.state is JobState.RUNNING:
-            self._tell(JobState.RUNNING)
+            self._report_status(JobState.RUNNING)
             if self._launched():
                 self._ship_while_running()
             return True
-        if record.state in _RESTING and record.told is not record.state:
+        if record.state in _REPORTED_STATES and record.told is not record.state:
             if record.completed_at and time.time() - record.completed_at > _GIVEN_UP_S:
                 self._mute("The backend did not accept the job's end for a week; reports stopped.")
                 return False
@@ -130,16 +130,16 @@ class Reporter:
                 self._once(self._flush)
             if record.state is JobState.COMPLETED and self._before_end is not None:
                 before_end = self._before_end
-                self._once(lambda: self._patiently(before_end), what="before_end")
-            self._tell(record.state)
+                self._once(lambda: self._with_retries(before_end), what="before_end")
+            self._report_status(record.state)
         return not self._job.record.state.final
 
     def _once(self, act: Callable[[], None], what: str = "flush") -> None:
         """Run a step of the job's end once, even if the report of the end itself is repeated."""
         done = (self._job.record.attempt, self._job.record.state, what)
-        if done not in self._past:
+        if done not in self._done_steps:
             act()
-            self._past.add(done)
+            self._done_steps.add(done)
 
     def _launched(self) -> bool:
         """Whether this attempt has been launched."""
@@ -170,34 +170,34 @@ class Reporter:
                 raise UnreachableError("The backend does not accept the remaining reports.")
             if self._stopping.wait(0.5):
                 raise UnreachableError("The agent is stopping.")
-        self._patiently(sink.flush_tail)
-        self._patiently(sink.send_aside)
+        self._with_retries(sink.flush_tail)
+        self._with_retries(sink.send_deferred)
 
-    def _tell(self, state: JobState) -> None:
-        if self._job.record.told is state or (state is JobState.RUNNING and time.monotonic() < self._aside_until):
+    def _report_status(self, state: JobState) -> None:
+        if self._job.record.told is state or (state is JobState.RUNNING and time.monotonic() < self._status_retry_at):
             return
         patch = StatusPatch(status=state.value, **self._job.describe_end())
         what = f"status {state}"
         try:
-            self._patiently(lambda: self._client.status(self._job.job_id, patch), what=what)
+            self._with_retries(lambda: self._client.status(self._job.job_id, patch), what=what)
         except (BackendFault, BackendBusy) as error:
             away = isinstance(error, BackendBusy) and not self._client.is_there(self._job.job_id, 0)
             if state is not JobState.RUNNING or away:
                 raise
             # Metrics and log are not blocked by it; it is retried from time to time.
             self._job.add_warning(f"The backend fails on {what}, which is sent again later: {error}")
-            self._aside_until = time.monotonic() + _ASIDE_S
+            self._status_retry_at = time.monotonic() + _STATUS_RETRY_S
             return
         self._job.note(told=state)
 
-    def _patiently(self, call: Any, *, what: str | None = None) -> None:
+    def _with_retries(self, call: Any, *, what: str | None = None) -> None:
         initial, longest = _BACKOFF_S
         for attempt in Retrying(
             retry=retry_if_exception_type(UnreachableError),
             wait=wait_exponential(multiplier=initial, max=longest) + wait_random(0, initial),
-            stop=stop_any(stop_when_event_set(self._stopping), stop_after_delay(_ROUND_S), _FailsAtIt()),
+            stop=stop_any(stop_when_event_set(self._stopping), stop_after_delay(_ROUND_S), _StopAfterFailures()),
             sleep=sleep_using_event(self._stopping),
-            before_sleep=partial(self._complain, what),
+            before_sleep=partial(self._warn, what),
             reraise=True,
         ):
             with attempt:
@@ -208,9 +208,9 @@ class Reporter:
                 except TunefleetError as error:
                     skip(self._job, what or "the rest", error)
 
-    def _complain(self, what: str | None, state: RetryCallState) -> None:
+    def _warn(self, what: str | None, state: RetryCallState) -> None:
         """Add a warning to the job's status after several failed tries."""
-        if state.attempt_number == _COMPLAIN_AT and state.outcome is not None:
+        if state.attempt_number == _WARN_AFTER and state.outcome is not None:
             error = state.outcome.exception()
             self._job.add_warning(f"The backend does not accept {what or 'the rest'}, retrying: {error}")
 
@@ -219,27 +219,27 @@ class Reporter:
         self._job.note(muted=reason)
 
 
-def reporter_for(site: Site, job: AgentJob) -> Reporter | None:
+def reporter_for(agent_context: AgentContext, job: AgentJob) -> Reporter | None:
     """Build the reporter of a job; None if it has no backend, or everything is reported."""
     record = job.record
-    if record.backend is None or record.token is None or job.told_all:
+    if record.backend is None or record.token is None or job.fully_reported:
         return None
-    client = site.backend(record.backend, record.token)
-    return Reporter(job, client, load=_load_of(site, job), before_end=_deliverer(site, job))
+    client = agent_context.backend(record.backend, record.token)
+    return Reporter(job, client, load=_load_of(agent_context, job), before_end=_deliverer(agent_context, job))
 
 
-def _load_of(site: Site, job: AgentJob) -> Callable[[], float | None]:
+def _load_of(agent_context: AgentContext, job: AgentJob) -> Callable[[], float | None]:
     def load() -> float | None:
         gpus = job.handle.job.gpus if job.handle is not None else ()
-        return site.load(gpus[0]) if gpus else None
+        return agent_context.load(gpus[0]) if gpus else None
 
     return load
 
 
-def _deliverer(site: Site, job: AgentJob) -> Callable[[], None] | None:
+def _deliverer(agent_context: AgentContext, job: AgentJob) -> Callable[[], None] | None:
     """Return a function that uploads the job's outputs; None unless the backend is a Tunefleet server."""
     record = job.record
-    executor = site.registry.find(record.kind)
+    executor = agent_context.registry.find(record.kind)
     if not record.delivers or not isinstance(executor, JobExecutor):
         return None
 
@@ -247,11 +247,11 @@ def _deliverer(site: Site, job: AgentJob) -> Callable[[], None] | None:
         # From the end of the job, not from this try: the span covers all tries of the delivery.
         began = job.record.completed_at or time.time()
         outputs = [(output.name, output.kind, output.path) for output in executor.outputs(job.folder)]
-        client = site.backend(record.backend or "", record.token or "")
+        client = agent_context.backend(record.backend or "", record.token or "")
         try:
             client.deliver(job.job_id, outputs)
         finally:
             client.close()
-        trace_of(site, job).tell("deliver", began, key=str(record.attempt))
+        trace_of(agent_context, job).export("deliver", began, key=str(record.attempt))
 
     return deliver

@@ -9,7 +9,7 @@ from typing import Any
 from tunefleet.errors import Fault
 
 
-class Reading:
+class ConfigReader:
     """Reads a config and writes a spec."""
 
     def __init__(self, config: Mapping[str, Any]) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
-from tunefleet.agent.translate.config_reader import Defaults, Reading
+from tunefleet.agent.translate.config_reader import ConfigReader, Defaults
 
 _LORA: Final[tuple[tuple[str, tuple[str, ...]], ...]] = (
     ("r", ("r", "rank", "lora_r")),
@@ -29,7 +29,7 @@ _FOUR: Final = (
 )
 
 
-def model(read: Reading, defaults: Defaults) -> None:
+def model(read: ConfigReader, defaults: Defaults) -> None:
     """Translate model and tokenizer."""
     name = read.take("model.name", "model.model_name", "model.identifier")
     if not isinstance(name, str) or not name.strip():
@@ -51,7 +51,7 @@ def model(read: Reading, defaults: Defaults) -> None:
         read.warnings.append("config.tokenizer.add_eos_token has no effect: the end token is part of each row.")
 
 
-def _code(read: Reading, defaults: Defaults) -> None:
+def _code(read: ConfigReader, defaults: Defaults) -> None:
     wanted = read.take("model.trust_remote_code")
     read.take("tokenizer.trust_remote_code")
     if wanted and defaults.allow_code:
@@ -62,7 +62,7 @@ def _code(read: Reading, defaults: Defaults) -> None:
         )
 
 
-def wants_lora(read: Reading) -> bool:
+def wants_lora(read: ConfigReader) -> bool:
     """Return whether an adapter is trained: the value of `use_lora`, otherwise whether there is a LoRA block."""
     said = read.take("training.use_lora", "model.use_lora")
     given = [block for block in _LORA_BLOCKS if read.look(block)]
@@ -73,7 +73,7 @@ def wants_lora(read: Reading) -> bool:
     return bool(said)
 
 
-def lora(read: Reading) -> None:
+def lora(read: ConfigReader) -> None:
     """Translate the LoRA block, in any of its positions."""
     read.spec["lora"] = {}  # use_lora alone trains an adapter with the default settings
     for name, spellings in _LORA:
@@ -88,7 +88,7 @@ def lora(read: Reading) -> None:
         read.move("lora.target_modules", "training.target_modules")
 
 
-def quantization(read: Reading, *, with_lora: bool) -> bool:
+def quantization(read: ConfigReader, *, with_lora: bool) -> bool:
     """Translate 4-bit and 8-bit settings in every form; return whether the base model is quantized."""
     for path in ("model.quantization", "training.quantization", "quantization"):
         given = read.look(path)
@@ -114,7 +114,7 @@ def quantization(read: Reading, *, with_lora: bool) -> bool:
     return False
 
 
-def _bits(read: Reading, path: str, width: int) -> None:
+def _bits(read: ConfigReader, path: str, width: int) -> None:
     block = read.spec.setdefault("quantization", {})
     if any(block.get(f"load_in_{other}bit") for other in (4, 8) if other != width):
         read.fault(path, "contradicts another quantization setting", "remove one of them")
@@ -124,7 +124,7 @@ def _bits(read: Reading, path: str, width: int) -> None:
             read.move(f"quantization.{name}", *(f"{path}.{spelling}" for spelling in spellings))
 
 
-def _width(read: Reading, path: str, given: Any) -> int | None:
+def _width(read: ConfigReader, path: str, given: Any) -> int | None:
     if not isinstance(given, Mapping):
         word = str(given).strip().lower()
         read.take(path)

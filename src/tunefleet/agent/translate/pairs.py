@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from tunefleet.agent.translate.config_reader import Reading
+from tunefleet.agent.translate.config_reader import ConfigReader
 
 # Names of the preference format: the columns `prompt`, `chosen` and `rejected`.
 FORMATS: Final = frozenset({"dpo", "orpo", "preference", "preferences", "pairs", "chosen_rejected"})
@@ -23,7 +23,7 @@ _SUPERVISED_ONLY: Final[tuple[tuple[str, Any], ...]] = (
 )
 
 
-def training(read: Reading, method: str) -> None:
+def training(read: ConfigReader, method: str) -> None:
     """Translate the keys of the method, and warn about those that only apply to supervised training."""
     for path in (*OF_PAIRS, *(OF_DPO if method == "dpo" else ())):
         read.move(path, path)
@@ -33,7 +33,7 @@ def training(read: Reading, method: str) -> None:
     read.take("training.early_stopping_threshold")
 
 
-def columns(read: Reading, method: str, form: Any, file_formats: frozenset[str]) -> None:
+def columns(read: ConfigReader, method: str, form: Any, file_formats: frozenset[str]) -> None:
     """Translate the columns."""
     for name in _COLUMNS:
         read.move(f"data.{name}_column", f"data.{name}_column", f"data.{name}_field")

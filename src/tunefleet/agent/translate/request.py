@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from tunefleet.agent.translate import model as model_block
 from tunefleet.agent.translate import pairs
-from tunefleet.agent.translate.config_reader import Defaults, Reading
+from tunefleet.agent.translate.config_reader import ConfigReader, Defaults
 from tunefleet.agent.translate.methods import PAIRS, kind_of
 from tunefleet.agent.translate.methods import method as method_of
 from tunefleet.agent.translate.training import training
@@ -52,7 +52,7 @@ def translate(
     Raises:
         SpecError: If the config is invalid; each error names its key.
     """
-    read = Reading(config)
+    read = ConfigReader(config)
     method = method_of(read)
     with_lora = model_block.wants_lora(read)
     kind = kind_of(method, lora=with_lora)
@@ -65,7 +65,7 @@ def translate(
         model_block.lora(read)
     training(read, defaults, method=method, lora=with_lora, quantized=quantized)
     data(read, method)
-    _held_out(read, splits)
+    _eval_split(read, splits)
     for name, value in source.items():
         read.put(f"data.{name}", value, "dataset_path")
     _extras(read)
@@ -77,8 +77,8 @@ def translate(
     return Translation(kind, _validated(read), tuple(read.warnings), checkpoint)
 
 
-def _held_out(read: Reading, splits: tuple[str, ...]) -> None:
-    part = held_out(read)
+def _eval_split(read: ConfigReader, splits: tuple[str, ...]) -> None:
+    part = eval_fraction(read)
     evaluates = read.spec["training"].get("eval_strategy") != "no"
     named = next((name for name in ("validation", "test", "valid", "val", "eval", "dev") if name in splits), None)
     if named is not None:
@@ -89,7 +89,7 @@ def _held_out(read: Reading, splits: tuple[str, ...]) -> None:
         read.fault("data.eval_split", "is 0, but evaluations need an eval set", "use for example 0.1")
 
 
-def _extras(read: Reading) -> None:
+def _extras(read: ConfigReader) -> None:
     read.take("dataset_path", "execution_id", "output_dir", "user_id", "name", "job_id")
     provider = read.take("provider")
     if provider not in (None, "local", "huggingface", "agent"):
@@ -102,7 +102,7 @@ def _extras(read: Reading) -> None:
             read.put("training.report_to", ["tensorboard"], "tensorboard.enabled")
 
 
-def _framework(read: Reading) -> None:
+def _framework(read: ConfigReader) -> None:
     """Set the trainer of the config; an unknown one is an error, since another trainer would give other results."""
     named, path = read.taken("framework", "training.framework", "trainer")
     known = str(named).lower()
@@ -116,7 +116,7 @@ def _framework(read: Reading) -> None:
     read.put("trainer", known, path)
 
 
-def _predictions(read: Reading, method: str) -> None:
+def _predictions(read: ConfigReader, method: str) -> None:
     enabled = read.take("predictions.enabled")
     options = {
         name: read.taken(f"predictions.{name}") for name in ("sample_count", "sample_frequency", "max_new_tokens")
@@ -135,7 +135,7 @@ def _predictions(read: Reading, method: str) -> None:
             read.put(f"predictions.{name}", value, path)
 
 
-def _distributed(read: Reading) -> None:
+def _distributed(read: ConfigReader) -> None:
     block = read.look("training.distributed")
     if not isinstance(block, Mapping):
         if read.take("training.distributed") not in (None, False, "none"):
@@ -155,7 +155,7 @@ def _distributed(read: Reading) -> None:
         read.warnings.append(f"config.training.distributed.strategy {strategy!r} has no effect: DDP is used.")
 
 
-def _checkpoint(read: Reading) -> str | None:
+def _checkpoint(read: ConfigReader) -> str | None:
     block = read.look("training.checkpoint_resume")
     if isinstance(block, Mapping):
         enabled = read.take("training.checkpoint_resume.enabled")
@@ -167,7 +167,7 @@ def _checkpoint(read: Reading) -> str | None:
     return str(value)
 
 
-def _validated(read: Reading) -> dict[str, Any]:
+def _validated(read: ConfigReader) -> dict[str, Any]:
     faults: list[Fault] = list(read.faults)
     spec: dict[str, Any] = {}
     try:
@@ -181,7 +181,7 @@ def _validated(read: Reading) -> dict[str, Any]:
 
 
 # The protocol's split of a single dataset: 80 % for training, sampled with seed 42.
-HELD_OUT: Final = 0.2
+DEFAULT_EVAL_FRACTION: Final = 0.2
 _FORMATS: Final[dict[str, dict[str, str]]] = {
     "chatml": {"messages_field": "messages"},
     "messages": {"messages_field": "messages"},
@@ -198,7 +198,7 @@ _FILE_FORMATS: Final = frozenset({"jsonl", "json", "csv", "parquet", "auto", "st
 _COLUMNS: Final = ("prompt_column", "response_column", "messages_field", "separator")
 
 
-def data(read: Reading, method: str) -> None:
+def data(read: ConfigReader, method: str) -> None:
     """Translate the data block."""
     read.move("data.max_samples", "data.max_samples")
     form = read.take("data.dataset_format", "data.format")
@@ -209,7 +209,7 @@ def data(read: Reading, method: str) -> None:
     read.ignore("data.strategy", "data.generation_type", why="has no effect: the columns decide how a row is read")
 
 
-def _supervised(read: Reading, form: Any, *, plain_text: bool) -> None:
+def _supervised(read: ConfigReader, form: Any, *, plain_text: bool) -> None:
     said = _columns(read)
     read.ignore(*pairs.CHOSEN, why="belongs to another training method and has no effect")
     name_of_form = str(form).lower()
@@ -225,13 +225,13 @@ def _supervised(read: Reading, form: Any, *, plain_text: bool) -> None:
             read.put(f"data.{name}", value, "data.dataset_format")
 
 
-def _columns(read: Reading) -> bool:
+def _columns(read: ConfigReader) -> bool:
     text = read.move("data.text_field", "data.text_field", "data.text_column")
     others = [read.move(f"data.{name}", f"data.{name}") for name in _COLUMNS]
     return text is not None or any(value is not None for value in others[:3])
 
 
-def held_out(read: Reading) -> float:
+def eval_fraction(read: ConfigReader) -> float:
     """Return the fraction of a single dataset for the eval set; 0 for none."""
     held, path = read.taken("data.eval_split", "eval_split", "data.validation_split")
     train = read.take("data.train_split")
@@ -239,14 +239,14 @@ def held_out(read: Reading) -> float:
     if held is None and trained is not None:
         held, path = round(1 - trained, 6), "data.train_split"
     if held is None:
-        return HELD_OUT
+        return DEFAULT_EVAL_FRACTION
     part = _part(held)
     if part is None and isinstance(held, str):
         read.warnings.append(f"config.{path} {held!r} is a name: an eval split is found automatically.")
-        return HELD_OUT
+        return DEFAULT_EVAL_FRACTION
     if part is None or not 0 <= part < 1:
         read.fault(path, f"is {held!r:.40}, not a fraction", "use for example 0.1")
-        return HELD_OUT
+        return DEFAULT_EVAL_FRACTION
     if trained is not None and part + trained > 1 + 1e-9:
         read.fault(path, "and data.train_split add up to more than 1", "remove one of them")
     return part

@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Any, Final
 
 from tunefleet.agent.translate import pairs
-from tunefleet.agent.translate.config_reader import Defaults, Reading
+from tunefleet.agent.translate.config_reader import ConfigReader, Defaults
 from tunefleet.agent.translate.methods import PAIRS
 
-_STRAIGHT: Final[tuple[tuple[str, tuple[str, ...]], ...]] = (
+_DIRECT: Final[tuple[tuple[str, tuple[str, ...]], ...]] = (
     ("max_steps", ("training.max_steps",)),
     ("eval_batch_size", ("training.per_device_eval_batch_size", "training.eval_batch_size")),
     ("gradient_accumulation_steps", ("training.gradient_accumulation_steps",)),
@@ -46,9 +46,9 @@ _WITHOUT_EFFECT: Final = (
 )  # fmt: skip
 
 
-def training(read: Reading, defaults: Defaults, *, method: str, lora: bool, quantized: bool) -> None:
+def training(read: ConfigReader, defaults: Defaults, *, method: str, lora: bool, quantized: bool) -> None:
     """Translate the training block."""
-    for name, spellings in _STRAIGHT:
+    for name, spellings in _DIRECT:
         read.move(f"training.{name}", *spellings)
     if method in PAIRS:
         pairs.training(read, method)
@@ -73,13 +73,13 @@ def training(read: Reading, defaults: Defaults, *, method: str, lora: bool, quan
     read.ignore(*_WITHOUT_EFFECT)
 
 
-def _supervised(read: Reading) -> None:
+def _supervised(read: ConfigReader) -> None:
     for name, path in _SUPERVISED:
         read.move(f"training.{name}", path)
     _early_stopping(read)
 
 
-def _warmup(read: Reading) -> None:
+def _warmup(read: ConfigReader) -> None:
     ratio, steps = read.look("training.warmup_ratio"), read.look("training.warmup_steps")
     if ratio and steps == 0:
         # Some clients send both; the one that is 0 is ignored.
@@ -93,12 +93,12 @@ def _warmup(read: Reading) -> None:
     read.move("training.warmup_ratio", "training.warmup_ratio")
 
 
-def _saving(read: Reading, defaults: Defaults) -> None:
+def _saving(read: ConfigReader, defaults: Defaults) -> None:
     read.move("training.save_strategy", "training.save_strategy")
     read.move("training.save_steps", "training.save_steps", default=defaults.save_steps)
 
 
-def _evaluation(read: Reading, measured: tuple[str, ...]) -> None:
+def _evaluation(read: ConfigReader, measured: tuple[str, ...]) -> None:
     steps = read.take("training.eval_steps", "evaluation.eval_steps")
     strategy, path = read.taken("training.eval_strategy", "training.evaluation_strategy")
     if strategy is None:
@@ -122,7 +122,7 @@ def _evaluation(read: Reading, measured: tuple[str, ...]) -> None:
     read.ignore("training.greater_is_better", why="has no effect: the lowest eval_loss is the best")
 
 
-def _early_stopping(read: Reading) -> None:
+def _early_stopping(read: ConfigReader) -> None:
     patience = read.take("training.early_stopping_patience")
     threshold = read.take("training.early_stopping_threshold")
     if patience:
@@ -132,7 +132,7 @@ def _early_stopping(read: Reading) -> None:
             read.put("training.early_stopping.threshold", threshold, "training.early_stopping_threshold")
 
 
-def _optimizer(read: Reading, defaults: Defaults) -> None:
+def _optimizer(read: ConfigReader, defaults: Defaults) -> None:
     name, path = read.taken("training.optim", "training.optimizer")
     if name is None:
         return
@@ -143,35 +143,35 @@ def _optimizer(read: Reading, defaults: Defaults) -> None:
     read.put("training.optim", name, path)
 
 
-def _precision(read: Reading, defaults: Defaults, *, quantized: bool) -> None:
-    wishes = {"bf16": read.take("training.bf16"), "fp16": read.take("training.fp16")}
+def _precision(read: ConfigReader, defaults: Defaults, *, quantized: bool) -> None:
+    requested = {"bf16": read.take("training.bf16"), "fp16": read.take("training.fp16")}
     if not defaults.mixed_precision:
-        _say_unused(read, wishes, "has no effect: ENABLE_MIXED_PRECISION is off on this machine")
-        wishes = {"bf16": False, "fp16": False}
+        _warn_unused(read, requested, "has no effect: ENABLE_MIXED_PRECISION is off on this machine")
+        requested = {"bf16": False, "fp16": False}
         if not quantized:
             read.put("model.transformers.dtype", "float32")
-    elif wishes["bf16"] and wishes["fp16"]:
+    elif requested["bf16"] and requested["fp16"]:
         read.fault("training.fp16", "cannot be set together with training.bf16", "remove one of them")
     elif not defaults.gpu:
-        _say_unused(read, wishes, "has no effect without a GPU: float32 is used")
-        wishes = {}
+        _warn_unused(read, requested, "has no effect without a GPU: float32 is used")
+        requested = {}
     elif not defaults.bf16:
-        wishes = _half(read, wishes)
-    for name, value in wishes.items():
+        requested = _half(read, requested)
+    for name, value in requested.items():
         if value is not None:
             read.put(f"training.{name}", value, f"training.{name}")
 
 
-def _half(read: Reading, wishes: dict[str, Any]) -> dict[str, Any]:
+def _half(read: ConfigReader, requested: dict[str, Any]) -> dict[str, Any]:
     """Return the precision settings for a GPU without bfloat16."""
-    if wishes["bf16"]:
+    if requested["bf16"]:
         read.warn("training.bf16", "is not supported by this GPU: fp16 is used")
-    if wishes["fp16"] is None and wishes["bf16"] is not False:
+    if requested["fp16"] is None and requested["bf16"] is not False:
         return {"bf16": None, "fp16": True}
-    return {"bf16": None, "fp16": wishes["fp16"]}
+    return {"bf16": None, "fp16": requested["fp16"]}
 
 
-def _say_unused(read: Reading, wishes: dict[str, Any], why: str) -> None:
-    for name, wish in wishes.items():
+def _warn_unused(read: ConfigReader, requested: dict[str, Any], why: str) -> None:
+    for name, wish in requested.items():
         if wish:
             read.warn(f"training.{name}", why)

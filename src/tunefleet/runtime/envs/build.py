@@ -50,16 +50,16 @@ def create(
         ConflictError: If another process is creating it, or a process runs in it.
         MachineError: If it cannot run on this machine, or pip fails.
     """
-    found = at(name, where)
-    if found.ready and not again:
-        return found
-    _check_machine(found)
+    env = at(name, where)
+    if env.ready and not again:
+        return env
+    _check_machine(env)
     folder = envs_dir()
     folder.mkdir(parents=True, exist_ok=True)
     try:
         with FileLock(folder / f".{name}.lock", timeout=0):
-            _refuse_if_used(found)
-            _make(found, torch_index, say)
+            _refuse_if_used(env)
+            _make(env, torch_index, say)
     except Timeout:
         raise ConflictError(f"Another process is creating the environment {name!r}.", hint="Wait for it.") from None
     return at(name, where)
@@ -71,47 +71,47 @@ def remove(name: str) -> bool:
     Raises:
         ConflictError: If a process runs in it.
     """
-    found = at(name)
-    if not found.root.exists():
+    env = at(name)
+    if not env.root.exists():
         return False
-    _refuse_if_used(found)
-    (found.root / STAMP).unlink(missing_ok=True)  # first, so that a partly removed environment is not used
-    shutil.rmtree(found.root)
+    _refuse_if_used(env)
+    (env.root / STAMP).unlink(missing_ok=True)  # first, so that a partly removed environment is not used
+    shutil.rmtree(env.root)
     return True
 
 
-def _check_machine(found: Environment) -> None:
-    if found.family.lock_file(found.machine) is None:
+def _check_machine(env: Environment) -> None:
+    if env.family.lock_file(env.machine) is None:
         raise MachineError(
-            f"The environment {found.name!r} needs a GPU, but this machine has none.",
+            f"The environment {env.name!r} needs a GPU, but this machine has none.",
             hint="Create it on a machine with a GPU.",
         )
-    lacking = [module for module in found.family.needs if find_spec(module) is None]
+    lacking = [module for module in env.family.needs if find_spec(module) is None]
     if lacking:
         raise MachineError(
-            f"The environment {found.name!r} needs the training libraries, but {', '.join(lacking)} is missing.",
+            f"The environment {env.name!r} needs the training quiet_libraries, but {', '.join(lacking)} is missing.",
             hint=f"Install it: {extras.install_command('train')}",
         )
 
 
-def _refuse_if_used(found: Environment) -> None:
+def _refuse_if_used(env: Environment) -> None:
     for process in psutil.process_iter(["cmdline"]):
         command = process.info["cmdline"] or [""]
-        if command[0].startswith(f"{found.bin_dir}/"):
+        if command[0].startswith(f"{env.bin_dir}/"):
             raise ConflictError(
-                f"Process {process.pid} runs in the environment {found.name!r}.",
+                f"Process {process.pid} runs in the environment {env.name!r}.",
                 hint="Wait until it ends, or cancel the task.",
             )
 
 
-def _make(found: Environment, torch_index: str | None, say: Callable[[str], None]) -> None:
-    lock = found.lock_file
+def _make(env: Environment, torch_index: str | None, say: Callable[[str], None]) -> None:
+    lock = env.lock_file
     assert lock is not None, "checked before"
     say("creating the virtual environment")
-    shutil.rmtree(found.root, ignore_errors=True)
+    shutil.rmtree(env.root, ignore_errors=True)
     # Tunefleet's own pip installs into it, if there is one.
-    venv.EnvBuilder(symlinks=sys.platform != "win32", with_pip=find_spec("pip") is None).create(found.root)
-    pip = _Pip(found)
+    venv.EnvBuilder(symlinks=sys.platform != "win32", with_pip=find_spec("pip") is None).create(env.root)
+    pip = _Pip(env)
     if "torch" in pins(lock):
         torch = f"torch=={pins(lock)['torch']}"
         say(f"installing {torch}, the largest part")
@@ -121,25 +121,25 @@ def _make(found: Environment, torch_index: str | None, say: Callable[[str], None
     say(f"installing {len(pins(lock))} package{'s' if len(pins(lock)) != 1 else ''} from the lock")
     pip.run("install", "--no-deps", "--requirement", str(lock))
     say("linking Tunefleet")
-    _link(found)
+    _link(env)
     stamp = Stamp(
-        family=found.name,
-        machine=found.machine,
+        family=env.name,
+        machine=env.machine,
         lock=digest(lock),
         python=platform.python_version(),
-        base=sys.prefix if found.family.layer else None,
+        base=sys.prefix if env.family.layer else None,
         made_at=time.time(),
     )
     # Last and synced: without the stamp the environment counts as unfinished.
-    write_json(found.root / STAMP, stamp.model_dump(mode="json"), sync=True)
+    write_json(env.root / STAMP, stamp.model_dump(mode="json"), sync=True)
 
 
 class _Pip:
     """pip in an environment; writes its output to a log there."""
 
-    def __init__(self, found: Environment) -> None:
-        self._found = found
-        self._log = found.root / LOG
+    def __init__(self, env: Environment) -> None:
+        self._found = env
+        self._log = env.root / LOG
 
     def run(self, *arguments: str) -> None:
         command = [*pip_of(self._found.python), *arguments]
@@ -156,24 +156,24 @@ class _Pip:
             )
 
 
-def _link(found: Environment) -> None:
+def _link(env: Environment) -> None:
     """Make the package `tunefleet` importable, and for a layer also the packages of Tunefleet's environment."""
     package = Path(tunefleet.__file__).parent
-    if found.family.layer:
+    if env.family.layer:
         # `addsitedir` also processes .pth files there, such as those of an editable install.
         lines = [f"import site; site.addsitedir({folder!r})" for folder in _site_folders()]
-        (purelib(found) / "zz-tunefleet-base.pth").write_text("\n".join([*lines, str(package.parent)]) + "\n", "utf-8")
+        (purelib(env) / "zz-tunefleet-base.pth").write_text("\n".join([*lines, str(package.parent)]) + "\n", "utf-8")
         return
     # A folder with nothing else: packages next to `tunefleet` must not become importable.
-    link = found.root / "linked"
+    link = env.root / "linked"
     link.mkdir()
     (link / package.name).symlink_to(package, target_is_directory=True)
-    (purelib(found) / "zz-tunefleet.pth").write_text(f"{link}\n", "utf-8")
+    (purelib(env) / "zz-tunefleet.pth").write_text(f"{link}\n", "utf-8")
 
 
-def purelib(found: Environment) -> Path:
+def purelib(env: Environment) -> Path:
     """Return the folder of an environment's packages."""
-    return Path(sysconfig.get_path("purelib", "venv", {"base": str(found.root), "platbase": str(found.root)}))
+    return Path(sysconfig.get_path("purelib", "venv", {"base": str(env.root), "platbase": str(env.root)}))
 
 
 def _site_folders() -> Sequence[str]:

@@ -35,11 +35,11 @@ _LOG_LOOK_S = 0.25
 _IGNORED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 # Slurm sends this signal to every process on a node shortly before its time limit. Only the worker handles it, by
 # saving a checkpoint of the job.
-NOTICE = signal.SIGUSR1
+PREEMPTION_NOTICE = signal.SIGUSR1
 
 
 @dataclass(frozen=True)
-class Held:
+class LockedJob:
     """A job whose locks are held by this process and its children."""
 
     folder: Path
@@ -47,7 +47,7 @@ class Held:
     log_offset: int
 
 
-class RefusedError(Exception):
+class LaunchRefusedError(Exception):
     """The job cannot start; `code` is `busy`, `ended` or `machine`."""
 
     def __init__(self, code: str, message: str) -> None:
@@ -55,36 +55,36 @@ class RefusedError(Exception):
         self.code = code
 
 
-def hold(folder: Path) -> Held:
+def lock_job(folder: Path) -> LockedJob:
     """Take the job's locks and make this process its parent: output to the log, no terminal, own session.
 
     Raises:
-        RefusedError: If the job is already running, this launch has already ended, or a GPU is in use.
+        LaunchRefusedError: If the job is already running, this launch has already ended, or a GPU is in use.
     """
     job = read_json(folder / "job.json")
     if job is None:
-        raise RefusedError("machine", f"{folder} has no readable job.json.")
+        raise LaunchRefusedError("machine", f"{folder} has no readable job.json.")
     if (python := job.get("python")) and not os.access(python, os.X_OK):
-        raise RefusedError("machine", f"The environment of job {job['job_id']} is missing: {python} not found.")
+        raise LaunchRefusedError("machine", f"The environment of job {job['job_id']} is missing: {python} not found.")
     if locks.take(folder / "lock", patience_s=_PATIENCE_S) is None:
-        raise RefusedError("busy", f"Job {job['job_id']} is already running.")
+        raise LaunchRefusedError("busy", f"Job {job['job_id']} is already running.")
     if (read_json(folder / "exit.json") or {}).get("launch") == job["launch"]:
-        raise RefusedError("ended", f"Launch {job['launch']} of job {job['job_id']} has already ended.")
+        raise LaunchRefusedError("ended", f"Launch {job['launch']} of job {job['job_id']} has already ended.")
     if job.get("endpoint_dir"):
         try:
             gpus.claim(gpus.ledger_dir(Path(job["endpoint_dir"])), job.get("gpus") or (), job["job_id"])
         except TunefleetError as error:
-            raise RefusedError("machine", str(error)) from None
+            raise LaunchRefusedError("machine", str(error)) from None
     # Files of an earlier launch would be taken for the end of this one.
     for name in ("exit.json", "status.json", "cancel.json", "end.json", "process.json"):
         (folder / name).unlink(missing_ok=True)
-    return Held(folder, job, _redirect(folder / "train.log"))
+    return LockedJob(folder, job, _redirect(folder / "train.log"))
 
 
-def fork_trainer(held: Held, reply_fd: int, *, warm: bool) -> int:
+def fork_trainer(held: LockedJob, reply_fd: int, *, warm: bool) -> int:
     """Fork the trainer into its own process group; returns its pid, and 0 in the trainer."""
     # Ignored signals are inherited: a trainer, or a script that it starts, can still install a handler for the notice.
-    for number in (*_IGNORED, NOTICE):
+    for number in (*_IGNORED, PREEMPTION_NOTICE):
         signal.signal(number, signal.SIG_IGN)
     keeper = os.getpid()
     pid = os.fork()
@@ -111,7 +111,7 @@ def fork_trainer(held: Held, reply_fd: int, *, warm: bool) -> int:
     return 0
 
 
-def wait(held: Held, pid: int) -> None:
+def wait(held: LockedJob, pid: int) -> None:
     """Wait for the trainer, kill its leftover processes, and write its exit code; limits its log meanwhile."""
     limit = held.job.get("log_bytes") or job_log.LIMIT_BYTES
     over = threading.Event()
@@ -179,7 +179,7 @@ def _redirect(log: Path) -> int:
     return job_log.end(log)
 
 
-def _exec(held: Held) -> NoReturn:
+def _exec(held: LockedJob) -> NoReturn:
     os.chdir(held.folder)
     processes = int(held.job.get("processes") or 1)
     alone = not _has_launcher(held.job)
@@ -194,8 +194,8 @@ def main(arguments: list[str]) -> int:
     folder, reply_fd = Path(arguments[0]), int(arguments[1])
     os.set_inheritable(reply_fd, False)
     try:
-        held = hold(folder)
-    except RefusedError as refusal:
+        held = lock_job(folder)
+    except LaunchRefusedError as refusal:
         reply(reply_fd, ok=False, code=refusal.code, message=str(refusal))
         return 1
     pid = fork_trainer(held, reply_fd, warm=False)

@@ -12,7 +12,7 @@ from tunefleet.schemas.job_folder import Job, JobStatus
 
 logger = logging.getLogger(__name__)
 
-_AGAIN_S: Final = 2.0
+_RETRY_S: Final = 2.0
 # Pause after a failed save, which may take minutes on a slow disk; the training continues meanwhile.
 _AFTER_FAILURE_S: Final = 60.0
 
@@ -37,7 +37,7 @@ class Pausable(Protocol):
         """End it immediately."""
 
 
-class MakingWay:
+class LaunchPreemption:
     """Preemption of one launch.
 
     A training job is paused: it saves a complete checkpoint and exits. A job that is still loading has nothing to save
@@ -47,32 +47,32 @@ class MakingWay:
     def __init__(self, handle: Pausable) -> None:
         self._handle = handle
         self._tries = 1
-        self._asked = False
+        self._sent = False
         self._next_at = 0.0
 
-    def push(self) -> None:
+    def advance(self) -> None:
         """Advance the preemption; call it repeatedly until the launch has ended."""
         if time.monotonic() < self._next_at:
             return
-        self._next_at = time.monotonic() + _AGAIN_S
+        self._next_at = time.monotonic() + _RETRY_S
         try:
-            if not self._asked:
+            if not self._sent:
                 self._handle.command(ControlCommand.PAUSE, {}, self._id)
-                self._asked = True
+                self._sent = True
             elif self._handle.command_state(self._id).state == "failed":
                 raise NotFoundError("its checkpoint could not be saved")
         except ConflictError as refusal:
-            self._unready(refusal)
+            self._on_rejection(refusal)
         except TunefleetError as error:
             logger.warning("job(%s) cannot be preempted yet: %s", self._handle.job.job_id, error)
-            self._tries, self._asked = self._tries + 1, False
-            self._next_at = time.monotonic() + (_AFTER_FAILURE_S if isinstance(error, NotFoundError) else _AGAIN_S)
+            self._tries, self._sent = self._tries + 1, False
+            self._next_at = time.monotonic() + (_AFTER_FAILURE_S if isinstance(error, NotFoundError) else _RETRY_S)
 
     @property
     def _id(self) -> str:
         return f"yield-{self._handle.job.launch}-{self._tries}"
 
-    def _unready(self, refusal: ConflictError) -> None:
+    def _on_rejection(self, refusal: ConflictError) -> None:
         status = self._handle.status()
         if status is None or status.state == "starting":
             logger.info("job(%s) is still loading: killing it", self._handle.job.job_id)

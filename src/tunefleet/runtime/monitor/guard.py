@@ -15,9 +15,9 @@ from typing import Any, Final, Protocol
 from tunefleet.lifecycle.task import TaskReason
 from tunefleet.runtime import exit_classification
 from tunefleet.runtime.monitor.elapsed_time import Interruption, Runtime, Watched, boot_name
-from tunefleet.runtime.monitor.eviction import MakingWay, Pausable
-from tunefleet.runtime.monitor.preemption import GpuSentry
-from tunefleet.runtime.monitor.stall_detector import Stall, Watchdog
+from tunefleet.runtime.monitor.eviction import LaunchPreemption, Pausable
+from tunefleet.runtime.monitor.preemption import GpuContentionMonitor
+from tunefleet.runtime.monitor.stall_detector import Stall, StallDetector
 from tunefleet.schemas.job_folder import JobFolder
 from tunefleet.schemas.worker_link import FinishOutcome
 from tunefleet.spec.options.policy import LimitsSpec
@@ -26,8 +26,8 @@ logger = logging.getLogger(__name__)
 
 # How often a stalled job is restarted before it fails.
 MAX_RESTARTS: Final = 3
-_LOOK_S: Final = 1.0
-_KILL_AGAIN_S: Final = 5.0
+_CHECK_S: Final = 1.0
+_KILL_INTERVAL_S: Final = 5.0
 
 
 # (seconds without progress, message); (None, None) when the stall is over.
@@ -72,7 +72,7 @@ class StalledEnd:
     reason: TaskReason = TaskReason.STALLED
 
 
-class Notebook(Protocol):
+class MonitorStore(Protocol):
     """Storage of the monitor's state."""
 
     @property
@@ -83,43 +83,43 @@ class Notebook(Protocol):
         """Store a state, with fsync."""
 
 
-class Guard:
+class JobMonitor:
     """Monitors the launches of one job, one after the other.
 
     Args:
-        notebook: Storage of the state.
-        sentry: Detects other users of the GPUs; None if contention is ignored.
+        store: Storage of the state.
+        gpu_monitor: Detects other users of the GPUs; None if contention is ignored.
         makes_way: Whether the job is preempted when another process uses its GPU.
     """
 
     def __init__(
         self,
         spec: Mapping[str, Any],
-        notebook: Notebook,
+        store: MonitorStore,
         *,
-        sentry: GpuSentry | None = None,
+        gpu_monitor: GpuContentionMonitor | None = None,
         makes_way: bool = False,
         on_stall_change: StallChange = lambda _for_s, _message: None,
     ) -> None:
         limits = LimitsSpec.model_validate(spec.get("limits") or {})
-        self._notebook = notebook
-        self._sentry = sentry
+        self._store = store
+        self._gpu_monitor = gpu_monitor
         self._makes_way = makes_way
-        self._tell_stall = on_stall_change
+        self._report_stall = on_stall_change
         self._on_stall: str = spec.get("on_stall") or "keep"
         self._stall_after_s = limits.stall_after_s
-        self._runtime = Runtime(notebook.watched.clock, limits.max_runtime_s)
+        self._runtime = Runtime(store.watched.clock, limits.max_runtime_s)
         self._launch: str | None = None
-        self._dog: Watchdog | None = None
-        self._way: MakingWay | None = None
+        self._stall_detector: StallDetector | None = None
+        self._preemption: LaunchPreemption | None = None
         self._stall: Stall | None = None
-        self._next_look = 0.0
+        self._next_check = 0.0
         self._next_kill = 0.0
 
     @property
     def rebooted(self) -> bool:
         """Whether the machine was rebooted since the job's last launch."""
-        boot = self._notebook.watched.clock.boot
+        boot = self._store.watched.clock.boot
         return boot is not None and boot != boot_name()
 
     @property
@@ -129,23 +129,23 @@ class Guard:
 
     def interrupted(self, handle: Handle) -> Interruption | None:
         """Return why the monitor has ended this launch, or is about to."""
-        interruption = self._notebook.watched.interruption
+        interruption = self._store.watched.interruption
         return interruption if interruption is not None and interruption.launch == handle.job.launch else None
 
     def started(self) -> Watched:
         """Return the state to store with a new launch."""
-        return Watched(clock=self._runtime.start(), stall_restarts=self._notebook.watched.stall_restarts)
+        return Watched(clock=self._runtime.start(), stall_restarts=self._store.watched.stall_restarts)
 
     def ended(self) -> Watched:
         """Return the state to store with the job's end."""
-        return self._notebook.watched.model_copy(update={"clock": self._runtime.stop()})
+        return self._store.watched.model_copy(update={"clock": self._runtime.stop()})
 
     def look(self, handle: Handle) -> None:
         """Check a running launch; called several times a second, but does its work once a second."""
         now = time.monotonic()
-        if now < self._next_look:
+        if now < self._next_check:
             return
-        self._next_look = now + _LOOK_S
+        self._next_check = now + _CHECK_S
         self._begin(handle)
         if self._runtime.worth_noting:
             self._note(clock=self._runtime.start())
@@ -154,50 +154,52 @@ class Guard:
             self._watch_progress(handle)
             interruption = self._watch_gpus(handle)
         if interruption is not None:
-            self._press(handle, interruption)
+            self._carry_out(handle, interruption)
 
-    def verdict(self, handle: Handle, end: End) -> End | None:
+    def interpret(self, handle: Handle, end: End) -> End | None:
         """Interpret an end: returns the end to report, or None if the job is to be relaunched once a GPU is free."""
         clock = self._runtime.stop()
-        self._tell_stall(None, None)
+        self._report_stall(None, None)
         interruption = self.interrupted(handle)
         if interruption is None or (end.outcome, end.reason) not in _OURS[interruption.why]:
             return end
         self._note(clock=clock)
         if interruption.why == "fail":
             return StalledEnd(interruption.text, interruption.detail)
-        name, words, phase = _SAID[interruption.why]
-        exit_classification.add(handle.folder, interruption.launch, name, words.format(interruption.text), phase=phase)
+        name, template, phase = _EVENTS[interruption.why]
+        exit_classification.add(
+            handle.folder, interruption.launch, name, template.format(interruption.text), phase=phase
+        )
         return None
 
-    def room(self, handle: Handle) -> bool:
+    def may_relaunch(self, handle: Handle) -> bool:
         """Return whether an interrupted launch may be relaunched now."""
-        interruption, sentry = self.interrupted(handle), self._sentry
+        interruption, gpu_monitor = self.interrupted(handle), self._gpu_monitor
         yielded = interruption is not None and interruption.why == "yield"
-        return not yielded or sentry is None or sentry.quiet(handle.job.gpus)
+        return not yielded or gpu_monitor is None or gpu_monitor.unused(handle.job.gpus)
 
     def _begin(self, handle: Handle) -> None:
         if self._launch == handle.job.launch:
             return
         self._launch = handle.job.launch
-        self._dog = Watchdog(handle.folder, handle.job, self._stall_after_s)
-        self._way = None
+        self._stall_detector = StallDetector(handle.folder, handle.job, self._stall_after_s)
+        self._preemption = None
         self._stall = None
         self._next_kill = 0.0
 
     def _watch_progress(self, handle: Handle) -> None:
-        assert self._dog is not None, "_begin made it"
-        before, self._stall = self._stall, self._dog.look()
+        assert self._stall_detector is not None, "_begin made it"
+        before, self._stall = self._stall, self._stall_detector.look()
         if self._stall is None:
             if before is not None:
-                self._tell_stall(None, None)
+                self._report_stall(None, None)
             return
         if before is not None:
             return
-        self._tell_stall(self._dog.silent_s, self._stall.sentence)
+        self._report_stall(self._stall_detector.silent_s, self._stall.sentence)
         if self._on_stall == "keep":
             return
-        restarts = self._notebook.watched.stall_restarts
+        restarts = self._store.watched.stall_restarts
         text = self._stall.sentence
         again = self._on_stall == "restart" and restarts < MAX_RESTARTS
         if not again and self._on_stall == "restart":
@@ -212,31 +214,31 @@ class Guard:
 
     def _watch_gpus(self, handle: Handle) -> Interruption | None:
         interruption = self.interrupted(handle)
-        sentry = self._sentry
-        who = sentry.intruder(handle.job.gpus) if sentry is not None and self._makes_way else None
-        if interruption is not None or who is None:
+        gpu_monitor = self._gpu_monitor
+        user = gpu_monitor.other_user(handle.job.gpus) if gpu_monitor is not None and self._makes_way else None
+        if interruption is not None or user is None:
             return interruption
-        logger.info("Preempting job(%s) for %s", handle.job.job_id, who)
-        interruption = Interruption(launch=handle.job.launch, why="yield", text=who)
+        logger.info("Preempting job(%s) for %s", handle.job.job_id, user)
+        interruption = Interruption(launch=handle.job.launch, why="yield", text=user)
         self._note(interruption=interruption)
         return interruption
 
-    def _press(self, handle: Handle, interruption: Interruption) -> None:
+    def _carry_out(self, handle: Handle, interruption: Interruption) -> None:
         """Carry out an interruption; called until the launch has ended."""
         if interruption.why == "yield":
-            self._way = self._way or MakingWay(handle)
-            self._way.push()
+            self._preemption = self._preemption or LaunchPreemption(handle)
+            self._preemption.advance()
         elif time.monotonic() >= self._next_kill:
             # SIGKILL, since a process that hangs does not handle SIGTERM.
-            self._next_kill = time.monotonic() + _KILL_AGAIN_S
+            self._next_kill = time.monotonic() + _KILL_INTERVAL_S
             logger.warning("Killing job(%s). %s", handle.job.job_id, interruption.text)
             handle.kill()
 
     def _note(self, **changes: object) -> None:
-        self._notebook.note_watched(self._notebook.watched.model_copy(update=changes))
+        self._store.note_watched(self._store.watched.model_copy(update=changes))
 
 
-_SAID: Final = {
+_EVENTS: Final = {
     "restart": ("job.restarted", "{} Restarting from its newest checkpoint.", None),
     "yield": ("job.yielded", "Preempted by {}; resumes when the GPU is free.", "yielded"),
 }

@@ -20,7 +20,7 @@ from tunefleet.schemas.job_folder import JobFolder
 _CRC: Final = re.compile(rb',"crc":(\d+)\}$')
 _THINNED: Final = b'"journal.thinned"'
 # Gaps that are reported one by one.
-_MOST: Final = 20
+_MAX_GAPS: Final = 20
 
 
 @dataclass(slots=True)
@@ -60,8 +60,8 @@ def losses(folder: JobFolder) -> tuple[str, ...]:
     found += [gap.sentence for file in files for gap in gaps(file, folder)]
     if status is not None and status.records and status.launch not in {None, *(file.stem for file in files)}:
         found.append(Gap(str(status.launch), 0, status.records, None).sentence)
-    if len(found) > _MOST:
-        return (*found[:_MOST], f"{len(found) - _MOST:,} more gaps of its journals are not listed.")
+    if len(found) > _MAX_GAPS:
+        return (*found[:_MAX_GAPS], f"{len(found) - _MAX_GAPS:,} more gaps of its journals are not listed.")
     return tuple(found)
 
 
@@ -73,10 +73,10 @@ def gaps(file: Path, folder: JobFolder) -> Iterator[Gap]:
             record = read(line)
             number = record.get("seq") if record is not None else None
             if record is None or not isinstance(number, int):
-                gap, expected = _grown(gap, file.stem, expected, 1, step), expected + 1
+                gap, expected = _extended(gap, file.stem, expected, 1, step), expected + 1
                 continue
             if number != expected:
-                gap = _grown(gap, file.stem, min(number, expected), number - expected, step)
+                gap = _extended(gap, file.stem, min(number, expected), number - expected, step)
             expected = number + 1
             now = record.get("step")
             if isinstance(now, int):
@@ -90,7 +90,7 @@ def gaps(file: Path, folder: JobFolder) -> Iterator[Gap]:
     status = read_status(folder)
     total = status.records if status is not None and status.launch == file.stem else None
     if total is not None and expected < total:
-        gap = _grown(gap, file.stem, expected, total - expected, step)
+        gap = _extended(gap, file.stem, expected, total - expected, step)
     if gap is not None:
         yield gap
 
@@ -117,7 +117,7 @@ def read(line: bytes) -> dict[str, Any] | None:
     return record if isinstance(record, dict) else None
 
 
-def _grown(gap: Gap | None, launch: str, first: int, count: int, step: int | None) -> Gap:
+def _extended(gap: Gap | None, launch: str, first: int, count: int, step: int | None) -> Gap:
     """Return a gap extended by more records; if numbers go backwards, the count is unknown."""
     more = count if count > 0 else None
     if gap is None:

@@ -1,7 +1,7 @@
 """Detects other users of this machine's GPUs, to preempt jobs for them.
 
 A process counts as another user if neither it nor an ancestor holds the GPU's lock in the ledger or is a warm engine of
-this user: a notebook, a game, the job of another user. A desktop does not count: graphics processes with little memory
+this user: a store, a game, the job of another user. A desktop does not count: graphics processes with little memory
 are ignored. If the driver does not list processes (WSL), memory in use on an unclaimed GPU counts instead. In a
 container the driver lists pids of the host; unknown pids are ignored.
 """
@@ -30,7 +30,7 @@ EVERY_S: Final = 2.0
 # A graphics process counts from this much memory on: a game, but not a desktop or a browser.
 _DESKTOP_BYTES: Final = 1 << 30
 # Fraction of a GPU's memory in use that counts as another user, if the driver does not list processes.
-_MUCH: Final = 0.25
+_BUSY_FRACTION: Final = 0.25
 
 
 def others_on(gpu: GpuFigures, ledger: Path) -> str | None:
@@ -60,7 +60,7 @@ def _counts(process: GpuProcess) -> bool:
 
 def _by_memory(gpu: GpuFigures, ledger: Path) -> str | None:
     used, total = gpu.memory_used_bytes, gpu.memory_total_bytes
-    if not used or not total or used < _MUCH * total or gpus.holder(ledger, gpu.uuid) is not None:
+    if not used or not total or used < _BUSY_FRACTION * total or gpus.holder(ledger, gpu.uuid) is not None:
         return None
     if engine_registry.is_on(gpu.uuid):
         return None
@@ -68,16 +68,16 @@ def _by_memory(gpu: GpuFigures, ledger: Path) -> str | None:
 
 
 @dataclass(slots=True)
-class _Seen:
+class _Observation:
     """Observations of one GPU."""
 
     who: str | None = None
-    looks: int = 0
+    sightings: int = 0
     """Number of consecutive checks with another user."""
     last_at: float | None = None
 
 
-class GpuSentry:
+class GpuContentionMonitor:
     """Checks the GPUs every two seconds, or more often if `idle_s` is short; one per worker, agent or run."""
 
     def __init__(
@@ -94,11 +94,11 @@ class GpuSentry:
         self._read = read
         self._on_change: Callable[[], None] | None = None
         self._clock = clock
-        self._seen: dict[str, _Seen] = {}
-        self._told: frozenset[str] = frozenset()
+        self._seen: dict[str, _Observation] = {}
+        self._reported: frozenset[str] = frozenset()
         self._lock = threading.Lock()
         self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="gpu-sentry", daemon=True)
+        self._thread = threading.Thread(target=self._run, name="gpu-gpu_monitor", daemon=True)
 
     def start(self, on_change: Callable[[], None] | None = None) -> None:
         """Check repeatedly, in a thread.
@@ -119,13 +119,13 @@ class GpuSentry:
         found = {gpu.uuid: others_on(gpu, self._ledger) for gpu in figures}
         with self._lock:
             for uuid, who in found.items():
-                self._remember(self._seen.setdefault(uuid, _Seen()), who)
+                self._remember(self._seen.setdefault(uuid, _Observation()), who)
         after = self.in_use()
         # Compared with the last report, not with the last check: a GPU becomes free by time alone, between two checks.
-        before, self._told = self._told, frozenset(after)
-        for uuid in self._told - before:
+        before, self._reported = self._reported, frozenset(after)
+        for uuid in self._reported - before:
             logger.info("GPU %s is in use by %s", uuid, after[uuid])
-        if self._told != before and self._on_change is not None:
+        if self._reported != before and self._on_change is not None:
             self._on_change()
 
     def in_use(self) -> dict[str, str]:
@@ -135,28 +135,28 @@ class GpuSentry:
             return {
                 uuid: seen.who or "another process"
                 for uuid, seen in self._seen.items()
-                if seen.last_at is not None and (seen.looks or now - seen.last_at < self._idle_s)
+                if seen.last_at is not None and (seen.sightings or now - seen.last_at < self._idle_s)
             }
 
-    def crowded(self) -> bool:
+    def all_in_use(self) -> bool:
         """Return whether there are GPUs, and all of them are in use by others."""
         with self._lock:
             known = set(self._seen)
         return bool(known) and known <= self.in_use().keys()
 
-    def intruder(self, uuids: Sequence[str]) -> str | None:
+    def other_user(self, uuids: Sequence[str]) -> str | None:
         """Return another user of one of these GPUs."""
         # Seen twice in a row, so that a short access of a monitoring tool does not count.
         with self._lock:
             known = [self._seen[uuid] for uuid in uuids if uuid in self._seen]
-            return next((seen.who for seen in known if seen.looks >= 2), None)
+            return next((seen.who for seen in known if seen.sightings >= 2), None)
 
-    def quiet(self, uuids: Sequence[str]) -> bool:
+    def unused(self, uuids: Sequence[str]) -> bool:
         """Return whether no one else has used these GPUs for `idle_s`."""
         return not self.in_use().keys() & set(uuids)
 
-    def _remember(self, seen: _Seen, who: str | None) -> None:
-        seen.looks = seen.looks + 1 if who is not None else 0
+    def _remember(self, seen: _Observation, who: str | None) -> None:
+        seen.sightings = seen.sightings + 1 if who is not None else 0
         if who is not None:
             seen.who, seen.last_at = who, self._clock()
 

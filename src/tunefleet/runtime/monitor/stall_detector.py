@@ -23,7 +23,7 @@ from tunefleet.trainer_control import process_identity
 logger = logging.getLogger(__name__)
 
 # A longer gap between two checks means that the monitor itself was suspended.
-_LONGEST_LOOK_S: Final = 5.0
+_MAX_CHECK_GAP_S: Final = 5.0
 # Phases with regular journal records. CPU time does not count as progress in them: ranks that wait for each other in a
 # collective spin at full load forever.
 _RHYTHMIC: Final = frozenset({"training", "evaluating"})
@@ -50,7 +50,7 @@ class Stall:
         return f"No journal record for {self.for_s:.0f} s, since step {self.step} ({self.phase}).{state}{where}"
 
 
-class Watchdog:
+class StallDetector:
     """Monitors one launch of a job; starts over when the job is adopted.
 
     Args:
@@ -66,10 +66,10 @@ class Watchdog:
         self._launch = job.launch
         self._after_s = after_s
         self._clock = clock
-        self._looked_at = clock()
+        self._checked_at = clock()
         self._silent_s = 0.0
         self._signs: tuple[object, ...] = ()
-        self._effort = _Effort()
+        self._activity = _Activity()
         self._stall: Stall | None = None
 
     def look(self) -> Stall | None:
@@ -78,7 +78,7 @@ class Watchdog:
         Cheap enough to be called every second; the call that detects a stall waits up to two seconds for the stacks.
         """
         now = self._clock()
-        gap, self._looked_at = min(now - self._looked_at, _LONGEST_LOOK_S), now
+        gap, self._checked_at = min(now - self._checked_at, _MAX_CHECK_GAP_S), now
         if self._alive(gap):
             if self._stall is not None:
                 logger.info("job(%s) continues after %.0f s", self._folder.root.name, self._silent_s)
@@ -88,8 +88,8 @@ class Watchdog:
         if self._silent_s < self._after_s:
             return None
         if self._stall is None:
-            self._stall = self._notice()
-            self._looked_at = self._clock()
+            self._stall = self._detect()
+            self._checked_at = self._clock()
             self._signs = self._read_signs(self._rhythmic())  # the dump itself has changed the log
         return self._stall
 
@@ -102,7 +102,7 @@ class Watchdog:
         rhythmic = self._rhythmic()
         before, self._signs = self._signs, self._read_signs(rhythmic)
         process = read_process(self._folder)
-        worked = self._effort.since_last(process, gap_s) if not rhythmic and process is not None else False
+        worked = self._activity.since_last(process, gap_s) if not rhythmic and process is not None else False
         return self._signs != before or worked
 
     def _rhythmic(self) -> bool:
@@ -115,7 +115,7 @@ class Watchdog:
         log = None if rhythmic else _size(self._folder.log)
         return _size(self._journal), phase, log
 
-    def _notice(self) -> Stall:
+    def _detect(self) -> Stall:
         status, process = read_status(self._folder), read_process(self._folder)
         why = f"No journal record for {self._silent_s:.0f} s."
         text = ""
@@ -130,7 +130,7 @@ class Watchdog:
         return stall
 
 
-class _Effort:
+class _Activity:
     """CPU time and I/O bytes of a process and its descendants between two checks."""
 
     def __init__(self) -> None:

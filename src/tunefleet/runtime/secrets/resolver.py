@@ -52,7 +52,7 @@ class Secrets:
         found = {path.name for path in files if _NAME.fullmatch(path.name) and _read(path) is not None}
         return tuple(sorted(self._variables.keys() | found))
 
-    def announced(self) -> tuple[str, ...]:
+    def reported_names(self) -> tuple[str, ...]:
         """Return the names as reported to a server, sorted; `NAME@PROJECT` for each project of a restricted secret."""
         # A server without support for limits does not find a secret of that name, and so places no task for it here.
         found: list[str] = []

@@ -151,7 +151,7 @@ def end_idle(site: str | None = None) -> None:
             logger.info("Ended the engine of %s", engine.model)
 
 
-def make_room(gpus: Sequence[str], *, wants_engine: bool) -> None:
+def free_gpus(gpus: Sequence[str], *, wants_engine: bool) -> None:
     """End the engines on GPUs that are allocated to a job, except for one that the job can use."""
     if not gpus:
         return

@@ -36,8 +36,17 @@ from typing import Any, NoReturn
 from tunefleet import settings
 from tunefleet.runtime import locks
 from tunefleet.runtime.environment import job_environment, thread_count
-from tunefleet.runtime.launch.job_parent import NOTICE, PROGRAM, Held, RefusedError, fork_trainer, hold, reply, wait
-from tunefleet.runtime.warm.health import ORPHAN_S, Fitness, Need, close_nvml, newest_source
+from tunefleet.runtime.launch.job_parent import (
+    PREEMPTION_NOTICE,
+    PROGRAM,
+    LaunchRefusedError,
+    LockedJob,
+    fork_trainer,
+    lock_job,
+    reply,
+    wait,
+)
+from tunefleet.runtime.warm.health import ORPHAN_S, ClientTracker, Fitness, close_nvml, newest_source
 
 logger = logging.getLogger(__name__)
 
@@ -69,14 +78,14 @@ def preload() -> None:
             importlib.import_module(name)
         except ImportError as error:
             logger.warning("Not preloading %s: %s", name, error)
-    _make_ready()
+    _build_tables()
     gc.enable()
     gc.collect()
     # Excludes the imported objects from garbage collection, so that the children keep sharing their memory pages.
     gc.freeze()
 
 
-def _make_ready() -> None:
+def _build_tables() -> None:
     """Build the weight conversion table of Transformers, which would take 0.2 s at the first model of each job."""
     if "transformers" not in sys.modules:
         return
@@ -87,24 +96,26 @@ def _make_ready() -> None:
 
 
 @dataclass(frozen=True)
-class Asked:
+class JobRequest:
     """A request for a job: its folder, and its supervisor's environment for jobs."""
 
     folder: Path
     environment: Mapping[str, str]
 
 
-def serve(listener: socket.socket, lock_fd: int, fitness: Fitness, need: Need) -> tuple[Held, Mapping[str, str]] | None:
+def serve(
+    listener: socket.socket, lock_fd: int, fitness: Fitness, clients: ClientTracker
+) -> tuple[LockedJob, Mapping[str, str]] | None:
     """Fork a parent process for each request, until the server is not needed any more or a fork would be unsafe.
 
     Returns:
         None in the server; in a forked trainer, the job and its environment.
     """
-    while (over := need.over()) is None:
-        if not select.select([listener], [], [], need.look_s)[0]:
+    while (reason := clients.stop_reason()) is None:
+        if not select.select([listener], [], [], clients.check_interval_s)[0]:
             continue
         connection = listener.accept()[0]
-        asked = _request(connection, need)
+        asked = _request(connection, clients)
         if asked is None:
             connection.close()
             continue
@@ -116,13 +127,13 @@ def serve(listener: socket.socket, lock_fd: int, fitness: Fitness, need: Need) -
         if os.fork() == 0:
             listener.close()
             os.close(lock_fd)
-            return _keep(asked.folder, connection.detach()), asked.environment
+            return _run_parent(asked.folder, connection.detach()), asked.environment
         connection.close()
-    logger.info("Stopping the fork server: %s", over)
+    logger.info("Stopping the fork server: %s", reason)
     return None
 
 
-def run(held: Held, base_env: Mapping[str, str]) -> int:
+def run(held: LockedJob, base_env: Mapping[str, str]) -> int:
     """Run as the trainer: set its environment, threads and seeds, and run the program."""
     # From now on packages are imported as usual.
     for finder in sys.meta_path:
@@ -148,43 +159,43 @@ def run(held: Held, base_env: Mapping[str, str]) -> int:
     return int(importlib.import_module(PROGRAM).main(held.folder) or 0)
 
 
-def _keep(folder: Path, reply_fd: int) -> Held:
+def _run_parent(folder: Path, reply_fd: int) -> LockedJob:
     """Run as the parent process of a job; returns only in the trainer."""
     try:
         os.setsid()
         # The server ignores SIGCHLD, with which a process cannot wait for its child.
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-        held = hold(folder)
+        held = lock_job(folder)
         pid = fork_trainer(held, reply_fd, warm=True)
         if pid == 0:
             return held
         wait(held, pid)
-    except RefusedError as refusal:
+    except LaunchRefusedError as refusal:
         reply(reply_fd, ok=False, code=refusal.code, message=str(refusal))
-        _leave(1)
+        _exit(1)
     except BaseException:  # noqa: BLE001 - top of a process: nothing may unwind into the server's code
         traceback.print_exc()
-        _leave(1)
-    _leave(0)
+        _exit(1)
+    _exit(0)
 
 
-def _leave(code: int) -> NoReturn:
+def _exit(code: int) -> NoReturn:
     sys.stdout.flush()
     sys.stderr.flush()
     # Without exit handlers of the libraries, which belong to the server.
     os._exit(code)
 
 
-def _request(connection: socket.socket, need: Need) -> Asked | None:
+def _request(connection: socket.socket, clients: ClientTracker) -> JobRequest | None:
     """Return the job that a process of this user requests; None if it requests none."""
     pid, uid, _ = struct.unpack("3i", connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
     if uid != os.geteuid():
         logger.warning("Rejected a request of user %s", uid)
         return None
-    need.met(pid)
+    clients.connected(pid)
     request = _read(connection)
     if request.get("leaves") is True:
-        reply(os.dup(connection.fileno()), ok=True, ends=need.left(pid))
+        reply(os.dup(connection.fileno()), ok=True, ends=clients.released(pid))
         return None
     folder, environment, idle_s = (
         Path(str(request.get("folder", ""))),
@@ -196,9 +207,9 @@ def _request(connection: socket.socket, need: Need) -> Asked | None:
         return None
     if not folder.is_absolute() or not (folder / "job.json").is_file():
         return None
-    need.met(pid, asked=True)
-    need.idle_s = max(need.idle_s, idle_s)
-    return Asked(folder, {str(name): str(value) for name, value in environment.items()})
+    clients.connected(pid, requested=True)
+    clients.idle_s = max(clients.idle_s, idle_s)
+    return JobRequest(folder, {str(name): str(value) for name, value in environment.items()})
 
 
 def _read(connection: socket.socket) -> dict[str, Any]:
@@ -242,30 +253,30 @@ def main(arguments: list[str]) -> int:
     server = os.getpid()
     signal.signal(signal.SIGTERM, _end)
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
-    signal.signal(NOTICE, signal.SIG_IGN)
+    signal.signal(PREEMPTION_NOTICE, signal.SIG_IGN)
     try:
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listener:
             listener.bind(str(path))
             # Before the imports: early requests wait in the backlog.
             listener.listen(64)
-            need, source = Need(idle_s, ORPHAN_S), newest_source()
-            need.met(int(arguments[2]))
+            clients, source = ClientTracker(idle_s, ORPHAN_S), newest_source()
+            clients.connected(int(arguments[2]))
             preload()
             close_nvml()
-            led = serve(listener, lock_fd, Fitness.now(source), need)
+            forked = serve(listener, lock_fd, Fitness.now(source), clients)
     finally:
         if os.getpid() == server:
             # After an error the log is kept for diagnosis.
             for suffix in (".sock", ".lock", ".log") if _ends_properly() else (".sock", ".lock"):
                 path.with_suffix(suffix).unlink(missing_ok=True)
-    return 0 if led is None else run(*led)
+    return 0 if forked is None else run(*forked)
 
 
 if __name__ == "__main__":
     sys.exit(main(sys.argv[1:]))
 
 
-class _Unexecuted(ModuleType):
+class _LazyModule(ModuleType):
     """A module that executes at its first use; the object stays the same, so that earlier imports remain valid."""
 
     def __getattr__(self, name: str) -> Any:
@@ -281,7 +292,7 @@ class _Loader(importlib.abc.Loader):
         self.real = real
 
     def create_module(self, spec: importlib.machinery.ModuleSpec) -> ModuleType:
-        return _Unexecuted(spec.name)
+        return _LazyModule(spec.name)
 
     def exec_module(self, module: ModuleType) -> None:
         # Later, see _execute.
@@ -311,7 +322,7 @@ class LazyFinder(importlib.abc.MetaPathFinder):
 
 def executed(module: ModuleType) -> bool:
     """Return whether a module has been executed."""
-    return not isinstance(module, _Unexecuted)
+    return not isinstance(module, _LazyModule)
 
 
 def _execute(module: ModuleType) -> None:

@@ -16,8 +16,8 @@ from tunefleet.trainer_control import process_identity
 # How long the server outlives its last client: a killed worker is usually restarted within this time.
 ORPHAN_S = 30.0
 
-_LOOK_S = 5.0
-_MOST_OPENINGS = 100
+_CHECK_S = 5.0
+_MAX_SHUTDOWNS = 100
 
 
 @dataclass(frozen=True)
@@ -52,35 +52,35 @@ class Fitness:
 
 
 @dataclass
-class Need:
+class ClientTracker:
     """Tracks the clients of the server, and whether it is still needed."""
 
     idle_s: float
     orphan_s: float
     _users: dict[int, float | None] = field(default_factory=dict)
-    _asked_at: float = field(default_factory=time.monotonic)
+    _requested_at: float = field(default_factory=time.monotonic)
     _seen_at: float = field(default_factory=time.monotonic)
     _released: bool = False
 
-    def met(self, pid: int, *, asked: bool = False) -> None:
+    def connected(self, pid: int, *, requested: bool = False) -> None:
         """Record that a process has connected, and whether it requested a job."""
         now, self._released = time.monotonic(), False
         self._users[pid], self._seen_at = process_identity.process_started_at(pid), now
-        if asked:
-            self._asked_at = now
+        if requested:
+            self._requested_at = now
 
-    def left(self, pid: int) -> bool:
+    def released(self, pid: int) -> bool:
         """Record that a process has released the server; returns whether no other client is left."""
         self._users.pop(pid, None)
         self._released = not self._users
         return self._released
 
-    def over(self) -> str | None:
+    def stop_reason(self) -> str | None:
         """Return why the server may end, or None while it may be needed."""
         now = time.monotonic()
         if self._released:
             return "all clients have left"
-        if now - self._asked_at >= self.idle_s:
+        if now - self._requested_at >= self.idle_s:
             return f"no job was requested for {self.idle_s:.0f} s"
         self._users = {
             pid: at for pid, at in self._users.items() if at and process_identity.process_started_at(pid) == at
@@ -90,9 +90,9 @@ class Need:
         return "all clients are gone" if now - self._seen_at >= self.orphan_s else None
 
     @property
-    def look_s(self) -> float:
+    def check_interval_s(self) -> float:
         """Interval between two checks, in seconds."""
-        return min(_LOOK_S, self.idle_s, self.orphan_s)
+        return min(_CHECK_S, self.idle_s, self.orphan_s)
 
 
 def close_nvml() -> None:
@@ -101,7 +101,7 @@ def close_nvml() -> None:
     with contextlib.suppress(OSError, AttributeError):  # not loaded, or not NVIDIA's library
         library = ctypes.CDLL("libnvidia-ml.so.1", mode=os.RTLD_NOLOAD)
         # NVML counts its initializations; the limit is for stubs that do not.
-        for _ in range(_MOST_OPENINGS):
+        for _ in range(_MAX_SHUTDOWNS):
             if library.nvmlShutdown() != 0:
                 break
 

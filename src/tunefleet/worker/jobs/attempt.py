@@ -24,11 +24,11 @@ from tunefleet.lifecycle.task import TaskReason
 from tunefleet.observability import context
 from tunefleet.runtime.tracing import AttemptTrace
 from tunefleet.schemas.worker_link import Desired, Finish, Reached
-from tunefleet.worker.context import Site
+from tunefleet.worker.context import WorkerContext
 from tunefleet.worker.interfaces import Handle
-from tunefleet.worker.jobs.chat_relay import Relay
-from tunefleet.worker.jobs.job_parts import Parts
-from tunefleet.worker.jobs.job_run import CannotGoOn, JobRun, PausedFirst
+from tunefleet.worker.jobs.chat_relay import ChatRelay
+from tunefleet.worker.jobs.job_parts import CoalescedTasks
+from tunefleet.worker.jobs.job_run import JobRun, NotLaunched, PausedBeforeLaunch
 from tunefleet.worker.machine.rendezvous import as_node, is_member, released
 from tunefleet.worker.mailbox import Cancelled, Dropped, Mailbox, Stopped
 from tunefleet.worker.outputs.deliver import Deliverer, reason_of
@@ -48,7 +48,7 @@ class JobAttempt:
 
     def __init__(
         self,
-        site: Site,
+        worker_context: WorkerContext,
         record: AttemptRecord,
         *,
         executor: JobExecutor,
@@ -59,23 +59,25 @@ class JobAttempt:
         self.token = record.offer.token
         self.task_id = record.offer.task_id
         self.mailbox = Mailbox()
-        self._site = site
+        self._context = worker_context
         self._after = after
         self._on_gone = on_gone
-        self._delivery = site.delivery(self.token)
-        self._folder = site.folder(self.task_id)
-        self.parts = Parts(site, record.offer, executor=executor, mailbox=self.mailbox)
+        self._delivery = worker_context.delivery(self.token)
+        self._folder = worker_context.folder(self.task_id)
+        self.parts = CoalescedTasks(worker_context, record.offer, executor=executor, mailbox=self.mailbox)
         self._run = JobRun(
-            site, record, executor=executor, mailbox=self.mailbox, delivery=self._delivery, parts=self.parts,
+            worker_context, record, executor=executor, mailbox=self.mailbox, delivery=self._delivery, parts=self.parts,
             found=found,
         )  # fmt: skip
         self._deliverer = Deliverer(
-            site, record.offer, executor=executor, mailbox=self.mailbox, delivery=self._delivery,
+            worker_context, record.offer, executor=executor, mailbox=self.mailbox, delivery=self._delivery,
             unwanted=self._cancelled,
         )  # fmt: skip
-        self._uploads = CheckpointUploads(record.offer, self._folder, site.delivery, self.mailbox)
-        self._relay = Relay(self.task_id, self._folder.root, lambda: site.delivery(self.token), talks=executor.talks)
-        self._trace = AttemptTrace(record.offer, site.spans, site.worker_id)
+        self._uploads = CheckpointUploads(record.offer, self._folder, worker_context.delivery, self.mailbox)
+        self._relay = ChatRelay(
+            self.task_id, self._folder.root, lambda: worker_context.delivery(self.token), talks=executor.talks
+        )
+        self._trace = AttemptTrace(record.offer, worker_context.spans, worker_context.worker_id)
         self._held_at = self._over_at = time.time()
         self._job_over = False
         self._noting = threading.Lock()
@@ -113,19 +115,19 @@ class JobAttempt:
         self.parts.accept()
         record = self._run.record
         first = record.offer.gang is not None and record.offer.gang.rank == 0
-        self._site.outbox.accept(self.token, record.point if first else None)
+        self._context.outbox.accept(self.token, record.point if first else None)
         self._thread.start()
 
-    def heed(self, desired: Desired) -> None:
+    def apply_desired(self, desired: Desired) -> None:
         """Apply the desired state. While results are delivered, a cancel ends retries, and a pause has no effect."""
-        self.mailbox.tell_desired(desired)
+        self.mailbox.set_desired(desired)
         if self._job_over:
             with self._noting:
                 if not self._forgotten:
-                    self._run.heed_cancel()
+                    self._run.store_cancel()
             # `run` is not confirmed: if the job has ended by a pause, the server resumes the task automatically.
             if desired.action != "run":
-                self._site.outbox.reach(Reached(token=self.token, generation=desired.generation))
+                self._context.outbox.reach(Reached(token=self.token, generation=desired.generation))
             self.mailbox.wake()
 
     def join(self, timeout_s: float | None = None) -> None:
@@ -143,7 +145,7 @@ class JobAttempt:
     def _walk_through(self) -> None:
         try:
             self._say(self._to_finish_or_failure())
-            self._trace.tell("deliver", self._over_at)
+            self._trace.export("deliver", self._over_at)
         except Dropped:
             self._end_dropped()
         except Stopped:
@@ -187,7 +189,7 @@ class JobAttempt:
 
     def _to_finish(self) -> Finish:
         point = self.mailbox.await_ack()
-        self._trace.tell("accept", self._held_at)
+        self._trace.export("accept", self._held_at)
         # An earlier attempt of the same task still uses the job folder; its thread must end first.
         if self._after is not None:
             while self._after.alive:
@@ -208,7 +210,7 @@ class JobAttempt:
             end = self._run.watch(handle)
             self._over()
             if end.outcome in {"paused", "released"}:
-                self._bring_newest()
+                self._upload_newest()
             if end.outcome == "completed":
                 self.parts.take_results(self._folder, handle.job.launch)
             finish = self._deliverer.finish_of(end, cancelled=self._run.cancelled, timed_out=self._run.timed_out)
@@ -229,9 +231,9 @@ class JobAttempt:
             if point is not None:
                 self._run.meet(point)
             return self._run.begin()
-        except CannotGoOn as error:
+        except NotLaunched as error:
             return released(self._run.record.offer, str(error))
-        except PausedFirst:
+        except PausedBeforeLaunch:
             return Finish(token=self.token, outcome="paused", reason=TaskReason.PAUSED)
         except Cancelled:
             return Finish(token=self.token, outcome="cancelled", reason=TaskReason.CANCELLED_BY_USER)
@@ -244,34 +246,34 @@ class JobAttempt:
         self._spool(finish)
         return finish
 
-    def _bring_newest(self) -> None:
+    def _upload_newest(self) -> None:
         try:
-            self._uploads.bring_newest(self._cancelled, self._deliverer.held_up)
+            self._uploads.upload_newest(self._cancelled, self._deliverer.held_up)
         except Cancelled:
             logger.info("Task %s was cancelled before its newest checkpoint was uploaded.", self.task_id)
 
     def _say(self, finish: Finish) -> None:
-        self._site.outbox.finish(finish)
-        while not self.mailbox.await_verdict():
+        self._context.outbox.finish(finish)
+        while not self.mailbox.await_finish_reply():
             self.mailbox.take_behind()
-            finish = self._ship_anew(finish)
-            self._site.outbox.finish(finish)
+            finish = self._resend_journal(finish)
+            self._context.outbox.finish(finish)
         if finish.outcome == "completed":
             self._deliverer.clean_up()
 
-    def _ship_anew(self, finish: Finish) -> Finish:
+    def _resend_journal(self, finish: Finish) -> Finish:
         while True:
             try:
-                return self._deliverer.ship_anew(finish)
+                return self._deliverer.resend_journal(finish)
             except OSError as error:
                 logger.warning("Could not send the journal of task %s again, retrying: %s", self.task_id, error)
-                self.mailbox.pause_whole(_FULL_PAUSE_S)
+                self.mailbox.sleep(_FULL_PAUSE_S)
 
     def _over(self) -> None:
         if not self._job_over:
             self._job_over = True
             self._over_at = time.time()
-            self._site.outbox.poke()
+            self._context.outbox.poke()
 
     def _failure(self, reason: TaskReason, error: str) -> Finish:
         # Bad input needs no traceback, and one would reveal the paths of this worker.
@@ -305,12 +307,12 @@ class JobAttempt:
             logger.warning("Could not write the end of task %s: %s", self.task_id, error)
 
     def _forget(self) -> None:
-        # Under the lock that `heed` takes: a cancel that arrives now must not write the record again.
+        # Under the lock that `apply_desired` takes: a cancel that arrives now must not write the record again.
         with self._noting:
             self._forgotten = True
-        self._site.outbox.forget(self.token)
+        self._context.outbox.forget(self.token)
         self._acknowledge()
-        self._site.state.forget(self._run.record.attempt_id)
+        self._context.state.forget(self._run.record.attempt_id)
         if self._spooled() is not None:
             self._folder.finish_json.unlink(missing_ok=True)
         self._delivery.close()

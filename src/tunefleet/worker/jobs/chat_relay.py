@@ -29,7 +29,7 @@ _LOST: Final = ChatPiece(
 )
 
 
-class Relay:
+class ChatRelay:
     """Relays turns and answers while the job of an attempt runs."""
 
     def __init__(self, task_id: str, folder: Path, delivery: Callable[[], Delivery], *, talks: bool) -> None:
@@ -44,7 +44,7 @@ class Relay:
 
     @contextmanager
     def under_way(self) -> Iterator[None]:
-        """Relay while the body runs."""
+        """ChatRelay while the body runs."""
         if not self._talks:
             yield
             return

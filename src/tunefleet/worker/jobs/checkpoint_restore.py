@@ -27,7 +27,7 @@ _COPY: Final = f"{_DRAFT}copy"
 _LACKING: Final = (NotFoundError, ArtifactError)
 
 
-class Restorer:
+class CheckpointRestorer:
     """Prepares one job folder in which no job runs."""
 
     def __init__(self, folder: JobFolder, other: Callable[[str], JobFolder], fetch: Fetch) -> None:
@@ -92,7 +92,7 @@ class Restorer:
         target = self._folder.checkpoints_dir / ref.name
         if target.is_dir() and invalid_reason(target) is None:
             return True
-        logger.info("Fetching %s (%s).", ref.name, ref.digest[:12])
+        logger.info("InputDownload %s (%s).", ref.name, ref.digest[:12])
         try:
             self._place(target, lambda draft: self._fetch(ref, draft), draft_name=_draft_name(ref))
         except _LACKING as error:

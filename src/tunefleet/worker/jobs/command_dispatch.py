@@ -21,7 +21,7 @@ logger = logging.getLogger(__name__)
 # Poll interval for the state of commands.
 _ASK_S: Final = 0.2
 # How long a training job may accept no command before its commands fail.
-_DEAF_S: Final = 120.0
+_UNRESPONSIVE_S: Final = 120.0
 # Phases in which a controllable job accepts commands; `running` is a user command that may or may not train.
 _AT_WORK: Final = frozenset({"training", "running"})
 
@@ -42,7 +42,7 @@ class Steering:
         self._told: dict[str, str] = {}
         self._wishes: dict[str, int] = {}
         self._next_look = 0.0
-        self._deaf_since: float | None = None
+        self._unresponsive_since: float | None = None
         self._paused = False
         if record().suspended:
             self.launched_again()
@@ -101,8 +101,8 @@ class Steering:
             handle.command(command.command, command.data, command.command_id)
         except (ConflictError, UnreachableError) as error:
             # Still loading, or busy: retried until the job accepts the command or ends.
-            if self._is_deaf(handle):
-                why = f"{error} The job accepted no command for {_DEAF_S:g} s: not training yet, or not listening."
+            if self._is_unresponsive(handle):
+                why = f"{error} The job accepted no command for {_UNRESPONSIVE_S:g} s: not training, or not listening."
                 self._settle(command, CommandOutcome(command_id=command.command_id, state="failed", message=why))
             return
         except (InputError, NotFoundError) as error:
@@ -111,7 +111,7 @@ class Steering:
         except TunefleetError as error:
             logger.warning("Could not send command %s, retrying: %s", command.command_id, error)
             return
-        self._deaf_since = None
+        self._unresponsive_since = None
         self._waiting.pop(command.command_id, None)
         self._followed[command.command_id] = command
         self._keep()
@@ -119,14 +119,14 @@ class Steering:
         self._reach_of(command)
         logger.info("Task %s accepted command %s.", self._record().offer.task_id, command.command)
 
-    def _is_deaf(self, handle: Handle) -> bool:
+    def _is_unresponsive(self, handle: Handle) -> bool:
         status = handle.status()
         if status is None or status.state != "running" or status.phase not in _AT_WORK:
-            self._deaf_since = None
+            self._unresponsive_since = None
             return False
         now = time.monotonic()
-        self._deaf_since = self._deaf_since if self._deaf_since is not None else now
-        return now - self._deaf_since > _DEAF_S
+        self._unresponsive_since = self._unresponsive_since if self._unresponsive_since is not None else now
+        return now - self._unresponsive_since > _UNRESPONSIVE_S
 
     def _look(self, handle: Handle) -> None:
         for command in list(self._followed.values()):

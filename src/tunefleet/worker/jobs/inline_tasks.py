@@ -123,7 +123,7 @@ class LightTasks:
             self._accepted.discard(token)
         self._outbox.forget(token)
 
-    def heed(self, desired: Desired) -> None:
+    def apply_desired(self, desired: Desired) -> None:
         """Apply the desired state: a cancel ends a task immediately, even if its code runs; a pause has no effect."""
         if desired.action == "cancel":
             with self._news:
@@ -168,7 +168,7 @@ class LightTasks:
                 finish = self._delivery(offer).refusal(offer) or run_light(executor, offer, self._secrets, stop)
             if self._over and finish.outcome == "cancelled":
                 raise _GivenUp
-            trace.tell("run", began_at, error=finish.error)
+            trace.export("run", began_at, error=finish.error)
             delivering_at = time.time()
             ends = self._delivered(offer, finish)
         except _GivenUp:
@@ -176,7 +176,7 @@ class LightTasks:
         except _Unwanted:
             logger.info("Task %s was cancelled or dropped before it started.", offer.task_id)
             return
-        trace.tell("deliver", delivering_at)
+        trace.export("deliver", delivering_at)
         tokens = set(_tokens(offer))
         with self._lock:
             wanted = {token for token in tokens if self._wanted(token)}

@@ -8,7 +8,7 @@ from typing import Final
 
 from tunefleet.errors import TunefleetError
 from tunefleet.schemas.control import ControlCommand
-from tunefleet.worker.context import Site
+from tunefleet.worker.context import WorkerContext
 from tunefleet.worker.interfaces import Handle
 
 logger = logging.getLogger(__name__)
@@ -21,11 +21,11 @@ _CANCEL_PAUSE_S: Final = 2.0
 _ENDING_S: Final = 120.0
 
 
-class Ending:
+class JobTerminator:
     """Ends the jobs of one attempt."""
 
-    def __init__(self, site: Site, task_id: str) -> None:
-        self._site = site
+    def __init__(self, worker_context: WorkerContext, task_id: str) -> None:
+        self._context = worker_context
         self._task_id = task_id
         self._ask_from = 0.0
 
@@ -54,7 +54,7 @@ class Ending:
 
     def save(self, handle: Handle, command_id: str) -> None:
         """Save a checkpoint, if that is quick."""
-        deadline = time.monotonic() + self._site.suspend_save_s
+        deadline = time.monotonic() + self._context.suspend_save_s
         try:
             handle.command(ControlCommand.SAVE_CHECKPOINT, {}, command_id)
             while time.monotonic() < deadline and handle.command_state(command_id).state not in _SETTLED:

@@ -25,7 +25,7 @@ from tunefleet.lifecycle.task import TaskReason
 from tunefleet.schemas.job_folder import JobFolder, MergeChild
 from tunefleet.schemas.worker_link import Desired, Finish, MergedTask, Offer, Reached
 from tunefleet.trainer_control.files import make_private, read_json
-from tunefleet.worker.context import Site
+from tunefleet.worker.context import WorkerContext
 from tunefleet.worker.jobs.preparation import Preparation
 from tunefleet.worker.mailbox import Dropped, Mailbox, Stopped
 from tunefleet.worker.outputs.deliver import Deliverer, reason_of
@@ -92,11 +92,11 @@ def each_end(offer: Offer, finish: Finish) -> list[tuple[Offer, Finish]]:
     return ends
 
 
-class Parts:
+class CoalescedTasks:
     """The tasks coalesced with one attempt of a job kind."""
 
-    def __init__(self, site: Site, offer: Offer, *, executor: JobExecutor, mailbox: Mailbox) -> None:
-        self._site = site
+    def __init__(self, worker_context: WorkerContext, offer: Offer, *, executor: JobExecutor, mailbox: Mailbox) -> None:
+        self._context = worker_context
         self._offer = offer
         self._executor = executor
         self._mailbox = mailbox
@@ -132,20 +132,20 @@ class Parts:
     def accept(self) -> None:
         """Report that they are accepted."""
         for token in self.tokens:
-            self._site.outbox.accept(token)
+            self._context.outbox.accept(token)
 
     def drop(self, token: str) -> None:
         """Drop a task whose token is void."""
         self._forget(token)
-        self._site.outbox.forget(token)
+        self._context.outbox.forget(token)
 
     def finished(self, token: str) -> None:
         """Forget a task whose end the server has stored."""
         self._forget(token)
 
-    def heed(self, desired: Desired) -> None:
+    def apply_desired(self, desired: Desired) -> None:
         """Apply the desired state of one: a cancel ends it immediately without a result; a pause has no effect."""
-        self._site.outbox.reach(Reached(token=desired.token, generation=desired.generation))
+        self._context.outbox.reach(Reached(token=desired.token, generation=desired.generation))
         if desired.action == "cancel":
             end = Finish(token=desired.token, outcome="cancelled", reason=TaskReason.CANCELLED_BY_USER)
             self._say([end])
@@ -171,9 +171,9 @@ class Parts:
         children: list[MergeChild] = []
         for part in self._wanted():
             own = own_offer(self._offer, part)
-            delivery = self._site.delivery(part.token)
+            delivery = self._context.delivery(part.token)
             try:
-                preparation = Preparation(self._site, self._executor, self._mailbox, delivery)
+                preparation = Preparation(self._context, self._executor, self._mailbox, delivery)
                 inputs = self._mailbox.interruptibly(partial(preparation.inputs, own), check)
             except (TunefleetError, OSError) as error:
                 logger.warning("Task %s failed to start: %s", part.task_id, error)
@@ -231,10 +231,10 @@ class Parts:
         self.release("the worker restarted.")
 
     def _delivered(self, part: MergedTask, result: dict[str, Any]) -> Finish:
-        delivery = self._site.delivery(part.token)
+        delivery = self._context.delivery(part.token)
         own = own_offer(self._offer, part)
         deliverer = Deliverer(
-            self._site, own, executor=self._executor, mailbox=self._mailbox, delivery=delivery,
+            self._context, own, executor=self._executor, mailbox=self._mailbox, delivery=delivery,
             unwanted=lambda: part.token not in self._live,
         )  # fmt: skip
         try:
@@ -251,10 +251,10 @@ class Parts:
 
     def _lay_out(self, part: MergedTask, result: dict[str, Any]) -> None:
         """Build the task's own folder from the files that the run has left for it."""
-        own = self._site.folder(part.task_id)
+        own = self._context.folder(part.task_id)
         make_private(own.root)
         write_synced(own.root / MARK, json.dumps({"task_id": self._offer.task_id, "attempt": part.attempt}))
-        left = self._site.folder(self._offer.task_id).root / CHILDREN / part.task_id
+        left = self._context.folder(self._offer.task_id).root / CHILDREN / part.task_id
         for entry in sorted(left.iterdir()) if left.is_dir() else ():
             _move(entry, own.root / entry.name)
         write_synced(own.responses_json, json.dumps(result, indent=1), mode=0o644)
@@ -274,7 +274,7 @@ class Parts:
                     continue
                 self._said.add(finish.token)
             # After the lock is released: the outbox has a lock of its own, under which a draft reads `tokens`.
-            self._site.outbox.finish(finish)
+            self._context.outbox.finish(finish)
             self._mailbox.wake()
 
     def _forget(self, token: str) -> None:
@@ -285,7 +285,7 @@ class Parts:
         self._mailbox.wake()
 
     def _spool(self, part: MergedTask, finish: Finish) -> None:
-        own = self._site.folder(part.task_id)
+        own = self._context.folder(part.task_id)
         try:
             make_private(own.root)
             write_synced(own.finish_json, finish.model_dump_json())
@@ -294,7 +294,7 @@ class Parts:
 
     def _spooled(self, part: MergedTask) -> Finish | None:
         try:
-            finish = Finish.model_validate_json(self._site.folder(part.task_id).finish_json.read_bytes())
+            finish = Finish.model_validate_json(self._context.folder(part.task_id).finish_json.read_bytes())
         except (OSError, ValidationError):
             return None
         return finish if finish.token == part.token else None

@@ -13,16 +13,16 @@ from tunefleet.lifecycle.task import TaskReason
 from tunefleet.runtime.gpu.gpus import GpuBusyError
 from tunefleet.runtime.launch import retry
 from tunefleet.runtime.monitor.elapsed_time import Watched
-from tunefleet.runtime.monitor.eviction import MakingWay
-from tunefleet.runtime.monitor.guard import End, Guard
+from tunefleet.runtime.monitor.eviction import LaunchPreemption
+from tunefleet.runtime.monitor.guard import End, JobMonitor
 from tunefleet.runtime.tracing import AttemptTrace
 from tunefleet.schemas.control import ControlCommand
 from tunefleet.schemas.worker_link import FinishOutcome, Reached
-from tunefleet.worker.context import Site
+from tunefleet.worker.context import WorkerContext
 from tunefleet.worker.interfaces import Delivery, Handle
 from tunefleet.worker.jobs.command_dispatch import Steering
-from tunefleet.worker.jobs.job_end import Ending
-from tunefleet.worker.jobs.job_parts import Parts
+from tunefleet.worker.jobs.job_end import JobTerminator
+from tunefleet.worker.jobs.job_parts import CoalescedTasks
 from tunefleet.worker.jobs.preparation import Preparation
 from tunefleet.worker.machine.rendezvous import is_member
 from tunefleet.worker.mailbox import Cancelled, Mailbox
@@ -37,7 +37,7 @@ _GPU_PATIENCE_S: Final = 60.0
 _BUSY_PAUSE_S: Final = 5.0
 
 # Ends that are not the task's fault if the machine was rebooted meanwhile.
-_UNTOLD: Final = frozenset({TaskReason.KILLED, TaskReason.CRASHED})
+_REBOOT_ENDS: Final = frozenset({TaskReason.KILLED, TaskReason.CRASHED})
 # Regular ends, including a requested pause.
 _SETTLED: Final = frozenset({"completed", "paused"})
 
@@ -52,11 +52,11 @@ class PausedEnd:
     detail: str | None = None
 
 
-class PausedFirst(Exception):
+class PausedBeforeLaunch(Exception):
     """The server requested a pause before the job was started."""
 
 
-class CannotGoOn(Exception):
+class NotLaunched(Exception):
     """The job is not launched: a node of an interrupted gang, or a machine that is being preempted."""
 
 
@@ -65,33 +65,33 @@ class JobRun:
 
     def __init__(
         self,
-        site: Site,
+        worker_context: WorkerContext,
         record: AttemptRecord,
         *,
         executor: JobExecutor,
         mailbox: Mailbox,
         delivery: Delivery,
-        parts: Parts,
+        parts: CoalescedTasks,
         found: Handle | None,
     ) -> None:
-        self._site = site
+        self._context = worker_context
         self._parts = parts
-        self._trace = AttemptTrace(record.offer, site.spans, site.worker_id)
+        self._trace = AttemptTrace(record.offer, worker_context.spans, worker_context.worker_id)
         self._mailbox = mailbox
-        self._ending = Ending(site, record.offer.task_id)
-        self._preparation = Preparation(site, executor, mailbox, delivery)
+        self._ending = JobTerminator(worker_context, record.offer.task_id)
+        self._preparation = Preparation(worker_context, executor, mailbox, delivery)
         self.record = record
         self.handle = found
         self._cancelled_at: float | None = None
         self._timed_out = False
-        self._steering = Steering(site.outbox, mailbox, lambda: self.record, self._note)
-        self._leaving = Leaving(mailbox, leads=not is_member(record.offer))
-        self._guard = Guard(
+        self._steering = Steering(worker_context.outbox, mailbox, lambda: self.record, self._note)
+        self._leaving = WorkerPreemption(mailbox, leads=not is_member(record.offer))
+        self._monitor = JobMonitor(
             record.offer.spec,
             self,
-            sentry=site.sentry,
-            makes_way=site.makes_way,
-            on_stall_change=lambda for_s, _: site.outbox.stalled(record.offer.token, for_s),
+            gpu_monitor=worker_context.gpu_monitor,
+            makes_way=worker_context.makes_way,
+            on_stall_change=lambda for_s, _: worker_context.outbox.stalled(record.offer.token, for_s),
         )
 
     @property
@@ -110,14 +110,14 @@ class JobRun:
         Raises:
             TunefleetError: If it cannot be started; the message is for the user.
             Cancelled: If the server requested a cancel before.
-            PausedFirst: If the server requested a pause before.
+            PausedBeforeLaunch: If the server requested a pause before.
         """
         adopted = self._adoptable()
         if adopted is not None:
             logger.info("Adopted the job of task %s.", self.record.offer.task_id)
             return adopted
         if self._in_gang and self.record.launch is not None:
-            raise CannotGoOn("Its worker restarted, and a node cannot continue without the others.")
+            raise NotLaunched("Its worker restarted, and a node cannot continue without the others.")
         self._raise_leaving()
         self.handle = self._launch_when_free(_GPU_PATIENCE_S)
         return self.handle
@@ -158,24 +158,24 @@ class JobRun:
                 return end
             if self._cut_off_pausing and end.outcome not in _SETTLED:
                 return PausedEnd()
-            verdict = end if self.cancelled or self._timed_out else self._guard.verdict(handle, end)
-            final = verdict is not None and not self._second_try(handle, verdict)
+            verdict = end if self.cancelled or self._timed_out else self._monitor.interpret(handle, end)
+            final = verdict is not None and not self._should_relaunch(handle, verdict)
             again = None if final else self._launch_again(handle, end)
             if again is None:
                 self._steering.last_look(handle)
                 if not final and self._pause_wanted and not self._unwanted:
                     return PausedEnd()
                 if not final and self._leaving.wanted and not self._unwanted and not self._stays_paused(end):
-                    return LeftEnd()
+                    return PreemptedEnd()
                 return verdict if final and verdict is not None else end
             self._steering.launched_again()
             self.handle = handle = again
 
     def _while_it_runs(self, handle: Handle) -> None:
         self._obey(handle)
-        self._leaving.push(handle)
+        self._leaving.advance(handle)
         if not is_member(self.record.offer):
-            self._guard.look(handle)
+            self._monitor.look(handle)
         self._mailbox.pause(_POLL_S)
 
     def _pauses_before_it_trains(self, handle: Handle) -> bool:
@@ -221,9 +221,9 @@ class JobRun:
             end = handle.poll()
         # A job that has paused as requested counts as paused, even if the worker was suspending it.
         if end is not None and end.outcome not in _SETTLED and not self._cut_off_pausing:
-            if not self.record.suspended and self._guard.interrupted(handle) is not None:
+            if not self.record.suspended and self._monitor.interrupted(handle) is not None:
                 return handle  # `watch` interprets its end
-            untold = self.record.suspended or (self._guard.rebooted and end.reason in _UNTOLD)
+            untold = self.record.suspended or (self._monitor.rebooted and end.reason in _REBOOT_ENDS)
             return None if untold else handle
         return handle
 
@@ -233,7 +233,7 @@ class JobRun:
         pausing = any(command.command == ControlCommand.PAUSE for command in self.record.commands)
         return self.record.suspended and pausing
 
-    def _second_try(self, handle: Handle, end: End) -> bool:
+    def _should_relaunch(self, handle: Handle, end: End) -> bool:
         """Return whether the failed job is relaunched within the attempt, with changed settings."""
         if end.outcome != "failed" or self.cancelled or self._timed_out:
             return False
@@ -249,15 +249,15 @@ class JobRun:
     def _launch_again(self, handle: Handle, end: End) -> Handle | None:
         """Relaunch a job that the worker has interrupted, once a GPU is free; None if it is no longer wanted."""
         while True:
-            self.heed_cancel()
+            self.store_cancel()
             if self._leaving.wanted:
                 return None
             if self._unwanted or self._stays_paused(end):
                 return None
-            if self._guard.room(handle):
+            if self._monitor.may_relaunch(handle):
                 try:
                     return self._launch_when_free(_BUSY_PAUSE_S)
-                except (Cancelled, PausedFirst, CannotGoOn):
+                except (Cancelled, PausedBeforeLaunch, NotLaunched):
                     return None
                 except GpuBusyError as error:
                     logger.info("Task %s waits: %s", self.record.offer.task_id, error)
@@ -288,8 +288,8 @@ class JobRun:
         env = job.env | self._trace.environment(job.launch)
         job = job.model_copy(update={"merge_children": self._parts.prepare(self._raise_unwanted), "env": env})
         # Before the launch: a worker that is killed in between adopts the job by this id, and starts no second one.
-        self._note(launch=job.launch, suspended=False, watched=self._guard.started())
-        return self._site.jobs.launch(job)
+        self._note(launch=job.launch, suspended=False, watched=self._monitor.started())
+        return self._context.jobs.launch(job)
 
     @property
     def _unwanted(self) -> bool:
@@ -297,7 +297,7 @@ class JobRun:
         return self.cancelled and not self._parts.wanted
 
     def _raise_cancel(self) -> None:
-        self.heed_cancel()
+        self.store_cancel()
         if self._unwanted:
             raise Cancelled
         self._raise_leaving()
@@ -305,7 +305,7 @@ class JobRun:
     def _raise_unwanted(self) -> None:
         self._raise_cancel()
         if self._pause_wanted:
-            raise PausedFirst
+            raise PausedBeforeLaunch
 
     @property
     def _pause_wanted(self) -> bool:
@@ -314,19 +314,19 @@ class JobRun:
 
     def _raise_leaving(self) -> None:
         if self._leaving.wanted:
-            raise CannotGoOn("Its machine was preempted before the launch.")
+            raise NotLaunched("Its machine was preempted before the launch.")
 
     def _obey(self, handle: Handle) -> None:
-        self.heed_cancel()
+        self.store_cancel()
         if self._unwanted and self._cancelled_at is None and self._ending.ask(handle, self.record.offer.grace_s):
             self._cancelled_at = time.monotonic()
             logger.info("Cancelling task %s.", self.record.offer.task_id)
         # In a gang, only the first node enforces the maximum runtime.
-        if not self._timed_out and self._guard.overdue and not is_member(self.record.offer):
+        if not self._timed_out and self._monitor.overdue and not is_member(self.record.offer):
             self._timed_out = self._ending.ask(handle, self.record.offer.grace_s)
         self._steering.obey(handle)
 
-    def heed_cancel(self) -> None:
+    def store_cancel(self) -> None:
         """Store and confirm a cancel, if the server requested one.
 
         Called by the attempt's thread while the job runs, later by the thread that receives the request.
@@ -340,15 +340,15 @@ class JobRun:
             # A cancel must work on a full disk too; after a crash the server repeats it.
             logger.warning("%s", error)
             self.record = self.record.model_copy(update={"cancel_generation": desired.generation})
-        self._site.outbox.reach(Reached(token=self.record.offer.token, generation=desired.generation))
+        self._context.outbox.reach(Reached(token=self.record.offer.token, generation=desired.generation))
 
     def _note(self, **changes: object) -> None:
         record = self.record.model_copy(update=changes)
         try:
-            self._site.state.keep(record)
+            self._context.state.keep(record)
         except OSError as error:
             raise MachineError(
-                f"The results folder {self._site.results_dir} cannot be written: {error.strerror or error}.",
+                f"The results folder {self._context.results_dir} cannot be written: {error.strerror or error}.",
                 hint="Free space on the worker's disk, or fix the folder's permissions.",
             ) from error
         self.record = record
@@ -361,7 +361,7 @@ _MADE_WAY: Final = frozenset(
 
 
 @dataclass(frozen=True, slots=True)
-class LeftEnd:
+class PreemptedEnd:
     """The end of a preempted job; the task resumes elsewhere from its newest checkpoint."""
 
     outcome: FinishOutcome = "released"
@@ -370,29 +370,29 @@ class LeftEnd:
     detail: str | None = None
 
 
-class Leaving:
+class WorkerPreemption:
     """Preempts the launches of one job once the worker is being preempted."""
 
     def __init__(self, mailbox: Mailbox, *, leads: bool) -> None:
         self._mailbox = mailbox
         self._leads = leads
-        self._way: MakingWay | None = None
+        self._way: LaunchPreemption | None = None
 
     @property
     def wanted(self) -> bool:
         """Whether the machine is being preempted."""
         return self._mailbox.makes_way
 
-    def push(self, handle: Handle) -> None:
+    def advance(self, handle: Handle) -> None:
         """Advance the preemption of a running launch."""
         if self.wanted and self._leads:
-            self._way = self._way or MakingWay(handle)
-            self._way.push()
+            self._way = self._way or LaunchPreemption(handle)
+            self._way.advance()
 
-    def left(self, end: End) -> LeftEnd | None:
+    def left(self, end: End) -> PreemptedEnd | None:
         """Return the end of a preempted launch; None if it has ended regularly, or is to continue."""
         preempted = self._way is not None or (
             # Some systems signal every process on the machine: the launch is gone before the worker could pause it.
             self.wanted and self._leads and end.reason == TaskReason.KILLED
         )
-        return LeftEnd() if preempted and (end.outcome, end.reason) in _MADE_WAY else None
+        return PreemptedEnd() if preempted and (end.outcome, end.reason) in _MADE_WAY else None

@@ -17,11 +17,11 @@ from tunefleet.schemas.worker_link import InputRef, Offer
 from tunefleet.spec import load_task_spec
 from tunefleet.spec.documents.kinds import task_kinds
 from tunefleet.spec.documents.paths import WorkerPath, worker_paths
-from tunefleet.worker.context import Site
+from tunefleet.worker.context import WorkerContext
 from tunefleet.worker.interfaces import Delivery
-from tunefleet.worker.jobs.checkpoint_restore import Restorer
-from tunefleet.worker.jobs.fetch_progress import Fetching
-from tunefleet.worker.jobs.spec_files import Bringer
+from tunefleet.worker.jobs.checkpoint_restore import CheckpointRestorer
+from tunefleet.worker.jobs.fetch_progress import InputDownload
+from tunefleet.worker.jobs.spec_files import ReferenceFetcher
 from tunefleet.worker.mailbox import Mailbox
 from tunefleet.worker.outputs.destinations import Destination
 from tunefleet.worker.transfers import Transfers
@@ -32,8 +32,10 @@ logger = logging.getLogger(__name__)
 class Preparation:
     """Prepares the launches of one attempt."""
 
-    def __init__(self, site: Site, executor: JobExecutor, mailbox: Mailbox, delivery: Delivery) -> None:
-        self._site = site
+    def __init__(
+        self, worker_context: WorkerContext, executor: JobExecutor, mailbox: Mailbox, delivery: Delivery
+    ) -> None:
+        self._context = worker_context
         self._executor = executor
         self._mailbox = mailbox
         self._delivery = delivery
@@ -49,15 +51,15 @@ class Preparation:
             MachineError: If this machine cannot be a node of its gang.
             Dropped, Stopped: While something is fetched.
         """
-        gang = self._site.place.job(offer, point)
+        gang = self._context.rendezvous.job(offer, point)
         inputs, from_step = self._mailbox.interruptibly(
             lambda stop: (self.inputs(offer, stop), self._restore(offer, stop, again=again)), check
         )
-        self._site.outbox.fetching(offer.token, None)
+        self._context.outbox.fetching(offer.token, None)
         check()
         self._introduce(offer)
-        job = self._executor.job(offer, launch=new_launch_id(), inputs=inputs, gpus=self._site.gpus(offer))
-        return job.model_copy(update={"env": self._site.env | job.env, "from_step": from_step, "gang": gang})
+        job = self._executor.job(offer, launch=new_launch_id(), inputs=inputs, gpus=self._context.gpus(offer))
+        return job.model_copy(update={"env": self._context.env | job.env, "from_step": from_step, "gang": gang})
 
     def inputs(self, offer: Offer, stop: Stop | None = None) -> dict[str, str]:
         """Fetch the inputs of an offer, and return pointer → local path.
@@ -68,35 +70,35 @@ class Preparation:
         """
         self._check_code(offer)
         for spec in (offer.spec, *(each.spec for each in offer.merged)):
-            self._site.secrets.check(spec, offer.kind, offer.project)
+            self._context.secrets.check(spec, offer.kind, offer.project)
         output = offer.spec.get("output") or {}
-        sleep, root, transfers = self._mailbox.pause_whole, self._site.folder(offer.task_id).root, self._site.transfers
-        target = Destination(offer.task_id, output, transfers, self._site.secrets, sleep, project=offer.project)
+        sleep, root, transfers = self._mailbox.sleep, self._context.folder(offer.task_id).root, self._context.transfers
+        target = Destination(offer.task_id, output, transfers, self._context.secrets, sleep, project=offer.project)
         target.check(root)
         here = paths_here(offer, transfers)
-        fetching = Fetching(self._site, self._mailbox, offer.token, stop)
+        fetching = InputDownload(self._context, self._mailbox, offer.token, stop)
         inputs = here | {pointer: self._input(ref, fetching) for pointer, ref in offer.inputs.items()}
-        return inputs | Bringer(self._site, offer, self._mailbox, self._delivery, fetching).bring(inputs)
+        return inputs | ReferenceFetcher(self._context, offer, self._mailbox, self._delivery, fetching).bring(inputs)
 
     def _introduce(self, offer: Offer) -> None:
         """Write the access data of the job's federation, if it has one."""
         # Not in job.json, which holds no secret.
         part = offer.federation
         if part is not None:
-            participant = Participant(url=self._site.transfers.server_url, **part.model_dump())
-            write_synced(self._site.folder(offer.task_id).federation_json, participant.model_dump_json())
+            participant = Participant(url=self._context.transfers.server_url, **part.model_dump())
+            write_synced(self._context.folder(offer.task_id).federation_json, participant.model_dump_json())
 
     def _check_code(self, offer: Offer) -> None:
-        if not self._site.allow_code and _brings_code(offer):
+        if not self._context.allow_code and _brings_code(offer):
             raise InputError(
                 f"The task {offer.name} runs code of its workflow file or model (trust_remote_code), which this worker "
                 "does not allow.",
                 hint="Start a worker with --allow-code if you trust that code.",
             )
 
-    def _input(self, ref: InputRef, fetching: Fetching) -> str:
+    def _input(self, ref: InputRef, fetching: InputDownload) -> str:
         def fetch(on_progress: OnProgress) -> Path:
-            return self._site.inputs.materialise(
+            return self._context.inputs.materialise(
                 ref, lambda digest, dest: self._delivery.fetch_artifact(digest, dest, on_progress=on_progress)
             )
 
@@ -108,7 +110,7 @@ class Preparation:
             return None
         # A relaunch resumes from its own newest checkpoint, even if the attempt started at an exact one.
         resume = offer.resume.model_copy(update={"exact": False}) if again else offer.resume
-        fetching = Fetching(self._site, self._mailbox, offer.token, stop)
+        fetching = InputDownload(self._context, self._mailbox, offer.token, stop)
 
         def fetch(ref: InputRef, dest: Path) -> Path:
             return fetching.get(
@@ -116,7 +118,7 @@ class Preparation:
                 lambda on_progress: self._delivery.fetch_artifact(ref.digest, dest, on_progress=on_progress),
             )
 
-        return Restorer(self._site.folder(offer.task_id), self._site.folder, fetch).prepare(resume)
+        return CheckpointRestorer(self._context.folder(offer.task_id), self._context.folder, fetch).prepare(resume)
 
 
 def paths_here(offer: Offer, transfers: Transfers) -> dict[str, str]:

@@ -30,9 +30,9 @@ from tunefleet.spec import BaseTaskSpec, load_task_spec
 from tunefleet.spec.base import is_url
 from tunefleet.spec.documents.paths import Fetch, fetches
 from tunefleet.spec.options.checkpoint import CheckpointLoadSpec
-from tunefleet.worker.context import Site
+from tunefleet.worker.context import WorkerContext
 from tunefleet.worker.interfaces import Delivery
-from tunefleet.worker.jobs.fetch_progress import Fetching
+from tunefleet.worker.jobs.fetch_progress import InputDownload
 from tunefleet.worker.mailbox import Mailbox
 
 logger = logging.getLogger(__name__)
@@ -51,18 +51,20 @@ _ROWS: Final = ("data.", "evaluations.", "files.", "sources.")
 _FORBIDDEN: Final = (NotFoundError, ForbiddenError)
 
 
-class Bringer:
+class ReferenceFetcher:
     """Fetches the referenced files of one attempt."""
 
-    def __init__(self, site: Site, offer: Offer, mailbox: Mailbox, delivery: Delivery, fetching: Fetching) -> None:
-        self._transfers = site.transfers
-        self._secrets: Secrets = site.secrets
-        self._other = site.folder
+    def __init__(
+        self, worker_context: WorkerContext, offer: Offer, mailbox: Mailbox, delivery: Delivery, fetching: InputDownload
+    ) -> None:
+        self._transfers = worker_context.transfers
+        self._secrets: Secrets = worker_context.secrets
+        self._other = worker_context.folder
         self._offer = offer
         self._mailbox = mailbox
         self._delivery = delivery
         self._fetching = fetching
-        self._folder: JobFolder = site.folder(offer.task_id)
+        self._folder: JobFolder = worker_context.folder(offer.task_id)
         self._imported = self._folder.root / "imported_checkpoint"
 
     def bring(self, given: Mapping[str, str]) -> dict[str, str]:
@@ -76,7 +78,9 @@ class Bringer:
         spec = load_task_spec(self._offer.spec)
         start: CheckpointLoadSpec | None = getattr(spec, "start", None)
         here = self._weights_here(spec, start, given)
-        stages = Stages(self._folder.root / "inputs" / "upstream", self._other, self._delivery, self._fetching)
+        stages = StageResultFetcher(
+            self._folder.root / "inputs" / "upstream", self._other, self._delivery, self._fetching
+        )
         found = here | stages.bring(getattr(spec, "upstream", None) or {})
         for wanted in fetches(spec):
             if wanted.pointer == WEIGHTS and here:
@@ -145,10 +149,10 @@ class Bringer:
             retry=retry_if_exception_type(UnreachableError),
             wait=wait_exponential(multiplier=1.0, max=30.0),
             stop=stop_after_delay(min(_PATIENCE_S, self._transfers.patience_s)),
-            sleep=lambda seconds: self._mailbox.pause_whole(seconds, unwanted=self._fetching.stop.is_set),
+            sleep=lambda seconds: self._mailbox.sleep(seconds, unwanted=self._fetching.stop.is_set),
             before_sleep=lambda state: self._fetching.wait(
                 address.name,
-                (state.outcome and state.outcome.exception()) or UnreachableError("No response."),
+                (state.outcome and state.outcome.exception()) or UnreachableError("The host does not answer."),
                 state.seconds_since_start or 0.0,
             ),
             reraise=True,
@@ -204,7 +208,7 @@ class Bringer:
 
     def _files_of(self, task_id: str) -> Sequence[ResultFile]:
         return self._fetching.get(
-            f"the list of the files of {task_id}", lambda _: self._delivery.result_files(task_id), but=_FORBIDDEN
+            f"the list of the files of {task_id}", lambda _: self._delivery.result_files(task_id), fatal=_FORBIDDEN
         )
 
     def _take(self, task_id: str, file: ResultFile, target: Path) -> Path:
@@ -258,10 +262,12 @@ def _as_input(error: TunefleetError, pointer: str) -> TunefleetError:
 _UNUSUAL: Final = re.compile(r"[^A-Za-z0-9._ -]")
 
 
-class Stages:
+class StageResultFetcher:
     """Fetches the results of other stages."""
 
-    def __init__(self, root: Path, other: Callable[[str], JobFolder], delivery: Delivery, fetching: Fetching) -> None:
+    def __init__(
+        self, root: Path, other: Callable[[str], JobFolder], delivery: Delivery, fetching: InputDownload
+    ) -> None:
         self._root = root
         self._other = other
         self._delivery = delivery
@@ -276,7 +282,7 @@ class Stages:
         folder.mkdir(parents=True, exist_ok=True)
         try:
             files = self._fetching.get(
-                f"the result of {name}", lambda _: self._delivery.result_files(task_id), but=_FORBIDDEN
+                f"the result of {name}", lambda _: self._delivery.result_files(task_id), fatal=_FORBIDDEN
             )
         except _FORBIDDEN as error:
             raise InputError(f"The result of {name} is not available: {error.message}", hint=error.hint) from error

@@ -52,13 +52,13 @@ def _checked(settings: WorkerSettings | None, changes: Mapping[str, Any]) -> Wor
     return load(WorkerSettings, **{**(dict(settings) if settings is not None else {}), **changes})
 
 
-FoundT = TypeVar("FoundT")
+ValueT = TypeVar("ValueT")
 
 
-class Noticed(Generic[FoundT]):
+class ChangeDetector(Generic[ValueT]):
     """Detects changes of a value since its creation."""
 
-    def __init__(self, look: Callable[[], FoundT]) -> None:
+    def __init__(self, look: Callable[[], ValueT]) -> None:
         self._look = look
         self._seen = look()
 

@@ -16,7 +16,7 @@ from tunefleet.worker.machine.probe import torch_version
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class RendezvousAddress:
     """Address at which other workers reach this machine.
 
     Args:
@@ -28,13 +28,13 @@ class Place:
     join_s: float = 300.0
 
     @classmethod
-    def of(cls, settings: WorkerSettings) -> Place:
+    def of(cls, settings: WorkerSettings) -> RendezvousAddress:
         """Build it from the settings of a worker."""
         first, _, last = settings.gang_ports.partition("-")
         address = settings.gang_address or address_towards(settings.server_url)
         return cls(address, (int(first), int(last or first)), settings.gang_join_s)
 
-    def point(self) -> str:
+    def choose_endpoint(self) -> str:
         """Choose a rendezvous endpoint on this machine: host and port.
 
         Raises:

@@ -36,7 +36,7 @@ from tunefleet.runtime.secrets.resolver import Redaction
 from tunefleet.schemas.job_folder import Shipped
 from tunefleet.schemas.worker_link import Finish, JournalBatch, Offer
 from tunefleet.trainer_control.files import read_json
-from tunefleet.worker.context import Site
+from tunefleet.worker.context import WorkerContext
 from tunefleet.worker.interfaces import Delivery, Shipper
 from tunefleet.worker.mailbox import Cancelled, Mailbox
 from tunefleet.worker.outputs.destinations import DeliveryError, Destination
@@ -62,7 +62,7 @@ class Deliverer:
 
     def __init__(
         self,
-        site: Site,
+        worker_context: WorkerContext,
         offer: Offer,
         *,
         executor: JobExecutor,
@@ -70,19 +70,19 @@ class Deliverer:
         delivery: Delivery,
         unwanted: Callable[[], bool],
     ) -> None:
-        self._site = site
+        self._context = worker_context
         self._offer = offer
         self._executor = executor
         self._mailbox = mailbox
         self._delivery = delivery
         self._unwanted = unwanted
-        self._folder = site.folder(offer.task_id)
-        self._outputs = Outputs(offer, self._folder, site.transfers.packing)
+        self._folder = worker_context.folder(offer.task_id)
+        self._outputs = Outputs(offer, self._folder, worker_context.transfers.packing)
         self._destination = Destination(
             offer.task_id,
             offer.spec.get("output") or {},
-            site.transfers,
-            site.secrets,
+            worker_context.transfers,
+            worker_context.secrets,
             self._pause,
             self.held_up,
             project=offer.project,
@@ -93,8 +93,8 @@ class Deliverer:
     @contextmanager
     def shipping(self) -> Iterator[None]:
         """Deliver journal and log while the body runs."""
-        hidden = self._site.secrets.redaction(self._offer.spec)
-        self._shipper = self._site.shipper(self._folder, _AttemptSink(self._offer.task_id, self._delivery, hidden))
+        hidden = self._context.secrets.redaction(self._offer.spec)
+        self._shipper = self._context.shipper(self._folder, _AttemptSink(self._offer.task_id, self._delivery, hidden))
         self._shipper.start()
         try:
             yield
@@ -108,7 +108,7 @@ class Deliverer:
         cursors = self._flush()
         if finish.outcome == "completed":
             finish = self._with_outputs(finish)
-        hidden, fields = self._site.secrets.redaction(self._offer.spec), ("error", "detail", "result")
+        hidden, fields = self._context.secrets.redaction(self._offer.spec), ("error", "detail", "result")
         clean = {name: hidden.value(getattr(finish, name)) for name in fields} if hidden else {}
         return finish.model_copy(update={"cursors": cursors, **clean})
 
@@ -123,22 +123,22 @@ class Deliverer:
     def finish_of_member(self, end: End, *, cancelled: bool) -> Finish:
         """Return the finish message of a node other than the first; it has no outputs."""
         finish = self._in_words(end, cancelled=cancelled, timed_out=False)
-        hidden = self._site.secrets.redaction(self._offer.spec)
+        hidden = self._context.secrets.redaction(self._offer.spec)
         clean = {name: hidden.value(getattr(finish, name)) for name in ("error", "detail")} if hidden else {}
         return finish.model_copy(update=clean)
 
     def finish_of_part(self) -> Finish:
         """Deliver the outputs of a coalesced task, and return its finish message."""
         finish = self._with_outputs(Finish(token=self._offer.token, outcome="completed", reason=TaskReason.FINISHED))
-        hidden = self._site.secrets.redaction(self._offer.spec)
+        hidden = self._context.secrets.redaction(self._offer.spec)
         return finish.model_copy(update={"error": hidden.value(finish.error)}) if hidden else finish
 
     def held_up(self, why: str | None) -> None:
         """Report why the delivery is delayed; None when it continues."""
-        message = why and self._site.secrets.redaction(self._offer.spec).text(why)
-        self._site.outbox.held_up(self._offer.token, message)
+        message = why and self._context.secrets.redaction(self._offer.spec).text(why)
+        self._context.outbox.held_up(self._offer.token, message)
 
-    def ship_anew(self, finish: Finish) -> Finish:
+    def resend_journal(self, finish: Finish) -> Finish:
         """Deliver the journal from its start, since the server lacks records; it ignores those that it has."""
         logger.warning("The server lacks journal records of task %s; sending them again.", self._offer.task_id)
         try:
@@ -164,7 +164,7 @@ class Deliverer:
 
     def clean_up(self) -> None:
         """Delete delivered outputs, if the worker is configured to."""
-        if self._site.transfers.cleanup:
+        if self._context.transfers.cleanup:
             self._outputs.clean_up(self._executor.outputs(self._folder))
 
     def _with_outputs(self, finish: Finish) -> Finish:
@@ -182,7 +182,7 @@ class Deliverer:
         result: dict[str, Any] = {}
         try:
             result = self._packed_and_brought(outputs)
-            result = self._site.secrets.redaction(self._offer.spec).value(result)
+            result = self._context.secrets.redaction(self._offer.spec).value(result)
             self._beside(outputs, result)
         except (ResultError, TooLargeError, ArtifactError, InputError) as error:
             # A retry cannot fix these; the files stay in the job folder.
@@ -196,7 +196,7 @@ class Deliverer:
 
     def _packed_and_brought(self, outputs: Sequence[Output]) -> dict[str, Any]:
         """Upload the outputs to the server; retries while the disk has no space for an archive."""
-        patience_s = min(_ROOM_PATIENCE_S, self._site.transfers.patience_s)
+        patience_s = min(_ROOM_PATIENCE_S, self._context.transfers.patience_s)
         result = self._executor.result(self._folder)
         if self._lost:
             result = {**result, "warnings": [*result.get("warnings", ()), *self._lost]}
@@ -217,7 +217,7 @@ class Deliverer:
 
     def _beside(self, outputs: Sequence[Output], result: Mapping[str, Any]) -> None:
         """Write the result to the job folder, and deliver it to the destination of the spec."""
-        envelope = self._outputs.envelope(result, self._site.state.worker_id(None))
+        envelope = self._outputs.envelope(result, self._context.state.worker_id(None))
         try:
             self._outputs.write_down(envelope)
         except OSError as error:
@@ -226,16 +226,16 @@ class Deliverer:
         files = self._outputs.files(outputs, result)
         self._while_wanted(lambda stop: self._destination.deliver(envelope, files, stop))
         self._destination.copy(self._folder.root)
-        throttle = self._site.transfers.throttle
+        throttle = self._context.transfers.throttle
         if throttle is not None:
             throttle.take(len(envelope.model_dump_json()))
 
     def _bring(self, name: str, kind: str, path: Path) -> None:
-        self._mailbox.patiently(lambda: self._push(name, kind, path), unwanted=self._unwanted)
+        self._mailbox.with_retries(lambda: self._push(name, kind, path), unwanted=self._unwanted)
         self.held_up(None)
 
     def _links(self) -> dict[str, str]:
-        files = self._mailbox.patiently(
+        files = self._mailbox.with_retries(
             lambda: self._delivery.result_files(self._offer.task_id), unwanted=self._unwanted
         )
         return {file.name: file.url for file in files}
@@ -250,7 +250,7 @@ class Deliverer:
         self._mailbox.interruptibly(act, check)
 
     def _pause(self, seconds: float) -> None:
-        self._mailbox.pause_whole(seconds, unwanted=self._unwanted)
+        self._mailbox.sleep(seconds, unwanted=self._unwanted)
 
     def _push(self, name: str, kind: str, path: Path) -> None:
         try:
@@ -269,7 +269,7 @@ class Deliverer:
         assert shipper is not None, "shipping() is open"
         while not shipper.flush(_FLUSH_S):
             self.held_up("the end of journal and log is not delivered yet.")
-            self._mailbox.pause_whole(0.2)
+            self._mailbox.sleep(0.2)
         self.held_up(None)
         return dict(shipper.cursors)
 

@@ -83,7 +83,7 @@ class CheckpointUploads:
             self._thread.join()
         self._protect(())
 
-    def bring_newest(
+    def upload_newest(
         self, unwanted: Callable[[], bool] = lambda: False, held_up: Callable[[str | None], None] = lambda _: None
     ) -> None:
         """Upload the newest complete checkpoint of a paused job, so that it can resume elsewhere.
@@ -107,7 +107,7 @@ class CheckpointUploads:
 
         try:
             while todo := self._next():
-                self._mailbox.patiently(lambda item=todo[0]: push(*item), unwanted=unwanted)  # type: ignore[misc]
+                self._mailbox.with_retries(lambda item=todo[0]: push(*item), unwanted=unwanted)  # type: ignore[misc]
         finally:
             held_up(None)
             delivery.close()
