@@ -133,7 +133,7 @@ def test_a_key_that_is_wrong_revoked_or_of_another_role(fleet: LocalFleet, shell
 def test_a_server_that_does_not_answer(shell: Shell, free_port: Callable[[], int]) -> None:
     shell.url = f"http://127.0.0.1:{free_port()}"
     said = shell.refused("ls")
-    assert "Nothing answers at" in said
+    assert "No server responds at" in said
     assert "tunefleet up" in said
 
 

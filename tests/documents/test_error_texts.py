@@ -68,9 +68,9 @@ def test_a_poor_text_is_a_fault(text: ErrorText, fault: str) -> None:
     "text",
     [
         _text("spec.data: there is no {path}."),
-        _text("No Tunefleet server is known.", "Start one with `tunefleet up`."),
+        _text("No Tunefleet server configured.", "Start one with `tunefleet up`."),
         _text("The task {row.id} is running.", "Cancel it first: `tunefleet cancel {row.id}`."),
-        _text("Artifacts in S3 need the package boto3.", "Install it: {extras.install('s3')}", "MachineError"),
+        _text("Artifacts in S3 require the package boto3.", "Install it: {extras.install('s3')}", "MachineError"),
     ],
 )
 def test_a_good_text_is_none(text: ErrorText) -> None:

@@ -106,6 +106,6 @@ def test_a_name_that_changes_after_the_look_up_gains_nothing(monkeypatch: pytest
         reach = Reach(("127.0.0.0/8",))
         assert reach.send("GET", f"http://turns.example:{port}/").status_code == 204
         assert (asked, told) == (["turns.example"], [f"turns.example:{port}"])
-        with pytest.raises(ForbiddenError, match="never reached"):
+        with pytest.raises(ForbiddenError, match="never allowed"):
             reach.send("GET", f"http://turns.example:{port}/")
         assert len(told) == 1

@@ -177,7 +177,7 @@ def test_an_upload_that_breaks_goes_on_where_it_stood(store: BlobStore) -> None:
 def test_wrong_content_is_never_found(store: BlobStore) -> None:
     with store.append(DIGEST, 0, len(DATA)) as upload:
         upload.write(b"x" * len(DATA))
-        with pytest.raises(ArtifactError, match="does not have the digest"):
+        with pytest.raises(ArtifactError, match="does not match"):
             upload.finish()
     assert not store.has(DIGEST)
     assert store.partial_size(DIGEST) == 0
@@ -228,7 +228,7 @@ def test_given_up_uploads_are_swept(store: BlobStore) -> None:
 @pytest.mark.parametrize("name", ["", "../" + "a" * 61, DIGEST.upper()])
 def test_a_name_that_is_no_digest_names_nothing(store: BlobStore, name: str) -> None:
     for act in (store.has, store.size, store.read, store.partial_size, store.delete):
-        with pytest.raises(ArtifactError, match="not a sha256"):
+        with pytest.raises(ArtifactError, match="not a SHA-256"):
             act(name)
 
 
@@ -260,7 +260,7 @@ def test_a_body_that_is_not_the_signed_one_is_refused_by_the_service(bucket: S3S
     bucket._client.meta.events.register("before-send.s3.PutObject", damage)
     with pytest.raises((ClientError, MachineError), match=r"SHA256|cannot be used"):
         put(bucket)
-    assert bucket.partial_size(DIGEST) == len(DATA), "what was sent is kept for another try"
+    assert bucket.partial_size(DIGEST) == len(DATA), "Interrupted uploads are kept for another try"
     bucket._client.meta.events.unregister("before-send.s3.PutObject", damage)
     with bucket.append(DIGEST, len(DATA), len(DATA)) as upload:
         assert upload.finish()
@@ -413,10 +413,10 @@ def test_the_settings_name_the_bucket_and_show_no_secret(
     assert SECRET_KEY not in f"{settings!r}{store._bucket!r}{caplog.text}"
 
     elsewhere = load(ServerSettings, data=tmp_path / "2", artifacts="s3://no-such-bucket")
-    with pytest.raises(MachineError, match=r"s3://no-such-bucket cannot be used: NoSuchBucket"):
+    with pytest.raises(MachineError, match=r"s3://no-such-bucket is unusable: NoSuchBucket"):
         open_blobs(elsewhere)
     wrong = load(ServerSettings, data=tmp_path / "3", s3_secret_key="wrong")
-    with pytest.raises(MachineError, match=r"cannot be used: SignatureDoesNotMatch") as refused:
+    with pytest.raises(MachineError, match=r"is unusable: SignatureDoesNotMatch") as refused:
         open_blobs(wrong)
     assert "wrong" not in str(refused.value)
     for name in ("TUNEFLEET_S3_ENDPOINT", "TUNEFLEET_S3_PUBLIC_ENDPOINT"):
@@ -425,12 +425,12 @@ def test_the_settings_name_the_bucket_and_show_no_secret(
             with pytest.raises(TunefleetError, match=rf"{name}\b"):
                 load(ServerSettings, data=tmp_path / "5")
     put(FolderStore(tmp_path / "4" / "artifacts"))
-    with pytest.raises(MachineError, match="holds files"):
+    with pytest.raises(MachineError, match="still contains files"):
         open_blobs(load(ServerSettings, data=tmp_path / "4"))
 
 
 def test_a_service_that_is_away_is_named(make: Make, free_port: Callable[[], int]) -> None:
     with pytest.raises(
-        UnreachableError, match=rf"s3://{BUCKET}/test-\d+ does not answer as it should: EndpointConnectionError"
+        UnreachableError, match=rf"s3://{BUCKET}/test-\d+ is unavailable: EndpointConnectionError"
     ):
         make(endpoint=f"http://127.0.0.1:{free_port()}")

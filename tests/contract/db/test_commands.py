@@ -67,7 +67,7 @@ def test_a_database_that_no_migration_leads_from_is_named(
     for command in (["db", "check"], ["db", "migrate"], ["backup", str(tmp_path / "x.zip")]):
         assert run(command) == ExitCode.MACHINE
         told = " ".join(capsys.readouterr().err.split())
-        assert f"was made by a {made} version of Tunefleet (revision {revision}" in told
+        assert f"was created by a {made} version of Tunefleet (revision {revision}" in told
     found = checks.database()
     assert (found.state, f"revision {revision}" in found.found) == ("bad", True)
 

@@ -103,7 +103,7 @@ def test_a_part_that_fails_is_undone_and_the_rest_of_the_operation_stays(
         part(connection, "first", None)
         with pytest.raises(ValueError, match="poison"):
             part(connection, "second", ValueError("poison"))
-        with pytest.raises(StoreError, match="refused an operation"):
+        with pytest.raises(StoreError, match="rejected an operation"):
             part(connection, "first", None)  # the database's own errors are told apart
         part(connection, "third", None)
 

@@ -70,7 +70,7 @@ def test_a_worker_has_one_update_that_counts_in_a_round_and_one_that_waits(datab
         for _ in range(2):
             federation_updates.insert_one(connection, an_update(1, number=number, state=state))
 
-    with pytest.raises(StoreError, match="refused an operation"):
+    with pytest.raises(StoreError, match="rejected an operation"):
         write(database, operation)
     write(database, lambda connection: federation_updates.insert_one(connection, an_update(1, state="superseded")))
     write(database, lambda connection: federation_updates.insert_one(connection, an_update(1)))
@@ -78,7 +78,7 @@ def test_a_worker_has_one_update_that_counts_in_a_round_and_one_that_waits(datab
 
 def test_a_round_has_one_version_and_a_rollback_none(database: Database) -> None:
     write(database, lambda connection: federation_versions.insert_one(connection, a_version(1, 1, 1)))
-    with pytest.raises(StoreError, match="refused an operation"):
+    with pytest.raises(StoreError, match="rejected an operation"):
         write(database, lambda connection: federation_versions.insert_one(connection, a_version(1, 2, 1)))
 
     def twice(connection: Connection) -> None:

@@ -186,7 +186,7 @@ def test_a_newer_database_is_refused(target: Path | str, tmp_path: Path) -> None
     for opened in (Database.open, offline.standing):
         with pytest.raises(StoreError, match=r"newer version of Tunefleet \(revision 9999") as refused:
             opened(target)
-        assert refused.value.hint == "Upgrade Tunefleet, or use another data folder, or database."
+        assert refused.value.hint == "Upgrade Tunefleet, or use another data folder or database."
     assert described(target) == before
 
 
@@ -205,9 +205,9 @@ def test_a_database_of_a_development_version_is_refused(target: Path | str, tmp_
         put(target, tmp_path, f"UPDATE alembic_version SET version_num = '{revision}'")
         with pytest.raises(StoreError) as refused:
             work()
-        made = f"{name} was made by a development version of Tunefleet (revision {revision})"
-        assert refused.value.message == f"{made} and cannot be opened by this one."
-        assert refused.value.hint == "Start with an empty data folder or database, or use the version that made it."
+        made = f"{name} was created by a development version of Tunefleet (revision {revision})"
+        assert refused.value.message == f"{made}, which this version cannot open."
+        assert refused.value.hint == "Start with an empty data folder or database, or use the version that created it."
     assert described(target) == before
     assert not isinstance(target, Path) or sqlite.of(target) == []
 
@@ -218,7 +218,7 @@ def test_of_postgresql_no_copy_is_made_and_that_is_said(
     before, after = migrate.HEAD, next_revision()
     with caplog.at_level(logging.INFO):
         Database.open(postgres_url).close()
-    assert f"from revision {before} to {after}. Of PostgreSQL no copy is made here: pg_dump makes one." in caplog.text
+    assert f"from revision {before} to {after}. PostgreSQL databases are not copied first; use pg_dump." in caplog.text
 
 
 @pytest.mark.parametrize("table", ["theirs", "alembic_version"])

@@ -228,7 +228,7 @@ def test_the_limit_refuses_before_a_byte_is_sent(serve: Serve, s3_server: Gatewa
     path, digest = made(tmp_path, 2 * PART + 1)
     task_id, token = held(running)
     with AttemptClient(running.url, token) as client:
-        with pytest.raises(MachineError, match="The server keeps 0 of 10,485,760 bytes"):
+        with pytest.raises(MachineError, match="Storage limit exceeded: 0 of 10,485,760 bytes used"):
             client.push_artifact(task_id, "model", "model", path)
         assert client._direct.sent_bytes == 0
     with running.client(token) as raw:
@@ -312,7 +312,7 @@ def test_a_store_out_of_the_workers_reach_is_told_and_passed_by_only_where_that_
     task_id, token = held(running)
     with AttemptClient(running.url, token) as client:
         if wanted == "on":
-            with pytest.raises(UnreachableError, match=r"connection to 127\.0\.0\.1, where the server keeps its files"):
+            with pytest.raises(UnreachableError, match=r"Connection to the object store 127\.0\.0\.1"):
                 client.push_artifact(task_id, "model", "model", path)
             assert not running.core.blobs.has(digest)
             return
@@ -324,7 +324,7 @@ def test_a_store_out_of_the_workers_reach_is_told_and_passed_by_only_where_that_
     with running.client(running.admin_key) as admin:
         told = admin.get("/events", params={"task_id": task_id, "kinds": "task.message"}).json()
     assert [each["data"]["level"] for each in told] == ["warning"], "once"
-    assert "Files pass through the server: The connection to 127.0.0.1" in told[0]["data"]["message"]
+    assert "Uploading through the server for the next" in told[0]["data"]["message"]
     assert len([each for each in caplog.records if "pass through the server" in each.message]) == 1
 
 

@@ -110,7 +110,7 @@ def test_what_lacks_the_adapter_or_its_config_says_so(one: Worker) -> None:
         rest = {name: data for name, data in files.items() if name != lacking} | {"notes.txt": b"x"}
         assert f"no {lacking} at its root" in refused(one.send(tarred(rest)))["message"]
     for junk in (b"not an archive at all", b""):
-        assert "is not a whole archive" in refused(one.send(junk))["message"]
+        assert "is corrupt or incomplete" in refused(one.send(junk))["message"]
 
 
 def test_each_refusal_names_the_tensor_and_the_reason(one: Worker) -> None:

@@ -198,7 +198,7 @@ def test_database_of_another_version(
         connection.commit()
         before = list(connection.iterdump())
         message = refused(data, 0)
-        assert f"{data / 'tunefleet.db'} was made by a {named}" in message
+        assert f"{data / 'tunefleet.db'} was created by a {named}" in message
         assert resolution in message
         assert list(connection.iterdump()) == before
 

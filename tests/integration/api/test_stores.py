@@ -69,7 +69,7 @@ def test_beyond_its_limit_a_server_takes_no_file_and_loses_none(
     with running.client(running.admin_key) as admin:
         assert put(admin, b"a" * 6000).status_code == 201
         refused = is_problem(put(admin, b"b" * 6000), 507, "machine")
-        assert refused["detail"] == "The server keeps 6,000 of 10,000 bytes; the file needs 6,000."
+        assert refused["detail"] == "Storage limit exceeded: 6,000 of 10,000 bytes used, 6,000 needed."
         assert "TUNEFLEET_STORAGE_LIMIT_BYTES" in refused["hint"]
         query = {"blobs": [{"path": "a", "digest": hashlib.sha256(b"a" * 6000).hexdigest(), "size_bytes": 6000}]}
         assert admin.post("/blobs/missing", json=query).json()["missing"] == [], "what is here is not asked for"

@@ -114,7 +114,7 @@ class Played:
 
 
 async def test_a_repository_says_whether_it_holds_an_adapter_or_a_whole_model(hub: Hub) -> None:
-    cycle = Played("m/lora", "m/whole", "m/gone", "no name of the hub")
+    cycle = Played("m/lora", "m/whole", "m/gone", "not a valid Hub id")
     made = (await cycle.do(WaitStep()))["candidates"]
     assert [(each["form"], each["revision"]) for each in made] == [
         ("adapter", COMMIT), ("model", COMMIT), ("adapter", None), ("adapter", None),
@@ -132,7 +132,7 @@ async def test_what_was_made_waits_for_a_hub_that_is_away(hub: Hub, monkeypatch:
     waits = await cycle.do(WaitStep())
     assert isinstance(waits, Later)
     assert waits.until == 55.0
-    assert "the trained models cannot be inspected: The hub cannot be reached for hf://m/whole" in waits.why
+    assert "the trained models cannot be inspected: Cannot reach the Hub for hf://m/whole" in waits.why
     monkeypatch.setenv("HF_ENDPOINT", there)
     assert (await cycle.do(WaitStep()))["candidates"][0]["form"] == "model"
 

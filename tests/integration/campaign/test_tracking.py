@@ -85,7 +85,7 @@ def test_every_tracker_has_the_cycle_with_the_documents_keys(fleet: Fleet) -> No
         found = until(client, "all", lambda found: [each.told_at for each in tracked(found) if each.told_at][2:])
         lines = [line.text for line in client.campaigns.log("all", limit=200).lines]
         everything = found.model_dump_json() + "".join(lines)
-    assert "tracked by wandb and mlflow and trackio: the campaign says so" in lines
+    assert "tracked by wandb and mlflow and trackio: set in the campaign" in lines
     assert [each.tracker for each in tracked(found)] == ["mlflow", "trackio", "wandb"]
     assert TOKEN not in everything
 

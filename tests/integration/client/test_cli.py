@@ -198,7 +198,7 @@ def test_a_fetch_replaces_only_where_the_folder_was_named(
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "config").write_text("mine")
     refused = cli("artifacts", "get", made.id)
-    assert (refused.code, "is there and differs" in refused.err) == (5, True)
+    assert (refused.code, "exists and differs" in refused.err) == (5, True)
     assert [path.name for path in (tmp_path / "mine").iterdir()] == ["config"]
     assert cli("artifacts", "get", made.id, "mine").code == 0
     assert (tmp_path / "mine" / "config").read_text() == "theirs"
@@ -219,7 +219,7 @@ def test_data(cli: Cli, tmp_path: Path) -> None:
     assert cli("data", "show", "rows").code == 4
     assert "tunefleet data ls" in cli("data", "rm", "rows", "--yes").err
     gone = cli("data", "push", tmp_path / "none")
-    assert (gone.code, "no file or folder" in gone.err) == (4, True)
+    assert (gone.code, "File or folder not found" in gone.err) == (4, True)
 
 
 @pytest.mark.proof

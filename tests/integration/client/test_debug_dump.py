@@ -68,7 +68,7 @@ def test_without_a_server_the_dump_has_what_there_is_and_says_what_is_missing(
 ) -> None:
     found = dump(machine)
     assert {"about.json", "settings/server.json", "settings/worker.json", "doctor.json", "missing.txt"} <= found.keys()
-    assert "server: Nothing answers at http://127.0.0.1:9" in found["missing.txt"]
+    assert "server: No server responds at http://127.0.0.1:9" in found["missing.txt"]
     assert "server" in json.loads(capsys.readouterr().out)["missing"]
     assert json.loads(found["about.json"])["packages"]["pydantic"]
     assert json.loads(found["settings/server.json"])["lost_after_s"] == 30.0

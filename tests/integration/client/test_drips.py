@@ -122,5 +122,5 @@ def test_what_goes_on_is_not_ended_and_what_this_end_takes_its_time_for_costs_no
         assert not limit._over._said.wait(2 * SHORT_S)
         limit.renew(0.01)
         assert limit._over._said.wait(30)
-    with pytest.raises(UnreachableError, match=r"host does not go on within 0\.01 seconds"):
+    with pytest.raises(UnreachableError, match=r"host made no progress within 0\.01 seconds"):
         limit.check("host")

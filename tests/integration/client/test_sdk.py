@@ -77,7 +77,7 @@ def test_json_is_read_as_json_however_it_comes(client: Client, running: Running)
     specs = [client.tasks.get(run.task_id).resolved or client.tasks.get(run.task_id).spec for run in made]
     specs.append(client.tasks.get(reply.json()["tasks"][0]["id"]).spec)
     assert [spec["data"]["items"] for spec in specs] == [hard] * 3
-    with pytest.raises(InputError, match="cannot be written as JSON"):
+    with pytest.raises(InputError, match="cannot be serialized as JSON"):
         client.submit({"spec": {1, 2}})
 
 

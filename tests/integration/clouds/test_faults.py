@@ -115,10 +115,10 @@ def test_what_is_wrong_is_named(
     with pytest.raises(MachineError, match=r"az://nowhere cannot be used: ContainerNotFound\. Make it"):
         AzureStore(tmp_path, replace(container, name="nowhere"))
     wrong = container.connection.replace(azurite.KEY, "d3Jvbmc=")
-    with pytest.raises(MachineError, match=r"AuthorizationFailure\. Its keys are refused"):
+    with pytest.raises(MachineError, match=r"AuthorizationFailure\. The keys are rejected"):
         AzureStore(tmp_path, replace(container, connection=wrong))
     for none in ("nonsense", "AccountName=a;BlobEndpoint=http://127.0.0.1:9/a"):
-        with pytest.raises(MachineError, match="AZURE_STORAGE_CONNECTION_STRING is none with an account's key"):
+        with pytest.raises(MachineError, match="AZURE_STORAGE_CONNECTION_STRING contains no account key"):
             AzureStore(tmp_path, replace(container, connection=none))
     with pytest.raises(UnreachableError, match="az://artifacts does not answer"):
         AzureStore(
@@ -130,7 +130,7 @@ def test_what_is_wrong_is_named(
     with pytest.raises(UnreachableError, match="gs://artifacts does not answer"):
         GcsStore(tmp_path, replace(bucket, endpoint="http://127.0.0.1:9"))
     (tmp_path / "key.json").write_text("{}")
-    with pytest.raises(MachineError, match="is no key of a service account"):
+    with pytest.raises(MachineError, match="is not a service account key"):
         GcsStore(tmp_path, replace(bucket, key_file=tmp_path / "key.json"))
 
 

@@ -137,7 +137,7 @@ def test_what_is_started_is_there(path: Path, name: str, free_port: Callable[[],
         env = machine_environment(**own)
         said = subprocess.run([sys.executable, *asked[1:]], env=env, capture_output=True, text=True, check=False)
         assert said.returncode == 1
-        assert "No server answers at 127.0.0.1:" in said.stderr
+        assert "No server responds at 127.0.0.1:" in said.stderr
     else:
         assert steps["STOPSIGNAL"] == "SIGINT", "jobs do not outlive a container: they are to save"
 

@@ -132,7 +132,7 @@ def test_merged_averages_are_averages_of_merged_models(tmp_path: Path, case: str
 
     best, lost = _run(tmp_path, updates, name="fedavg_exact")
     if case == "embeddings":
-        with pytest.raises(AdapterRefused, match="would undo a residual"):
+        with pytest.raises(AdapterRefused, match="would undo a merged residual"):
             _run(tmp_path, updates, name="fedavg_exact", output="residual")
     else:
         pair, left = _run(tmp_path, updates, name="fedavg_exact", output="residual")

@@ -76,5 +76,5 @@ def test_a_server_without_a_bucket_does_not_import_boto3_and_one_with_it_says_wh
 ) -> None:
     imported, said = parts["blobs"]
     assert imported == []
-    assert said.startswith("Artifacts in S3 need the package boto3.")
+    assert said.startswith("Artifacts in S3 require the package boto3.")
     assert "[s3]" in said

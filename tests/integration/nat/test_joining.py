@@ -73,7 +73,7 @@ def test_a_machine_that_has_joined_moves_to_another_server_only_if_it_is_told_to
 def test_what_fails_leaves_no_settings(running: Running, home: Path) -> None:
     with pytest.raises(AuthError, match="join token is wrong"):
         _join(running.url, "tfj_none")
-    with pytest.raises(UnreachableError, match="Nothing answers"):
+    with pytest.raises(UnreachableError, match="No server responds"):
         _join("http://127.0.0.1:9", _token(running))
     with pytest.raises(InputError, match="has a quote"):
         enrollment.join(load(ProcessSettings), running.url, _token(running), {"RESULTS_DIR": "/it's"})

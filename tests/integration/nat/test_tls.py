@@ -48,7 +48,7 @@ def test_a_certificate_of_a_private_authority_holds_where_the_settings_name_it(
     way: Way, running: Running, behind_tls: int, papers: Papers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     url = f"https://localhost:{behind_tls}"
-    with pytest.raises(UnreachableError, match=r"comes from an authority that is not among the system's") as refused:
+    with pytest.raises(UnreachableError, match=r"is issued by an authority that is not in the system's") as refused:
         way(url, running)
     assert "TUNEFLEET_CA_FILE" in str(refused.value.hint)
     monkeypatch.setenv("TUNEFLEET_CA_FILE", str(papers.authority))
@@ -57,7 +57,7 @@ def test_a_certificate_of_a_private_authority_holds_where_the_settings_name_it(
 
 @pytest.mark.parametrize(
     ("which", "words"),
-    [("expired", "has expired"), ("foreign", "is not one for localhost")],
+    [("expired", "has expired"), ("foreign", "is not valid for localhost")],
 )
 def test_a_certificate_that_does_not_hold_is_named_and_not_asked_again(
     which: str, words: str, running: Running, papers: Papers, monkeypatch: pytest.MonkeyPatch
@@ -110,7 +110,7 @@ def test_a_proxy_with_a_password_lets_us_through(
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({"credentials": "me:other"}, r"asks for a name and a password \(407\)"),
+        ({"credentials": "me:other"}, r"requires authentication \(407\)"),
         ({"refuses": "403 Forbidden"}, r"does not let this machine reach .*: 403 Forbidden"),
     ],
 )

@@ -89,12 +89,12 @@ async def test_a_refusal_is_final_and_holds_up_nothing(lab: Lab, receiver: Recei
 @pytest.mark.parametrize(
     ("to", "location", "said"),
     [
-        ("{url}", "http://169.254.169.254/latest/meta-data/", "a metadata service of clouds; it is never reached."),
+        ("{url}", "http://169.254.169.254/latest/meta-data/", "a cloud metadata service; access is never allowed."),
         ("{url}", "http://10.0.0.7/", "10.0.0.7 is not a public address."),
-        ("{url}", "file:///etc/passwd", "is no http or https address"),
-        ("{url}", "{url}/again", "redirects too often"),
-        ("http://169.254.169.254/", None, "it is never reached"),
-        ("http://[::ffff:169.254.169.254]/", None, "it is never reached"),
+        ("{url}", "file:///etc/passwd", "is not an HTTP or HTTPS URL"),
+        ("{url}", "{url}/again", "has too many redirects"),
+        ("http://169.254.169.254/", None, "access is never allowed"),
+        ("http://[::ffff:169.254.169.254]/", None, "access is never allowed"),
         ("http://192.168.1.1/", None, "192.168.1.1 is not a public address."),
     ],
 )

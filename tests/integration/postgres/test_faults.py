@@ -123,7 +123,7 @@ def test_an_end_in_the_commit_is_told_as_unknown(
             "CREATE CONSTRAINT TRIGGER die AFTER INSERT ON meta DEFERRABLE INITIALLY DEFERRED "
             "FOR EACH ROW WHEN (new.name = 'doomed') EXECUTE FUNCTION die()"
         )
-    with pytest.raises(StoreError, match="whether the change was stored is unknown") as caught:
+    with pytest.raises(StoreError, match="the outcome of the change is unknown") as caught:
         database.write(put("doomed")).result(WAIT_S)
     assert "Idempotency-Key" in str(caught.value)
     assert database.write(put("next")).result(WAIT_S) == "next"
@@ -252,11 +252,11 @@ def test_wrong_addresses_are_refused_with_the_way_out(
     postgres: PostgresProcess, postgres_url: str, free_port: Callable[[], int]
 ) -> None:
     assert "password authentication failed" in refusal(postgres.url(password="wrong"))
-    assert "Mend the user or the password" in refusal(postgres.url(user="nobody"))
+    assert "Check the user and password" in refusal(postgres.url(user="nobody"))
     assert 'database "missing" does not exist' in refusal(postgres.url("missing"))
     nowhere = postgres.url().replace(f":{postgres.port}/", f":{free_port()}/")
     assert "Connection refused" in refusal(nowhere)
-    assert "is not the URL of a database" in refusal("postgresql://a:b@c:not-a-port/x")
+    assert "is not a valid database URL" in refusal("postgresql://a:b@c:not-a-port/x")
     assert "postgresql://tunefleet@127.0.0.1" in refusal(nowhere)
 
 
@@ -267,11 +267,11 @@ def test_a_role_that_lacks_rights_is_refused(postgres: PostgresProcess, postgres
         connection.execute("GRANT SELECT ON ALL TABLES IN SCHEMA public TO reader")
     reads = postgres.url(name, user="reader", password="r")
     try:
-        assert "lacks a right" in refusal(reads)
-        assert "lacks a right" in refusal(postgres.url(other, user="reader", password="r"))
+        assert "lacks a permission" in refusal(reads)
+        assert "lacks a permission" in refusal(postgres.url(other, user="reader", password="r"))
         with postgres.connect() as connection:
             connection.execute(f"ALTER DATABASE {name} SET default_transaction_read_only = on")
-        assert "cannot be written to" in refusal(postgres_url)
+        assert "is read-only" in refusal(postgres_url)
         assert offline.standing(reads).current
     finally:
         with postgres.connect(postgres_url) as connection:
@@ -303,7 +303,7 @@ def postgres_url_2(postgres: PostgresProcess) -> Iterator[str]:
 def test_text_that_is_no_utf_8_is_refused(postgres: PostgresProcess) -> None:
     with postgres.connect() as connection:
         connection.execute("CREATE DATABASE latin TEMPLATE template0 ENCODING 'LATIN1' LC_COLLATE 'C' LC_CTYPE 'C'")
-    assert "keeps text as LATIN1" in refusal(postgres.url("latin"))
+    assert "has the encoding LATIN1" in refusal(postgres.url("latin"))
 
 
 def test_a_standby_is_refused(postgres_process: Callable[[], PostgresProcess]) -> None:
@@ -312,7 +312,7 @@ def test_a_standby_is_refused(postgres_process: Callable[[], PostgresProcess]) -
     (process.folder / "data/standby.signal").touch()
     process.start()
     try:
-        assert "is a standby, which can only be read" in refusal(process.url())
+        assert "is a read-only standby" in refusal(process.url())
     finally:
         process.remove()
 

@@ -64,7 +64,7 @@ def test_a_job_that_lives_is_not_made_anew_and_one_that_is_over_is(jobs: Jobs, r
 
 def test_it_waits_until_the_program_has_its_nodes_and_the_log_is_not_read_again(jobs: Jobs, ray: Ray) -> None:
     assert _said(jobs, ray, "PENDING", "not started yet") == Seen("t-1", "waiting", "not started yet")
-    assert _said(jobs, ray, "RUNNING") == Seen("t-1", "waiting", "Ray starts the job.")
+    assert _said(jobs, ray, "RUNNING") == Seen("t-1", "waiting", "Ray is starting the job.")
     log = f"Running entrypoint\n{WAITING}2 nodes wanted\n{WAITING}1 node wanted\n(Node) {RUNNING}not it\n"
     assert _said(jobs, ray, "RUNNING", log=log) == Seen("t-1", "waiting", "1 node wanted")
     assert _said(jobs, ray, "RUNNING", log=f"{log}{ENDED}none\n").stage == "waiting"
@@ -93,7 +93,7 @@ def test_an_end_is_told_in_the_words_of_the_program(jobs: Jobs, ray: Ray) -> Non
     assert _said(jobs, ray, "FAILED", "Job supervisor actor died: x\n") == Seen(
         "t-1", "ended", "Job supervisor actor died: x"
     )
-    assert "does not say why" in _said(jobs, ray, "FAILED").told
+    assert "reports no reason" in _said(jobs, ray, "FAILED").told
 
 
 def test_an_environment_without_what_is_needed_is_hopeless(jobs: Jobs, ray: Ray) -> None:
@@ -116,21 +116,21 @@ def test_a_cancel_stops_the_job_and_one_that_is_not_there_is_no_error(jobs: Jobs
 
 def test_refusals_and_faults_are_told_apart(jobs: Jobs, ray: Ray) -> None:
     jobs.refusal = (500, "Traceback\n  File x\nRuntimeError: no agent\n")
-    with pytest.raises(UnreachableError, match=r"has a fault: RuntimeError: no agent$"):
+    with pytest.raises(UnreachableError, match=r"failed: RuntimeError: no agent$"):
         ray.submit(ASK)
     jobs.refusal = (400, "Traceback\nTypeError: runtime_env\n")
     with pytest.raises(ConflictError, match=r"refuses: TypeError: runtime_env$"):
         ray.submit(ASK)
     for answer in ((200, "<html>something else</html>"), (404, "<html>nothing here</html>")):
         jobs.refusal = answer
-        with pytest.raises(ConflictError, match=r"is no Ray cluster.*TUNEFLEET_RAY_ADDRESS"):
+        with pytest.raises(ConflictError, match=r"is not a Ray cluster.*TUNEFLEET_RAY_ADDRESS"):
             ray.look(["t-1"])
     jobs.refusal = None
-    with pytest.raises(ConflictError, match=r"this release does not know"):
+    with pytest.raises(ConflictError, match=r"unknown status"):
         _said(jobs, ray, "NEW")
 
 
-@pytest.mark.parametrize(("token", "said"), [(None, "asks for a token"), ("wrong", "refuses the token")])
+@pytest.mark.parametrize(("token", "said"), [(None, "requires a token"), ("wrong", "rejects the token")])
 def test_the_setting_of_the_token_is_named(jobs: Jobs, token: str | None, said: str) -> None:
     with closing(Ray(jobs.url, token)) as ray, pytest.raises(ConflictError, match=f"{said}.*TUNEFLEET_RAY_TOKEN"):
         ray.look(["t-1"])

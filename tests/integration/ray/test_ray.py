@@ -100,11 +100,11 @@ def test_what_ray_s_environment_lacks_is_named(cluster: Ray, ray: RayCluster) ->
 def test_a_wrong_token_and_an_address_where_nobody_is_are_named(ray: RayCluster, free_port: Callable[[], int]) -> None:
     nowhere = f"http://127.0.0.1:{free_port()}"
     with closing(Ray(ray.address, "wrong")) as wrong, closing(Ray(ray.address, None)) as none:
-        with pytest.raises(ConflictError, match=r"refuses the token.*TUNEFLEET_RAY_TOKEN"):
+        with pytest.raises(ConflictError, match=r"rejects the token.*TUNEFLEET_RAY_TOKEN"):
             wrong.submit(ask("wrong", "true"))
-        with pytest.raises(ConflictError, match=r"asks for a token.*TUNEFLEET_RAY_TOKEN"):
+        with pytest.raises(ConflictError, match=r"requires a token.*TUNEFLEET_RAY_TOKEN"):
             none.look(["wrong"])
-    said = f"No Ray cluster answers at {nowhere}.*TUNEFLEET_RAY_ADDRESS"
+    said = f"No Ray cluster responds at {nowhere}.*TUNEFLEET_RAY_ADDRESS"
     with closing(Ray(nowhere, ray.token)) as nobody, pytest.raises(UnreachableError, match=said):
         nobody.cancel("wrong")
 

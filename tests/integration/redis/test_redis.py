@@ -120,7 +120,7 @@ def test_all_that_a_server_had_read_when_it_died_is_answered_by_the_next(
     assert sorted(int(fields["re"]) for _, fields in answers) == list(range(600)), "each one, once"
     # A link that fails begins anew and reads again: that would hide what was left unread.
     said = [record.getMessage() for record in caplog.records if record.levelname != "INFO"]
-    assert [line for line in said if "none of ours" not in line] == []
+    assert [line for line in said if "Invalid message" not in line] == []
 
 
 def test_a_slow_redis_only_takes_longer(site: Start, redis_server: Redises) -> None:
@@ -161,7 +161,7 @@ def _user(redis: RedisProcess, name: str, *rules: str) -> str:
         pytest.param(("~*", "+@all", "-xadd"), "XADD workers.events", id="no command"),
         pytest.param(("~tasks*", "~worker:*", "+@all"), "XADD workers.events", id="no key"),
         pytest.param(("~*", "+@all", "-xreadgroup"), "XREADGROUP tasks:w", id="no reading"),
-        pytest.param(None, "does not take the login of the user 'limited'", id="no password"),
+        pytest.param(None, "rejects the login of the user 'limited'", id="no password"),
     ],
 )
 def test_a_worker_that_lacks_a_right_ends_and_names_it(
@@ -200,7 +200,7 @@ def test_a_server_that_lacks_a_right_serves_http_says_so_and_goes_on_when_it_has
 ) -> None:
     redis = redis_server()
     here = site(redis, url=_user(redis, "server", "~*", "+@all", "-xreadgroup"))
-    until(lambda: "does not let the user 'server' do XREADGROUP" in caplog.text, "the server's notice")
+    until(lambda: "the user 'server' has no permission for XREADGROUP" in caplog.text, "the server's notice")
     task_id = here.submit()
     here.worker("w", REDIS_URL=redis.url)
     with redis.client as client:
@@ -217,13 +217,13 @@ def test_a_server_without_redis_serves_http_and_joins_when_it_is_there(
     redis.kill()
     caplog.set_level(logging.INFO)
     here = site(redis)
-    until(lambda: "does not answer. Workers on the Redis link wait; HTTP is served." in caplog.text, "the notice")
+    until(lambda: "does not answer. Workers on Redis wait; HTTP continues to work." in caplog.text, "the notice")
     key = (here.folder / "data" / "keys" / "worker.key").read_text().strip()
     hand = Hand(HttpLink(here.url, key))  # type: ignore[arg-type]
     hand.finish(hand.offer(here.submit()).token)
     hand.say(want=0)
     redis.start()
-    until(lambda: "The Redis link is up" in caplog.text, "the link")
+    until(lambda: "The Redis transport is ready" in caplog.text, "the link")
     here.worker("w")
     _done_once(here, [here.submit()])
     hand.link.close()

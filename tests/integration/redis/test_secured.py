@@ -100,7 +100,7 @@ def test_what_nobody_needs_is_refused(
 
 def test_a_wrong_password_is_said_with_the_file_of_the_users(redis: SecuredRedis) -> None:
     said = _fails(redis.of("worker", "not-the-password"))
-    assert "does not take the login of the user 'worker'" in said
+    assert "rejects the login of the user 'worker'" in said
     assert ACL_FILE in said
     assert "not-the-password" not in said
 
@@ -113,7 +113,7 @@ def test_a_right_that_is_lost_is_said_with_the_file_of_the_users_and_waited_for(
     token = hand.offer(here.submit()).token
     with redis.client as client:
         client.execute_command("ACL", "SETUSER", "server", "-xreadgroup")
-        until(lambda: "does not let the user 'server' do XREADGROUP" in caplog.text, "the server's notice")
+        until(lambda: "the user 'server' has no permission for XREADGROUP" in caplog.text, "the server's notice")
         assert ACL_FILE in caplog.text
         client.execute_command("ACL", "SETUSER", "server", "+xreadgroup")
     # The reader of this worker has gone on: what it says now arrives, late as it may be.
@@ -131,7 +131,7 @@ def _taken(hand: Hand, token: str) -> bool:
 
 def test_a_redis_that_is_not_trusted_is_named_with_the_way_out(redis: SecuredRedis) -> None:
     said = _fails(without_files(redis.url))
-    assert "shows a certificate that is not trusted" in said
+    assert "has an untrusted certificate" in said
     assert "TUNEFLEET_REDIS_CA_FILE" in said
 
 

@@ -43,7 +43,7 @@ def test_a_server_of_another_store_does_not_start_where_one_serves_the_topic(
     refused = _server(redis, tmp_path / "second")
     _, said = refused.communicate(timeout=90)
     assert refused.returncode == 1
-    for words in (str(here.folder / "data"), "another store", "TASK_TOPIC", "TUNEFLEET_REDIS_PREFIX"):
+    for words in (str(here.folder / "data"), "another database", "TASK_TOPIC", "TUNEFLEET_REDIS_PREFIX"):
         assert words in said
     assert "Traceback" not in said
     for apart in ({"TASK_TOPIC": "jobs"}, {"TUNEFLEET_REDIS_PREFIX": "lab:"}):
@@ -65,7 +65,7 @@ def test_a_server_that_finds_another_store_later_stays_out_says_so_and_joins_whe
     first.worker("w")
     until(lambda: first.online("w"), "the registration")
     second = site(redis)
-    until(lambda: "another store: workers would hop" in caplog.text, "the second server's notice")
+    until(lambda: "another database: workers would switch" in caplog.text, "the second server's notice")
     ids = [first.submit() for _ in range(5)]
     theirs = second.submit()
     with redis.client as client:
@@ -73,7 +73,7 @@ def test_a_server_that_finds_another_store_later_stays_out_says_so_and_joins_whe
         until(lambda: all(first.completed(task_id) for task_id in ids), "the tasks' end")
     assert second.client.workers.list().items == ()
     assert second.status(theirs) == "queued"
-    told = [record for record in caplog.records if "another store" in record.getMessage()]
+    told = [record for record in caplog.records if "another database" in record.getMessage()]
     assert [record.levelname for record in told if record.levelno > logging.DEBUG] == ["ERROR"], "said once"
     first.stop()
     second.worker("of-the-second")

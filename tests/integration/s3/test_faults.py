@@ -50,11 +50,11 @@ def test_a_full_bucket_and_a_lost_key_are_named_and_what_was_sent_goes_on(s3_ser
     with pytest.raises(NoRoomError, match=r"s3://small cannot be used: it is full \(QuotaExceeded\)\. Raise its quota"):
         put(store, whole)
     assert not store.has(digest)
-    assert store.partial_size(digest) == len(whole), "what was sent is kept"
+    assert store.partial_size(digest) == len(whole), "Interrupted uploads are kept"
     s3_server.admin("quota", "disable", "--quota-scope=bucket", "--uid", "small")
 
     s3_server.admin("user", "suspend", "--uid", "small")
-    with pytest.raises(MachineError, match=r"UserSuspended\. Its keys are refused, have expired") as lost:
+    with pytest.raises(MachineError, match=r"UserSuspended\. The keys are rejected, expired") as lost:
         put(store, whole)
     assert SECRET not in f"{lost.value} {lost.value.detail}"
     assert store.partial_size(digest) == len(whole)
@@ -79,7 +79,7 @@ def test_a_clock_that_is_a_minute_off_does_no_harm(
 
 def test_a_clock_that_is_far_off_is_named(s3_server: Gateway, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     shift_clock(monkeypatch, -20)
-    with pytest.raises(MachineError, match=r"RequestTimeTooSkewed\. The clock of this server"):
+    with pytest.raises(MachineError, match=r"RequestTimeTooSkewed\. The clocks of this server"):
         S3Store(tmp_path, at(s3_server))
 
 

@@ -108,7 +108,7 @@ def test_a_thousand_workers_that_renew_lose_and_double_nothing_in_little_memory(
         (["--steps", "5"], ExitCode.INVALID, "not a series of loads"),
         (["--plot", "a.png"], ExitCode.INVALID, "SVG"),
         (["--key", "k"], ExitCode.INVALID, "--key needs a server"),
-        (["--url", "http://127.0.0.1:9", "--key", "k"], ExitCode.UNREACHABLE, "Nothing answers"),
+        (["--url", "http://127.0.0.1:9", "--key", "k"], ExitCode.UNREACHABLE, "No server responds"),
     ],
 )
 def test_what_cannot_be_simulated_is_said_before_anything_starts(

@@ -168,14 +168,14 @@ def test_a_job_that_failed_names_its_log(commands: StandIns) -> None:
         (
             "sbatch: error: Batch job submission failed: Unable to contact slurm controller (connect)\n",
             UnreachableError,
-            "Slurm cannot do it now: Batch job submission failed: Unable to contact slurm controller (connect).",
+            "Slurm is temporarily unavailable: Batch job submission failed: Unable to contact slurm controller (connect).",
         ),
         # The user has as many jobs as they may: that passes.
         (
             "sbatch: error: QOSMaxSubmitJobPerUserLimit\nsbatch: error: Batch job submission failed: Job violates "
             "accounting/QOS policy (job submit limit, user's size and/or time limits)\n",
             UnreachableError,
-            "Slurm cannot do it now: QOSMaxSubmitJobPerUserLimit; Batch job submission failed: Job violates "
+            "Slurm is temporarily unavailable: QOSMaxSubmitJobPerUserLimit; Batch job submission failed: Job violates "
             "accounting/QOS policy (job submit limit, user's size and/or time limits).",
         ),
         ("", ConflictError, "Slurm refuses: sbatch ended with 1."),

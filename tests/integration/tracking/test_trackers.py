@@ -91,7 +91,7 @@ def test_what_wandb_refuses_is_not_told(alone: Path, monkeypatch: pytest.MonkeyP
     with wandb_api() as api:
         api.refusal = 401
         monkeypatch.setenv("WANDB_BASE_URL", api.url)
-        with pytest.raises(NotTracked, match="wandb has not taken it") as refused:
+        with pytest.raises(NotTracked, match="wandb did not accept the run") as refused:
             post("wandb", RUN, alone)
     assert KEY not in str(refused.value)
 
@@ -139,7 +139,7 @@ def test_what_trackio_only_warns_of_is_a_failure(alone: Path, monkeypatch: pytes
     (alone / "trackio").mkdir()
     monkeypatch.setenv("TRACKIO_DIR", str(alone / "trackio"))
     (alone / "trackio" / "charts.db").mkdir()
-    with pytest.raises(NotTracked, match="trackio has not taken it"):
+    with pytest.raises(NotTracked, match="trackio did not accept the run"):
         post("trackio", RUN, alone)
 
 
@@ -213,7 +213,7 @@ def test_a_child_sees_its_own_keys_only(alone: Path, monkeypatch: pytest.MonkeyP
 
 @pytest.mark.parametrize(
     ("name", "says"),
-    [("wandb", "WANDB_API_KEY is not set"), ("mlflow", "MLFLOW_TRACKING_URI is not set"), ("other", "no tracker")],
+    [("wandb", "WANDB_API_KEY is not set"), ("mlflow", "MLFLOW_TRACKING_URI is not set"), ("other", "Unknown tracker")],
 )
 def test_one_that_lacks_something_is_not_begun(alone: Path, name: str, says: str) -> None:
     with pytest.raises(InputError, match=says):

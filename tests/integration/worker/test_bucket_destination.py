@@ -54,8 +54,8 @@ def test_result_and_files_lie_below_the_tasks_id(s3_server: Gateway, tmp_path: P
 @pytest.mark.parametrize(
     ("bucket", "key", "says"),
     [
-        (BUCKET, "wrong-key-1234", "may not be written with this key"),
-        ("no-such-bucket-here", None, "There is no bucket"),
+        (BUCKET, "wrong-key-1234", "has no write access"),
+        ("no-such-bucket-here", None, "does not exist"),
         (f"{BUCKET}/{'x' * 1100}", None, "cannot be written"),
     ],
 )

@@ -106,7 +106,7 @@ def test_an_address_inside_is_refused_before_anything_is_computed(tmp_path: Path
         with pytest.raises(InputError, match=r"destination\.url: 127\.0\.0\.1 is not a public address") as refused:
             destination(wanted, tmp_path, **changes).check()
         assert "TUNEFLEET_URL_ALLOW" in str(refused.value)
-    with pytest.raises(InputError, match="never reached"):
+    with pytest.raises(InputError, match="never allowed"):
         destination({"type": "http", "url": "http://169.254.169.254/"}, tmp_path, url_allow=("0.0.0.0/0",)).check()
     destination({"type": "http", "url": "http://nowhere.invalid/"}, tmp_path).check()  # it may be known later
     destination({"type": "http", "url": f"{receiver.url}/x"}, tmp_path, server_url=receiver.url, url_allow=()).check()

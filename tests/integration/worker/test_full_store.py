@@ -46,7 +46,7 @@ def test_a_result_that_finds_no_room_waits_at_the_worker_and_is_delivered_withou
             task_id = client.submit(TRAINING).task_id
             until(lambda: "is retried" in _why(admin, task_id), "it is said what it waits for", within_s=120)
             why = _why(admin, task_id)
-            assert "The server keeps" in why
+            assert "Storage limit exceeded" in why
             assert "is retried" in why
             assert admin.get(f"/tasks/{task_id}").json()["status"] == "running", "it is not lost, and has not failed"
             assert admin.delete(f"/artifacts/{taking}").status_code in {200, 204}

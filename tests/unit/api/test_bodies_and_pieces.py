@@ -23,7 +23,7 @@ def file(tmp_path: Path) -> Path:
 
 
 def read(file: Path) -> AsyncGenerator[bytes, None]:
-    return shared_reads.read(file, shared_reads.Opened(file), SIZE)
+    return shared_reads.read(file, shared_reads.SharedFile(file), SIZE)
 
 
 @pytest.fixture
@@ -97,7 +97,7 @@ async def test_one_who_gives_up_twice_closes_nothing_that_others_read(
 
 
 def test_a_file_is_closed_with_the_last_one_who_has_it(file: Path) -> None:
-    opened = shared_reads.Opened(file)
+    opened = shared_reads.SharedFile(file)
     descriptor = opened.descriptor
     assert descriptor is not None
     assert opened.piece(SIZE - 5) == file.read_bytes()[-5:]
@@ -105,4 +105,4 @@ def test_a_file_is_closed_with_the_last_one_who_has_it(file: Path) -> None:
     with pytest.raises(OSError, match="Bad file descriptor"):
         os.fstat(descriptor)
     with pytest.raises(FileNotFoundError):
-        shared_reads.Opened(file.with_name("other"))
+        shared_reads.SharedFile(file.with_name("other"))

@@ -83,5 +83,5 @@ def test_a_body_without_its_file_or_its_end_is_refused() -> None:
         without.finish()
     cut = Taken()
     cut.feed(body(ADAPTER)[:-8])
-    with pytest.raises(InputError, match="before its end"):
+    with pytest.raises(InputError, match="is truncated"):
         cut.finish()

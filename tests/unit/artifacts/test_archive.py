@@ -130,7 +130,7 @@ def test_one_name_twice(tmp_path: Path, make: Callable[..., bytes]) -> None:
 
 @pytest.mark.parametrize("make", [tar_bytes, zip_bytes])
 def test_a_file_and_a_folder_of_one_name(tmp_path: Path, make: Callable[..., bytes]) -> None:
-    refused(tmp_path, make(("a", b"1"), ("a/b", b"2")), ArtifactError, "in the place of a folder")
+    refused(tmp_path, make(("a", b"1"), ("a/b", b"2")), ArtifactError, "where a folder is needed")
 
 
 @pytest.mark.parametrize("make", [tar_bytes, zip_bytes])
@@ -181,7 +181,7 @@ ENDLESS = [
 
 @pytest.mark.parametrize("data", ENDLESS, ids=["headers", "long names", "a length"])
 def test_headers_that_the_library_does_not_stand(tmp_path: Path, data: bytes) -> None:
-    refused(tmp_path, gzip.compress(data), ArtifactError, "not a whole archive")
+    refused(tmp_path, gzip.compress(data), ArtifactError, "corrupt or incomplete")
     (tmp_path / "plain").write_bytes(data)
     assert is_packed(tmp_path / "plain")
 
@@ -202,25 +202,25 @@ def test_headers_that_the_library_does_not_stand(tmp_path: Path, data: bytes) ->
     ids=["empty", "text", "gzip of text", "cut tar.gz", "cut tar", "cut zip", "bzip2", "xz"],
 )
 def test_broken_archives(tmp_path: Path, data: bytes) -> None:
-    refused(tmp_path, data, ArtifactError, "not a whole archive|no files")
+    refused(tmp_path, data, ArtifactError, "corrupt or incomplete|no files")
 
 
 def test_a_damaged_zip_member(tmp_path: Path) -> None:
     data = bytearray(zip_bytes(("a", os.urandom(500)), compression=zipfile.ZIP_STORED))
     data[100] ^= 0xFF
-    refused(tmp_path, bytes(data), ArtifactError, "not a whole archive")
+    refused(tmp_path, bytes(data), ArtifactError, "corrupt or incomplete")
 
 
 @pytest.mark.parametrize("mode", ["w:gz", "w:bz2", "w:xz"])
 def test_a_compressed_tar_whose_end_is_missing(tmp_path: Path, mode: str) -> None:
     whole = tar_bytes(("a", os.urandom(500)), mode=mode)
-    refused(tmp_path, whole[:-4], ArtifactError, "not a whole archive")
+    refused(tmp_path, whole[:-4], ArtifactError, "corrupt or incomplete")
 
 
 def test_a_damaged_tar_gz_member(tmp_path: Path) -> None:
     data = bytearray(gzip.compress(tar_bytes(("a", bytes(500))), 0))
     data[700] ^= 0xFF
-    refused(tmp_path, bytes(data), ArtifactError, "not a whole archive")
+    refused(tmp_path, bytes(data), ArtifactError, "corrupt or incomplete")
 
 
 def test_an_encrypted_zip(tmp_path: Path) -> None:
@@ -235,7 +235,7 @@ def test_destination_must_be_free(tmp_path: Path) -> None:
     archive.write_bytes(tar_bytes(("a", b"1")))
     (tmp_path / "dest").mkdir()
     assert unpack(archive, tmp_path / "dest") == tmp_path / "dest"
-    with pytest.raises(ArtifactError, match="exists already"):
+    with pytest.raises(ArtifactError, match="already exists"):
         unpack(archive, tmp_path / "dest")
     with pytest.raises(NotFoundError, match=r"b\.tar"):
         unpack(tmp_path / "b.tar", tmp_path / "new")

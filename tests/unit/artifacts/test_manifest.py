@@ -63,7 +63,7 @@ def test_what_scan_refuses(tmp_path: Path) -> None:
         ("out", "/etc/passwd", "out of the folder"),
         ("up", "../empty", "out of the folder"),
         ("loop", ".", "link to a folder"),
-        ("gone", "nowhere", "cannot be read"),
+        ("gone", "nowhere", "Cannot read"),
     ):
         folder = tmp_path / f"with-{name}"
         folder.mkdir()
@@ -117,7 +117,7 @@ def test_no_path_leaves_its_folder(path: str) -> None:
 @pytest.mark.parametrize(
     ("files", "message"),
     [
-        ([], "no files"),
+        ([], "list is empty"),
         ([entry("a"), entry("a")], "twice"),
         ([entry("a"), entry("a/b")], "as a file and as a folder"),
         ([entry("a", "zz")], "digest"),

@@ -38,7 +38,7 @@ def _plain(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     ("said", "variables", "names", "why"),
     [
-        ({}, {"WANDB_API_KEY": "k"}, (), "it has no wandb_project"),
+        ({}, {"WANDB_API_KEY": "k"}, (), "no wandb_project is set"),
         ({"wandb_project": "p"}, {"WANDB_API_KEY": "k"}, ("wandb",), "WANDB_API_KEY is set"),
         ({"wandb_project": "p"}, {"WANDB_MODE": "offline"}, ("wandb",), "WANDB_MODE is offline"),
         ({"wandb_project": "p"}, {}, (), "neither WANDB_API_KEY nor WANDB_MODE=offline is set"),
@@ -84,7 +84,7 @@ def test_the_documents_file_selects_wandb_and_its_key_is_shown_nowhere(
     (tmp_path / ".env").write_text(f"WANDB_API_KEY={key}\nWANDB_ENTITY=team\n")
     assert run(["campaign", "dry-run"]) == 0
     said = capsys.readouterr()
-    assert "wandb (it has a wandb_project, and WANDB_API_KEY is set)" in said.out
+    assert "wandb (wandb_project and WANDB_API_KEY are set)" in said.out
     assert key not in said.out + said.err
     assert key not in repr(load(TrackingSettings))
 

@@ -112,7 +112,7 @@ def test_what_is_not_here_is_told_whole_with_its_line(tmp_path: Path, capsys: py
             "      field_output: as\n",
             "yaml:6:21  one.datasets.0.field_output",
             "column 'as' not found in rows.jsonl (columns: q, a)",
-            "name a column that is there",
+            "name an existing column",
         ),
         (
             "one:\n  model_repo: m\n  datasets:\n    - path: builtin:gsm8k\n      field_instruction: questoin\n"
@@ -124,7 +124,7 @@ def test_what_is_not_here_is_told_whole_with_its_line(tmp_path: Path, capsys: py
         (
             "one:\n  model_repo: org/a/b\n  datasets: [{name: a/b, field_instruction: q, field_output: a}]\n",
             "yaml:2:15  one.model_repo",
-            "'org/a/b' has more than one slash: it can be no id of the hub",
+            "'org/a/b' has more than one slash: not a valid Hugging Face Hub id",
             "name a model as ORG/NAME, or an existing folder",
         ),
         (

@@ -191,7 +191,7 @@ def test_a_preview_of_data_on_the_server_needs_the_server(
     monkeypatch.setattr(preview.subprocess, "run", lambda *args, **kwargs: pytest.fail("there is nothing to preview"))
     assert run(["preview", "x.yaml"]) == 7
     told = capsys.readouterr().err
-    assert "The data 'rows' is on the server, and the preview must download it. No Tunefleet server is known." in told
+    assert "The data 'rows' is on the server, and the preview must download it. No Tunefleet server configured." in told
     assert "tunefleet up" in told
     assert "data.path" in told
 

@@ -103,7 +103,7 @@ def test_exit_codes(error: TunefleetError, code: int) -> None:
 
 def test_the_chosen_server_is_forgotten_after_the_command(capsys: pytest.CaptureFixture[str], home: Path) -> None:
     assert main.run(["--url", "ftp://x", "ls"]) == ExitCode.INVALID
-    assert "not the URL of a server" in capsys.readouterr().err
+    assert "not a server URL" in capsys.readouterr().err
     assert options.chosen_url.get() is None
 
 

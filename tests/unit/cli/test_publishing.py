@@ -12,9 +12,9 @@ from tunefleet.settings import PublishSettings
 @pytest.mark.parametrize(
     ("text", "said", "hint"),
     [
-        ("s3://b/x", "s3://b/x names no bucket that there can be.", "has 3 to 63 characters"),
-        ("s3://Mine/x", "s3://Mine/x names no bucket that there can be.", "small letters"),
-        ("ftp://host/x", "ftp://host/x is no place to publish to.", "Write hf://ORG/NAME"),
+        ("s3://b/x", "s3://b/x is not a valid bucket URL.", "has 3 to 63 characters"),
+        ("s3://Mine/x", "s3://Mine/x is not a valid bucket URL.", "lower-case letters"),
+        ("ftp://host/x", "ftp://host/x is not a publishing target.", "Use hf://ORG/NAME"),
     ],
 )
 def test_what_is_no_place_is_refused_with_why(text: str, said: str, hint: str) -> None:

@@ -27,7 +27,7 @@ def test_a_job_needs_no_time_of_creation() -> None:
     ],
 )
 def test_a_field_that_cannot_be_read_is_named(change: dict[str, Any], field: str) -> None:
-    with pytest.raises(UnreachableError, match=rf"cannot be read as PolledJob \(.*{field}"):
+    with pytest.raises(UnreachableError, match=rf"is not a valid PolledJob \(.*{field}"):
         _read(PolledJob, {**JOB, **change})
 
 

@@ -44,7 +44,7 @@ def errors(file: Path, *, chat: bool = False, **fields: str) -> list[tuple[str, 
         ({"field_instruction": "question", "field_input": "context", "field_output": "answer"}, None, "", ""),
         ({**NAMES, "field_output": "anser"}, "field_output", "anser", "did you mean answer?"),
         ({**NAMES, "field_input": "Contxt"}, "field_input", "Contxt", "did you mean context?"),
-        ({**NAMES, "field_instruction": "prompt"}, "field_instruction", "prompt", "name a column that is there"),
+        ({**NAMES, "field_instruction": "prompt"}, "field_instruction", "prompt", "name an existing column"),
     ],
 )
 def test_a_column_that_is_not_there_is_named_with_those_that_are(

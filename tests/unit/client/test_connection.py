@@ -63,7 +63,7 @@ def test_a_url_may_be_written_in_many_ways(written: str, meant: str) -> None:
 
 @pytest.mark.parametrize("written", ["", "ftp://x", "http://", "http://[::1"])
 def test_what_is_no_url_is_refused(written: str) -> None:
-    with pytest.raises(InputError, match="not the URL"):
+    with pytest.raises(InputError, match="not a server URL"):
         normalise(written)
 
 
@@ -90,7 +90,7 @@ async def test_clients_know_their_server_and_close() -> None:
     ],
 )
 def test_an_error_about_a_url_shows_no_token(written: str, shown: str) -> None:
-    with pytest.raises(InputError, match="is not the URL of a server") as caught:
+    with pytest.raises(InputError, match="is not a server URL") as caught:
         normalise(written)
     assert repr(shown) in caught.value.message
     assert "secret" not in str(caught.value)

@@ -19,7 +19,7 @@ HOUR_S = 3600.0
     ("bytes_", "seconds", "whole", "why"),
     [
         (1, 5.0, 0.0, "The connection broke"),  # of one that gets a byte through each time
-        (1 << 20, HOUR_S, 200 * HOUR_S, "is not whole after 168 hours"),
+        (1 << 20, HOUR_S, 200 * HOUR_S, "is still incomplete after 168 hours"),
         (1 << 20, 90.0, 0.0, None),
     ],
 )
@@ -62,5 +62,5 @@ def test_a_host_that_drips_is_given_up_and_one_that_thinks_is_not(monkeypatch: p
             clock[0] += 1.0
             pace.arrived(1)
 
-    with pytest.raises(UnreachableError, match="sends less than 256 bytes a second"):
+    with pytest.raises(UnreachableError, match="sends less than 256 bytes/s"):
         drip()

@@ -34,10 +34,10 @@ def test_a_refusal_says_what_a_name_stands_for_and_whose_setting_it_is() -> None
         with pytest.raises(ForbiddenError) as refused:
             Reach(who=who).check("localhost", 80)
         assert refused.value.message in {
-            f"localhost is {address}, which is not a public address." for address in ("127.0.0.1", "::1")
+            f"localhost resolves to {address}, which is not a public address." for address in ("127.0.0.1", "::1")
         }
         assert refused.value.hint == (
-            f"If it is meant, add it to TUNEFLEET_URL_ALLOW of the {who}, which reads it when it starts."
+            f"To allow it, add it to TUNEFLEET_URL_ALLOW of the {who} and restart the {who}."
         )
 
 
@@ -54,13 +54,13 @@ def test_what_is_allowed_may_be_reached_however_it_is_written_but_metadata_never
     assert str(Reach(("10.0.0.0/8",)).check("64:ff9b::a00:1", 80)) == "64:ff9b::a00:1"
     for reach in (everything, Reach((*metadata, "169.254.169.254")), Reach()):
         for address in (*metadata, "169.254.169.254"):
-            with pytest.raises(ForbiddenError, match="it is never reached") as refused:
+            with pytest.raises(ForbiddenError, match="access is never allowed") as refused:
                 reach.check(address, 80)
             assert refused.value.hint is None, "no setting helps"
 
 
 def test_a_host_that_is_not_there_is_unreachable() -> None:
-    with pytest.raises(UnreachableError, match="has no address"):
+    with pytest.raises(UnreachableError, match="Cannot resolve the host"):
         Reach().send("GET", "http://no-such-host.invalid/")
 
 

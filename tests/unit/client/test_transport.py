@@ -63,7 +63,7 @@ def test_a_server_of_this_machine_that_is_not_there_is_soon_given_up(
 
     policy = Policy(patience_s=4.0, refused_s=refused_s)
     transport = Transport(Connection(url, "tf_key"), policy, network=httpx.MockTransport(refuse))
-    with pytest.raises(UnreachableError, match="Nothing answers"):
+    with pytest.raises(UnreachableError, match="No server responds"):
         transport.run(workflow_routes.info())
     assert least_s <= clock.now_s <= most_s
 
@@ -125,7 +125,7 @@ def test_a_spec_error_keeps_its_faults_and_a_conflict_its_cursor() -> None:
 
 def test_an_answer_that_is_not_ours_says_so() -> None:
     server = FakeServer(answers=[httpx.Response(404, text="<html>nginx</html>")])
-    with pytest.raises(UnreachableError, match="not in Tunefleet's words"):
+    with pytest.raises(UnreachableError, match="not in Tunefleet's format"):
         server.sync().run(workflow_routes.info())
     server = FakeServer(answers=[httpx.Response(200, text="<html>hello</html>")])
     with pytest.raises(UnreachableError, match="does not understand"):
@@ -147,7 +147,7 @@ def test_what_must_not_be_repeated_is_sent_once() -> None:
 
 async def test_both_are_patient_for_as_long_as_they_are_told() -> None:
     down = [httpx.ConnectError("refused")] * 20
-    with pytest.raises(UnreachableError, match=r"Nothing answers at http://server\.test"):
+    with pytest.raises(UnreachableError, match=r"No server responds at http://server\.test"):
         FakeServer(answers=list(down)).sync(Policy(patience_s=0)).run(workflow_routes.info())
     server = FakeServer(answers=list(down))
     transport = server.asynchronous(Policy(patience_s=0.2))

@@ -48,7 +48,7 @@ def test_the_copy_is_the_database_as_it_was(old: Path, caplog: pytest.LogCapture
     assert contents(copy) == before
     assert (standing(old).revision, standing(copy).revision) == (migrate.HEAD, REVISION)
     assert stat.S_IMODE(copy.stat().st_mode) == 0o600
-    assert f"The database as it was is kept in {copy}." in caplog.text
+    assert f"The previous database is kept in {copy}." in caplog.text
     # Nothing else of it is left: neither SQLite's own files nor a half of it.
     assert {path.name for path in old.parent.glob("*.revision-*")} == {copy.name}
 
@@ -97,7 +97,7 @@ def test_where_no_copy_can_be_written_nothing_is_migrated(old: Path) -> None:
     before = contents(old)
     in_the_way = sqlite.path_of(old, REVISION)
     in_the_way.mkdir()
-    with pytest.raises(StoreError, match=r"was not migrated: a copy of it could not be written") as failed:
+    with pytest.raises(StoreError, match=r"was not migrated: cannot write a copy") as failed:
         Database.open(old)
     assert "Make room" in str(failed.value.hint)
     assert contents(old) == before

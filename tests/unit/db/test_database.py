@@ -70,7 +70,7 @@ def test_the_partial_indexes_answer_what_placement_asks(database: Database) -> N
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        (b"this is no database, but some text that is long enough" * 10, "damaged, or no database"),
+        (b"this is no database, but some text that is long enough" * 10, "damaged, or not an SQLite database"),
         (b"SQLite format 3\0" + b"\xff" * 4096, "database"),
     ],
 )
@@ -135,7 +135,7 @@ def test_a_newer_database_is_refused(tmp_path: Path) -> None:
 
 
 def test_other_databases_are_refused_by_name(tmp_path: Path) -> None:
-    with pytest.raises(StoreError, match="mysql database cannot be used"):
+    with pytest.raises(StoreError, match="Unsupported database: mysql"):
         Database.open("mysql://localhost/x")
     Database.open(f"sqlite:///{tmp_path / 'url.db'}").close()
     assert (tmp_path / "url.db").exists()

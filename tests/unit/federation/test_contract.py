@@ -115,27 +115,27 @@ def _spoil(value: float) -> Callable[[Arrays], None]:
     ("change", "tensor", "words"),
     [
         (lambda arrays: [arrays.pop(name) for name in (A_OF_Q, B_OF_Q)], A_OF_Q, "is missing"),
-        (lambda arrays: arrays.pop(B_OF_Q), A_OF_Q, "has no B beside it"),
-        (_put(A_OF_Q, np.ones((2, 6), np.float32)), A_OF_Q, "has 6 columns; in this federation it has 5"),
-        (_put(B_OF_Q, np.ones((8, 2), np.float32)), B_OF_Q, "has 8 rows; in this federation it has 7"),
-        (_put(B_OF_Q, np.ones((7, 3), np.float32)), B_OF_Q, "has the rank 3, and its A has 2"),
-        (_put(A_OF_Q, np.ones((1, 5), np.float32)), B_OF_Q, "has the rank 2, and its A has 1"),
-        (_put(A_OF_Q, np.ones((2, 5, 1, 1), np.float32)), A_OF_Q, "has 4 axes"),
-        (_put(A_OF_Q, np.ones((0,), np.float32)), A_OF_Q, "has 1 axes"),
+        (lambda arrays: arrays.pop(B_OF_Q), A_OF_Q, "has no matching B"),
+        (_put(A_OF_Q, np.ones((2, 6), np.float32)), A_OF_Q, "has 6 columns; this federation requires 5"),
+        (_put(B_OF_Q, np.ones((8, 2), np.float32)), B_OF_Q, "has 8 rows; this federation requires 7"),
+        (_put(B_OF_Q, np.ones((7, 3), np.float32)), B_OF_Q, "has rank 3, but its A has rank 2"),
+        (_put(A_OF_Q, np.ones((1, 5), np.float32)), B_OF_Q, "has rank 2, but its A has rank 1"),
+        (_put(A_OF_Q, np.ones((2, 5, 1, 1), np.float32)), A_OF_Q, "has 4 dimensions"),
+        (_put(A_OF_Q, np.ones((0,), np.float32)), A_OF_Q, "has 1 dimensions"),
         (_put(A_OF_Q, np.ones((0, 5), np.float32)), A_OF_Q, "is empty"),
         (_put(f"{PREFIX}{Q}.lora_magnitude_vector", np.ones(7, np.float32)), None, "DoRA"),
         (
             _put(f"{PREFIX}{Q}.lora_A.default.weight", np.ones((2, 5), np.float32)),
             None,
-            "carries the name of an adapter",
+            "contains an adapter name",
         ),
-        (_put(f"{PREFIX}{Q}.bias", np.ones(7, np.float32)), f"{PREFIX}{Q}.bias", "is not understood"),
+        (_put(f"{PREFIX}{Q}.bias", np.ones(7, np.float32)), f"{PREFIX}{Q}.bias", "is not supported"),
         (
             _put(f"{Q}.lora_A.weight", np.ones((2, 5), np.float32)),
             f"{Q}.lora_A.weight",
-            "does not begin with base_model",
+            "does not start with base_model",
         ),
-        (_put(HEAD, np.ones((3, 3), np.float32)), HEAD, "is not one of this federation"),
+        (_put(HEAD, np.ones((3, 3), np.float32)), HEAD, "is not part of this federation"),
         (_spoil(np.nan), B_OF_Q, "is not finite: the value at [3, 1] is nan"),
         (_spoil(-np.inf), B_OF_Q, "is not finite: the value at [3, 1] is -inf"),
     ],
@@ -198,7 +198,7 @@ def test_a_rank_that_is_not_the_configs_is_refused(
     tmp_path: Path, contract: Contract, rng: np.random.Generator
 ) -> None:
     update = save(tmp_path / "x", factors(rng, 3))
-    with pytest.raises(AdapterRefused, match="has the rank 3, and the adapter's config says 2"):
+    with pytest.raises(AdapterRefused, match="has rank 3, but the adapter's config says 2"):
         _check(contract, update)
 
 
@@ -209,8 +209,8 @@ def test_a_layer_too_many_is_refused_with_both_lists_of_targets(
     update = save(tmp_path / "x", factors(rng, shapes=shapes), target_modules=["q_proj", "v_proj", "up_proj"])
     with pytest.raises(AdapterRefused) as caught:
         _check(contract, update)
-    assert "layers.0.mlp.up_proj.lora_A.weight' (and 1 more) is not one of this federation" in str(caught.value)
-    assert "Its target_modules are q_proj, up_proj, v_proj; those of the federation, q_proj, v_proj" in str(
+    assert "layers.0.mlp.up_proj.lora_A.weight' (and 1 more) is not part of this federation" in str(caught.value)
+    assert "Its target_modules are q_proj, up_proj, v_proj; the federation's are q_proj, v_proj" in str(
         caught.value
     )
 
@@ -251,7 +251,7 @@ def test_layers_that_are_trained_whole_belong_to_the_contract(tmp_path: Path, rn
     _check(contract, save(tmp_path / "other", {**factors(rng), HEAD: head + 1}, **more))
     with pytest.raises(AdapterRefused, match=r"lm_head\.weight' is missing"):
         _check(contract, save(tmp_path / "without", factors(rng), **more))
-    with pytest.raises(AdapterRefused, match=r"has the shape \(4, 3\); in this federation it has \(3, 4\)"):
+    with pytest.raises(AdapterRefused, match=r"has the shape \(4, 3\); this federation requires \(3, 4\)"):
         _check(contract, save(tmp_path / "turned", {**factors(rng), HEAD: head.T.copy()}, **more))
 
 
@@ -263,7 +263,7 @@ def test_what_peft_saves_of_the_base_model_must_be_the_same_everywhere(
     contract = _contract(save(tmp_path / "first", {**factors(rng), base: table}))
     assert list(contract.frozen) == [base]
     _check(contract, save(tmp_path / "same", {**factors(rng), base: table}))
-    with pytest.raises(AdapterRefused, match="belongs to the base model, and differs"):
+    with pytest.raises(AdapterRefused, match="belongs to the base model, but differs"):
         _check(contract, save(tmp_path / "other", {**factors(rng), base: table + 1e-3}))
 
 

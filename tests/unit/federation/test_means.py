@@ -59,7 +59,7 @@ def test_nobody_counts_for_more_than_max_examples(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("examples", [0, -50, True, 1.5])
 def test_a_count_of_examples_that_is_none_is_refused(tmp_path: Path, examples: int) -> None:
-    with pytest.raises(AdapterRefused, match="it takes 1 or more"):
+    with pytest.raises(AdapterRefused, match="at least 1 is required"):
         aggregate(_two(tmp_path, b=examples), StrategySpec(), into=_out(tmp_path))
 
 
@@ -101,9 +101,9 @@ def test_other_shapes_and_ranks_are_refused(tmp_path: Path) -> None:
     one = save(tmp_path / "a", factors(rng), worker="a")
     wide = save(tmp_path / "b", factors(rng, shapes={Q: (7, 6), "model.layers.1.self_attn.v_proj": (6, 9)}), worker="b")
     more = save(tmp_path / "c", factors(rng, 3), worker="c", rank=3)
-    with pytest.raises(AdapterRefused, match="has other sizes in the update of 'b' than in that of 'a'"):
+    with pytest.raises(AdapterRefused, match="has different shapes in the updates of 'b' and 'a'"):
         aggregate([one, wide], StrategySpec(), into=_out(tmp_path))
-    with pytest.raises(AdapterRefused, match="needs equal ranks") as caught:
+    with pytest.raises(AdapterRefused, match="requires equal ranks") as caught:
         aggregate([one, more], StrategySpec(), into=tmp_path / "out")
     assert "fedavg_exact" in str(caught.value)
 
@@ -157,7 +157,7 @@ def test_bfloat16_rounds_to_the_nearest_and_ties_to_even() -> None:
 
 def test_what_the_type_cannot_hold_is_refused(tmp_path: Path) -> None:
     updates = [save(tmp_path / worker, _pair([[1e5, 0]], [[1], [1]]), worker=worker, rank=1) for worker in "ab"]
-    with pytest.raises(AdapterRefused, match="values that F16 cannot hold") as caught:
+    with pytest.raises(AdapterRefused, match="values outside the range of F16") as caught:
         aggregate(updates, StrategySpec(), into=_out(tmp_path), dtype="F16")
     assert caught.value.tensor == A
     assert list((tmp_path / "out").iterdir()) == []

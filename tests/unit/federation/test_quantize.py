@@ -87,13 +87,13 @@ def test_what_is_not_finite_is_not_packed(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("tensors", "words"),
     [
-        ({"x.int8": ("I8", (4,))}, "no scale for each 256"),
-        ({"x.int8": ("I8", (300,)), "x.scale": ("F32", (1,))}, "no scale for each 256"),
-        ({"x.int8": ("I8", (4,)), "x.scale": ("F16", (1,))}, "no scale for each 256"),
-        ({"x.scale": ("F16", (1,))}, "'x.scale' is not one of an upload"),
+        ({"x.int8": ("I8", (4,))}, "not have one scale per 256"),
+        ({"x.int8": ("I8", (300,)), "x.scale": ("F32", (1,))}, "not have one scale per 256"),
+        ({"x.int8": ("I8", (4,)), "x.scale": ("F16", (1,))}, "not have one scale per 256"),
+        ({"x.scale": ("F16", (1,))}, "'x.scale' does not belong to an 8-bit upload"),
         ({"x.scale": ("F32", (1,))}, "a scale without values"),
-        ({"x": ("F32", (1,))}, "'x' is not one of an upload"),
-        ({"x.int8": ("F32", (1,)), "x.scale": ("F32", (1,))}, "'x.int8' is not one of an upload"),
+        ({"x": ("F32", (1,))}, "'x' does not belong to an 8-bit upload"),
+        ({"x.int8": ("F32", (1,)), "x.scale": ("F32", (1,))}, "'x.int8' does not belong to an 8-bit upload"),
     ],
 )
 def test_an_upload_that_lies_is_refused(
@@ -112,11 +112,11 @@ def test_a_scale_that_is_no_size_is_refused(tmp_path: Path, scale: float) -> Non
     tensors = {"x.int8": ("I8", (4,)), "x.scale": ("F32", (1,))}
     with AdapterWriter(tmp_path / "packed", tensors, {UPLOAD_DTYPE: "int8"}) as written:
         written.raw("x.scale", 0, np.array([scale], "<f4"))
-    with pytest.raises(AdapterRefused, match="has a scale that is no size"):
+    with pytest.raises(AdapterRefused, match="has an invalid scale"):
         unpack(tmp_path / "packed", tmp_path / "plain")
 
 
 def test_a_plain_file_is_not_unpacked(tmp_path: Path) -> None:
     write_tensors(tmp_path / "plain", {"x": np.ones(3, np.float32)})
-    with pytest.raises(AdapterRefused, match="does not say tunefleet"):
+    with pytest.raises(AdapterRefused, match="lacks tunefleet"):
         unpack(tmp_path / "plain", tmp_path / "out")

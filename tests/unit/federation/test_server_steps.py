@@ -139,7 +139,7 @@ def test_a_global_adapter_of_another_rank_is_refused_where_it_counts(tmp_path: P
     rng = np.random.default_rng(0)
     updates = [save(tmp_path / "w", factors(rng, 2), worker="w")]
     previous = save(tmp_path / "global", factors(rng, 3), worker="global", rank=3)
-    with pytest.raises(AdapterRefused, match="needs equal ranks"):
+    with pytest.raises(AdapterRefused, match="requires equal ranks"):
         aggregate(updates, StrategySpec(name="diloco"), into=tmp_path, previous=previous, new_state=tmp_path / "s")
     (tmp_path / "out").mkdir()
     aggregate(updates, StrategySpec(), into=tmp_path / "out", previous=previous)

@@ -148,7 +148,7 @@ async def test_nothing_of_a_leader_by_force_is_written_and_its_successors_is(lab
     # The old one takes itself for the leader still, whatever the clock says.
     lab.core.leading.until = float("inf")
     assert leads(lab, lab.core, other) == [True, True]
-    with fenced(old), pytest.raises(NotLeadingError, match="does not lead any more"):
+    with fenced(old), pytest.raises(NotLeadingError, match="is no longer the leader"):
         await lab.core.write(lambda connection: keys.put_meta(connection, "mark", "old"))
     with fenced(other.leading.epoch):
         await other.write(lambda connection: keys.put_meta(connection, "mark", "new"))

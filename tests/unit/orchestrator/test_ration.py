@@ -45,7 +45,7 @@ async def test_an_upload_that_goes_on_when_the_room_is_gone_waits(lab: Lab) -> N
     await lab.upload(lab.admin, b"b" * 900)
     with pytest.raises(NoRoomError):
         blobs.append(named(data), 890, 900)
-    assert blobs.partial_size(named(data)) == 890, "what was sent is kept"
+    assert blobs.partial_size(named(data)) == 890, "Interrupted uploads are kept"
 
 
 async def test_updates_of_a_round_that_is_over_count_no_more_at_once(lab: Lab, tmp_path: Path) -> None:

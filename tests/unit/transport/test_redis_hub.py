@@ -38,7 +38,7 @@ async def _fails() -> None:
 async def test_a_swallowed_cancellation_does_not_keep_a_link_that_failed() -> None:
     deaf = Deaf(times=1)
     with pytest.raises(OSError, match="Redis is away"):
-        await server._together(deaf, _fails)
+        await server._repeat_concurrently(deaf, _fails)
     assert deaf.left == 0
     steps = deaf.steps
     await asyncio.sleep(0.05)
@@ -48,7 +48,7 @@ async def test_a_swallowed_cancellation_does_not_keep_a_link_that_failed() -> No
 @pytest.mark.timeout(20)
 async def test_a_swallowed_cancellation_does_not_keep_a_link_that_is_to_end() -> None:
     one, other = Deaf(times=1), Deaf(times=1)
-    link = asyncio.create_task(server._together(one, other))
+    link = asyncio.create_task(server._repeat_concurrently(one, other))
     await asyncio.sleep(0.02)
     link.cancel()
     with pytest.raises(asyncio.CancelledError):

@@ -67,15 +67,15 @@ def test_an_error_arrives_as_what_it_was(kind: type[TunefleetError]) -> None:
 @pytest.mark.parametrize(
     ("error", "first", "kind", "words"),
     [
-        (NoPermissionError("this user has no permissions"), True, MachineError, "user 'worker' do XADD tasks.events"),
-        (NoPermissionError("this user has no permissions"), False, UnreachableError, "user 'worker' do XADD"),
+        (NoPermissionError("this user has no permissions"), True, MachineError, "user 'worker' has no permission for XADD tasks.events"),
+        (NoPermissionError("this user has no permissions"), False, UnreachableError, "user 'worker' has no permission for XADD"),
         (AuthenticationError("invalid username-password pair"), True, MachineError, "login of the user 'worker'"),
-        (OutOfMemoryError("command not allowed"), True, UnreachableError, "is full (maxmemory): it refuses XADD"),
+        (OutOfMemoryError("command not allowed"), True, UnreachableError, "is full (maxmemory): it rejects XADD"),
         (ReadOnlyError("You can't write"), False, UnreachableError, "read-only replica"),
         (BusyLoadingError("loading"), False, UnreachableError, "still loading"),
         (ResponseError("WRONGTYPE"), False, UnreachableError, "refuses XADD tasks.events: WRONGTYPE"),
-        (GoneError("refused"), True, UnreachableError, "does not answer"),
-        (OSError("no route"), True, UnreachableError, "does not answer"),
+        (GoneError("refused"), True, UnreachableError, "does not respond"),
+        (OSError("no route"), True, UnreachableError, "does not respond"),
     ],
     ids=lambda value: type(value).__name__ if isinstance(value, Exception) else None,
 )
@@ -100,14 +100,14 @@ def test_a_url_is_shown_without_its_password_and_checked() -> None:
 @pytest.mark.parametrize(
     ("url", "words"),
     [
-        ("redis://127.0.0.1:99999/0", "its port"),
-        ("redis://127.0.0.1:0/0", "its port"),
-        ("redis://[::1/0", "its port"),
-        ("redis://:se/cret@host/0", "its port"),
-        ("redis://host:6379/abc", "its database"),
-        ("redis://host:6379/0/secret", "its database"),
-        ("redis://host:6379/?db=abc", "its database"),
-        ("unix:///run/redis.sock?db=abc", "its database"),
+        ("redis://127.0.0.1:99999/0", "the port is not a number"),
+        ("redis://127.0.0.1:0/0", "the port is not a number"),
+        ("redis://[::1/0", "the port is not a number"),
+        ("redis://:se/cret@host/0", "the port is not a number"),
+        ("redis://host:6379/abc", "the database is not a number"),
+        ("redis://host:6379/0/secret", "the database is not a number"),
+        ("redis://host:6379/?db=abc", "the database is not a number"),
+        ("unix:///run/redis.sock?db=abc", "the database is not a number"),
     ],
 )
 def test_a_port_or_a_database_that_is_none_is_named_and_nothing_of_a_password(url: str, words: str) -> None:

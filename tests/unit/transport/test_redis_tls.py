@@ -48,11 +48,11 @@ def test_what_cannot_be_used_is_named(files: dict[str, Path], tmp_path: Path) ->
         assert "p%40ss" not in str(told.value)
         return str(told.value)
 
-    assert "REDIS_URL=redis://… is not encrypted" in refused("redis://redis.lab", redis_ca_file=files["redis_ca_file"])
+    assert "REDIS_URL=redis://… does not use TLS" in refused("redis://redis.lab", redis_ca_file=files["redis_ca_file"])
     away = tmp_path / "away.pem"
     assert f"TUNEFLEET_REDIS_CA_FILE={away} cannot be read: No such file" in refused(redis_ca_file=away)
     assert f"ssl_ca_certs in REDIS_URL={away} cannot be read" in refused(f"{URL}?ssl_ca_certs={away}")
-    assert "TUNEFLEET_REDIS_KEY_FILE is not" in refused(redis_cert_file=files["redis_cert_file"])
+    assert "without TUNEFLEET_REDIS_KEY_FILE" in refused(redis_cert_file=files["redis_cert_file"])
 
 
 @pytest.mark.parametrize(
@@ -60,7 +60,7 @@ def test_what_cannot_be_used_is_named(files: dict[str, Path], tmp_path: Path) ->
     [
         ("[SSL: CERTIFICATE_VERIFY_FAILED] unable to get local issuer", "TUNEFLEET_REDIS_CA_FILE"),
         ("[SSL: TLSV13_ALERT_CERTIFICATE_REQUIRED] tlsv13 alert", "TUNEFLEET_REDIS_CERT_FILE"),
-        ("[SSL: WRONG_VERSION_NUMBER] wrong version number", "Is it the port for TLS"),
+        ("[SSL: WRONG_VERSION_NUMBER] wrong version number", "Check that REDIS_URL has the TLS port"),
     ],
 )
 @pytest.mark.parametrize("first", [True, False])

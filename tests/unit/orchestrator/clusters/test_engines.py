@@ -57,7 +57,7 @@ async def test_the_settings_of_nodes_stand_in_what_is_asked(field: Field, tmp_pa
 
 
 def test_a_prelude_that_cannot_be_read_is_named(commands: None, tmp_path: Path) -> None:
-    with pytest.raises(MachineError, match="TUNEFLEET_SLURM_PRELUDE cannot be read"):
+    with pytest.raises(MachineError, match="Cannot read the file of TUNEFLEET_SLURM_PRELUDE"):
         providers.of(ServerSettings(slurm=True, slurm_prelude=tmp_path / "none"))
 
 
