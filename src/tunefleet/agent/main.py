@@ -27,7 +27,7 @@ from tunefleet.agent.jobs.job_queue import JobTable
 from tunefleet.agent.poller import Poller, client_for
 from tunefleet.agent.routes import create_app
 from tunefleet.agent.verbs import AdminCommands
-from tunefleet.certificate import Certificate, reloaded, load_certificate
+from tunefleet.certificate import Certificate, load_certificate, reloaded
 from tunefleet.client import trust
 from tunefleet.client.backend import JobClient
 from tunefleet.client.external.download import Downloader

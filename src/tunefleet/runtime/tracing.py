@@ -83,7 +83,9 @@ class AttemptTrace:
     def whole(self, name: str, start: float, parent: str | None, error: str | None) -> None:
         """Export the root span of the attempt, if the server does not."""
         if self._place is not None:
-            self._export(FinishedSpan(name, self._place, traceparent.read(parent), start, time.time(), self._about, error))
+            self._export(
+                FinishedSpan(name, self._place, traceparent.read(parent), start, time.time(), self._about, error)
+            )
 
     def launched(self, launch: str, journal: Path, outcome: str, error: str | None) -> None:
         """Export the span of a launch that has ended, and those of its trainer's steps."""
@@ -96,7 +98,9 @@ class AttemptTrace:
         self._export(FinishedSpan("launch", own, self._place, began or now, now, about, failure))
         for number, each in enumerate(steps):
             name = f"{each.name} {number} of {launch}"
-            self._export(FinishedSpan(each.name, own.span(name), own, each.start, each.end, self._about | dict(each.about)))
+            self._export(
+                FinishedSpan(each.name, own.span(name), own, each.start, each.end, self._about | dict(each.about))
+            )
 
     def _export(self, span: FinishedSpan) -> None:
         if self._spans is not None:

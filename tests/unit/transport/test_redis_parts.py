@@ -67,8 +67,18 @@ def test_an_error_arrives_as_what_it_was(kind: type[TunefleetError]) -> None:
 @pytest.mark.parametrize(
     ("error", "first", "kind", "words"),
     [
-        (NoPermissionError("this user has no permissions"), True, MachineError, "user 'worker' has no permission for XADD tasks.events"),
-        (NoPermissionError("this user has no permissions"), False, UnreachableError, "user 'worker' has no permission for XADD"),
+        (
+            NoPermissionError("this user has no permissions"),
+            True,
+            MachineError,
+            "user 'worker' has no permission for XADD tasks.events",
+        ),
+        (
+            NoPermissionError("this user has no permissions"),
+            False,
+            UnreachableError,
+            "user 'worker' has no permission for XADD",
+        ),
         (AuthenticationError("invalid username-password pair"), True, MachineError, "login of the user 'worker'"),
         (OutOfMemoryError("command not allowed"), True, UnreachableError, "is full (maxmemory): it rejects XADD"),
         (ReadOnlyError("You can't write"), False, UnreachableError, "read-only replica"),

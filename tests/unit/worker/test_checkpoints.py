@@ -15,7 +15,7 @@ from tunefleet.errors import ArtifactError, InputError, NotFoundError, Unreachab
 from tunefleet.lifecycle.task import TaskReason
 from tunefleet.schemas.job_folder import JobFolder
 from tunefleet.schemas.worker_link import InputRef, ResumeFrom
-from tunefleet.trainer_control.checkpoints.manifest import invalid_reason, finish_checkpoint, list_complete
+from tunefleet.trainer_control.checkpoints.manifest import finish_checkpoint, invalid_reason, list_complete
 from tunefleet.worker.jobs.checkpoint_restore import CheckpointRestorer
 from tunefleet.worker.outputs import uploads
 
