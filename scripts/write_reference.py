@@ -27,7 +27,7 @@ ROOT = Path(__file__).resolve().parent.parent
 PROCESSES = {
     "ProcessSettings": "Every process",
     "ClientSettings": "CLI and SDK",
-    "MeetingSettings": "Server and worker",
+    "RedisSettings": "Server and worker",
     "TracingSettings": "Server, worker and agent, for traces",
     "ServerSettings": "Server",
     "TlsSettings": "Server and agent, for HTTPS",

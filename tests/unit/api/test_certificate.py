@@ -5,24 +5,24 @@ from __future__ import annotations
 import pytest
 
 from tunefleet.api import launch
-from tunefleet.certificate import Facts, opened
+from tunefleet.certificate import CertificateInfo, load_certificate
 from tunefleet.cli.local_cluster import supervisor
 from tunefleet.errors import MachineError
 from tunefleet.settings import ServerSettings, load
 
 
 def test_none_is_none() -> None:
-    assert opened(None, None) is None
+    assert load_certificate(None, None) is None
 
 
 def test_a_fleet_on_one_machine_takes_a_name_that_leads_to_it() -> None:
     both = ("fleet.example.org", "127.0.0.1")
-    assert supervisor.certificate_host(Facts(both), "127.0.0.1") == "127.0.0.1"
-    assert supervisor.certificate_host(Facts(("localhost",)), "127.0.0.1") == "localhost"
+    assert supervisor.certificate_host(CertificateInfo(both), "127.0.0.1") == "127.0.0.1"
+    assert supervisor.certificate_host(CertificateInfo(("localhost",)), "127.0.0.1") == "localhost"
     with pytest.raises(MachineError, match=r"is for \*.invalid, which does not resolve to this machine"):
-        supervisor.certificate_host(Facts(("*.invalid",)), "127.0.0.1")
+        supervisor.certificate_host(CertificateInfo(("*.invalid",)), "127.0.0.1")
     with pytest.raises(MachineError, match=r"Clients reject .*: it has expired"):
-        supervisor.certificate_host(Facts(fault="it has expired"), "127.0.0.1")
+        supervisor.certificate_host(CertificateInfo(fault="it has expired"), "127.0.0.1")
 
 
 @pytest.mark.parametrize(

@@ -158,7 +158,7 @@ async def test_files_wait_for_room_without_being_copied_and_hold_up_nobody(
     whole = await pipe.task(large, "all")
     assert whole.status == "running"
     why = whole.why or ""
-    assert why.startswith("4 shards: 4 completed; their files wait for disk space: The disk at ")
+    assert why.startswith("4 shards: 4 completed; their files wait for disk space: Not enough disk space at ")
     assert "has 500 bytes free" in why
     pauses = []
     for tried in range(8):
@@ -206,7 +206,7 @@ async def test_files_that_are_not_here_are_left_to_the_parts(pipe: Pipelines, lo
     found = (await pipe.found(flow, "all"))["jsonl_export"]
     assert (found["parts"], "url" in found, "path" in found) == (said, False, False)
     error = (await pipe.task(flow, "after")).error or ""
-    assert "Each of its 4 parts has one, such as ${all.result.jsonl_export.parts[0].url}" in error
+    assert "Each of its 4 shards has one, such as ${all.result.jsonl_export.parts[0].url}" in error
 
 
 async def test_a_large_file_is_never_whole_in_memory(pipe: Pipelines, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -272,10 +272,6 @@ def main(arguments: list[str]) -> int:
     return 0 if forked is None else run(*forked)
 
 
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
-
-
 class _LazyModule(ModuleType):
     """A module that executes at its first use; the object stays the same, so that earlier imports remain valid."""
 
@@ -332,3 +328,7 @@ def _execute(module: ModuleType) -> None:
         spec.loader = spec.loader.real
         module.__loader__ = spec.loader
         spec.loader.exec_module(module)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -232,10 +232,6 @@ def main(arguments: list[str]) -> int:
     os._exit(code)
 
 
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
-
-
 def open_engine(model: EngineModel, *, gpus: Sequence[str] = (), say: Callable[[str], None] | None = None) -> Engine:
     """Load a model in this process with the backend named in `EngineModel.engine`.
 
@@ -251,3 +247,7 @@ def open_engine(model: EngineModel, *, gpus: Sequence[str] = (), say: Callable[[
     from tunefleet.workloads.engine.transformers_backend import TransformersEngine
 
     return TransformersEngine(model, source, tell)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
