@@ -46,7 +46,7 @@ async def test_an_agent_of_the_tasks_owner_is_not_the_jobs(field: Field) -> None
     await agents.present(field.lab.core, owner, who)
     (worker,) = await field.nodes()
     assert worker.actor is not None
-    with pytest.raises(ForbiddenError, match="belongs to somebody else"):
+    with pytest.raises(ForbiddenError, match="belongs to another user"):
         await agents.present(field.lab.core, worker.actor, who)
 
 
