@@ -68,7 +68,7 @@ def test_chunks_are_dealt_out_once_each_and_hold_all_of_the_data(
     assert seen == list(range(25))
     refused = claim(running, made, "late")
     assert refused.status_code == 404
-    assert "no chunk left" in refused.json()["message"]
+    assert "no free chunk left" in refused.json()["message"]
     assert httpx.get(running.url + found[0]["chunkPath"]).status_code == 401
     forged = found[0]["downloadUrl"].replace(found[0]["chunkPath"], found[1]["chunkPath"])
     assert httpx.get(forged).status_code == 403
@@ -151,5 +151,5 @@ def test_rows_that_would_be_left_out_are_named(running: Running, admin: httpx.Cl
         (folder / "b.parquet").write_text("PAR1")
         name = client.data.push(folder, name="mixed-2").name
     refused = is_problem(admin.post("/federations", json={"dataset": name}), 422, "data_invalid")
-    assert refused["detail"].startswith("b.parquet of mixed-2 cannot be cut into chunks")
-    assert "JSON lines" in refused["hint"]
+    assert refused["detail"].startswith("b.parquet of mixed-2 cannot be split into chunks")
+    assert "JSON Lines" in refused["hint"]

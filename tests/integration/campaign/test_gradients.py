@@ -271,7 +271,7 @@ async def test_a_task_that_failed_says_how(api: Gradients, provider: GradientsPr
 async def test_a_task_that_vanished_is_not_ordered_anew(api: Gradients, provider: GradientsProvider) -> None:
     ticket = await provider.submit(order())
     api.faults.append(Fault(f"/v1/tasks/{ticket}", 404, method="GET", body={"detail": "Task not found."}))
-    with pytest.raises(UnreachableError, match="another does"):
+    with pytest.raises(UnreachableError, match="another one does"):
         await provider.look(ticket)
     assert (await provider.look(ticket)).state == "running"
     api.tasks.clear()

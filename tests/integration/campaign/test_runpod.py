@@ -297,7 +297,7 @@ async def test_what_was_surely_not_taken_is_sent_again(jobs: Jobs, tmp_path: Pat
     with pytest.raises(UnreachableError, match="it is unknown whether it has accepted the job"):
         await ask("other")
     jobs.refusal = None
-    with pytest.raises(StepFailed, match="none is sent again"):
+    with pytest.raises(StepFailed, match="no other is sent"):
         await ask("other")
 
 

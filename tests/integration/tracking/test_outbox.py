@@ -94,7 +94,7 @@ async def test_what_could_not_be_told_is_told_later(lab: Lab, alone: Path, monke
     assert f"mlflow: {later.place}" in on_screen(found)
     assert later.error is None
     assert [run["metrics"]["test_loss"] for run in mlflow_runs(uri)] == [[[1.0, 0]]]
-    assert (await lines(lab, id_))[-1].startswith("info: mlflow has the cycle")
+    assert (await lines(lab, id_))[-1].startswith("info: recorded in mlflow")
     assert await tell_all(telling) == 0
 
 

@@ -106,7 +106,7 @@ async def test_turns_are_bounded_and_end_with_the_task_the_silence_and_the_serve
     with pytest.raises(ConflictError, match="has ended"):
         await heard(lab, late)
     lab.core.signals.close()
-    with pytest.raises(UnreachableError, match="server stops"):
+    with pytest.raises(UnreachableError, match="server is shutting down"):
         await heard(lab, last)
 
 

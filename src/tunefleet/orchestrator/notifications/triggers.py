@@ -23,7 +23,7 @@ from tunefleet.spec.options.notify import Occasion
 log = logging.getLogger(__name__)
 
 TOPIC: Final = "notifications"
-# Woken when other people are to be told than before.
+# Published when channels or subscriptions have changed, so that other servers drop their cache.
 CHANNELS: Final = "channels"
 """Notified when there is something to deliver."""
 # Consequences of another task's failure, which was already reported: not sent to channels, only to subscriptions.

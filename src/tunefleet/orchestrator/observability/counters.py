@@ -116,42 +116,42 @@ class Meters:
         )
         self.leases_lost = Counter(
             "tunefleet_leases_lost",
-            "Accepted attempts that ended because their worker was given up.",
+            "Accepted attempts that ended because their worker was lost.",
             registry=registry,
         )
         self.offers_void = Counter(
             "tunefleet_offers_void", "Offers that no worker accepted in time.", registry=registry
         )
         self.workers_lost = Counter(
-            "tunefleet_workers_lost", "Times that a worker was given up for silence.", registry=registry
+            "tunefleet_workers_lost", "Workers that were lost because they stopped answering.", registry=registry
         )
 
     def _traffic(self, registry: CollectorRegistry) -> None:
         self.requests = Counter(
             "tunefleet_http_requests",
-            "Requests, by route template and class of the answer's status (0xx: cut off before the answer).",
+            "Requests, by route template and status class (0xx: aborted before the response).",
             ["method", "route", "status"],
             registry=registry,
         )
         self.request_s = Histogram(
             "tunefleet_http_request_seconds",
-            "Time from a request's head to the end of its answer; long polls and streams are held open on purpose.",
+            "Time from a request's headers to the end of its response; includes long polls and streams.",
             ["method", "route"],
             buckets=_QUICK,
             registry=registry,
         )
         self.exchanges = Counter(
             "tunefleet_link_exchanges",
-            "Exchanges with workers: answered with something, ended empty when their time was over, or refused.",
+            "Exchanges with workers: answered with content, empty after the timeout, or refused.",
             ["outcome"],
             registry=registry,
         )
         self.offers_sent = Counter(
-            "tunefleet_link_offers_sent", "Offers in answers to exchanges, repetitions included.", registry=registry
+            "tunefleet_link_offers_sent", "Offers in exchange responses, including repetitions.", registry=registry
         )
         self.notices = Counter(
             "tunefleet_notifications",
-            "Tries to deliver a notification, by format and outcome (sent, later, failed).",
+            "Delivery attempts of notifications, by format and outcome (sent, later, failed).",
             ["format", "outcome"],
             registry=registry,
         )
@@ -165,20 +165,20 @@ class Meters:
         )
         self.commit_s = Histogram(
             "tunefleet_store_commit_seconds",
-            "Time that a group of operations took, its commit included.",
+            "Duration of a group of operations, including its commit.",
             buckets=_QUICK,
             registry=registry,
         )
         self.write_s = Histogram(
             "tunefleet_store_write_seconds",
-            "Time from asking for a write to its commit, the waiting included.",
+            "Time from requesting a write to its commit, including waiting.",
             buckets=_QUICK,
             registry=registry,
         )
         self.records = Counter("tunefleet_journal_records", "Journal records that were stored.", registry=registry)
         self.batch = Histogram(
             "tunefleet_journal_batch_records",
-            "Records that lay waiting when a batch was delivered.",
+            "Records that were pending when a batch was delivered.",
             buckets=_BATCHES,
             registry=registry,
         )
@@ -192,13 +192,13 @@ class Meters:
     def _learning(self, registry: CollectorRegistry) -> None:
         self.aggregations = Counter(
             "tunefleet_aggregations",
-            "Tries to aggregate a federation's round, by outcome (made, later, failed).",
+            "Attempts to aggregate a federation's round, by outcome (made, later, failed).",
             ["outcome"],
             registry=registry,
         )
         self.aggregation_s = Histogram(
             "tunefleet_aggregation_seconds",
-            "Time that a try to aggregate a round took.",
+            "Duration of an attempt to aggregate a round.",
             ["outcome"],
             buckets=_WORK,
             registry=registry,
@@ -212,7 +212,7 @@ class Meters:
         )
         self.federation_events = Counter(
             "tunefleet_federation_events",
-            "What happened to federations: rounds, versions, updates.",
+            "Events of federations: rounds, versions, updates.",
             ["event"],
             registry=registry,
         )
@@ -224,14 +224,14 @@ class Meters:
         )
         self.cycle_s = Histogram(
             "tunefleet_campaign_cycle_seconds",
-            "From opening a campaign's cycle to its end (completed, abandoned), its sleep included.",
+            "From opening a campaign's cycle to its end (completed, abandoned), including its sleep.",
             ["outcome"],
             buckets=_LONG,
             registry=registry,
         )
         self.campaign_trouble = Counter(
             "tunefleet_campaign_trouble",
-            "Steps of campaigns that are tried again, and campaigns that were held.",
+            "Retried steps, failures and exceeded budgets of campaigns.",
             ["event"],
             registry=registry,
         )

@@ -118,7 +118,7 @@ class Gauges(Collector):
         names = ["kind", "gpu", "gpus", "vram_gib", "tags", "served"]
         demand = _gauge(
             "tunefleet_demand_tasks",
-            "Waiting tasks by what they need; served=no: no registered worker could ever run them.",
+            "Queued tasks by their needs; served=no: no registered worker could ever run them.",
             names,
         )
         for labels, count in sorted(look.demand.items()):
@@ -131,10 +131,10 @@ class Gauges(Collector):
             present.add_metric([state], look.workers.get(state, 0))
         yield from (depth, demand, leases, present)
         yield GaugeMetricFamily(
-            "tunefleet_workers_answering", "Workers that this process has heard of lately.", look.answering
+            "tunefleet_workers_answering", "Workers that have contacted this process recently.", look.answering
         )
         yield GaugeMetricFamily(
-            "tunefleet_queue_oldest_seconds", "How long the task that waits longest has waited.", look.oldest_s
+            "tunefleet_queue_oldest_seconds", "Waiting time of the oldest queued task.", look.oldest_s
         )
         yield from self._of_devices(look)
         yield from self._of_workers(look)
@@ -142,11 +142,13 @@ class Gauges(Collector):
 
     def _of_devices(self, look: _QueryResult) -> Iterator[Metric]:
         by_model = ["model"]
-        count = _gauge("tunefleet_gpus", "GPUs of the workers that answer, by model.", by_model)
-        busy = _gauge("tunefleet_gpu_utilisation_ratio", "Mean utilisation of the GPUs that tell it, 0 to 1.", by_model)
-        total = _gauge("tunefleet_gpu_memory_total_bytes", "Their memory.", by_model)
-        free = _gauge("tunefleet_gpu_memory_free_bytes", "What of it nobody uses, as the workers said last.", by_model)
-        power = _gauge("tunefleet_gpu_power_watts", "What they draw together.", by_model)
+        count = _gauge("tunefleet_gpus", "GPUs of connected workers, by model.", by_model)
+        busy = _gauge(
+            "tunefleet_gpu_utilisation_ratio", "Mean utilisation of the GPUs that report it, 0 to 1.", by_model
+        )
+        total = _gauge("tunefleet_gpu_memory_total_bytes", "Total memory of the GPUs of connected workers.", by_model)
+        free = _gauge("tunefleet_gpu_memory_free_bytes", "Free memory of these GPUs, as last reported.", by_model)
+        power = _gauge("tunefleet_gpu_power_watts", "Total power draw of these GPUs.", by_model)
         for model, device in sorted(look.devices.items()):
             count.add_metric([model], device.count)
             total.add_metric([model], device.total_bytes)
@@ -163,7 +165,7 @@ class Gauges(Collector):
             f"Mean utilisation of a worker's GPUs, 0 to 1; of {MOST_WORKERS} workers at most.",
             names,
         )
-        free = _gauge("tunefleet_worker_gpu_memory_free_bytes", "What nobody uses of their memory; likewise.", names)
+        free = _gauge("tunefleet_worker_gpu_memory_free_bytes", "Free memory of a worker's GPUs; likewise.", names)
         for labels, device in sorted(look.of_workers.items()):
             free.add_metric(labels, device.free_bytes)
             if device.busy:
@@ -172,8 +174,8 @@ class Gauges(Collector):
 
     def _of_storage(self, look: _QueryResult) -> Iterator[Metric]:
         where = "where TUNEFLEET_STORAGE_LIMIT_BYTES is set."
-        used = _gauge("tunefleet_storage_used_bytes", f"What the server's files take together, {where}", [])
-        limit = _gauge("tunefleet_storage_limit_bytes", f"What they may take, {where}", [])
+        used = _gauge("tunefleet_storage_used_bytes", f"Total size of the server's files, {where}", [])
+        limit = _gauge("tunefleet_storage_limit_bytes", f"Limit of their size, {where}", [])
         for family, size_bytes in zip((used, limit), look.storage or (), strict=False):
             family.add_metric([], size_bytes)
         yield from (used, limit)
