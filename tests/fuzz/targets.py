@@ -18,7 +18,7 @@ from tunefleet.agent.jobs.journal import JournalReader
 from tunefleet.artifacts import UnpackLimits, unpack
 from tunefleet.errors import AdapterRefused, ArtifactError, SpecError, TooLargeError, TunefleetError
 from tunefleet.federation import AdapterFile
-from tunefleet.runtime.log_shipper import _whole_lines
+from tunefleet.runtime.log_shipper import _complete_lines
 from tunefleet.schemas.job_folder import JobFolder
 from tunefleet.spec import local_paths, parse_workflow, secrets_of
 from tunefleet.spec.documents.campaign_file import dump_campaign_spec, load_campaign_spec, parse_campaigns
@@ -99,7 +99,7 @@ def journal_file(data: bytes, folder: Path) -> None:
     file.write_bytes(data)
     reader = JournalReader(job, of_tokens=True)
     reader.look()
-    lines, size = _whole_lines(file, 0)
+    lines, size = _complete_lines(file, 0)
     assert size <= len(data)
     assert len(lines) <= data.count(b"\n")
     with file.open("ab") as more:

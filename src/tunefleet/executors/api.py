@@ -170,7 +170,7 @@ def _worth_another_try(faults: Sequence[InputError | UnreachableError]) -> Input
 def _check(api: ApiSpec, index: int, reply: Reply) -> None:
     if api.response.raise_for_status and reply.status >= 400:
         body = " ".join(reply.text.split())[:_SHOWN]
-        message = f"Item {index}: {reply.host} returned {reply.status}{f': {body}' if body else ''}."
+        message = f"Item {index}: {reply.host} answers {reply.status}{f': {body}' if body else ''}."
         raise UnreachableError(message) if reply.transient else InputError(message)
 
 

@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from tests.unit.runtime.test_fitness import need
+from tests.unit.runtime.test_fitness import clients
 from tunefleet.runtime.warm import health as module
 
 
@@ -20,16 +20,16 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
 
 
 def test_it_ends_when_all_who_used_it_are_gone_but_not_at_once(clock: list[float]) -> None:
-    server = need(clock, orphan_s=30.0)
+    server = clients(clock, orphan_s=30.0)
     user = subprocess.Popen([sys.executable, "-S", "-c", "input()"], stdin=subprocess.PIPE)
     server.connected(user.pid)
     clock[0] += 50
-    assert server.over() is None
+    assert server.stop_reason() is None
     user.communicate()
     clock[0] += 29
-    assert server.over() is None
+    assert server.stop_reason() is None
     clock[0] += 1
-    assert server.over() == "all clients are gone"
+    assert server.stop_reason() == "all clients are gone"
 
 
 @pytest.fixture(autouse=True)

@@ -41,7 +41,7 @@ def test_a_worker_restarts_changes_its_settings_and_tells_about_itself(
             ({}, "needs a setting"),
             ({"allow_code": True}, "cannot be changed remotely"),
             ({"job_slots": -1}, "job_slots"),
-            ({"log_level": "loud"}, "no level"),
+            ({"log_level": "loud"}, "not a log level"),
         ):
             state, message = tell("update-config", data)
             assert (state, said in message) == ("failed", True), message
