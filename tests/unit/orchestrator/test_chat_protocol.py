@@ -58,10 +58,10 @@ def test_messages_as_clients_write_them() -> None:
 @pytest.mark.parametrize(
     ("body", "why"),
     [
-        ({"tools": [{"type": "function"}]}, "tools are not supported in a chat"),
-        ({"tool_choice": "required"}, "tools are not supported in a chat"),
-        ({"logprobs": True}, "log probabilities are not supported"),
-        ({"logit_bias": {"7": 1}}, "logit biases are not supported"),
+        ({"tools": [{"type": "function"}]}, "tools are not supported"),
+        ({"tool_choice": "required"}, "tools are not supported"),
+        ({"logprobs": True}, "probabilities are not supported"),
+        ({"logit_bias": {"7": 1}}, "biases are not supported"),
         ({"messages": [{"role": "user", "content": [{"type": "image_url"}]}]}, "'image_url'"),
         ({"messages": [{"role": "tool", "content": "7"}]}, "role"),
         ({"n": 2}, "n"),
