@@ -430,7 +430,5 @@ def test_the_settings_name_the_bucket_and_show_no_secret(
 
 
 def test_a_service_that_is_away_is_named(make: Make, free_port: Callable[[], int]) -> None:
-    with pytest.raises(
-        UnreachableError, match=rf"s3://{BUCKET}/test-\d+ is unavailable: EndpointConnectionError"
-    ):
+    with pytest.raises(UnreachableError, match=rf"s3://{BUCKET}/test-\d+ is unavailable: EndpointConnectionError"):
         make(endpoint=f"http://127.0.0.1:{free_port()}")

@@ -312,7 +312,7 @@ def test_packing_needs_room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     (tmp_path / "folder" / "file").write_bytes(b"1" * 100)
     # No small file system is at hand in a unit test.
     monkeypatch.setattr("tunefleet.artifacts.packing.disk_free", lambda _: 10)
-    with pytest.raises(MachineError, match="10 are free"):
+    with pytest.raises(MachineError, match="10 free"):
         pack(tmp_path / "folder", tmp_path / "x.tar.gz")
 
 

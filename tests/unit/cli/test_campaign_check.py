@@ -171,7 +171,7 @@ def test_files_are_found_beside_the_file_of_campaigns(tmp_path: Path) -> None:
 
 
 def test_a_file_that_is_missing_is_named(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match=r"datasets\.0\.path names rows\.jsonl"):
+    with pytest.raises(DataError, match=r"datasets\.0\.path: rows\.jsonl not found"):
         list(named_files(spec(), tmp_path))
     (tmp_path / "rows.jsonl").touch()
     with pytest.raises(ModelError, match="no folder"):

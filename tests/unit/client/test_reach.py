@@ -36,9 +36,7 @@ def test_a_refusal_says_what_a_name_stands_for_and_whose_setting_it_is() -> None
         assert refused.value.message in {
             f"localhost resolves to {address}, which is not a public address." for address in ("127.0.0.1", "::1")
         }
-        assert refused.value.hint == (
-            f"To allow it, add it to TUNEFLEET_URL_ALLOW of the {who} and restart the {who}."
-        )
+        assert refused.value.hint == (f"To allow it, add it to TUNEFLEET_URL_ALLOW of the {who} and restart the {who}.")
 
 
 @pytest.mark.parametrize("address", ["8.8.8.8", "2001:4860:4860::8888", "64:ff9b::808:808", "2002:808:808::1"], ids=str)

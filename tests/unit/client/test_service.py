@@ -27,5 +27,5 @@ async def test_each_pause_before_another_try_is_logged(
     monkeypatch.setattr(Service, "_send", send)
     service = Service("Gradients", "http://g", SecretStr("k"), patience=Patience(first_s=0.0, longest_s=0.0))
     assert (await getattr(service, verb)("/tasks")).good
-    said = "Gradients cannot be reached: ConnectError. Asked again in 0.0 s, attempt"
+    said = "Gradients cannot be reached: ConnectError. Retrying in 0.0 s, attempt"
     assert caplog.messages == [f"{said} {number}." for number in range(2, failures + 2)]

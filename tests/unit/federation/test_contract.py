@@ -210,9 +210,7 @@ def test_a_layer_too_many_is_refused_with_both_lists_of_targets(
     with pytest.raises(AdapterRefused) as caught:
         _check(contract, update)
     assert "layers.0.mlp.up_proj.lora_A.weight' (and 1 more) is not part of this federation" in str(caught.value)
-    assert "Its target_modules are q_proj, up_proj, v_proj; the federation's are q_proj, v_proj" in str(
-        caught.value
-    )
+    assert "Its target_modules are q_proj, up_proj, v_proj; the federation's are q_proj, v_proj" in str(caught.value)
 
 
 @pytest.mark.parametrize(

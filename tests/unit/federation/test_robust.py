@@ -73,7 +73,7 @@ def test_what_is_trimmed_leaves_something() -> None:
 
 @pytest.mark.parametrize("name", ["median", "trimmed_mean"])
 def test_two_updates_have_no_middle(tmp_path: Path, name: str) -> None:
-    with pytest.raises(InputError, match="needs 3 updates; there are 2"):
+    with pytest.raises(InputError, match="requires 3 updates; there are 2"):
         aggregate(_values(tmp_path, [1, 2]), StrategySpec(name=name), into=_out(tmp_path))
 
 
@@ -213,9 +213,9 @@ def test_krum_looks_at_layers_that_are_trained_whole(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("spec", "words"),
     [
-        ({"name": "krum"}, "needs 5 updates; there are 4"),
-        ({"name": "krum", "byzantine": 2}, "needs 7 updates"),
-        ({"name": "multi_krum", "keep": 4}, "needs 5 updates"),
+        ({"name": "krum"}, "requires 5 updates; there are 4"),
+        ({"name": "krum", "byzantine": 2}, "requires 7 updates"),
+        ({"name": "multi_krum", "keep": 4}, "requires 5 updates"),
     ],
 )
 def test_krum_with_too_few_is_refused(tmp_path: Path, spec: dict[str, object], words: str) -> None:

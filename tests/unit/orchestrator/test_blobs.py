@@ -45,10 +45,10 @@ def test_a_cloud_without_a_key_says_which_variable_it_needs(tmp_path: Path, name
         ("SlowDown", 503, False, UnreachableError, "try again later"),
         ("429", 429, False, UnreachableError, "Check X"),
         ("ConnectTimeout", 0, True, UnreachableError, "Check X"),
-        ("ExpiredToken", 400, False, MachineError, "renew Y"),
+        ("ExpiredToken", 400, False, MachineError, "update Y"),
         ("RefreshError", 0, False, MachineError, "expired"),
-        ("RequestTimeTooSkewed", 403, False, MachineError, "set it .NTP."),
-        ("NoSuchBucket", 404, False, MachineError, "Make it"),
+        ("RequestTimeTooSkewed", 403, False, MachineError, "synchronize them with NTP"),
+        ("NoSuchBucket", 404, False, MachineError, "Create it"),
         ("MethodNotAllowed", 405, False, MachineError, "TUNEFLEET_ARTIFACTS, Y"),
     ],
 )

@@ -67,13 +67,23 @@ def test_an_error_arrives_as_what_it_was(kind: type[TunefleetError]) -> None:
 @pytest.mark.parametrize(
     ("error", "first", "kind", "words"),
     [
-        (NoPermissionError("this user has no permissions"), True, MachineError, "user 'worker' has no permission for XADD tasks.events"),
-        (NoPermissionError("this user has no permissions"), False, UnreachableError, "user 'worker' has no permission for XADD"),
+        (
+            NoPermissionError("this user has no permissions"),
+            True,
+            MachineError,
+            "user 'worker' has no permission for XADD tasks.events",
+        ),
+        (
+            NoPermissionError("this user has no permissions"),
+            False,
+            UnreachableError,
+            "user 'worker' has no permission for XADD",
+        ),
         (AuthenticationError("invalid username-password pair"), True, MachineError, "login of the user 'worker'"),
         (OutOfMemoryError("command not allowed"), True, UnreachableError, "is full (maxmemory): it rejects XADD"),
         (ReadOnlyError("You can't write"), False, UnreachableError, "read-only replica"),
         (BusyLoadingError("loading"), False, UnreachableError, "still loading"),
-        (ResponseError("WRONGTYPE"), False, UnreachableError, "refuses XADD tasks.events: WRONGTYPE"),
+        (ResponseError("WRONGTYPE"), False, UnreachableError, "rejects XADD tasks.events: WRONGTYPE"),
         (GoneError("refused"), True, UnreachableError, "does not respond"),
         (OSError("no route"), True, UnreachableError, "does not respond"),
     ],
