@@ -116,5 +116,5 @@ def test_a_backup_that_cannot_be_written_or_read_is_named(
     assert run(["backup", str(tmp_path / "no" / "fleet.zip"), *data]) == ExitCode.MACHINE
     assert "There is no folder" in capsys.readouterr().err
     assert run(["restore", str(tmp_path / "fleet.zip"), *data]) == ExitCode.MACHINE
-    assert "fleet.zip cannot be read" in capsys.readouterr().err
+    assert "Cannot read" in capsys.readouterr().err
     assert not (tmp_path / "data" / "tunefleet.db").exists()

@@ -46,10 +46,10 @@ def test_a_delivery_that_is_held_up_says_so_and_lets_the_next_task_run(
     along = site.client.submit(sending(ask("same", "two"), port)).task_id
     given = {"TUNEFLEET_URL_ALLOW": "127.0.0.1", "TUNEFLEET_JOB_SLOTS": "1", "TUNEFLEET_SECRET_HOOK": HOOK}
     workers.start("one-slot", **given)
-    until(lambda: "cannot be reached" in (site.client.tasks.get(first).why or ""), "the note")
+    until(lambda: "Cannot reach" in (site.client.tasks.get(first).why or ""), "the note")
     told = str(site.client.tasks.get(first).why)
-    assert told.startswith("delivering: http://127.0.0.1"), "the cause first"
-    assert told.endswith(" Delivery of answers.txt is retried.")
+    assert receive_piece.startswith("delivering: Cannot reach http://127.0.0.1"), "the cause first"
+    assert receive_piece.endswith(" answers.txt is delivered later.")
     assert (site.client.tasks.get(first).status, site.client.tasks.get(along).merged_into) == ("running", first)
     assert str(site.client.tasks.get(along).why).startswith("delivering: ")
     assert HOOK not in told
@@ -79,8 +79,8 @@ def test_a_full_disk_of_the_server_is_told_while_results_wait_for_it(
     workers.start("keeper", TUNEFLEET_JOB_SLOTS="1")
     until(lambda: "bytes free" in (site.client.tasks.get(task_id).why or ""), "the note")
     told = str(site.client.tasks.get(task_id).why)
-    assert told.startswith("delivering: The disk at ")
-    assert "has 0 bytes free" in told
+    assert told.startswith("delivering: Not enough disk space at ")
+    assert "0 bytes free" in told
     other = site.client.submit(ask("two")).task_id
     later = "Delivery of answers.txt is retried."
     until(lambda: str(site.client.tasks.get(other).why).endswith(later), "the next job's end")

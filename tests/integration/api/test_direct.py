@@ -324,8 +324,8 @@ def test_a_store_out_of_the_workers_reach_is_told_and_passed_by_only_where_that_
     with running.client(running.admin_key) as admin:
         told = admin.get("/events", params={"task_id": task_id, "kinds": "task.message"}).json()
     assert [each["data"]["level"] for each in told] == ["warning"], "once"
-    assert "Uploading through the server for the next" in told[0]["data"]["message"]
-    assert len([each for each in caplog.records if "pass through the server" in each.message]) == 1
+    assert "Files pass through the server: Connection to the object store 127.0.0.1" in told[0]["data"]["message"]
+    assert len([each for each in caplog.records if "Uploading through the server" in each.message]) == 1
 
 
 def test_a_server_may_have_it_turned_off(serve: Serve, s3_server: Gateway, tmp_path: Path) -> None:

@@ -274,7 +274,7 @@ def test_events_are_paged_and_filtered(admin: httpx.Client) -> None:
 @pytest.mark.parametrize("path", ["/tasks", "/workflows", "/workers", "/artifacts", "/keys", "/events", "/info"])
 def test_a_misspelt_parameter_is_refused(admin: httpx.Client, path: str) -> None:
     body = is_problem(admin.get(path, params={"statsu": "failed"}), 422, "input_invalid")
-    assert body["detail"] == f"/api/v1{path} Unknown parameter 'statsu'"
+    assert body["detail"] == f"Unknown parameter 'statsu' of /api/v1{path}."
     assert ("status" in body["hint"]) is (path in {"/tasks", "/workflows", "/workers"})
 
 

@@ -155,7 +155,9 @@ def test_a_folder_of_several_servers_needs_no_lock(tmp_path: Path) -> None:
     assert servers[0].sweep_partials(-1) == 4
     (tmp_path / "5/blobs/00").mkdir(parents=True)
     put(FolderStore(tmp_path / "5"))
-    with pytest.raises(MachineError, match="holds files, and artifacts are to be kept in file://"):
+    with pytest.raises(
+        MachineError, match="still contains files, but artifacts are configured to be stored in file://"
+    ):
         SharedFolderStore(tmp_path / "5", shared)
 
 

@@ -111,7 +111,7 @@ def test_a_proxy_with_a_password_lets_us_through(
     ("options", "words"),
     [
         ({"credentials": "me:other"}, r"requires authentication \(407\)"),
-        ({"refuses": "403 Forbidden"}, r"does not let this machine reach .*: 403 Forbidden"),
+        ({"refuses": "403 Forbidden"}, r"refuses connections to .*: 403 Forbidden"),
     ],
 )
 def test_a_proxy_that_refuses_is_named_without_its_password(
@@ -143,7 +143,7 @@ def test_a_plain_server_is_reached_through_a_proxy_and_its_refusal_is_named(
             with pytest.raises(UnreachableError, match=r"\(407\)"):
                 _as_client(url, running)
         with pytest.raises(
-            UnreachableError, match=f"Neither {url} nor the proxy http://127.0.0.1:{proxy.port} answers"
+            UnreachableError, match=f"Cannot reach {url} through the proxy http://127.0.0.1:{proxy.port}"
         ):
             _as_worker(url, running)
 

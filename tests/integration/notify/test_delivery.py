@@ -40,7 +40,7 @@ async def test_nothing_is_lost_while_a_receiver_is_down_and_the_order_stays(data
         here = [each for each in told if each.to.endswith(f":{port}/…")]
         assert [(each.state, each.tries) for each in here] == [("waiting", 1), ("waiting", 0), ("waiting", 0)]
         assert here[0].error is not None
-        assert here[0].error.startswith("127.0.0.1 cannot be reached")
+        assert here[0].error.startswith("Cannot reach 127.0.0.1")
         with receiving(port) as receiver:
             receiver.status = 503
             await deliver(lab)

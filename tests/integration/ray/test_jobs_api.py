@@ -99,7 +99,7 @@ def test_an_end_is_told_in_the_words_of_the_program(jobs: Jobs, ray: Ray) -> Non
 def test_an_environment_without_what_is_needed_is_hopeless(jobs: Jobs, ray: Ray) -> None:
     package = _said(jobs, ray, "FAILED", "ModuleNotFoundError: No module named 'tunefleet')\n", 1)
     assert package.hopeless
-    assert "/a folder/python has no Tunefleet: install it" in package.told
+    assert "Tunefleet is not installed in the Ray cluster's /a folder/python" in package.told
     program = _said(jobs, ray, "FAILED", "sh: 1: exec: not found\n", 127)
     assert program.hopeless
     assert "no program '/a folder/python'" in program.told

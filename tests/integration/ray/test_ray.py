@@ -93,7 +93,7 @@ def test_what_ray_s_environment_lacks_is_named(cluster: Ray, ray: RayCluster) ->
         ended = {name: until(any_one, name) for name in ("program", "package", "command")}
     assert all(each.hopeless for each in ended.values())
     assert ended["program"].told == "The Ray cluster's head has no program 'PYTHON'."
-    assert ended["package"].told == "The Ray cluster's PYTHON has no Tunefleet: install it on all its nodes."
+    assert ended["package"].told == "Tunefleet is not installed in the Ray cluster's PYTHON. Install it on all nodes."
     assert "could not start the command: tunefleet-nowhere: No such file or directory." in ended["command"].told
 
 

@@ -39,7 +39,7 @@ def _plain(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     ("said", "variables", "names", "why"),
     [
         ({}, {"WANDB_API_KEY": "k"}, (), "no wandb_project is set"),
-        ({"wandb_project": "p"}, {"WANDB_API_KEY": "k"}, ("wandb",), "WANDB_API_KEY are set"),
+        ({"wandb_project": "p"}, {"WANDB_API_KEY": "k"}, ("wandb",), "wandb_project and WANDB_API_KEY are set"),
         ({"wandb_project": "p"}, {"WANDB_MODE": "offline"}, ("wandb",), "WANDB_MODE is offline"),
         ({"wandb_project": "p"}, {}, (), "neither WANDB_API_KEY nor WANDB_MODE=offline is set"),
         ({"wandb_project": "p"}, {"WANDB_API_KEY": "k", "WANDB_MODE": "disabled"}, (), "WANDB_MODE is disabled"),
@@ -64,8 +64,8 @@ def test_every_fault_is_said_at_once_with_the_way_out(monkeypatch: pytest.Monkey
         catalog.refuse_faults(given, load(TrackingSettings))
     said = str(caught.value)
     for words in (
-        "WANDB_API_KEY is not set", "WANDB_MODE=offline", "MLFLOW_TRACKING_URI is not set", "no tracker 'other'",
-        "trackio is not installed", errors.install_command("trackers"), "tracking: none",
+        "WANDB_API_KEY is not set", "WANDB_MODE=offline", "MLFLOW_TRACKING_URI is not set", "Unknown tracker 'other'",
+        "trackio is not installed", errors.install("trackers"), "tracking: none",
     ):  # fmt: skip
         assert words in said
     assert "WANDB" not in str(catalog.faults(catalog.chosen(given[2], load(TrackingSettings)), load(TrackingSettings)))

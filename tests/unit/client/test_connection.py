@@ -43,7 +43,7 @@ def test_the_file_is_for_this_user_alone(home: Path) -> None:
     assert found is not None
     assert found.url == "http://y"
     file.write_text("{")
-    with pytest.raises(InputError, match="cannot be read"):
+    with pytest.raises(InputError, match="is unreadable or invalid"):
         read_client_file(file)
 
 

@@ -82,7 +82,7 @@ def test_what_the_store_gives_is_checked_and_paced(server: FakeServerWithStore, 
     assert max(slept) == pytest.approx(2.0, abs=0.1), "102,400 bytes at 51,200 a second"
     digest = next(iter(server.blobs))
     server.blobs[digest] = b"x" * 102_400
-    with pytest.raises(ArtifactError, match="damaged"):
+    with pytest.raises(ArtifactError, match="corrupted"):
         server.sync().run(transfer.fetch("m", tmp_path / "other"))
 
 

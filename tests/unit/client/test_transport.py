@@ -128,7 +128,7 @@ def test_an_answer_that_is_not_ours_says_so() -> None:
     with pytest.raises(UnreachableError, match="not in Tunefleet's format"):
         server.sync().run(workflow_routes.info())
     server = FakeServer(answers=[httpx.Response(200, text="<html>hello</html>")])
-    with pytest.raises(UnreachableError, match="does not understand"):
+    with pytest.raises(UnreachableError, match="cannot parse"):
         server.sync().run(workflow_routes.info())
 
 
@@ -140,7 +140,7 @@ def test_what_may_be_repeated_is_tried_again() -> None:
 
 def test_what_must_not_be_repeated_is_sent_once() -> None:
     server = FakeServer(answers=[httpx.ReadError("gone"), info()])
-    with pytest.raises(UnreachableError, match="broke"):
+    with pytest.raises(UnreachableError, match="was interrupted"):
         server.sync(Policy(patience_s=5)).run(workflow_routes.retry_task("task-1"))
     assert len(server.requests) == 1
 

@@ -99,7 +99,7 @@ def test_where_no_copy_can_be_written_nothing_is_migrated(old: Path) -> None:
     in_the_way.mkdir()
     with pytest.raises(StoreError, match=r"was not migrated: cannot write a copy") as failed:
         Database.open(old)
-    assert "Make room" in str(failed.value.hint)
+    assert "Free space" in str(failed.value.hint)
     assert contents(old) == before
     assert list(old.parent.glob("*.part")) == []
     in_the_way.rmdir()

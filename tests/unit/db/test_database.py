@@ -156,7 +156,7 @@ def test_only_this_user_can_read_the_database(tmp_path: Path) -> None:
 
 def test_a_folder_that_cannot_be_made_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    with pytest.raises(StoreError, match="cannot be used"):
+    with pytest.raises(StoreError, match="Cannot use the data folder"):
         FolderLock.take(tmp_path / "file" / "data")
     with pytest.raises(StoreError, match="is a file, not a folder"):
         FolderLock.take(tmp_path / "file")

@@ -117,7 +117,7 @@ def test_a_state_of_something_else_is_refused(tmp_path: Path) -> None:
     ):
         into = tmp_path / "out"
         into.mkdir(exist_ok=True)
-        with pytest.raises(InputError, match=f"is not that of {spec.name}"):
+        with pytest.raises(InputError, match=f"does not belong to {spec.name}"):
             aggregate(
                 others,
                 spec,

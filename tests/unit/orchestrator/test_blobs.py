@@ -48,7 +48,7 @@ def test_a_cloud_without_a_key_says_which_variable_it_needs(tmp_path: Path, name
         ("ExpiredToken", 400, False, MachineError, "update Y"),
         ("RefreshError", 0, False, MachineError, "expired"),
         ("RequestTimeTooSkewed", 403, False, MachineError, "synchronize them with NTP"),
-        ("NoSuchBucket", 404, False, MachineError, "Make it"),
+        ("NoSuchBucket", 404, False, MachineError, "Create it"),
         ("MethodNotAllowed", 405, False, MachineError, "TUNEFLEET_ARTIFACTS, Y"),
     ],
 )

@@ -83,7 +83,7 @@ def test_an_error_arrives_as_what_it_was(kind: type[TunefleetError]) -> None:
         (OutOfMemoryError("command not allowed"), True, UnreachableError, "is full (maxmemory): it rejects XADD"),
         (ReadOnlyError("You can't write"), False, UnreachableError, "read-only replica"),
         (BusyLoadingError("loading"), False, UnreachableError, "still loading"),
-        (ResponseError("WRONGTYPE"), False, UnreachableError, "refuses XADD tasks.events: WRONGTYPE"),
+        (ResponseError("WRONGTYPE"), False, UnreachableError, "rejects XADD tasks.events: WRONGTYPE"),
         (GoneError("refused"), True, UnreachableError, "does not respond"),
         (OSError("no route"), True, UnreachableError, "does not respond"),
     ],

@@ -50,8 +50,8 @@ def test_what_cannot_be_used_is_named(files: dict[str, Path], tmp_path: Path) ->
 
     assert "REDIS_URL=redis://… does not use TLS" in refused("redis://redis.lab", redis_ca_file=files["redis_ca_file"])
     away = tmp_path / "away.pem"
-    assert f"TUNEFLEET_REDIS_CA_FILE={away} cannot be read: No such file" in refused(redis_ca_file=away)
-    assert f"ssl_ca_certs in REDIS_URL={away} cannot be read" in refused(f"{URL}?ssl_ca_certs={away}")
+    assert f"Cannot read TUNEFLEET_REDIS_CA_FILE={away}: No such file" in refused(redis_ca_file=away)
+    assert f"Cannot read ssl_ca_certs in REDIS_URL={away}" in refused(f"{URL}?ssl_ca_certs={away}")
     assert "without TUNEFLEET_REDIS_KEY_FILE" in refused(redis_cert_file=files["redis_cert_file"])
 
 
