@@ -48,8 +48,8 @@ def test_a_delivery_that_is_held_up_says_so_and_lets_the_next_task_run(
     workers.start("one-slot", **given)
     until(lambda: "Cannot reach" in (site.client.tasks.get(first).why or ""), "the note")
     told = str(site.client.tasks.get(first).why)
-    assert receive_piece.startswith("delivering: Cannot reach http://127.0.0.1"), "the cause first"
-    assert receive_piece.endswith(" answers.txt is delivered later.")
+    assert told.startswith("delivering: Cannot reach http://127.0.0.1"), "the cause first"
+    assert told.endswith(" answers.txt is retried.")
     assert (site.client.tasks.get(first).status, site.client.tasks.get(along).merged_into) == ("running", first)
     assert str(site.client.tasks.get(along).why).startswith("delivering: ")
     assert HOOK not in told

@@ -168,7 +168,8 @@ def test_a_job_that_failed_names_its_log(commands: StandIns) -> None:
         (
             "sbatch: error: Batch job submission failed: Unable to contact slurm controller (connect)\n",
             UnreachableError,
-            "Slurm is temporarily unavailable: Batch job submission failed: Unable to contact slurm controller (connect).",
+            "Slurm is temporarily unavailable: Batch job submission failed: Unable to contact slurm controller "
+            "(connect).",
         ),
         # The user has as many jobs as they may: that passes.
         (
