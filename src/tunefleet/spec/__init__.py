@@ -176,7 +176,7 @@ _MODULES: Final = {
         "options.output": "OutputSpec",
         "documents.paths": "Fetch LocalPath fetches local_paths",
         "options.policy": "EvaluateSpec LimitsSpec PredictionsSpec RetrySpec ShardSpec",
-        "options.preferred": "AskedData JudgedData PairData",
+        "options.preferred": "LabelledData PairData PromptRows",
         "options.prompts": "EchoData",
         "expressions.references": "fill_secrets resolve secrets_of",
         "options.resources": "GpuSpec HardwareSpec ResourcesSpec format_memory parse_memory",

@@ -70,7 +70,7 @@ def test_a_name_that_does_not_matter_is_not_looked_at() -> None:
 def test_a_field_twice_or_without_end_of_its_text_is_refused() -> None:
     with pytest.raises(InputError, match="'numExamples' more than once"):
         Taken(texts=("numExamples",)).feed(body(COUNT, COUNT, ADAPTER))
-    with pytest.raises(InputError, match="more than 4,096 bytes"):
+    with pytest.raises(InputError, match="exceeds 4,096 bytes"):
         Taken(texts=("numExamples",)).feed(part("numExamples", b"1" * 5000))
     with pytest.raises(InputError, match="more than one file"):
         Taken().feed(body(ADAPTER, ADAPTER))

@@ -65,7 +65,7 @@ def test_every_fault_is_said_at_once_with_the_way_out(monkeypatch: pytest.Monkey
     said = str(caught.value)
     for words in (
         "WANDB_API_KEY is not set", "WANDB_MODE=offline", "MLFLOW_TRACKING_URI is not set", "Unknown tracker 'other'",
-        "trackio is not installed", errors.install("trackers"), "tracking: none",
+        "trackio is not installed", errors.install_command("trackers"), "tracking: none",
     ):  # fmt: skip
         assert words in said
     assert "WANDB" not in str(catalog.faults(catalog.chosen(given[2], load(TrackingSettings)), load(TrackingSettings)))

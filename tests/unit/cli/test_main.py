@@ -52,7 +52,7 @@ def test_every_command_has_json_and_a_help(entry: main.Entry, capsys: pytest.Cap
     leaves = list(getattr(command, "commands", {}).values()) or [command]
     for leaf in leaves:
         has_json = any("--json" in parameter.opts for parameter in leaf.params)
-        assert has_json or entry.name in {"worker", "agent", "completion"}, leaf.name
+        assert has_json or entry.name in {"server", "worker", "agent", "completion"}, leaf.name
 
 
 def test_help_is_plain_where_there_is_no_terminal_and_framed_where_there_is(

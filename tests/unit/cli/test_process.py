@@ -12,7 +12,7 @@ from tunefleet.cli.local_cluster import up
 class _NoFleet:
     """Stands for a fleet whose workers are not to be had; a fake."""
 
-    url, data, logs = "http://127.0.0.1:8000", "data", "logs"
+    url, data, logs, has_page = "http://127.0.0.1:8000", "data", "logs", True
 
     def login_link(self) -> str:
         return "link"

@@ -185,7 +185,7 @@ async def test_an_older_copy_of_the_database_deletes_no_newer_file(
     assert run(["verify-store", "--data", str(folder), "--json"]) == 0
     assert newer in json.loads(capsys.readouterr().out)["unknown"]
     assert run(["verify-store", "--data", str(folder), "--delete-unknown"]) == 0
-    assert "1 file that the database does not know" in capsys.readouterr().out
+    assert "1 file not in the database" in capsys.readouterr().out
     core = open_context(settings(folder))
     assert not core.blobs.has(newer)
     core.close()

@@ -222,7 +222,7 @@ async def test_a_silent_worker_is_given_up_and_its_task_placed_anew(lab: Lab) ->
     task = await lab.task(task_id)
     assert (task.status, task.reason) == ("queued", "worker_lost")
     assert (await workers.get(lab.core, lab.admin, "w1")).status == "lost"
-    with pytest.raises(Exception, match="void"):
+    with pytest.raises(Exception, match="revoked"):
         await api_keys.authenticate_attempt(lab.core, offer.token)
     # It was only away: it learns that its attempt is void, and is of use again.
     reply = await worker.exchange()

@@ -42,7 +42,7 @@ def test_each_variable_acts(monkeypatch: pytest.MonkeyPatch) -> None:
         ("ORCHESTRATOR_DISPATCH_MODE", "static_worker", "baseline"),
         ("ORCHESTRATOR_DISPATCH_MODE", "fixed_pipeline", "baseline"),
         ("ORCHESTRATOR_DISPATCH_MODE", "static_round_robin", "baseline"),
-        ("ORCHESTRATOR_DISPATCH_MODE", "whatever", "no such mode"),
+        ("ORCHESTRATOR_DISPATCH_MODE", "whatever", "unknown mode"),
         ("ORCHESTRATOR_WORKER_SELECTION", "best", "best_fit"),
         ("SCHEDULER_LAMBDA_TRAINING", "1.5", "less than or equal to 1"),
     ],

@@ -105,4 +105,4 @@ async def test_the_command_names_damaged_and_lost_files(lab: Lab, capsys: pytest
     assert {each["digest"]: each["state"] for each in found} == {damaged: "damaged", lost: "lost"}
     assert not place(lab, damaged).exists()
     assert run(["verify-store", "--data", folder]) == 1
-    assert "2 of them damaged or lost" in " ".join(capsys.readouterr().out.split()).replace("2 files of", "2 of")
+    assert "2 damaged or missing" in " ".join(capsys.readouterr().out.split()).replace("2 files of", "2 of")

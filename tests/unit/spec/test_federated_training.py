@@ -54,7 +54,7 @@ def test_pairs_are_federated_with_an_adapter_and_not_without(kind: str) -> None:
         ({"workers": 2, "min_workers": 3}, "federation.min_workers: is greater than workers, which is 2"),
         (
             {"workers": 9, "strategy": {"name": "krum"}},
-            "federation.min_workers: is too small for krum, which requires 5 updates",
+            "federation.min_workers: is too small for krum, which needs 5 updates",
         ),
         ({"workers": 2, "split": "column"}, "federation.split.column: is required with by: column"),
         (

@@ -68,7 +68,7 @@ def test_an_address_is_named_as_it_is_written_and_not_as_it_was_looked_up(
     assert "localhost" not in everything.lower()
     assert len(told) == 1 + ("localhost" in value.lower())
     if len(told) == 1:
-        assert f"cannot be delivered now: Cannot resolve the host {named}." in caplog.text
+        assert f"not reachable yet: Cannot resolve the host {named}." in caplog.text
 
 
 def test_a_folder_gets_a_copy_of_what_is_the_tasks(tmp_path: Path) -> None:

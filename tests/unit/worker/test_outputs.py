@@ -253,7 +253,7 @@ def test_a_disk_without_room_for_an_archive_fails_the_delivery_and_not_the_train
         failed = world.server.finished(second)
     assert (done.outcome, done.result["final_lora_archive_uploaded"]) == ("completed", True)
     assert (failed.outcome, failed.reason) == ("failed", "delivery_failed")
-    assert "are free" in (failed.error or "")
+    assert "0 free" in (failed.error or "")
     assert len(world.jobs.all) == 2, "nothing is trained again"
 
 

@@ -480,8 +480,8 @@ def test_a_preview_says_of_which_columns_it_speaks_and_is_of_one_worker() -> Non
     assert good.preview.shape.messages == "chat"
     wrong: list[tuple[dict[str, Any], str]] = [
         ({"preview": {"model": "m", "prompt_column": "q"}}, "response_column"),
-        ({"preview": {"model": "m", "text_field": "t", "messages_field": "m"}}, "more than once"),
-        ({"preview": {"model": "m"}, "parallel": {"enabled": True}}, "one worker"),
+        ({"preview": {"model": "m", "text_field": "t", "messages_field": "m"}}, "has several keys"),
+        ({"preview": {"model": "m"}, "parallel": {"enabled": True}}, "leave out parallel"),
     ]
     for blocks, said in wrong:
         with pytest.raises(SpecError, match=said):

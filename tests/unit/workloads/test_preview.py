@@ -69,7 +69,7 @@ def test_the_example_is_shown(show: Show) -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("apiVersion: tunefleet/v1\nspec: {taskType: sft}\n", "fault"),
+        ("apiVersion: tunefleet/v1\nspec: {taskType: sft}\n", "error"),
         (document("{path: ./absent.jsonl}"), "absent.jsonl does not exist"),
         (document("{path: 'builtin:gsm8k', text_field: body}"), "no column 'body'"),
         (document("{path: 'builtin:gsm8k', text_field: answer}", model="./absent"), "absent"),

@@ -59,7 +59,7 @@ def placed(monkeypatch: pytest.MonkeyPatch) -> None:
 
 ENDS: list[tuple[int, str, str]] = [
     (-9, "out of memory: the system killed the merge", "The merge at RunPod ran out of memory."),
-    (3, "the merge ended with code 3, without an error message", "The merge at RunPod has failed"),
+    (3, "the merge ended with code 3, without an error message", "The merge at RunPod failed"),
 ]
 
 

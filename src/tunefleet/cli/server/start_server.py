@@ -27,9 +27,9 @@ def server(
         typer.Option("--adopt-files", help="Once: take the files in the folder as this database's."),
     ] = False,
 ) -> None:
-    """Run a server until Ctrl-C or SIGTERM.
+    """Run a server on this machine.
 
-    Everything else is set by TUNEFLEET_… variables or a .env file. `tunefleet up` starts a server and a worker
+    It runs until Ctrl-C or SIGTERM. Everything else is set by TUNEFLEET_… variables or a .env file. `tunefleet up` starts a server and a worker
     together.
     """
     from tunefleet.api.process import main
