@@ -368,7 +368,7 @@ def test_a_federation_that_has_had_all_its_rounds_is_no_fault(federated: Make, d
 
     double.on_update = complete
     made = trainer(tmp_path, federated(), max_steps=12)
-    with pytest.warns(FederationWarning, match="has had all its rounds"):
+    with pytest.warns(FederationWarning, match="has completed all rounds"):
         made.train()
     assert made.state.global_step == 12
     assert len(double.updates) == 1
