@@ -240,7 +240,7 @@ def test_who_loses_the_network_trains_on_and_catches_up(
     def back() -> None:
         assert sent(callback, 1)()
         assert not sent(callback, 2)()
-        until(lambda: "catches up" in caplog.text)
+        until(lambda: "Training continues" in caplog.text)
         double.away = False
         double.publish(
             save({k: 0.5 * v for k, v in LiveAdapter(made.model).copied().items()}), double.updates[0]["config"]
