@@ -99,7 +99,7 @@ def align(tiny_model: Path, tmp_path: Path) -> Align:
     return go
 
 
-@pytest.mark.parametrize(("kind", "module"), [("dpo", "pairs"), ("kto", "judged")])
+@pytest.mark.parametrize(("kind", "module"), [("dpo", "dpo"), ("kto", "kto")])
 def test_scoring_labels_alone_trains_as_scoring_all_positions(
     kind: str, module: str, align: Align, monkeypatch: pytest.MonkeyPatch
 ) -> None:
