@@ -137,6 +137,7 @@ check: $(DEV_READY) ## run all static checks; a failing one does not hide the ne
 	run "ruff format" $(BIN)/ruff format --quiet --check .; \
 	run "import-linter" imports; \
 	run "layout" $(BIN)/python -m scripts.check_layout; \
+	run "words" $(BIN)/python -m scripts.check_words; \
 	run "documents" $(BIN)/python -m scripts.check_docs; \
 	run "web page" $(BIN)/python -m scripts.web check; \
 	typed() { local found=0; wait $$types || found=1; cat "$$said"; return $$found; }; \

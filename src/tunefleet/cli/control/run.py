@@ -180,7 +180,7 @@ def _resumed(job: Job, folder: JobFolder, gpu: str | None, environment: Mapping[
     if missing:
         _say(f"Variables missing since the first start: {', '.join(missing[:10])}{' …' if len(missing) > 10 else ''}")
     changes = {"attempt": job.attempt + 1, "launch": new_launch_id(), "gpus": uuids, "env": variables}
-    # End of the previous launch: trainings that finished before it belong to this run.
+    # End of the previous launch: runs that finished before it belong to this run.
     ended_at = (read_json(folder.exit_json) or {}).get("at")
     return job.model_copy(update={**changes, "spec": {**job.spec, "gpu": wanted, "lived_until": ended_at}})
 
