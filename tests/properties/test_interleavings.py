@@ -9,16 +9,16 @@ from pathlib import Path
 
 import pytest
 
-from tests.unit.orchestrator.campaigns.desk import ADA, another, made
+from tests.unit.campaign.service.desk import ADA, another, made
 from tests.unit.orchestrator.lab import Lab
+from tunefleet.campaign.service import retries, service
+from tunefleet.campaign.service.cycle_state import TASK, CycleState, LeaseLost
+from tunefleet.campaign.service.engine_repository import LEASE_S, CampaignRepository
 from tunefleet.db import Connection
 from tunefleet.db.campaigns import cycles
 from tunefleet.db.campaigns.cycles import CycleRow, StepRow
 from tunefleet.errors import ConflictError
 from tunefleet.lifecycle.cycle import STEPS, CycleStatus, StepName
-from tunefleet.orchestrator.campaigns import retries, service
-from tunefleet.orchestrator.campaigns.cycle_state import TASK, CycleState, LeaseLost
-from tunefleet.orchestrator.campaigns.engine_repository import LEASE_S, CampaignRepository
 from tunefleet.schemas.campaign import CampaignRetry
 
 ACTS = 400

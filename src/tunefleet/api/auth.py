@@ -17,10 +17,10 @@ from urllib.parse import urlsplit
 
 from fastapi import Depends, Path, Request, Response
 
+from tunefleet.campaign.service import engine_token as campaign_tokens
 from tunefleet.errors import AuthError, ForbiddenError
 from tunefleet.orchestrator.access import api_keys
 from tunefleet.orchestrator.access.permissions import Actor, AttemptActor
-from tunefleet.orchestrator.campaigns import engine_token as campaign_tokens
 from tunefleet.orchestrator.context import ServerContext
 from tunefleet.orchestrator.federation import participants, token_access
 from tunefleet.orchestrator.federation.participants import FederationActor

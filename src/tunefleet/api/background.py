@@ -14,10 +14,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from tunefleet.campaign.service.engine_repository import TOPIC as CAMPAIGNS
+from tunefleet.campaign.service.engine_repository import CampaignRepository
+from tunefleet.campaign.service.tracking_outbox import TrackingOutbox
 from tunefleet.errors import NotLeadingError, TunefleetError, UnreachableError
-from tunefleet.orchestrator.campaigns.engine_repository import TOPIC as CAMPAIGNS
-from tunefleet.orchestrator.campaigns.engine_repository import CampaignRepository
-from tunefleet.orchestrator.campaigns.tracking_outbox import TrackingOutbox
 from tunefleet.orchestrator.clusters.reconciler import ClusterReconciler
 from tunefleet.orchestrator.context import ServerContext
 from tunefleet.orchestrator.federation import task_settlement

@@ -14,9 +14,9 @@ from pydantic import BaseModel
 from sse_starlette import ServerSentEvent
 
 import tunefleet
+from tunefleet.campaign.service import step_progress
 from tunefleet.errors import TooManyError
 from tunefleet.orchestrator.access.permissions import Actor
-from tunefleet.orchestrator.campaigns import step_progress
 from tunefleet.orchestrator.context import ServerContext
 from tunefleet.orchestrator.telemetry import events, live_feed
 from tunefleet.orchestrator.telemetry.live_feed import StreamPosition

@@ -3,7 +3,7 @@
     reconciler ──▶ engine ──▶ steps ──▶ client (tasks of the fleet)
                      │           ╰────▶ providers (where training runs)
                      ▼
-                   repository (durable state; `tunefleet.orchestrator.campaigns`)
+                   repository (durable state; `tunefleet.campaign.service`)
 
 Each step stores its intent before it acts, and its outcome afterwards. After a crash the next holder first checks
 whether the step has acted, so that nothing is paid for twice.

@@ -6,12 +6,12 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
 
+from tunefleet.campaign.service.cycle_state import CycleState
+from tunefleet.campaign.service.engine_repository import CampaignRepository
+from tunefleet.campaign.service.step_progress import Activity
 from tunefleet.client import AsyncClient
 from tunefleet.errors import TunefleetError
 from tunefleet.lifecycle.cycle import StepName
-from tunefleet.orchestrator.campaigns.cycle_state import CycleState
-from tunefleet.orchestrator.campaigns.engine_repository import CampaignRepository
-from tunefleet.orchestrator.campaigns.step_progress import Activity
 from tunefleet.orchestrator.context import Clock
 from tunefleet.settings import CampaignSettings
 from tunefleet.spec.documents.campaign_document import CampaignSpec, TaskType

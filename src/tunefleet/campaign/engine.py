@@ -23,13 +23,13 @@ from tunefleet.campaign.contract import (
 )
 from tunefleet.campaign.order_cancellation import cancel, cancel_earlier
 from tunefleet.campaign.scratch_folder import disk_full_error
+from tunefleet.campaign.service.cycle_state import BudgetError, CycleState, LeaseLost
+from tunefleet.campaign.service.engine_repository import RENEW_S, CampaignRepository, Level
 from tunefleet.campaign.steps import all_steps
 from tunefleet.client import AsyncClient
 from tunefleet.errors import ForbiddenError, InputError, SpecError, TunefleetError
 from tunefleet.integrations.trackers import catalog
 from tunefleet.lifecycle.cycle import StepName, needs_you
-from tunefleet.orchestrator.campaigns.cycle_state import BudgetError, CycleState, LeaseLost
-from tunefleet.orchestrator.campaigns.engine_repository import RENEW_S, CampaignRepository, Level
 from tunefleet.orchestrator.context import Clock
 from tunefleet.settings import CampaignSettings, TrackingSettings, load
 

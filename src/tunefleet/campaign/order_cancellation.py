@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from tunefleet.campaign.contract import Outcome, StepContext, StepFailed
-from tunefleet.orchestrator.campaigns.cycle_state import MERGE, SECONDS, TASK
+from tunefleet.campaign.service.cycle_state import MERGE, SECONDS, TASK
 from tunefleet.spec.documents.campaign_document import CampaignBudgetSpec
 
 

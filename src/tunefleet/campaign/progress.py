@@ -11,9 +11,9 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from tunefleet.campaign.contract import StepContext
+from tunefleet.campaign.service.step_progress import Activity
 from tunefleet.client.transfer import Progress as Transfer
 from tunefleet.errors import TunefleetError
-from tunefleet.orchestrator.campaigns.step_progress import Activity
 from tunefleet.schemas.api import TaskView
 from tunefleet.schemas.campaign import Unit
 

@@ -16,11 +16,11 @@ from typing import Any, Final
 from tunefleet.campaign import scratch_folder
 from tunefleet.campaign.engine import Engine
 from tunefleet.campaign.report import run_of
+from tunefleet.campaign.service.engine_repository import TOPIC, CampaignRepository
+from tunefleet.campaign.service.tracking_outbox import PendingDelivery, TrackingOutbox
 from tunefleet.client import AsyncClient
 from tunefleet.errors import TunefleetError
 from tunefleet.integrations.trackers import catalog, delivery
-from tunefleet.orchestrator.campaigns.engine_repository import TOPIC, CampaignRepository
-from tunefleet.orchestrator.campaigns.tracking_outbox import PendingDelivery, TrackingOutbox
 from tunefleet.orchestrator.context import ServerContext
 from tunefleet.settings import CampaignSettings, TrackingSettings, load
 

@@ -10,10 +10,10 @@ from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
 from typing import Any
 
+from tunefleet.campaign.service.tracking_outbox import PendingDelivery
 from tunefleet.integrations.trackers.contract import Plain, TrackedRun
 from tunefleet.lifecycle.cycle import StepName
 from tunefleet.observability.scrub import scrub
-from tunefleet.orchestrator.campaigns.tracking_outbox import PendingDelivery
 
 
 def run_of(untold: PendingDelivery) -> TrackedRun:

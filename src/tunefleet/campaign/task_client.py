@@ -11,9 +11,9 @@ import orjson
 
 from tunefleet.campaign import progress
 from tunefleet.campaign.contract import Base, CycleFailed, StepContext, StepFailed
+from tunefleet.campaign.service.status import same_reason
 from tunefleet.errors import NotFoundError, UnreachableError
 from tunefleet.lifecycle.task import TaskReason, TaskStatus
-from tunefleet.orchestrator.campaigns.status import same_reason
 from tunefleet.schemas.api import ArtifactView, SubmitRequest, TaskDetail, WorkflowView
 from tunefleet.spec.documents.campaign_document import CampaignSpec
 

@@ -18,8 +18,8 @@ import pytest
 from tests.integration.api.support import HandWorker, Running, is_problem, submit
 from tests.integration.api.test_campaigns import Engine, apply
 from tunefleet.api import live_stream
+from tunefleet.campaign.service.step_progress import Activity
 from tunefleet.lifecycle.cycle import StepName
-from tunefleet.orchestrator.campaigns.step_progress import Activity
 from tunefleet.orchestrator.telemetry.live_feed import Watched
 
 Message = tuple[str, str, dict[str, Any]]

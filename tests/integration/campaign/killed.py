@@ -15,9 +15,10 @@ from typing import Any
 
 from tests.fakes import billed_package
 from tests.unit.campaign.played import Counted, Crashing
-from tests.unit.orchestrator.campaigns.desk import ADA, spec
+from tests.unit.campaign.service.desk import ADA, spec
 from tunefleet.campaign.contract import Order
 from tunefleet.campaign.engine import Engine
+from tunefleet.campaign.service import service
 from tunefleet.campaign.steps.sleep import SleepStep
 from tunefleet.campaign.steps.submit import SubmitStep
 from tunefleet.campaign.steps.wait import WaitStep
@@ -25,7 +26,6 @@ from tunefleet.client import AsyncClient
 from tunefleet.db.campaigns import campaigns
 from tunefleet.lifecycle.cycle import STEPS
 from tunefleet.orchestrator.bootstrap import open_context
-from tunefleet.orchestrator.campaigns import service
 from tunefleet.orchestrator.context import ServerContext
 from tunefleet.settings import CampaignSettings, ServerSettings
 

@@ -20,10 +20,10 @@ import pytest
 
 from tests.fakes.billing import Billing, billing
 from tests.integration.campaign import killed
-from tests.unit.orchestrator.campaigns.desk import ADA
+from tests.unit.campaign.service.desk import ADA
 from tests.unit.orchestrator.conftest import fresh_data
+from tunefleet.campaign.service import service
 from tunefleet.lifecycle.cycle import STEPS
-from tunefleet.orchestrator.campaigns import service
 from tunefleet.schemas.campaign import CampaignDetail, CycleView
 
 __all__ = ["fresh_data"]

@@ -20,12 +20,12 @@ from pydantic import SecretStr
 from tests.fakes.runpod import ENDPOINT, KEY, Jobs, runpod
 from tunefleet.campaign.contract import CycleFailed, Later, StepFailed
 from tunefleet.campaign.merging.runpod import Merged, Merging, RunPod, Waiting
+from tunefleet.campaign.service.cycle_state import Budget, BudgetError
+from tunefleet.campaign.service.step_progress import Activity
 from tunefleet.campaign.steps.merge import MergeStep
 from tunefleet.client.external.third_party_api import Patience
 from tunefleet.errors import AuthError, UnreachableError
 from tunefleet.lifecycle.cycle import StepName
-from tunefleet.orchestrator.campaigns.cycle_state import Budget, BudgetError
-from tunefleet.orchestrator.campaigns.step_progress import Activity
 from tunefleet.settings import CampaignSettings
 from tunefleet.spec.documents.campaign_document import CampaignSpec
 

@@ -11,13 +11,13 @@ import pytest
 from tests.integration.api.support import Running
 from tests.integration.api.test_campaigns import Engine
 from tests.integration.client.conftest import Cli
+from tunefleet.campaign.service.cycle_state import BudgetError, NewVersion
+from tunefleet.campaign.service.step_progress import Activity
 from tunefleet.cli import options
 from tunefleet.cli.campaigns.run import _follow
 from tunefleet.client import AsyncClient, Client
 from tunefleet.lifecycle.cycle import StepName
 from tunefleet.lifecycle.model_version import Stage
-from tunefleet.orchestrator.campaigns.cycle_state import BudgetError, NewVersion
-from tunefleet.orchestrator.campaigns.step_progress import Activity
 from tunefleet.schemas.campaign import CampaignLine, CampaignView
 from tunefleet.spec.documents.campaign_file import parse_campaigns
 

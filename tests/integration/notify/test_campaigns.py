@@ -7,13 +7,13 @@ from typing import Any
 
 from tests.fakes.receiver import Receiver
 from tests.integration.notify.told import deliver
-from tests.unit.orchestrator.campaigns.desk import HOUR, reached, spec, taken
+from tests.unit.campaign.service.desk import HOUR, reached, spec, taken
 from tests.unit.orchestrator.lab import Lab
+from tunefleet.campaign.service import service
+from tunefleet.campaign.service.cycle_state import BudgetError, NewVersion
+from tunefleet.campaign.service.engine_repository import CampaignRepository
 from tunefleet.lifecycle.cycle import StepName
 from tunefleet.lifecycle.model_version import Stage
-from tunefleet.orchestrator.campaigns import service
-from tunefleet.orchestrator.campaigns.cycle_state import BudgetError, NewVersion
-from tunefleet.orchestrator.campaigns.engine_repository import CampaignRepository
 from tunefleet.orchestrator.notifications import channels
 from tunefleet.schemas.notify import ChannelCreate
 

@@ -15,8 +15,8 @@ from tests.integration.api.test_campaigns import apply
 from tests.integration.api.test_isolation import MARK, OURS, Known
 from tests.properties.api.roles import PARTICIPANT, TABLE, WHO, Asker, cells, lines_of, routes, written
 from tunefleet.api import own_wheel
+from tunefleet.campaign.service.engine_token import token_of
 from tunefleet.db.tables.core import metadata
-from tunefleet.orchestrator.campaigns.engine_token import token_of
 
 CHAT = """apiVersion: tunefleet/v1
 metadata: {name: talk}

@@ -9,12 +9,12 @@ from typing import Any
 from tests.unit.orchestrator.lab import Lab
 from tunefleet.campaign.contract import Candidate, Later, Order, Outcome, Progress, StepContext
 from tunefleet.campaign.engine import Engine
+from tunefleet.campaign.service.engine_repository import CampaignRepository
 from tunefleet.campaign.steps.sleep import SleepStep
 from tunefleet.campaign.steps.submit import SubmitStep
 from tunefleet.campaign.steps.wait import WaitStep
 from tunefleet.client import AsyncClient
 from tunefleet.lifecycle.cycle import STEPS, StepName
-from tunefleet.orchestrator.campaigns.engine_repository import CampaignRepository
 from tunefleet.orchestrator.context import Clock
 from tunefleet.settings import CampaignSettings
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 
 from tests.unit.campaign.played import Crash, Crashing, Points, Shop, engine
-from tests.unit.orchestrator.campaigns.desk import made
+from tests.unit.campaign.service.desk import made
 from tests.unit.orchestrator.lab import Lab
+from tunefleet.campaign.service import history, service
 from tunefleet.errors import UnreachableError
 from tunefleet.lifecycle.cycle import STEPS, StepName
-from tunefleet.orchestrator.campaigns import history, service
 
 CYCLES = 2
 COSTS = {"cost_per_task": 3.0, "cost_per_second": 0.5}

@@ -8,16 +8,16 @@ from typing import Any
 
 import pytest
 
-from tests.unit.orchestrator.campaigns.desk import spec
+from tests.unit.campaign.service.desk import spec
 from tunefleet.campaign import task_client
 from tunefleet.campaign.contract import Base, Candidate, CycleFailed
+from tunefleet.campaign.service.cycle_state import ModelVersion
 from tunefleet.campaign.steps import evaluate
 from tunefleet.campaign.steps.evaluate import of_candidate
 from tunefleet.campaign.steps.submit import base_of
 from tunefleet.campaign.task_client import TaskFailed, failure_of, model_of
 from tunefleet.errors import UnreachableError
 from tunefleet.lifecycle.model_version import Stage
-from tunefleet.orchestrator.campaigns.cycle_state import ModelVersion
 
 
 @pytest.mark.parametrize(

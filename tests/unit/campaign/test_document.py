@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 
 from tests.unit.campaign.played import Points, Shop, engine
-from tests.unit.orchestrator.campaigns.desk import made
+from tests.unit.campaign.service.desk import made
 from tests.unit.orchestrator.lab import Lab
 from tests.unit.spec.test_campaign_file import DOCUMENT
+from tunefleet.campaign.service import service
 from tunefleet.campaign.steps.sleep import interval_of
 from tunefleet.cli.main import run
-from tunefleet.orchestrator.campaigns import service
 from tunefleet.settings import CampaignSettings, PublishSettings, load
 from tunefleet.spec.documents.campaign_document import RunIntervalsSpec
 from tunefleet.spec.documents.campaign_file import parse_campaigns

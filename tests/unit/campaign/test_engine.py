@@ -9,10 +9,12 @@ import pytest
 from pydantic import SecretStr
 
 from tests.unit.campaign.played import Counted, Crash, Played, Points, Shop, engine
-from tests.unit.orchestrator.campaigns.desk import made, reached
+from tests.unit.campaign.service.desk import made, reached
 from tests.unit.orchestrator.lab import Lab
 from tunefleet.campaign.contract import CycleFailed, Later, NeedsYou, OrderFailed, Outcome, StepContext, StepFailed
 from tunefleet.campaign.engine import Engine
+from tunefleet.campaign.service import history, retries, service
+from tunefleet.campaign.service.engine_repository import CampaignRepository
 from tunefleet.campaign.steps.submit import SubmitStep
 from tunefleet.errors import (
     ConflictError,
@@ -25,8 +27,6 @@ from tunefleet.errors import (
     UnreachableError,
 )
 from tunefleet.lifecycle.cycle import StepName
-from tunefleet.orchestrator.campaigns import history, retries, service
-from tunefleet.orchestrator.campaigns.engine_repository import CampaignRepository
 from tunefleet.schemas.campaign import CampaignDetail, CampaignRetry
 from tunefleet.settings import CampaignSettings
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import orjson
 
-from tests.unit.orchestrator.campaigns.desk import spec
+from tests.unit.campaign.service.desk import spec
 from tunefleet.campaign.contract import Base, Material, Order
 from tunefleet.campaign.providers.local import LocalProvider, training
 

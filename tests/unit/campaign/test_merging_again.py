@@ -9,13 +9,13 @@ from typing import Any, Self
 import pytest
 
 from tests.unit.campaign.played import Counted, Points, Shop, engine
-from tests.unit.orchestrator.campaigns.desk import made
+from tests.unit.campaign.service.desk import made
 from tests.unit.orchestrator.lab import Lab
 from tunefleet.campaign import task_client
 from tunefleet.campaign.contract import Outcome, StepContext
+from tunefleet.campaign.service import retries, service
 from tunefleet.campaign.steps.merge import MergeStep
 from tunefleet.lifecycle.cycle import StepName
-from tunefleet.orchestrator.campaigns import retries, service
 from tunefleet.schemas.campaign import CampaignDetail, CampaignRetry
 
 

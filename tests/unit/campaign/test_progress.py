@@ -10,15 +10,15 @@ from typing import Any
 import pytest
 
 from tests.unit.campaign.played import Counted, Points, Shop, engine
-from tests.unit.orchestrator.campaigns.desk import made
+from tests.unit.campaign.service.desk import made
 from tests.unit.orchestrator.lab import Lab
 from tunefleet.campaign import progress
 from tunefleet.campaign.contract import Later, Outcome, StepContext
 from tunefleet.campaign.providers.local import LocalProvider
+from tunefleet.campaign.service import service
+from tunefleet.campaign.service.engine_repository import CampaignRepository
 from tunefleet.errors import StoreError
 from tunefleet.lifecycle.cycle import StepName
-from tunefleet.orchestrator.campaigns import service
-from tunefleet.orchestrator.campaigns.engine_repository import CampaignRepository
 from tunefleet.schemas.api import ProgressView, TaskView
 from tunefleet.schemas.campaign import ActivityView
 

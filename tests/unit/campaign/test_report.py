@@ -5,13 +5,13 @@ from __future__ import annotations
 import math
 import re
 
+from tests.unit.campaign.service.desk import ADA, made
 from tests.unit.campaign.told import recorded
-from tests.unit.orchestrator.campaigns.desk import ADA, made
 from tests.unit.orchestrator.lab import Lab
 from tunefleet.campaign.report import run_of
+from tunefleet.campaign.service import retries
+from tunefleet.campaign.service.tracking_outbox import PendingDelivery, TrackingOutbox
 from tunefleet.integrations.trackers.contract import TrackedRun
-from tunefleet.orchestrator.campaigns import retries
-from tunefleet.orchestrator.campaigns.tracking_outbox import PendingDelivery, TrackingOutbox
 
 DOCUMENT_CONFIG = {
     "merged_model_repo", "model_repo", "previously_finetuned_model_repo", "original_model_repo", "timestamp", "task_id",

@@ -12,13 +12,13 @@ from typing import Any
 import pytest
 
 from tests.unit.campaign.played import Counted, Points, Shop, engine
-from tests.unit.orchestrator.campaigns.desk import made
+from tests.unit.campaign.service.desk import made
 from tests.unit.orchestrator.lab import Lab
 from tunefleet.campaign.contract import Later, Outcome, StepContext
 from tunefleet.campaign.scratch_folder import clear, disk_full_error, step_folder
+from tunefleet.campaign.service import service
+from tunefleet.campaign.service.engine_repository import CampaignRepository
 from tunefleet.lifecycle.cycle import StepName
-from tunefleet.orchestrator.campaigns import service
-from tunefleet.orchestrator.campaigns.engine_repository import CampaignRepository
 
 
 async def test_it_is_removed_apart_from_the_loop_and_what_a_kill_has_left_with_the_next_start(

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.unit.orchestrator.campaigns.desk import spec
+from tests.unit.campaign.service.desk import spec
 from tunefleet import errors
 from tunefleet.cli.main import run
 from tunefleet.errors import InputError, MachineError, SpecError

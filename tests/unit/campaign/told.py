@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from tests.unit.orchestrator.campaigns.desk import go, taken
+from tests.unit.campaign.service.desk import go, taken
 from tests.unit.orchestrator.lab import Lab
-from tunefleet.orchestrator.campaigns.engine_repository import CampaignRepository
+from tunefleet.campaign.service.engine_repository import CampaignRepository
 
 LINK = "https://user:pass@s3.example/chunk?X-Amz-Signature=abcdef0123456789"
 LOSS = {"value": 1.25, "low": 1.2, "high": 1.3, "higher_is_better": False}

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from tests.unit.orchestrator.campaigns.desk import HOUR, go, made, reached
+from tests.unit.campaign.service.desk import HOUR, go, made, reached
 from tests.unit.orchestrator.federating import keep, party
 from tests.unit.orchestrator.lab import Lab
+from tunefleet.campaign.service.engine_repository import CampaignRepository
 from tunefleet.db.engine.writer import note
 from tunefleet.db.repositories import tasks
 from tunefleet.db.rows import AttemptRow
 from tunefleet.lifecycle.cycle import StepName
-from tunefleet.orchestrator.campaigns.engine_repository import CampaignRepository
 from tunefleet.orchestrator.federation import versions
 from tunefleet.orchestrator.observability.commit_metrics import Commits
 

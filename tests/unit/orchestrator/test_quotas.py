@@ -8,13 +8,13 @@ import os
 
 import pytest
 
-from tests.unit.orchestrator.campaigns.desk import spec as campaign
+from tests.unit.campaign.service.desk import spec as campaign
 from tests.unit.orchestrator.lab import ECHO, TRAIN, FakeWorker, Lab
 from tunefleet.artifacts import blobs
+from tunefleet.campaign.service import service as campaign_jobs
 from tunefleet.errors import AuthError, ConflictError, ForbiddenError, NotFoundError, QuotaError
 from tunefleet.orchestrator.access import api_keys, projects, quotas
 from tunefleet.orchestrator.access.permissions import Actor
-from tunefleet.orchestrator.campaigns import service as campaign_jobs
 from tunefleet.orchestrator.federation import service as federation_jobs
 from tunefleet.orchestrator.scheduling import explain, scheduler
 from tunefleet.orchestrator.storage import artifacts

@@ -13,10 +13,10 @@ from tunefleet.api import request_bodies, sse
 from tunefleet.api.auth import CoreDep, Member, Reader
 from tunefleet.api.query_params import Cursor, Limit, names, one_of
 from tunefleet.api.routers import api_router
+from tunefleet.campaign.service import history, retries, service
+from tunefleet.campaign.service.status import topic
 from tunefleet.lifecycle.cycle import CampaignStatus
 from tunefleet.orchestrator.access.permissions import Actor
-from tunefleet.orchestrator.campaigns import history, retries, service
-from tunefleet.orchestrator.campaigns.status import topic
 from tunefleet.orchestrator.context import ServerContext
 from tunefleet.schemas.api import Page
 from tunefleet.schemas.base import Body

@@ -10,8 +10,8 @@ from pydantic import BaseModel, Field
 from tunefleet.api.auth import CoreDep, Member, Reader
 from tunefleet.api.query_params import Cursor, Limit, names, one_of
 from tunefleet.api.routers import api_router
+from tunefleet.campaign.service import model_versions
 from tunefleet.lifecycle.model_version import Stage
-from tunefleet.orchestrator.campaigns import model_versions
 from tunefleet.schemas.api import Page
 from tunefleet.schemas.campaign import ModelVersionView
 

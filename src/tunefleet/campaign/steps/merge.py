@@ -10,11 +10,11 @@ from tunefleet.campaign.hub_models import HUB, repo_of
 from tunefleet.campaign.merging.runpod import Merging, RunPod, Waiting
 from tunefleet.campaign.merging.runpod_wire import QUEUED
 from tunefleet.campaign.order_cancellation import cost_of_merge
+from tunefleet.campaign.service.step_progress import Activity
 from tunefleet.campaign.steps.evaluate import of_candidate
 from tunefleet.campaign.steps.submit import chosen_base
 from tunefleet.campaign.task_client import CampaignTaskClient, document, inputs_of, runs_code
 from tunefleet.lifecycle.cycle import StepName
-from tunefleet.orchestrator.campaigns.step_progress import Activity
 
 # Data type of the written weights; they are added in float32.
 _DTYPE: Final = "bfloat16"

@@ -10,10 +10,10 @@ from tunefleet.campaign import publish_targets
 from tunefleet.campaign.contract import Candidate, Later, Outcome, Repeatable, StepContext
 from tunefleet.campaign.hub_models import HUB
 from tunefleet.campaign.scratch_folder import step_folder
+from tunefleet.campaign.service.step_progress import Activity
 from tunefleet.integrations.publishing import hub
 from tunefleet.integrations.publishing.campaign_card import Story, write_card
 from tunefleet.lifecycle.cycle import StepName
-from tunefleet.orchestrator.campaigns.step_progress import Activity
 
 
 class PublishStep(Repeatable):

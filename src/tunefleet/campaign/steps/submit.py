@@ -8,8 +8,8 @@ from typing import Any
 from tunefleet.campaign import base_model_check, object_store, paid_training_checks
 from tunefleet.campaign.contract import Base, Later, Material, Order, Outcome, StepContext
 from tunefleet.campaign.order_cancellation import cancel_earlier, cost_of_task
+from tunefleet.campaign.service.cycle_state import ModelVersion
 from tunefleet.lifecycle.cycle import StepName
-from tunefleet.orchestrator.campaigns.cycle_state import ModelVersion
 
 
 class SubmitStep:

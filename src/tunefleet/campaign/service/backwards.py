@@ -7,14 +7,14 @@ from typing import Any, Final
 
 import orjson
 
+from tunefleet.campaign.service.cycle_state import CycleState
+from tunefleet.campaign.service.cycles import changed, kept_of, lasted, state_of, steps_of
+from tunefleet.campaign.service.status import tell
 from tunefleet.db import Connection
 from tunefleet.db.campaigns import cycles
 from tunefleet.db.campaigns.campaigns import CampaignRow
 from tunefleet.db.campaigns.cycles import CycleRow
 from tunefleet.lifecycle.cycle import CycleStatus, StepName, StepStatus, move_cycle
-from tunefleet.orchestrator.campaigns.cycle_state import CycleState
-from tunefleet.orchestrator.campaigns.cycles import changed, kept_of, lasted, state_of, steps_of
-from tunefleet.orchestrator.campaigns.status import tell
 
 # Steps whose retry starts at an earlier step: a failed task is ordered again with its data uploaded again, and models
 # of which none could be selected are evaluated again.

@@ -15,17 +15,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final, Literal, TypeVar
 
-from tunefleet.db import Connection, wake
-from tunefleet.db.campaigns import campaigns, models, spend
-from tunefleet.db.campaigns import cycles as cycle_rows
-from tunefleet.db.campaigns.campaigns import CampaignRow, LineRow
-from tunefleet.db.campaigns.cycles import CycleRow
-from tunefleet.db.campaigns.spend import SpendRow
-from tunefleet.errors import NotFoundError
-from tunefleet.lifecycle.cycle import CampaignStatus, CycleStatus
-from tunefleet.observability.scrub import scrub
-from tunefleet.orchestrator.campaigns import backwards, cycles, engine_token, model_registry, step_progress
-from tunefleet.orchestrator.campaigns.cycle_state import (
+from tunefleet.campaign.service import backwards, cycles, engine_token, model_registry, step_progress
+from tunefleet.campaign.service.cycle_state import (
     DAY_S,
     TASK,
     Budget,
@@ -36,8 +27,17 @@ from tunefleet.orchestrator.campaigns.cycle_state import (
     NewVersion,
     Unreadable,
 )
-from tunefleet.orchestrator.campaigns.status import ACTIVE, TOPIC, await_person, same_reason, tell, topic
-from tunefleet.orchestrator.campaigns.step_progress import Activity
+from tunefleet.campaign.service.status import ACTIVE, TOPIC, await_person, same_reason, tell, topic
+from tunefleet.campaign.service.step_progress import Activity
+from tunefleet.db import Connection, wake
+from tunefleet.db.campaigns import campaigns, models, spend
+from tunefleet.db.campaigns import cycles as cycle_rows
+from tunefleet.db.campaigns.campaigns import CampaignRow, LineRow
+from tunefleet.db.campaigns.cycles import CycleRow
+from tunefleet.db.campaigns.spend import SpendRow
+from tunefleet.errors import NotFoundError
+from tunefleet.lifecycle.cycle import CampaignStatus, CycleStatus
+from tunefleet.observability.scrub import scrub
 from tunefleet.orchestrator.context import ServerContext
 from tunefleet.orchestrator.notifications.messages import spell_until
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from tunefleet.campaign.service import model_registry, views
 from tunefleet.db import Connection
 from tunefleet.db.campaigns import models
 from tunefleet.errors import ConflictError
 from tunefleet.lifecycle.model_version import Stage
 from tunefleet.orchestrator.access.permissions import Actor, may_read
-from tunefleet.orchestrator.campaigns import model_registry, views
 from tunefleet.orchestrator.context import ServerContext
 from tunefleet.orchestrator.views import before, bounded, split
 from tunefleet.schemas.api import Page

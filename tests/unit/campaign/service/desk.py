@@ -9,12 +9,12 @@ from typing import Any, Final
 
 from tests.unit.orchestrator.lab import Lab
 from tunefleet.artifacts import FolderStore
+from tunefleet.campaign.service import service
+from tunefleet.campaign.service.cycle_state import CycleState
+from tunefleet.campaign.service.engine_repository import CampaignRepository
 from tunefleet.db import Database
 from tunefleet.lifecycle.cycle import StepName
 from tunefleet.orchestrator.access.permissions import Actor
-from tunefleet.orchestrator.campaigns import service
-from tunefleet.orchestrator.campaigns.cycle_state import CycleState
-from tunefleet.orchestrator.campaigns.engine_repository import CampaignRepository
 from tunefleet.orchestrator.context import Clock, ServerContext
 from tunefleet.orchestrator.pubsub import PubSub
 from tunefleet.settings import ServerSettings

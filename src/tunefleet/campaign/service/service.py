@@ -6,6 +6,8 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, Final, Literal
 
+from tunefleet.campaign.service import backwards, views
+from tunefleet.campaign.service.status import find, mine, move, readable, stored, tell
 from tunefleet.db import Connection
 from tunefleet.db.campaigns import campaigns
 from tunefleet.db.campaigns.campaigns import CampaignRow
@@ -15,8 +17,6 @@ from tunefleet.errors import ConflictError, InputError
 from tunefleet.lifecycle.cycle import NEEDS_YOU, CampaignStatus
 from tunefleet.orchestrator.access import quotas
 from tunefleet.orchestrator.access.permissions import Actor, may_read, may_submit
-from tunefleet.orchestrator.campaigns import backwards, views
-from tunefleet.orchestrator.campaigns.status import find, mine, move, readable, stored, tell
 from tunefleet.orchestrator.context import ServerContext
 from tunefleet.orchestrator.ids import new_id
 from tunefleet.orchestrator.views import before, bounded, split

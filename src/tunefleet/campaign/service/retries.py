@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from functools import partial
 
+from tunefleet.campaign.service import backwards, model_registry, service, views
+from tunefleet.campaign.service.status import mine, tell
 from tunefleet.db import Connection
 from tunefleet.db.campaigns import campaigns, models
 from tunefleet.db.campaigns import cycles as cycle_rows
@@ -13,8 +15,6 @@ from tunefleet.errors import ConflictError, NotFoundError
 from tunefleet.lifecycle.cycle import CampaignStatus, CycleStatus, StepName, StepStatus
 from tunefleet.lifecycle.model_version import Stage
 from tunefleet.orchestrator.access.permissions import Actor
-from tunefleet.orchestrator.campaigns import backwards, model_registry, service, views
-from tunefleet.orchestrator.campaigns.status import mine, tell
 from tunefleet.orchestrator.context import ServerContext
 from tunefleet.schemas.campaign import CampaignDetail, CampaignRetry, ModelVersionView
 

@@ -6,14 +6,14 @@ from typing import Any
 
 import pytest
 
-from tests.unit.orchestrator.campaigns.desk import ADA, BOB, HOUR, go, made, reached, taken
+from tests.unit.campaign.service.desk import ADA, BOB, HOUR, go, made, reached, taken
 from tests.unit.orchestrator.lab import Lab
+from tunefleet.campaign.service import history, model_versions, retries, service
+from tunefleet.campaign.service.cycle_state import CycleState, ModelVersion, NewVersion
+from tunefleet.campaign.service.engine_repository import CampaignRepository
 from tunefleet.errors import ConflictError, ForbiddenError, NotFoundError
 from tunefleet.lifecycle.cycle import CampaignStatus, CycleStatus, StepName
 from tunefleet.lifecycle.model_version import Stage
-from tunefleet.orchestrator.campaigns import history, model_versions, retries, service
-from tunefleet.orchestrator.campaigns.cycle_state import CycleState, ModelVersion, NewVersion
-from tunefleet.orchestrator.campaigns.engine_repository import CampaignRepository
 from tunefleet.orchestrator.storage import prune
 from tunefleet.orchestrator.tasks import tasks
 from tunefleet.schemas.campaign import CampaignRetry

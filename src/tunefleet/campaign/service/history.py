@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from functools import partial
 
+from tunefleet.campaign.service import views
+from tunefleet.campaign.service.status import find, topic
 from tunefleet.db import Connection
 from tunefleet.db.campaigns import campaigns, cycles
 from tunefleet.db.campaigns.campaigns import CampaignRow
 from tunefleet.db.campaigns.cycles import CycleRow
 from tunefleet.db.repositories import events
 from tunefleet.orchestrator.access.permissions import Actor
-from tunefleet.orchestrator.campaigns import views
-from tunefleet.orchestrator.campaigns.status import find, topic
 from tunefleet.orchestrator.context import ServerContext
 from tunefleet.orchestrator.views import before, bounded, event_view
 from tunefleet.schemas.api import EventView, Page

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import pytest
 
-from tests.unit.orchestrator.campaigns.desk import ADA, BOB, go, made, reached, spec, taken
+from tests.unit.campaign.service.desk import ADA, BOB, go, made, reached, spec, taken
 from tests.unit.orchestrator.lab import Lab
 from tunefleet.campaign.merging import runpod_wire
+from tunefleet.campaign.service import engine_token, service
+from tunefleet.campaign.service.engine_repository import CampaignRepository
 from tunefleet.db.campaigns import campaigns
 from tunefleet.errors import AuthError, ConflictError, ForbiddenError, InputError, NotFoundError
 from tunefleet.lifecycle.cycle import CampaignStatus, CycleStatus, StepName
 from tunefleet.observability.scrub import scrub
 from tunefleet.orchestrator.access import api_keys
 from tunefleet.orchestrator.access.permissions import Actor
-from tunefleet.orchestrator.campaigns import engine_token, service
-from tunefleet.orchestrator.campaigns.engine_repository import CampaignRepository
 from tunefleet.schemas.api import KeyCreate
 
 ADMIN = Actor("key-root", "root", "admin")

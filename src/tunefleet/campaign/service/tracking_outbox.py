@@ -8,6 +8,9 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Final
 
+from tunefleet.campaign.service import cycles
+from tunefleet.campaign.service.cycle_state import CycleState, Unreadable
+from tunefleet.campaign.service.status import parsed, topic
 from tunefleet.db import Connection, wake
 from tunefleet.db.campaigns import campaigns, spend, tracking_outbox
 from tunefleet.db.campaigns import cycles as cycle_rows
@@ -15,9 +18,6 @@ from tunefleet.db.campaigns.campaigns import LineRow
 from tunefleet.db.campaigns.tracking_outbox import TrackingRow
 from tunefleet.lifecycle.cycle import StepName
 from tunefleet.observability.scrub import scrub
-from tunefleet.orchestrator.campaigns import cycles
-from tunefleet.orchestrator.campaigns.cycle_state import CycleState, Unreadable
-from tunefleet.orchestrator.campaigns.status import parsed, topic
 from tunefleet.orchestrator.context import ServerContext
 
 FIRST_PAUSE_S: Final = 60.0

@@ -7,14 +7,14 @@ from typing import Any, Final
 
 import orjson
 
+from tunefleet.campaign.service.cycle_state import CycleState
+from tunefleet.campaign.service.status import await_person, parsed, readable, tell
 from tunefleet.db import Connection
 from tunefleet.db.campaigns import campaigns, cycles, tracking_outbox
 from tunefleet.db.campaigns.campaigns import CampaignRow
 from tunefleet.db.campaigns.cycles import CycleRow, StepRow
 from tunefleet.errors import ConflictError
 from tunefleet.lifecycle.cycle import NEEDS_YOU, CampaignStatus, CycleStatus, StepName, StepStatus, move_cycle
-from tunefleet.orchestrator.campaigns.cycle_state import CycleState
-from tunefleet.orchestrator.campaigns.status import await_person, parsed, readable, tell
 from tunefleet.orchestrator.notifications.messages import spell_until
 
 FIRST_PAUSE_S: Final = 60.0

@@ -7,6 +7,8 @@ from typing import Any, Final
 
 import orjson
 
+from tunefleet.campaign.service.cycle_state import CycleState, ModelVersion, NewVersion
+from tunefleet.campaign.service.status import tell
 from tunefleet.db import Connection
 from tunefleet.db.campaigns import campaigns, models
 from tunefleet.db.campaigns.models import ModelRow
@@ -15,8 +17,6 @@ from tunefleet.errors import ConflictError, NotFoundError
 from tunefleet.lifecycle.cycle import StepName
 from tunefleet.lifecycle.model_version import Stage, move
 from tunefleet.orchestrator.access.permissions import Actor, may_change, may_read
-from tunefleet.orchestrator.campaigns.cycle_state import CycleState, ModelVersion, NewVersion
-from tunefleet.orchestrator.campaigns.status import tell
 from tunefleet.orchestrator.ids import new_id
 
 _LIST: Final = "`tunefleet models ls` lists them."

@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from tests.unit.orchestrator.campaigns.desk import another, made, reached, taken
+from tests.unit.campaign.service.desk import another, made, reached, taken
 from tests.unit.orchestrator.lab import Lab
+from tunefleet.campaign.service import service, step_progress
+from tunefleet.campaign.service.engine_repository import LEASE_S, CampaignRepository
+from tunefleet.campaign.service.step_progress import Activity
 from tunefleet.lifecycle.cycle import StepName
-from tunefleet.orchestrator.campaigns import service, step_progress
-from tunefleet.orchestrator.campaigns.engine_repository import LEASE_S, CampaignRepository
-from tunefleet.orchestrator.campaigns.step_progress import Activity
 from tunefleet.schemas.campaign import ActivityView
 
 HALF = Activity("merging", 40, 80, "MiB", "task-1")

@@ -7,6 +7,9 @@ from typing import Any, Final, cast
 
 import orjson
 
+from tunefleet.campaign.service import step_progress
+from tunefleet.campaign.service.cycles import kept_of
+from tunefleet.campaign.service.status import readable
 from tunefleet.db import Connection
 from tunefleet.db.campaigns import cycles, models, spend, tracking_outbox
 from tunefleet.db.campaigns.campaigns import CampaignRow, LineRow
@@ -16,9 +19,6 @@ from tunefleet.db.campaigns.tracking_outbox import TrackingRow
 from tunefleet.lifecycle.cycle import CampaignStatus, CycleStatus, StepName, StepStatus
 from tunefleet.lifecycle.model_version import Stage
 from tunefleet.observability.scrub import scrub
-from tunefleet.orchestrator.campaigns import step_progress
-from tunefleet.orchestrator.campaigns.cycles import kept_of
-from tunefleet.orchestrator.campaigns.status import readable
 from tunefleet.orchestrator.views import to_datetime, to_optional_datetime
 from tunefleet.schemas.campaign import (
     CampaignDetail,

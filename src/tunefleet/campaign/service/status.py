@@ -9,6 +9,7 @@ from typing import Any, Final
 import orjson
 from pydantic import ValidationError
 
+from tunefleet.campaign.service.cycle_state import Unreadable
 from tunefleet.db import Connection, wake
 from tunefleet.db.campaigns import campaigns
 from tunefleet.db.campaigns.campaigns import CampaignRow
@@ -17,7 +18,6 @@ from tunefleet.db.repositories.events import Event
 from tunefleet.errors import ConflictError, NotFoundError
 from tunefleet.lifecycle.cycle import NEEDS_YOU, CampaignStatus, move_campaign, needs_you
 from tunefleet.orchestrator.access.permissions import Actor, may_change, may_read, may_submit
-from tunefleet.orchestrator.campaigns.cycle_state import Unreadable
 from tunefleet.spec.documents.campaign_document import CampaignSpec
 from tunefleet.spec.documents.campaign_file import dump_campaign_spec, load_campaign_spec
 

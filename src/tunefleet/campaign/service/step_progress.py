@@ -7,13 +7,13 @@ from dataclasses import asdict, dataclass
 
 import orjson
 
+from tunefleet.campaign.service.cycle_state import CycleState
+from tunefleet.campaign.service.status import topic
 from tunefleet.db import Connection, wake
 from tunefleet.db.campaigns import campaigns, cycles
 from tunefleet.db.campaigns.cycles import CycleRow
 from tunefleet.lifecycle.cycle import StepName
 from tunefleet.orchestrator.access.permissions import Actor, may_read
-from tunefleet.orchestrator.campaigns.cycle_state import CycleState
-from tunefleet.orchestrator.campaigns.status import topic
 from tunefleet.orchestrator.context import ServerContext
 from tunefleet.orchestrator.views import to_datetime
 from tunefleet.schemas.campaign import ActivityView, Unit

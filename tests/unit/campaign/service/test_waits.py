@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 
-from tests.unit.orchestrator.campaigns.desk import ADA, HOUR, made, reached, taken
+from tests.unit.campaign.service.desk import ADA, HOUR, made, reached, taken
 from tests.unit.orchestrator.lab import Lab
+from tunefleet.campaign.service import history, service
+from tunefleet.campaign.service.cycle_state import BudgetError
+from tunefleet.campaign.service.engine_repository import LEASE_S, CampaignRepository
+from tunefleet.campaign.service.status import same_reason
 from tunefleet.lifecycle.cycle import StepName
-from tunefleet.orchestrator.campaigns import history, service
-from tunefleet.orchestrator.campaigns.cycle_state import BudgetError
-from tunefleet.orchestrator.campaigns.engine_repository import LEASE_S, CampaignRepository
-from tunefleet.orchestrator.campaigns.status import same_reason
 from tunefleet.orchestrator.notifications.messages import campaign_text, spell_until
 
 RETRY = "Needs you: `tunefleet campaign retry daily`."

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from tests.unit.orchestrator.campaigns.desk import ADA, HOUR, go, made, reached, spec, taken
+from tests.unit.campaign.service.desk import ADA, HOUR, go, made, reached, spec, taken
 from tests.unit.orchestrator.lab import Lab
+from tunefleet.campaign.service import service
+from tunefleet.campaign.service.cycle_state import DAY_S, SECONDS, TASK, Budget, BudgetError
+from tunefleet.campaign.service.engine_repository import CampaignRepository
 from tunefleet.lifecycle.cycle import CampaignStatus, StepName
-from tunefleet.orchestrator.campaigns import service
-from tunefleet.orchestrator.campaigns.cycle_state import DAY_S, SECONDS, TASK, Budget, BudgetError
-from tunefleet.orchestrator.campaigns.engine_repository import CampaignRepository
 
 
 @pytest.fixture

@@ -9,17 +9,17 @@ from pathlib import Path
 import orjson
 import pytest
 
-from tests.unit.orchestrator.campaigns.desk import ADA, HOUR, another, go, made, reached, taken
+from tests.unit.campaign.service.desk import ADA, HOUR, another, go, made, reached, taken
 from tests.unit.orchestrator.lab import Lab
+from tunefleet.campaign.service import history, service
+from tunefleet.campaign.service import retries as again
+from tunefleet.campaign.service.cycle_state import LeaseLost
+from tunefleet.campaign.service.cycles import backoff_s
+from tunefleet.campaign.service.engine_repository import LEASE_S, CampaignRepository
 from tunefleet.db import Connection
 from tunefleet.db.campaigns import campaigns, cycles
 from tunefleet.errors import ConflictError
 from tunefleet.lifecycle.cycle import CampaignStatus, CycleStatus, StepName
-from tunefleet.orchestrator.campaigns import history, service
-from tunefleet.orchestrator.campaigns import retries as again
-from tunefleet.orchestrator.campaigns.cycle_state import LeaseLost
-from tunefleet.orchestrator.campaigns.cycles import backoff_s
-from tunefleet.orchestrator.campaigns.engine_repository import LEASE_S, CampaignRepository
 from tunefleet.schemas.campaign import CampaignRetry
 
 
