@@ -295,9 +295,10 @@ def iterate_tasks(
     owner: str | None = None,
     workflow_id: str | None = None,
     worker_id: str | None = None,
+    glance: bool = False,
     page_size: int = 200,
 ) -> Stream[TaskView]:
-    """Emit all tasks, newest first, page by page."""
+    """Emit all tasks, newest first, page by page; with `glance`, running ones come with their latest metrics."""
     return all_pages(
         lambda cursor: workflow_routes.list_tasks(
             status=status,
@@ -305,6 +306,7 @@ def iterate_tasks(
             owner=owner,
             workflow_id=workflow_id,
             worker_id=worker_id,
+            glance=glance,
             limit=page_size,
             cursor=cursor,
         )

@@ -53,8 +53,9 @@ def metrics(
         print_json(view)
         return
     if not view.points:
-        say(f"{view.task_id} has no metrics yet.")
-        return
+        raise NotFoundError(
+            f"{view.task_id} has no metrics yet.", hint=f"See how far it is: `tunefleet follow {view.task_id}`."
+        )
     names = name or [known for known in _PREFERRED if known in view.names] or list(view.names)
     if plot:
         _plot(view, names if name else [known for known in names if known in _plotted(view)])

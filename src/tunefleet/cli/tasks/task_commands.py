@@ -8,6 +8,7 @@ from itertools import islice
 from typing import Annotated
 
 import typer
+from rich.table import Table
 from rich.text import Text
 
 from tunefleet.cli import formatting
@@ -33,6 +34,9 @@ from tunefleet.schemas.api import TaskDetail, TaskView, WorkflowDetail, Workflow
 
 # From this width on, `ls` has a column for the workflow.
 _WIDE = 140
+# Below this width it shows the columns that matter most.
+_MEDIUM = 100
+_SHORT_ID = len("task-") + 6
 _MORE = "There are more; use --limit or --all."
 _FLOW_STATUSES = ("running", "completed", "failed", "cancelled")
 
@@ -59,9 +63,10 @@ def ls(
 ) -> None:
     """List tasks, newest first, or workflows.
 
-    DURATION is the run time in all attempts, without pauses and time in the queue. Before the first attempt it is the
-    time in the queue. A wide terminal has a column for the workflow.
+    A narrow terminal shows short ids. DURATION is the run time in all attempts, without pauses and time in the queue;
+    before the first attempt it is the time in the queue.
     """
+    narrow = out().is_terminal and out().width < _MEDIUM
     with connect() as client:
         if workflows:
             if kind is not None or workflow is not None or worker is not None:
@@ -74,6 +79,7 @@ def ls(
             owner=owner,
             workflow_id=workflow,
             worker_id=worker,
+            glance=narrow and not as_json,
             # One more than shown tells whether there are more.
             page_size=200 if everything else min(limit + 1, 200),
         )
@@ -86,6 +92,11 @@ def ls(
     if not tasks:
         filtered = any(given is not None for given in (status, kind, owner, workflow, worker))
         say("No task matches." if filtered else "No tasks yet. Submit one with `tunefleet submit FILE`.")
+        return
+    if narrow:
+        say(_narrow(tasks))
+        if more:
+            say(_MORE, style="dim")
         return
     wide_terminal = not out().is_terminal or out().width >= _WIDE
     columns = (
@@ -158,6 +169,23 @@ def _row(task: TaskView, *, wide_terminal: bool) -> tuple[Text | str, ...]:
         if task.why
         else cut(task.error or "", "bad" if task.status == TaskStatus.FAILED else "dim"),
     )
+
+
+def _narrow(tasks: Sequence[TaskView]) -> Table:
+    columns = ("name", "task", "status", "progress", "loss", "age")
+    listing = table(*columns, right=("loss", "age"), wide=("name", "progress"))
+    for task in tasks:
+        loss = task.glance.loss[-1][1] if task.glance and task.glance.loss else None
+        failed = task.status == TaskStatus.FAILED
+        listing.add_row(
+            cut(task.name),
+            Text(task.id[:_SHORT_ID], style="id"),
+            status_text(task.status),
+            progress_text(task) or cut(task.why or task.error or "", "bad" if failed else "dim"),
+            "" if loss is None else formatting.number(loss),
+            formatting.age(task.created_at),
+        )
+    return listing
 
 
 def _time_text(task: TaskView) -> str:

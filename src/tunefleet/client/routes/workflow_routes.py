@@ -122,16 +122,18 @@ def list_tasks(
     owner: str | None = None,
     workflow_id: str | None = None,
     worker_id: str | None = None,
+    glance: bool = False,
     limit: int = 100,
     cursor: str | None = None,
 ) -> Call[Page[TaskView]]:
-    """Return a page of tasks, newest first."""
+    """Return a page of tasks, newest first; with `glance`, running ones come with their latest metrics."""
     params = {
         "status": status,
         "kind": kind,
         "owner": owner,
         "workflow_id": workflow_id,
         "worker_id": worker_id,
+        "glance": "true" if glance else None,
         "limit": limit,
         "cursor": cursor,
     }
