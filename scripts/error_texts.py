@@ -30,8 +30,8 @@ _ASKED = re.compile(r"\b(?:(?:cancel|pause) (?:it|\{[^}]*\})|start it first)", r
 """What is done by a command of its own, which a hint names."""
 _QUOTED = re.compile(r"\{[^}]*\}|`[^`]*`|'[^']*'")
 _JARGON = re.compile(
-    r"\b(?:invalid|exception|NoneType|errno|boolean|deserial\w+|payload|malformed|illegal|traceback|timed out"
-    r"|failed to|unable to|an error occurred|something went wrong|please|oops|node id|workload)\b",
+    r"\b(?:exception|NoneType|errno|boolean|deserial\w+|payload|illegal|traceback|timed out"
+    r"|unable to|an error occurred|something went wrong|please|oops|node id|workload)\b",
     re.IGNORECASE,
 )
 

@@ -27,13 +27,13 @@ import sys, tracemalloc
 from pathlib import Path
 before = set(sys.modules)
 tracemalloc.start()
-from tunefleet.trainer_control.control.command_queue import CommandBoard
+from tunefleet.trainer_control.control.command_queue import CommandQueue
 from tunefleet.trainer_control.control.control_server import ControlServer
 from tunefleet.trainer_control.journal.status import StatusFile
 foreign = {name.partition(".")[0] for name in set(sys.modules) - before} - set(sys.stdlib_module_names)
 print(*sorted(foreign))
 imported, _ = tracemalloc.get_traced_memory()
-server = ControlServer("a", CommandBoard(), StatusFile(sys.argv[1]), Path(sys.argv[1], "jobs"))
+server = ControlServer("a", CommandQueue(), StatusFile(sys.argv[1]), Path(sys.argv[1], "jobs"))
 server.start()
 print(tracemalloc.get_traced_memory()[0] - imported)
 server.stop()

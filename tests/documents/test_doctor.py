@@ -74,7 +74,7 @@ def test_a_full_disk_and_little_shared_memory(setup: pytest.MonkeyPatch, tmp_pat
 @pytest.mark.parametrize(
     ("url", "thing", "way_out"),
     [
-        ("redis://127.0.0.1:1/0", "Redis at redis://127.0.0.1:1/0 does not answer", "REDIS_URL"),
+        ("redis://127.0.0.1:1/0", "Redis at redis://127.0.0.1:1/0 does not respond", "REDIS_URL"),
         ("http://127.0.0.1:6379", "REDIS_URL", "redis://"),
         ("redis://127.0.0.1:many/0", "REDIS_URL", "redis://"),
     ],

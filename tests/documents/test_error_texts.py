@@ -10,7 +10,7 @@ _REASONS = {
     "Job {job_id} not found": "the agent's documented answer",
     "no training is running": "a reason within another sentence",
     "its checkpoint could not be saved": "a reason within another sentence",
-    "{…} cannot compress: {…}.": "it is sent without being packed then",
+    "{…} failed: {…}.": "it is sent without being packed then",
     "This cannot be a system prompt: {…}.": "the reason says what may be typed",
     "The question failed: {…}: {error}": "the server's sentence follows, with its own way out",
     "The preview failed: {…}": "the last words of a program; TUNEFLEET_DEBUG=true shows all of them",
@@ -27,7 +27,6 @@ _REASONS = {
     "A process of simulated workers said something that cannot be read.": "nobody can act",
     "The worker cannot continue: {error}.": "the system's sentence follows",
     "The rendezvous endpoint of the training is unknown.": "the server leaves that out of no offer",
-    "The server sent a malformed attempt id: {attempt_id}.": "nobody can act: it is not a server of ours",
 }
 """Texts that break a rule on purpose, and why."""
 
