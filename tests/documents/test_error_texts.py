@@ -27,6 +27,7 @@ _REASONS = {
     "A process of simulated workers said something that cannot be read.": "nobody can act",
     "The worker cannot continue: {error}.": "the system's sentence follows",
     "The rendezvous endpoint of the training is unknown.": "the server leaves that out of no offer",
+    "The server sent a malformed attempt id: {attempt_id}.": "nobody can act: it is not a server of ours",
 }
 """Texts that break a rule on purpose, and why."""
 
