@@ -163,7 +163,8 @@ def test_a_job_that_failed_names_its_log(commands: StandIns) -> None:
         (
             "sbatch: error: Batch job submission failed: Invalid account or account/partition combination specified\n",
             ConflictError,
-            "Slurm refuses: Batch job submission failed: Invalid account or account/partition combination specified.",
+            "Slurm rejected the request: Batch job submission failed: Invalid account or account/partition "
+            "combination specified.",
         ),
         (
             "sbatch: error: Batch job submission failed: Unable to contact slurm controller (connect)\n",
@@ -179,7 +180,7 @@ def test_a_job_that_failed_names_its_log(commands: StandIns) -> None:
             "Slurm is temporarily unavailable: QOSMaxSubmitJobPerUserLimit; Batch job submission failed: Job violates "
             "accounting/QOS policy (job submit limit, user's size and/or time limits).",
         ),
-        ("", ConflictError, "Slurm refuses: sbatch ended with 1."),
+        ("", ConflictError, "Slurm rejected the request: sbatch ended with 1."),
     ],
 )
 def test_what_slurm_says_is_told_as_it_says_it(
