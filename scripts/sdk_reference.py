@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 from tunefleet.client import resources
 from tunefleet.client.api import Client, ServerVerbs
-from tunefleet.client.verb import Iteration, TaskIteration, TaskVerb, Verb
+from tunefleet.client.verb import ApiMethod, Iteration, TaskIteration, TaskVerb
 
 NOUNS = (
     ("client", ServerVerbs),
@@ -51,7 +51,7 @@ def _arguments(parameters: list[inspect.Parameter]) -> str:
 
 def _methods(described: type) -> Iterator[str]:
     for name, verb in vars(described).items():
-        if not isinstance(verb, (Verb, Iteration, TaskVerb, TaskIteration)):
+        if not isinstance(verb, (ApiMethod, Iteration, TaskVerb, TaskIteration)):
             continue
         signature = inspect.signature(verb.describe)
         parameters = list(signature.parameters.values())

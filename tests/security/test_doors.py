@@ -17,7 +17,7 @@ from tests.integration.api.support import Running
 from tunefleet.api.auth import cookie_name
 from tunefleet.api.multipart import FilePart
 from tunefleet.artifacts import manifest_digest
-from tunefleet.client.external.ssrf_guard import Reach
+from tunefleet.client.external.ssrf_guard import SsrfGuard
 from tunefleet.errors import ForbiddenError, InputError
 from tunefleet.schemas.api import FileEntry
 from tunefleet.settings import AgentSettings, ServerSettings, load
@@ -103,7 +103,7 @@ def test_a_name_that_changes_after_the_look_up_gains_nothing(monkeypatch: pytest
     monkeypatch.setattr(socket, "getaddrinfo", changing)
     with listening(Handler) as url:
         port = url.rpartition(":")[2]
-        reach = Reach(("127.0.0.0/8",))
+        reach = SsrfGuard(("127.0.0.0/8",))
         assert reach.send("GET", f"http://turns.example:{port}/").status_code == 204
         assert (asked, told) == (["turns.example"], [f"turns.example:{port}"])
         with pytest.raises(ForbiddenError, match="never allowed"):

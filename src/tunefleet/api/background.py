@@ -18,14 +18,14 @@ from tunefleet.errors import NotLeadingError, TunefleetError, UnreachableError
 from tunefleet.orchestrator.campaigns.engine_repository import TOPIC as CAMPAIGNS
 from tunefleet.orchestrator.campaigns.engine_repository import CampaignRepository
 from tunefleet.orchestrator.campaigns.tracking_outbox import TrackingOutbox
-from tunefleet.orchestrator.clusters.reconciler import ClusterKeeper
+from tunefleet.orchestrator.clusters.reconciler import ClusterReconciler
 from tunefleet.orchestrator.context import ServerContext
 from tunefleet.orchestrator.federation import task_settlement
 from tunefleet.orchestrator.federation.round_scheduler import RoundScheduler
 from tunefleet.orchestrator.federation.status import SETTLING
 from tunefleet.orchestrator.ha.leader_election import Election, keep_place
 from tunefleet.orchestrator.ha.leadership import fenced
-from tunefleet.orchestrator.notifications.delivery import Courier
+from tunefleet.orchestrator.notifications.delivery import DeliveryLoop
 from tunefleet.orchestrator.scheduling import autoscaling, reaper, scheduler
 from tunefleet.orchestrator.storage import artifacts, capacity, verification
 from tunefleet.orchestrator.workflows import shard_merge
@@ -74,9 +74,9 @@ class Lifetime:
     _mirror: Mirror | None = None
     _epoch: int | None = None
     _hub: RedisHub | None = None
-    _courier: Courier | None = None
+    _courier: DeliveryLoop | None = None
     _rounds: RoundScheduler | None = None
-    _nodes: ClusterKeeper | None = None
+    _nodes: ClusterReconciler | None = None
     _campaigns: CampaignReconciler | None = None
 
     def stop(self) -> None:
@@ -148,9 +148,9 @@ class Lifetime:
             "scrub": self._loop("scrub", lambda: verification.run_for_a_while(self.core)),
             "garbage": self._loop("garbage", lambda: artifacts.collect_garbage(self.core), every_s=GARBAGE_S),
         }
-        self._nodes = ClusterKeeper(self.core, self.url)
+        self._nodes = ClusterReconciler(self.core, self.url)
         loops["clusters"] = self._loop("clusters", self._nodes.run_for_a_while)
-        self._courier = Courier(self.core)
+        self._courier = DeliveryLoop(self.core)
         loops["notifications"] = self._loop("notifications", self._courier.run_once)
         self._rounds = RoundScheduler(self.core)
         loops["rounds"] = self._loop("rounds", self._rounds.run_once)

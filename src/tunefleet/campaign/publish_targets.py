@@ -11,7 +11,7 @@ from tunefleet.campaign import progress
 from tunefleet.campaign.contract import StepContext
 from tunefleet.campaign.hub_models import HUB
 from tunefleet.campaign.object_store import endpoint_of
-from tunefleet.integrations.publishing.targets import Target, Wishes, target
+from tunefleet.integrations.publishing.targets import PublishOptions, Target, target
 from tunefleet.settings import CampaignSettings, PublishSettings, load
 from tunefleet.spec.documents.campaign_document import GRADIENTS, CampaignSpec
 
@@ -61,7 +61,7 @@ async def check(context: StepContext, to: str) -> None:
 
 async def opened(context: StepContext, to: str, *, force: bool = True) -> Target:
     """Open a publish target with the campaign's keys."""
-    wishes = Wishes(private=context.spec.publish.private and to.startswith(HUB), force=force)
+    wishes = PublishOptions(private=context.spec.publish.private and to.startswith(HUB), force=force)
     return await asyncio.to_thread(target, to, wishes, keys(context.settings))
 
 

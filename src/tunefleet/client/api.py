@@ -12,21 +12,21 @@ from tunefleet.client import resources, transfer
 from tunefleet.client.connection import resolve
 from tunefleet.client.routes import project_routes, workflow_routes
 from tunefleet.client.transport import AsyncTransport, Policy, Transport
-from tunefleet.client.verb import Awaited, Blocking, Verb
+from tunefleet.client.verb import ApiMethod, Awaited, Blocking
 
 
 class ServerVerbs:
     """Methods that concern the server as a whole."""
 
-    info = Verb(workflow_routes.info)
-    schema = Verb(workflow_routes.schema)
-    login_code = Verb(workflow_routes.login_code)
-    prune = Verb(workflow_routes.prune)
-    server = Verb(workflow_routes.server)
-    storage = Verb(workflow_routes.storage)
-    servers = Verb(workflow_routes.servers)
-    usage = Verb(project_routes.usage)
-    audit = Verb(project_routes.audit)
+    info = ApiMethod(workflow_routes.info)
+    schema = ApiMethod(workflow_routes.schema)
+    login_code = ApiMethod(workflow_routes.login_code)
+    prune = ApiMethod(workflow_routes.prune)
+    server = ApiMethod(workflow_routes.server)
+    storage = ApiMethod(workflow_routes.storage)
+    servers = ApiMethod(workflow_routes.servers)
+    usage = ApiMethod(project_routes.usage)
+    audit = ApiMethod(project_routes.audit)
 
 
 class Client(ServerVerbs, Blocking):

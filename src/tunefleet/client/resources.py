@@ -14,6 +14,7 @@ from tunefleet.client.routes import (
     workflow_routes,
 )
 from tunefleet.client.verb import (
+    ApiMethod,
     Awaited,
     AwaitedTask,
     Blocking,
@@ -21,7 +22,6 @@ from tunefleet.client.verb import (
     Iteration,
     TaskIteration,
     TaskVerb,
-    Verb,
 )
 
 if TYPE_CHECKING:
@@ -32,156 +32,156 @@ if TYPE_CHECKING:
 class WorkflowVerbs:
     """Methods of workflows."""
 
-    validate = Verb(workflow_routes.validate)
-    create = Verb(workflow_routes.create_workflow)
-    list = Verb(workflow_routes.list_workflows)
+    validate = ApiMethod(workflow_routes.validate)
+    create = ApiMethod(workflow_routes.create_workflow)
+    list = ApiMethod(workflow_routes.list_workflows)
     iterate = Iteration(flows.iterate_workflows)
-    get = Verb(workflow_routes.get_workflow)
-    wait = Verb(flows.wait_for_workflow)
-    cancel = Verb(workflow_routes.cancel_workflow)
-    retry = Verb(workflow_routes.retry_workflow)
-    remove = Verb(workflow_routes.remove_workflow)
+    get = ApiMethod(workflow_routes.get_workflow)
+    wait = ApiMethod(flows.wait_for_workflow)
+    cancel = ApiMethod(workflow_routes.cancel_workflow)
+    retry = ApiMethod(workflow_routes.retry_workflow)
+    remove = ApiMethod(workflow_routes.remove_workflow)
 
 
 class TaskVerbs:
     """Methods of tasks."""
 
-    list = Verb(workflow_routes.list_tasks)
+    list = ApiMethod(workflow_routes.list_tasks)
     iterate = Iteration(flows.iterate_tasks)
-    get = Verb(workflow_routes.get_task)
-    why = Verb(workflow_routes.why)
-    wait = Verb(flows.wait_for_task)
-    cancel = Verb(workflow_routes.cancel_task)
-    pause = Verb(workflow_routes.pause_task)
-    pause_and_wait = Verb(flows.pause_and_wait)
-    resume = Verb(workflow_routes.resume_task)
-    stop = Verb(workflow_routes.stop_task)
-    command = Verb(workflow_routes.command_task)
-    commands = Verb(workflow_routes.list_commands)
-    get_command = Verb(workflow_routes.get_command)
-    wait_for_command = Verb(flows.wait_for_command)
-    checkpoints = Verb(workflow_routes.checkpoints)
-    retry = Verb(workflow_routes.retry_task)
-    clone = Verb(workflow_routes.clone_task)
-    remove = Verb(workflow_routes.remove_task)
-    metrics = Verb(workflow_routes.metrics)
+    get = ApiMethod(workflow_routes.get_task)
+    why = ApiMethod(workflow_routes.why)
+    wait = ApiMethod(flows.wait_for_task)
+    cancel = ApiMethod(workflow_routes.cancel_task)
+    pause = ApiMethod(workflow_routes.pause_task)
+    pause_and_wait = ApiMethod(flows.pause_and_wait)
+    resume = ApiMethod(workflow_routes.resume_task)
+    stop = ApiMethod(workflow_routes.stop_task)
+    command = ApiMethod(workflow_routes.command_task)
+    commands = ApiMethod(workflow_routes.list_commands)
+    get_command = ApiMethod(workflow_routes.get_command)
+    wait_for_command = ApiMethod(flows.wait_for_command)
+    checkpoints = ApiMethod(workflow_routes.checkpoints)
+    retry = ApiMethod(workflow_routes.retry_task)
+    clone = ApiMethod(workflow_routes.clone_task)
+    remove = ApiMethod(workflow_routes.remove_task)
+    metrics = ApiMethod(workflow_routes.metrics)
     follow_metrics = Iteration(flows.follow_metrics)
-    log = Verb(workflow_routes.log)
+    log = ApiMethod(workflow_routes.log)
     follow_log = Iteration(flows.follow_log)
-    fetch_output = Verb(flows.fetch_output)
-    result = Verb(workflow_routes.get_result)
-    files = Verb(workflow_routes.result_files)
-    fetch_file = Verb(transfer.fetch_result_file)
-    get_chat = Verb(chat_routes.get_chat)
-    end_chat = Verb(chat_routes.end_chat)
+    fetch_output = ApiMethod(flows.fetch_output)
+    result = ApiMethod(workflow_routes.get_result)
+    files = ApiMethod(workflow_routes.result_files)
+    fetch_file = ApiMethod(transfer.fetch_result_file)
+    get_chat = ApiMethod(chat_routes.get_chat)
+    end_chat = ApiMethod(chat_routes.end_chat)
     chat = Iteration(chat_routes.chat)
 
 
 class EventVerbs:
     """Methods of events."""
 
-    list = Verb(workflow_routes.list_events)
+    list = ApiMethod(workflow_routes.list_events)
     follow = Iteration(flows.follow_events)
 
 
 class ArtifactVerbs:
     """Methods of artifacts: files that the server stores under a digest."""
 
-    list = Verb(workflow_routes.list_artifacts)
+    list = ApiMethod(workflow_routes.list_artifacts)
     iterate = Iteration(flows.iterate_artifacts)
-    get = Verb(workflow_routes.get_artifact)
-    push = Verb(transfer.push)
-    fetch = Verb(transfer.fetch)
-    remove = Verb(workflow_routes.remove_artifact)
+    get = ApiMethod(workflow_routes.get_artifact)
+    push = ApiMethod(transfer.push)
+    fetch = ApiMethod(transfer.fetch)
+    remove = ApiMethod(workflow_routes.remove_artifact)
 
 
 class WorkerVerbs:
     """Methods of workers: the machines that run tasks."""
 
-    list = Verb(workflow_routes.list_workers)
-    get = Verb(workflow_routes.get_worker)
-    tell = Verb(workflow_routes.tell_worker)
-    get_command = Verb(workflow_routes.worker_command)
-    wait_for_command = Verb(flows.wait_for_worker_command)
-    cordon = Verb(workflow_routes.cordon_worker)
-    uncordon = Verb(workflow_routes.uncordon_worker)
-    drain = Verb(workflow_routes.drain_worker)
-    elastic = Verb(workflow_routes.set_elastic)
-    invite = Verb(workflow_routes.invite)
-    invitations = Verb(workflow_routes.list_invitations)
-    withdraw = Verb(workflow_routes.withdraw)
-    remove = Verb(workflow_routes.remove_worker)
+    list = ApiMethod(workflow_routes.list_workers)
+    get = ApiMethod(workflow_routes.get_worker)
+    tell = ApiMethod(workflow_routes.tell_worker)
+    get_command = ApiMethod(workflow_routes.worker_command)
+    wait_for_command = ApiMethod(flows.wait_for_worker_command)
+    cordon = ApiMethod(workflow_routes.cordon_worker)
+    uncordon = ApiMethod(workflow_routes.uncordon_worker)
+    drain = ApiMethod(workflow_routes.drain_worker)
+    elastic = ApiMethod(workflow_routes.set_elastic)
+    invite = ApiMethod(workflow_routes.invite)
+    invitations = ApiMethod(workflow_routes.list_invitations)
+    withdraw = ApiMethod(workflow_routes.withdraw)
+    remove = ApiMethod(workflow_routes.remove_worker)
 
 
 class KeyVerbs:
     """Methods of API keys."""
 
-    list = Verb(workflow_routes.list_keys)
-    create = Verb(workflow_routes.create_key)
-    revoke = Verb(workflow_routes.revoke_key)
+    list = ApiMethod(workflow_routes.list_keys)
+    create = ApiMethod(workflow_routes.create_key)
+    revoke = ApiMethod(workflow_routes.revoke_key)
 
 
 class ProjectVerbs:
     """Methods of projects, which share the fleet within their quotas."""
 
-    list = Verb(project_routes.list_projects)
-    get = Verb(project_routes.get_project)
-    create = Verb(project_routes.create_project)
-    change = Verb(project_routes.change_project)
-    archive = Verb(project_routes.archive_project)
-    restore = Verb(project_routes.restore_project)
+    list = ApiMethod(project_routes.list_projects)
+    get = ApiMethod(project_routes.get_project)
+    create = ApiMethod(project_routes.create_project)
+    change = ApiMethod(project_routes.change_project)
+    archive = ApiMethod(project_routes.archive_project)
+    restore = ApiMethod(project_routes.restore_project)
 
 
 class NotificationVerbs:
     """Methods of notification channels and deliveries."""
 
-    list = Verb(notification_routes.list_notifications)
-    channels = Verb(notification_routes.list_channels)
-    create_channel = Verb(notification_routes.create_channel)
-    get_channel = Verb(notification_routes.get_channel)
-    change_channel = Verb(notification_routes.change_channel)
-    remove_channel = Verb(notification_routes.remove_channel)
-    test_channel = Verb(notification_routes.test_channel)
+    list = ApiMethod(notification_routes.list_notifications)
+    channels = ApiMethod(notification_routes.list_channels)
+    create_channel = ApiMethod(notification_routes.create_channel)
+    get_channel = ApiMethod(notification_routes.get_channel)
+    change_channel = ApiMethod(notification_routes.change_channel)
+    remove_channel = ApiMethod(notification_routes.remove_channel)
+    test_channel = ApiMethod(notification_routes.test_channel)
 
 
 class FederationVerbs:
     """Methods of federations: workers train one adapter, each on its own data."""
 
-    create = Verb(federation_routes.create_federation)
-    list = Verb(federation_routes.list_federations)
-    get = Verb(federation_routes.get_federation)
-    start = Verb(federation_routes.start_federation)
-    pause = Verb(federation_routes.pause_federation)
-    cancel = Verb(federation_routes.cancel_federation)
-    remove = Verb(federation_routes.remove_federation)
-    token = Verb(federation_routes.federation_token)
-    replace_token = Verb(federation_routes.replace_federation_token)
-    updates = Verb(federation_routes.list_updates)
-    rounds = Verb(federation_routes.list_rounds)
-    versions = Verb(federation_routes.list_versions)
-    version = Verb(federation_routes.get_version)
-    newest = Verb(federation_routes.newest_version)
-    rollback = Verb(federation_routes.roll_back)
-    change_member = Verb(federation_routes.change_member)
+    create = ApiMethod(federation_routes.create_federation)
+    list = ApiMethod(federation_routes.list_federations)
+    get = ApiMethod(federation_routes.get_federation)
+    start = ApiMethod(federation_routes.start_federation)
+    pause = ApiMethod(federation_routes.pause_federation)
+    cancel = ApiMethod(federation_routes.cancel_federation)
+    remove = ApiMethod(federation_routes.remove_federation)
+    token = ApiMethod(federation_routes.federation_token)
+    replace_token = ApiMethod(federation_routes.replace_federation_token)
+    updates = ApiMethod(federation_routes.list_updates)
+    rounds = ApiMethod(federation_routes.list_rounds)
+    versions = ApiMethod(federation_routes.list_versions)
+    version = ApiMethod(federation_routes.get_version)
+    newest = ApiMethod(federation_routes.newest_version)
+    rollback = ApiMethod(federation_routes.roll_back)
+    change_member = ApiMethod(federation_routes.change_member)
 
 
 class CampaignVerbs:
     """Methods of campaigns: continuous training, one chunk of data per cycle."""
 
-    apply = Verb(campaign_routes.apply_campaigns)
-    send = Verb(campaign_files.send)
-    list = Verb(campaign_routes.list_campaigns)
-    get = Verb(campaign_routes.get_campaign)
-    start = Verb(campaign_routes.start_campaign)
-    pause = Verb(campaign_routes.pause_campaign)
-    resume = Verb(campaign_routes.resume_campaign)
-    stop = Verb(campaign_routes.stop_campaign)
-    retry = Verb(campaign_routes.retry_campaign)
-    remerge = Verb(campaign_routes.remerge_campaign)
-    rollback = Verb(campaign_routes.roll_back_campaign)
-    cycles = Verb(campaign_routes.list_cycles)
-    lineage = Verb(campaign_routes.campaign_lineage)
-    log = Verb(campaign_routes.campaign_log)
+    apply = ApiMethod(campaign_routes.apply_campaigns)
+    send = ApiMethod(campaign_files.send)
+    list = ApiMethod(campaign_routes.list_campaigns)
+    get = ApiMethod(campaign_routes.get_campaign)
+    start = ApiMethod(campaign_routes.start_campaign)
+    pause = ApiMethod(campaign_routes.pause_campaign)
+    resume = ApiMethod(campaign_routes.resume_campaign)
+    stop = ApiMethod(campaign_routes.stop_campaign)
+    retry = ApiMethod(campaign_routes.retry_campaign)
+    remerge = ApiMethod(campaign_routes.remerge_campaign)
+    rollback = ApiMethod(campaign_routes.roll_back_campaign)
+    cycles = ApiMethod(campaign_routes.list_cycles)
+    lineage = ApiMethod(campaign_routes.campaign_lineage)
+    log = ApiMethod(campaign_routes.campaign_log)
     follow_log = Iteration(campaign_routes.follow_campaign_log)
     follow = Iteration(campaign_routes.follow_campaign)
     watch = Iteration(campaign_routes.watch_campaign)
@@ -190,10 +190,10 @@ class CampaignVerbs:
 class ModelVerbs:
     """Methods of models: versions that campaigns produce, and which one is promoted."""
 
-    list = Verb(campaign_routes.list_models)
-    get = Verb(campaign_routes.get_model)
-    promote = Verb(campaign_routes.promote_model)
-    rollback = Verb(campaign_routes.roll_back_model)
+    list = ApiMethod(campaign_routes.list_models)
+    get = ApiMethod(campaign_routes.get_model)
+    promote = ApiMethod(campaign_routes.promote_model)
+    rollback = ApiMethod(campaign_routes.roll_back_model)
 
 
 class RunVerbs:

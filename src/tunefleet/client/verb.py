@@ -48,7 +48,7 @@ class _Described:
         return update_wrapper(method, self.describe)
 
 
-class Verb(_Described, Generic[P, T]):
+class ApiMethod(_Described, Generic[P, T]):
     """A method that runs one call or flow."""
 
     def __init__(self, describe: Callable[P, Call[T] | Flow[T]]) -> None:
@@ -59,7 +59,7 @@ class Verb(_Described, Generic[P, T]):
     @overload
     def __get__(self, owner: Awaited, cls: type) -> Callable[P, Awaitable[T]]: ...
     @overload
-    def __get__(self, owner: None, cls: type) -> Verb[P, T]: ...
+    def __get__(self, owner: None, cls: type) -> ApiMethod[P, T]: ...
     def __get__(self, owner: Blocking | Awaited | None, cls: type) -> Any:
         """Bind to a client."""
         return self if owner is None else self.bind(owner.transport.run)

@@ -9,8 +9,8 @@ from urllib.parse import quote, urlsplit
 
 import orjson
 
-from tunefleet.client.external.external_http import Question, Reply, ask
-from tunefleet.client.external.interrupt import Stop
+from tunefleet.client.external.external_http import HttpRequest, HttpResponse, ask
+from tunefleet.client.external.interrupt import CancelToken
 from tunefleet.errors import InputError, MachineError, UnreachableError
 from tunefleet.executors.base import LightExecutor
 from tunefleet.runtime.secrets.resolver import Redaction
@@ -33,9 +33,9 @@ class ApiExecutor(LightExecutor):
 
     def run(self, offer: Offer) -> dict[str, Any]:
         """Send the requests and return the responses; see `run_until`."""
-        return self.run_until(offer, Stop())
+        return self.run_until(offer, CancelToken())
 
-    def run_until(self, offer: Offer, stop: Stop) -> dict[str, Any]:
+    def run_until(self, offer: Offer, stop: CancelToken) -> dict[str, Any]:
         """Send the requests and return the responses; an item that failed has an `error`.
 
         Raises:
@@ -99,7 +99,7 @@ def _notes(spec: ApiTaskSpec) -> Sequence[Mapping[str, Any]]:
     return () if spec.data is None else (spec.data.metadata or spec.data.items_metadata or ())
 
 
-def _question(api: ApiSpec, prompt: str | None) -> Question:
+def _question(api: ApiSpec, prompt: str | None) -> HttpRequest:
     headers = {name: _filled(value, prompt) for name, value in (api.headers or {}).items()}
     for name, value in headers.items():
         if any(character in value for character in "\0\r\n"):
@@ -111,7 +111,7 @@ def _question(api: ApiSpec, prompt: str | None) -> Question:
         body = {"content" if isinstance(api.body, str) else "json": _filled(api.body, prompt)}
     elif api.form is not None:
         body = {"content" if isinstance(api.form, str) else "data": _filled(api.form, prompt)}
-    return Question(
+    return HttpRequest(
         method=api.method,
         # Quoted completely: an item cannot change the path or the query of the URL.
         url=str(api.url).replace(PROMPT, quote(prompt or "", safe="")),
@@ -134,7 +134,9 @@ def _filled(value: Any, prompt: str | None) -> Any:
     return [_filled(each, prompt) for each in value] if isinstance(value, list | tuple) else value
 
 
-def _asked(api: ApiSpec, questions: Sequence[Question], allowed: Sequence[str], stop: Stop) -> list[dict[str, Any]]:
+def _asked(
+    api: ApiSpec, questions: Sequence[HttpRequest], allowed: Sequence[str], stop: CancelToken
+) -> list[dict[str, Any]]:
     """Return the responses in the order of the requests; raises if all have failed."""
     faults: dict[int, InputError | UnreachableError] = {}
 
@@ -167,14 +169,14 @@ def _worth_another_try(faults: Sequence[InputError | UnreachableError]) -> Input
     return next((fault for fault in faults if isinstance(fault, UnreachableError)), faults[0])
 
 
-def _check(api: ApiSpec, index: int, reply: Reply) -> None:
+def _check(api: ApiSpec, index: int, reply: HttpResponse) -> None:
     if api.response.raise_for_status and reply.status >= 400:
         body = " ".join(reply.text.split())[:_SHOWN]
         message = f"Item {index}: {reply.host} answers {reply.status}{f': {body}' if body else ''}."
         raise UnreachableError(message) if reply.transient else InputError(message)
 
 
-def _item(api: ApiSpec, index: int, reply: Reply | None) -> dict[str, Any]:
+def _item(api: ApiSpec, index: int, reply: HttpResponse | None) -> dict[str, Any]:
     if reply is None:
         nothing = dict.fromkeys(("status_code", "output", "json", "usage", "text"))
         return {"index": index, **nothing, "truncated": False}
@@ -194,7 +196,7 @@ def _item(api: ApiSpec, index: int, reply: Reply | None) -> dict[str, Any]:
     return item | ({"headers": reply.headers} if api.response.include_headers else {})
 
 
-def _parsed(reply: Reply) -> Any:
+def _parsed(reply: HttpResponse) -> Any:
     try:
         return orjson.loads(reply.text)
     except orjson.JSONDecodeError:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from tunefleet import errors
-from tunefleet.client.external.interrupt import Stop
+from tunefleet.client.external.interrupt import CancelToken
 from tunefleet.errors import MachineError, TunefleetError
 from tunefleet.runtime import envs
 from tunefleet.schemas.control import ControlCommand
@@ -88,7 +88,7 @@ class LightExecutor(Executor):
             InputError: If the task is invalid; it is not retried.
         """
 
-    def run_until(self, offer: Offer, stop: Stop) -> dict[str, Any]:
+    def run_until(self, offer: Offer, stop: CancelToken) -> dict[str, Any]:
         """Run the task until a cancel. Override this if the work can be stopped early.
 
         Args:

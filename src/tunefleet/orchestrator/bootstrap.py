@@ -18,7 +18,7 @@ from tunefleet.observability.spans import open_spans
 from tunefleet.orchestrator.clusters import providers as clusters
 from tunefleet.orchestrator.context import KEYS, Clock, KeyCache, ServerContext
 from tunefleet.orchestrator.ha import storage_marker
-from tunefleet.orchestrator.notifications.triggers import CHANNELS, Watch
+from tunefleet.orchestrator.notifications.triggers import CHANNELS, NotificationTriggers
 from tunefleet.orchestrator.observability.commit_metrics import Commits
 from tunefleet.orchestrator.observability.counters import Meters
 from tunefleet.orchestrator.observability.task_spans import TaskSpans
@@ -57,7 +57,7 @@ def open_context(settings: ServerSettings, *, clock: Clock | None = None, adopt_
         blobs = open_blobs(settings)
         rollback.callback(blobs.close)
         signals, cache = PubSub(), KeyCache()
-        watch = Watch(settings.public_base_url, shared_admin=settings.shared_token is not None)
+        watch = NotificationTriggers(settings.public_base_url, shared_admin=settings.shared_token is not None)
         database = Database.open(
             target,
             synchronous=settings.synchronous,
@@ -89,7 +89,7 @@ def open_context(settings: ServerSettings, *, clock: Clock | None = None, adopt_
     return core
 
 
-def _commit_hook(signals: PubSub, cache: KeyCache, watch: Watch) -> Callable[[frozenset[str]], None]:
+def _commit_hook(signals: PubSub, cache: KeyCache, watch: NotificationTriggers) -> Callable[[frozenset[str]], None]:
     """Return the hook that runs after a commit of this or another server: it clears caches and wakes waiters."""
 
     def on_commit(topics: frozenset[str]) -> None:

@@ -18,11 +18,11 @@ from tunefleet.db.engine.locks import FolderLock
 from tunefleet.db.federations.federation_tokens import TokenRow
 from tunefleet.db.fleet import servers
 from tunefleet.observability.spans import Spans
-from tunefleet.orchestrator.access.login_throttle import Tries
+from tunefleet.orchestrator.access.login_throttle import LoginThrottle
 from tunefleet.orchestrator.access.permissions import Actor
-from tunefleet.orchestrator.chat.session_state import Talks
+from tunefleet.orchestrator.chat.session_state import ChatSessions
 from tunefleet.orchestrator.clusters.providers import Engines
-from tunefleet.orchestrator.ha.leadership import Leading, fence
+from tunefleet.orchestrator.ha.leadership import Leadership, fence
 from tunefleet.orchestrator.observability.counters import Meters
 from tunefleet.orchestrator.preflight.model_configs import Configurations
 from tunefleet.orchestrator.pubsub import PubSub
@@ -104,7 +104,7 @@ class ServerContext:
     secret: bytes
     clock: Clock
     fleet: Fleet = field(default_factory=Fleet)
-    leading: Leading = field(default_factory=Leading)
+    leading: Leadership = field(default_factory=Leadership)
     keys: KeyCache = field(default_factory=KeyCache)
     sweep: SweepMark = field(default_factory=SweepMark)
     cycle_s: float = 0.0
@@ -115,8 +115,8 @@ class ServerContext:
     looks: dict[tuple[str, str, int], asyncio.Future[Any]] = field(default_factory=dict)
     """Pending look-ups of newest versions, by project, federation and the pub/sub version when they started."""
     configurations: Configurations = field(default_factory=Configurations)
-    talks: Talks = field(default_factory=Talks)
-    tries: Tries = field(default_factory=Tries)
+    talks: ChatSessions = field(default_factory=ChatSessions)
+    tries: LoginThrottle = field(default_factory=LoginThrottle)
     reading: set[str] = field(default_factory=set)
     """Names of the uploads that this server is verifying."""
     direct_again_at: float = 0.0

@@ -21,7 +21,7 @@ from typing import Any
 
 from tunefleet.errors import ConflictError, MachineError, TunefleetError
 from tunefleet.runtime import job_log, locks
-from tunefleet.runtime.control import FoundJob, JobSteering, list_jobs, wait_for
+from tunefleet.runtime.control import JobController, LocalJob, list_jobs, wait_for
 from tunefleet.runtime.exit_classification import read_status
 from tunefleet.runtime.gpu import gpus
 from tunefleet.runtime.launch.terminal import Tee
@@ -180,7 +180,7 @@ class ForegroundRun:
         if process is None or self._job.endpoint_dir is None:
             return
         try:
-            steering = JobSteering.of(self._found(Path(self._job.endpoint_dir)))
+            steering = JobController.of(self._found(Path(self._job.endpoint_dir)))
             reply = steering.send(ControlCommand.PAUSE.value)
             self._say("SIGTERM: pausing; send it again to end the command immediately.")
             state = wait_for(lambda: steering.outcome(reply.command_id), _PAUSE_S)
@@ -192,7 +192,7 @@ class ForegroundRun:
             self._say(f"The pause failed, the training continues: {state.message or state.state}")
             self._pausing = None
 
-    def _found(self, endpoints_dir: Path) -> FoundJob:
+    def _found(self, endpoints_dir: Path) -> LocalJob:
         found = next((job for job in list_jobs(endpoints_dir) if job.job_id == self._job.job_id), None)
         if found is None:
             raise ConflictError("no training is running")

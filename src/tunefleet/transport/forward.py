@@ -52,7 +52,7 @@ class NotSentError(UnreachableError):
     """Nothing of the request was sent: it can be retried with any server."""
 
 
-class Answer:
+class ForwardedResponse:
     """A streamed response of another server."""
 
     def __init__(self, response: httpx.Response) -> None:
@@ -73,7 +73,7 @@ class Answer:
         except httpx.HTTPError as error:
             raise UnreachableError("The leader's response was interrupted.", detail=repr(error)) from error
 
-    async def __aenter__(self) -> Answer:
+    async def __aenter__(self) -> ForwardedResponse:
         return self
 
     async def __aexit__(
@@ -101,7 +101,7 @@ class Peers:
 
     async def send(
         self, method: str, url: str, target: bytes, headers: Iterable[Header], body: AsyncIterator[bytes] | None
-    ) -> Answer:
+    ) -> ForwardedResponse:
         """Forward a request.
 
         Args:
@@ -116,7 +116,7 @@ class Peers:
         there = httpx.URL(url).copy_with(raw_path=target)
         request = httpx.Request(method, there, headers=mine, content=body)
         try:
-            return Answer(await self._client(there.scheme).send(request, stream=True))
+            return ForwardedResponse(await self._client(there.scheme).send(request, stream=True))
         except (httpx.ConnectError, httpx.ConnectTimeout) as error:
             raise NotSentError(f"Cannot reach the leader at {url}.", detail=repr(error)) from error
         except (httpx.HTTPError, RuntimeError) as error:

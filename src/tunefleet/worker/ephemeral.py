@@ -19,7 +19,7 @@ logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class Once:
+class EphemeralWorkerOptions:
     """Options of an ephemeral worker.
 
     Args:
@@ -37,7 +37,7 @@ class Once:
     name: str | None
 
     @classmethod
-    def of(cls, task_id: str | None, settings: WorkerSettings) -> Once:
+    def of(cls, task_id: str | None, settings: WorkerSettings) -> EphemeralWorkerOptions:
         """Build the options from the settings; folder and worker ID are derived from the cluster's job and node."""
         host = socket.gethostname().partition(".")[0]
         job = settings.nodes_job or f"tunefleet-{task_id}"

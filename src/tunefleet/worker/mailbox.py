@@ -10,7 +10,7 @@ from typing import Final, TypeVar
 
 from tenacity import RetryCallState, Retrying, retry_if_exception_type, wait_exponential, wait_random
 
-from tunefleet.client.external.interrupt import Stop, interruptibly
+from tunefleet.client.external.interrupt import CancelToken, interruptibly
 from tunefleet.errors import AuthError, ForbiddenError, UnreachableError
 from tunefleet.schemas.worker_link import Command, Desired
 
@@ -185,7 +185,7 @@ class Mailbox:
         )
         return retrying(act)
 
-    def interruptibly(self, act: Callable[[Stop], T], check: Callable[[], None]) -> T:
+    def interruptibly(self, act: Callable[[CancelToken], T], check: Callable[[], None]) -> T:
         """Call a function that may block in a socket or a lock for minutes, and abandon it once it is not needed.
 
         Args:

@@ -42,7 +42,7 @@ from tunefleet.transport.redis.connection import address_of
 from tunefleet.transport.redis.keys import Keys
 from tunefleet.worker import transfers
 from tunefleet.worker.context import WorkerContext
-from tunefleet.worker.ephemeral import Once
+from tunefleet.worker.ephemeral import EphemeralWorkerOptions
 from tunefleet.worker.inputs import InputStore
 from tunefleet.worker.machine import changes, hub, probe
 from tunefleet.worker.machine.changes import ChangeDetector
@@ -58,7 +58,11 @@ logger = logging.getLogger(__name__)
 
 
 def run(
-    settings: WorkerSettings, *, drain: bool = False, once: Once | None = None, executors: Registry | None = None
+    settings: WorkerSettings,
+    *,
+    drain: bool = False,
+    once: EphemeralWorkerOptions | None = None,
+    executors: Registry | None = None,
 ) -> bool:
     """Run a worker until a signal stops it; call it from the main thread.
 
@@ -316,7 +320,7 @@ def _visible_gpus(settings: WorkerSettings) -> tuple[GpuFigures, ...]:
 class _Stopper:
     """Forwards signals to the worker; those that arrive before it exists are stored."""
 
-    def __init__(self, once: Once | None) -> None:
+    def __init__(self, once: EphemeralWorkerOptions | None) -> None:
         self._asked: list[int] = []
         self._once = once
         self._worker: Worker | None = None
@@ -356,7 +360,7 @@ class _Stopper:
 
 
 @contextmanager
-def _signals(once: Once | None) -> Iterator[_Stopper]:
+def _signals(once: EphemeralWorkerOptions | None) -> Iterator[_Stopper]:
     """Handle SIGTERM and SIGINT while the body runs, and SIGUSR1 on cluster nodes."""
     # Cluster schedulers send SIGUSR1 some time before the end of an allocation.
     stopper = _Stopper(once)

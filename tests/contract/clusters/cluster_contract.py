@@ -7,19 +7,21 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from tunefleet.integrations.clusters import Ask, Cluster, Seen
+from tunefleet.integrations.clusters import Cluster, ClusterJobState, NodeRequest
 
 PATIENCE_S = 40.0
 ENDLESS = "while :; do sleep 0.1; done"
 
 
-def ask(name: str, script: str, *, nodes: int = 2, **further: object) -> Ask:
+def ask(name: str, script: str, *, nodes: int = 2, **further: object) -> NodeRequest:
     """Nodes with one core each, for a script of the shell."""
     fields: dict[str, Any] = {"cpu": 1, "environment": {}, "patience_s": 4.0, "grace_s": 5.0, **further}
-    return Ask(name=name, nodes=nodes, nodes_max=nodes, command=("sh", "-c", script), **fields)
+    return NodeRequest(name=name, nodes=nodes, nodes_max=nodes, command=("sh", "-c", script), **fields)
 
 
-def until(cluster: Cluster, name: str, reached: Callable[[Seen], bool] = lambda seen: seen.stage == "ended") -> Seen:
+def until(
+    cluster: Cluster, name: str, reached: Callable[[ClusterJobState], bool] = lambda seen: seen.stage == "ended"
+) -> ClusterJobState:
     """Look at a job until it is as wanted."""
     deadline = time.monotonic() + PATIENCE_S
     while True:
@@ -87,6 +89,6 @@ class ClusterContract:
         assert cluster.look(["nobody"]) == {}
         cluster.cancel("nobody")
 
-    def waits_for_room(self, seen: Seen) -> bool:
+    def waits_for_room(self, seen: ClusterJobState) -> bool:
         """Whether it is said of a job that it waits for room, in the words of the cluster."""
         return seen.stage == "waiting" and bool(seen.told)

@@ -20,7 +20,7 @@ from tunefleet.campaign.steps.merge import MergeStep
 from tunefleet.campaign.steps.publish import PublishStep
 from tunefleet.campaign.steps.submit import base_of, chosen_base
 from tunefleet.campaign.steps.wait import WaitStep
-from tunefleet.integrations.publishing.targets import Wishes, target
+from tunefleet.integrations.publishing.targets import PublishOptions, target
 from tunefleet.lifecycle.cycle import StepName
 from tunefleet.settings import CampaignSettings, PublishSettings
 from tunefleet.spec.documents.campaign_document import CampaignSpec
@@ -227,10 +227,10 @@ def test_a_model_that_is_published_over_another_leaves_none_of_its_weights(
     to = "hf://me/over" if on_hub else str(tmp_path / "there")
     keys = PublishSettings(hf_token=SecretStr("writer"), hf_endpoint=hub.url)
     shards = ("model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors", "model.safetensors.index.json")
-    target(to, Wishes(force=True), keys).put(model_in(tmp_path / "old", *shards, "config.json"), lambda _: None)
+    target(to, PublishOptions(force=True), keys).put(model_in(tmp_path / "old", *shards, "config.json"), lambda _: None)
     if not on_hub:
         (tmp_path / "there" / "notes.txt").write_text("mine")
-    target(to, Wishes(force=True), keys).put(model_in(tmp_path / "new", "model.safetensors"), lambda _: None)
+    target(to, PublishOptions(force=True), keys).put(model_in(tmp_path / "new", "model.safetensors"), lambda _: None)
     if on_hub:
         files = hub.repos["me/over"].branches["main"]
         left = {name: text.decode() for name, text in files.items() if name != ".gitattributes"}

@@ -8,19 +8,19 @@ from concurrent.futures import Future, ThreadPoolExecutor
 import pytest
 
 from tests.fakes.service import Asked, Says, serving
-from tunefleet.client.external.external_http import Question, Reply, ask
-from tunefleet.client.external.interrupt import Stop, Stopped
+from tunefleet.client.external.external_http import HttpRequest, HttpResponse, ask
+from tunefleet.client.external.interrupt import CancelledByToken, CancelToken
 
 LONG_S = 600.0
 
 
-def asked(pool: ThreadPoolExecutor, url: str, stop: Stop) -> Future[Reply]:
-    question = Question(method="GET", url=url, timeout_s=LONG_S, retries=3)
+def asked(pool: ThreadPoolExecutor, url: str, stop: CancelToken) -> Future[HttpResponse]:
+    question = HttpRequest(method="GET", url=url, timeout_s=LONG_S, retries=3)
     return pool.submit(ask, question, allowed=("127.0.0.1",), stop=stop)
 
 
 def test_a_question_that_waits_for_its_answer_is_ended() -> None:
-    stop, there, go_on = Stop(), threading.Event(), threading.Event()
+    stop, there, go_on = CancelToken(), threading.Event(), threading.Event()
 
     def hold(_: Asked) -> Says:
         there.set()
@@ -33,7 +33,7 @@ def test_a_question_that_waits_for_its_answer_is_ended() -> None:
         assert there.wait(60)
         stop.set()
         try:
-            with pytest.raises(Stopped):
+            with pytest.raises(CancelledByToken):
                 answer.result(60)
         finally:
             go_on.set()
@@ -41,7 +41,7 @@ def test_a_question_that_waits_for_its_answer_is_ended() -> None:
 
 
 def test_a_question_that_waits_for_its_next_try_is_ended() -> None:
-    stop, there = Stop(), threading.Event()
+    stop, there = CancelToken(), threading.Event()
 
     def busy(_: Asked) -> Says:
         there.set()
@@ -52,14 +52,14 @@ def test_a_question_that_waits_for_its_next_try_is_ended() -> None:
         answer = asked(pool, service.url, stop)
         assert there.wait(60)
         stop.set()
-        with pytest.raises(Stopped):
+        with pytest.raises(CancelledByToken):
             answer.result(60)
 
 
 def test_what_nobody_wants_is_not_asked() -> None:
-    stop = Stop()
+    stop = CancelToken()
     stop.set()
     with serving() as service:
-        with pytest.raises(Stopped):
-            ask(Question(method="GET", url=service.url), allowed=("127.0.0.1",), stop=stop)
+        with pytest.raises(CancelledByToken):
+            ask(HttpRequest(method="GET", url=service.url), allowed=("127.0.0.1",), stop=stop)
         assert not service.asked

@@ -13,12 +13,12 @@ import pytest
 from tests.fakes.dripping import DRIPS, dripping
 from tests.fakes.listening import listening
 from tunefleet.client.external.download import Address, Downloader
-from tunefleet.client.external.external_http import Question, ask
+from tunefleet.client.external.external_http import HttpRequest, ask
 from tunefleet.client.external.guarded_transport import Guarded
-from tunefleet.client.external.interrupt import Stop, Stopped
+from tunefleet.client.external.interrupt import CancelledByToken, CancelToken
 from tunefleet.client.external.limit import Limit
-from tunefleet.client.external.result_delivery import Outward, Receiver
-from tunefleet.client.external.ssrf_guard import Reach
+from tunefleet.client.external.result_delivery import HttpDelivery, Receiver
+from tunefleet.client.external.ssrf_guard import SsrfGuard
 from tunefleet.errors import UnreachableError
 from tunefleet.schemas.compat.task_results import ResultEnvelope
 
@@ -28,7 +28,7 @@ BODIES = {"a body", "the frame of a body", "a body without an end"}
 
 
 def get(url: str, _: Path) -> object:
-    with Reach(LOOPBACK).get(url, timeout=httpx.Timeout(SHORT_S)) as answer:
+    with SsrfGuard(LOOPBACK).get(url, timeout=httpx.Timeout(SHORT_S)) as answer:
         return answer.read()
 
 
@@ -38,16 +38,16 @@ def download(url: str, folder: Path) -> object:
 
 def send_result(url: str, _: Path) -> object:
     receiver = Receiver(url, timeout_s=SHORT_S)
-    return Outward(receiver, allowed=LOOPBACK).result(ResultEnvelope(task_id="task-1", result={}))
+    return HttpDelivery(receiver, allowed=LOOPBACK).result(ResultEnvelope(task_id="task-1", result={}))
 
 
 def send_file(url: str, folder: Path) -> object:
     (folder / "x").write_bytes(b"x" * 300_000)
-    return Outward(Receiver(url, timeout_s=SHORT_S), allowed=LOOPBACK).file("task-1", folder / "x")
+    return HttpDelivery(Receiver(url, timeout_s=SHORT_S), allowed=LOOPBACK).file("task-1", folder / "x")
 
 
 def ask_api(url: str, _: Path) -> object:
-    return ask(Question(method="GET", url=url, timeout_s=SHORT_S), allowed=LOOPBACK)
+    return ask(HttpRequest(method="GET", url=url, timeout_s=SHORT_S), allowed=LOOPBACK)
 
 
 def ask_database(url: str, _: Path) -> object:
@@ -84,12 +84,12 @@ def test_a_handshake_that_drips_is_given_up(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("what", ["nothing", "a header", "a body", "the frame of a body"])
 def test_a_download_that_is_not_wanted_any_more_ends_at_once_and_keeps_what_has_come(what: str, tmp_path: Path) -> None:
-    stop = Stop()
+    stop = CancelToken()
     with dripping(what) as host, ThreadPoolExecutor(1) as pool:
         fetched = pool.submit(Downloader(tmp_path, allowed=LOOPBACK).fetch, Address(host.url, timeout_s=600), stop)
         assert host.begun.wait(30)
         stop.set()
-        with pytest.raises(Stopped):
+        with pytest.raises(CancelledByToken):
             fetched.result(30)
         assert host.left.wait(30)
         assert host.asked == 1

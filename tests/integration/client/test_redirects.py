@@ -9,8 +9,8 @@ from contextlib import contextmanager
 import pytest
 
 from tests.fakes.listening import listening
-from tunefleet.client.external.external_http import Question, ask
-from tunefleet.client.external.ssrf_guard import Reach
+from tunefleet.client.external.external_http import HttpRequest, ask
+from tunefleet.client.external.ssrf_guard import SsrfGuard
 from tunefleet.errors import ForbiddenError, InputError, UnreachableError
 
 LOOPBACK = ("127.0.0.0/8",)
@@ -40,7 +40,7 @@ def host(location: str = "") -> Iterator[tuple[str, list[dict[str, str]]]]:
 def test_credentials_stay_with_their_host_when_it_sends_one_on() -> None:
     with host() as (second, seen), host(f"{second}/x") as (first, before):
         headers = {"Authorization": "Bearer secret", "Range": "bytes=5-"}
-        with Reach(LOOPBACK).get(f"{first}/a", headers=headers) as response:
+        with SsrfGuard(LOOPBACK).get(f"{first}/a", headers=headers) as response:
             assert response.status_code == 200
         assert before[0]["authorization"] == "Bearer secret"
         assert "authorization" not in seen[0]
@@ -52,7 +52,7 @@ def test_a_redirect_that_leads_nowhere_is_an_answer_of_the_host(location: str) -
     with (
         host(location) as (first, _),
         pytest.raises(InputError, match="responded with redirect 302 without a valid location"),
-        Reach(LOOPBACK).get(first),
+        SsrfGuard(LOOPBACK).get(first),
     ):
         pass
 
@@ -62,28 +62,28 @@ def test_a_redirect_that_leads_nowhere_is_an_answer_of_the_host(location: str) -
 )
 def test_a_redirect_to_what_is_no_host_is_said(location: str) -> None:
     with host(location) as (first, _):
-        with pytest.raises(UnreachableError), Reach(LOOPBACK).get(first):
+        with pytest.raises(UnreachableError), SsrfGuard(LOOPBACK).get(first):
             pass
         with pytest.raises(UnreachableError):
-            ask(Question("GET", first), allowed=LOOPBACK)
+            ask(HttpRequest("GET", first), allowed=LOOPBACK)
 
 
 def test_a_question_whose_answer_is_a_redirect_that_leads_nowhere_has_that_answer() -> None:
     with host("nowhere") as (first, _):
-        assert ask(Question("GET", first), allowed=LOOPBACK).status == 302
+        assert ask(HttpRequest("GET", first), allowed=LOOPBACK).status == 302
 
 
 def test_where_one_is_sent_on_is_checked_again() -> None:
     with (
         host("http://169.254.169.254/latest") as (first, _),
         pytest.raises(ForbiddenError, match=r"169\.254"),
-        Reach(("127.0.0.0/8", "169.254.0.0/16")).get(first),
+        SsrfGuard(("127.0.0.0/8", "169.254.0.0/16")).get(first),
     ):
         pass
     with (
         host("self") as (circle, seen),
         pytest.raises(UnreachableError, match="too many redirects"),
-        Reach(LOOPBACK).get(circle),
+        SsrfGuard(LOOPBACK).get(circle),
     ):
         pass
     assert len(seen) == 5

@@ -11,7 +11,7 @@ import pytest
 from tests.integration.worker.receiver import receiving
 from tests.unit.client.test_throttle import MB, Clock
 from tunefleet.client.external.download import Downloader
-from tunefleet.client.external.result_delivery import Outward, Receiver
+from tunefleet.client.external.result_delivery import HttpDelivery, Receiver
 from tunefleet.client.throttle import Throttle
 from tunefleet.schemas.compat.task_results import ResultEnvelope
 
@@ -26,14 +26,14 @@ def foreign_download(throttle: Throttle, data: bytes, tmp_path: Path) -> None:
 def foreign_upload(throttle: Throttle, data: bytes, tmp_path: Path) -> None:
     (tmp_path / "x").write_bytes(data)
     with receiving() as host:
-        Outward(Receiver(host.url), allowed=["127.0.0.1"], throttle=throttle).file("task-1", tmp_path / "x")
+        HttpDelivery(Receiver(host.url), allowed=["127.0.0.1"], throttle=throttle).file("task-1", tmp_path / "x")
         assert data in host.seen[0].body
 
 
 def result(throttle: Throttle, data: bytes, tmp_path: Path) -> None:
     with receiving() as host:
         sent = ResultEnvelope(task_id="task-1", result={"text": "x" * len(data)})
-        Outward(Receiver(host.url), allowed=["127.0.0.1"], throttle=throttle).result(sent)
+        HttpDelivery(Receiver(host.url), allowed=["127.0.0.1"], throttle=throttle).result(sent)
 
 
 @pytest.mark.parametrize("move", [foreign_download, foreign_upload, result])

@@ -16,7 +16,7 @@ import pytest
 
 import tunefleet
 from tests.libraries import required
-from tunefleet.runtime.control import ControlClient, JobSteering, find_endpoint
+from tunefleet.runtime.control import ControlClient, JobController, find_endpoint
 from tunefleet.schemas.control import CommandState
 from tunefleet.schemas.job_folder import JobStatus
 from tunefleet.trainer_control.checkpoints.manifest import invalid_reason
@@ -33,7 +33,7 @@ def ask(
     jobs: Path, command: str, data: dict[str, Any] | None = None, job_id: str = "loop"
 ) -> Callable[[], CommandState]:
     """Send a command as another process would; return what asks for its outcome."""
-    steering = JobSteering.here(jobs, job_id)
+    steering = JobController.here(jobs, job_id)
     reply = steering.send(command, data)
     return lambda: steering.outcome(reply.command_id)
 

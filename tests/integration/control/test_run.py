@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from tunefleet.runtime.control import JobSteering, find_endpoint, wait_for
+from tunefleet.runtime.control import JobController, find_endpoint, wait_for
 from tunefleet.runtime.gpu import gpus
 from tunefleet.schemas.journal import ANY_RECORD, MetricRecord
 
@@ -203,7 +203,7 @@ def test_ranks_of_torchrun_are_one_run(runs: Runs, foreign_python: Path) -> None
     launcher = [str(foreign_python), "-m", "torch.distributed.run", "--nproc-per-node", "2"]
     process = runs.begin("--name", "two", "--", *launcher, "train.py", "40", "0.1", "out")
     runs.endpoint("two")
-    steering = JobSteering.here(runs.endpoints, "two")
+    steering = JobController.here(runs.endpoints, "two")
     reply = steering.send("pause")
     state = wait_for(lambda: steering.outcome(reply.command_id), 60)
     assert state.state == "durable"

@@ -240,7 +240,7 @@ def test_who_loses_the_network_trains_on_and_catches_up(
     def back() -> None:
         assert sent(callback, 1)()
         assert not sent(callback, 2)()
-        until(lambda: "catches up" in caplog.text)
+        until(lambda: "Training continues" in caplog.text)
         double.away = False
         double.publish(
             save({k: 0.5 * v for k, v in LiveAdapter(made.model).copied().items()}), double.updates[0]["config"]
@@ -368,7 +368,7 @@ def test_a_federation_that_has_had_all_its_rounds_is_no_fault(federated: Make, d
 
     double.on_update = complete
     made = trainer(tmp_path, federated(), max_steps=12)
-    with pytest.warns(FederationWarning, match="has completed all its rounds"):
+    with pytest.warns(FederationWarning, match="has completed all rounds"):
         made.train()
     assert made.state.global_step == 12
     assert len(double.updates) == 1

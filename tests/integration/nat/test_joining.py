@@ -21,7 +21,7 @@ def _token(running: Running, name: str | None = None) -> str:
         return client.workers.invite(name, tags=["lab"]).token
 
 
-def _join(url: str, token: str, *, replace: bool = False) -> enrollment.Joined:
+def _join(url: str, token: str, *, replace: bool = False) -> enrollment.Enrollment:
     return enrollment.join(load(ProcessSettings), url, token, {"RESULTS_DIR": "/data"}, replace=replace, patience_s=0.5)
 
 

@@ -14,7 +14,7 @@ from tests.integration.notify.told import channel, deliver, opened, run, verifie
 from tests.unit.orchestrator.lab import ECHO, FakeClock, Lab
 from tunefleet.orchestrator.context import ServerContext
 from tunefleet.orchestrator.notifications import channels, history
-from tunefleet.orchestrator.notifications.delivery import GIVE_UP_S, MIN_TRIES, Courier
+from tunefleet.orchestrator.notifications.delivery import GIVE_UP_S, MIN_TRIES, DeliveryLoop
 from tunefleet.orchestrator.notifications.triggers import TOPIC
 from tunefleet.schemas.notify import ChannelChange
 
@@ -212,7 +212,7 @@ async def test_a_removed_channel_gets_nothing_more(lab: Lab, receiver: Receiver)
 
 async def test_the_loop_wakes_when_something_is_to_be_told(lab: Lab, receiver: Receiver) -> None:
     await channel(lab, receiver.url)
-    courier = Courier(lab.core)
+    courier = DeliveryLoop(lab.core)
     loop = asyncio.create_task(_again(courier, lab.core))
     try:
         await run(lab)
@@ -226,6 +226,6 @@ async def test_the_loop_wakes_when_something_is_to_be_told(lab: Lab, receiver: R
     assert json.loads(receiver.taken[0].body)["event"] == "done"
 
 
-async def _again(courier: Courier, core: ServerContext) -> None:
+async def _again(courier: DeliveryLoop, core: ServerContext) -> None:
     while not core.signals.closed:
         await courier.run_once()

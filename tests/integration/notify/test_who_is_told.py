@@ -14,7 +14,7 @@ from tests.unit.orchestrator.test_quotas import member
 from tunefleet.errors import ConflictError, ForbiddenError, InputError, NotFoundError, SpecError
 from tunefleet.orchestrator.access import api_keys
 from tunefleet.orchestrator.notifications import channels, history
-from tunefleet.orchestrator.notifications.formats import is_secret, new_secret
+from tunefleet.orchestrator.notifications.formats import is_signing_secret, new_secret
 from tunefleet.orchestrator.scheduling import explain
 from tunefleet.orchestrator.tasks import control, tasks
 from tunefleet.orchestrator.workflows import workflows
@@ -295,7 +295,7 @@ async def test_what_cannot_be_used_is_refused_at_once(lab: Lab, data: Path) -> N
     await channel(lab, "https://example.org/hook", secret=new_secret())
     with pytest.raises(ConflictError, match="The channel team already exists"):
         await channel(lab, "https://example.org/hook")
-    assert not is_secret("whsec_short")
+    assert not is_signing_secret("whsec_short")
     lab.core.close()
     async with opened(data, FakeClock()) as other:
         with pytest.raises(InputError, match="sends no mail"):

@@ -14,7 +14,7 @@ from tunefleet.orchestrator.access.permissions import Actor
 from tunefleet.orchestrator.bootstrap import open_context
 from tunefleet.orchestrator.context import Clock
 from tunefleet.orchestrator.notifications import channels, history
-from tunefleet.orchestrator.notifications.delivery import Courier
+from tunefleet.orchestrator.notifications.delivery import DeliveryLoop
 from tunefleet.schemas.notify import ChannelCreate, NotificationView
 from tunefleet.settings import ServerSettings
 
@@ -36,7 +36,7 @@ async def opened(data: Path, clock: FakeClock, **settings: Any) -> AsyncIterator
 
 async def deliver(lab: Lab) -> list[NotificationView]:
     """Deliver what is due, and return what became of everything, oldest first."""
-    courier = Courier(lab.core)
+    courier = DeliveryLoop(lab.core)
     try:
         await courier.start_due()
         await courier.drain()

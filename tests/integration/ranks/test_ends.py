@@ -45,7 +45,7 @@ def test_every_end_takes_all_ranks_along(supervisor: Supervisor) -> None:
     assert "plain_rank.py" in (failed.detail or "")
     ended = end(killed)
     assert (ended.reason, ended.returncode) == (TaskReason.KILLED, -signal.SIGKILL)
-    assert "Rank 1 was ended by SIGKILL" in killed.folder.log.read_text()
+    assert "Rank 1 was killed by SIGKILL" in killed.folder.log.read_text()
     ended = end(unlaunched)
     assert (ended.reason, ended.returncode) == (TaskReason.KILLED, -signal.SIGKILL)
     assert end(orphaned).reason is TaskReason.KILLED

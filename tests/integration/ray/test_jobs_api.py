@@ -10,11 +10,11 @@ import pytest
 
 from tests.fakes.ray_jobs import TOKEN, Jobs, ray_jobs
 from tunefleet.errors import ConflictError, InputError, UnreachableError
-from tunefleet.integrations.clusters import Ask, Seen
+from tunefleet.integrations.clusters import ClusterJobState, NodeRequest
 from tunefleet.integrations.clusters.ray import Ray
 from tunefleet.integrations.clusters.ray_order import ENDED, HOPELESS, RUNNING, WAITING, OrderError, pack, unpack
 
-ASK = Ask("t-1", 2, 3, ("tunefleet", "worker", "--once", "it's"), {"KEY": "secret"}, gpu_count=1, grace_s=30.5)
+ASK = NodeRequest("t-1", 2, 3, ("tunefleet", "worker", "--once", "it's"), {"KEY": "secret"}, gpu_count=1, grace_s=30.5)
 
 
 @pytest.fixture
@@ -29,7 +29,9 @@ def ray(jobs: Jobs) -> Iterator[Ray]:
         yield ray
 
 
-def _said(jobs: Jobs, ray: Ray, status: str, message: str = "", code: int | None = None, log: str = "") -> Seen:
+def _said(
+    jobs: Jobs, ray: Ray, status: str, message: str = "", code: int | None = None, log: str = ""
+) -> ClusterJobState:
     jobs.jobs["t-1"] = {"status": status, "message": message, "driver_exit_code": code}
     jobs.logs["t-1"] = log
     return ray.look(["t-1"])["t-1"]
@@ -63,34 +65,34 @@ def test_a_job_that_lives_is_not_made_anew_and_one_that_is_over_is(jobs: Jobs, r
 
 
 def test_it_waits_until_the_program_has_its_nodes_and_the_log_is_not_read_again(jobs: Jobs, ray: Ray) -> None:
-    assert _said(jobs, ray, "PENDING", "not started yet") == Seen("t-1", "waiting", "not started yet")
-    assert _said(jobs, ray, "RUNNING") == Seen("t-1", "waiting", "Ray is starting the job.")
+    assert _said(jobs, ray, "PENDING", "not started yet") == ClusterJobState("t-1", "waiting", "not started yet")
+    assert _said(jobs, ray, "RUNNING") == ClusterJobState("t-1", "waiting", "Ray is starting the job.")
     log = f"Running entrypoint\n{WAITING}2 nodes wanted\n{WAITING}1 node wanted\n(Node) {RUNNING}not it\n"
-    assert _said(jobs, ray, "RUNNING", log=log) == Seen("t-1", "waiting", "1 node wanted")
+    assert _said(jobs, ray, "RUNNING", log=log) == ClusterJobState("t-1", "waiting", "1 node wanted")
     assert _said(jobs, ray, "RUNNING", log=f"{log}{ENDED}none\n").stage == "waiting"
-    assert _said(jobs, ray, "RUNNING", log=f"{log}{RUNNING}a, b\n") == Seen("t-1", "running")
+    assert _said(jobs, ray, "RUNNING", log=f"{log}{RUNNING}a, b\n") == ClusterJobState("t-1", "running")
     jobs.asked.clear()
-    assert ray.look(["t-1", "nobody"]) == {"t-1": Seen("t-1", "running")}
+    assert ray.look(["t-1", "nobody"]) == {"t-1": ClusterJobState("t-1", "running")}
     assert jobs.asked == ["GET /api/jobs/t-1", "GET /api/jobs/nobody"]
 
 
 def test_of_the_log_of_days_no_more_is_fetched_than_tells_that_it_runs(jobs: Jobs, ray: Ray) -> None:
     later = "(Node) one step more\n" * 3_000_000
     log = f"Running entrypoint\nsaid \\n{RUNNING}not it\n{WAITING}1 node wanted\n{RUNNING}a, b\n{later}"
-    assert _said(jobs, ray, "RUNNING", log=log) == Seen("t-1", "running")
+    assert _said(jobs, ray, "RUNNING", log=log) == ClusterJobState("t-1", "running")
     assert jobs.cut.wait(10.0)
     assert ray.look(["nobody"]) == {}, "the connection that was cut is used no more"
 
 
 def test_an_end_is_told_in_the_words_of_the_program(jobs: Jobs, ray: Ray) -> None:
     tail = "failed with exit code 1, last available logs:\n(Node) error: x\n"
-    assert _said(jobs, ray, "SUCCEEDED") == Seen("t-1", "ended")
+    assert _said(jobs, ray, "SUCCEEDED") == ClusterJobState("t-1", "ended")
     assert _said(jobs, ray, "STOPPED").withdrawn
     lost = _said(jobs, ray, "FAILED", f"{tail}{ENDED}Ray node b was lost.\n", 1)
-    assert lost == Seen("t-1", "ended", "Ray node b was lost.")
+    assert lost == ClusterJobState("t-1", "ended", "Ray node b was lost.")
     never = _said(jobs, ray, "FAILED", f"{tail}{ENDED}No node has 1 GPU.\n", HOPELESS)
-    assert never == Seen("t-1", "ended", "No node has 1 GPU.", hopeless=True)
-    assert _said(jobs, ray, "FAILED", "Job supervisor actor died: x\n") == Seen(
+    assert never == ClusterJobState("t-1", "ended", "No node has 1 GPU.", hopeless=True)
+    assert _said(jobs, ray, "FAILED", "Job supervisor actor died: x\n") == ClusterJobState(
         "t-1", "ended", "Job supervisor actor died: x"
     )
     assert "reports no reason" in _said(jobs, ray, "FAILED").told
@@ -110,7 +112,7 @@ def test_a_cancel_stops_the_job_and_one_that_is_not_there_is_no_error(jobs: Jobs
     ray.cancel("t-1")
     ray.cancel("nobody")
     assert ray.look(["t-1", "nobody"]) == {
-        "t-1": Seen("t-1", "ended", "The job was stopped on the Ray cluster.", withdrawn=True)
+        "t-1": ClusterJobState("t-1", "ended", "The job was stopped on the Ray cluster.", withdrawn=True)
     }
 
 

@@ -15,7 +15,7 @@ import pytest
 from tests.contract.clusters.cluster_contract import ENDLESS, ClusterContract, ask, lines, until
 from tests.integration.ray.cluster import PYTHON, RayCluster
 from tunefleet.errors import ConflictError, UnreachableError
-from tunefleet.integrations.clusters import Seen
+from tunefleet.integrations.clusters import ClusterJobState
 from tunefleet.integrations.clusters.ray import Ray, lasting
 
 pytestmark = [pytest.mark.heavy, pytest.mark.proof, pytest.mark.timeout(180)]
@@ -39,7 +39,7 @@ def cluster(ray: RayCluster) -> Iterator[Ray]:
 
 
 class TestRay(ClusterContract):
-    def waits_for_room(self, seen: Seen) -> bool:
+    def waits_for_room(self, seen: ClusterJobState) -> bool:
         return seen.told == "2 nodes with 1 CPU wanted: of the Ray cluster's 2 nodes 2 have that, none has it free now"
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.unit.runtime.test_endpoints import change
-from tunefleet.runtime.control import JobSteering
+from tunefleet.runtime.control import JobController
 from tunefleet.trainer_control import process_identity
 from tunefleet.trainer_control.control.discovery import EndpointFolder
 
@@ -34,7 +34,7 @@ def test_a_zombie_is_no_process() -> None:
 def test_the_end_of_a_job_is_the_end_of_its_process(published: Path) -> None:
     with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as process:
         change(published, pid=process.pid, process_started_at=process_identity.process_started_at(process.pid))
-        steering = JobSteering.here(published, "task-1")
+        steering = JobController.here(published, "task-1")
         assert not steering.await_end(0.1)
         process.communicate(b"\n")
         assert steering.await_end(10.0)

@@ -9,7 +9,7 @@ from pydantic import SecretStr
 
 from tests.integration.s3.gateway import ACCESS_KEY, BUCKET, SECRET_KEY, Gateway
 from tunefleet.errors import ConflictError
-from tunefleet.integrations.publishing.targets import Target, Wishes, target
+from tunefleet.integrations.publishing.targets import PublishOptions, Target, target
 from tunefleet.settings import PublishSettings
 
 pytestmark = [pytest.mark.proof, pytest.mark.timeout(180)]
@@ -30,7 +30,7 @@ def test_no_weights_of_an_earlier_model_stay_beside_those_of_another(s3_server: 
     )
 
     def place(*, force: bool = True) -> Target:
-        return target(f"s3://{BUCKET}/models/daily", Wishes(force=force), settings)
+        return target(f"s3://{BUCKET}/models/daily", PublishOptions(force=force), settings)
 
     def there() -> dict[str, bytes]:
         found = s3_server.client.list_objects_v2(Bucket=BUCKET, Prefix="models/")["Contents"]
@@ -50,7 +50,7 @@ def test_no_weights_of_an_earlier_model_stay_beside_those_of_another(s3_server: 
     place().put(files(tmp_path / "first", **whole), sent.append)
     assert sum(sent) == sum(map(len, whole.values()))
     beside = tmp_path / "beside"
-    target(f"s3://{BUCKET}/models/daily-2", Wishes(), settings).put(
+    target(f"s3://{BUCKET}/models/daily-2", PublishOptions(), settings).put(
         files(beside, **{"model.safetensors": b"2"}), drop.append
     )
     with pytest.raises(ConflictError, match="is not empty"):

@@ -14,7 +14,7 @@ from tests.fakes.slurm import StandIns
 from tests.machine import machine_environment
 from tests.unit.clusters.test_slurm import ASK
 from tunefleet.errors import ConflictError, MachineError, UnreachableError
-from tunefleet.integrations.clusters import Seen
+from tunefleet.integrations.clusters import ClusterJobState
 from tunefleet.integrations.clusters.slurm import Slurm, script_of
 from tunefleet.orchestrator.clusters import providers
 from tunefleet.settings import ServerSettings
@@ -102,29 +102,31 @@ def test_a_job_that_lives_is_not_submitted_again(commands: StandIns) -> None:
 @pytest.mark.parametrize(
     ("state", "reason", "seen"),
     [
-        ("PENDING", "Priority", Seen("17", "waiting", "pending (Priority)")),
-        ("PENDING", "None", Seen("17", "waiting", "pending")),
-        ("PENDING", "BeginTime", Seen("17", "waiting", "pending (BeginTime)")),
-        ("PENDING", "PartitionTimeLimit", Seen("17", "waiting", "pending (PartitionTimeLimit)", hopeless=True)),
+        ("PENDING", "Priority", ClusterJobState("17", "waiting", "pending (Priority)")),
+        ("PENDING", "None", ClusterJobState("17", "waiting", "pending")),
+        ("PENDING", "BeginTime", ClusterJobState("17", "waiting", "pending (BeginTime)")),
+        ("PENDING", "PartitionTimeLimit", ClusterJobState("17", "waiting", "pending (PartitionTimeLimit)", hopeless=True)),
         ("PENDING", "ReqNodeNotAvail, UnavailableNodes:n[1-2]",
-         Seen("17", "waiting", "pending (ReqNodeNotAvail, UnavailableNodes:n[1-2])")),
-        ("CONFIGURING", "None", Seen("17", "waiting", "configuring")),
-        ("REQUEUED", "None", Seen("17", "waiting", "requeued")),
-        ("RUNNING", "None", Seen("17", "running")),
-        ("COMPLETING", "None", Seen("17", "running", ending=True)),
-        ("SUSPENDED", "None", Seen("17", "waiting", "suspended")),
-        ("STOPPED", "None", Seen("17", "waiting", "stopped")),
-        ("COMPLETED", "None", Seen("17", "ended", "completed")),
-        ("CANCELLED", "None", Seen("17", "ended", "cancelled", withdrawn=True)),
-        ("FAILED", "NonZeroExitCode", Seen("17", "ended", "failed (NonZeroExitCode)")),
-        ("TIMEOUT", "TimeLimit", Seen("17", "ended", "timeout (TimeLimit)")),
-        ("PREEMPTED", "None", Seen("17", "ended", "preempted")),
-        ("OUT_OF_MEMORY", "OutOfMemory", Seen("17", "ended", "out of memory (OutOfMemory)")),
-        ("NODE_FAIL", "NodeDown", Seen("17", "ended", "node fail (NodeDown)")),
-        ("BOOT_FAIL", "a|b", Seen("17", "ended", "boot fail (a|b)")),
+         ClusterJobState("17", "waiting", "pending (ReqNodeNotAvail, UnavailableNodes:n[1-2])")),
+        ("CONFIGURING", "None", ClusterJobState("17", "waiting", "configuring")),
+        ("REQUEUED", "None", ClusterJobState("17", "waiting", "requeued")),
+        ("RUNNING", "None", ClusterJobState("17", "running")),
+        ("COMPLETING", "None", ClusterJobState("17", "running", ending=True)),
+        ("SUSPENDED", "None", ClusterJobState("17", "waiting", "suspended")),
+        ("STOPPED", "None", ClusterJobState("17", "waiting", "stopped")),
+        ("COMPLETED", "None", ClusterJobState("17", "ended", "completed")),
+        ("CANCELLED", "None", ClusterJobState("17", "ended", "cancelled", withdrawn=True)),
+        ("FAILED", "NonZeroExitCode", ClusterJobState("17", "ended", "failed (NonZeroExitCode)")),
+        ("TIMEOUT", "TimeLimit", ClusterJobState("17", "ended", "timeout (TimeLimit)")),
+        ("PREEMPTED", "None", ClusterJobState("17", "ended", "preempted")),
+        ("OUT_OF_MEMORY", "OutOfMemory", ClusterJobState("17", "ended", "out of memory (OutOfMemory)")),
+        ("NODE_FAIL", "NodeDown", ClusterJobState("17", "ended", "node fail (NodeDown)")),
+        ("BOOT_FAIL", "a|b", ClusterJobState("17", "ended", "boot fail (a|b)")),
     ],
 )  # fmt: skip
-def test_states_of_slurm_are_stages_of_a_job(commands: StandIns, state: str, reason: str, seen: Seen) -> None:
+def test_states_of_slurm_are_stages_of_a_job(
+    commands: StandIns, state: str, reason: str, seen: ClusterJobState
+) -> None:
     commands.answers("squeue", f"{ASK.name}|17|{state}|{reason}\n")
     assert commands.slurm().look([ASK.name]) == {ASK.name: seen}
 

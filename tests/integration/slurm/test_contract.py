@@ -10,7 +10,7 @@ import pytest
 
 from tests.contract.clusters.cluster_contract import ClusterContract
 from tests.integration.slurm.cluster import SlurmCluster
-from tunefleet.integrations.clusters import Seen
+from tunefleet.integrations.clusters import ClusterJobState
 from tunefleet.integrations.clusters.slurm import Slurm
 
 pytestmark = [pytest.mark.proof, pytest.mark.timeout(120)]
@@ -27,5 +27,5 @@ def cluster(slurm: SlurmCluster, tmp_path: Path) -> Iterator[Slurm]:
 
 
 class TestSlurm(ClusterContract):
-    def waits_for_room(self, seen: Seen) -> bool:
+    def waits_for_room(self, seen: ClusterJobState) -> bool:
         return (seen.stage, seen.told) == ("waiting", "pending (Resources)")

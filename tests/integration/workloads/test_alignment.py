@@ -99,7 +99,7 @@ def align(tiny_model: Path, tmp_path: Path) -> Align:
     return go
 
 
-@pytest.mark.parametrize(("kind", "module"), [("dpo", "pairs"), ("kto", "judged")])
+@pytest.mark.parametrize(("kind", "module"), [("dpo", "dpo"), ("kto", "kto")])
 def test_scoring_labels_alone_trains_as_scoring_all_positions(
     kind: str, module: str, align: Align, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -172,9 +172,9 @@ SAID = [{"role": "user", "content": "a"}]
     ("kind", "rows", "said"),
     [
         ("dpo", [PAIR, {"prompt": "a", "chosen": "b"}], "Row 2 of .* it has no column 'rejected'"),
-        ("dpo", [{**PAIR, "chosen": ""}], "Row 1 of .* has an empty text as an answer"),
+        ("dpo", [{**PAIR, "chosen": ""}], "Row 1 of .* has an empty answer"),
         ("orpo", [{**PAIR, "rejected": SAID}], "Row 1 of .* do not begin with the same prompt"),
-        ("reward", [{**PAIR, "rejected": "b"}], "No row of .* anything to learn"),
+        ("reward", [{**PAIR, "rejected": "b"}], "No row of .* has trained tokens"),
         ("kto", [{"prompt": "a", "completion": "b", "label": "so-so"}], "Row 1 of .*'label' holds 'so-so'"),
         ("grpo", [{"question": "a", "answer": None}], "Row 1 of .*'answer' holds nothing"),
         ("grpo", [{"question": "a", "answer": "b"}], "A step needs 2 prompts .* has 1 usable"),

@@ -46,7 +46,8 @@ def test_a_command_takes_nothing_from_a_dotenv_unless_it_runs_what_one_sets_up(
         root(context)
         assert trust.ca_file() is None
         reads = command in {
-            "up", "server", "worker", "agent", "campaign", "db", "backup", "restore", "verify-store", "doctor", "uninstall",
+            "up", "server", "worker", "agent", "campaign", "db", "backup", "restore", "verify-store", "doctor",
+            "uninstall",
         }  # fmt: skip
         assert (load(PublishSettings).hf_endpoint is not None) == reads
         assert (load(ProcessSettings).home == Path("/strange")) == reads

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tunefleet.errors import InputError
-from tunefleet.integrations.publishing.targets import Wishes, target
+from tunefleet.integrations.publishing.targets import PublishOptions, target
 from tunefleet.settings import PublishSettings
 
 
@@ -19,6 +19,6 @@ from tunefleet.settings import PublishSettings
 )
 def test_what_is_no_place_is_refused_with_why(text: str, said: str, hint: str) -> None:
     with pytest.raises(InputError) as caught:
-        target(text, Wishes(), PublishSettings())
+        target(text, PublishOptions(), PublishSettings())
     assert caught.value.message == said
     assert hint in (caught.value.hint or "")

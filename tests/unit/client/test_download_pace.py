@@ -9,7 +9,7 @@ import pytest
 
 from tunefleet.client.external import download
 from tunefleet.client.external.download import Address, Downloader
-from tunefleet.client.external.interrupt import Stop
+from tunefleet.client.external.interrupt import CancelToken
 from tunefleet.errors import UnreachableError
 
 HOUR_S = 3600.0
@@ -29,7 +29,7 @@ def test_a_host_whose_connections_break_is_given_up_in_the_end(
     clock, tries = [0.0], [0]
     monkeypatch.setattr(download, "time", SimpleNamespace(monotonic=lambda: clock[0]))
 
-    def breaks(self: Downloader, wanted: Address, part: Path, pace: download._Pace, _: Stop) -> str | None:
+    def breaks(self: Downloader, wanted: Address, part: Path, pace: download._Pace, _: CancelToken) -> str | None:
         tries[0] += 1
         clock[0] += seconds  # until it answers
         pace.begins()

@@ -8,10 +8,12 @@ from typing import Any
 
 import pytest
 
-from tunefleet.integrations.clusters import Ask
+from tunefleet.integrations.clusters import NodeRequest
 from tunefleet.integrations.clusters.slurm import options_of, script_of
 
-ASK = Ask("tunefleet-task_a-1", 1, 1, ("tunefleet", "worker", "--once", "task_a"), {"TUNEFLEET_WORKER_KEY": "geheim"})
+ASK = NodeRequest(
+    "tunefleet-task_a-1", 1, 1, ("tunefleet", "worker", "--once", "task_a"), {"TUNEFLEET_WORKER_KEY": "geheim"}
+)
 LOG = Path("/shared/nodes/x.log")
 
 

@@ -96,7 +96,7 @@ async def test_an_answer_at_once_is_gathered(lab: Lab) -> None:
     (turn,) = (await sessions.poll(lab.core, attempt, READY.model_copy(update={"wait_s": 20.0}))).turns
     ending = ChatPiece(finish="stop", usage=ChatUsage(prompt_tokens=3, completion_tokens=2))
     for piece in (ChatPiece(text="Good "), ChatPiece(waiting="It thinks."), ChatPiece(text="day."), ending):
-        await sessions.told(lab.core, attempt, turn.id, piece)
+        await sessions.receive_piece(lab.core, attempt, turn.id, piece)
     found = json.loads((await asking).body)
     (choice,) = found["choices"]
     assert choice["message"] == {"role": "assistant", "content": "Good day."}
@@ -123,9 +123,9 @@ async def test_a_stream_says_first_who_speaks_and_why_nothing_comes(lab: Lab) ->
     task_id, _, attempt, _ = await running(lab)
     await sessions.poll(lab.core, attempt, READY)
     turn = await sessions.begin(lab.core, lab.admin, task_id, HELLO)
-    await sessions.told(lab.core, attempt, turn.id, ChatPiece(waiting="It loads."))
-    await sessions.told(lab.core, attempt, turn.id, ChatPiece(text="Yes."))
-    await sessions.told(lab.core, attempt, turn.id, ChatPiece(finish="stop"))
+    await sessions.receive_piece(lab.core, attempt, turn.id, ChatPiece(waiting="It loads."))
+    await sessions.receive_piece(lab.core, attempt, turn.id, ChatPiece(text="Yes."))
+    await sessions.receive_piece(lab.core, attempt, turn.id, ChatPiece(finish="stop"))
     events = [event.data async for event in chat._chunks(lab.core, lab.admin, turn)]
     assert events[-1] == "[DONE]"
     chunks = [json.loads(str(event)) for event in events[:-1]]

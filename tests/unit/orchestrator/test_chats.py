@@ -48,7 +48,7 @@ async def test_a_turn_goes_to_the_worker_and_its_answer_comes_back(lab: Lab) -> 
     assert (await sessions.poll(lab.core, attempt, READY.model_copy(update={"held": (turn.id,)}))).turns == ()
     asking = asyncio.create_task(heard(lab, turn))
     for piece in (ChatPiece(text="Good "), ChatPiece(text="day."), ChatPiece(finish="stop")):
-        assert not (await sessions.told(lab.core, attempt, turn.id, piece)).gone
+        assert not (await sessions.receive_piece(lab.core, attempt, turn.id, piece)).gone
     assert "".join(piece.text for piece in await asking) == "Good day."
     view = await sessions.view(lab.core, lab.admin, task_id)
     assert (view.ready, view.models, view.waiting) == (True, ("base", "tuned"), 0)
@@ -63,7 +63,7 @@ async def test_a_restart_gives_out_again_what_nobody_has_begun(lab: Lab) -> None
     begun = await sessions.begin(lab.core, lab.admin, task_id, HELLO)
     untouched = await sessions.begin(lab.core, lab.admin, task_id, HELLO)
     assert len((await sessions.poll(lab.core, attempt, READY)).turns) == 2
-    await sessions.told(lab.core, attempt, begun.id, ChatPiece(text="Good "))
+    await sessions.receive_piece(lab.core, attempt, begun.id, ChatPiece(text="Good "))
     # The worker knows of neither any more.
     (again,) = (await sessions.poll(lab.core, attempt, READY)).turns
     assert again.id == untouched.id
@@ -76,16 +76,16 @@ async def test_who_leaves_and_who_does_not_read_are_told_to_the_worker(lab: Lab)
     turn = await sessions.begin(lab.core, lab.admin, task_id, HELLO)
     await sessions.poll(lab.core, attempt, READY)
     pieces = sessions.pieces(lab.core, lab.admin, turn)
-    await sessions.told(lab.core, attempt, turn.id, ChatPiece(text="x"))
+    await sessions.receive_piece(lab.core, attempt, turn.id, ChatPiece(text="x"))
     await anext(pieces)
     await pieces.aclose()  # type: ignore[attr-defined]
     found = await sessions.poll(lab.core, attempt, READY.model_copy(update={"held": (turn.id,)}))
     assert found.gone == (turn.id,)
-    assert (await sessions.told(lab.core, attempt, turn.id, ChatPiece(text="y"))).gone
+    assert (await sessions.receive_piece(lab.core, attempt, turn.id, ChatPiece(text="y"))).gone
     unread = await sessions.begin(lab.core, lab.admin, task_id, HELLO)
     await sessions.poll(lab.core, attempt, READY)
     for _ in range(3):
-        await sessions.told(lab.core, attempt, unread.id, ChatPiece(text="z" * (sessions.MAX_UNREAD // 2)))
+        await sessions.receive_piece(lab.core, attempt, unread.id, ChatPiece(text="z" * (sessions.MAX_UNREAD // 2)))
     with pytest.raises(ConflictError, match="is not being read"):
         await heard(lab, unread)
 
@@ -117,7 +117,7 @@ async def test_an_end_waits_for_the_answers_and_an_older_attempt_gets_nothing(la
     await sessions.end(lab.core, lab.admin, task_id)
     held = READY.model_copy(update={"held": (turn.id,)})
     assert not (await sessions.poll(lab.core, attempt, held)).end
-    await sessions.told(lab.core, attempt, turn.id, ChatPiece(finish="stop"))
+    await sessions.receive_piece(lab.core, attempt, turn.id, ChatPiece(finish="stop"))
     assert (await sessions.poll(lab.core, attempt, READY)).end
     # A long poll of the attempt before is let go as soon as the next one asks.
     waiting = asyncio.create_task(
@@ -142,7 +142,7 @@ async def test_who_waits_is_told_that_the_worker_is_silent_and_that_it_is_back(l
     # One that asks for turns is there, however long it computes.
     lab.clock.advance(16)
     await sessions.poll(lab.core, attempt, READY.model_copy(update={"held": (given.id,)}))
-    await sessions.told(lab.core, attempt, given.id, ChatPiece(text="Good "))
+    await sessions.receive_piece(lab.core, attempt, given.id, ChatPiece(text="Good "))
     assert await anext(pieces) == ChatPiece(text="Good ")
     lab.clock.advance(16)
     assert (await anext(pieces)).waiting == "The worker does not answer."

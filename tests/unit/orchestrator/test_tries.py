@@ -6,16 +6,16 @@ import pytest
 
 from tunefleet.errors import TooManyError
 from tunefleet.orchestrator.access import login_throttle
-from tunefleet.orchestrator.access.login_throttle import BURST, FORGIVE_EVERY_S, Tries
+from tunefleet.orchestrator.access.login_throttle import BURST, FORGIVE_EVERY_S, LoginThrottle
 
 
-def _fail(known: Tries, address: str, now: float, times: int = BURST) -> None:
+def _fail(known: LoginThrottle, address: str, now: float, times: int = BURST) -> None:
     for _ in range(times):
         known.begin(address, now)
 
 
 def test_so_many_at_once_and_then_one_now_and_then() -> None:
-    known = Tries()
+    known = LoginThrottle()
     _fail(known, "192.0.2.1", 0.0)
     with pytest.raises(TooManyError) as refused:
         known.begin("192.0.2.1", 1.0)
@@ -28,7 +28,7 @@ def test_so_many_at_once_and_then_one_now_and_then() -> None:
 
 
 def test_who_gets_in_has_lost_no_try() -> None:
-    known = Tries()
+    known = LoginThrottle()
     for _ in range(5 * BURST):
         known.begin("192.0.2.1", 0.0)
         known.succeeded("192.0.2.1", 0.0)
@@ -46,7 +46,7 @@ def test_who_gets_in_has_lost_no_try() -> None:
     ],
 )
 def test_addresses_of_one_network_count_as_one(one: str, other: str, same: bool) -> None:
-    known = Tries()
+    known = LoginThrottle()
     _fail(known, one, 0.0)
     if same:
         with pytest.raises(TooManyError):
@@ -57,7 +57,7 @@ def test_addresses_of_one_network_count_as_one(one: str, other: str, same: bool)
 
 def test_what_is_remembered_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(login_throttle, "_ADDRESSES", 3)
-    known = Tries()
+    known = LoginThrottle()
     for number in range(10):
         known.begin(f"192.0.2.{number}", 0.0)
     assert len(known._failures) == 3

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from tests.unit.worker.fakes import Running, World
-from tunefleet.client.external.interrupt import Stop
+from tunefleet.client.external.interrupt import CancelToken
 from tunefleet.errors import InputError
 from tunefleet.executors.base import LightExecutor
 from tunefleet.executors.data_and_echo import EchoExecutor
@@ -62,7 +62,7 @@ class Picky(LightExecutor):
 class Stoppable(Picky):
     """Waits until it is told to stop."""
 
-    def run_until(self, offer: Offer, stop: Stop) -> dict[str, Any]:
+    def run_until(self, offer: Offer, stop: CancelToken) -> dict[str, Any]:
         stop.pause(60)
         return {}
 

@@ -11,7 +11,7 @@ from tunefleet.errors import MachineError
 from tunefleet.lifecycle.task import TaskReason
 from tunefleet.schemas.worker_link import InputRef
 from tunefleet.settings import WorkerSettings
-from tunefleet.worker.ephemeral import Once
+from tunefleet.worker.ephemeral import EphemeralWorkerOptions
 from tunefleet.worker.jobs.job_run import PreemptedEnd, WorkerPreemption
 from tunefleet.worker.mailbox import Mailbox
 
@@ -141,7 +141,7 @@ def test_a_server_that_cannot_be_told_knows_the_worker_by_its_folder_still(world
 
 
 def test_patience_ends_a_worker_to_which_no_task_comes(world: World) -> None:
-    once = Once.of("task-1", WorkerSettings(nodes_patience_s=0.2))
+    once = EphemeralWorkerOptions.of("task-1", WorkerSettings(nodes_patience_s=0.2))
     with Running(world) as running:
         once.watch(running.worker)
         ended(running)
@@ -152,7 +152,7 @@ def test_patience_ends_a_worker_to_which_no_task_comes(world: World) -> None:
 
 
 def test_patience_with_a_server_that_does_not_answer_ends_too(world: World) -> None:
-    once = Once.of("task-1", WorkerSettings(nodes_patience_s=0.2))
+    once = EphemeralWorkerOptions.of("task-1", WorkerSettings(nodes_patience_s=0.2))
     world.server.away = True
     with Running(world) as running:
         once.watch(running.worker)
@@ -162,7 +162,7 @@ def test_patience_with_a_server_that_does_not_answer_ends_too(world: World) -> N
 
 
 def test_a_worker_with_a_task_is_not_idle(world: World) -> None:
-    once = Once.of("task-1", WorkerSettings(nodes_patience_s=0.5))
+    once = EphemeralWorkerOptions.of("task-1", WorkerSettings(nodes_patience_s=0.5))
     token = world.server.offer()
     with Running(world) as running:
         once.watch(running.worker)

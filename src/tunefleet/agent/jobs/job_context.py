@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from tunefleet.client.backend import JobClient
-from tunefleet.client.external.interrupt import Stop
+from tunefleet.client.external.interrupt import CancelToken
 from tunefleet.executors.registry import Registry
 from tunefleet.observability.spans import Spans
 from tunefleet.runtime import Supervisor
@@ -16,7 +16,7 @@ from tunefleet.runtime.monitor.preemption import GpuContentionMonitor
 from tunefleet.settings import AgentSettings
 
 # (URL, stop signal) -> path of the downloaded file.
-Fetch = Callable[[str, Stop], Path]
+Fetch = Callable[[str, CancelToken], Path]
 # Spec -> UUIDs of the GPUs for the job.
 Claim = Callable[[Mapping[str, Any]], tuple[str, ...]]
 

@@ -23,7 +23,7 @@ from tunefleet.errors import NotLeadingError, UnreachableError
 from tunefleet.orchestrator.context import ServerContext
 from tunefleet.orchestrator.ha.leader_election import SEEN
 from tunefleet.orchestrator.ha.leadership import fenced
-from tunefleet.transport.forward import FORWARDED_FOR, PEER, Answer, NotSentError, Peers, epoch_of, proof
+from tunefleet.transport.forward import FORWARDED_FOR, PEER, ForwardedResponse, NotSentError, Peers, epoch_of, proof
 
 log = logging.getLogger(__name__)
 
@@ -201,7 +201,7 @@ class _ForwardedRequest:
         async with answer:
             await self._give(answer)
 
-    async def _give(self, answer: Answer) -> None:
+    async def _give(self, answer: ForwardedResponse) -> None:
         self._answered = True
         await self._send({"type": "http.response.start", "status": answer.status, "headers": answer.headers})
         try:

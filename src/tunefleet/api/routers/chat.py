@@ -97,7 +97,7 @@ async def fetch_turns(request: Request, core: CoreDep, attempt: OwnAttempt) -> R
 async def take_piece(request: Request, core: CoreDep, attempt: OwnAttempt, turn_id: TurnId) -> Response:
     """Receive a piece of an answer from the worker. The response reports whether the client is still connected."""
     return request_bodies.answer(
-        await sessions.told(core, attempt, turn_id, await request_bodies.read(request, ChatPiece))
+        await sessions.receive_piece(core, attempt, turn_id, await request_bodies.read(request, ChatPiece))
     )
 
 

@@ -21,7 +21,7 @@ from tunefleet.api.multipart import FilePart
 from tunefleet.api.routers import api_router
 from tunefleet.artifacts import Intake
 from tunefleet.errors import InputError, QuotaError
-from tunefleet.orchestrator.access.permissions import Who
+from tunefleet.orchestrator.access.permissions import Caller
 from tunefleet.orchestrator.compat import results
 from tunefleet.orchestrator.context import ServerContext
 from tunefleet.orchestrator.storage import artifacts
@@ -93,7 +93,7 @@ async def upload(request: Request, core: CoreDep, who: MemberOrAttempt, task_id:
         await file_transfer.to_the_end(asyncio.to_thread(incoming.close))
 
 
-async def _take(request: Request, core: ServerContext, who: Who, incoming: Intake) -> FileEntry:
+async def _take(request: Request, core: ServerContext, who: Caller, incoming: Intake) -> FileEntry:
     part = FilePart(request.headers.get("content-type", ""), incoming.write, reserved=OWN_NAMES)
     await file_transfer.drain(request.stream(), file_transfer.one_by_one(part.feed))
     name = part.finish()

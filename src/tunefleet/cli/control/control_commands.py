@@ -25,8 +25,8 @@ from tunefleet.cli.exit_codes import ExitCode
 from tunefleet.cli.lazy_group import add, examples
 from tunefleet.cli.options import Timeout, confirm, parse_pairs
 from tunefleet.errors import ConflictError, InputError, UnreachableError
-from tunefleet.runtime.control import JobSteering, is_settled, list_jobs, paused_jobs, wait_for
-from tunefleet.runtime.control.cleanup import Leftover, find_leftovers, remove_leftover
+from tunefleet.runtime.control import JobController, is_settled, list_jobs, paused_jobs, wait_for
+from tunefleet.runtime.control.cleanup import StaleEndpoint, find_stale_endpoints, remove_stale_endpoint
 from tunefleet.schemas.control import CommandState, ControlCommand
 
 app = typer.Typer(help="Control the training runs on this machine.", no_args_is_help=True)
@@ -84,7 +84,9 @@ def status(job: JobId, *, remote: Remote = None, token: Token = None, as_json: J
         raise typer.Exit(ExitCode.FAILED)
 
 
-def _ask(control: JobSteering, operation: str, data: dict[str, Any] | None, timeout_s: float | None, wait: bool) -> Any:
+def _ask(
+    control: JobController, operation: str, data: dict[str, Any] | None, timeout_s: float | None, wait: bool
+) -> Any:
     reply = control.send(COMMANDS[operation].value, data)
     if not wait:
         return reply
@@ -96,7 +98,7 @@ def _ask(control: JobSteering, operation: str, data: dict[str, Any] | None, time
         return state
 
 
-def _outcome(control: JobSteering, command_id: str) -> CommandState:
+def _outcome(control: JobController, command_id: str) -> CommandState:
     try:
         return control.outcome(command_id)
     except UnreachableError as error:
@@ -245,7 +247,7 @@ def cleanup(
     Only jobs whose process has certainly ended: same machine, and a reboot, no such process, or a process with another
     start time. Jobs of other machines that share the home folder are not touched.
     """
-    found = find_leftovers(endpoints_dir())
+    found = find_stale_endpoints(endpoints_dir())
     dead = [item for item in found if item.job_id is not None]
     if dead and not as_json:
         for line in _lines(dead):
@@ -256,7 +258,7 @@ def cleanup(
             yes=force,
             option="--force",
         )
-    removed = [item for item in found if remove_leftover(item)]
+    removed = [item for item in found if remove_stale_endpoint(item)]
     named = [item.job_id for item in removed if item.job_id is not None]
     kept = [str(item.folder) for item in found if item not in removed]
     if as_json:
@@ -271,7 +273,7 @@ def cleanup(
         say(f"Removed {formatting.plural(len(named), 'dead job')}" + (f", {more} empty." if more else "."))
 
 
-def _lines(dead: list[Leftover]) -> list[Text]:
+def _lines(dead: list[StaleEndpoint]) -> list[Text]:
     lines = [Text("Dead jobs:", "head")]
     for item in dead:
         when = "started" if (item.folder / "endpoint.json").exists() else "ended"

@@ -11,7 +11,7 @@ from typing import Annotated, Any
 import typer
 
 from tunefleet.errors import ConflictError, InputError
-from tunefleet.runtime.control import JobSteering, RemoteHost, list_jobs
+from tunefleet.runtime.control import JobController, RemoteHost, list_jobs
 from tunefleet.settings import ClientSettings, load
 
 
@@ -46,17 +46,17 @@ def remote_host(remote: str, token: str | None) -> RemoteHost:
     return RemoteHost.parse(remote, sys.stdin.readline().strip() if token == "-" else token)
 
 
-def open_job(job: str, remote: str | None, token: str | None) -> JobSteering:
+def open_job(job: str, remote: str | None, token: str | None) -> JobController:
     """Return the control handle of a job."""
     if remote is not None:
-        return JobSteering.elsewhere(remote_host(remote, token), job)
+        return JobController.elsewhere(remote_host(remote, token), job)
     if token is not None:
         raise InputError("--token is for jobs on other machines.", hint="Add --remote HOST:PORT.")
-    return JobSteering.here(endpoints_dir(), job)
+    return JobController.here(endpoints_dir(), job)
 
 
 def curl_line(
-    control: JobSteering | None, job: str, remote: RemoteHost | None, command: str | None, data: dict[str, Any]
+    control: JobController | None, job: str, remote: RemoteHost | None, command: str | None, data: dict[str, Any]
 ) -> str:
     """Return the curl command line for a status or a command.
 

@@ -11,7 +11,7 @@ from rich.text import Text
 
 from tunefleet.cli import formatting
 from tunefleet.cli.console import err, out, say
-from tunefleet.runtime.control import FoundJob
+from tunefleet.runtime.control import LocalJob
 from tunefleet.schemas.control import CommandState, ControlReply
 from tunefleet.trainer_control import process_identity
 
@@ -22,7 +22,7 @@ _RULE = 75
 _HIDDEN_FIELDS = frozenset({"values", "job_id", "traceback", "live", "at", "state", "step"})
 
 
-def row_of(job: FoundJob) -> dict[str, Any]:
+def row_of(job: LocalJob) -> dict[str, Any]:
     """Return the list entry of a job in this machine's home folder."""
     endpoint = job.endpoint
     return {
@@ -78,7 +78,7 @@ def print_list(rows: list[dict[str, Any]]) -> None:
         say("?: on another machine, status unknown.", style="dim")
 
 
-def print_paused(jobs: list[FoundJob]) -> None:
+def print_paused(jobs: list[LocalJob]) -> None:
     """Print the paused jobs and how to resume them."""
     for job in jobs:
         how = "run its script again"

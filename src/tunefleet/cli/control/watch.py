@@ -20,7 +20,7 @@ from tunefleet.cli.control.views import ending
 from tunefleet.cli.exit_codes import ExitCode
 from tunefleet.cli.lazy_group import examples
 from tunefleet.errors import NotFoundError, UnreachableError
-from tunefleet.runtime.control import JobSteering
+from tunefleet.runtime.control import JobController
 from tunefleet.trainer_control.journal.status import FINAL_STATES
 
 _LINE_EVERY_S = 5.0
@@ -57,7 +57,7 @@ def watch(
     )
 
 
-def _poll_until_end(control: JobSteering, interval_s: float, show: Any) -> dict[str, Any]:
+def _poll_until_end(control: JobController, interval_s: float, show: Any) -> dict[str, Any]:
     fields: dict[str, Any] = {"job_id": control.job_id}
     while True:
         try:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Final
 
 from tunefleet.client import Client
-from tunefleet.client.external.result_delivery import IntoBucket, Outward, Receiver
+from tunefleet.client.external.result_delivery import BucketDelivery, HttpDelivery, Receiver
 from tunefleet.client.external.ssrf_guard import shown
 from tunefleet.client.transfer import OnProgress
 from tunefleet.errors import InputError
@@ -66,7 +66,7 @@ def deliver(client: Client, task: str, *, to: str | None, headers: Iterable[str]
     return Sent(detail.id, where, tuple(sent))
 
 
-def _outward(task: TaskDetail, to: str | None, headers: Iterable[str]) -> tuple[Outward | IntoBucket, str]:
+def _outward(task: TaskDetail, to: str | None, headers: Iterable[str]) -> tuple[HttpDelivery | BucketDelivery, str]:
     """Return the sender and a readable target."""
     raw = (task.spec.get("output") or {}).get("destination") or {}
     wanted = DestinationSpec.model_validate(raw)
@@ -81,14 +81,14 @@ def _outward(task: TaskDetail, to: str | None, headers: Iterable[str]) -> tuple[
                 "--header applies to URLs only; the task's destination is a bucket.", hint="Omit --header."
             )
         secrets.check({"output": {"destination": raw}}, task.kind, None)
-        return IntoBucket(*secrets.fill([url, wanted.access_key, wanted.secret_key])), url
+        return BucketDelivery(*secrets.fill([url, wanted.access_key, wanted.secret_key])), url
     # Headers of the spec may hold credentials: they are sent to the URL of the spec only.
     known = {} if to is not None else dict(wanted.headers or {})
     given = dict(_header(text) for text in headers)
     address, sent = str(secrets.fill(url)), {**known, **given}
     secrets.check_sent([url, sent], address)
     receiver = Receiver(address, wanted.method, secrets.fill(sent), wanted.timeout_s)
-    return Outward(receiver, allowed=_ANYWHERE), shown(address)
+    return HttpDelivery(receiver, allowed=_ANYWHERE), shown(address)
 
 
 def _header(text: str) -> tuple[str, str]:

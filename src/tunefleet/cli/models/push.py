@@ -20,7 +20,7 @@ from tunefleet.client.transfer import OnProgress, Progress
 from tunefleet.errors import InputError
 from tunefleet.integrations.publishing import card, products
 from tunefleet.integrations.publishing.products import Form, Product, Wait
-from tunefleet.integrations.publishing.targets import Target, Wishes, refuse_to_overwrite, target
+from tunefleet.integrations.publishing.targets import PublishOptions, Target, refuse_to_overwrite, target
 from tunefleet.schemas.api import TaskDetail
 from tunefleet.settings import PublishSettings, load
 
@@ -50,7 +50,7 @@ def push(
     A model card with the lineage is added unless there is one. The hub needs HF_TOKEN, a bucket the AWS_* variables.
     Existing files are only overwritten with --force.
     """
-    destination = target(to, Wishes(revision, private, message, force), load(PublishSettings))
+    destination = target(to, PublishOptions(revision, private, message, force), load(PublishSettings))
     destination.check()  # before a merge that may take long
     with (
         connect(patience_s=10.0, refused_s=None) as client,

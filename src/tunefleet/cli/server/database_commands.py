@@ -17,7 +17,7 @@ from tunefleet.settings import ServerSettings, load
 
 if TYPE_CHECKING:
     from tunefleet.db.backup.archive import Manifest
-    from tunefleet.db.engine.offline import Standing
+    from tunefleet.db.engine.offline import DatabaseStatus
 
 app = typer.Typer(help="Check and migrate the server's database.", no_args_is_help=True)
 
@@ -156,11 +156,11 @@ def _files(folder: Path) -> str:
     return load(ServerSettings).artifacts or str(folder / "artifacts")
 
 
-def _told(found: Standing) -> dict[str, Any]:
+def _told(found: DatabaseStatus) -> dict[str, Any]:
     return asdict(found) | {"current": found.current}
 
 
-def _lines(found: Standing) -> list[tuple[str, str | None]]:
+def _lines(found: DatabaseStatus) -> list[tuple[str, str | None]]:
     if found.engine is None:
         return [("database", found.address), ("", "Not created yet; the server creates it at its first start.")]
     state = "up to date" if found.current else f"this version needs {found.newest}: tunefleet db migrate"

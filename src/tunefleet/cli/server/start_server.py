@@ -29,8 +29,8 @@ def server(
 ) -> None:
     """Run a server on this machine.
 
-    It runs until Ctrl-C or SIGTERM. Everything else is set by TUNEFLEET_… variables or a .env file. `tunefleet up` starts a server and a worker
-    together.
+    It runs until Ctrl-C or SIGTERM. Everything else is set by TUNEFLEET_… variables or a .env file. `tunefleet up`
+    starts a server and a worker together.
     """
     from tunefleet.api.process import main
 

@@ -9,7 +9,7 @@ from typing import Final
 
 from tunefleet.cli.console import print_json, say
 from tunefleet.errors import AuthError, InputError
-from tunefleet.integrations.clusters import Ask
+from tunefleet.integrations.clusters import NodeRequest
 from tunefleet.integrations.clusters.factory import Engine, open_cluster
 from tunefleet.settings import ClientSettings, ClusterSettings, WorkerSettings, load
 from tunefleet.spec.options.resources import parse_memory
@@ -93,7 +93,7 @@ def end(pool: Pool) -> None:
     say(f"Ending {len(known)} of {len(names)} jobs of pool {pool.name}.")
 
 
-def _requests(pool: Pool, settings: ClusterSettings, worker: WorkerSettings) -> Sequence[Ask]:
+def _requests(pool: Pool, settings: ClusterSettings, worker: WorkerSettings) -> Sequence[NodeRequest]:
     names = _names(pool)
     made = [_ask(name, pool, settings, worker) for name in names]
     if pool.engine == "slurm":
@@ -116,7 +116,7 @@ def _names(pool: Pool) -> list[str]:
     return [pool.name] if pool.engine == "ray" else [f"{pool.name}-{number}" for number in range(pool.min_nodes)]
 
 
-def _ask(name: str, pool: Pool, settings: ClusterSettings, worker: WorkerSettings) -> Ask:
+def _ask(name: str, pool: Pool, settings: ClusterSettings, worker: WorkerSettings) -> NodeRequest:
     assert worker.key is not None, "checked by the caller"
     # In the environment: a command line with a key would be visible to other users.
     environment = {"TUNEFLEET_NODES_JOB": name, "TUNEFLEET_WORKER_KEY": worker.key.get_secret_value()}
@@ -127,7 +127,7 @@ def _ask(name: str, pool: Pool, settings: ClusterSettings, worker: WorkerSetting
     if pool.allow_code:
         environment["TUNEFLEET_ALLOW_CODE"] = "true"
     single = pool.engine == "slurm"
-    return Ask(
+    return NodeRequest(
         name,
         1 if single else pool.min_nodes,
         1 if single else pool.max_nodes,

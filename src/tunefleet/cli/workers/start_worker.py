@@ -16,7 +16,7 @@ from tunefleet.cli.workers.cluster_nodes import POOL, Pool
 from tunefleet.integrations.clusters.factory import Engine
 from tunefleet.settings import load_worker
 from tunefleet.worker.__main__ import log_to_stderr
-from tunefleet.worker.ephemeral import Once
+from tunefleet.worker.ephemeral import EphemeralWorkerOptions
 from tunefleet.worker.main import run
 
 
@@ -94,6 +94,6 @@ def worker(
     if once is None and settings.nodes_job is None:
         run(settings, drain=drain)
         return
-    chosen = Once.of(once, settings)
+    chosen = EphemeralWorkerOptions.of(once, settings)
     if run(chosen.applied(settings), once=chosen):
         raise typer.Exit(ExitCode.MADE_WAY)

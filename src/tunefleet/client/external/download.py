@@ -20,9 +20,9 @@ import httpx
 from filelock import FileLock
 
 from tunefleet.artifacts import hash_file
-from tunefleet.client.external.interrupt import Stop
+from tunefleet.client.external.interrupt import CancelToken
 from tunefleet.client.external.limit import Limit
-from tunefleet.client.external.ssrf_guard import Reach, shown, silence_s
+from tunefleet.client.external.ssrf_guard import SsrfGuard, shown, silence_s
 from tunefleet.client.throttle import Throttle
 from tunefleet.client.transfer import OnProgress, Progress, ignore_progress
 from tunefleet.errors import ArtifactError, ForbiddenError, InputError, TooLargeError, UnreachableError
@@ -86,12 +86,12 @@ class Downloader:
         on_progress: OnProgress = ignore_progress,
     ) -> None:
         self._folder = folder
-        self._reach = Reach(allowed, who=who)
+        self._reach = SsrfGuard(allowed, who=who)
         self._max_bytes = max_bytes
         self._throttle = throttle
         self._on_progress = on_progress
 
-    def fetch(self, address: str | Address, stop: Stop | None = None) -> Path:
+    def fetch(self, address: str | Address, stop: CancelToken | None = None) -> Path:
         """Download a file.
 
         Args:
@@ -109,7 +109,7 @@ class Downloader:
             UnreachableError: If the host does not respond, or the connection breaks repeatedly.
             Stopped: If it was cancelled.
         """
-        stop = stop or Stop()
+        stop = stop or CancelToken()
         wanted = Address(address) if isinstance(address, str) else address
         folder = self._folder / f".fetched-{hashlib.sha256(wanted.url.encode()).hexdigest()[:16]}"
         complete = folder / wanted.name
@@ -123,7 +123,7 @@ class Downloader:
                 logger.info("Fetched %s (%d bytes).", shown(wanted.url), complete.stat().st_size)
         return complete
 
-    def _until_whole(self, wanted: Address, part: Path, stop: Stop) -> Path:
+    def _until_whole(self, wanted: Address, part: Path, stop: CancelToken) -> Path:
         tries = 0
         pace = _Pace(wanted.url)
         while True:
@@ -146,7 +146,7 @@ class Downloader:
                 _etag_file(part).unlink(missing_ok=True)
                 return part
 
-    def _download(self, wanted: Address, part: Path, pace: _Pace, stop: Stop) -> str | None:
+    def _download(self, wanted: Address, part: Path, pace: _Pace, stop: CancelToken) -> str | None:
         """Download the missing part; returns the digest of the complete file if the host sends it."""
         etag_file = _etag_file(part)
         etag = etag_file.read_text() if etag_file.exists() and part.exists() else ""

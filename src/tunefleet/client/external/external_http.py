@@ -14,13 +14,13 @@ from urllib.parse import urlsplit
 import httpx
 from tenacity import RetryCallState, Retrying, retry_if_exception_type, stop_after_attempt, wait_random_exponential
 
-from tunefleet.client.external.interrupt import Stop, Trace
+from tunefleet.client.external.interrupt import CancelToken, Trace
 from tunefleet.client.external.limit import Limit
-from tunefleet.client.external.ssrf_guard import Reach, moved_to, origin_of
+from tunefleet.client.external.ssrf_guard import SsrfGuard, moved_to, origin_of
 from tunefleet.client.external.webhook import later_s
 from tunefleet.errors import ForbiddenError, InputError, UnreachableError
 
-__all__ = ["Question", "Reply", "ask"]
+__all__ = ["HttpRequest", "HttpResponse", "ask"]
 
 _REDIRECTS: Final = 5
 _TRANSIENT: Final = frozenset({408, 425, 429, 500, 502, 503, 504})
@@ -29,7 +29,7 @@ _CONNECT_S: Final = 10.0
 
 
 @dataclass(frozen=True, slots=True)
-class Question:
+class HttpRequest:
     """A request.
 
     Args:
@@ -62,7 +62,7 @@ class Question:
 
 
 @dataclass(frozen=True, slots=True)
-class Reply:
+class HttpResponse:
     """A response.
 
     Args:
@@ -88,12 +88,12 @@ class Reply:
 class _Later(Exception):
     """A response after which a retry may succeed."""
 
-    def __init__(self, reply: Reply) -> None:
+    def __init__(self, reply: HttpResponse) -> None:
         super().__init__(reply.status)
         self.reply = reply
 
 
-def ask(question: Question, *, allowed: Sequence[str] = (), stop: Stop | None = None) -> Reply:
+def ask(question: HttpRequest, *, allowed: Sequence[str] = (), stop: CancelToken | None = None) -> HttpResponse:
     """Send a request with retries; returns the last response, whatever its status.
 
     Args:
@@ -105,7 +105,7 @@ def ask(question: Question, *, allowed: Sequence[str] = (), stop: Stop | None = 
         UnreachableError: If the host does not respond in time.
         Stopped: If `stop` was set.
     """
-    reach, stop = Reach(allowed), stop or Stop()
+    reach, stop = SsrfGuard(allowed), stop or CancelToken()
     tries = Retrying(
         retry=retry_if_exception_type((UnreachableError, _Later)),
         wait=_pause,
@@ -130,7 +130,7 @@ def _pause(state: RetryCallState) -> float:
     return min(asked, _LONGEST_PAUSE_S) if asked is not None else float(_BACKOFF(state))
 
 
-def _once(reach: Reach, question: Question, stop: Stop) -> Reply:
+def _once(reach: SsrfGuard, question: HttpRequest, stop: CancelToken) -> HttpResponse:
     stop.check()
     limit = Limit(question.timeout_s, stop)
     timeout = httpx.Timeout(question.timeout_s, connect=min(_CONNECT_S, question.timeout_s))
@@ -153,7 +153,7 @@ def _once(reach: Reach, question: Question, stop: Stop) -> Reply:
     return reply
 
 
-def _followed(client: httpx.Client, reach: Reach, question: Question, trace: Trace) -> Reply:
+def _followed(client: httpx.Client, reach: SsrfGuard, question: HttpRequest, trace: Trace) -> HttpResponse:
     current = replace(question, url=_with_params(question))
     for _ in range(_REDIRECTS + 1):
         headers = {"Accept-Encoding": "identity", **current.headers}
@@ -169,13 +169,13 @@ def _followed(client: httpx.Client, reach: Reach, question: Question, trace: Tra
     raise InputError(f"{question.host} has too many redirects.")
 
 
-def _with_params(question: Question) -> str:
+def _with_params(question: HttpRequest) -> str:
     if not question.params:
         return question.url
     return str(httpx.URL(question.url).copy_merge_params(dict(question.params)))
 
 
-def _next(current: Question, response: httpx.Response) -> Question:
+def _next(current: HttpRequest, response: httpx.Response) -> HttpRequest:
     url = moved_to(current.url, response)
     same = origin_of(url) == origin_of(current.url)
     keeps = response.status_code in (307, 308) or current.method in ("GET", "HEAD")
@@ -189,14 +189,14 @@ def _next(current: Question, response: httpx.Response) -> Question:
     return moved if keeps else replace(moved, method="GET", body={})
 
 
-def _read(question: Question, response: httpx.Response) -> Reply:
+def _read(question: HttpRequest, response: httpx.Response) -> HttpResponse:
     data = bytearray()
     for piece in response.iter_bytes(16 << 10):
         data += piece
         if len(data) > question.max_body_bytes:
             break
     kept = bytes(data[: question.max_body_bytes])
-    return Reply(
+    return HttpResponse(
         host=question.host,
         status=response.status_code,
         headers={name.lower(): value for name, value in response.headers.items()},

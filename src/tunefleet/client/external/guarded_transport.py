@@ -8,7 +8,7 @@ from typing import Final
 import httpx
 
 from tunefleet.client.external.limit import Limit, cut
-from tunefleet.client.external.ssrf_guard import Reach
+from tunefleet.client.external.ssrf_guard import SsrfGuard
 from tunefleet.errors import ForbiddenError, InputError, TunefleetError, UnreachableError
 
 __all__ = ["Guarded", "failure"]
@@ -25,7 +25,7 @@ class Guarded(httpx.BaseTransport):
     """
 
     def __init__(self, allowed: Sequence[str] = ()) -> None:
-        self._reach = Reach(allowed)
+        self._reach = SsrfGuard(allowed)
         self._inner = httpx.HTTPTransport(retries=0)
 
     def handle_request(self, request: httpx.Request) -> httpx.Response:

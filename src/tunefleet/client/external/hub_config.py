@@ -8,7 +8,7 @@ from typing import Any, Final
 import httpx
 import orjson
 
-from tunefleet.client.external.ssrf_guard import Reach, shown
+from tunefleet.client.external.ssrf_guard import SsrfGuard, shown
 from tunefleet.errors import UnreachableError
 
 _PATIENCE: Final = httpx.Timeout(4.0, connect=2.0)
@@ -26,7 +26,7 @@ def fetch(url: str, allowed: Sequence[str]) -> Mapping[str, Any]:
         UnreachableError: If there is no valid configuration within a few seconds.
     """
     content = b""
-    with Reach(allowed, who="server").get(url, timeout=_PATIENCE) as answer:
+    with SsrfGuard(allowed, who="server").get(url, timeout=_PATIENCE) as answer:
         if not answer.is_success:
             raise UnreachableError(f"{shown(url)} responded with status {answer.status_code}.")
         for piece in answer.iter_bytes():

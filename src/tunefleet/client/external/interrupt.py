@@ -10,7 +10,7 @@ from contextlib import contextmanager, suppress
 from contextvars import copy_context
 from typing import Any, TypeVar
 
-__all__ = ["Stop", "Stopped", "Trace", "interruptibly"]
+__all__ = ["CancelToken", "CancelledByToken", "Trace", "interruptibly"]
 
 T = TypeVar("T")
 
@@ -18,11 +18,11 @@ T = TypeVar("T")
 Trace = Callable[[str, Any], None]
 
 
-class Stopped(Exception):
+class CancelledByToken(Exception):
     """The operation was cancelled."""
 
 
-class Stop:
+class CancelToken:
     """Cancellation token shared by several threads; set once, from any thread."""
 
     def __init__(self) -> None:
@@ -48,7 +48,7 @@ class Stop:
             Stopped: If it is.
         """
         if self._event.is_set():
-            raise Stopped
+            raise CancelledByToken
 
     def pause(self, seconds: float) -> None:
         """Sleep.
@@ -60,7 +60,7 @@ class Stop:
             Stopped: As soon as it is cancelled.
         """
         if self._event.wait(seconds):
-            raise Stopped
+            raise CancelledByToken
 
     @contextmanager
     def watched(self) -> Iterator[Trace]:
@@ -94,7 +94,9 @@ def _shut(opened: socket.socket) -> None:
         opened.shutdown(socket.SHUT_RDWR)
 
 
-def interruptibly(act: Callable[[Stop], T], look: Callable[[], None], wake: Callable[[], None] | None = None) -> T:
+def interruptibly(
+    act: Callable[[CancelToken], T], look: Callable[[], None], wake: Callable[[], None] | None = None
+) -> T:
     """Run a function that may block in a socket or a lock for minutes, and return as soon as it is cancelled.
 
     Args:
@@ -106,7 +108,7 @@ def interruptibly(act: Callable[[Stop], T], look: Callable[[], None], wake: Call
         Exception: Errors of `act` or `look`.
     """
     future: Future[T] = Future()
-    stop = Stop()
+    stop = CancelToken()
 
     def run() -> None:
         try:

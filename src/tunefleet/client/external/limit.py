@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Final
 
-from tunefleet.client.external.interrupt import Stop, Trace
+from tunefleet.client.external.interrupt import CancelToken, Trace
 from tunefleet.errors import UnreachableError
 
 __all__ = ["PIECE_BYTES", "Limit", "cut"]
@@ -29,9 +29,9 @@ class Limit:
         stop: Cancels it early.
     """
 
-    def __init__(self, seconds: float, stop: Stop | None = None) -> None:
-        self._stop = stop or Stop()
-        self._over = Stop()
+    def __init__(self, seconds: float, stop: CancelToken | None = None) -> None:
+        self._stop = stop or CancelToken()
+        self._over = CancelToken()
         self._changed = threading.Condition()
         self._watching = False
         self._seconds = seconds

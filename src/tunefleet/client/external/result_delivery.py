@@ -13,8 +13,8 @@ from typing import Final
 
 import httpx
 
-from tunefleet.client.external.interrupt import Stop
-from tunefleet.client.external.ssrf_guard import Reach, shown
+from tunefleet.client.external.interrupt import CancelToken
+from tunefleet.client.external.ssrf_guard import SsrfGuard, shown
 from tunefleet.client.throttle import Throttle
 from tunefleet.errors import InputError, TooLargeError, UnreachableError
 from tunefleet.schemas.compat.task_results import ENVELOPE_NAME, ResultEnvelope
@@ -46,7 +46,7 @@ class Receiver:
         return httpx.Timeout(self.timeout_s, connect=min(10.0, self.timeout_s))
 
 
-class Outward:
+class HttpDelivery:
     """Sends results to one HTTP receiver.
 
     Args:
@@ -61,11 +61,11 @@ class Outward:
         *,
         allowed: Sequence[str] = (),
         throttle: Throttle | None = None,
-        stop: Stop | None = None,
+        stop: CancelToken | None = None,
     ) -> None:
         self._receiver = receiver
         self._stop = stop
-        self._reach = Reach(allowed)
+        self._reach = SsrfGuard(allowed)
         self._throttle = throttle
 
     def result(self, envelope: ResultEnvelope) -> None:
@@ -110,7 +110,7 @@ class Outward:
         return self._reach.send(method, url, headers=headers, timeout=timeout, content=content, stop=self._stop)
 
 
-class IntoBucket:
+class BucketDelivery:
     """Writes results into a bucket: `PREFIX/TASK_ID/NAME`.
 
     Args:
@@ -123,13 +123,19 @@ class IntoBucket:
     """
 
     def __init__(
-        self, url: str, access_key: str, secret_key: str, *, throttle: Throttle | None = None, stop: Stop | None = None
+        self,
+        url: str,
+        access_key: str,
+        secret_key: str,
+        *,
+        throttle: Throttle | None = None,
+        stop: CancelToken | None = None,
     ) -> None:
         from tunefleet.artifacts.publish import place_at
 
         self._place = place_at(url, access_key, secret_key)
         self._throttle = throttle
-        self._stop = stop or Stop()
+        self._stop = stop or CancelToken()
 
     def result(self, envelope: ResultEnvelope) -> None:
         """Write a result; replaces an older one.

@@ -16,7 +16,7 @@ from urllib.parse import urljoin, urlsplit
 import httpx
 
 from tunefleet.client import trust
-from tunefleet.client.external.interrupt import Stop, Trace
+from tunefleet.client.external.interrupt import CancelToken, Trace
 from tunefleet.client.external.limit import Limit, cut
 from tunefleet.errors import ForbiddenError, InputError, UnreachableError
 
@@ -31,7 +31,7 @@ _PORTS: Final = {"http": 80, "https": 443}
 Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 
 
-class Reach:
+class SsrfGuard:
     """Decides which hosts may be reached, and sends requests to them.
 
     Args:
@@ -92,7 +92,7 @@ class Reach:
         headers: Mapping[str, str] | None = None,
         timeout: httpx.Timeout = TIMEOUT,
         content: bytes | Iterable[bytes] = b"",
-        stop: Stop | None = None,
+        stop: CancelToken | None = None,
     ) -> httpx.Response:
         """Send a request and return the response with its body unread; redirects are returned, not followed.
 

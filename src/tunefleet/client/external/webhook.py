@@ -13,7 +13,7 @@ from urllib.parse import urljoin, urlsplit
 
 import httpx
 
-from tunefleet.client.external.ssrf_guard import Reach
+from tunefleet.client.external.ssrf_guard import SsrfGuard
 from tunefleet.errors import UnreachableError
 
 _TIMEOUT: Final = httpx.Timeout(15.0, connect=10.0)
@@ -23,7 +23,7 @@ _MAX_LATER_S: Final = 3600.0
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class WebhookResponse:
     """Response of a receiver.
 
     Args:
@@ -45,7 +45,9 @@ class Answer:
         return not self.taken and self.status < 500 and self.status not in {408, 409, 423, 425, 429}
 
 
-async def post(url: str, body: bytes, headers: Mapping[str, str], *, reach: Reach, executor: Executor) -> Answer:
+async def post(
+    url: str, body: bytes, headers: Mapping[str, str], *, reach: SsrfGuard, executor: Executor
+) -> WebhookResponse:
     """Post a message; a redirect that keeps method and body is followed if its target is allowed.
 
     Args:
@@ -68,7 +70,9 @@ async def post(url: str, body: bytes, headers: Mapping[str, str], *, reach: Reac
         raise UnreachableError(f"Cannot reach {host}: {_reason(error)}.", detail=repr(error)) from error
 
 
-async def _post(url: str, body: bytes, headers: Mapping[str, str], reach: Reach, executor: Executor) -> Answer:
+async def _post(
+    url: str, body: bytes, headers: Mapping[str, str], reach: SsrfGuard, executor: Executor
+) -> WebhookResponse:
     loop = asyncio.get_running_loop()
     # No proxy from the environment: it would resolve the name again and connect to an unchecked address.
     async with httpx.AsyncClient(timeout=_TIMEOUT, follow_redirects=False, trust_env=False) as client:
@@ -84,7 +88,7 @@ async def _post(url: str, body: bytes, headers: Mapping[str, str], reach: Reach,
             url = urljoin(current, response.headers["location"])
         else:
             raise UnreachableError(f"{urlsplit(url).hostname} has too many redirects.")
-    return Answer(urlsplit(current).hostname or "", response.status_code, later_s(response.headers))
+    return WebhookResponse(urlsplit(current).hostname or "", response.status_code, later_s(response.headers))
 
 
 def _reason(error: Exception) -> str:

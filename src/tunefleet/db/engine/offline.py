@@ -29,7 +29,7 @@ _OTHERS: Final = text(
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
+class DatabaseStatus:
     """State of a database, and whether this version can use it.
 
     Args:
@@ -61,7 +61,7 @@ def name_of(target: Path | str) -> str:
     return postgres.name_of(postgres.address(target)) if isinstance(target, str) else str(target)
 
 
-def standing(target: Path | str) -> Standing:
+def standing(target: Path | str) -> DatabaseStatus:
     """Inspect a database; a missing file is not created.
 
     Raises:
@@ -69,11 +69,11 @@ def standing(target: Path | str) -> Standing:
     """
     name = name_of(target)
     if isinstance(target, Path) and not target.exists():
-        return Standing(name, None, None, migrate.HEAD, 0, 0)
+        return DatabaseStatus(name, None, None, migrate.HEAD, 0, 0)
     with reading(target) as connection:
         revision = migrate.revision_of(connection, name)
         tables, rows = len(tables_of(connection)), rows_of(connection)
-        return Standing(name, engine_name(connection), revision, migrate.HEAD, tables, rows)
+        return DatabaseStatus(name, engine_name(connection), revision, migrate.HEAD, tables, rows)
 
 
 @contextmanager

@@ -147,7 +147,7 @@ class ChannelRow(NamedTuple):
     created_at: float
 
 
-class WishRow(NamedTuple):
+class SubscriptionRow(NamedTuple):
     """A subscription in a task's workflow file: to a channel, or else to `target`."""
 
     task_id: str
@@ -208,7 +208,7 @@ def remove(connection: Connection, channel_id: str) -> None:
     changed(connection)
 
 
-def add_wishes(connection: Connection, rows: Iterable[WishRow]) -> None:
+def add_wishes(connection: Connection, rows: Iterable[SubscriptionRow]) -> None:
     """Store subscriptions of tasks."""
     values = [row._asdict() for row in rows]
     if values:
@@ -221,12 +221,12 @@ def any_wish(connection: Connection) -> bool:
     return bool(connection.execute(select(exists().where(task_notices.c.number >= 0))).scalar())
 
 
-def wishes_of(connection: Connection, task_ids: Sequence[str]) -> dict[str, list[WishRow]]:
+def wishes_of(connection: Connection, task_ids: Sequence[str]) -> dict[str, list[SubscriptionRow]]:
     """Return the subscriptions of tasks, by task; tasks without any are omitted."""
-    found: dict[str, list[WishRow]] = {}
+    found: dict[str, list[SubscriptionRow]] = {}
     if task_ids:
         for row in connection.execute(_WISHES.order_by(task_notices.c.number), {"ids": list(task_ids)}):
-            found.setdefault(row.task_id, []).append(WishRow(*row))
+            found.setdefault(row.task_id, []).append(SubscriptionRow(*row))
     return found
 
 

@@ -4,6 +4,6 @@ Knows the protocol of each. Does not know what a task is, when nodes are needed,
 line, and starts it once on every node.
 """
 
-from tunefleet.integrations.clusters.base import Ask, Cluster, Seen, Stage
+from tunefleet.integrations.clusters.base import Cluster, ClusterJobState, NodeRequest, Stage
 
-__all__ = ["Ask", "Cluster", "Seen", "Stage"]
+__all__ = ["Cluster", "ClusterJobState", "NodeRequest", "Stage"]

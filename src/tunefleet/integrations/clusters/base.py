@@ -12,7 +12,7 @@ Stage = Literal["waiting", "running", "ended"]
 
 
 @dataclass(frozen=True, slots=True)
-class Ask:
+class NodeRequest:
     """A request for nodes, and the command to start on each of them.
 
     Args:
@@ -36,7 +36,7 @@ class Ask:
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
+class ClusterJobState:
     """State of a job as reported by the cluster.
 
     Args:
@@ -59,11 +59,11 @@ class Cluster(ABC):
     """
 
     @abstractmethod
-    def submit(self, ask: Ask) -> str:
+    def submit(self, ask: NodeRequest) -> str:
         """Submit a job and return the cluster's ID for it; a live job with the same name is not submitted again."""
 
     @abstractmethod
-    def look(self, names: Sequence[str]) -> dict[str, Seen]:
+    def look(self, names: Sequence[str]) -> dict[str, ClusterJobState]:
         """Return the state of jobs by the name of their `Ask`; the cluster forgets ended jobs after a while."""
 
     @abstractmethod

@@ -15,7 +15,7 @@ from dataclasses import replace
 from typing import Any, Final
 
 from tunefleet.errors import ConflictError
-from tunefleet.integrations.clusters.base import Ask, Cluster, Seen
+from tunefleet.integrations.clusters.base import Cluster, ClusterJobState, NodeRequest
 from tunefleet.integrations.clusters.ray_http import RayJobs
 from tunefleet.integrations.clusters.ray_order import ENDED, HOPELESS, KEY, LASTING, RUNNING, SERVER, WAITING, pack
 
@@ -43,7 +43,7 @@ class Ray(Cluster):
         """Close the connections."""
         self._jobs.close()
 
-    def submit(self, ask: Ask) -> str:
+    def submit(self, ask: NodeRequest) -> str:
         """Start the job that requests the nodes; its name is that of the ask."""
         known = self._jobs.job(ask.name)
         if known is not None and known.get("status") not in _OVER:
@@ -62,7 +62,7 @@ class Ray(Cluster):
         )
         return ask.name
 
-    def look(self, names: Sequence[str]) -> dict[str, Seen]:
+    def look(self, names: Sequence[str]) -> dict[str, ClusterJobState]:
         """Query each job."""
         found = {name: self._jobs.job(name) for name in names}
         self._running -= {name for name, job in found.items() if job is None}
@@ -72,55 +72,57 @@ class Ray(Cluster):
         """Stop the job: its program forwards SIGTERM, and kills after the grace period of the ask."""
         self._jobs.stop(name)
 
-    def _seen(self, name: str, job: dict[str, Any]) -> Seen:
+    def _seen(self, name: str, job: dict[str, Any]) -> ClusterJobState:
         status, message = str(job.get("status")), str(job.get("message") or "")
         if status in _OVER:
             self._running.discard(name)
         if status == "SUCCEEDED":
-            return Seen(name, "ended")
+            return ClusterJobState(name, "ended")
         if status == "STOPPED":
-            return Seen(name, "ended", "The job was stopped on the Ray cluster.", withdrawn=True)
+            return ClusterJobState(name, "ended", "The job was stopped on the Ray cluster.", withdrawn=True)
         if status == "FAILED":
             return _failed(name, message, job.get("driver_exit_code"), self._python)
         if status == "PENDING":
-            return Seen(name, "waiting", message)
+            return ClusterJobState(name, "waiting", message)
         if status != "RUNNING":
             raise ConflictError(f"Ray reports the unknown status {status} for the job {name}.")
         return self._live(name)
 
-    def _live(self, name: str) -> Seen:
+    def _live(self, name: str) -> ClusterJobState:
         """Return the state of a running job, which is in its log."""
         # The log is short until the nodes are assigned; afterwards it may be large, so it is not read again.
         if name in self._running:
-            return Seen(name, "running")
+            return ClusterJobState(name, "running")
         report_lines = [
             line for line in self._jobs.log(name, RUNNING).splitlines() if line.startswith((WAITING, RUNNING))
         ]
         if not report_lines:
-            return Seen(name, "waiting", "Ray is starting the job.")
+            return ClusterJobState(name, "waiting", "Ray is starting the job.")
         if report_lines[-1].startswith(WAITING):
-            return Seen(name, "waiting", report_lines[-1].removeprefix(WAITING))
+            return ClusterJobState(name, "waiting", report_lines[-1].removeprefix(WAITING))
         self._running.add(name)
-        return Seen(name, "running")
+        return ClusterJobState(name, "running")
 
 
-def lasting(ask: Ask, *, server: str = "", key: str = "") -> Ask:
+def lasting(ask: NodeRequest, *, server: str = "", key: str = "") -> NodeRequest:
     """Return a request for long-running workers: nodes are independent, and their command is restarted when it ends."""
     return replace(ask, options={**ask.options, LASTING: "true", SERVER: server, KEY: key})
 
 
-def _failed(name: str, message: str, code: object, python: str) -> Seen:
+def _failed(name: str, message: str, code: object, python: str) -> ClusterJobState:
     lines = [line.strip() for line in message.splitlines() if line.strip()]
     report_lines = next((line.removeprefix(ENDED) for line in reversed(lines) if line.startswith(ENDED)), None)
     if report_lines is not None:
-        return Seen(name, "ended", report_lines, hopeless=code == HOPELESS)
+        return ClusterJobState(name, "ended", report_lines, hopeless=code == HOPELESS)
     if "No module named 'tunefleet" in message:
-        return Seen(
+        return ClusterJobState(
             name,
             "ended",
             f"Tunefleet is not installed in the Ray cluster's {python}. Install it on all nodes.",
             hopeless=True,
         )
     if code == _NOT_FOUND:
-        return Seen(name, "ended", f"The Ray cluster's head has no program {python!r}.", hopeless=True)
-    return Seen(name, "ended", lines[-1] if lines else "The job failed on the Ray cluster, which reports no reason.")
+        return ClusterJobState(name, "ended", f"The Ray cluster's head has no program {python!r}.", hopeless=True)
+    return ClusterJobState(
+        name, "ended", lines[-1] if lines else "The job failed on the Ray cluster, which reports no reason."
+    )

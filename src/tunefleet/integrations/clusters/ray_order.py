@@ -9,7 +9,7 @@ import json
 from dataclasses import asdict
 from typing import Any, Final
 
-from tunefleet.integrations.clusters.base import Ask
+from tunefleet.integrations.clusters.base import NodeRequest
 
 FORMAT: Final = 2
 LASTING: Final = "lasting"
@@ -35,12 +35,12 @@ class OrderError(ValueError):
     """The order is not valid for this release."""
 
 
-def pack(ask: Ask) -> bytes:
+def pack(ask: NodeRequest) -> bytes:
     """Serialize an ask."""
     return json.dumps({"format": FORMAT, **asdict(ask)}).encode()
 
 
-def unpack(text: bytes) -> Ask:
+def unpack(text: bytes) -> NodeRequest:
     """Parse an ask.
 
     Raises:
@@ -50,6 +50,6 @@ def unpack(text: bytes) -> Ask:
         fields: dict[str, Any] = json.loads(text)
         if fields.pop("format") != FORMAT:
             raise OrderError("the server and Ray's environment have incompatible releases of Tunefleet")
-        return Ask(**{**fields, "command": tuple(fields["command"])})
+        return NodeRequest(**{**fields, "command": tuple(fields["command"])})
     except (KeyError, TypeError, json.JSONDecodeError) as error:
         raise OrderError(f"the order is invalid: {error}") from error

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Final
 
 from tunefleet.errors import ConflictError, MachineError, UnreachableError
-from tunefleet.integrations.clusters.base import Ask, Cluster, Seen, Stage
+from tunefleet.integrations.clusters.base import Cluster, ClusterJobState, NodeRequest, Stage
 
 # Exit code of a preempted command that continues when there are nodes again (EX_TEMPFAIL).
 MADE_WAY: Final = 75
@@ -72,7 +72,7 @@ class Slurm(Cluster):
         self._prelude = prelude
         self._extra = tuple(extra)
 
-    def submit(self, ask: Ask) -> str:
+    def submit(self, ask: NodeRequest) -> str:
         """Submit the batch script; see `Cluster`."""
         known = self.look([ask.name]).get(ask.name)
         if known is not None and known.stage != "ended":
@@ -91,7 +91,7 @@ class Slurm(Cluster):
         )  # fmt: skip
         return output.strip().partition(";")[0]
 
-    def look(self, names: Sequence[str]) -> dict[str, Seen]:
+    def look(self, names: Sequence[str]) -> dict[str, ClusterJobState]:
         """Query `squeue`; see `Cluster`."""
         if not names:
             return {}
@@ -99,7 +99,7 @@ class Slurm(Cluster):
             "squeue", "--noheader", "--states=all", f"--user={getpass.getuser()}", f"--name={','.join(names)}",
             "--format=%j|%i|%T|%r",
         )  # fmt: skip
-        found: dict[str, Seen] = {}
+        found: dict[str, ClusterJobState] = {}
         for line in output.splitlines():
             name, seen = self._read(line)
             # `squeue` lists the newest first; a live job takes precedence over ended ones with the same name.
@@ -107,7 +107,7 @@ class Slurm(Cluster):
                 found[name] = seen
         return found
 
-    def _read(self, line: str) -> tuple[str, Seen]:
+    def _read(self, line: str) -> tuple[str, ClusterJobState]:
         parts = [part.strip() for part in line.split("|", 3)]
         if len(parts) < 4:
             raise ConflictError(f"Cannot parse the output of squeue: {line!r}.")
@@ -154,7 +154,7 @@ class Slurm(Cluster):
         raise ConflictError(f"Slurm rejected the request: {problem}.")
 
 
-def options_of(ask: Ask, log: Path) -> list[str]:
+def options_of(ask: NodeRequest, log: Path) -> list[str]:
     """Return the `sbatch` options of an ask."""
     chosen = dict(ask.options)
     gpu_type, exclusive = chosen.pop("gpu_type", None), chosen.pop("exclusive", None)
@@ -192,14 +192,14 @@ def script_of(command: Sequence[str], prelude: str = "") -> str:
     )
 
 
-def _seen(job_id: str, state: str, reason: str) -> Seen:
+def _seen(job_id: str, state: str, reason: str) -> ClusterJobState:
     stage = _STAGES.get(state, "ended")
     detail = "" if reason in {"None", "(null)", ""} else reason
     if stage == "running":
-        return Seen(job_id, stage, ending=state == "COMPLETING")
+        return ClusterJobState(job_id, stage, ending=state == "COMPLETING")
     output = " ".join(filter(None, (state.lower().replace("_", " "), f"({detail})" if detail else "")))
     hopeless = stage == "waiting" and detail in _HOPELESS
-    return Seen(job_id, stage, output, withdrawn=state == "CANCELLED", hopeless=hopeless)
+    return ClusterJobState(job_id, stage, output, withdrawn=state == "CANCELLED", hopeless=hopeless)
 
 
 def _words(stderr: str) -> str:

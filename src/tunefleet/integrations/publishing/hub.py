@@ -18,7 +18,7 @@ _MODEL: Final = ("*.safetensors", "*.json", "*.jinja", "*.model", "merges.txt", 
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class HubRepository:
     """The current state of a repository."""
 
     commit: str | None
@@ -67,7 +67,7 @@ def is_public(repo: str, endpoint: str | None) -> bool:
     return not (about.private or about.gated)
 
 
-def look(repo: str, settings: PublishSettings) -> Found | None:
+def look(repo: str, settings: PublishSettings) -> HubRepository | None:
     """Return the state of a repository; `None` if it does not exist or the token has no access; blocks.
 
     Raises:
@@ -81,7 +81,7 @@ def look(repo: str, settings: PublishSettings) -> Found | None:
         return None
     except (errors.HTTPError, OSError) as error:
         raise UnreachableError(f"Cannot reach the Hub for hf://{repo}: {error}") from error
-    return Found(about.sha, frozenset(each.rfilename for each in about.siblings or ()))
+    return HubRepository(about.sha, frozenset(each.rfilename for each in about.siblings or ()))
 
 
 def read(repo: str, file: str, settings: PublishSettings) -> bytes | None:

@@ -38,7 +38,7 @@ Sent = Callable[[int], None]
 
 
 @dataclass(frozen=True, slots=True)
-class Wishes:
+class PublishOptions:
     """Publishing options."""
 
     revision: str | None = None
@@ -65,7 +65,7 @@ class Target(ABC):
         """Publish a folder; returns its location for display. Raises as `check`."""
 
 
-def target(text: str, wishes: Wishes, settings: PublishSettings) -> Target:
+def target(text: str, wishes: PublishOptions, settings: PublishSettings) -> Target:
     """Return the target of a location.
 
     Args:
@@ -93,7 +93,7 @@ def target(text: str, wishes: Wishes, settings: PublishSettings) -> Target:
 class FolderTarget(Target):
     """A folder on this machine."""
 
-    def __init__(self, folder: Path, wishes: Wishes) -> None:
+    def __init__(self, folder: Path, wishes: PublishOptions) -> None:
         self._folder = folder
         self._wishes = wishes
 
@@ -125,7 +125,7 @@ class FolderTarget(Target):
 class BucketTarget(Target):
     """A folder in a bucket."""
 
-    def __init__(self, name: str, prefix: str, wishes: Wishes, settings: PublishSettings) -> None:
+    def __init__(self, name: str, prefix: str, wishes: PublishOptions, settings: PublishSettings) -> None:
         from tunefleet.artifacts.publish import BucketFolder
         from tunefleet.artifacts.s3 import Bucket
 
@@ -162,7 +162,7 @@ class BucketTarget(Target):
 class HubTarget(Target):
     """A repository of the Hugging Face Hub."""
 
-    def __init__(self, repo: str, wishes: Wishes, settings: PublishSettings) -> None:
+    def __init__(self, repo: str, wishes: PublishOptions, settings: PublishSettings) -> None:
         api, _ = packages()
         from huggingface_hub import get_token
 

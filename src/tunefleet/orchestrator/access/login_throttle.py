@@ -22,7 +22,7 @@ _ADDRESSES: Final = 10_000
 _NETWORK: Final = 64
 
 
-class Tries:
+class LoginThrottle:
     """Failed logins by address, each with the time of its last update."""
 
     def __init__(self) -> None:

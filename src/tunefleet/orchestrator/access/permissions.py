@@ -35,12 +35,12 @@ class AttemptActor:
     project: str = DEFAULT_PROJECT
 
 
-def has_quota(who: Who) -> bool:
+def has_quota(who: Caller) -> bool:
     """Whether a caller's uploads count against a quota: those of users and of registered jobs."""
     return isinstance(who, Actor) or who.worker_id.startswith(EXTERNAL)
 
 
-Who = Actor | AttemptActor
+Caller = Actor | AttemptActor
 
 
 def may_read(actor: Actor) -> None:

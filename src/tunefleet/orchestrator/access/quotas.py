@@ -61,7 +61,7 @@ def why(connection: Connection, row: ProjectRow, need: Requirement, now: float) 
     return None
 
 
-class Holding:
+class QuotaChecks:
     """Quota checks of a scheduling cycle, with results cached between tasks."""
 
     def __init__(self, connection: Connection, now: float) -> None:

@@ -10,7 +10,7 @@ from tunefleet.db import Connection
 from tunefleet.db.campaigns import campaigns
 from tunefleet.db.campaigns.campaigns import CampaignRow
 from tunefleet.db.repositories import notifications
-from tunefleet.db.repositories.notifications import WishRow
+from tunefleet.db.repositories.notifications import SubscriptionRow
 from tunefleet.errors import ConflictError, InputError
 from tunefleet.lifecycle.cycle import NEEDS_YOU, CampaignStatus
 from tunefleet.orchestrator.access import quotas
@@ -255,12 +255,12 @@ def _subscribe(connection: Connection, row: CampaignRow, spec: CampaignSpec) -> 
         events = ",".join(dict.fromkeys(subscription.on))
         if is_address(subscription.to):
             subscriptions.append(
-                WishRow(
+                SubscriptionRow(
                     row.id, number, None, subscription.format or format_of(subscription.to), subscription.to, events
                 )
             )
             continue
         channel = notifications.by_name(connection, subscription.to, project=row.project, owner=row.owner)
         if channel is not None:
-            subscriptions.append(WishRow(row.id, number, channel.id, channel.format, channel.target, events))
+            subscriptions.append(SubscriptionRow(row.id, number, channel.id, channel.format, channel.target, events))
     notifications.add_wishes(connection, subscriptions)

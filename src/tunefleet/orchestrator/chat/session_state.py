@@ -57,7 +57,7 @@ class Session:
 
 
 @dataclass(slots=True)
-class Talks:
+class ChatSessions:
     """The chats of a server."""
 
     _sessions: dict[str, Session] = field(default_factory=dict)

@@ -149,7 +149,7 @@ async def poll(core: ServerContext, attempt: AttemptActor, asked: ChatPoll) -> C
         await core.signals.wait(_inbox(attempt.task_id), left_s, seen)
 
 
-async def told(core: ServerContext, attempt: AttemptActor, turn_id: str, piece: ChatPiece) -> ChatHeard:
+async def receive_piece(core: ServerContext, attempt: AttemptActor, turn_id: str, piece: ChatPiece) -> ChatHeard:
     """Store a piece of an answer from the session's worker."""
     session = core.talks.session(attempt.task_id, core.clock.monotonic())
     session.heard_at = core.clock.monotonic()

@@ -14,7 +14,7 @@ from tunefleet.db.fleet.clusters import ClusterJobRow
 from tunefleet.db.repositories import attempts, commands, controls, events, tasks
 from tunefleet.db.rows import TaskRow
 from tunefleet.errors import TunefleetError
-from tunefleet.integrations.clusters import Ask, Seen
+from tunefleet.integrations.clusters import ClusterJobState, NodeRequest
 from tunefleet.lifecycle.task import TaskReason, TaskStatus
 from tunefleet.orchestrator.access import api_keys
 from tunefleet.orchestrator.clusters.policy import BARREN, Step, needs_nodes
@@ -35,11 +35,11 @@ class Order:
     options: Mapping[str, str]
     secret: str
 
-    def ask(self, environment: Mapping[str, str], command: tuple[str, ...], patience_s: float) -> Ask:
+    def ask(self, environment: Mapping[str, str], command: tuple[str, ...], patience_s: float) -> NodeRequest:
         """Return the request to the cluster."""
         need = self.need
         gpus = 0 if need.gpu_optional else need.gpu_count
-        return Ask(
+        return NodeRequest(
             self.row.name, need.nodes, need.nodes_max, command, {**environment, "TUNEFLEET_WORKER_KEY": self.secret},
             cpu=need.cpu, memory_bytes=need.memory_bytes, gpu_count=gpus, gpu_type=need.gpu_type if gpus else None,
             options=self.options, patience_s=patience_s,
@@ -82,7 +82,7 @@ def submitted(connection: Connection, job: ClusterJobRow, job_id: str, now: floa
     _publish_message(connection, job, f"Requested {_nodes(job)} from {job.engine}: job {job_id}.", now)
 
 
-def stands(connection: Connection, job: ClusterJobRow, seen: Seen, told: str | None, now: float) -> None:
+def stands(connection: Connection, job: ClusterJobRow, seen: ClusterJobState, told: str | None, now: float) -> None:
     """Record that a job is waiting or running."""
     if seen.stage == "running":
         clusters.change(

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Final, Literal
 
 from tunefleet.db.fleet.clusters import ClusterJobRow
-from tunefleet.integrations.clusters import Seen
+from tunefleet.integrations.clusters import ClusterJobState
 from tunefleet.lifecycle.task import TaskStatus
 
 Act = Literal["none", "waits", "runs", "leave", "cancel", "end", "fail"]
@@ -62,7 +62,7 @@ def needs_nodes(status: str) -> bool:
 def next_step(
     job: ClusterJobRow,
     status: str | None,
-    seen: Seen | None,
+    seen: ClusterJobState | None,
     crew: Crew,
     *,
     now: float,
@@ -94,7 +94,7 @@ def next_step(
     return _running(job, status, crew, now=now, patience_s=patience_s)
 
 
-def _ended(job: ClusterJobRow, wanted: bool, seen: Seen) -> Step:
+def _ended(job: ClusterJobRow, wanted: bool, seen: ClusterJobState) -> Step:
     over = seen.told or "ended"
     if job.barren and job.told:
         over = f"{job.told} ({over})"

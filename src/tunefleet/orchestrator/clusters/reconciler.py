@@ -18,7 +18,7 @@ from tunefleet.db.fleet import clusters
 from tunefleet.db.fleet.clusters import ClusterJobRow
 from tunefleet.db.repositories import tasks
 from tunefleet.errors import ConflictError, TunefleetError, UnreachableError
-from tunefleet.integrations.clusters import Cluster, Seen
+from tunefleet.integrations.clusters import Cluster, ClusterJobState
 from tunefleet.lifecycle.task import TaskStatus
 from tunefleet.orchestrator.clusters import cluster_jobs, snapshot
 from tunefleet.orchestrator.clusters.policy import Crew, Step, next_step
@@ -32,7 +32,7 @@ _NO_ENGINE_S: Final = 600.0
 _UNKNOWN: Final = "the server has no settings for this engine"
 
 
-class ClusterKeeper:
+class ClusterReconciler:
     """Submits, polls and ends the cluster jobs of a server."""
 
     def __init__(self, core: ServerContext, url: str | None) -> None:
@@ -98,7 +98,7 @@ class ClusterKeeper:
             if name == engine:
                 await self._ask(engine, cluster, row.id)
 
-    async def _take(self, cluster: Cluster, job: ClusterJobRow, seen: Seen | None, step: Step) -> None:
+    async def _take(self, cluster: Cluster, job: ClusterJobRow, seen: ClusterJobState | None, step: Step) -> None:
         if step.act in {"waits", "runs"} and seen is not None:
             await self._core.write(lambda connection: cluster_jobs.stands(connection, job, seen, step.told, self._wall))
         if step.act in {"leave", "cancel"}:

@@ -35,7 +35,7 @@ def take(connection: Connection, fleet: FleetSnapshot, *, engines: Collection[st
     """Load all jobs with tasks and workers, and the tasks that need a job, up to `most` jobs in total."""
     jobs = clusters.live(connection)
     rows = tasks.by_ids(connection, [job.task_id for job in jobs])
-    held = quotas.Holding(connection, fleet.now)
+    held = quotas.QuotaChecks(connection, fleet.now)
     waiting = _next(connection, fleet, held, engines, [rows.get(job.task_id) for job in jobs], most)
     if not jobs:
         return ClusterSnapshot((), {}, {}, waiting, frozenset())
@@ -59,7 +59,7 @@ def take(connection: Connection, fleet: FleetSnapshot, *, engines: Collection[st
 def _next(
     connection: Connection,
     fleet: FleetSnapshot,
-    held: quotas.Holding,
+    held: quotas.QuotaChecks,
     engines: Collection[str],
     served: Sequence[TaskRow | None],
     most: int,
@@ -92,7 +92,11 @@ def _next(
 
 
 def _crew(
-    task: TaskRow | None, present: list[WorkerState], needs: Mapping[str, Requirement], held: quotas.Holding, now: float
+    task: TaskRow | None,
+    present: list[WorkerState],
+    needs: Mapping[str, Requirement],
+    held: quotas.QuotaChecks,
+    now: float,
 ) -> Crew:
     ids = tuple(state.id for state in present)
     if task is None or task.status != TaskStatus.QUEUED:

@@ -15,7 +15,7 @@ from tunefleet.db.repositories import artifacts, dependencies, tasks, workflows
 from tunefleet.db.rows import ArtifactRow, TaskRow
 from tunefleet.errors import ConflictError, ForbiddenError, NotFoundError
 from tunefleet.orchestrator.access import quotas
-from tunefleet.orchestrator.access.permissions import Actor, AttemptActor, Who, has_quota, may_change, may_read
+from tunefleet.orchestrator.access.permissions import Actor, AttemptActor, Caller, has_quota, may_change, may_read
 from tunefleet.orchestrator.context import ServerContext
 from tunefleet.orchestrator.storage import artifacts as artifact_service
 from tunefleet.orchestrator.storage import signed_urls
@@ -61,7 +61,7 @@ def signer(core: ServerContext, base: str) -> Signer:
     return Signer(core.secret, (core.settings.public_base_url or base).rstrip("/"), expires)
 
 
-async def envelope(core: ServerContext, who: Who, task_id: str, sign: Signer) -> dict[str, Any]:
+async def envelope(core: ServerContext, who: Caller, task_id: str, sign: Signer) -> dict[str, Any]:
     """Return the stored envelope of a task with fresh links to its files."""
 
     def operation(connection: Connection) -> dict[str, Any]:
@@ -81,7 +81,7 @@ async def envelope(core: ServerContext, who: Who, task_id: str, sign: Signer) ->
     return await core.read(operation)
 
 
-async def post(core: ServerContext, who: Who, body: ResultEnvelope) -> ResultStored:
+async def post(core: ServerContext, who: Caller, body: ResultEnvelope) -> ResultStored:
     """Store a result before its attempt has ended; a result in the attempt's final report replaces it.
 
     Raises:
@@ -110,7 +110,7 @@ async def post(core: ServerContext, who: Who, body: ResultEnvelope) -> ResultSto
     return ResultStored(path=signed_urls.path_of(body.task_id))
 
 
-async def may_store(core: ServerContext, who: Who, task_id: str) -> None:
+async def may_store(core: ServerContext, who: Caller, task_id: str) -> None:
     """Raise if the caller may not upload files for a task; called before a file is read.
 
     Raises:
@@ -121,7 +121,7 @@ async def may_store(core: ServerContext, who: Who, task_id: str) -> None:
 
 
 async def store(
-    core: ServerContext, who: Who, task_id: str, entry: FileEntry, sign: Signer, *, of_job: bool = False
+    core: ServerContext, who: Caller, task_id: str, entry: FileEntry, sign: Signer, *, of_job: bool = False
 ) -> ResultStored:
     """Publish a file that was just stored as a file of a task; replaces a file of that name."""
     await artifact_service.stored(core, who, entry.digest, entry.size_bytes, of_job=of_job)
@@ -138,7 +138,7 @@ async def store(
     )
 
 
-async def files(core: ServerContext, who: Who, task_id: str, sign: Signer) -> ResultFiles:
+async def files(core: ServerContext, who: Caller, task_id: str, sign: Signer) -> ResultFiles:
     """List the files of a task, each with a link."""
 
     def operation(connection: Connection) -> list[TaskFile]:
@@ -160,7 +160,9 @@ async def files(core: ServerContext, who: Who, task_id: str, sign: Signer) -> Re
     )
 
 
-async def find(core: ServerContext, who: Who | None, task_id: str, name: str, signature: Signature | None) -> TaskFile:
+async def find(
+    core: ServerContext, who: Caller | None, task_id: str, name: str, signature: Signature | None
+) -> TaskFile:
     """Find a file of a task, for a caller with read access or a valid link.
 
     Raises:
@@ -228,7 +230,7 @@ def _task(connection: Connection, task_id: str) -> TaskRow:
 
 
 def _reached(
-    connection: Connection, who: Who | None, task_id: str, signature: Signature | None
+    connection: Connection, who: Caller | None, task_id: str, signature: Signature | None
 ) -> tuple[TaskRow, bool]:
     """Return a task, and whether the caller may read it without a link."""
     if who is None:
@@ -242,7 +244,7 @@ def _reached(
         return _task(connection, task_id), False
 
 
-def _visible(connection: Connection, who: Who, task_id: str) -> TaskRow:
+def _visible(connection: Connection, who: Caller, task_id: str) -> TaskRow:
     """Return a task whose results the caller may read: any of the project, or for an attempt those it depends on."""
     task = _task(connection, task_id)
     if task.project != who.project:
@@ -269,7 +271,7 @@ def concerns(connection: Connection, attempt: AttemptActor, task_ids: Sequence[s
     return any(f'"{task_id}"' in spec_text or f"/{task_id}/" in spec_text for task_id in task_ids)
 
 
-def _changeable(connection: Connection, who: Who, task_id: str) -> TaskRow:
+def _changeable(connection: Connection, who: Caller, task_id: str) -> TaskRow:
     if isinstance(who, AttemptActor):
         if who.task_id != task_id:
             raise ForbiddenError(f"This token is valid for {who.task_id} only.")

@@ -47,7 +47,7 @@ async def create(
     """
     may_submit(actor)
     now = core.clock.wall()
-    if spec.callback_secret is not None and not formats.is_secret(spec.callback_secret):
+    if spec.callback_secret is not None and not formats.is_signing_secret(spec.callback_secret):
         raise InputError("The callback_secret is not valid.", hint="Use `whsec_` and 24 or more bytes in base64.")
 
     def operation(connection: Connection) -> tuple[FederationRow, FederationDetail]:

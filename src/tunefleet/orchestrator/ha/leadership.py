@@ -29,7 +29,7 @@ def fenced(epoch: int | None) -> Iterator[None]:
 
 
 @dataclass(slots=True)
-class Leading:
+class Leadership:
     """A server's view of the leader.
 
     Args:

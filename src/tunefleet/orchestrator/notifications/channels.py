@@ -207,7 +207,7 @@ def _check(core: ServerContext, target: str, format_: Format) -> None:
 def _secret(given: str | None, format_: Format) -> str | None:
     if given is not None and format_ != "webhook":
         raise InputError(f"Messages in the format {format_} are not signed.", hint="Omit the secret.")
-    if given is not None and not formats.is_secret(given):
+    if given is not None and not formats.is_signing_secret(given):
         raise InputError("The secret is not valid.", hint="Use `whsec_` and 24 or more bytes in base64.")
     return (given or formats.new_secret()) if format_ == "webhook" else None
 

@@ -40,7 +40,7 @@ def pause_s(tries: int) -> float:
     return min(FIRST_PAUSE_S * 2.0 ** (tries - 1), MAX_PAUSE_S)
 
 
-class Courier:
+class DeliveryLoop:
     """Delivers the pending notifications of a server."""
 
     def __init__(self, core: ServerContext) -> None:

@@ -31,7 +31,7 @@ def new_secret() -> str:
     return PREFIX + base64.b64encode(secrets.token_bytes(32)).decode()
 
 
-def is_secret(text: str) -> bool:
+def is_signing_secret(text: str) -> bool:
     """Whether a text is a valid signing secret."""
     try:
         return text.startswith(PREFIX) and len(base64.b64decode(text.removeprefix(PREFIX), validate=True)) >= 24

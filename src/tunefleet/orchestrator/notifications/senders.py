@@ -11,7 +11,7 @@ from email.message import EmailMessage
 from typing import Final
 from urllib.parse import SplitResult, unquote, urlsplit
 
-from tunefleet.client.external.ssrf_guard import Reach, addresses_of
+from tunefleet.client.external.ssrf_guard import SsrfGuard, addresses_of
 from tunefleet.client.external.webhook import post
 from tunefleet.errors import ForbiddenError, InputError, MachineError, TunefleetError, UnreachableError
 from tunefleet.observability.scrub import scrub
@@ -45,7 +45,7 @@ class Sender:
 
     def __init__(self, settings: ServerSettings) -> None:
         self._settings = settings
-        self._reach = Reach(settings.url_allow, who="server")
+        self._reach = SsrfGuard(settings.url_allow, who="server")
         # Name resolution blocks and may hang, so it has its own small pool.
         self._names = ThreadPoolExecutor(_THREADS, thread_name_prefix="tunefleet-names")
         # A thread of its own: a mail server that hangs blocks only mail.

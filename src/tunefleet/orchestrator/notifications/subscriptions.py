@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from tunefleet.db import Connection
 from tunefleet.db.repositories import notifications
-from tunefleet.db.repositories.notifications import WishRow
+from tunefleet.db.repositories.notifications import SubscriptionRow
 from tunefleet.db.rows import TaskRow
 from tunefleet.errors import Fault
 from tunefleet.spec import TaskNode
@@ -45,12 +45,12 @@ def store(connection: Connection, told: Iterable[tuple[TaskRow, Sequence[NotifyS
     notifications.add_wishes(connection, [wish for row, notify in told for wish in _wishes(connection, row, notify)])
 
 
-def _wishes(connection: Connection, row: TaskRow, notify: Sequence[NotifySpec]) -> Iterator[WishRow]:
+def _wishes(connection: Connection, row: TaskRow, notify: Sequence[NotifySpec]) -> Iterator[SubscriptionRow]:
     for number, wish in enumerate(notify):
         events = ",".join(dict.fromkeys(wish.on))
         if is_address(wish.to):
-            yield WishRow(row.id, number, None, wish.format or format_of(wish.to), wish.to, events)
+            yield SubscriptionRow(row.id, number, None, wish.format or format_of(wish.to), wish.to, events)
             continue
         channel = notifications.by_name(connection, wish.to, project=row.project, owner=row.owner)
         if channel is not None:
-            yield WishRow(row.id, number, channel.id, channel.format, channel.target, events)
+            yield SubscriptionRow(row.id, number, channel.id, channel.format, channel.target, events)

@@ -14,7 +14,7 @@ from tunefleet.db import Connection, after_commit, wake
 from tunefleet.db.access import keys
 from tunefleet.db.repositories import notifications
 from tunefleet.db.repositories.events import Event
-from tunefleet.db.repositories.notifications import CHANGED, WAITING, ChannelRow, NoticeRow, WishRow
+from tunefleet.db.repositories.notifications import CHANGED, WAITING, ChannelRow, NoticeRow, SubscriptionRow
 from tunefleet.orchestrator.ids import new_id
 from tunefleet.orchestrator.notifications import facts
 from tunefleet.orchestrator.notifications.facts import Case
@@ -53,7 +53,7 @@ class _Target:
     occasion: Occasion
 
 
-class Watch:
+class NotificationTriggers:
     """Writes notifications for the events of a transaction; used only by the writer thread.
 
     Args:
@@ -137,7 +137,7 @@ class Watch:
         )  # fmt: skip
 
 
-def _targets(known: _Known, case: Case, wishes: Sequence[WishRow]) -> Iterator[_Target]:
+def _targets(known: _Known, case: Case, wishes: Sequence[SubscriptionRow]) -> Iterator[_Target]:
     """Yield the targets of a case, each once."""
     targets: dict[str, _Target] = {}
     is_consequence = case.event.data.get("reason") in _CASCADE

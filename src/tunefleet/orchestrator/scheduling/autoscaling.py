@@ -116,7 +116,7 @@ def _read_state(
     bound = resumes.bound_to(connection, now=here.now)
     groups = sorted(queue.lines(connection))
     needs = cluster_state.needs_of(connection, groups, fleet)
-    quota = quotas.Holding(connection, here.now)
+    quota = quotas.QuotaChecks(connection, here.now)
     # No worker can help a task that waits for a quota.
     needed = frozenset(
         worker_id for worker_id, key, project in bound if quota.why(project, needs[(key, project)]) is None

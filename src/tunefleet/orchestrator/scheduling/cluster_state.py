@@ -205,7 +205,7 @@ def reasons(
     avoid = avoided(connection, [row.id for row in waiting], here.now)
     fleet = states(connection, here) if fleet is None else fleet
     cache: dict[tuple[str, str, frozenset[str]], str | None] = {}
-    held = quotas.Holding(connection, here.now)
+    held = quotas.QuotaChecks(connection, here.now)
     serve = {project: serving(fleet, project) for project in {row.project for row in waiting}}
     with_reservation = frozenset(here.reserved.values())
     nodes = waiting_for.nodes(connection, waiting, here.absent, here.nodes_jobs)

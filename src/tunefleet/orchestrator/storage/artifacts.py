@@ -22,7 +22,7 @@ from tunefleet.orchestrator.access import quotas
 from tunefleet.orchestrator.access.permissions import (
     Actor,
     AttemptActor,
-    Who,
+    Caller,
     has_quota,
     may_change,
     may_read,
@@ -54,7 +54,7 @@ def scope_of(project: str) -> str:
     return "" if project == DEFAULT_PROJECT else project
 
 
-async def missing(core: ServerContext, caller: Who, query: BlobQuery) -> BlobReply:
+async def missing(core: ServerContext, caller: Caller, query: BlobQuery) -> BlobReply:
     """Return which files must be uploaded; the others are pinned for the caller.
 
     Raises:
@@ -84,7 +84,7 @@ async def missing(core: ServerContext, caller: Who, query: BlobQuery) -> BlobRep
     )
 
 
-async def reserve(core: ServerContext, caller: Who, digest: str, size_bytes: int) -> None:
+async def reserve(core: ServerContext, caller: Caller, digest: str, size_bytes: int) -> None:
     """Refuse an upload before its first byte is stored if it exceeds the project's quota, else reserve its size.
 
     Unfinished uploads of the project count as well. Uploads of jobs are always accepted, as in `stored`.
@@ -98,7 +98,7 @@ async def reserve(core: ServerContext, caller: Who, digest: str, size_bytes: int
         await core.read(partial(refuse_upload, core=core, project=caller.project, digest=digest, size_bytes=size_bytes))
 
 
-async def upload_limit(core: ServerContext, caller: Who) -> int | None:
+async def upload_limit(core: ServerContext, caller: Caller) -> int | None:
     """Return the maximum size in bytes of an upload of unknown length; None without a limit."""
     return (
         await core.read(lambda connection: quotas.room_for(connection, caller.project)) if has_quota(caller) else None
@@ -120,7 +120,7 @@ def refuse_upload(connection: Connection, *, core: ServerContext, project: str, 
     core.blobs.announce(digest, size_bytes, scope_of(project), check)
 
 
-async def stored(core: ServerContext, caller: Who, digest: str, size_bytes: int, *, of_job: bool = False) -> None:
+async def stored(core: ServerContext, caller: Caller, digest: str, size_bytes: int, *, of_job: bool = False) -> None:
     """Record a file that the store has just verified; it is pinned for the uploader until it is published.
 
     Files of jobs are accepted regardless of the project's quota: finished work must not be lost.
@@ -147,7 +147,7 @@ async def stored(core: ServerContext, caller: Who, digest: str, size_bytes: int,
 
 
 async def publish(
-    core: ServerContext, caller: Who, body: ArtifactCreate, *, task_id: str | None = None
+    core: ServerContext, caller: Caller, body: ArtifactCreate, *, task_id: str | None = None
 ) -> ArtifactView:
     """Publish stored files as an artifact. Idempotent.
 
@@ -176,7 +176,7 @@ async def publish(
 
 
 def _publish(
-    connection: Connection, *, caller: Who, body: ArtifactCreate, task_id: str | None, now: float
+    connection: Connection, *, caller: Caller, body: ArtifactCreate, task_id: str | None, now: float
 ) -> ArtifactRow:
     owner, task_id = _owner_and_task(connection, caller, task_id)
     older = artifacts.named(connection, project=caller.project, name=body.name, task_id=task_id)
@@ -203,7 +203,7 @@ def _publish(
     return artifacts.by_ids(connection, [id_])[id_]
 
 
-def _row(caller: Who, body: ArtifactCreate, id_: str, owner: str, task_id: str | None, now: float) -> dict[str, Any]:
+def _row(caller: Caller, body: ArtifactCreate, id_: str, owner: str, task_id: str | None, now: float) -> dict[str, Any]:
     return {
         "id": id_, "project": caller.project, "name": body.name, "kind": body.kind, "digest": body.digest,
         "size_bytes": sum(entry.size_bytes for entry in body.files), "file_count": len(body.files),
@@ -212,7 +212,7 @@ def _row(caller: Who, body: ArtifactCreate, id_: str, owner: str, task_id: str |
     }  # fmt: skip
 
 
-def _append_event(connection: Connection, caller: Who, row: dict[str, Any], now: float) -> None:
+def _append_event(connection: Connection, caller: Caller, row: dict[str, Any], now: float) -> None:
     task_id = row["task_id"]
     kind = "checkpoint.uploaded" if row["kind"] == checkpoints.KIND and task_id is not None else "artifact.published"
     data = {name: row[name] for name in ("id", "name", "kind", "digest", "size_bytes")}
@@ -224,7 +224,7 @@ def _append_event(connection: Connection, caller: Who, row: dict[str, Any], now:
     events.append(connection, [event])
 
 
-def _owner_and_task(connection: Connection, caller: Who, task_id: str | None) -> tuple[str, str | None]:
+def _owner_and_task(connection: Connection, caller: Caller, task_id: str | None) -> tuple[str, str | None]:
     if isinstance(caller, AttemptActor):
         if task_id not in {None, caller.task_id}:
             raise ForbiddenError(f"This token is for {caller.task_id} only.")
@@ -264,7 +264,7 @@ async def list_(
     return Page[ArtifactView](items=tuple(artifact_view(row) for row in page), next_cursor=next_cursor)
 
 
-async def get(core: ServerContext, caller: Who, reference: str) -> ArtifactDetail:
+async def get(core: ServerContext, caller: Caller, reference: str) -> ArtifactDetail:
     """Return an artifact by its id or a unique prefix of it, its digest, or its name (the newest with that name).
 
     Raises:
@@ -310,7 +310,7 @@ async def remove(core: ServerContext, actor: Actor, reference: str) -> None:
     await core.write(operation)
 
 
-async def may_read_blob(core: ServerContext, caller: Who, digest: str) -> bool:
+async def may_read_blob(core: ServerContext, caller: Caller, digest: str) -> bool:
     """Whether a caller may download a file: any of its project, for an attempt those of its inputs and results."""
 
     def operation(connection: Connection) -> bool:
@@ -349,10 +349,10 @@ def _concerns(connection: Connection, attempt: AttemptActor, rows: list[Artifact
     return bool(rows) and tasks.reads_artifact(connection, attempt.task_id, [row.id for row in rows])
 
 
-def _holder(caller: Who) -> str:
+def _holder(caller: Caller) -> str:
     return caller.attempt_id if isinstance(caller, AttemptActor) else caller.key_id
 
 
-def _may_upload(caller: Who) -> None:
+def _may_upload(caller: Caller) -> None:
     if isinstance(caller, Actor):
         may_submit(caller)

@@ -28,7 +28,7 @@ from tunefleet.errors import (
     TooLargeError,
     TunefleetError,
 )
-from tunefleet.orchestrator.access.permissions import AttemptActor, Who
+from tunefleet.orchestrator.access.permissions import AttemptActor, Caller
 from tunefleet.orchestrator.context import ServerContext
 from tunefleet.orchestrator.storage import abandoned_uploads, artifacts
 from tunefleet.orchestrator.telemetry import ingest
@@ -43,7 +43,7 @@ _RETRY_DIRECT_S: Final = 600.0
 _READ_BYTES_PER_S: Final = 4 << 20
 
 
-def offer(core: ServerContext, caller: Who) -> DirectOffer | None:
+def offer(core: ServerContext, caller: Caller) -> DirectOffer | None:
     """Return what this caller may upload directly; None if everything passes through the server."""
     settings = core.settings
     if not isinstance(caller, AttemptActor) or core.blobs.direct is None or settings.direct_uploads == "off":

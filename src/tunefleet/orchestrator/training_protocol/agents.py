@@ -176,7 +176,7 @@ def patience_s(session: str, state_id: str, lost_after_s: float) -> float:
     return max(SILENT_AGENT_S, lost_after_s) if session == AGENT_SESSION and state_id == _POLLING else lost_after_s
 
 
-def deaf(connection: Connection, row: TaskRow) -> str | None:
+def why_unreachable(connection: Connection, row: TaskRow) -> str | None:
     """Return why the runner of a task cannot receive commands; None if it can."""
     if row.worker_id is None:
         return None
@@ -190,7 +190,7 @@ def deaf(connection: Connection, row: TaskRow) -> str | None:
 
 def refuse_deaf(connection: Connection, row: TaskRow) -> None:
     """Raise if a job's machine cannot receive commands."""
-    why = deaf(connection, row)
+    why = why_unreachable(connection, row)
     if why is not None:
         raise ConflictError(
             f"The job {row.id} cannot be controlled from here: {why}.", hint="Do it where the job runs."

@@ -96,7 +96,7 @@ async def update_params(core: ServerContext, actor: Actor, task_id: str, body: P
     later = "when the job is resumed as a new one (POST …/resume)"
     fields = dict.fromkeys(given, later)
     command_id = None
-    if _LIVE in given and await core.read(partial(agents.deaf, row=row)) is None:
+    if _LIVE in given and await core.read(partial(agents.why_unreachable, row=row)) is None:
         wanted = CommandRequest(command=ControlCommand.SET, data={_LIVE: given[_LIVE]})
         command_id = (await task_control.command(core, actor, row.id, wanted)).id
         fields[_LIVE] = "at the end of the running step"

@@ -11,7 +11,7 @@ from tunefleet.db.access import project_rows
 from tunefleet.db.repositories import queue, resumes, shards, tasks, training_protocol
 from tunefleet.db.repositories.attempts import OfferRow
 from tunefleet.db.rows import TaskRow, WorkerRow
-from tunefleet.orchestrator.access.quotas import Holding
+from tunefleet.orchestrator.access.quotas import QuotaChecks
 from tunefleet.orchestrator.scheduling import cluster_state, worker_state
 from tunefleet.orchestrator.scheduling.cluster_state import FleetSnapshot
 from tunefleet.orchestrator.tasks import resume
@@ -32,7 +32,7 @@ def first(connection: Connection, agent: WorkerRow, *, owner: str | None, leased
     Args:
         owner: Only tasks of this owner; None for all owners.
     """
-    state, held = _state(connection, agent, now), Holding(connection, now)
+    state, held = _state(connection, agent, now), QuotaChecks(connection, now)
     found: list[TaskRow] = []
     for key, need in cluster_state.needs(connection, queue.groups(connection)).items():
         if need.kind not in TRAININGS or not isinstance(match(need, state), Fit):
@@ -54,7 +54,7 @@ def suits(connection: Connection, agent: WorkerRow, row: TaskRow, *, leased: boo
         return f"This agent {result.reason}."
     # Two servers could each count the project's running tasks and both exceed its quota.
     project_rows.lock(connection, [row.project])
-    over = Holding(connection, now).why(row.project, need)
+    over = QuotaChecks(connection, now).why(row.project, need)
     if over is not None:
         return over
     return refusal(connection, agent, row, leased=leased)

@@ -5,7 +5,7 @@ shares the home folder, no token is sent.
 """
 
 from tunefleet.runtime.control.discovery import (
-    FoundJob,
+    LocalJob,
     find_endpoint,
     find_job,
     list_jobs,
@@ -14,14 +14,14 @@ from tunefleet.runtime.control.discovery import (
 )
 from tunefleet.runtime.control.file_client import FileControlClient
 from tunefleet.runtime.control.http_client import ControlClient, RemoteHost
-from tunefleet.runtime.control.job_control import SAVING, JobSteering, is_settled, wait_for
+from tunefleet.runtime.control.job_control import SAVING, JobController, is_settled, wait_for
 
 __all__ = [
     "SAVING",
     "ControlClient",
     "FileControlClient",
-    "FoundJob",
-    "JobSteering",
+    "JobController",
+    "LocalJob",
     "RemoteHost",
     "find_endpoint",
     "find_job",

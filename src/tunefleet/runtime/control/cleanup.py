@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tunefleet.runtime import locks
-from tunefleet.runtime.control.discovery import FoundJob, is_surely_dead, list_jobs
+from tunefleet.runtime.control.discovery import LocalJob, is_surely_dead, list_jobs
 from tunefleet.runtime.exit_classification import read_status
 from tunefleet.schemas.job_folder import JobFolder
 from tunefleet.trainer_control.files import read_json
@@ -20,7 +20,7 @@ _FRESH_S = 60.0
 
 
 @dataclass(frozen=True, slots=True)
-class Leftover:
+class StaleEndpoint:
     """An endpoint folder that is no longer needed.
 
     Args:
@@ -33,7 +33,7 @@ class Leftover:
     started_at: float = 0.0
 
 
-def find_leftovers(endpoints_dir: Path) -> list[Leftover]:
+def find_stale_endpoints(endpoints_dir: Path) -> list[StaleEndpoint]:
     """Return the folders of jobs of this machine that are certainly dead, and folders without an endpoint."""
     dead = [_leftover(job) for job in list_jobs(endpoints_dir) if job.endpoint is not None and _is_dead(job)]
     if not endpoints_dir.is_dir():
@@ -42,7 +42,7 @@ def find_leftovers(endpoints_dir: Path) -> list[Leftover]:
     return [*dead, *(_ended(path) for path in rest if _is_abandoned(path))]
 
 
-def remove_leftover(item: Leftover) -> bool:
+def remove_stale_endpoint(item: StaleEndpoint) -> bool:
     """Remove a folder; False if its job has been started again, or it contains other files."""
     folder = item.folder
     if folder.is_symlink() or not _is_still(item):
@@ -63,23 +63,23 @@ def remove_leftover(item: Leftover) -> bool:
     return True
 
 
-def _leftover(job: FoundJob) -> Leftover:
+def _leftover(job: LocalJob) -> StaleEndpoint:
     if job.endpoint is None or job.folder is None:
         raise ValueError(job.job_id)
-    return Leftover(job.folder, job.job_id, job.endpoint.pid, job.endpoint.started_at)
+    return StaleEndpoint(job.folder, job.job_id, job.endpoint.pid, job.endpoint.started_at)
 
 
-def _ended(folder: Path) -> Leftover:
+def _ended(folder: Path) -> StaleEndpoint:
     """Return the leftover of a job that ended properly, from its last status if there is one."""
     status = read_status(JobFolder(folder))
-    return Leftover(folder) if status is None else Leftover(folder, folder.name, status.pid, status.at)
+    return StaleEndpoint(folder) if status is None else StaleEndpoint(folder, folder.name, status.pid, status.at)
 
 
-def _is_dead(job: FoundJob) -> bool:
+def _is_dead(job: LocalJob) -> bool:
     return job.endpoint is not None and is_surely_dead(job.endpoint)
 
 
-def _is_still(item: Leftover) -> bool:
+def _is_still(item: StaleEndpoint) -> bool:
     # The job may have been started again since the folder was listed.
     if not (item.folder / "endpoint.json").exists():
         return _is_free(item.folder)

@@ -22,7 +22,7 @@ RUNS_DIR = Path("tunefleet-runs")
 
 
 @dataclass(frozen=True, slots=True)
-class FoundJob:
+class LocalJob:
     """A job with an endpoint folder or a job folder.
 
     Args:
@@ -71,13 +71,13 @@ def withdraw_endpoint(endpoints_dir: Path, job_id: str, job_folder: Path) -> Non
         folder.rmdir()
 
 
-def list_jobs(endpoints_dir: Path) -> list[FoundJob]:
+def list_jobs(endpoints_dir: Path) -> list[LocalJob]:
     """Return the jobs with an endpoint: running ones first, newest first."""
     found = [job for folder in _folders(endpoints_dir) if (job := _found(folder)) is not None]
     return sorted(found, key=lambda job: (job.live is not True, -(job.endpoint.started_at if job.endpoint else 0)))
 
 
-def paused_jobs(endpoints_dir: Path, *, runs_dir: Path = RUNS_DIR) -> list[FoundJob]:
+def paused_jobs(endpoints_dir: Path, *, runs_dir: Path = RUNS_DIR) -> list[LocalJob]:
     """Return the jobs that are paused."""
     ended = {job.job_id: job for job in (*_ended_here(endpoints_dir), *_ended_runs(runs_dir))}
     known = {job.job_id for job in list_jobs(endpoints_dir)}
@@ -85,7 +85,7 @@ def paused_jobs(endpoints_dir: Path, *, runs_dir: Path = RUNS_DIR) -> list[Found
     return [job for job in rest if (status := job.last_status()) is not None and status.state == "paused"]
 
 
-def find_job(endpoints_dir: Path, wanted: str, *, runs_dir: Path = RUNS_DIR) -> FoundJob:
+def find_job(endpoints_dir: Path, wanted: str, *, runs_dir: Path = RUNS_DIR) -> LocalJob:
     """Return a job by its id, a unique prefix of it, or its job folder.
 
     Raises:
@@ -151,13 +151,13 @@ def _pid_is_taken(pid: int) -> bool:
     return not Path(f"/proc/{os.getpid()}").exists()
 
 
-def _found(folder: Path) -> FoundJob | None:
+def _found(folder: Path) -> LocalJob | None:
     endpoint = _endpoint(folder)
     if endpoint is None:
         return None
     live = True if is_surely_alive(endpoint) else False if is_surely_dead(endpoint) else None
     job_folder = Path(endpoint.job_folder) if endpoint.job_folder else None
-    return FoundJob(endpoint.job_id, folder, endpoint, live, job_folder)
+    return LocalJob(endpoint.job_id, folder, endpoint, live, job_folder)
 
 
 def _endpoint(folder: Path) -> Endpoint | None:
@@ -170,18 +170,18 @@ def _endpoint(folder: Path) -> Endpoint | None:
     return endpoint if endpoint is not None and endpoint.job_id == folder.name else None
 
 
-def _ended_runs(runs_dir: Path) -> Iterable[FoundJob]:
+def _ended_runs(runs_dir: Path) -> Iterable[LocalJob]:
     return [_of_folder(file.parent) for file in sorted(runs_dir.glob("*/job.json"))]
 
 
-def _ended_here(endpoints_dir: Path) -> Iterable[FoundJob]:
+def _ended_here(endpoints_dir: Path) -> Iterable[LocalJob]:
     # A job leaves its last status in the endpoint folder when it ends.
     left = [folder for folder in _folders(endpoints_dir) if not (folder / "endpoint.json").exists()]
-    return [FoundJob(path.name, path, None, False, None) for path in left if (path / "status.json").is_file()]
+    return [LocalJob(path.name, path, None, False, None) for path in left if (path / "status.json").is_file()]
 
 
-def _of_folder(folder: Path) -> FoundJob:
-    return FoundJob(folder.resolve().name, None, None, False, folder.resolve())
+def _of_folder(folder: Path) -> LocalJob:
+    return LocalJob(folder.resolve().name, None, None, False, folder.resolve())
 
 
 def _folders(parent: Path) -> list[Path]:
@@ -190,5 +190,5 @@ def _folders(parent: Path) -> list[Path]:
     return sorted(path for path in parent.iterdir() if path.is_dir() and not path.is_symlink())
 
 
-def _names(jobs: list[FoundJob]) -> str:
+def _names(jobs: list[LocalJob]) -> str:
     return ", ".join(job.job_id for job in jobs[:5]) + (" …" if len(jobs) > 5 else "")

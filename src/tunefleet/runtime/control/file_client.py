@@ -10,7 +10,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from tunefleet.errors import ConflictError, NotFoundError
-from tunefleet.runtime.control.discovery import FoundJob
+from tunefleet.runtime.control.discovery import LocalJob
 from tunefleet.schemas.control import CommandFile, CommandState, ControlReply
 from tunefleet.trainer_control.files import read_json, write_json
 
@@ -18,7 +18,7 @@ from tunefleet.trainer_control.files import read_json, write_json
 class FileControlClient:
     """Controls one job through its `control/` folder."""
 
-    def __init__(self, job: FoundJob) -> None:
+    def __init__(self, job: LocalJob) -> None:
         self.job_id = job.job_id
         self._job = job
         self._asked: dict[str, Path] = {}

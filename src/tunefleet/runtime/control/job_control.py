@@ -12,7 +12,7 @@ from typing import Any, Protocol
 from pydantic import ValidationError
 
 from tunefleet.errors import ConflictError, NotFoundError, TunefleetError, UnreachableError
-from tunefleet.runtime.control.discovery import FoundJob, find_job, is_surely_alive
+from tunefleet.runtime.control.discovery import LocalJob, find_job, is_surely_alive
 from tunefleet.runtime.control.file_client import FileControlClient, status_view
 from tunefleet.runtime.control.http_client import ControlClient, RemoteHost
 from tunefleet.schemas.control import CommandState, ControlCommand, ControlReply
@@ -31,7 +31,7 @@ class _Client(Protocol):
     def status(self) -> dict[str, Any]: ...
 
 
-class JobSteering:
+class JobController:
     """Status, commands and outcomes of one job, running or not.
 
     Args:
@@ -39,13 +39,13 @@ class JobSteering:
         found: The job on this machine; None for a remote job.
     """
 
-    def __init__(self, job_id: str, client: _Client | None, found: FoundJob | None) -> None:
+    def __init__(self, job_id: str, client: _Client | None, found: LocalJob | None) -> None:
         self.job_id = job_id
         self.found = found
         self._client = client
 
     @classmethod
-    def here(cls, endpoints_dir: Path, wanted: str) -> JobSteering:
+    def here(cls, endpoints_dir: Path, wanted: str) -> JobController:
         """Find a job of this machine by an id, a prefix or a job folder.
 
         Raises:
@@ -54,14 +54,14 @@ class JobSteering:
         return cls.of(find_job(endpoints_dir, wanted))
 
     @classmethod
-    def of(cls, job: FoundJob) -> JobSteering:
+    def of(cls, job: LocalJob) -> JobController:
         """Control a job, running or not."""
         if job.endpoint is None or not job.live:
             return cls(job.job_id, None, job)
         return cls(job.job_id, ControlClient(job.endpoint) if job.endpoint.port else FileControlClient(job), job)
 
     @classmethod
-    def elsewhere(cls, host: RemoteHost, wanted: str) -> JobSteering:
+    def elsewhere(cls, host: RemoteHost, wanted: str) -> JobController:
         """Find a job through any control port of another machine.
 
         Raises:
@@ -84,7 +84,7 @@ class JobSteering:
         return cls(wanted, client, None)
 
     @classmethod
-    def _other_port(cls, host: RemoteHost, item: dict[str, Any]) -> JobSteering:
+    def _other_port(cls, host: RemoteHost, item: dict[str, Any]) -> JobController:
         job_id, port = str(item["job_id"]), int(item.get("port") or 0)
         for candidate in (host, RemoteHost(host.host, port, host.token)):
             client = ControlClient(candidate, job_id)

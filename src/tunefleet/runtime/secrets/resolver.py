@@ -152,7 +152,7 @@ class Redaction:
         return data
 
 
-class QuietStream:
+class RedactingStream:
     """A text stream that redacts secrets in its output."""
 
     def __init__(self, stream: TextIO, redaction: Redaction) -> None:

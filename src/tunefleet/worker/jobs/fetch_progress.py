@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable
 from typing import Final, TypeVar
 
-from tunefleet.client.external.interrupt import Stop
+from tunefleet.client.external.interrupt import CancelToken
 from tunefleet.client.transfer import OnProgress, Progress
 from tunefleet.errors import UnreachableError
 from tunefleet.worker.context import WorkerContext
@@ -23,8 +23,10 @@ ANSWERED_S: Final = 60.0
 class InputDownload:
     """Downloads for one attempt."""
 
-    def __init__(self, worker_context: WorkerContext, mailbox: Mailbox, token: str, stop: Stop | None = None) -> None:
-        self.stop = stop or Stop()
+    def __init__(
+        self, worker_context: WorkerContext, mailbox: Mailbox, token: str, stop: CancelToken | None = None
+    ) -> None:
+        self.stop = stop or CancelToken()
         self._context = worker_context
         self._mailbox = mailbox
         self._token = token

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from functools import partial
 from typing import Any, Final, NamedTuple
 
-from tunefleet.client.external.interrupt import Stop, Stopped
+from tunefleet.client.external.interrupt import CancelledByToken, CancelToken
 from tunefleet.errors import InputError, TunefleetError, UnreachableError
 from tunefleet.executors.base import LightExecutor
 from tunefleet.lifecycle.task import TaskReason
@@ -72,7 +72,7 @@ class LightTasks:
         self._parts: set[str] = set()
         self._accepted: set[str] = set()
         self._computing: list[_Computing] = []
-        self._sending: dict[str, Stop] = {}
+        self._sending: dict[str, CancelToken] = {}
         self._pool = ThreadPoolExecutor(max_workers=max(1, slots) + _DELIVERIES, thread_name_prefix="light")
 
     @property
@@ -192,14 +192,14 @@ class LightTasks:
             self._accepted -= tokens
 
     @contextmanager
-    def _stoppable(self, offer: Offer) -> Iterator[Stop]:
+    def _stoppable(self, offer: Offer) -> Iterator[CancelToken]:
         """Occupy a slot while code runs; yields the signal to stop it."""
         with self._lock:
             if self._over:
                 raise _GivenUp
             if not any(map(self._wanted, _tokens(offer))):
                 raise _Unwanted
-            mine = _Computing(_tokens(offer), Stop())
+            mine = _Computing(_tokens(offer), CancelToken())
             self._computing.append(mine)
         try:
             yield mine.stop
@@ -223,10 +223,10 @@ class LightTasks:
         with self._lock:
             if not self._wanted(own.token):
                 return end
-            stop = self._sending[own.token] = Stop()
+            stop = self._sending[own.token] = CancelToken()
         try:
             return self._delivery(own).delivered(own, kind, end, stop)
-        except (_Unwanted, Stopped):
+        except (_Unwanted, CancelledByToken):
             logger.info("Task %s was cancelled or dropped; its result is not delivered.", own.task_id)
             return end
         finally:
@@ -267,7 +267,7 @@ class _Computing(NamedTuple):
     """Running code, even if its result is no longer needed: its tokens, and the signal to stop it."""
 
     tokens: tuple[str, ...]
-    stop: Stop
+    stop: CancelToken
 
 
 class _GivenUp(Exception):
@@ -291,20 +291,20 @@ def _tokens(offer: Offer) -> tuple[str, ...]:
     return (offer.token, *(part.token for part in offer.merged))
 
 
-def run_light(executor: LightExecutor, offer: Offer, secrets: Secrets, stop: Stop | None = None) -> Finish:
+def run_light(executor: LightExecutor, offer: Offer, secrets: Secrets, stop: CancelToken | None = None) -> Finish:
     """Run a light task and return its end, with secret values redacted; raises nothing."""
     hidden = secrets.redaction([offer.spec, *(each.spec for each in offer.merged)])
-    finish = _run(executor, offer, secrets, hidden, stop or Stop())
+    finish = _run(executor, offer, secrets, hidden, stop or CancelToken())
     if not hidden:
         return finish
     changes = {name: hidden.value(getattr(finish, name)) for name in ("error", "detail", "result")}
     return finish.model_copy(update=changes)
 
 
-def _run(executor: LightExecutor, offer: Offer, secrets: Secrets, hidden: Redaction, stop: Stop) -> Finish:
+def _run(executor: LightExecutor, offer: Offer, secrets: Secrets, hidden: Redaction, stop: CancelToken) -> Finish:
     try:
         result = executor.run_until(_filled(offer, secrets), stop)
-    except Stopped:
+    except CancelledByToken:
         return Finish(token=offer.token, outcome="cancelled", reason=TaskReason.CANCELLED_BY_USER)
     except InputError as error:
         return Finish(token=offer.token, outcome="failed", reason=TaskReason.BAD_INPUT, error=str(error))

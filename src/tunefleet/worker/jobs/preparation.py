@@ -6,7 +6,7 @@ import logging
 from collections.abc import Callable
 from pathlib import Path
 
-from tunefleet.client.external.interrupt import Stop
+from tunefleet.client.external.interrupt import CancelToken
 from tunefleet.client.transfer import OnProgress
 from tunefleet.errors import InputError
 from tunefleet.executors.base import JobExecutor
@@ -61,7 +61,7 @@ class Preparation:
         job = self._executor.job(offer, launch=new_launch_id(), inputs=inputs, gpus=self._context.gpus(offer))
         return job.model_copy(update={"env": self._context.env | job.env, "from_step": from_step, "gang": gang})
 
-    def inputs(self, offer: Offer, stop: Stop | None = None) -> dict[str, str]:
+    def inputs(self, offer: Offer, stop: CancelToken | None = None) -> dict[str, str]:
         """Fetch the inputs of an offer, and return pointer → local path.
 
         Raises:
@@ -104,7 +104,7 @@ class Preparation:
 
         return str(fetching.get(ref.name, fetch))
 
-    def _restore(self, offer: Offer, stop: Stop, *, again: bool) -> int | None:
+    def _restore(self, offer: Offer, stop: CancelToken, *, again: bool) -> int | None:
         """Restore the checkpoint that the attempt resumes from."""
         if offer.resume is None:
             return None

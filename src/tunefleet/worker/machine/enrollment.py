@@ -29,7 +29,7 @@ _HEAD: Final = "# Written by `tunefleet join`. Anyone who can read this file can
 
 
 @dataclass(frozen=True, slots=True)
-class Joined:
+class Enrollment:
     """Result of an enrollment."""
 
     url: str
@@ -45,7 +45,7 @@ def join(
     *,
     replace: bool = False,
     patience_s: float = _PATIENCE_S,
-) -> Joined:
+) -> Enrollment:
     """Exchange a join token for a key, and store it in `worker.env`, readable by this user only.
 
     Raises:
@@ -70,7 +70,7 @@ def join(
     # dotenv takes the last of two lines with the same name, so the settings of the invitation come last.
     text = "".join([*kept, *(_line(name, value) for name, value in found.items())])
     write_text(file, _HEAD + text, mode=0o600, sync=True)
-    return Joined(base, file, reply)
+    return Enrollment(base, file, reply)
 
 
 def _refuse_other_server(file: Path, base: str, *, replace: bool) -> None:

@@ -13,7 +13,7 @@ from typing import Any, Final
 from pydantic import ValidationError
 from tenacity import RetryCallState, Retrying, retry_if_exception_type, stop_after_delay, wait_fixed
 
-from tunefleet.client.external.interrupt import Stop
+from tunefleet.client.external.interrupt import CancelToken
 from tunefleet.errors import (
     ArtifactError,
     AuthError,
@@ -240,7 +240,7 @@ class Deliverer:
         )
         return {file.name: file.url for file in files}
 
-    def _while_wanted(self, act: Callable[[Stop], object]) -> None:
+    def _while_wanted(self, act: Callable[[CancelToken], object]) -> None:
         """Call a function that may block in a socket for minutes; raises `Cancelled` soon after it is unwanted."""
 
         def check() -> None:

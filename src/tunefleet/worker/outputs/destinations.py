@@ -17,9 +17,9 @@ from typing import Any, Final
 from tenacity import RetryCallState, Retrying, retry_if_exception_type, stop_after_attempt, stop_after_delay
 from tenacity.wait import wait_exponential
 
-from tunefleet.client.external.interrupt import Stop
-from tunefleet.client.external.result_delivery import IntoBucket, Outward, Receiver
-from tunefleet.client.external.ssrf_guard import Reach, origin_of, same_server, shown
+from tunefleet.client.external.interrupt import CancelToken
+from tunefleet.client.external.result_delivery import BucketDelivery, HttpDelivery, Receiver
+from tunefleet.client.external.ssrf_guard import SsrfGuard, origin_of, same_server, shown
 from tunefleet.errors import (
     ForbiddenError,
     InputError,
@@ -96,7 +96,7 @@ class Destination:
             self._bucket()
         elif url is not None:
             try:
-                Reach(self._transfers.url_allow).check_url(url)
+                SsrfGuard(self._transfers.url_allow).check_url(url)
             except ForbiddenError as error:
                 # Not chained: the traceback would show the resolved host, which may contain a secret.
                 raise InputError(f"{_KEY}.url: {self._quiet(error, url)}", hint=error.hint) from None
@@ -137,7 +137,7 @@ class Destination:
         filled = str(self._secrets.fill(url))
         return None if same_server(filled, self._transfers.server_url) else filled
 
-    def deliver(self, envelope: ResultEnvelope, files: Iterable[Path], stop: Stop | None = None) -> None:
+    def deliver(self, envelope: ResultEnvelope, files: Iterable[Path], stop: CancelToken | None = None) -> None:
         """Send result and files to the third-party receiver, if there is one, with retries.
 
         Raises:
@@ -152,7 +152,7 @@ class Destination:
         self._tried(lambda: outward.result(envelope), "the result", url)
         logger.info("Delivered the result of task %s to %s.", self._task_id, self._written)
 
-    def _outward(self, stop: Stop | None) -> Outward | IntoBucket | None:
+    def _outward(self, stop: CancelToken | None) -> HttpDelivery | BucketDelivery | None:
         """Return the sender; None if results go to this server only."""
         url = self.foreign
         if url is None:
@@ -161,11 +161,11 @@ class Destination:
             return self._bucket(stop)
         headers = dict(self._secrets.fill(self._spec.headers or {}))
         receiver = Receiver(url, self._spec.method, headers, self._spec.timeout_s)
-        return Outward(receiver, allowed=self._transfers.url_allow, throttle=self._transfers.throttle, stop=stop)
+        return HttpDelivery(receiver, allowed=self._transfers.url_allow, throttle=self._transfers.throttle, stop=stop)
 
-    def _bucket(self, stop: Stop | None = None) -> IntoBucket:
+    def _bucket(self, stop: CancelToken | None = None) -> BucketDelivery:
         written = [self._spec.url, self._spec.access_key, self._spec.secret_key]
-        return IntoBucket(*self._secrets.fill(written), throttle=self._transfers.throttle, stop=stop)
+        return BucketDelivery(*self._secrets.fill(written), throttle=self._transfers.throttle, stop=stop)
 
     @property
     def _written(self) -> str:

@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
 
-from tunefleet.client.external.interrupt import Stop
+from tunefleet.client.external.interrupt import CancelToken
 from tunefleet.errors import InputError, MachineError
 from tunefleet.fsutil import write_synced
 from tunefleet.lifecycle.task import TaskReason
@@ -51,7 +51,7 @@ class LightDelivery:
         """Return whether an end requires a delivery."""
         return finish.outcome == "completed" and self._destination(task) is not None
 
-    def delivered(self, task: Offer, kind: str, finish: Finish, stop: Stop | None = None) -> Finish:
+    def delivered(self, task: Offer, kind: str, finish: Finish, stop: CancelToken | None = None) -> Finish:
         """Deliver the result of a completed task to its destination, and return the resulting end.
 
         Raises:

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import Any, TextIO, cast
 
 from tunefleet import settings
-from tunefleet.runtime.secrets.resolver import QuietStream, Redaction, Secrets
+from tunefleet.runtime.secrets.resolver import RedactingStream, Redaction, Secrets
 from tunefleet.schemas.job_folder import Job
 
 
@@ -39,7 +39,7 @@ def read_secrets(job: Job) -> None:
 
 
 def _quiet(stream: TextIO, redaction: Redaction) -> TextIO:
-    quiet = cast(TextIO, QuietStream(stream, redaction))
+    quiet = cast(TextIO, RedactingStream(stream, redaction))
     # Log handlers keep a reference to the stream, so replacing `sys.stderr` alone would not redact logs.
     for handler in logging.getLogger().handlers:
         if isinstance(handler, logging.StreamHandler) and handler.stream is stream:

@@ -8,7 +8,7 @@ import signal
 import sys
 import threading
 
-from tunefleet.integrations.clusters.base import Ask
+from tunefleet.integrations.clusters.base import NodeRequest
 from tunefleet.integrations.clusters.ray_order import (
     AGAIN,
     ENDED,
@@ -44,7 +44,7 @@ def main() -> int:
     return code
 
 
-def _order(package: str) -> Ask:
+def _order(package: str) -> NodeRequest:
     """Take and delete the server's order, which holds secrets."""
     from ray.experimental.internal_kv import _internal_kv_del, _internal_kv_get
 
@@ -55,7 +55,7 @@ def _order(package: str) -> Ask:
     return unpack(text)
 
 
-def _do(ask: Ask, stop: threading.Event) -> tuple[int, str]:
+def _do(ask: NodeRequest, stop: threading.Event) -> tuple[int, str]:
     from tunefleet.workloads.ray_nodes import lasting_workers, placement_group, single_task
 
     if ask.options.get(LASTING) == "true":

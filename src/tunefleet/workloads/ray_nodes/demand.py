@@ -9,7 +9,7 @@ from typing import Final
 from urllib.error import URLError
 from urllib.parse import urlencode
 
-from tunefleet.integrations.clusters.base import Ask
+from tunefleet.integrations.clusters.base import NodeRequest
 from tunefleet.integrations.clusters.ray_order import KEY, SERVER
 
 _ASK_S: Final = 10.0
@@ -24,7 +24,7 @@ class Demand:
             is zero.
     """
 
-    def __init__(self, ask: Ask) -> None:
+    def __init__(self, ask: NodeRequest) -> None:
         self._server = ask.options.get(SERVER, "").rstrip("/")
         self._key = ask.options.get(KEY, "")
         self._query = urlencode(_sort(ask))
@@ -54,7 +54,7 @@ class Demand:
             return int(json.loads(answer.read())["workers"])
 
 
-def _sort(ask: Ask) -> dict[str, str | int]:
+def _sort(ask: NodeRequest) -> dict[str, str | int]:
     """Return the query that describes the workers; their ids begin with the name of the job."""
     return {
         "pool": ask.name,

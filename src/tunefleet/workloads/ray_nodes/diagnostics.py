@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from tunefleet.integrations.clusters.base import Ask
+from tunefleet.integrations.clusters.base import NodeRequest
 from tunefleet.integrations.clusters.ray_gpus import PREFIX, SHARE, is_called, may_be, name_of
 
 _GIGABYTE: Final = 1e9
@@ -73,7 +73,7 @@ class ClusterCapacity:
         return f"No node of the Ray cluster has {self.each}{self.gpus}, and there is no autoscaler that could add one."
 
 
-def bundle(ask: Ask, machines: Sequence[Machine] = ()) -> dict[str, float]:
+def bundle(ask: NodeRequest, machines: Sequence[Machine] = ()) -> dict[str, float]:
     """Return the Ray resources of each node; at least one core, since a bundle must not be empty."""
     wanted = {"CPU": float(ask.cpu or 1), "GPU": float(ask.gpu_count), "memory": float(ask.memory_bytes)}
     need = {name: amount for name, amount in wanted.items() if amount}
@@ -83,7 +83,7 @@ def bundle(ask: Ask, machines: Sequence[Machine] = ()) -> dict[str, float]:
     return need
 
 
-def _type(ask: Ask, wanted: str, need: Mapping[str, float], machines: Sequence[Machine]) -> str:
+def _type(ask: NodeRequest, wanted: str, need: Mapping[str, float], machines: Sequence[Machine]) -> str:
     """Choose a matching GPU type, since a bundle names exactly one: with enough nodes first, then an exact match."""
     suited = [name for name in _types(machines) if may_be(wanted, name)]
     able = Counter(name for machine in machines if _fits(machine.total, need) for name in _types([machine]))
@@ -100,7 +100,7 @@ def _types(machines: Sequence[Machine]) -> list[str]:
     return sorted(name.removeprefix(PREFIX) for name in names if name.startswith(PREFIX))
 
 
-def capacity_of(ask: Ask, machines: Sequence[Machine], *, autoscaled: bool | None) -> ClusterCapacity:
+def capacity_of(ask: NodeRequest, machines: Sequence[Machine], *, autoscaled: bool | None) -> ClusterCapacity:
     """Compare an order with the cluster's machines."""
     need = bundle(ask, machines)
     types = _types(machines)

@@ -13,7 +13,7 @@ from typing import Any, Final
 import ray
 from ray.exceptions import RayError
 
-from tunefleet.integrations.clusters.base import Ask
+from tunefleet.integrations.clusters.base import NodeRequest
 from tunefleet.integrations.clusters.ray_order import RUNNING, WAITING
 from tunefleet.workloads.ray_nodes.demand import Demand
 from tunefleet.workloads.ray_nodes.placement_group import NodeGroup, look
@@ -31,7 +31,7 @@ _IDLE_S: Final = 300.0
 class Slot:
     """One worker: its pending or reserved node, and the time of its next start."""
 
-    def __init__(self, ask: Ask, number: int) -> None:
+    def __init__(self, ask: NodeRequest, number: int) -> None:
         self._ask = ask
         self.number = number
         self._group: NodeGroup | None = None
@@ -101,7 +101,7 @@ class Slot:
         return f"Worker {self.number} {how}."
 
 
-def keep(ask: Ask, say: Callable[[str], None], stopped: Callable[[], bool]) -> None:
+def keep(ask: NodeRequest, say: Callable[[str], None], stopped: Callable[[], bool]) -> None:
     """Keep `ask.nodes` workers, and up to `ask.nodes_max` while tasks wait; return on a stop request."""
     one = replace(ask, nodes=1, nodes_max=1)
     # Workers beyond the minimum end automatically when they are idle for a while.
@@ -134,7 +134,7 @@ def _want(slots: list[Slot], least: int, waiting: int) -> None:
             missing -= 1
 
 
-def _status(slots: list[Slot], ask: Ask, one: Ask) -> str:
+def _status(slots: list[Slot], ask: NodeRequest, one: NodeRequest) -> str:
     running = sum(slot.running for slot in slots)
     if running or not any(slot.taken for slot in slots):
         return f"{RUNNING}{running} of {ask.nodes} to {ask.nodes_max} workers"

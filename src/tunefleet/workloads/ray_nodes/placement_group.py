@@ -13,7 +13,7 @@ from ray.experimental.internal_kv import _internal_kv_get
 from ray.util.placement_group import placement_group, placement_group_table, remove_placement_group
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
-from tunefleet.integrations.clusters.base import Ask
+from tunefleet.integrations.clusters.base import NodeRequest
 from tunefleet.workloads.ray_nodes.diagnostics import ClusterCapacity, Machine, capacity_of
 from tunefleet.workloads.ray_nodes.node import Node
 
@@ -39,7 +39,7 @@ class StoppedError(Exception):
 class NodeGroup:
     """The nodes of an order; all are reserved together."""
 
-    def __init__(self, ask: Ask, nodes: int) -> None:
+    def __init__(self, ask: NodeRequest, nodes: int) -> None:
         self.nodes = nodes
         self._ask = ask
         self._need = dict(look(ask).need)
@@ -88,7 +88,7 @@ class NodeGroup:
         remove_placement_group(self._group)
 
 
-def take(ask: Ask, say: Callable[[str], None], stopped: Callable[[], bool]) -> NodeGroup:
+def take(ask: NodeRequest, say: Callable[[str], None], stopped: Callable[[], bool]) -> NodeGroup:
     """Reserve the nodes of an order: more than the minimum if they are free now, else the minimum.
 
     Raises:
@@ -110,7 +110,7 @@ def take(ask: Ask, say: Callable[[str], None], stopped: Callable[[], bool]) -> N
     return group
 
 
-def _wait(group: NodeGroup, ask: Ask, say: Callable[[str], None], stopped: Callable[[], bool]) -> None:
+def _wait(group: NodeGroup, ask: NodeRequest, say: Callable[[str], None], stopped: Callable[[], bool]) -> None:
     last_reason, began = "", time.monotonic()
     had, patient_s = began, _FIRST_S
     while not group.ready(patient_s):
@@ -130,7 +130,7 @@ def _wait(group: NodeGroup, ask: Ask, say: Callable[[str], None], stopped: Calla
             last_reason = why
 
 
-def look(ask: Ask) -> ClusterCapacity:
+def look(ask: NodeRequest) -> ClusterCapacity:
     """Compare an order with the cluster's current state."""
     free = available_resources_per_node()
     machines = [

@@ -10,7 +10,7 @@ from typing import Any, Final
 import ray
 from ray.exceptions import RayActorError, RayError
 
-from tunefleet.integrations.clusters.base import Ask
+from tunefleet.integrations.clusters.base import NodeRequest
 from tunefleet.integrations.clusters.ray_order import AGAIN, FAILED, HOPELESS
 from tunefleet.workloads.ray_nodes.placement_group import NodeGroup
 
@@ -61,7 +61,7 @@ class Ended:
             self.faults.append(f"Ray node {name} failed: {_last(error)}.")
 
 
-def run(ask: Ask, group: NodeGroup, stopped: Callable[[], bool]) -> Ended:
+def run(ask: NodeRequest, group: NodeGroup, stopped: Callable[[], bool]) -> Ended:
     """Run the command on all nodes; return when no process of it is left."""
     names = group.names()
     started = [group.start(number, number) for number in range(group.nodes)]

@@ -11,10 +11,10 @@ from sqlalchemy import select
 from tests.unit.orchestrator.lab import TRAIN, FakeWorker, Lab
 from tunefleet.db.fleet.clusters import ClusterJobRow
 from tunefleet.db.tables.operations import cluster_jobs
-from tunefleet.integrations.clusters import Ask, Cluster, Seen
+from tunefleet.integrations.clusters import Cluster, ClusterJobState, NodeRequest
 from tunefleet.orchestrator.access import api_keys
 from tunefleet.orchestrator.clusters.providers import Engines
-from tunefleet.orchestrator.clusters.reconciler import ClusterKeeper
+from tunefleet.orchestrator.clusters.reconciler import ClusterReconciler
 from tunefleet.orchestrator.scheduling import explain as task_explain
 
 ON_SLURM = TRAIN.rstrip() + "\n  engine: slurm\n"
@@ -30,8 +30,8 @@ def on_slurm(more: str) -> str:
 class FakeCluster(Cluster):
     """Does nothing by itself: a test moves its jobs."""
 
-    asks: dict[str, Ask] = field(default_factory=dict)
-    jobs: dict[str, Seen] = field(default_factory=dict)
+    asks: dict[str, NodeRequest] = field(default_factory=dict)
+    jobs: dict[str, ClusterJobState] = field(default_factory=dict)
     submits: list[str] = field(default_factory=list)
     cancels: list[str] = field(default_factory=list)
     error: Exception | None = None
@@ -39,16 +39,16 @@ class FakeCluster(Cluster):
     refusal: Exception | None = None
     """Of the next submits."""
 
-    def submit(self, ask: Ask) -> str:
+    def submit(self, ask: NodeRequest) -> str:
         if self.error or self.refusal:
             raise self.error or self.refusal  # type: ignore[misc]
         if ask.name not in self.jobs or self.jobs[ask.name].stage == "ended":
             self.submits.append(ask.name)
-            self.jobs[ask.name] = Seen(str(100 + len(self.submits)), "waiting", "pending (Priority)")
+            self.jobs[ask.name] = ClusterJobState(str(100 + len(self.submits)), "waiting", "pending (Priority)")
             self.asks[ask.name] = ask
         return self.jobs[ask.name].job_id
 
-    def look(self, names: Sequence[str]) -> dict[str, Seen]:
+    def look(self, names: Sequence[str]) -> dict[str, ClusterJobState]:
         if self.error:
             raise self.error
         return {name: self.jobs[name] for name in names if name in self.jobs}
@@ -64,7 +64,7 @@ class FakeCluster(Cluster):
 
     def now(self, stage: Any, told: str = "", **more: Any) -> None:
         """Let the newest job stand there."""
-        self.jobs[self.newest] = Seen(self.jobs[self.newest].job_id, stage, told, **more)
+        self.jobs[self.newest] = ClusterJobState(self.jobs[self.newest].job_id, stage, told, **more)
 
 
 @dataclass
@@ -80,7 +80,7 @@ class Field:
     async def look(self, *, after_s: float = 5.0) -> None:
         """Let the leader look once, after some time."""
         self.lab.clock.advance(after_s)
-        await ClusterKeeper(self.lab.core, "http://server:8000").run_once()
+        await ClusterReconciler(self.lab.core, "http://server:8000").run_once()
 
     async def asked(self, document: str = ON_SLURM) -> str:
         """Submit a task, and let its nodes be asked for."""

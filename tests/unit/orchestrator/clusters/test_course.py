@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tunefleet.db.fleet.clusters import ClusterJobRow
-from tunefleet.integrations.clusters import Seen
+from tunefleet.integrations.clusters import ClusterJobState
 from tunefleet.orchestrator.clusters.policy import LEAVE_S, VANISHED_S, Crew, Step, next_step
 
 NOW = 1000.0
@@ -20,9 +20,9 @@ RUNS = JOB._replace(state="running", running_at=NOW - 10)
 RAN_LONG = RUNS._replace(running_at=NOW - PATIENCE_S - 1)
 LEAVES = RUNS._replace(state="leaving", leaving_at=NOW - 10)
 LATE = LEAVES._replace(leaving_at=NOW - LEAVE_S - 1)
-WAITING = Seen("17", "waiting", "pending (Priority)")
-RUNNING = Seen("17", "running")
-OVER = Seen("17", "ended", "failed (NonZeroExitCode)")
+WAITING = ClusterJobState("17", "waiting", "pending (Priority)")
+RUNNING = ClusterJobState("17", "running")
+OVER = ClusterJobState("17", "ended", "failed (NonZeroExitCode)")
 HERE = Crew(("a", "b"))
 HALF = Crew(("a",), complete=False)
 
@@ -72,7 +72,7 @@ def test_a_job_that_was_ended_on_purpose_or_can_never_run_fails_its_task(sign: s
 
 
 def test_a_job_that_waits_for_what_there_is_not_fails_its_task() -> None:
-    never = Seen("17", "waiting", "pending (PartitionTimeLimit)", hopeless=True)
+    never = ClusterJobState("17", "waiting", "pending (PartitionTimeLimit)", hopeless=True)
     assert step(JOB, "queued", never) == Step("fail", "pending (PartitionTimeLimit)")
     assert step(JOB, "cancelled", never) == Step("cancel")
 
@@ -123,7 +123,7 @@ def test_a_job_that_is_frozen_or_just_being_requeued_is_not_given_back() -> None
     ran, gone = RAN_LONG._replace(used=1), Crew(standing=0, over_at=NOW - 300)
     assert step(ran, "queued", RUNNING, gone).act == "cancel"
     assert step(ran, "queued", replace(RUNNING, ending=True), gone) == Step("none")
-    assert step(ran, "queued", Seen("17", "waiting", "suspended"), gone) == Step("waits", "suspended")
+    assert step(ran, "queued", ClusterJobState("17", "waiting", "suspended"), gone) == Step("waits", "suspended")
     thawed = ran._replace(state="waiting", running_at=None)
     assert step(thawed, "queued", RUNNING, gone) == Step("runs")
     assert step(thawed._replace(running_at=NOW), "queued", RUNNING, gone) == Step("none"), "they come back yet"
@@ -138,7 +138,7 @@ def test_nodes_that_something_else_kept_from_the_task_do_not_count_against_it() 
 
 
 def step(
-    job: ClusterJobRow, status: str | None = "queued", seen: Seen | None = WAITING, crew: Crew | None = None
+    job: ClusterJobRow, status: str | None = "queued", seen: ClusterJobState | None = WAITING, crew: Crew | None = None
 ) -> Step:
     more: dict[str, Any] = {"now": NOW, "patience_s": PATIENCE_S, "lost_after_s": 30.0}
     return next_step(job, status, seen, crew or Crew(), **more)

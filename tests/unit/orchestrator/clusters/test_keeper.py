@@ -7,7 +7,7 @@ import pytest
 from tests.unit.orchestrator.clusters.fake import ON_SLURM, TWO, FakeCluster, Field, on_slurm
 from tests.unit.orchestrator.lab import TRAIN, FakeWorker
 from tunefleet.errors import AuthError, ConflictError, UnreachableError
-from tunefleet.integrations.clusters import Seen
+from tunefleet.integrations.clusters import ClusterJobState
 from tunefleet.orchestrator.clusters import cluster_jobs
 from tunefleet.orchestrator.clusters.policy import LEAVE_S, VANISHED_S
 from tunefleet.orchestrator.clusters.providers import Engines
@@ -385,7 +385,7 @@ async def test_jobs_of_an_engine_that_the_server_does_not_ask_any_more_are_over(
 
 async def test_what_the_cluster_said_last_is_not_lost(field: Field) -> None:
     task_id = await field.asked()
-    field.slurm.jobs[field.slurm.newest] = Seen("101", "waiting", "pending (Resources)")
+    field.slurm.jobs[field.slurm.newest] = ClusterJobState("101", "waiting", "pending (Resources)")
     await field.look()
     assert await field.why(task_id) == "waiting: job 101 of slurm has no nodes yet (pending (Resources))."
     await reaper.run_once(field.lab.core)

@@ -11,11 +11,11 @@ from urllib.parse import parse_qs, urlsplit
 
 import pytest
 
-from tunefleet.integrations.clusters.base import Ask
+from tunefleet.integrations.clusters.base import NodeRequest
 from tunefleet.integrations.clusters.ray import lasting
 from tunefleet.workloads.ray_nodes.demand import Demand
 
-ASK = Ask(
+ASK = NodeRequest(
     "lab", 2, 5000, ("tunefleet", "worker"), {"WORKER_TAGS": "a100,lab", "TUNEFLEET_ALLOW_CODE": "true"},
     cpu=4, memory_bytes=1 << 30, gpu_count=1,
 )  # fmt: skip

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tunefleet.integrations.clusters import Ask
+from tunefleet.integrations.clusters import NodeRequest
 from tunefleet.workloads.ray_nodes.diagnostics import Machine, bundle, capacity_of
 
 SMALL = Machine("a", {"CPU": 4.0, "memory": 8e9}, {"CPU": 4.0, "memory": 8e9})
@@ -14,8 +14,8 @@ BUSY = Machine("b", {"CPU": 4.0, "GPU": 2.0, "memory": 64e9}, {"CPU": 4.0, "memo
 FREE = Machine("c", {"CPU": 4.0, "GPU": 2.0, "memory": 64e9}, {"CPU": 4.0, "GPU": 2.0, "memory": 64e9})
 
 
-def _ask(nodes: int = 2, **further: Any) -> Ask:
-    return Ask("t-1", nodes, nodes, ("true",), {}, **further)
+def _ask(nodes: int = 2, **further: Any) -> NodeRequest:
+    return NodeRequest("t-1", nodes, nodes, ("true",), {}, **further)
 
 
 def test_a_bundle_has_a_core_and_what_is_asked() -> None:

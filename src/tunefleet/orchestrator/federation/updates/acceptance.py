@@ -26,8 +26,8 @@ from tunefleet.errors import ArtifactError, ConflictError, ForbiddenError, GoneE
 from tunefleet.lifecycle.federation import FederationStatus
 from tunefleet.lifecycle.round import RoundStatus
 from tunefleet.orchestrator.federation import rounds as round_operations
+from tunefleet.orchestrator.federation.rounds import rows_of_both
 from tunefleet.orchestrator.federation.status import FOREVER, PAUSED, QUEUED, locked, move, publish_event, spec_of
-from tunefleet.orchestrator.federation.updates.weights import rows_of_both
 from tunefleet.schemas.federated import Losses, UploadDtype
 from tunefleet.spec.options.federation_options import MAX_WORKERS
 
