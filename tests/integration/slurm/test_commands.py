@@ -105,7 +105,8 @@ def test_a_job_that_lives_is_not_submitted_again(commands: StandIns) -> None:
         ("PENDING", "Priority", ClusterJobState("17", "waiting", "pending (Priority)")),
         ("PENDING", "None", ClusterJobState("17", "waiting", "pending")),
         ("PENDING", "BeginTime", ClusterJobState("17", "waiting", "pending (BeginTime)")),
-        ("PENDING", "PartitionTimeLimit", ClusterJobState("17", "waiting", "pending (PartitionTimeLimit)", hopeless=True)),
+        ("PENDING", "PartitionTimeLimit",
+         ClusterJobState("17", "waiting", "pending (PartitionTimeLimit)", hopeless=True)),
         ("PENDING", "ReqNodeNotAvail, UnavailableNodes:n[1-2]",
          ClusterJobState("17", "waiting", "pending (ReqNodeNotAvail, UnavailableNodes:n[1-2])")),
         ("CONFIGURING", "None", ClusterJobState("17", "waiting", "configuring")),
@@ -203,7 +204,7 @@ def test_an_answer_that_cannot_be_understood_is_not_passed_over(commands: StandI
 def test_a_machine_without_a_command_is_told_which(commands: StandIns) -> None:
     (commands.folder / "scontrol").unlink()
     environment = {"PATH": str(commands.folder)}
-    with pytest.raises(MachineError, match="There is no scontrol here"):
+    with pytest.raises(MachineError, match="The command scontrol is not installed"):
         Slurm(commands.folder.parent, environment=environment)
 
 
