@@ -98,7 +98,7 @@ def test_a_renewed_certificate_is_taken_up_and_a_half_written_one_is_not(
     _touch(cert)
     assert not certificate.refresh()
     assert not certificate.refresh()
-    assert caplog.text.count("the old one stays: The key") == 1, "said once"
+    assert caplog.text.count("the old one remains in use: The key") == 1, "said once"
     assert certificate.facts.names == ("first.example.org",)
     shutil.copy(second.key, key)
     _touch(key)

@@ -49,9 +49,9 @@ def test_it_is_found_where_it_is_nearest_and_asked_for_once(tmp_path: Path, hub:
     assert known.of("org/there", None, settings, 0.0) == CONFIG
     assert known.of("org/there", None, settings, 1.0) == CONFIG
     assert asked == ["/org/there/resolve/main/config.json"]
-    assert "answers 404" in str(known.of("org/gone", "v1", settings, 0.0))
+    assert "responded with status 404" in str(known.of("org/gone", "v1", settings, 0.0))
     assert "not a model configuration" in str(known.of("org/odd", None, settings, 0.0))
-    assert "a folder" in str(known.of("../etc/passwd", None, settings, 0.0))
+    assert "local folder" in str(known.of("../etc/passwd", None, settings, 0.0))
 
     folder = tmp_path / "models--org--here"
     (folder / "snapshots/abc").mkdir(parents=True)

@@ -126,7 +126,7 @@ def test_each_refusal_names_the_tensor_and_the_reason(one: Worker) -> None:
     assert (body["faults"][0]["path"], body["code"]) == (A_OF_Q, "ADAPTER_REFUSED")
     assert "6 columns" in body["message"]
     lacking = {name: value for name, value in good.items() if name != A_OF_Q}
-    assert "has no A beside it" in refused(one.send(tarred(one.members(lacking))))["message"]
+    assert "has no matching A" in refused(one.send(tarred(one.members(lacking))))["message"]
     assert "rank (r) is 3" in refused(one.send(tarred(one.members(arrays(1, rank=3), rank=3))))["message"]
     assert "lora_alpha is 8" in refused(one.send(tarred(one.members(good, alpha=8))))["message"]
     elsewhere = one.members(good, base_model_name_or_path="someone/else")
@@ -138,7 +138,7 @@ def test_each_refusal_names_the_tensor_and_the_reason(one: Worker) -> None:
 def test_the_first_update_is_held_against_what_was_asked(running: Running, admin: httpx.Client, tmp_path: Path) -> None:
     asked = create(admin, lora={"r": 4, "alpha": 8, "target_modules": ["q_proj", "v_proj"]})
     with workers(running, asked, tmp_path, "1") as (one,):
-        assert "asks for 4" in refused(one.send(tarred(one.members(arrays(1)))))["message"]
+        assert "requires 4" in refused(one.send(tarred(one.members(arrays(1)))))["message"]
         assert one.send(tarred(one.members(arrays(1, rank=4), rank=4, alpha=8))).status_code == 200
 
 
@@ -199,7 +199,7 @@ def test_a_digest_that_was_said_is_held_against_the_archive(one: Worker) -> None
     refused(one.send(archive, sha256="x"), 400)
     refused(one.send(archive, loss="nan"), 400)
     refused(one.send(archive, baseVersion="newest"), 400)
-    assert "the newest of" in refused(one.send(archive, baseVersion=7))["message"]
+    assert "the newest version of" in refused(one.send(archive, baseVersion=7))["message"]
 
 
 def test_what_was_refused_is_remembered_with_its_reason(one: Worker, admin: httpx.Client, made: dict[str, Any]) -> None:
@@ -282,7 +282,7 @@ def test_a_worker_that_is_none_of_those_who_take_part_is_refused_before_it_uploa
 ) -> None:
     made = create(admin, participants=["ada", "bob"])
     with workers(running, made, tmp_path, "eve", "ada") as (eve, ada):
-        assert "eve does not take part" in refused(eve.send(tarred(eve.members(arrays(1)))), 403)["message"]
+        assert "eve is not a participant" in refused(eve.send(tarred(eve.members(arrays(1)))), 403)["message"]
         ada.upload(arrays(1))
     with workers(running, create(admin), tmp_path, "a b") as (strange,):
         refused(strange.send(b"x"), 400)

@@ -50,7 +50,7 @@ def test_a_number_that_does_not_fit_the_store_is_the_senders_fault(admin: httpx.
     body = {"name": "empty", "files": [], "digest": digest, "metadata": {"seed": 10**30}}
     said = is_problem(admin.post("/artifacts", json=body), 422, "request_invalid")
     assert "64" in said["detail"]
-    assert "as a text" in said["hint"]
+    assert "as strings" in said["hint"]
     assert admin.post("/artifacts", json={**body, "metadata": {"seed": str(10**30)}}).status_code == 201
 
 

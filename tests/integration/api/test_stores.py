@@ -75,7 +75,7 @@ def test_beyond_its_limit_a_server_takes_no_file_and_loses_none(
         assert admin.post("/blobs/missing", json=query).json()["missing"] == [], "what is here is not asked for"
         assert "allows; beyond it" not in caplog.text
         assert put(admin, b"c" * 3000).status_code == 201
-        assert "Files take 9000 of the 10000 bytes" in caplog.text
+        assert "Files use 9000 of the 10000 bytes" in caplog.text
     running.stop()
     running.core.close()
     running = start(tmp_path, **options)

@@ -79,7 +79,7 @@ def test_submit_waits_and_tells_how_it_ended(cli: Cli, client: Client, hand: Han
     assert "hello completed after" in shown.out
     assert "Started on by-hand" in shown.out
     late = cli("submit", echo, "--wait", "--timeout", 0)
-    assert (late.code, "goes on" in late.err) == (10, True)
+    assert (late.code, "continues" in late.err) == (10, True)
     client.tasks.cancel(client.tasks.list(limit=1).items[0].id)
 
 

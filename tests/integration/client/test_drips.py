@@ -119,8 +119,8 @@ def test_what_goes_on_is_not_ended_and_what_this_end_takes_its_time_for_costs_no
     with limit.watched():
         assert list(pieces) == [b"a", b"b"]
         limit.rest()
-        assert not limit._over._said.wait(2 * SHORT_S)
+        assert not limit._over._event.wait(2 * SHORT_S)
         limit.renew(0.01)
-        assert limit._over._said.wait(30)
+        assert limit._over._event.wait(30)
     with pytest.raises(UnreachableError, match=r"host made no progress within 0\.01 seconds"):
         limit.check("host")

@@ -45,13 +45,13 @@ def test_the_command_line_makes_tests_and_removes_a_channel(
     assert "notify log" not in str(receiver.taken[0].json), "it is in no log"
     assert receiver.taken[1].json["task"]["id"] == task_id
     until(lambda: client.notifications.list(task_id=task_id, state="sent").items)
-    assert "hello is done" in cli("notify", "log", "--task", task_id[:12]).out
+    assert "hello is complete" in cli("notify", "log", "--task", task_id[:12]).out
     (told,) = [NotificationView.model_validate(each) for each in cli("notify", "log", "--json").json]
     assert (told.state, told.tries, told.channel_id, told.channel) == ("sent", 1, channel.id, "ci")
 
     receiver.status = 500
     failed = cli("notify", "test", "ci")
-    assert (failed.code, failed.out) == (1, "Delivery to ci failed: 127.0.0.1 answers 500.\n")
+    assert (failed.code, failed.out) == (1, "Delivery to ci failed: 127.0.0.1 returned 500.\n")
     assert cli("notify", "rm", "ci", "--yes").out == "Removed ci.\n"
     assert cli("notify", "rm", "ci", "--yes").code == 4
     assert cli("notify", "add", "x", "https://example.org", "--on", "donne").code != 0

@@ -42,13 +42,13 @@ def test_from_submit_to_files(client: Client, hand: HandWorker, take: Callable[.
     assert [event.kind for event in client.events.list(task_id=task.id)][:2] == ["task.queued", "task.offered"]
     where = client.tasks.fetch_output(task.id, "adapter", tmp_path / "got")
     assert (where / "adapter.bin").read_bytes() == b"weights" * 1000
-    with pytest.raises(NotFoundError, match="It has: final_lora"):
+    with pytest.raises(NotFoundError, match="Available artifacts: final_lora"):
         client.tasks.fetch_output(task.id, "model", tmp_path / "none")
 
 
 def test_a_run_is_followed_from_its_handle(client: Client, hand: HandWorker) -> None:
     run = client.submit(ECHO)
-    with pytest.raises(TimeoutError, match="goes on"):
+    with pytest.raises(TimeoutError, match="it continues"):
         run.wait(timeout_s=0)
     hand.finish(hand.take(run.task_id))
     seen: list[str] = []
@@ -109,7 +109,7 @@ def test_local_files_travel_with_the_submit(client: Client, tmp_path: Path) -> N
     assert "unschedulable" in (task.why or "")
     assert run.cancel().status == "cancelled"
     (tmp_path / "rows.jsonl").unlink()
-    with pytest.raises(DataError, match=r"spec\.data\.path names \./rows\.jsonl"):
+    with pytest.raises(DataError, match=r"spec\.data\.path: \./rows\.jsonl not found at"):
         client.submit(tmp_path / "sft.yaml")
 
 

@@ -166,7 +166,8 @@ def test_a_job_that_failed_names_its_log(commands: StandIns) -> None:
         (
             "sbatch: error: Batch job submission failed: Invalid account or account/partition combination specified\n",
             ConflictError,
-            "Slurm refuses: Batch job submission failed: Invalid account or account/partition combination specified.",
+            "Slurm rejected the request: Batch job submission failed: Invalid account or account/partition "
+            "combination specified.",
         ),
         (
             "sbatch: error: Batch job submission failed: Unable to contact slurm controller (connect)\n",
@@ -182,7 +183,7 @@ def test_a_job_that_failed_names_its_log(commands: StandIns) -> None:
             "Slurm is temporarily unavailable: QOSMaxSubmitJobPerUserLimit; Batch job submission failed: Job violates "
             "accounting/QOS policy (job submit limit, user's size and/or time limits).",
         ),
-        ("", ConflictError, "Slurm refuses: sbatch ended with 1."),
+        ("", ConflictError, "Slurm rejected the request: sbatch ended with 1."),
     ],
 )
 def test_what_slurm_says_is_told_as_it_says_it(
@@ -203,7 +204,7 @@ def test_an_answer_that_cannot_be_understood_is_not_passed_over(commands: StandI
 def test_a_machine_without_a_command_is_told_which(commands: StandIns) -> None:
     (commands.folder / "scontrol").unlink()
     environment = {"PATH": str(commands.folder)}
-    with pytest.raises(MachineError, match="There is no scontrol here"):
+    with pytest.raises(MachineError, match="The command scontrol is not installed"):
         Slurm(commands.folder.parent, environment=environment)
 
 

@@ -99,5 +99,5 @@ def test_a_server_that_is_to_ask_slurm_where_there_is_none_says_so_at_start(
     (tmp_path / "bin").mkdir()
     environment = {**QUIET, "TUNEFLEET_SLURM": "true", "PATH": str(tmp_path / "bin")}
     fleet = LocalFleet(tmp_path / "data", port=free_port(), workers=0, environment=environment, save_client=False)
-    with pytest.raises(MachineError, match=r"There is no sbatch here\..*unset TUNEFLEET_SLURM"), fleet:
+    with pytest.raises(MachineError, match=r"The command sbatch is not installed.*unset TUNEFLEET_SLURM"), fleet:
         pass

@@ -77,11 +77,11 @@ async def test_what_could_not_be_told_is_told_later(lab: Lab, alone: Path, monke
     assert first.told_at is None
     assert first.tries == 1
     assert first.error is not None
-    assert first.error.startswith("mlflow has not taken it")
+    assert first.error.startswith("mlflow did not accept the run")
     assert first.retry_at is not None
     assert first.retry_at.timestamp() == pytest.approx(lab.clock.wall + pause_s(1))
     assert any("warning: cannot record the cycle in mlflow" in line for line in await lines(lab, id_))
-    assert "mlflow: not told yet, after 1 attempt: mlflow has not taken it" in on_screen(found)
+    assert "mlflow: not sent after 1 attempt: mlflow did not accept the run" in on_screen(found)
     assert await tell_all(telling) == 0, "not before its time"
 
     blocked.unlink()
