@@ -39,7 +39,7 @@ def _losses(axes: Any, lines: Sequence[Line]) -> None:
     axes.axvline(together, color=TOGETHER, linewidth=0.8, linestyle=":")
     axes.set_yticks(range(len(lines)), [line.arm for line in lines])
     axes.invert_yaxis()
-    axes.set_xlabel("held-out loss, nats a token (dots: seeds; bars: ± 2 SE of the difference)")
+    axes.set_xlabel("eval loss, nats a token (dots: seeds; bars: ± 2 SE of the difference)")
     axes.spines[["top", "right"]].set_visible(False)
 
 

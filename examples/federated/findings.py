@@ -117,7 +117,7 @@ def as_markdown(lines: Sequence[Line]) -> str:
     """Return the table for people."""
     seeds = range(len(lines[0].losses))
     head = [
-        "held-out loss, nats a token",
+        "eval loss, nats a token",
         *(f"seed {seed}" for seed in seeds),
         "mean",
         "behind the federation ± SE",
