@@ -182,8 +182,8 @@ def test_each_branch_of_the_diamond_trains_on_a_worker_of_its_own(pair: Pair) ->
     assert {gentle.worker_id, bold.worker_id} == set(pair.names)
     assert [task.resolved["training"]["learning_rate"] for task in (gentle, bold) if task.resolved] == [3e-4, 3e-3]
     assert outputs(compare) == [
-        f"held-out loss at 3e-4 is {losses(gentle)['held_out_after']}",
-        f"held-out loss at 3e-3 is {losses(bold)['held_out_after']}",
+        f"eval loss at 3e-4 is {losses(gentle)['held_out_after']}",
+        f"eval loss at 3e-3 is {losses(bold)['held_out_after']}",
     ]
     assert losses(bold)["held_out_after"] < losses(gentle)["held_out_after"]
 
