@@ -32,7 +32,7 @@ function Gate() {
 function NothingHere() {
   return (
     <div className="page">
-      <Empty title="Page not found">Check the address, or start from the overview.</Empty>
+      <Empty title="Page not found">Check the URL, or go to the overview.</Empty>
     </div>
   );
 }

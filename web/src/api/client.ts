@@ -47,10 +47,10 @@ export async function ask<T>(call: Promise<Answer<T>>): Promise<T> {
     if (error instanceof DOMException && error.name === "AbortError") throw error;
     throw new ApiError({
       type: "urn:tunefleet:error:unreachable",
-      title: "No answer",
+      title: "No response",
       status: 0,
-      detail: "The server does not answer.",
-      hint: "The page tries again by itself.",
+      detail: "The server does not respond.",
+      hint: "The page retries automatically.",
     });
   }
   if (!answer.response.ok) throw new ApiError(asProblem(answer.error, answer.response));
@@ -60,5 +60,5 @@ export async function ask<T>(call: Promise<Answer<T>>): Promise<T> {
 function asProblem(body: unknown, response: Response): ProblemBody {
   if (typeof body === "object" && body !== null && "detail" in body) return body as ProblemBody;
   const { status, statusText } = response;
-  return { type: "", title: statusText, status, detail: `The server answered ${status} ${statusText}.` };
+  return { type: "", title: statusText, status, detail: `The server returned ${status} ${statusText}.` };
 }

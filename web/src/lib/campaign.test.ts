@@ -107,7 +107,7 @@ test("what a campaign does is said in a few words", () => {
   expect(doing(at({ cycle: later }), now)).toBe("wait: task-1 is queued; next check in 1 h");
   const needs = "Needs you: `tunefleet campaign retry daily`. The job was lost.";
   expect(doing(at({ cycle: { ...running, tries: 2, error: needs } }), now)).toBe(`${needs} (wait failed 2 times)`);
-  expect(doing(at({ next_at: "2026-01-01T01:00:00Z" }), now)).toBe("sleeps; the next cycle opens in 1 h");
+  expect(doing(at({ next_at: "2026-01-01T01:00:00Z" }), now)).toBe("idle; next cycle starts in 1 h");
   expect(doing(at({ status: "held", reason: "No budget is left." }), now)).toBe("No budget is left.");
 });
 

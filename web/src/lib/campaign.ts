@@ -95,7 +95,7 @@ export function doing(campaign: CampaignView, now: number): string {
     return told ? `${cycle.step}: ${told}${next}` : cycle.step;
   }
   const left = secondsTo(campaign.next_at, now);
-  return left > 0 ? `sleeps; the next cycle opens in ${duration(left)}` : "opens its next cycle";
+  return left > 0 ? `idle; next cycle starts in ${duration(left)}` : "starting the next cycle";
 }
 
 /** Seconds from now to a moment; 0 if there is none. */

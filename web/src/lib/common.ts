@@ -35,7 +35,7 @@ const FIELDS: readonly Known[] = [
   { group: "Training", label: "Steps", path: ["training", "max_steps"], always: true },
   { group: "Training", label: "Batch size", path: ["training", "batch_size"], always: true },
   { group: "Training", label: "Learning rate", path: ["training", "learning_rate"], always: true },
-  { group: "Training", label: "Longest sequence", path: ["training", "max_seq_length"], always: true },
+  { group: "Training", label: "Max sequence length", path: ["training", "max_seq_length"], always: true },
   { group: "LoRA", label: "LoRA rank", path: ["lora", "r"], always: true },
   { group: "LoRA", label: "LoRA alpha", path: ["lora", "alpha"], always: true },
   { group: "LoRA", label: "LoRA dropout", path: ["lora", "dropout"], always: true },
@@ -51,9 +51,9 @@ const FIELDS: readonly Known[] = [
 
 const BITS = ["load_in_4bit", "load_in_8bit"] as const;
 export const PRECISION = [
-  ["", "none (16-bit)"],
-  ["8", "8 bits"],
-  ["4", "4 bits"],
+  ["", "None (16-bit)"],
+  ["8", "8-bit"],
+  ["4", "4-bit"],
 ] as const;
 const OF_FOUR: readonly Known[] = [
   {
@@ -67,7 +67,7 @@ const OF_FOUR: readonly Known[] = [
   },
   {
     group: "Base model",
-    label: "Double quant",
+    label: "Double quantization",
     path: ["quantization", "double_quant"],
     choices: [
       ["", "yes"],
@@ -78,7 +78,7 @@ const OF_FOUR: readonly Known[] = [
 const OF_FEWER: readonly Known[] = [
   {
     group: "Base model",
-    label: "Arithmetic",
+    label: "Compute dtype",
     path: ["quantization", "compute_dtype"],
     choices: [
       ["", "automatic"],

@@ -51,7 +51,10 @@ export async function* piecesOf(body: ReadableStream<Uint8Array>): AsyncGenerato
   let rest = "";
   while (true) {
     const { done, value } = await reader.read();
-    if (done) throw new AnswerError("The server broke off in the middle of the answer. Ask again; the chat goes on.");
+    if (done)
+      throw new AnswerError(
+        "The connection to the server was lost during the answer. Send the message again; the chat is still open.",
+      );
     // An end of line may be cut in two by the network.
     const found = eventsIn(rest + value);
     rest = found.rest;

@@ -60,7 +60,8 @@ export function Login() {
           {busy ? "Logging in …" : "Log in"}
         </button>
         <p className="muted small">
-          Or open the login link that <code>tunefleet up</code> printed; <code>tunefleet login</code> makes another.
+          Or open the login link that <code>tunefleet up</code> prints. To create another, run{" "}
+          <code>tunefleet login</code>.
         </p>
       </form>
     </main>

@@ -21,7 +21,7 @@ export function New() {
   if (!mayChange)
     return (
       <div className="page">
-        <Empty title="Your key is read-only">Submitting needs a key with the member or admin role.</Empty>
+        <Empty title="Your key is read-only">To submit tasks, use a key with the member or admin role.</Empty>
       </div>
     );
   if (from) return <FromTask key={from} id={from} />;
@@ -53,7 +53,7 @@ function FromFound({ task }: { task: TaskAnswer }) {
   if (depends_on.length > 0 && !resolved) return <FromWorkflow id={workflow_id} />;
   const own = resolved ?? spec;
   const text = stringify({ apiVersion: "tunefleet/v1", kind: "Workflow", metadata: { name }, spec: own });
-  return <Edit title={`As ${name}`} first={text} earlier={[{ name, spec: own, inputs }]} />;
+  return <Edit title={`Clone of ${name}`} first={text} earlier={[{ name, spec: own, inputs }]} />;
 }
 
 function FromWorkflow({ id }: { id: string }) {
@@ -62,7 +62,7 @@ function FromWorkflow({ id }: { id: string }) {
   const earlier = tasks.flatMap(({ data }) => (data ? { name: data.name, spec: data.spec, inputs: data.inputs } : []));
   if (!workflow.data || earlier.length < workflow.data.tasks.length)
     return <Waiting error={workflow.error ?? tasks.find((each) => each.error)?.error} />;
-  return <Edit title={`As ${workflow.data.name}`} first={workflow.data.document} earlier={earlier} />;
+  return <Edit title={`Clone of ${workflow.data.name}`} first={workflow.data.document} earlier={earlier} />;
 }
 
 function FromData({ id }: { id: string }) {
@@ -77,7 +77,7 @@ function FromData({ id }: { id: string }) {
   if (!use || !example)
     return (
       <div className="page">
-        <Empty title="This dataset cannot be trained on yet">Its page lists the problems.</Empty>
+        <Empty title="Dataset not usable for training">The dataset page lists the errors.</Empty>
       </div>
     );
   const { name } = artifact.data;
@@ -85,7 +85,7 @@ function FromData({ id }: { id: string }) {
   const newest = datasets.data.items.find((each) => each.name === name && !each.task_id);
   const reference = newest?.id === id ? name : id;
   const dataset = { reference, name, rows, recognised: recognised ?? "rows" };
-  return <Edit title={`On ${name}`} first={trainingDocument(example.document, dataset, use)} />;
+  return <Edit title={`Train on ${name}`} first={trainingDocument(example.document, dataset, use)} />;
 }
 
 function Waiting({ error }: { error: unknown }) {

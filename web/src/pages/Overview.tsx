@@ -44,7 +44,7 @@ export function Overview() {
               {({ running: items }) =>
                 items.length === 0 ? (
                   <Empty title="No running tasks">
-                    {mayChange ? <Link to="/new">Begin with an example</Link> : "Submit one to see it here live."}
+                    {mayChange ? <Link to="/new">Start with an example</Link> : "Submit a task to see it here."}
                   </Empty>
                 ) : (
                   <ul className="running">
@@ -79,7 +79,7 @@ export function Overview() {
               {({ items }) =>
                 items.length === 0 ? (
                   <Empty title="No workers yet">
-                    <Link to="/workers">How to join one</Link>
+                    <Link to="/workers">Join a machine</Link>
                   </Empty>
                 ) : (
                   <div className="stack">
@@ -105,7 +105,7 @@ export function Overview() {
             <Answer query={overview}>
               {({ failed: items }) =>
                 items.length === 0 ? (
-                  <Empty title="None" />
+                  <Empty title="No failures" />
                 ) : (
                   <ul className="failures">
                     {items.slice(0, 6).map((task) => (
@@ -192,7 +192,7 @@ function Loss({ task }: { task: TaskView }) {
     .filter((value): value is number => typeof value === "number");
   return (
     <div className="loss">
-      <Sparkline values={values} label={`Loss, now ${number(values.at(-1))}`} />
+      <Sparkline values={values} label={`Loss, latest ${number(values.at(-1))}`} />
       <span className="num small" title="Loss">
         {number(values.at(-1))}
       </span>

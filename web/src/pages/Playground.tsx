@@ -29,13 +29,13 @@ function Choice({ task }: { task?: string }) {
       {mayChange ? (
         <>
           <p className="muted">
-            A worker loads the model and holds it ready, for ten minutes without a word. The model as it was answers
-            beside the tuned one.
+            A worker loads the model and unloads it after 10 min idle. The base model answers next to the fine-tuned
+            one.
           </p>
           <Begin task={task} />
         </>
       ) : (
-        <Empty title="Your key is read-only">Chatting needs a key with the member or admin role.</Empty>
+        <Empty title="Your key is read-only">To chat, use a key with the member or admin role.</Empty>
       )}
     </div>
   );

@@ -59,7 +59,7 @@ export function Tasks() {
         ) : (
           old && (
             <button type="button" className="quiet" onClick={showAgain}>
-              The list has changed: show it from the top
+              List changed, reload
             </button>
           )
         )}
@@ -89,21 +89,21 @@ export function Tasks() {
               change({ group: event.target.checked || undefined, sort: undefined })
             }
           />
-          by workflow
+          Group by workflow
         </label>
         <Statuses chosen={status} counts={counts.data} onChange={(next) => change({ status: next })} />
       </div>
       {choice.length > 0 && choice.length === tasks.length && list.hasNextPage && (
         <div className="note row">
           <span>
-            The {number(tasks.length)} tasks that are loaded are chosen; {number(total)} match.
+            {number(tasks.length)} loaded tasks selected; {number(total)} match.
           </span>
           <button type="button" disabled={list.isFetching} onClick={() => void chooseAll()}>
             {list.isFetching
               ? `${number(tasks.length)} loaded …`
               : total > MOST_CHOSEN
-                ? `Choose the first ${number(MOST_CHOSEN)}`
-                : `Choose all ${number(total)}`}
+                ? `Select the first ${number(MOST_CHOSEN)}`
+                : `Select all ${number(total)}`}
           </button>
         </div>
       )}

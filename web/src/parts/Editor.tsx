@@ -64,7 +64,7 @@ export default function Editor({
           look,
           lintGutter(),
           autocompletion({ override: [(context) => complete(context, known.current)], icons: false }),
-          EditorView.contentAttributes.of({ "aria-label": "Workflow document", tabindex: "0" }),
+          EditorView.contentAttributes.of({ "aria-label": "Workflow file", tabindex: "0" }),
           EditorView.updateListener.of((update) => {
             if (update.docChanged) tell.current(update.state.doc.toString());
           }),

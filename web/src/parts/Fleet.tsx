@@ -53,7 +53,7 @@ export function Gauges({ worker }: { worker: WorkerView }) {
         fill={{ label: "Memory", used: can.memory_total_bytes - free, total: can.memory_total_bytes }}
         busy={busy}
         busyLabel={`Load of ${can.cpu_count} CPUs`}
-        title="Main memory in use, and the load of the processors"
+        title="Main memory in use and CPU load"
       >
         {can.cpu_count} CPUs
       </Gauge>
@@ -94,7 +94,7 @@ function GpuGauge({ gpu, now }: { gpu: Gpu; now: GpuLoad | undefined }) {
         }}
         busy={now?.utilisation_percent ?? undefined}
         busyLabel={`GPU ${gpu.index} is busy`}
-        title={`GPU ${gpu.index}: memory in use, how busy, temperature${now?.power_w == null ? "" : `; takes ${Math.round(now.power_w)} W`}`}
+        title={`GPU ${gpu.index}: memory in use, utilization, temperature${now?.power_w == null ? "" : `; ${Math.round(now.power_w)} W`}`}
       >
         {now?.temperature_c != null && `${Math.round(now.temperature_c)} °C`}
       </Gauge>

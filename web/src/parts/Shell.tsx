@@ -59,7 +59,7 @@ export function Shell({ info }: { info: ServerInfo }) {
   return (
     <SessionContext value={{ info, mayChange, isAdmin: info.role === "admin" }}>
       <a className="skip button" href="#main">
-        To the page's content
+        Skip to content
       </a>
       <div className="shell">
         <div className={menu.open ? "side open" : "side"} id="menu">
@@ -161,16 +161,16 @@ function Connection() {
   if (state === "outdated")
     return (
       <div className="banner row between" role="alert">
-        <span>The server runs another version by now. This page is of the one before.</span>
+        <span>The server was updated. This page is from an earlier version.</span>
         <button type="button" onClick={() => location.reload()}>
-          Load the new page
+          Reload
         </button>
       </div>
     );
   if (state !== "lost") return null;
   return (
     <div className="banner" role="alert">
-      The connection to the server is lost. What you see may be old; the page goes on by itself once it is back.
+      Connection to the server lost. The page may be out of date; it reconnects automatically.
     </div>
   );
 }

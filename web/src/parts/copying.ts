@@ -17,7 +17,7 @@ export function useCopy<E extends HTMLElement>(
   }, [copied]);
   const select = () => {
     if (shown.current) window.getSelection()?.selectAllChildren(shown.current);
-    toast("The browser lets this page copy nothing", "plain", "The text is selected: copy it with Ctrl+C.");
+    toast("The browser does not allow copying", "plain", "The text is selected. Copy it with Ctrl+C.");
   };
   const copy = () => {
     // Not there on an address that is neither HTTPS nor this machine, whatever the types say.

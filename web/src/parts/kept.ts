@@ -41,6 +41,6 @@ function keep(key: string, text: string): void {
   try {
     sessionStorage.setItem(key, text);
   } catch {
-    toast("The browser has no room to keep what you write", "bad", "It is lost when this page is left.");
+    toast("Draft not saved: browser storage is full", "bad", "Your text is lost when you leave this page.");
   }
 }

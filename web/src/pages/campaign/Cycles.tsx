@@ -19,7 +19,7 @@ export function Cycles({ cycles, chosen }: { cycles: readonly CycleView[]; chose
   return (
     <div className="stack">
       {span && (
-        <Lanes span={span} label="Cycles on a time line">
+        <Lanes span={span} label="Cycle timeline">
           <Lane name="cycle" tall>
             {shown.map((each) => (
               <Band key={each.number} cycle={each} span={span} chosen={each.number === chosen} />
@@ -39,7 +39,7 @@ function Band({ cycle, span, chosen }: { cycle: CycleView; span: Span; chosen: b
   const about = [
     `Cycle ${cycle.number}: ${cycle.status}`,
     cycle.status === "completed" ? null : `at ${cycle.step}`,
-    verdict && (verdict.passed ? "passed its gate" : "did not pass its gate"),
+    verdict && (verdict.passed ? "gate passed" : "gate not passed"),
     `opened ${localTime(cycle.opened_at)}`,
     cycle.error,
   ]
@@ -148,7 +148,7 @@ function Gate({ cycle }: { cycle: CycleView }) {
   const last = Object.entries(verdict.against).at(-1);
   return (
     <span title={verdict.reason}>
-      <Status status={verdict.passed ? "completed" : "skipped"} note={verdict.passed ? "promoted" : "kept back"} />
+      <Status status={verdict.passed ? "completed" : "skipped"} note={verdict.passed ? "promoted" : "not promoted"} />
       {last && last[1].low != null && last[1].high != null && (
         <span className="muted small num hide-phone">
           {" "}

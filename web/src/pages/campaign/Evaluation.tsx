@@ -30,14 +30,14 @@ export function Evaluation({
           Held-out {metric} per version
           <label className="row tight small muted plain">
             <input type="checkbox" checked={withBase} onChange={(event) => setWithBase(event.target.checked)} />
-            with the base
+            include base
           </label>
         </span>
       }
       about="version"
       rows={[
         { label: "base", color: "var(--line-0)", points: withBase ? points("base") : [] },
-        { label: "promoted before", color: "var(--line-2)", points: points("promoted") },
+        { label: "previously promoted", color: "var(--line-2)", points: points("promoted") },
         { label: "this version", color: "var(--line-1)", points: points("chosen") },
       ].filter((row) => row.points.length > 0)}
       chosen={versions.find((each) => each.cycle === chosen)?.version}

@@ -43,7 +43,7 @@ export function Lineage({ cycle, models }: { cycle: CycleView; models: readonly 
       flush
     >
       {links.length === 0 ? (
-        <Empty title="No versions yet">The first step takes the rows that it trains on.</Empty>
+        <Empty title="No lineage yet">Lineage appears once the first step selects its training rows.</Empty>
       ) : (
         // A drawing fits itself once; another cycle, or one that has come further, is another drawing.
         <Flow

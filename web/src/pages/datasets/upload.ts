@@ -92,7 +92,7 @@ async function put(file: File, entry: Entry, at: number, signal: AbortSignal): P
   if (!answer.ok) {
     const problem = (await answer.json().catch(() => null)) as ProblemBody | null;
     const { status, statusText } = answer;
-    throw new ApiError(problem ?? { type: "", title: statusText, status, detail: `The server answered ${status}.` });
+    throw new ApiError(problem ?? { type: "", title: statusText, status, detail: `The server returned ${status}.` });
   }
   return at + piece.size;
 }

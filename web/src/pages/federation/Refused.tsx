@@ -5,7 +5,7 @@ import { Status, Time } from "../../parts/bits";
 import { Empty } from "../../parts/states";
 
 export function Refused({ updates }: { updates: readonly UpdateView[] }) {
-  if (updates.length === 0) return <Empty title="None" />;
+  if (updates.length === 0) return <Empty title="No rejected updates" />;
   return (
     <table>
       <thead>
@@ -13,7 +13,7 @@ export function Refused({ updates }: { updates: readonly UpdateView[] }) {
           <th>Worker</th>
           <th className="num">Round</th>
           <th>Reason</th>
-          <th>When</th>
+          <th>Time</th>
         </tr>
       </thead>
       <tbody>

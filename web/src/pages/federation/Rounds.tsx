@@ -41,7 +41,7 @@ export function Rounds({
   const named = workers.slice(0, WORKERS).sort();
   return (
     <>
-      <Lanes span={span} label="Rounds on a time line">
+      <Lanes span={span} label="Round timeline">
         <Lane name="round" tall>
           {shown.map((each) => (
             <Band
@@ -95,7 +95,7 @@ function Band({ round, span, chosen }: { round: RoundView; span: Span; chosen: b
     `Round ${round.number}: ${plain(round.status)}`,
     `${(round.uploaded ?? []).length} updates`,
     `opened ${localTime(round.opened_at)}`,
-    round.version != null && `made version ${round.version}`,
+    round.version != null && `published version ${round.version}`,
     round.why,
   ]
     .filter(Boolean)

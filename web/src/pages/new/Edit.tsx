@@ -64,7 +64,7 @@ export function Edit({
         </h1>
         <div className="row tight">
           <Link to="/new" search={{}} className="button">
-            Other examples
+            All examples
           </Link>
           <button
             type="button"
@@ -78,7 +78,7 @@ export function Edit({
       </div>
       {draft.found && (
         <div className="note row between">
-          <span>Restored from your last draft.</span>
+          <span>Draft restored.</span>
           <button
             type="button"
             onClick={() => {

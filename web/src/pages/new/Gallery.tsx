@@ -13,8 +13,8 @@ export function Gallery() {
     <div className="page">
       <h1>New task {worker && <span className="muted">· on {worker}</span>}</h1>
       <p className="muted">
-        Begin with an example; each can be changed before it is submitted. Most run as they are: model and data come
-        with Tunefleet.
+        Start with an example and edit it before you submit. Most examples run as they are, with a built-in model and
+        dataset.
       </p>
       <Answer query={examples} rows={6}>
         {(found) => (

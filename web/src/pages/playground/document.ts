@@ -14,7 +14,7 @@ export class NothingToTalkWith extends Error {}
 export function chatWithTask(task: TaskAnswer, options: ChatOptions): string {
   const spec = (task.resolved ?? task.spec) as Mapping;
   const model = spec.model as Mapping | undefined;
-  if (!model?.source) throw new NothingToTalkWith(`The task ${task.name} (${task.kind}) has trained no model.`);
+  if (!model?.source) throw new NothingToTalkWith(`The task ${task.name} (${task.kind}) has no model to chat with.`);
   return written(task.name, options, { model: { source: model.source }, checkpoint: { load: { taskId: task.id } } });
 }
 

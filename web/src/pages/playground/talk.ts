@@ -138,6 +138,6 @@ async function answer(
     if (signal.aborted) end({ finish: "stopped" });
     else if (error instanceof ApiError) end({ error: [error.message, error.hint].filter(Boolean).join(" ") });
     else if (error instanceof AnswerError) end({ error: error.message });
-    else end({ error: "The connection to the server broke. Ask again; the chat goes on." });
+    else end({ error: "The connection to the server was lost. Send the message again; the chat is still open." });
   }
 }

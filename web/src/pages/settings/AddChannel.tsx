@@ -22,7 +22,7 @@ export function AddChannel() {
     onSuccess: (channel) => {
       if (channel.secret) setMade(channel);
       setWanted(EMPTY);
-      toast(`${channel.name} is there: test it`, "good");
+      toast(`${channel.name} added. Send a test notification`, "good");
     },
     onSettled: () => client.invalidateQueries({ queryKey: ["channels"] }),
   });
@@ -35,7 +35,7 @@ export function AddChannel() {
   return (
     <div className="lead">
       {made?.secret && (
-        <Secret title={`What signs ${made.name}`} secret={made.secret} onDone={() => setMade(undefined)} />
+        <Secret title={`Signing secret for ${made.name}`} secret={made.secret} onDone={() => setMade(undefined)} />
       )}
       <form className="stack" aria-label="New channel" onSubmit={submit}>
         <div className="line-form">
@@ -76,7 +76,7 @@ export function AddChannel() {
                 checked={wanted.everyone}
                 onChange={(event) => setWanted({ ...wanted, everyone: event.target.checked })}
               />
-              of everybody's tasks
+              All users' tasks
             </label>
           )}
         </fieldset>

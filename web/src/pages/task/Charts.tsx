@@ -47,7 +47,7 @@ export function Charts({ task }: { task: TaskAnswer }) {
         <button
           type="button"
           disabled={points.length === 0}
-          title={metrics.data?.thinned ? "The points that are drawn" : "All points"}
+          title={metrics.data?.thinned ? "Download the plotted points" : "Download all points"}
           onClick={() => download(`${task.id}.csv`, csv(points, metrics.data?.names ?? []))}
         >
           CSV
@@ -57,7 +57,7 @@ export function Charts({ task }: { task: TaskAnswer }) {
         {(found) =>
           found.points.length === 0 && others.length === 0 ? (
             <Empty title="No metrics yet">
-              {isFinal(task.status) ? "This task has logged none." : "They appear here as the training logs them."}
+              {isFinal(task.status) ? "This task logged no metrics." : "Metrics appear here as the run logs them."}
             </Empty>
           ) : (
             <div className="charts">

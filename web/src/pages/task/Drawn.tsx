@@ -14,7 +14,7 @@ interface Group {
 const GROUPS: readonly Group[] = [
   { title: "Loss", names: ["loss", "eval_loss", "held_out_loss"] },
   { title: "Perplexity", names: ["loss", "eval_loss", "held_out_loss"], of: perplexity },
-  { title: "Answered right", names: ["held_out_exact_match"] },
+  { title: "Exact match", names: ["held_out_exact_match"] },
   { title: "Learning rate", names: ["learning_rate"] },
   { title: "Gradient norm", names: ["grad_norm"] },
   { title: "Tokens per second", names: ["train_tokens_per_second"] },
@@ -78,6 +78,6 @@ function linesOf(group: Group, columns: ReadonlyMap<string, Column>, weight: num
     };
     if (weight === 0 || rare) return [line];
     const calm: Line = { ...line, column: { xs: plain.xs, ys: smoothed(plain.ys, weight) } };
-    return [{ ...line, label: `${line.label} as it is`, faint: true }, calm];
+    return [{ ...line, label: `${line.label} (raw)`, faint: true }, calm];
   });
 }

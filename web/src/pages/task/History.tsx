@@ -78,7 +78,7 @@ export function History({ task }: { task: TaskAnswer }) {
               {found.length > most && (
                 <li>
                   <button type="button" onClick={() => setMost(most + SHOWN)}>
-                    {number(found.length - most)} earlier ones
+                    {number(found.length - most)} earlier
                   </button>
                 </li>
               )}

@@ -58,12 +58,12 @@ export function Log({ task }: { task: TaskAnswer }) {
           </button>
           {above === 0 && start > 0 && !full && (
             <button type="button" disabled={busy} onClick={earlier}>
-              {busy ? "Reading …" : `Show the ${bytes(start)} before`}
+              {busy ? "Loading …" : `Load ${bytes(start)} earlier`}
             </button>
           )}
           {above > 0 && (
             <button type="button" onClick={() => setMost(most + FIRST_SHOWN)}>
-              {number(above)} more lines are above
+              Show {number(above)} earlier lines
             </button>
           )}
         </div>
@@ -75,7 +75,8 @@ export function Log({ task }: { task: TaskAnswer }) {
       </header>
       {full && (
         <div className="note">
-          The page holds the newest {number(MOST_HELD)} lines; <code>tunefleet logs {task.id}</code> prints all.
+          Only the newest {number(MOST_HELD)} lines are shown. Run <code>tunefleet logs {task.id}</code> for the full
+          log.
         </div>
       )}
       {all.length === 0 ? (

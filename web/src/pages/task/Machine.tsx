@@ -116,7 +116,7 @@ function charts(worker: WorkerView, samples: readonly Placed[]): { title: string
   if (gpus.length === 0) {
     const total = worker.capabilities.memory_total_bytes;
     const used = line("Used", 0, ({ load }) => (total - load.memory_free_bytes) / GIB);
-    return [{ title: "Memory of the worker, GiB", lines: [used] }];
+    return [{ title: "Worker memory, GiB", lines: [used] }];
   }
   const of = (sample: LoadSample, uuid: string) => sample.load.gpus?.find((each) => each.uuid === uuid);
   const memory = gpus.map((gpu, at) =>
@@ -130,6 +130,6 @@ function charts(worker: WorkerView, samples: readonly Placed[]): { title: string
   );
   return [
     { title: "GPU memory, GiB", lines: memory },
-    { title: "GPU utilisation, %", lines: busy },
+    { title: "GPU utilization, %", lines: busy },
   ];
 }

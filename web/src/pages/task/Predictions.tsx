@@ -32,7 +32,7 @@ export function Predictions({ task }: { task: TaskAnswer }) {
           if (groups.size === 0)
             return answers.length > 0 ? null : (
               <Empty title="No predictions yet">
-                A training makes them at its evaluations if its spec has <code>predictions</code>.
+                Set <code>predictions</code>.
               </Empty>
             );
           return [...groups].map(([prompt, items]) => (

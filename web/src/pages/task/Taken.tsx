@@ -11,16 +11,16 @@ import { Chart, COLORS, type Line } from "../../parts/Chart";
 const GIB = 1024 ** 3;
 const CHARTS: readonly { title: string; lines: readonly (readonly [name: string, label: string])[]; unit: number }[] = [
   {
-    title: "GPU memory of this task, GiB",
+    title: "Task GPU memory, GiB",
     lines: [
       ["gpu_bytes", "Taken"],
       ["gpu_allocated_bytes", "In use"],
     ],
     unit: GIB,
   },
-  { title: "Memory of this task, GiB", lines: [["rss_bytes", "Taken"]], unit: GIB },
-  { title: "Tokens per second, as it runs", lines: [["tokens_per_s", "Tokens per second"]], unit: 1 },
-  { title: "Seconds a step", lines: [["step_time_s", "Seconds"]], unit: 1 },
+  { title: "Task memory, GiB", lines: [["rss_bytes", "Taken"]], unit: GIB },
+  { title: "Throughput, tokens/s", lines: [["tokens_per_s", "Tokens per second"]], unit: 1 },
+  { title: "Step time, s", lines: [["step_time_s", "Seconds"]], unit: 1 },
 ];
 
 export function Taken({

@@ -191,7 +191,7 @@ const TaskRow = memo(function TaskRow({
       <span role="cell">
         <input
           type="checkbox"
-          aria-label={`Choose ${task.name}`}
+          aria-label={`Select ${task.name}`}
           checked={chosen}
           onChange={() => {}}
           onClick={(event) => onChoose(index, !chosen, event.shiftKey)}
