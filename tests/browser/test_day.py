@@ -87,7 +87,7 @@ def test_a_training_from_the_gallery_is_watched_and_steered(page: Page, fleet: L
 
     # From the gallery: the address that was asked for came back after the log-in.
     page.get_by_role("button", name=re.compile("^LoRA fine-tuning")).click()
-    page.get_by_text("Placement").wait_for()
+    page.get_by_role("heading", name="Placement").wait_for()
     for label, value in (("Steps", str(STEPS)), ("Batch size", "1"), ("Max sequence length", "64")):
         page.get_by_label(label).fill(value)
         page.get_by_label(label).press("Enter")

@@ -119,7 +119,7 @@ def test_a_session_that_ends_takes_no_edited_document_away(entered: Page, fleet:
     entered.get_by_label("API key").fill(fleet.key)
     entered.get_by_role("button", name="Log in").click()
     expect(entered.locator(".cm-content")).to_contain_text("# mine still")
-    entered.get_by_role("button", name="New chat").click()
+    entered.get_by_role("button", name="Discard draft").click()
     expect(entered.locator(".cm-content")).not_to_contain_text("# mine")
     write(entered, "# other")
     entered.get_by_role("button", name="Log out").click()

@@ -119,7 +119,7 @@ def test_a_member_is_offered_no_administration(
         assert [name for names in found.values() for name in names if ADMINISTERS.match(name)] == []
         assert refused == [], "a page asks for what a member may not see"
         page.goto("/ui/settings")
-        expect(page.locator("#keys")).to_contain_text("An administrator makes keys")
+        expect(page.locator("#keys")).to_contain_text("Only administrators can create and revoke keys")
         assert "Test" not in found["/ui/settings"], "the channel is somebody else's"
         assert "Add channel" in found["/ui/settings"]
         assert page.request.get("/api/v1/keys").status == 403

@@ -118,7 +118,7 @@ def test_a_task_is_begun_on_one_machine(entered: Page, worker: str) -> None:
     entered.get_by_role("link", name="New task here").click()
     entered.get_by_role("button", name=re.compile("^LoRA fine-tuning")).click()
     expect(entered.locator(".cm-content")).to_contain_text(f"tags: [ {worker} ]")
-    expect(entered.get_by_text("Placement")).to_be_visible()
+    expect(entered.get_by_role("heading", name="Placement")).to_be_visible()
 
 
 def test_the_commands_to_join_name_this_server(entered: Page, fleet: LocalFleet) -> None:

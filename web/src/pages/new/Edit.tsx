@@ -86,7 +86,7 @@ export function Edit({
               setText(first);
             }}
           >
-            New chat
+            Discard draft
           </button>
         </div>
       )}
