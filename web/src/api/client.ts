@@ -1,4 +1,4 @@
-/** The typed client of the API. Same origin, by the session's cookie; a problem becomes an `ApiError`. */
+/** Typed API client. Same origin, with the session cookie; an error response is thrown as `ApiError`. */
 import createClient from "openapi-fetch";
 import type { FaultView, paths } from "./schema";
 
@@ -38,7 +38,7 @@ interface Answer<T> {
   response: Response;
 }
 
-/** Return what was answered, or throw the problem. */
+/** Return the response data, or throw an `ApiError`. */
 export async function ask<T>(call: Promise<Answer<T>>): Promise<T> {
   let answer: Answer<T>;
   try {

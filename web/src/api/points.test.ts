@@ -50,7 +50,7 @@ test("what is told while points are read is put behind them, and read anew where
   await expect.poll(() => asked).toBe(3);
   answer(view(1, 2, 2000));
   await expect.poll(() => steps(client.getQueryData(KEY))?.at(-1)).toBe(2000);
-  // Another machine goes on from a checkpoint of its own: what led to it counts again, and is read.
+  // Another machine resumes from its own checkpoint: the points that led to it count again, so refetch.
   tellPoints(client, { ...message(41), resumed: [{ launch: 3, from_step: 40 }] });
   await expect.poll(() => asked).toBe(4);
   tellPoints(client, { ...message(41), resumed: [{ launch: 4, from_step: 40 }] });

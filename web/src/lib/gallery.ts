@@ -1,4 +1,4 @@
-/** The examples as the gallery calls them: their order is the server's, their titles are people's. */
+/** Titles of the examples in the gallery; the server defines their order. */
 
 const TITLES: Record<string, string> = {
   lora_sft: "LoRA fine-tuning",

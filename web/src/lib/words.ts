@@ -1,4 +1,4 @@
-/** The words of statuses, reasons and kinds; one noun for each idea, as everywhere in Tunefleet. */
+/** Labels of statuses, reasons and kinds; one term for each concept. */
 
 export const STATUSES = [
   "pending",

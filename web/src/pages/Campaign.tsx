@@ -1,4 +1,4 @@
-/** One campaign: what it does now, its cycles, how its models measured, and how one came about. */
+/** One campaign: current activity, cycles, evaluation of its versions, lineage. */
 import { useInfiniteQuery, useQuery } from "@tanstack/react-query";
 import { useParams, useSearch } from "@tanstack/react-router";
 import { campaignQuery, modelsQuery, olderCyclesQuery } from "../api/queries_campaign";

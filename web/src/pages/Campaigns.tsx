@@ -1,4 +1,4 @@
-/** All campaigns, newest first: what each does now, and how to begin one. */
+/** All campaigns, newest first: activity of each, and how to start one. */
 import { useInfiniteQuery } from "@tanstack/react-query";
 import { Link } from "@tanstack/react-router";
 import { campaignsQuery } from "../api/queries_campaign";

@@ -1,4 +1,4 @@
-/** Up to eight tasks over each other: their curves, their outcomes, and what differs in their specs. */
+/** Compares up to eight tasks: curves, results, and spec differences. */
 import { useQueries } from "@tanstack/react-query";
 import { Link, useNavigate, useSearch } from "@tanstack/react-router";
 import { useEffect, useMemo, useState } from "react";
@@ -36,7 +36,7 @@ export function Compare() {
     (found) => void navigate({ search: (old) => ({ ...old, tasks: found.join(",") }), replace: true }),
   );
   const found = details.flatMap(({ data }) => data?.id ?? []).join(",");
-  // Only of tasks that there are: the stream refuses others.
+  // Only existing tasks: the stream rejects others.
   useEffect(() => followPoints(found ? found.split(",") : []), [found]);
   const metrics = useQueries({
     queries: details.map(({ data }, at) => ({

@@ -1,4 +1,4 @@
-/** Datasets: bring one, see what it is and what a training would learn of it, train with it. */
+/** Datasets: upload, inspect, preview the training rows, train. */
 import { useQuery } from "@tanstack/react-query";
 import { Link, useSearch } from "@tanstack/react-router";
 import { artifactQuery } from "../api/queries";

@@ -1,4 +1,4 @@
-/** One federation: its rounds on a time line, what came of each, and who gave what. */
+/** One federation: round timeline, results, and contributions of each worker. */
 import { useQuery } from "@tanstack/react-query";
 import { useNavigate, useParams, useSearch } from "@tanstack/react-router";
 import { federationQuery, refusedQuery, roundsQuery, updatesQuery, versionsQuery } from "../api/queries_federated";
@@ -81,7 +81,7 @@ function Shown({ federation, reference }: { federation: FederationDetail; refere
   );
 }
 
-/** What the versions measure, and one of them in full. */
+/** Charts of the versions, and one version in full. */
 function Made({ federation, reference, chosen }: { federation: FederationDetail; reference: string; chosen: number }) {
   const navigate = useNavigate({ from: "/federations/$name" });
   const versions = useQuery(versionsQuery(reference));

@@ -1,4 +1,4 @@
-/** All federations, newest first: where each stands, and how to begin one. */
+/** All federations, newest first: state of each, and how to start one. */
 import { useInfiniteQuery } from "@tanstack/react-query";
 import { Link } from "@tanstack/react-router";
 import { federationsQuery } from "../api/queries_federated";

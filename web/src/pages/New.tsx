@@ -1,4 +1,4 @@
-/** A new task: from an example, an earlier task or a dataset. */
+/** New task: from an example, an earlier task or a dataset. */
 import { useQueries, useQuery } from "@tanstack/react-query";
 import { useSearch } from "@tanstack/react-router";
 import { useState } from "react";
@@ -45,11 +45,11 @@ function FromTask({ id }: { id: string }) {
   return <FromFound task={task.data} />;
 }
 
-/** As the task was when the document was opened: what happens to it since changes no text that is being edited. */
+/** The task as it was when the editor was opened: later changes do not alter the text. */
 function FromFound({ task }: { task: TaskAnswer }) {
   const [found] = useState(task);
   const { spec, resolved, name, inputs, depends_on, workflow_id } = found;
-  // A stage whose references stand for nothing yet is nothing alone.
+  // A stage with unresolved references cannot run alone.
   if (depends_on.length > 0 && !resolved) return <FromWorkflow id={workflow_id} />;
   const own = resolved ?? spec;
   const text = stringify({ apiVersion: "tunefleet/v1", kind: "Workflow", metadata: { name }, spec: own });
@@ -81,7 +81,7 @@ function FromData({ id }: { id: string }) {
       </div>
     );
   const { name } = artifact.data;
-  // A name means the newest that was pushed under it; anything else is called by its id.
+  // A name refers to the newest upload with that name; anything else is referenced by id.
   const newest = datasets.data.items.find((each) => each.name === name && !each.task_id);
   const reference = newest?.id === id ? name : id;
   const dataset = { reference, name, rows, recognised: recognised ?? "rows" };

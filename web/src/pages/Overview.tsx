@@ -1,4 +1,4 @@
-/** The first page: what runs, what waits, what failed, and on which machines. */
+/** The overview: running, queued and failed tasks, and the machines. */
 import { useQuery } from "@tanstack/react-query";
 import { Link } from "@tanstack/react-router";
 import { overviewQuery, workersQuery } from "../api/queries";
@@ -130,7 +130,7 @@ export function Overview() {
   );
 }
 
-/** The whole in one line: each number leads to what it counts. */
+/** Summary line: each number links to its list. */
 function Counts({ tasks, workers }: { tasks: Record<string, number>; workers: readonly WorkerView[] }) {
   const gpus = workers.flatMap((worker) => (worker.status === "online" ? (worker.capabilities.gpus ?? []) : []));
   const busy = workers.flatMap((worker) => (worker.load?.gpus ?? []).flatMap((gpu) => gpu.utilisation_percent ?? []));

@@ -1,4 +1,4 @@
-/** The playground: talk with what was trained, and with the model as it was, side by side. */
+/** The playground: chat with a fine-tuned model and the base model, side by side. */
 import { useQuery } from "@tanstack/react-query";
 import { useSearch } from "@tanstack/react-router";
 import { taskQuery } from "../api/queries";
@@ -13,7 +13,7 @@ export function Playground() {
   return task ? <OfTask key={task} id={task} /> : <Choice />;
 }
 
-/** A chat is joined; what any other task has trained is offered. */
+/** For a chat task, join it; for any other task, offer its model. */
 function OfTask({ id }: { id: string }) {
   const task = useQuery(taskQuery(id));
   if (task.data?.kind === "chat") return <Session task={task.data} />;

@@ -1,4 +1,4 @@
-/** The machines: what each has and runs, what an administrator may ask of it, and how to join one. */
+/** The machines: capabilities and tasks, admin actions, and how to join one. */
 import { useQuery } from "@tanstack/react-query";
 import { useState } from "react";
 import { overviewQuery, workersQuery } from "../api/queries";

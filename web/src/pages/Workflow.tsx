@@ -1,4 +1,4 @@
-/** A workflow: its tasks as a drawing that moves with them, and as a list. */
+/** A workflow: its tasks as a live graph, and as a list. */
 import { useMutation, useQuery, useQueryClient } from "@tanstack/react-query";
 import { Link, useNavigate, useParams } from "@tanstack/react-router";
 import { useState } from "react";

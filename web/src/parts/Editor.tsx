@@ -1,4 +1,4 @@
-/** An editor for workflow documents: colours, completion from the schema, faults where they stand. */
+/** Editor for workflow files: highlighting, schema completion, inline errors. */
 import { autocompletion, type CompletionContext, type CompletionResult } from "@codemirror/autocomplete";
 import { yaml } from "@codemirror/lang-yaml";
 import { HighlightStyle, syntaxHighlighting } from "@codemirror/language";

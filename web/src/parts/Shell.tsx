@@ -1,4 +1,4 @@
-/** What stands around every page: navigation, who is logged in, the state of the live connection. */
+/** The frame of every page: navigation, session, state of the live connection. */
 import { useQueryClient } from "@tanstack/react-query";
 import { Link, Outlet, useLocation } from "@tanstack/react-router";
 import { useEffect, useState, useSyncExternalStore } from "react";
@@ -42,7 +42,7 @@ const GROUPS = [
     ],
   ],
 ] as const;
-/** On a phone these stand at the bottom; the menu has all. */
+/** On a phone, these are at the bottom; the menu has all pages. */
 const FIRST = [
   ["/", "Overview"],
   ["/tasks", "Tasks"],
@@ -111,7 +111,7 @@ function PageLink({ to, name }: { to: (typeof GROUPS)[number][1][number][0]; nam
   );
 }
 
-/** The menu of a phone: another page closes it, and so does Escape. */
+/** The menu on a phone: navigation and Escape close it. */
 function useMenu() {
   const [open, setOpen] = useState(false);
   const { pathname } = useLocation();

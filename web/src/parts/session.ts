@@ -1,10 +1,10 @@
-/** Who is logged in, for whatever offers something to do. */
+/** The logged-in user, for permission checks. */
 import { createContext, use } from "react";
 import type { ServerInfo } from "../api/schema";
 
 export interface Session {
   info: ServerInfo;
-  /** Whether the role may submit and steer. */
+  /** Whether the role may submit and control tasks. */
   mayChange: boolean;
   isAdmin: boolean;
 }
@@ -17,7 +17,7 @@ export function useSession(): Session {
   return session;
 }
 
-/** Whether one may steer and remove what belongs to somebody: its owner, and administrators. As the server decides. */
+/** Whether the user may control and remove an object: its owner and administrators, as on the server. */
 export function maySteer({ info, mayChange, isAdmin }: Session, owner: string): boolean {
   return isAdmin || (mayChange && info.owner === owner);
 }

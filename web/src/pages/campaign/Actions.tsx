@@ -1,4 +1,4 @@
-/** What can be asked of a campaign, for whom it belongs to. */
+/** Actions on a campaign, for its owner and administrators. */
 import { type QueryClient, useMutation, useQueryClient } from "@tanstack/react-query";
 import { useState } from "react";
 import { api, ask } from "../../api/client";
@@ -65,7 +65,7 @@ export function Actions({ campaign }: { campaign: CampaignDetail }) {
 
 type Step = NonNullable<CampaignRetry["step"]>;
 
-/** Try what failed again; from an earlier step on, if that is wanted. */
+/** Retry the failed step, or restart from an earlier one. */
 export function Retry({
   campaign,
   cycle,

@@ -1,4 +1,4 @@
-/** The chosen cycle: its gate's decision with the numbers behind it, its steps, and what trackers know of it. */
+/** The chosen cycle: gate decision with its metrics, steps, and tracker reports. */
 import type { CampaignDetail, CycleView } from "../../api/schema";
 import { type Interval, measuredOf, outcome, tookSeconds, verdictOf } from "../../lib/campaign";
 import { duration, number } from "../../lib/format";

@@ -1,4 +1,4 @@
-/** Cycles on a time line, and below it each with what came of it. */
+/** Timeline of the cycles, and a table with their results. */
 import { Link } from "@tanstack/react-router";
 import type { CycleView } from "../../api/schema";
 import { STEPS, tookSeconds, verdictOf } from "../../lib/campaign";
@@ -118,7 +118,7 @@ function Table({ cycles, chosen }: { cycles: readonly CycleView[]; chosen: numbe
   );
 }
 
-/** What part of the cycle each step took. */
+/** Share of the cycle that each step took. */
 function Steps({ cycle }: { cycle: CycleView }) {
   return (
     <div className="strip" role="img" aria-label={`Steps up to ${cycle.step}`}>

@@ -1,4 +1,4 @@
-/** How each version measured on the held-out rows, with its interval, beside the base and what was promoted before. */
+/** Metric of each version on held-out rows, with its interval, next to the base and the previously promoted version. */
 import { useNavigate } from "@tanstack/react-router";
 import { useState } from "react";
 import type { ModelVersionView } from "../../api/schema";

@@ -1,4 +1,4 @@
-/** What the campaign does now: the steps of the open cycle, and how far the current one is. */
+/** Current activity: the steps of the open cycle, and the progress of the current step. */
 import type { CampaignDetail } from "../../api/schema";
 import { amount, doing, STEPS, secondsTo } from "../../lib/campaign";
 import { duration, percent } from "../../lib/format";

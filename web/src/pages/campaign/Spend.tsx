@@ -1,4 +1,4 @@
-/** What the campaign has cost, of what it may, and cycle by cycle. */
+/** Spend of the campaign against its budget, and for each cycle. */
 import type { CampaignDetail, CycleView } from "../../api/schema";
 import { number, percent } from "../../lib/format";
 import { Bar, Panel } from "../../parts/bits";

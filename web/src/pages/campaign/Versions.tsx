@@ -1,4 +1,4 @@
-/** The versions of the campaign's model, newest first, and the way back to an earlier one. */
+/** Versions of the campaign's model, newest first; an earlier one can be promoted again. */
 import { useMutation, useQueryClient } from "@tanstack/react-query";
 import { Link } from "@tanstack/react-router";
 import { useState } from "react";

@@ -1,4 +1,4 @@
-/** One dataset: what its rows are, the first of them with what a training learns, how long they are. */
+/** One dataset: format, first rows with the trained parts marked, row lengths. */
 import { useMutation, useQuery, useQueryClient } from "@tanstack/react-query";
 import { Link, useNavigate } from "@tanstack/react-router";
 import { useState } from "react";

@@ -1,4 +1,4 @@
-/** The very tokens that a model would learn, made by a short task on a worker: tokenizers do not run on the server. */
+/** Exact tokenization, by a short task on a worker: the server has no tokenizers. */
 import { useMutation, useQuery } from "@tanstack/react-query";
 import { Link, useNavigate } from "@tanstack/react-router";
 import { type FormEvent, useState } from "react";

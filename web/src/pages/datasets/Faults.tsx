@@ -1,4 +1,4 @@
-/** What is wrong with a file of rows, line by line. */
+/** Errors in a data file, by line. */
 import type { DatasetLook } from "../../api/schema";
 import { number } from "../../lib/format";
 

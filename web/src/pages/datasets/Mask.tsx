@@ -1,4 +1,4 @@
-/** Rows as a model learns them: what the loss counts is marked, what is only read is grey, what is cut is struck out. */
+/** Rows as the model is trained on them: trained text is highlighted, masked text is grey, truncated text is struck out. */
 import type { RowPiece } from "../../api/schema";
 import { number } from "../../lib/format";
 
@@ -25,7 +25,7 @@ export function Legend({ cut }: { cut?: boolean }) {
   );
 }
 
-/** What the rows have and a run does not use. */
+/** Data that the rows have and the run does not use. */
 export function Notes({ notes }: { notes: readonly string[] }) {
   if (!notes.length) return null;
   return (
@@ -63,7 +63,7 @@ export function CharacterRow({ pieces, count, line, size, counted }: Shown) {
 
 interface Shown {
   pieces: readonly RowPiece[];
-  /** So many parts the row has; a long one comes without its last ones. */
+  /** Number of parts of the row; a long row is returned without its last ones. */
   count: number;
   line: number;
   size: number;
@@ -92,7 +92,7 @@ export function TokensRow({ row, place }: { row: TokenRow; place: number }) {
   );
 }
 
-/** How many rows are how long; what lies beyond the limit stands out. */
+/** Distribution of row lengths; bars above the limit are highlighted. */
 export function Histogram({
   edges,
   counts,

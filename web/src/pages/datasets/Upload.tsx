@@ -1,4 +1,4 @@
-/** Bring a file: choose or drop it, see at once what it is, watch it go. */
+/** Upload: choose or drop a file, check it, show progress. */
 import { useQueryClient } from "@tanstack/react-query";
 import { useNavigate } from "@tanstack/react-router";
 import { type DragEvent, useEffect, useRef, useState } from "react";
@@ -55,7 +55,7 @@ export function Upload() {
       toast(`${made.name} uploaded`, "good");
       setChosen(null);
       await client.invalidateQueries({ queryKey: ["datasets"] });
-      // Who has gone on to another page is not fetched back from there.
+      // Do not navigate if the user has left this page.
       if (here.current) void navigate({ to: "/datasets", search: { id: made.id } });
     } catch (error) {
       if (control.signal.aborted) toast("Upload stopped. Choose the same file to continue");
@@ -147,7 +147,7 @@ function Refused({ chosen, onAnyway, onClose }: { chosen: Chosen; onAnyway: () =
   );
 }
 
-/** Ask what a file is before all of it travels. */
+/** Check the start of a file before it is uploaded. */
 async function lookAtBeginning(file: File): Promise<DatasetLook> {
   const query = new URLSearchParams({ name: file.name, size_bytes: String(file.size), rows: "0" });
   const answer = await fetch(`/api/v1/datasets/look?${query}`, {

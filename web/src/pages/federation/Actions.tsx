@@ -1,4 +1,4 @@
-/** What can be asked of a federation, for whom it belongs to. */
+/** Actions on a federation, for its owner and administrators. */
 import { useMutation, useQueryClient } from "@tanstack/react-query";
 import { useNavigate } from "@tanstack/react-router";
 import { useState } from "react";

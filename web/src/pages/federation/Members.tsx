@@ -1,4 +1,4 @@
-/** Who takes part in a federation. */
+/** Workers of a federation. */
 import type { MemberView } from "../../api/schema";
 import { number } from "../../lib/format";
 import { Time } from "../../parts/bits";

@@ -1,4 +1,4 @@
-/** Updates that did not count, each with its reason. */
+/** Rejected updates, with their reasons. */
 import type { UpdateView } from "../../api/schema";
 import { number } from "../../lib/format";
 import { Status, Time } from "../../parts/bits";

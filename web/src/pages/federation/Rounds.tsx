@@ -1,4 +1,4 @@
-/** The newest rounds on a time line, and below them, worker by worker, what each has uploaded when. */
+/** Timeline of the newest rounds, and below it the uploads of each worker. */
 import { Link } from "@tanstack/react-router";
 import type { RoundView, UpdateView } from "../../api/schema";
 import { localTime, number } from "../../lib/format";
@@ -75,7 +75,7 @@ export function Rounds({
   );
 }
 
-/** Why the newest rounds came to nothing. */
+/** Errors of the newest failed rounds. */
 function Failures({ rounds }: { rounds: readonly RoundView[] }) {
   const failed = rounds.filter((each) => each.status === "failed" && each.why).slice(0, FAILED);
   if (failed.length === 0) return null;

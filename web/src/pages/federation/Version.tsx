@@ -1,4 +1,4 @@
-/** One version: who gave what with which weight, what was refused, what the strategy reports, and the way back to it. */
+/** One version: contributions with weights, rejected updates, strategy report, rollback. */
 import { useMutation, useQuery, useQueryClient } from "@tanstack/react-query";
 import { useNavigate } from "@tanstack/react-router";
 import { useState } from "react";
@@ -157,7 +157,7 @@ function notes(report: Record<string, unknown>): string[] {
 
 const WORST = 8;
 
-/** The layers of which the rank leaves out the most. */
+/** The layers with the largest truncation error. */
 function Layers({ report }: { report: Record<string, unknown> }) {
   const layers = Object.entries((report.layers ?? {}) as Record<string, { error: number; rank: number }>)
     .filter(([, layer]) => layer.error > 0)

@@ -1,4 +1,4 @@
-/** The versions of a federation's adapter, newest first; each leads to what is known of it. */
+/** Versions of a federation's adapter, newest first; each links to its details. */
 import { Link } from "@tanstack/react-router";
 import type { VersionView } from "../../api/schema";
 import { number } from "../../lib/format";

@@ -1,4 +1,4 @@
-/** The examples that ship, as the server lists them. */
+/** The built-in examples, as listed by the server. */
 import { useQuery } from "@tanstack/react-query";
 import { useNavigate, useSearch } from "@tanstack/react-router";
 import { examplesQuery } from "../../api/queries_data";

@@ -1,4 +1,4 @@
-/** How much memory the training takes as it is written, and otherwise: before it is submitted. */
+/** Memory estimate of the run as configured, and with other settings. */
 import type { MemoryForecast, MemoryVariant, TaskForecast } from "../../api/schema";
 import { bytes, percent } from "../../lib/format";
 import { Panel } from "../../parts/bits";

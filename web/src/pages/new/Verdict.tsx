@@ -1,4 +1,4 @@
-/** What is wrong with a document; or where its tasks would run, worker by worker. */
+/** Errors of a workflow file, or the placement of its tasks by worker. */
 import type { FaultView, TaskForecast, WorkerVerdict } from "../../api/schema";
 import { Panel } from "../../parts/bits";
 import { Failed, Loading } from "../../parts/states";

@@ -1,4 +1,4 @@
-/** Choose what to talk with: what a task has trained, a model, or a chat that runs already. */
+/** Choose a model to chat with: fine-tuned, any other model, or an active chat. */
 import { useMutation, useQuery } from "@tanstack/react-query";
 import { Link, useNavigate } from "@tanstack/react-router";
 import { type FormEvent, useState } from "react";

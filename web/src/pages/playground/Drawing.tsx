@@ -1,4 +1,4 @@
-/** How answers are drawn; an empty field leaves it to the model. */
+/** Sampling parameters; an empty field uses the model default. */
 import type { Sampling } from "./talk";
 
 const FIELDS = [

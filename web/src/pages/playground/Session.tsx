@@ -1,4 +1,4 @@
-/** One chat: its state in words, the conversation with each model beside the other, how answers are drawn. */
+/** One chat: status, the conversation with both models side by side, sampling parameters. */
 import { useMutation, useQuery, useQueryClient } from "@tanstack/react-query";
 import { Link } from "@tanstack/react-router";
 import { useEffect, useRef, useState } from "react";
@@ -76,7 +76,7 @@ function End({ task }: { task: TaskAnswer }) {
       try {
         await ask(api.DELETE("/api/v1/tasks/{task_id}/chat", path));
       } catch (error) {
-        // What has not begun cannot end as completed.
+        // A chat that has not started cannot end as completed.
         if (!(error instanceof ApiError && error.status === 409)) throw error;
         await ask(api.POST("/api/v1/tasks/{task_id}/cancel", path));
       }
@@ -91,13 +91,13 @@ function End({ task }: { task: TaskAnswer }) {
   );
 }
 
-/** The model as it was, and what was trained; of other names, the first. */
+/** The base and the fine-tuned model; otherwise, the first model. */
 function sideBySide(models: readonly string[]): string[] {
   const both = models.filter((each) => each === "base" || each === "tuned");
   return both.length ? both : models.slice(0, 1);
 }
 
-/** Where the session stands, in words. */
+/** Status text of the session. */
 function Standing({ task, chat }: { task: TaskAnswer; chat?: ChatView }) {
   const words = standing(task, chat);
   return (

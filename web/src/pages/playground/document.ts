@@ -1,8 +1,8 @@
-/** The document of a chat: with what a task has trained, or with a model. */
+/** Workflow file of a chat: with the model of a task, or with any model. */
 import type { TaskAnswer } from "../../api/schema";
 
 export interface ChatOptions {
-  /** Ask through the model's chat template; null if it decides. */
+  /** Whether to use the model's chat template; null: model default. */
   chat_template: boolean | null;
   idle_s: number;
 }

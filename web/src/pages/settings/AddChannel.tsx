@@ -1,4 +1,4 @@
-/** A new channel: where it leads, and what it tells of. */
+/** New notification channel: target and events. */
 import { useMutation, useQueryClient } from "@tanstack/react-query";
 import { type FormEvent, useState } from "react";
 import { api, ask } from "../../api/client";
@@ -85,7 +85,7 @@ export function AddChannel() {
   );
 }
 
-/** The server makes the format of the address's looks. */
+/** The server derives the format from the URL. */
 function body(wanted: typeof EMPTY, on: readonly Occasion[]): ChannelCreate {
   return { name: wanted.name.trim(), to: wanted.to.trim(), on: [...on], everyone: wanted.everyone };
 }

@@ -1,4 +1,4 @@
-/** API keys: who may use the server as what. */
+/** API keys and their roles. */
 import { useMutation, useQuery, useQueryClient } from "@tanstack/react-query";
 import { type FormEvent, useState } from "react";
 import { api, ask } from "../../api/client";

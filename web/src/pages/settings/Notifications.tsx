@@ -1,4 +1,4 @@
-/** Where one is told of what: channels, a test of each, and what became of the newest notifications. */
+/** Notification channels, with a test of each, and recent notifications. */
 import { useMutation, useQuery, useQueryClient } from "@tanstack/react-query";
 import { useState } from "react";
 import { api, ask } from "../../api/client";
@@ -171,5 +171,5 @@ function Notice({ notice }: { notice: NotificationView }) {
   );
 }
 
-/** Each state in the colours of a task's status. */
+/** Notification states mapped to task status colours. */
 const STATES: Record<string, string> = { sent: "completed", failed: "failed", waiting: "pending" };

@@ -1,4 +1,4 @@
-/** What each role may do, and which one this window has. */
+/** Permissions of each role, and the role of this session. */
 import type { KeyView } from "../../api/schema";
 import { Panel } from "../../parts/bits";
 import { useSession } from "../../parts/session";

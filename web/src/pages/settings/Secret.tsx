@@ -1,4 +1,4 @@
-/** A secret that the server shows once: to copy, and gone when that is done. */
+/** A secret that the server shows once, to copy. */
 import { Copyable } from "../../parts/bits";
 
 export function Secret({ title, secret, onDone }: { title: string; secret: string; onDone: () => void }) {

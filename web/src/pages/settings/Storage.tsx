@@ -1,4 +1,4 @@
-/** What takes room on the server, and what may go. */
+/** Storage usage of the server, and pruning. */
 import { useMutation, useQuery, useQueryClient } from "@tanstack/react-query";
 import { useState } from "react";
 import { api, ask } from "../../api/client";

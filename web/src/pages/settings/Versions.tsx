@@ -1,4 +1,4 @@
-/** What the server is made of, and which workers run another version than it. */
+/** Versions of the server and its parts, and workers on another version. */
 import { useQuery } from "@tanstack/react-query";
 import { workersQuery } from "../../api/queries";
 import { serverQuery } from "../../api/queries_server";

@@ -1,4 +1,4 @@
-/** What can be asked of a task, and what became of what was asked. */
+/** Actions on a task, and the outcome of its commands. */
 import { useMutation, useQuery, useQueryClient } from "@tanstack/react-query";
 import { Link, useNavigate } from "@tanstack/react-router";
 import { type FormEvent, useState } from "react";

@@ -1,4 +1,4 @@
-/** What a task has left: checkpoints to resume from, artifacts to download. */
+/** Results of a task: checkpoints to resume from, artifacts to download. */
 import { useMutation, useQuery } from "@tanstack/react-query";
 import { Link, useLocation, useNavigate } from "@tanstack/react-router";
 import { useEffect, useState } from "react";
@@ -131,7 +131,7 @@ export function Files({ task }: { task: TaskAnswer }) {
   );
 }
 
-/** A checkpoint's files, where the server has them: those that a newer one made superfluous are gone. */
+/** Download of a checkpoint, if its files are on the server: older checkpoints are pruned. */
 function Held({ artifact }: { artifact?: ArtifactView }) {
   if (!artifact) return null;
   return (

@@ -1,4 +1,4 @@
-/** The tries of a task, and all that happened to it. */
+/** Attempts and events of a task. */
 import { useQuery } from "@tanstack/react-query";
 import { useState } from "react";
 import { taskEventsQuery } from "../../api/queries";

@@ -1,4 +1,4 @@
-/** The log of a task: as it grows, searched, by level. */
+/** The log of a task: live, searchable, by level. */
 import { useEffect, useMemo, useRef, useState } from "react";
 import type { TaskAnswer } from "../../api/schema";
 import { bytes, number } from "../../lib/format";

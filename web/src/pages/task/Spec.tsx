@@ -1,4 +1,4 @@
-/** What a task was asked to do, what it came from, and what it answered. */
+/** Spec, lineage and result of a task. */
 import { useQuery } from "@tanstack/react-query";
 import { Link } from "@tanstack/react-router";
 import { stringify } from "yaml";
@@ -80,7 +80,7 @@ export function Spec({ task }: { task: TaskAnswer }) {
   );
 }
 
-/** A file that came along, or that the spec names: it leads to the task that made it, or to what it is. */
+/** An uploaded or referenced file: links to the task that created it, or to the dataset. */
 function Input({ pointer, digest }: { pointer: string; digest: string }) {
   const artifact = useQuery({ ...artifactQuery(digest), retry: false });
   return (

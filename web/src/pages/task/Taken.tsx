@@ -1,4 +1,4 @@
-/** What a task's own processes took while it ran: its share of a machine that it has not for itself. */
+/** Resource usage of a task's own processes: its share of the machine. */
 import { useQuery } from "@tanstack/react-query";
 import { useMemo } from "react";
 import { pointsQuery } from "../../api/queries";
@@ -44,7 +44,7 @@ export function Taken({
 }
 
 function chartsOf(samples: readonly Point[], start: string, axis: Axis): { title: string; lines: Line[] }[] {
-  // Time runs from the first point of the training in all charts.
+  // In all charts, time starts at the first training point.
   const points: Point[] = [{ step: 0, at: start, values: {} }, ...samples];
   return CHARTS.map(({ title, lines, unit }) => ({
     title,

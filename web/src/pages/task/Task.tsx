@@ -1,4 +1,4 @@
-/** One task: where it stands, what can be asked of it, and all that is known of it. */
+/** One task: status, actions and details. */
 import { useQuery } from "@tanstack/react-query";
 import { Link, useNavigate, useParams, useSearch } from "@tanstack/react-router";
 import { otherSeriesQuery, taskQuery, whyQuery } from "../../api/queries";
@@ -133,7 +133,7 @@ function Ran({ task }: { task: TaskAnswer }) {
   return seconds === null ? null : <span className="num">duration {duration(seconds)}</span>;
 }
 
-/** Why it waits: a sentence, then worker by worker. */
+/** Pending reason: a sentence, then a row for each worker. */
 function Waiting({ task }: { task: TaskAnswer }) {
   const why = useQuery(whyQuery(task.id));
   return (

@@ -1,4 +1,4 @@
-/** What can be done with the tasks that are chosen, all at once. */
+/** Bulk actions on the selected tasks. */
 import { useQueryClient } from "@tanstack/react-query";
 import { useNavigate } from "@tanstack/react-router";
 import { useState } from "react";
@@ -11,7 +11,7 @@ import { maySteer, useSession } from "../../parts/session";
 import { toast, toastError } from "../../parts/toasts";
 
 const MOST_COMPARED = 8;
-/** So many the server takes at once. */
+/** Maximum number of tasks for each bulk request. */
 const AT_ONCE = 1000;
 
 export function Actions({ tasks, onDone }: { tasks: TaskView[]; onDone: () => void }) {

@@ -1,4 +1,4 @@
-/** Training agents: machines that nobody can reach, and that fetch their trainings themselves. */
+/** Training agents: machines without inbound connections that poll for training runs. */
 import { useMutation, useQueryClient } from "@tanstack/react-query";
 import { useState } from "react";
 import { api, ask } from "../../api/client";

@@ -1,4 +1,4 @@
-/** The command that makes a machine a worker: its token is good once, and shown once. */
+/** The command that joins a machine as a worker: its token is single-use and shown once. */
 import { useMutation } from "@tanstack/react-query";
 import { type FormEvent, useState } from "react";
 import { api, ask } from "../../api/client";

@@ -1,4 +1,4 @@
-/** How a machine joins, as commands to copy. */
+/** Commands to join a machine. */
 import { Link } from "@tanstack/react-router";
 import { type ReactNode, useState } from "react";
 import { Copyable, Panel, Tabs } from "../../parts/bits";

@@ -1,4 +1,4 @@
-/** What may be asked of a worker: nothing new, finish and leave, rest, be forgotten, and a task of its own. */
+/** Actions on a worker: cordon, drain, standby, remove, and a new task pinned to it. */
 import { useMutation, useQuery, useQueryClient } from "@tanstack/react-query";
 import { Link, useNavigate } from "@tanstack/react-router";
 import { useState } from "react";
@@ -96,7 +96,7 @@ function Orders({ worker, gone, quiet }: { worker: WorkerView; gone: boolean; qu
   );
 }
 
-/** Elastic scaling decides who rests; this decides for it once. Where it is switched off nobody rests. */
+/** Elastic scaling controls standby; this overrides it once. Hidden if elastic scaling is off. */
 function Elastic({
   worker,
   className,

@@ -1,4 +1,4 @@
-/** One worker: what it is, how busy it was, what it runs and ran, what it can run and why not the rest. */
+/** One worker: details, load, tasks, and supported task types. */
 import { useQuery } from "@tanstack/react-query";
 import { Link, useNavigate, useParams, useSearch } from "@tanstack/react-router";
 import type { ReactNode } from "react";
@@ -93,7 +93,7 @@ function Shown({ worker }: { worker: WorkerView }) {
 
 function Tasks({ worker }: { worker: WorkerView }) {
   const tasks = useQuery(tasksOfWorkerQuery(worker.id));
-  // What runs is told as it comes on.
+  // Running tasks are updated live.
   const live = new Map(useQuery(overviewQuery).data?.running.map((task) => [task.id, task]));
   return (
     <Panel
