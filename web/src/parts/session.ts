@@ -13,7 +13,7 @@ export const SessionContext = createContext<Session | null>(null);
 
 export function useSession(): Session {
   const session = use(SessionContext);
-  if (!session) throw new Error("useSession is for what stands inside the shell");
+  if (!session) throw new Error("useSession requires the shell");
   return session;
 }
 

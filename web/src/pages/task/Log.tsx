@@ -93,7 +93,7 @@ export function Log({ task }: { task: TaskAnswer }) {
           }}
         >
           {visible.map((line, at) => (
-            // biome-ignore lint/suspicious/noArrayIndexKey: lines only come at the end
+            // biome-ignore lint/suspicious/noArrayIndexKey: lines are only appended
             <div key={at} className={line.level}>
               {find ? <Marked line={line.text} find={find} /> : line.text || "\u00a0"}
             </div>

@@ -31,7 +31,7 @@ export function useLog(id: string): LogNow {
   const [ended, setEnded] = useState(false);
   const [tries, setTries] = useState(0);
   const [busy, setBusy] = useState(false);
-  // biome-ignore lint/correctness/useExhaustiveDependencies: each try begins anew
+  // biome-ignore lint/correctness/useExhaustiveDependencies: each retry restarts the effect
   useEffect(() => {
     const left = new AbortController();
     let source: EventSource | undefined;

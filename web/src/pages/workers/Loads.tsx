@@ -33,7 +33,7 @@ function useTold(
   hours: number,
 ): readonly LoadSample[] {
   const [told, setTold] = useState<LoadSample[]>([]);
-  // biome-ignore lint/correctness/useExhaustiveDependencies: what was read anew has what was told
+  // biome-ignore lint/correctness/useExhaustiveDependencies: refetched history includes the live samples
   useEffect(() => setTold([]), [past]);
   // biome-ignore lint/correctness/useExhaustiveDependencies: the time is that of the load
   useEffect(() => {
