@@ -166,4 +166,4 @@ def test_a_viewer_sees_a_campaign_and_steers_nothing(looking: Page, client: Clie
     expect(looking.get_by_text("No cycles yet")).to_be_visible()
     expect(looking.get_by_role("toolbar", name="Controls")).to_have_count(0)
     looking.goto("/ui/campaigns/nobodys")
-    expect(looking.get_by_text("Dataset not found")).to_be_visible()
+    expect(looking.get_by_text("Not found", exact=True)).to_be_visible()

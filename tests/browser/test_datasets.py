@@ -145,7 +145,7 @@ def test_the_mask_is_that_of_the_training_and_a_training_is_made_of_it(
     for label, value in (("Steps", "2"), ("Batch size", "2"), ("Max sequence length", "64")):
         datasets.get_by_label(label).fill(value)
         datasets.get_by_label(label).press("Enter")
-    expect(datasets.get_by_text("fits")).to_be_visible(timeout=PATIENCE_MS)
+    expect(datasets.get_by_text("eligible", exact=True)).to_be_visible(timeout=PATIENCE_MS)
     datasets.get_by_role("button", name="Submit", exact=True).click()
     datasets.wait_for_url("**/ui/tasks/task-*")
     task_id = datasets.url.rpartition("/")[2]

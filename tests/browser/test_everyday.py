@@ -64,7 +64,7 @@ def test_one_task_that_is_gone_leaves_the_others_of_a_comparison_live(entered: P
     # Waited for by the browser: while Python itself sleeps, it hears of no request.
     with entered.expect_request(lambda request: f"points={task_id}" in request.url):
         entered.goto(f"/ui/compare?tasks={task_id},none")
-    expect(entered.get_by_role("alert").filter(has_text="Dataset not found")).to_be_visible()
+    expect(entered.get_by_role("alert").filter(has_text="Not found")).to_be_visible()
     assert not [url for url in asked if "none" in url]
     expect(entered.get_by_text("Connection to the server lost")).to_have_count(0)
     client.tasks.cancel(task_id)

@@ -147,4 +147,4 @@ def test_a_viewer_sees_a_federation_and_steers_nothing(looking: Page, made: Fede
     expect(looking.get_by_role("heading", name="clinics")).to_be_visible()
     expect(looking.get_by_role("toolbar", name="Controls")).to_have_count(0)
     looking.goto("/ui/federations/fed-000000000000")
-    expect(looking.get_by_text("Dataset not found")).to_be_visible()
+    expect(looking.get_by_text("Not found", exact=True)).to_be_visible()

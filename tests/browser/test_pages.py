@@ -65,7 +65,7 @@ PHONE: ViewportSize = {"width": 390, "height": 780}
 REFUSALS = [
     pytest.param(500, "Loading failed", id="500"),
     pytest.param(403, "Your key has no access to this", id="403"),
-    pytest.param(404, "Dataset not found", id="404"),
+    pytest.param(404, "Not found", id="404"),
 ]
 
 

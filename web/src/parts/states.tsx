@@ -40,7 +40,7 @@ export function Failed({ error, retry }: { error: unknown; retry?: () => void })
     );
   return (
     <div className="empty" role="alert">
-      <strong>{ours?.status === 404 ? "Dataset not found" : "Loading failed"}</strong>
+      <strong>{ours?.status === 404 ? "Not found" : "Loading failed"}</strong>
       <div className="muted">{ours?.message ?? String(error)}</div>
       {ours?.hint && <div className="muted">{ours.hint}</div>}
       {retry && (
