@@ -47,7 +47,7 @@ def written(folder: Path, name: str, rows: list[Any]) -> Path:
 
 
 def choose(page: Page, path: Path) -> None:
-    page.get_by_label("File of rows").set_input_files(path)
+    page.get_by_label("Data file").set_input_files(path)
 
 
 def pushed(client: Client, name: str) -> ArtifactView:
@@ -99,11 +99,11 @@ def test_a_broken_upload_goes_on_where_it_was(datasets: Page, client: Client, tm
 
 
 def test_a_bad_file_is_refused_line_by_line_before_it_travels(datasets: Page, client: Client, tmp_path: Path) -> None:
-    faults = datasets.get_by_label("Upload").get_by_label("Faults")
+    faults = datasets.get_by_label("Upload").get_by_label("Errors")
     mixed = written(tmp_path, "mixed.jsonl", [{"prompt": "a", "response": "b"}, {"prompt": "a", "answer": "b"}])
     mixed.write_bytes(mixed.read_bytes() + b"{nope\n" + b'{"prompt": "\xe9"}\n')
     choose(datasets, mixed)
-    expect(faults).to_contain_text("3 faults in mixed.jsonl")
+    expect(faults).to_contain_text("3 errors in mixed.jsonl")
     for said in (
         "Line 2 of mixed.jsonl: it has no column 'response'",
         "Line 3 of",
@@ -127,10 +127,10 @@ def test_the_mask_is_that_of_the_training_and_a_training_is_made_of_it(
     choose(datasets, path)
     # Until it is there, the page shows the newest of those that are.
     datasets.get_by_role("heading", name=path.name).wait_for(timeout=PATIENCE_MS)
-    datasets.get_by_role("button", name="By tokens").click()
-    datasets.get_by_label("longest row, in tokens").fill("32")
+    datasets.get_by_role("button", name="Tokens", exact=True).click()
+    datasets.get_by_label("Max sequence length").fill("32")
     datasets.get_by_role("button", name="Tokenize").click()
-    datasets.get_by_text("Lengths in tokens").wait_for(timeout=PATIENCE_MS)
+    datasets.get_by_text("Row length, tokens").wait_for(timeout=PATIENCE_MS)
     drawn = [
         [
             {"text": span.text_content(), "state": (span.get_attribute("class") or "").removeprefix("mask ")}
@@ -141,11 +141,11 @@ def test_the_mask_is_that_of_the_training_and_a_training_is_made_of_it(
     assert drawn == _masks(path, rows=5, max_seq_length=32)
     assert {piece["state"] for row in drawn for piece in row} == {"context", "counts", "cut-off"}
 
-    datasets.get_by_role("link", name="Train with this").click()
-    for label, value in (("Steps", "2"), ("Batch size", "2"), ("Longest sequence", "64")):
+    datasets.get_by_role("link", name="Train on this").click()
+    for label, value in (("Steps", "2"), ("Batch size", "2"), ("Max sequence length", "64")):
         datasets.get_by_label(label).fill(value)
         datasets.get_by_label(label).press("Enter")
-    expect(datasets.get_by_text("fits")).to_be_visible(timeout=PATIENCE_MS)
+    expect(datasets.get_by_text("eligible", exact=True)).to_be_visible(timeout=PATIENCE_MS)
     datasets.get_by_role("button", name="Submit", exact=True).click()
     datasets.wait_for_url("**/ui/tasks/task-*")
     task_id = datasets.url.rpartition("/")[2]
@@ -218,8 +218,8 @@ def test_four_bits_are_chosen_in_the_form_and_take_less_memory(entered: Page, cl
 
     entered.get_by_label("Quantization").select_option("4")
     entered.get_by_label("Data type").select_option("fp4")
-    entered.get_by_label("Double quant").select_option("false")
-    entered.get_by_label("Arithmetic").select_option("float32")
+    entered.get_by_label("Double quantization").select_option("false")
+    entered.get_by_label("Compute dtype").select_option("float32")
     set_field(entered, "LoRA rank", "4")
     set_field(entered, "LoRA targets", "q_proj, v_proj")
     set_field(entered, "Steps", "1")

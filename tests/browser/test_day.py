@@ -87,8 +87,8 @@ def test_a_training_from_the_gallery_is_watched_and_steered(page: Page, fleet: L
 
     # From the gallery: the address that was asked for came back after the log-in.
     page.get_by_role("button", name=re.compile("^LoRA fine-tuning")).click()
-    page.get_by_text("Where it would run").wait_for()
-    for label, value in (("Steps", str(STEPS)), ("Batch size", "1"), ("Longest sequence", "64")):
+    page.get_by_role("heading", name="Placement").wait_for()
+    for label, value in (("Steps", str(STEPS)), ("Batch size", "1"), ("Max sequence length", "64")):
         page.get_by_label(label).fill(value)
         page.get_by_label(label).press("Enter")
     expect(page.locator(".cm-content")).to_contain_text(f"max_steps: {STEPS}")
@@ -140,8 +140,8 @@ def test_a_training_from_the_gallery_is_watched_and_steered(page: Page, fleet: L
     save_and_evaluate(page, client, task_id)
     seen_at_a_glance(page, client, task_id)
 
-    page.get_by_role("button", name="Stop", exact=True).click()
-    page.get_by_role("button", name="Stop and save").click()
+    page.get_by_role("button", name="Stop and keep").click()
+    page.get_by_role("dialog").get_by_role("button", name="Stop and keep").click()
     status_of(client, task_id, "completed")
     assert client.tasks.get(task_id).reason == "stopped_early"
     expect(page.get_by_role("button", name="Retry")).to_be_visible()
@@ -161,7 +161,7 @@ def test_a_training_from_the_gallery_is_watched_and_steered(page: Page, fleet: L
 
 def save_and_evaluate(page: Page, client: Client, task_id: str) -> None:
     """What a command has brought about is where it is looked for."""
-    page.get_by_role("button", name="Save a checkpoint").click()
+    page.get_by_role("button", name="Save checkpoint").click()
     until_long(lambda: any(each.command == "save_checkpoint" for each in client.tasks.commands(task_id)))
     applied = outcome(page, client, task_id, "save_checkpoint")
     row = page.get_by_role("list", name="Commands").locator(f"li[title^='{applied.id}']")
@@ -202,7 +202,7 @@ def kill_server(page: Page, fleet: LocalFleet) -> None:
     pid = fleet.pid("server")
     assert pid is not None
     os.kill(pid, signal.SIGKILL)
-    banner = page.get_by_text("The connection to the server is lost")
+    banner = page.get_by_text("Connection to the server lost")
     expect(banner).to_be_visible(timeout=PATIENCE_MS)
     until(lambda: fleet.pid("server") not in {None, pid})
     expect(banner).to_have_count(0, timeout=PATIENCE_MS)
@@ -231,8 +231,8 @@ def resume_from_a_checkpoint(page: Page, client: Client, task_id: str) -> None:
     assert made.parent_task_id == task_id
     until_long(lambda: losses_known(client, made.id))
     assert min(losses_known(client, made.id)) > kept.step
-    page.get_by_role("button", name="Abort", exact=True).click(timeout=PATIENCE_MS)
-    page.get_by_role("dialog").get_by_role("button", name="Abort").click()
+    page.get_by_role("button", name="Discard", exact=True).click(timeout=PATIENCE_MS)
+    page.get_by_role("dialog").get_by_role("button", name="Discard").click()
     status_of(client, made.id, "cancelled")
     assert client.tasks.get(made.id).reason == "aborted"
 
@@ -242,7 +242,7 @@ def resume_from_a_checkpoint(page: Page, client: Client, task_id: str) -> None:
     again = page.url.partition("?")[0].rpartition("/")[2]
     status_of(client, again, "running")
     page.get_by_role("button", name="Cancel", exact=True).click(timeout=PATIENCE_MS)
-    page.get_by_role("dialog").get_by_role("button", name="Cancel it").click()
+    page.get_by_role("dialog").get_by_role("button", name="Cancel task").click()
     status_of(client, again, "cancelled")
     assert client.tasks.get(again).reason == "cancelled_by_user"
     expect(page.locator(".status.cancelled").first).to_be_visible()

@@ -64,9 +64,9 @@ def test_one_task_that_is_gone_leaves_the_others_of_a_comparison_live(entered: P
     # Waited for by the browser: while Python itself sleeps, it hears of no request.
     with entered.expect_request(lambda request: f"points={task_id}" in request.url):
         entered.goto(f"/ui/compare?tasks={task_id},none")
-    expect(entered.get_by_role("alert").filter(has_text="Dataset not found")).to_be_visible()
+    expect(entered.get_by_role("alert").filter(has_text="Not found")).to_be_visible()
     assert not [url for url in asked if "none" in url]
-    expect(entered.get_by_text("The connection to the server is lost")).to_have_count(0)
+    expect(entered.get_by_text("Connection to the server lost")).to_have_count(0)
     client.tasks.cancel(task_id)
 
 
@@ -119,7 +119,7 @@ def test_a_session_that_ends_takes_no_edited_document_away(entered: Page, fleet:
     entered.get_by_label("API key").fill(fleet.key)
     entered.get_by_role("button", name="Log in").click()
     expect(entered.locator(".cm-content")).to_contain_text("# mine still")
-    entered.get_by_role("button", name="New chat").click()
+    entered.get_by_role("button", name="Discard draft").click()
     expect(entered.locator(".cm-content")).not_to_contain_text("# mine")
     write(entered, "# other")
     entered.get_by_role("button", name="Log out").click()
@@ -167,12 +167,12 @@ def test_an_upload_fetches_nobody_back_from_another_page(entered: Page, tmp_path
     )
     entered.goto("/ui/datasets")
     with entered.expect_request(lambda request: request.method == "PUT"):
-        entered.get_by_label("File of rows").set_input_files(rows)
+        entered.get_by_label("Data file").set_input_files(rows)
     entered.get_by_role("link", name="New task").click()
     entered.wait_for_url("**/ui/new")
     for route in held:
         route.continue_()
-    expect(entered.locator(".toast", has_text="is on the server")).to_be_visible()
+    expect(entered.locator(".toast", has_text="uploaded")).to_be_visible()
     assert entered.url.endswith("/ui/new")
 
 
@@ -189,6 +189,6 @@ def test_a_page_of_an_older_version_says_so_and_loads_the_new_one(page: Page, fl
 
     page.route("**/api/v1/live*", hello)
     enter(page, fleet.key)
-    page.get_by_role("button", name="Load the new page").click()
+    page.get_by_role("button", name="Reload").click()
     expect(page.get_by_role("heading", name="Overview")).to_be_visible()
-    expect(page.get_by_role("button", name="Load the new page")).to_have_count(0)
+    expect(page.get_by_role("button", name="Reload")).to_have_count(0)

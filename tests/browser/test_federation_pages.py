@@ -80,7 +80,7 @@ def test_rounds_are_watched_and_an_earlier_version_is_brought_back(
     entered.evaluate("window.stayed = true")
 
     # Each round appears by itself, and what is shown of its version is what the server has.
-    bands = entered.get_by_role("group", name="Rounds on a time line").locator(".band")
+    bands = entered.get_by_role("group", name="Round timeline").locator(".band")
     for number, loss in ((1, 4.0), (2, 3.0)):
         labs.round(loss)
         expect(bands).to_have_count(number + 1, timeout=PATIENCE_MS)
@@ -94,7 +94,7 @@ def test_rounds_are_watched_and_an_earlier_version_is_brought_back(
         row = panel(entered, "Version 2").locator("tbody tr", has_text=each.worker)
         expect(row).to_contain_text(f"{each.weight:.3f}")
         expect(row).to_contain_text(str(each.num_examples))
-    dots = entered.get_by_role("group", name="Rounds on a time line").locator(".dot.good")
+    dots = entered.get_by_role("group", name="Round timeline").locator(".dot.good")
     expect(dots).to_have_count(4)
 
     # A worker that sends what does not fit is told, and so is who looks.
@@ -109,21 +109,21 @@ def test_rounds_are_watched_and_an_earlier_version_is_brought_back(
     # The way back: an address of its own, a question, and a version that workers fetch.
     entered.get_by_role("link", name="version 1", exact=True).click()
     assert entered.url.endswith(f"/ui/federations/{made.id}?version=1")
-    entered.get_by_role("button", name="Roll back to it").click()
-    entered.get_by_role("button", name="Roll back", exact=True).click()
+    entered.get_by_role("button", name="Roll back").click()
+    entered.get_by_role("dialog").get_by_role("button", name="Roll back").click()
     entered.wait_for_url("**version=3")
     newest = client.federations.newest(made.id)
     assert newest is not None
     assert (newest.version, newest.equals, newest.round) == (3, 1, None)
-    expect(entered.get_by_role("region", name="Versions")).to_contain_text("version 1 again")
+    expect(entered.get_by_role("region", name="Versions")).to_contain_text("same as version 1")
 
     status = entered.locator("h1 + .status")
     for button, after in (("Pause", "paused"), ("Resume", "running")):
         entered.get_by_role("button", name=button, exact=True).click()
         expect(status).to_have_text(after)
         assert client.federations.get(made.id).status == after
-    entered.get_by_role("button", name="End it").click()
-    entered.get_by_role("dialog").get_by_role("button", name="End it").click()
+    entered.get_by_role("button", name="End federation").click()
+    entered.get_by_role("dialog").get_by_role("button", name="End federation").click()
     expect(status).to_have_text("cancelled")
     assert client.federations.get(made.id).status == "cancelled"
     assert entered.evaluate("window.stayed") is True
@@ -147,4 +147,4 @@ def test_a_viewer_sees_a_federation_and_steers_nothing(looking: Page, made: Fede
     expect(looking.get_by_role("heading", name="clinics")).to_be_visible()
     expect(looking.get_by_role("toolbar", name="Controls")).to_have_count(0)
     looking.goto("/ui/federations/fed-000000000000")
-    expect(looking.get_by_text("Dataset not found")).to_be_visible()
+    expect(looking.get_by_text("Not found", exact=True)).to_be_visible()

@@ -63,9 +63,9 @@ STAGE = (
 DESKTOP: ViewportSize = {"width": 1280, "height": 800}
 PHONE: ViewportSize = {"width": 390, "height": 780}
 REFUSALS = [
-    pytest.param(500, "This could not be loaded", id="500"),
+    pytest.param(500, "Loading failed", id="500"),
     pytest.param(403, "Your key has no access to this", id="403"),
-    pytest.param(404, "Dataset not found", id="404"),
+    pytest.param(404, "Not found", id="404"),
 ]
 
 
@@ -98,7 +98,7 @@ def test_filters_stand_in_the_address_and_several_are_cancelled_at_once(entered:
     expect(rows).to_have_count(3)
     entered.get_by_label("Select all shown").check()
     entered.get_by_role("button", name="Cancel 3").click()
-    entered.get_by_role("button", name="Cancel them").click()
+    entered.get_by_role("button", name="Cancel tasks").click()
     expect(rows).to_have_count(0)
     assert {client.tasks.get(task_id).status for task_id in ids} == {"cancelled"}
     entered.get_by_role("button", name=re.compile("^cancelled")).click()
@@ -123,7 +123,7 @@ def test_faults_of_a_document_are_shown_and_nothing_is_submitted(entered: Page, 
     entered.goto("/ui/new?template=lora_sft")
     entered.get_by_label("LoRA rank").fill("-3")
     entered.get_by_label("LoRA rank").press("Enter")
-    expect(entered.get_by_label("Faults")).to_contain_text("lora.r")
+    expect(entered.get_by_label("Errors")).to_contain_text("lora.r")
     expect(entered.get_by_role("button", name="Submit", exact=True)).to_be_disabled()
 
 
@@ -155,7 +155,7 @@ def test_a_login_link_opens_the_page_and_leaves_no_code_behind(page: Page, clien
 def test_the_page_goes_on_by_itself_after_the_server_was_killed(entered: Page, fleet: LocalFleet) -> None:
     pid = fleet.pid("server")
     assert pid is not None
-    banner = entered.get_by_text("The connection to the server is lost")
+    banner = entered.get_by_text("Connection to the server lost")
     os.kill(pid, signal.SIGKILL)
     expect(banner).to_be_visible()
     until(lambda: fleet.pid("server") not in {None, pid})
@@ -326,10 +326,10 @@ def test_all_that_match_are_chosen_when_it_is_asked_for(entered: Page, client: C
     entered.goto("/ui/tasks?q=crowd&status=pending,queued")
     expect(entered.locator("h1")).to_contain_text("130")
     entered.get_by_label("Select all shown").check()
-    choose = entered.get_by_role("button", name="Choose all 130")
+    choose = entered.get_by_role("button", name="Select all 130")
     expect(entered.get_by_role("button", name="Cancel 100")).to_be_visible()
     choose.click()
     entered.get_by_role("button", name="Cancel 130").click()
-    entered.get_by_role("button", name="Cancel them").click()
+    entered.get_by_role("button", name="Cancel tasks").click()
     expect(entered.get_by_text("No matching tasks")).to_be_visible()
     assert {task.status for task in client.workflows.get(workflow.id).tasks} == {"cancelled"}

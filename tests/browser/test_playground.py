@@ -58,9 +58,9 @@ def trained(fleet: LocalFleet, repository: Path) -> str:
 
 def test_base_and_tuned_answer_beside_each_other(entered: Page, client: Client, trained: str, axe: str) -> None:
     entered.goto(f"/ui/tasks/{trained}?tab=files")
-    entered.get_by_role("link", name="Chat with it").click()
-    entered.get_by_label("Messages go").select_option("false")
-    entered.get_by_role("button", name="Chat with it").click()
+    entered.get_by_role("link", name="Chat", exact=True).click()
+    entered.get_by_label("Chat template").select_option("false")
+    entered.get_by_role("button", name="Chat", exact=True).click()
     entered.wait_for_url(re.compile("task=task-(?!" + trained.removeprefix("task-") + ")"))
     session = entered.url.rpartition("=")[2]
     spec = client.tasks.get(session).spec
@@ -70,7 +70,7 @@ def test_base_and_tuned_answer_beside_each_other(entered: Page, client: Client, 
     expect(entered.get_by_role("status").filter(has_text="Ready on")).to_be_visible(timeout=PATIENCE_MS)
     entered.get_by_text("Sampling parameters").click()
     entered.get_by_label("Temperature").fill("0")
-    entered.get_by_label("Longest answer").fill("24")
+    entered.get_by_label("Max tokens").fill("24")
     message.fill("a line")
     message.press("Shift+Enter")
     assert message.input_value() == "a line\n"
@@ -95,7 +95,7 @@ def test_base_and_tuned_answer_beside_each_other(entered: Page, client: Client, 
 
     # So freely drawn it ends nowhere by itself within reach of a click.
     entered.get_by_label("Temperature").fill("100")
-    entered.get_by_label("Longest answer").fill("100000")
+    entered.get_by_label("Max tokens").fill("100000")
     message.fill("On and on?")
     message.press("Enter")
     expect(entered.locator(".turn:last-of-type .text").first).not_to_be_empty(timeout=PATIENCE_MS)
@@ -107,7 +107,7 @@ def test_base_and_tuned_answer_beside_each_other(entered: Page, client: Client, 
     # Who opens the address joins the same session.
     entered.reload()
     expect(entered.get_by_text("Ready on")).to_be_visible()
-    entered.get_by_role("button", name="End the chat").click()
+    entered.get_by_role("button", name="End chat").click()
     assert client.tasks.wait(session, timeout_s=PATIENCE_S).status == "completed"
     expect(entered.get_by_text("The chat is completed")).to_be_visible(timeout=PATIENCE_MS)
     expect(message).to_be_visible()
@@ -120,22 +120,22 @@ def test_a_merged_model_answers_beside_the_one_that_it_was_made_of(entered: Page
     assert [each.kind for each in client.artifacts.list(task_id=merged).items] == ["model"]
     entered.goto("/ui/playground")
     entered.get_by_label("Task").select_option(merged)
-    entered.get_by_label("Messages go").select_option("false")
-    entered.get_by_role("button", name="Chat with it").click()
+    entered.get_by_label("Chat template").select_option("false")
+    entered.get_by_role("button", name="Chat", exact=True).click()
     entered.wait_for_url("**/ui/playground?task=task-*")
     session = entered.url.rpartition("=")[2]
     assert client.tasks.get(session).spec["checkpoint"]["load"] == {"taskId": merged}
     expect(entered.get_by_role("status").filter(has_text="Ready on")).to_be_visible(timeout=PATIENCE_MS)
     entered.get_by_text("Sampling parameters").click()
     entered.get_by_label("Temperature").fill("0")
-    entered.get_by_label("Longest answer").fill("24")
+    entered.get_by_label("Max tokens").fill("24")
     message = entered.get_by_label("Message", exact=True)
     message.fill(ASKED)
     message.press("Enter")
     for model in client.tasks.get_chat(session).models:
         assert answer(entered, model) == told(client, session, model, ASKED)
     assert told(client, session, "tuned", ASKED) != told(client, session, "base", ASKED)
-    entered.get_by_role("button", name="End the chat").click()
+    entered.get_by_role("button", name="End chat").click()
     assert client.tasks.wait(session, timeout_s=PATIENCE_S).status == "completed"
 
 
@@ -147,11 +147,11 @@ def test_a_chat_that_waits_says_why_and_can_be_ended(entered: Page, client: Clie
         "  model: {source: {identifier: builtin:gsm8k-llama-2m}}\n"
     ).task_id
     until(lambda: client.tasks.get(busy).status in {"dispatched", "running"})
-    entered.get_by_role("button", name="Chat with the model").click()
+    entered.get_by_role("button", name="Start chat").click()
     entered.wait_for_url("**/ui/playground?task=task-*")
     session = entered.url.rpartition("=")[2]
     why = client.tasks.get(session).why or "?"
     expect(entered.get_by_role("status").filter(has_text=why[:40])).to_be_visible(timeout=PATIENCE_MS)
-    entered.get_by_role("button", name="End the chat").click()
+    entered.get_by_role("button", name="End chat").click()
     until(lambda: client.tasks.get(session).status == "cancelled")
     client.tasks.cancel(busy)

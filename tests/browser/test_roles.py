@@ -16,12 +16,12 @@ from tunefleet.client import Client
 
 pytestmark = [pytest.mark.proof, pytest.mark.timeout(600)]
 CHANGES: Final = re.compile(
-    r"^(cancel|retry|pause|resume|stop|save|evaluate|abort|set|submit|start|new|upload|push|add|test|turn|publish"
+    r"^(cancel|retry|pause|resume|stop|save|evaluate|abort|set|submit|start|new|upload|push|add|test|enable|disable|discard|publish"
     r"|promote|roll ?back|merge|remove|delete|make|create|revoke|close|reject)\b",
     re.IGNORECASE,
 )
 ADMINISTERS: Final = re.compile(
-    r"^(cordon|uncordon|drain|let it rest|call back|forget|revoke|make a key|see what would go|prune)\b", re.IGNORECASE
+    r"^(cordon|uncordon|drain|standby|wake up|revoke|create key|preview|prune)\b", re.IGNORECASE
 )
 
 
@@ -119,9 +119,9 @@ def test_a_member_is_offered_no_administration(
         assert [name for names in found.values() for name in names if ADMINISTERS.match(name)] == []
         assert refused == [], "a page asks for what a member may not see"
         page.goto("/ui/settings")
-        expect(page.locator("#keys")).to_contain_text("An administrator makes keys")
+        expect(page.locator("#keys")).to_contain_text("Only administrators can create and revoke keys")
         assert "Test" not in found["/ui/settings"], "the channel is somebody else's"
-        assert "Add a channel" in found["/ui/settings"]
+        assert "Add channel" in found["/ui/settings"]
         assert page.request.get("/api/v1/keys").status == 403
 
 
@@ -143,7 +143,7 @@ def test_a_member_is_offered_no_steering_of_what_belongs_to_others(
         page.goto("/ui/tasks?status=queued")
         page.get_by_label("Select all shown").check()
         page.get_by_role("button", name="Cancel 1", exact=True).click()
-        page.get_by_role("button", name="Cancel them").click()
+        page.get_by_role("button", name="Cancel tasks").click()
         expect(page.locator(f"a[href$='{task_id}']")).to_have_count(0)
         assert client.tasks.get(theirs.task_id).status == "queued"
     client.tasks.cancel(theirs.task_id)

@@ -38,7 +38,7 @@ def test_a_new_key_logs_in_with_its_role_until_it_is_revoked(
     secret = entered.locator(".secret pre").inner_text()
     made = next(key for key in client.keys.list(limit=1000).items if key.name == "wall")
     assert (made.role, made.owner, made.revoked_at) == ("viewer", "lab", None)
-    entered.get_by_role("button", name="I have it").click()
+    entered.get_by_role("button", name="Done").click()
     expect(entered.get_by_text(secret)).to_have_count(0)
     own = entered.locator("tr", has=entered.locator(".tag", has_text="yours"))
     expect(own).to_have_count(1)
@@ -77,7 +77,7 @@ def test_a_channel_is_added_tested_and_removed(
 ) -> None:
     address, got = receiver
     entered.goto("/ui/settings#notifications")
-    entered.get_by_role("button", name="Add a channel").click()
+    entered.get_by_role("button", name="Add channel").click()
     form = entered.get_by_role("form", name="New channel")
     form.get_by_label("Name").fill("desk")
     form.get_by_label("Address").fill(address)
@@ -91,9 +91,9 @@ def test_a_channel_is_added_tested_and_removed(
     row.get_by_role("button", name="Test").click()
     told = got.get(timeout=PATIENCE_S)
     assert "test" in f"{told['title']} {told['text']}".lower()
-    expect(entered.get_by_text("desk has got the test")).to_be_visible()
-    row.get_by_role("button", name="Turn off").click()
-    expect(row.get_by_role("button", name="Turn on")).to_be_visible()
+    expect(entered.get_by_text("Test notification sent to desk")).to_be_visible()
+    row.get_by_role("button", name="Disable").click()
+    expect(row.get_by_role("button", name="Enable")).to_be_visible()
     assert not client.notifications.get_channel(channel.id).enabled
     row.get_by_role("button", name="Remove desk").click()
     entered.get_by_role("button", name="Remove").click()
@@ -144,7 +144,7 @@ def test_versions_are_those_of_the_server_and_its_worker(entered: Page, client: 
     expect(panel).to_contain_text(tunefleet.__version__)
     expect(panel).to_contain_text(f"schema revision {migrate.HEAD}")
     workers = client.workers.list().items
-    expect(panel).to_contain_text(f"{len(workers)} of {len(workers)} have the server's version")
+    expect(panel).to_contain_text(f"{len(workers)} of {len(workers)} run the server version")
 
 
 def test_on_a_phone_the_menu_leads_to_every_page(entered: Page) -> None:

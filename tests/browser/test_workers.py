@@ -105,7 +105,7 @@ def test_a_drained_worker_is_told_so_once_it_is_confirmed(entered: Page, client:
     entered.get_by_role("button", name="Cancel").click()
     assert not client.workers.get(double.worker_id).draining
     card.get_by_role("button", name="Drain").click()
-    entered.get_by_role("button", name="Drain it").click()
+    entered.get_by_role("button", name="Drain worker").click()
     expect(card.locator(".status")).to_have_text("draining")
     assert client.workers.get(double.worker_id).draining
     card.get_by_role("button", name="Uncordon").click()
@@ -118,7 +118,7 @@ def test_a_task_is_begun_on_one_machine(entered: Page, worker: str) -> None:
     entered.get_by_role("link", name="New task here").click()
     entered.get_by_role("button", name=re.compile("^LoRA fine-tuning")).click()
     expect(entered.locator(".cm-content")).to_contain_text(f"tags: [ {worker} ]")
-    expect(entered.get_by_text("Where it would run")).to_be_visible()
+    expect(entered.get_by_role("heading", name="Placement")).to_be_visible()
 
 
 def test_the_commands_to_join_name_this_server(entered: Page, fleet: LocalFleet) -> None:
@@ -134,9 +134,9 @@ def test_a_machine_is_invited_and_the_command_is_good_once(entered: Page, fleet:
     entered.goto("/ui/workers")
     entered.get_by_role("button", name="Join a machine").click()
     form = entered.get_by_role("form", name="New invitation")
-    form.get_by_label("Name of the worker").fill("lab-3")
+    form.get_by_label("Worker name").fill("lab-3")
     form.get_by_label("Tags").fill("a100, lab")
-    form.get_by_role("button", name="Invite a machine").click()
+    form.get_by_role("button", name="Create invitation").click()
     command = entered.locator(".secret .copyable pre")
     expect(command).to_contain_text(f"tunefleet join {fleet.url} tfj_")
     said = {"token": command.inner_text().split()[-1], "secret_hash": "0" * 64}
@@ -144,7 +144,7 @@ def test_a_machine_is_invited_and_the_command_is_good_once(entered: Page, fleet:
     assert (reply["worker_id"], reply["tags"]) == ("lab-3", ["a100", "lab"])
     again = httpx.post(f"{fleet.url}/api/v1/join", json={**said, "secret_hash": "1" * 64})
     assert again.status_code == 409
-    entered.get_by_role("button", name="I have it").click()
+    entered.get_by_role("button", name="Done").click()
     expect(command).to_have_count(0)
 
 

@@ -10,7 +10,7 @@ import "./styles/parts.css";
 import "./styles/pages.css";
 import "./styles/lanes.css";
 
-/** A session that has ended is noticed by whatever asks first. */
+/** The first failing request detects an expired session. */
 function noticeEnd(error: unknown): void {
   if (error instanceof ApiError && error.status === 401) void client.invalidateQueries({ queryKey: ["info"] });
 }
@@ -25,7 +25,7 @@ const client: QueryClient = new QueryClient({
   }),
   defaultOptions: {
     queries: {
-      // Only what may be so by chance is tried again; live events refresh the rest.
+      // Only transient failures are retried; live events refresh the rest.
       retry: (count, error) => count < 2 && !(error instanceof ApiError && error.status >= 400 && error.status < 500),
       staleTime: 5_000,
     },

@@ -1,4 +1,4 @@
-/** The pages and their addresses; what an address says beyond its path is checked here. */
+/** Pages and their URLs; search parameters are validated here. */
 import { useQuery, useQueryClient } from "@tanstack/react-query";
 import { createRootRoute, createRoute, createRouter, lazyRouteComponent } from "@tanstack/react-router";
 import { useEffect } from "react";
@@ -12,13 +12,13 @@ import { Empty, Failed, Loading } from "./parts/states";
 
 const rootRoute = createRootRoute({ component: Gate, notFoundComponent: NothingHere });
 
-/** Ask for a key where there is no session; the address stays, so that a link leads on afterwards. */
+/** Redirect to the login without a session; the URL is kept, so that it opens afterwards. */
 function Gate() {
   const info = useQuery(infoQuery);
   const client = useQueryClient();
   const ended = info.data?.authenticated === false;
   useEffect(() => {
-    // What one key could see is not for the next one, however its session has ended.
+    // Cached data of one session is not for the next one, however the session ended.
     if (ended) client.removeQueries({ predicate: (query) => query.queryKey[0] !== "info" });
   }, [ended, client]);
   if (info.data) return info.data.authenticated ? <Shell info={info.data} /> : <Login />;
@@ -32,7 +32,7 @@ function Gate() {
 function NothingHere() {
   return (
     <div className="page">
-      <Empty title="Page not found">Check the address, or start from the overview.</Empty>
+      <Empty title="Page not found">Check the URL, or go to the overview.</Empty>
     </div>
   );
 }

@@ -1,11 +1,11 @@
-/** How what the page has fetched takes in what it is told. */
+/** Updates cached query data from live messages. */
 import type { QueryClient, QueryKey } from "@tanstack/react-query";
 
 /**
- * Change what is known, wherever it is known.
+ * Update cached data wherever it is cached.
  *
- * Unlike `setQueriesData` this leaves alone what the change does not touch, and what is to be read again stays so: a row
- * that has moved says nothing of the rows that a list lacks.
+ * Unlike `setQueriesData`, this leaves unchanged entries alone and keeps stale entries stale: a moved row says nothing
+ * about rows that the list is missing.
  */
 export function amend<T>(client: QueryClient, queryKey: QueryKey, change: (known: T) => T): void {
   for (const query of client.getQueryCache().findAll({ queryKey })) {
@@ -25,14 +25,14 @@ export function mapped<T>(items: T[], change: (item: T) => T): T[] {
   return next.some((item, at) => item !== items[at]) ? next : items;
 }
 
-/** Whether a question is meant. */
+/** Whether the change applies to this query. */
 export type Meant = (queryKey: QueryKey) => boolean;
 
 /**
- * Has things read again without breaking off what is being read.
+ * Refetch without cancelling requests in flight.
  *
- * On a busy server news comes faster than answers: to begin anew with each would end none. What is being read meanwhile
- * is read once more when its answer is there.
+ * On a busy server, messages arrive faster than responses; cancelling on each one would finish none. Queries in flight
+ * are fetched once more after their response.
  */
 export class Rereading {
   private readonly due = new Set<string>();
@@ -49,7 +49,7 @@ export class Rereading {
         this.due.delete(query.queryHash);
         this.ask((queryKey) => queryKey === query.queryKey, refetchType);
       };
-      // Only then what has come is put down as known.
+      // Only now the received data is in the cache.
       void promise.then(later(again), later(again));
     }
     void this.client.invalidateQueries({ predicate, refetchType }, { cancelRefetch: false });

@@ -1,4 +1,4 @@
-/** The typed client of the API. Same origin, by the session's cookie; a problem becomes an `ApiError`. */
+/** Typed API client. Same origin, with the session cookie; an error response is thrown as `ApiError`. */
 import createClient from "openapi-fetch";
 import type { FaultView, paths } from "./schema";
 
@@ -38,7 +38,7 @@ interface Answer<T> {
   response: Response;
 }
 
-/** Return what was answered, or throw the problem. */
+/** Return the response data, or throw an `ApiError`. */
 export async function ask<T>(call: Promise<Answer<T>>): Promise<T> {
   let answer: Answer<T>;
   try {
@@ -47,10 +47,10 @@ export async function ask<T>(call: Promise<Answer<T>>): Promise<T> {
     if (error instanceof DOMException && error.name === "AbortError") throw error;
     throw new ApiError({
       type: "urn:tunefleet:error:unreachable",
-      title: "No answer",
+      title: "No response",
       status: 0,
-      detail: "The server does not answer.",
-      hint: "The page tries again by itself.",
+      detail: "The server does not respond.",
+      hint: "The page retries automatically.",
     });
   }
   if (!answer.response.ok) throw new ApiError(asProblem(answer.error, answer.response));
@@ -60,5 +60,5 @@ export async function ask<T>(call: Promise<Answer<T>>): Promise<T> {
 function asProblem(body: unknown, response: Response): ProblemBody {
   if (typeof body === "object" && body !== null && "detail" in body) return body as ProblemBody;
   const { status, statusText } = response;
-  return { type: "", title: statusText, status, detail: `The server answered ${status} ${statusText}.` };
+  return { type: "", title: statusText, status, detail: `The server returned ${status} ${statusText}.` };
 }

@@ -1,9 +1,8 @@
 /**
- * The live connection: one stream of server-sent events tells all that happens, and keeps what the page has fetched
- * fresh.
+ * The live connection: one stream of server-sent events keeps all cached data fresh.
  *
- * Each message carries a place: up to where everything is known. A connection that broke goes on there, so nothing is
- * missed, whatever happened in between. Who has missed too much is told so, and reads everything anew.
+ * Each message carries a position. A broken connection resumes from that position, so no message is lost. If the client
+ * missed too many messages, the server reports it and everything is refetched.
  */
 import type { QueryClient } from "@tanstack/react-query";
 import { tellServerTime } from "../lib/servertime";
@@ -13,12 +12,12 @@ import { forgetNews, tellPoints } from "./points";
 import { Refresher } from "./refresh";
 import type { LiveCampaigns, LiveEvents, LiveHello, LiveLoads, LivePoints, LiveProgress } from "./schema";
 
-/** `outdated`: open, to a server that is another version than the one that this page came from. */
+/** `outdated`: open, but the server runs another version than the one that served this page. */
 export type LiveState = "connecting" | "open" | "outdated" | "lost";
 
 const FIRST_RETRY_MS = 1000;
 const LONGEST_RETRY_MS = 15000;
-/** A page that goes and one that comes change whose points are wanted: both together are one new connection. */
+/** Leaving one page and opening another changes the followed tasks; both changes share one new connection. */
 const SETTLE_MS = 20;
 
 let state: LiveState = "connecting";
@@ -44,7 +43,7 @@ function become(next: LiveState): void {
   for (const listener of listeners) listener();
 }
 
-/** Have the points of tasks told as they are logged; the answer ends it. */
+/** Subscribe to the points of tasks; the returned function unsubscribes. */
 export function followPoints(ids: readonly string[]): () => void {
   const change = (by: number) => {
     for (const id of ids) {
@@ -60,9 +59,9 @@ export function followPoints(ids: readonly string[]): () => void {
 }
 
 /**
- * Read a task's points now that what follows is told.
+ * Refetch a task's points once the stream follows them.
  *
- * A reading that is under way may have looked before: without an answer yet, it would not be begun again by itself.
+ * A request in flight may predate the subscription; without data, it would not be restarted automatically.
  */
 async function readAnew(client: QueryClient, id: string): Promise<void> {
   const queryKey = ["metrics", id];
@@ -70,7 +69,7 @@ async function readAnew(client: QueryClient, id: string): Promise<void> {
   await client.invalidateQueries({ queryKey });
 }
 
-/** Read all but the points anew, for the same reason. Who is logged in is no part of what the stream tells. */
+/** Refetch everything except points, for the same reason. The session is not part of the stream. */
 async function readAll(client: QueryClient): Promise<void> {
   const predicate = ({ queryKey }: { queryKey: readonly unknown[] }) =>
     !["metrics", "info"].includes(String(queryKey[0]));
@@ -78,7 +77,7 @@ async function readAll(client: QueryClient): Promise<void> {
   await client.invalidateQueries({ predicate });
 }
 
-/** Open the stream; the answer closes it. */
+/** Open the stream; the returned function closes it. */
 export function follow(client: QueryClient): () => void {
   const refresher = new Refresher(client);
   const news = new News(client);
@@ -111,10 +110,10 @@ export function follow(client: QueryClient): () => void {
       become(version === its ? "open" : "outdated");
       tellServerTime(now);
       if (missed) void client.resetQueries({ queryKey: ["metrics"] });
-      // What changed while nobody listened is not told; points are told from where they were known.
+      // Changes while disconnected are not sent; points are sent from the last known one.
       if (missed || again || first) void readAll(client);
       first = false;
-      // A task that was removed while it was shown: the page says so.
+      // A task that was removed while shown: refetch so that the page shows it.
       for (const id of unknown ?? []) void client.resetQueries({ queryKey: ["task", id] });
       for (const id of wanted) if (!told.has(id)) void readAnew(client, id);
       for (const id of told) if (!wanted.has(id)) forgetNews(id);
@@ -131,7 +130,7 @@ export function follow(client: QueryClient): () => void {
     opened.onerror = () => {
       become("lost");
       void client.invalidateQueries({ queryKey: ["info"] });
-      // The browser itself goes on only after a broken connection, not after an answer such as 502 or 401.
+      // The browser reconnects only after a broken connection, not after a response such as 502 or 401.
       if (opened.readyState === EventSource.CLOSED) {
         retryTimer = window.setTimeout(open, retryMs);
         retryMs = Math.min(LONGEST_RETRY_MS, retryMs * 2);
@@ -139,7 +138,7 @@ export function follow(client: QueryClient): () => void {
     };
   };
   reopen = () => {
-    // One that rests is opened with all that is followed then.
+    // A suspended stream picks up the followed tasks when it reopens.
     if (!source) return;
     if (asked.size !== followed.size || [...asked].some((id) => !followed.has(id))) open();
   };
@@ -147,7 +146,7 @@ export function follow(client: QueryClient): () => void {
     window.clearTimeout(retryTimer);
     source?.close();
     source = undefined;
-    // It may have rested for days.
+    // It may have been suspended for days.
     first = true;
   });
   return () => {

@@ -1,4 +1,4 @@
-/** What an event of a federation or a campaign makes stale, and how often that is asked for anew. */
+/** Which queries an event of a federation or campaign makes stale, and how often they are refetched. */
 import type { InfiniteData, QueryClient, QueryKey } from "@tanstack/react-query";
 import { amend, mapped, Rereading } from "./cache";
 import type {
@@ -10,12 +10,12 @@ import type {
   PageCampaignView,
 } from "./schema";
 
-/** What is shown of one is fetched again at most this often, however many upload to it. */
+/** Minimum time between refetches for one federation or campaign. */
 const ASK_MS = 1000;
 const OF_FEDERATION = ["federation", "federation-rounds", "federation-updates", "federation-versions"];
 const OF_CAMPAIGN = ["campaign", "campaign-cycles", "campaign-log", "campaign-models"];
 
-/** The questions whose answers an event makes stale. Pure. */
+/** The query keys that an event makes stale. Pure. */
 export function staleBy(event: EventView): QueryKey[] {
   const { federation, number, campaign, name } = event.data ?? {};
   const of = (whats: readonly string[], ...references: unknown[]) =>
@@ -25,11 +25,11 @@ export function staleBy(event: EventView): QueryKey[] {
   return [];
 }
 
-/** Keeps what is shown of federations and campaigns fresh: asks anew at once, and then once in a while. */
+/** Keeps federations and campaigns fresh: refetches immediately, then at most once per interval. */
 export class News {
   private readonly stale = new Set<string>();
   private readonly rereading: Rereading;
-  /** The newest line that is known of each campaign's log. */
+  /** The newest known log line of each campaign. */
   private readonly lines = new Map<string, number>();
   private timer = 0;
   private askedAt = 0;
@@ -42,7 +42,7 @@ export class News {
     this.ask(events.flatMap(staleBy));
   }
 
-  /** Show what running cycles do now; a log that has grown is stale. */
+  /** Show the activity of running cycles; a log that grew is stale. */
   campaigns({ cycles }: LiveCampaigns): void {
     const byId = new Map(cycles.map((each) => [each.campaign_id, each]));
     const patch = <T extends CampaignView>(each: T) => moved(each, byId.get(each.id));
@@ -77,7 +77,7 @@ export class News {
 
 function moved<T extends CampaignView>(campaign: T, now: CampaignActivity | undefined): T {
   const { cycle } = campaign;
-  // Another step than the one that is shown is told by an event, with all that came of the one before.
+  // A step change is reported by an event, which also covers the results of the previous step.
   if (!now || cycle?.number !== now.cycle || cycle.step !== now.step) return campaign;
   return { ...campaign, cycle: { ...cycle, activity: now.activity, waiting: now.waiting ?? null } };
 }

@@ -20,13 +20,13 @@ const view = (...steps: number[]): MetricsView =>
   }) as unknown as MetricsView;
 const steps = (metrics: Metrics | undefined) => metrics?.points.map((point) => point.step);
 
-test("what is told of a task that nobody reads is not kept", () => {
+test("points of a task that is not shown are not kept", () => {
   const client = new QueryClient();
   tellPoints(client, message(7));
   expect(steps(caughtUp(view(1, 2)))).toEqual([1, 2]);
 });
 
-test("what is told while points are read is put behind them, and read anew where it is too much", async () => {
+test("points received during a read are appended, or refetched above the limit", async () => {
   const client = new QueryClient();
   let asked = 0;
   let answer: (view: MetricsView) => void = () => {};
@@ -50,7 +50,7 @@ test("what is told while points are read is put behind them, and read anew where
   await expect.poll(() => asked).toBe(3);
   answer(view(1, 2, 2000));
   await expect.poll(() => steps(client.getQueryData(KEY))?.at(-1)).toBe(2000);
-  // Another machine goes on from a checkpoint of its own: what led to it counts again, and is read.
+  // Another machine resumes from its own checkpoint: the points that led to it count again, so refetch.
   tellPoints(client, { ...message(41), resumed: [{ launch: 3, from_step: 40 }] });
   await expect.poll(() => asked).toBe(4);
   tellPoints(client, { ...message(41), resumed: [{ launch: 4, from_step: 40 }] });
@@ -60,7 +60,7 @@ test("what is told while points are read is put behind them, and read anew where
   leave();
 });
 
-test("a launch that goes on from an earlier step makes stale what was read for a zoom", () => {
+test("a launch that resumes from an earlier step makes zoom data stale", () => {
   const client = new QueryClient();
   client.setQueryData(["range", "one", 0, 9], view(1));
   tellPoints(client, message(2));

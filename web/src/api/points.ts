@@ -1,4 +1,4 @@
-/** The points of tasks that a page shows: read once, then told one by one. */
+/** Points of the shown tasks: read once, then appended from the live stream. */
 import type { QueryClient } from "@tanstack/react-query";
 import { type Point, told } from "../lib/series";
 import type { LivePoints, MetricsView } from "./schema";
@@ -12,27 +12,27 @@ export interface Metrics {
 
 /** The series that the charts show. */
 const SERIES = "train";
-/** Where so many have come together they are read anew, thinned. */
+/** Above this many points, they are refetched, thinned. */
 const MOST_KEPT = 10_000;
-/** So much is kept while points are read. */
+/** Number of points kept while a read is in flight. */
 const MOST_NEWS = 1_000;
-/** What was told of a task while its points were being read. */
+/** Points received for a task while a read of its points is in flight. */
 const news = new Map<string, LivePoints[]>();
 
-/** Put what a task has logged behind what is known of it. */
+/** Append newly logged points of a task. */
 export function tellPoints(client: QueryClient, message: LivePoints): void {
   const queryKey = ["metrics", message.task_id];
-  // What was read for a zoom holds steps that are done again.
+  // Zoom data contains steps that are repeated.
   if (message.resumed?.length) void client.invalidateQueries({ queryKey: ["range", message.task_id] });
   const query = client.getQueryState<Metrics>(queryKey);
   if (query?.fetchStatus === "fetching") {
     keep(client, message);
     return;
   }
-  // Nobody has read them, and who will reads this too.
+  // Not read yet; the next read includes these points.
   if (!query?.data) return;
   const next = client.setQueryData<Metrics>(queryKey, withNews(query.data, message));
-  // A training may go on from a checkpoint whose points do not count on this page: another machine's.
+  // A run may resume from a checkpoint of another machine, whose points do not count on this page.
   const again = Boolean(message.resumed?.length);
   if (next && (again || next.points.length > MOST_KEPT)) void client.invalidateQueries({ queryKey });
 }
@@ -43,13 +43,13 @@ function keep(client: QueryClient, message: LivePoints): void {
     news.set(message.task_id, [...kept, message]);
     return;
   }
-  // An answer that is so long in coming, or from before a resume, is older than all of this.
+  // A response that is this late, or from before a resume, is older than all of these.
   news.delete(message.task_id);
   const queryKey = ["metrics", message.task_id];
   void client.cancelQueries({ queryKey }).then(() => client.invalidateQueries({ queryKey }));
 }
 
-/** Return what was read, and behind it what was told meanwhile. */
+/** Return the points that were read, followed by those received meanwhile. */
 export function caughtUp(view: MetricsView): Metrics {
   const read: Metrics = { names: view.names, points: view.points, thinned: view.total > view.points.length };
   const meanwhile = news.get(view.task_id) ?? [];

@@ -1,21 +1,21 @@
-/** What the page asks the server for: one function for each thing, with the key that live events refresh it by. */
+/** Queries to the server: one function each, with the key that live events use to refresh it. */
 import { infiniteQueryOptions, keepPreviousData, queryOptions } from "@tanstack/react-query";
 import { whole } from "../lib/pages";
 import { api, ask } from "./client";
 import { caughtUp, type Metrics } from "./points";
 import type { ArtifactView, EventView, PageTaskView, paths, WorkerView } from "./schema";
 
-/** Enough to fill any screen; the rest of a list comes as somebody scrolls. */
+/** Enough to fill any screen; the rest of a list loads on scroll. */
 const FIRST_ROWS = 100;
 const MORE_ROWS = 1000;
-/** Of what is read as a whole: a page of it, and where it ends. */
+/** For lists that are read completely: page size and limit. */
 export const PAGE_ROWS = 1000;
 export const MOST_ROWS = 5000;
-/** More than a chart has dots beside each other. */
+/** More points than a chart has pixels in width. */
 const MOST_POINTS = 2_000;
 const MOST_SAMPLES = 500;
 const SAMPLE_MS = 15_000;
-/** A worker that has fallen silent is told of by no event. */
+/** A worker that stops sending heartbeats triggers no event. */
 const SILENT_MS = 30_000;
 
 export const infoQuery = queryOptions({
@@ -40,13 +40,13 @@ type ListQuery = NonNullable<paths["/api/v1/tasks"]["get"]["parameters"]["query"
 export type ListSort = NonNullable<ListQuery["sort"]>;
 export type TaskPage = PageTaskView;
 
-/** A list that was asked for with a parameter comes in pages; without any it is v1's. */
+/** A list request with parameters returns pages; without parameters it returns the v1 format. */
 export function taskPages(answer: PageTaskView | unknown[]): TaskPage {
   if (Array.isArray(answer)) throw new TypeError("v1's list of tasks came where pages were asked for");
   return answer;
 }
 
-/** The tasks that pass a filter, page by page. */
+/** Tasks that match a filter, page by page. */
 export const tasksQuery = (wanted: TasksWanted) =>
   infiniteQueryOptions({
     queryKey: ["tasks", wanted],
@@ -56,12 +56,12 @@ export const tasksQuery = (wanted: TasksWanted) =>
       return taskPages(await ask(api.GET("/api/v1/tasks", { params: { query }, signal })));
     },
     getNextPageParam: (last) => last.next_cursor ?? undefined,
-    // While somebody types, what was found before stays.
+    // While the user types, the previous results stay.
     placeholderData: keepPreviousData,
     staleTime: Number.POSITIVE_INFINITY,
   });
 
-/** How many tasks of each status, kind, owner and worker there are. */
+/** Number of tasks by status, kind, owner and worker. */
 export const taskCountsQuery = (choice: TasksChoice) =>
   queryOptions({
     queryKey: ["task-counts", choice],
@@ -128,7 +128,7 @@ export const artifactQuery = (id: string) =>
 export const taskEventsQuery = (id: string) =>
   queryOptions({
     queryKey: ["task-events", id],
-    // What has happened stays as it was: only what has come since is read.
+    // Past events do not change: only new ones are fetched.
     queryFn: async ({ client, queryKey, signal }): Promise<EventView[]> => {
       const found = [...(client.getQueryData<EventView[]>(queryKey) ?? [])];
       while (true) {
@@ -164,7 +164,7 @@ export const workersQuery = queryOptions({
   refetchInterval: SILENT_MS,
 });
 
-/** A task's points, thinned to what a chart can show; what it logs from then on is told (`followPoints`). */
+/** A task's points, thinned for a chart; later points come from the live stream (`followPoints`). */
 export const metricsQuery = (id: string) =>
   queryOptions({
     queryKey: ["metrics", id],
@@ -181,7 +181,7 @@ export const metricsQuery = (id: string) =>
     structuralSharing: false,
   });
 
-/** Another series than the training's, asked for each quarter of a minute; `system`: what a task's own processes took. */
+/** A series other than the training series, polled every 15 s; `system`: resource usage of the task's processes. */
 export const pointsQuery = (id: string, series: string, ended: boolean) =>
   queryOptions({
     queryKey: ["points", id, series, ended],
@@ -199,7 +199,7 @@ export const pointsQuery = (id: string, series: string, ended: boolean) =>
     placeholderData: keepPreviousData,
   });
 
-/** Which series a task has logged, beside that of its training and what its processes took. */
+/** The series that a task has logged, besides training and resource usage. */
 export const otherSeriesQuery = (id: string, ended: boolean) =>
   queryOptions({
     queryKey: ["series", id, ended],
@@ -211,7 +211,7 @@ export const otherSeriesQuery = (id: string, ended: boolean) =>
     placeholderData: keepPreviousData,
   });
 
-/** The points of a range of steps, as fine as a chart can show them. */
+/** The points in a range of steps, at chart resolution. */
 export const rangeQuery = (id: string, low: number, high: number, wanted: boolean) =>
   queryOptions({
     queryKey: ["range", id, low, high],

@@ -1,4 +1,4 @@
-/** What the page asks the server for about campaigns; live events refresh it by these keys. */
+/** Campaign queries; live events refresh them by these keys. */
 import { infiniteQueryOptions, queryOptions } from "@tanstack/react-query";
 import { api, ask } from "./client";
 
@@ -21,7 +21,7 @@ export const campaignQuery = (name: string) =>
     queryFn: ({ signal }) => ask(api.GET("/api/v1/campaigns/{campaign}", { params: named(name), signal })),
   });
 
-/** The cycles that are older than those which come with their campaign, newest first. */
+/** Cycles older than those included in the campaign, newest first. */
 export const olderCyclesQuery = (name: string, before: number) =>
   infiniteQueryOptions({
     queryKey: ["campaign-cycles", name, before],
@@ -36,7 +36,7 @@ export const olderCyclesQuery = (name: string, before: number) =>
     getNextPageParam: (last) => last.next_cursor ?? undefined,
   });
 
-/** The newest lines of the log, of one cycle or of all. */
+/** The newest log lines, of one cycle or of all. */
 export const campaignLogQuery = (name: string, cycle: number | undefined) =>
   queryOptions({
     queryKey: ["campaign-log", name, cycle ?? "all"],

@@ -1,4 +1,4 @@
-/** What the pages of datasets, of new tasks and of chats ask the server for. */
+/** Queries of the pages for datasets, new tasks and chats. */
 import { queryOptions } from "@tanstack/react-query";
 import { type Whole, whole } from "../lib/pages";
 import { TRAININGS } from "../lib/words";
@@ -9,7 +9,7 @@ import type { ArtifactView } from "./schema";
 const ROWS = /\.(jsonl|ndjson|json|csv|tsv|parquet)$/i;
 const LISTED = 200;
 
-/** What was pushed as a dataset, and files of rows that tasks have left, newest first. */
+/** Uploaded datasets, and data files from tasks, newest first. */
 export const datasetsQuery = queryOptions({
   queryKey: ["datasets"],
   queryFn: async ({ signal }): Promise<Whole<ArtifactView>> => {
@@ -22,7 +22,7 @@ export const datasetsQuery = queryOptions({
   refetchInterval: 15_000,
 });
 
-/** What a dataset is: its rows, its shape, its faults. A digest never changes what is behind it. */
+/** Preview of a dataset: rows, format, errors. Content behind a digest never changes. */
 export const lookQuery = (id: string, rows = 5) =>
   queryOptions({
     queryKey: ["look", id, rows],
@@ -57,7 +57,7 @@ export const schemaQuery = queryOptions({
   staleTime: Number.POSITIVE_INFINITY,
 });
 
-/** Tasks that have left an adapter or a model, newest first. */
+/** Tasks with an adapter or a model, newest first. */
 export const trainedQuery = queryOptions({
   queryKey: ["trained"],
   queryFn: async ({ signal }) => {
@@ -70,7 +70,7 @@ export const trainedQuery = queryOptions({
 
 const LOOK_MS = 1000;
 
-/** Where a chat stands; asked for often until it can be talked with, and now and then afterwards. */
+/** State of a chat; polled often until it is ready, then occasionally. */
 export const chatQuery = (taskId: string) =>
   queryOptions({
     queryKey: ["chat", taskId],

@@ -1,4 +1,4 @@
-/** What the page asks the server for about federations; live events refresh it by these keys. */
+/** Federation queries; live events refresh them by these keys. */
 import { infiniteQueryOptions, queryOptions } from "@tanstack/react-query";
 import { api, ask } from "./client";
 
@@ -48,7 +48,7 @@ export const updatesQuery = (id: string) =>
       ),
   });
 
-/** The newest updates that did not count, newest first. */
+/** The newest rejected updates, newest first. */
 export const refusedQuery = (id: string) =>
   queryOptions({
     queryKey: ["federation-updates", id, "refused"],
@@ -74,7 +74,7 @@ export const versionsQuery = (id: string) =>
       ),
   });
 
-/** One version with all that is known of it: it never changes. */
+/** One version in full; it never changes. */
 export const versionQuery = (id: string, version: number) =>
   queryOptions({
     queryKey: ["federation-version", id, version],

@@ -1,4 +1,4 @@
-/** What the page asks about the server itself and its machines; beside `queries.ts`, which is about tasks. */
+/** Queries about the server and its machines; `queries.ts` is about tasks. */
 import { queryOptions } from "@tanstack/react-query";
 import { serverNow } from "../lib/servertime";
 import { api, ask } from "./client";
@@ -43,7 +43,7 @@ export const agentsQuery = queryOptions({
 
 const LOADS_MS = 5 * 60_000;
 
-/** How busy a worker was in the last `hours`. */
+/** Load of a worker in the last `hours`. */
 export const loadsQuery = (worker_id: string, hours: number) =>
   queryOptions({
     queryKey: ["loads", worker_id, hours],
@@ -58,17 +58,17 @@ export const loadsQuery = (worker_id: string, hours: number) =>
       return [...past.samples];
     },
     staleTime: 60_000,
-    // What was told since is finer than what the server keeps: now and then both are one again.
+    // Live samples are finer than what the server stores; refetch occasionally so that both agree.
     refetchInterval: LOADS_MS,
   });
 
-/** The newest tasks that a worker has or had: below `workers`, for what makes those stale makes these stale too. */
+/** The newest tasks of a worker; under `workers`, so that whatever makes workers stale makes these stale too. */
 export const tasksOfWorkerQuery = (worker_id: string) =>
   queryOptions({
     queryKey: ["workers", worker_id, "tasks"],
     queryFn: async ({ signal }): Promise<PageTaskView> => {
       const page = await ask(api.GET("/api/v1/tasks", { params: { query: { worker_id, limit: 50 } }, signal }));
-      // With a limit the answer is a page.
+      // With a limit, the response is a page.
       return page as PageTaskView;
     },
   });

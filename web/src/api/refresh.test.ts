@@ -22,7 +22,7 @@ beforeEach(() => {
   client = new QueryClient({ defaultOptions: { queries: { retry: false } } });
 });
 
-test("a list that lacks a new task stays to be read again, whatever its rows are told", async () => {
+test("a list that lacks a new task stays stale, whatever its rows receive", async () => {
   client.setQueryData(LIST, { pages: [page("one")], pageParams: [undefined] });
   await client.invalidateQueries({ queryKey: LIST });
   const refresher = new Refresher(client);
@@ -37,7 +37,7 @@ test("a list that lacks a new task stays to be read again, whatever its rows are
   expect(state()?.isInvalidated).toBe(true);
 });
 
-test("what a message does not touch is the same as before", () => {
+test("entries that a message does not touch keep their identity", () => {
   client.setQueryData(LIST, { pages: [page("one")], pageParams: [undefined] });
   client.setQueryData(["overview"], { running: page("one").items });
   const [list, overview] = [client.getQueryState(LIST), client.getQueryState(["overview"])];
@@ -46,14 +46,14 @@ test("what a message does not touch is the same as before", () => {
   expect(client.getQueryState(["overview"])).toBe(overview);
 });
 
-test("a load is told with the time that its history has", () => {
+test("a live load sample has the timestamp of its history", () => {
   client.setQueryData(["workers"], { items: [{ id: "w", load: null, last_seen_at: "2020-01-01T00:00:00Z" }] });
   new Refresher(client).loads([{ worker_id: "w", at: AT, load: { cpu_percent: 1 } as unknown as Load }]);
   const [worker] = client.getQueryData<{ items: WorkerView[] }>(["workers"])?.items ?? [];
   expect(worker).toMatchObject({ load: { cpu_percent: 1 }, last_seen_at: AT });
 });
 
-test("what is being read is not broken off by news, and read once more behind it", async () => {
+test("a request in flight is not cancelled by messages, and is repeated once", async () => {
   let asked = 0;
   let answered = 0;
   const observer = new QueryObserver(client, {

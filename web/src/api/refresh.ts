@@ -1,4 +1,4 @@
-/** What the live stream tells is put into what the page has fetched, or has it fetched again. */
+/** Applies live messages to cached data, or refetches it. */
 import type { InfiniteData, QueryClient } from "@tanstack/react-query";
 import type { Whole } from "../lib/pages";
 import { amend, mapped, Rereading } from "./cache";
@@ -7,15 +7,15 @@ import { type TaskPage, type TasksWanted, taskPages } from "./queries";
 import type { EventView, Overview, TaskProgress, TaskView, WorkerLoad, WorkerView } from "./schema";
 
 const FLUSH_MS = 200;
-/** A list is fetched again at most this often, however much happens. */
+/** Minimum time between refetches of a list. */
 const LISTS_MS = 1500;
-/** A list of more pages is not read again under somebody who looks at its end: rows are mended where they stand. */
+/** A list of several pages is not refetched while the user has scrolled down: rows are updated in place. */
 const SHALLOW_PAGES = 2;
 const MENDED_AT_ONCE = 100;
 const SPARK_POINTS = 60;
 const OF_A_TASK = new Set(["task", "commands", "checkpoints", "artifacts", "task-events", "why"]);
 
-/** Gathers a burst of news, then refreshes each thing once. */
+/** Collects a burst of messages, then refreshes each query once. */
 export class Refresher {
   private readonly tasks = new Set<string>();
   private readonly workflows = new Set<string>();
@@ -51,7 +51,7 @@ export class Refresher {
       const { glance } = task;
       const step = loss?.[0];
       if (!glance || !loss || step === undefined) return { ...task, progress };
-      // As the server does: a step that is done again by a later launch takes the place of what was beyond it.
+      // As on the server: a step repeated by a later launch replaces the points after it.
       const before = (glance.loss ?? []).filter((point) => (point[0] ?? 0) < step);
       return { ...task, progress, glance: { ...glance, loss: [...before, loss].slice(-SPARK_POINTS) } };
     });
@@ -81,7 +81,7 @@ export class Refresher {
     this.fleet = false;
   }
 
-  /** What is told itself is shown at once, wherever a task stands in a list. */
+  /** Shows the content of a message immediately, in every list that has the task. */
   private patch<T>(told: ReadonlyMap<string, T>, change: (task: TaskView, news: T) => TaskView): void {
     const row = (task: TaskView): TaskView => {
       const news = told.get(task.id);
@@ -106,7 +106,7 @@ export class Refresher {
     }, wait);
   }
 
-  /** A list whose beginning is shown is read again; of a long one only the rows that have changed. */
+  /** Refetch a list that is shown from the top; of a long one, only the changed rows. */
   private refreshTasks(ids: readonly string[]): void {
     const { client } = this;
     for (const query of client.getQueryCache().findAll({ queryKey: ["tasks"] })) {
@@ -117,12 +117,12 @@ export class Refresher {
       const shown = new Set(pages.flatMap((page) => page.items.map((task) => task.id)));
       const mine = ids.filter((id) => shown.has(id));
       for (let start = 0; start < mine.length; start += MENDED_AT_ONCE)
-        // Without an answer the rows stay as they are, in a list that is said to have changed.
+        // Without a response, the rows stay as they are in a list marked as changed.
         this.mend(query.queryKey, mine.slice(start, start + MENDED_AT_ONCE)).catch(ofNoAnswer);
     }
   }
 
-  /** Read some rows again; those that the list's filters no longer let through leave it. */
+  /** Refetch some rows; rows that no longer match the list's filters are removed. */
   private async mend(queryKey: readonly unknown[], ids: readonly string[]): Promise<void> {
     const wanted = queryKey[1] as TasksWanted;
     const query = { ...wanted, id: ids.join(","), limit: MENDED_AT_ONCE };
@@ -139,7 +139,7 @@ export class Refresher {
   }
 }
 
-/** Change the rows of some tasks in a list, or leave them out; pages without them stay as they are. */
+/** Update or remove the rows of some tasks in a list; pages without them keep their identity. */
 function rows(
   list: InfiniteData<TaskPage>,
   ids: { has: (id: string) => boolean },

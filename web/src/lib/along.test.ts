@@ -9,18 +9,18 @@ const TASK: Submitted = {
 const document = (name: string, path: string) =>
   `metadata: {name: ${name}}\nspec:\n  taskType: sft\n  data: {path: ${path}}\n  sources: [{path: more.jsonl}, {artifact: pushed}]\n`;
 
-test("files come along with the task that is made of theirs, under its new name", () => {
+test("files of the earlier task are uploaded with the new one, under its new name", () => {
   expect(inputsOf(document("two", "rows.jsonl"), [TASK])).toEqual({
     two: { "data.path": "aa", "sources.0.path": "bb" },
   });
 });
 
-test("another file in the place of one that came along is meant", () => {
+test("a changed file path overrides the earlier upload", () => {
   expect(inputsOf(document("one", "other.jsonl"), [TASK])).toEqual({ one: { "sources.0.path": "bb" } });
   expect(inputsOf("spec: [", [TASK])).toEqual({});
 });
 
-test("each stage has its own", () => {
+test("each stage has its own files", () => {
   const stages = `spec:
   stages:
     - {name: first, spec: {data: {path: a}}}

@@ -1,24 +1,24 @@
-/** Files that came along with a task when it was submitted, sent again with a document that still names them. Pure. */
+/** Files uploaded with a task, sent again with a workflow file that still refers to them. Pure. */
 import { parse } from "yaml";
 
 /** Task name → pointer into its spec → digest. */
 export type Inputs = Record<string, Record<string, string>>;
 
-/** A task as it was submitted: `inputs` holds what its pointers stood for. */
+/** A task as submitted: `inputs` maps its pointers to digests. */
 export interface Submitted {
   name: string;
   spec: unknown;
   inputs?: Record<string, string>;
 }
 
-/** What the spec itself names on the server needs not come along. */
+/** What the spec itself refers to on the server is not uploaded again. */
 const NAMED = /(^|\.)artifact$/;
 
-/** The inputs of a document that was made of earlier tasks; where it names another file by now, that one is meant. */
+/** The inputs of a workflow file made from earlier tasks; a changed file name overrides them. */
 export function inputsOf(text: string, earlier: readonly Submitted[]): Inputs {
   const found: Inputs = {};
   for (const [name, spec] of specsIn(text)) {
-    // A document of one task may give it another name.
+    // A workflow file with one task may rename it.
     const before = earlier.length === 1 ? earlier[0] : earlier.find((each) => each.name === name);
     const kept = Object.entries(before?.inputs ?? {}).filter(
       ([pointer]) => !NAMED.test(pointer) && same(valueAt(spec, pointer), valueAt(before?.spec, pointer)),
@@ -33,7 +33,7 @@ function specsIn(text: string): [string, unknown][] {
   try {
     document = parse(text);
   } catch {
-    // Half-written text has no tasks; its faults are shown beside it.
+    // Incomplete text has no tasks; the editor shows its errors.
     return [];
   }
   const { metadata, spec } = (document ?? {}) as { metadata?: { name?: unknown }; spec?: Record<string, unknown> };

@@ -67,7 +67,7 @@ describe("the lineage of a cycle", () => {
     expect(lineageOf(cycle([DATA, ORDER]), []).map((each) => each.id)).toEqual(["chunk", "base", "order"]);
   });
 
-  test("leads from the rows to the version, and each to its task", () => {
+  test("links the rows to the version, and each node to its task", () => {
     const found = new Map(lineageOf(cycle(STEPS), [version]).map((each) => [each.id, each]));
     expect(found.get("chunk")?.task).toBe("task-chunk");
     expect(found.get("order")?.task).toBe("task-train");
@@ -81,13 +81,13 @@ describe("the lineage of a cycle", () => {
     for (const each of found.values()) for (const before of each.depends_on) expect(found.has(before)).toBe(true);
   });
 
-  test("of what a provider has trained leads to no task of ours", () => {
+  test("of a run at a provider links to no local task", () => {
     const order = done("submit", { ...ORDER.outcome, provider: "gradients", ticket: "t-1" });
     expect(lineageOf(cycle([DATA, order]), []).find((each) => each.id === "order")?.task).toBeUndefined();
   });
 });
 
-test("the candidate that was chosen is held against base and promoted", () => {
+test("the chosen candidate is compared with base and promoted", () => {
   const evaluation = STEPS[3]?.outcome ?? {};
   expect(measuredOf(evaluation, "task-b").chosen?.value).toBe(4);
   expect(measuredOf(evaluation, "task-b").base?.value).toBe(6);
@@ -96,7 +96,7 @@ test("the candidate that was chosen is held against base and promoted", () => {
   expect(verdictOf(cycle([DATA]))).toBeNull();
 });
 
-test("what a campaign does is said in a few words", () => {
+test("the activity of a campaign is one short text", () => {
   const now = Date.parse(AT);
   const at = (more: object) => ({ status: "active", cycle: null, next_at: null, ...more }) as unknown as CampaignView;
   const running = { status: "running", step: "wait", tries: 0, error: null, waiting: "task-1 is queued" };
@@ -107,11 +107,11 @@ test("what a campaign does is said in a few words", () => {
   expect(doing(at({ cycle: later }), now)).toBe("wait: task-1 is queued; next check in 1 h");
   const needs = "Needs you: `tunefleet campaign retry daily`. The job was lost.";
   expect(doing(at({ cycle: { ...running, tries: 2, error: needs } }), now)).toBe(`${needs} (wait failed 2 times)`);
-  expect(doing(at({ next_at: "2026-01-01T01:00:00Z" }), now)).toBe("sleeps; the next cycle opens in 1 h");
+  expect(doing(at({ next_at: "2026-01-01T01:00:00Z" }), now)).toBe("idle; next cycle starts in 1 h");
   expect(doing(at({ status: "held", reason: "No budget is left." }), now)).toBe("No budget is left.");
 });
 
-test("an event makes stale what is shown of its federation or campaign, by each of its names", () => {
+test("an event makes the queries of its federation or campaign stale, under each name", () => {
   const event = (kind: string, data: object) => ({ id: 1, at: AT, kind, data }) as EventView;
   const federation = staleBy(event("federation.version", { federation: "fed-1", number: 7 }));
   expect(federation).toContainEqual(["federations"]);

@@ -1,4 +1,4 @@
-/** What the steps of a campaign's cycle have left, read for people. Pure. */
+/** Formats the results of a campaign's cycle steps. Pure. */
 import type { ActivityView, CampaignView, CycleView, ModelVersionView, StepView } from "../api/schema";
 import { bytes, duration, number } from "./format";
 import { plain } from "./words";
@@ -17,7 +17,7 @@ export const STEPS = [
   "sleep",
 ] as const;
 
-/** How a text of the server begins that says what a person has to type. */
+/** Prefix of server messages that require a command from the user. */
 const NEEDS_YOU = "Needs you: ";
 
 type Outcome = Record<string, unknown>;
@@ -39,7 +39,7 @@ export interface Verdict {
   against: Record<string, Gain>;
 }
 
-/** What a step has left; empty until it is done. */
+/** The result of a step; empty until the step is done. */
 export function outcome(steps: readonly StepView[], name: string): Outcome {
   return (steps.find((each) => each.name === name && each.status === "done")?.outcome ?? {}) as Outcome;
 }
@@ -49,7 +49,7 @@ export function verdictOf(cycle: CycleView): Verdict | null {
   return typeof found.passed === "boolean" ? (found as unknown as Verdict) : null;
 }
 
-/** The metric that decides, as it was measured of the chosen candidate, the base and the promoted model. */
+/** The deciding metric, measured for the chosen candidate, the base and the promoted model. */
 export function measuredOf(
   evaluation: Outcome,
   chosen: string | undefined,
@@ -67,7 +67,7 @@ function intervalOf(measured: Outcome | null | undefined, metric: string): Inter
   return found && typeof found.value === "number" ? found : null;
 }
 
-/** The task that measured the candidate that became this version. */
+/** The task that evaluated the candidate that became this version. */
 export function evaluationTask(version: ModelVersionView): string | undefined {
   const found = version.lineage.evaluation;
   return typeof found === "string" ? found : undefined;
@@ -80,13 +80,13 @@ export function amount({ done = 0, total, unit }: ActivityView): string {
   return `${text(done)}${total ? ` of ${text(total)}` : ""}${unit === "bytes" ? "" : ` ${unit}`}`;
 }
 
-/** What a campaign does now, or why it does nothing. */
+/** Current activity of a campaign, or why it is idle. */
 export function doing(campaign: CampaignView, now: number): string {
   const { cycle } = campaign;
   if (campaign.status !== "active") return campaign.reason ?? "";
   if (cycle?.status === "running") {
     const failed = `${cycle.step} failed ${cycle.tries} times`;
-    // What a person has to type comes first: a cell of a table is cut.
+    // The command for the user comes first: a table cell is truncated.
     if (cycle.error)
       return cycle.error.startsWith(NEEDS_YOU) ? `${cycle.error} (${failed})` : `${failed}: ${cycle.error}`;
     const told = cycle.activity ? `${plain(cycle.activity.what)} ${amount(cycle.activity)}`.trim() : cycle.waiting;
@@ -95,15 +95,15 @@ export function doing(campaign: CampaignView, now: number): string {
     return told ? `${cycle.step}: ${told}${next}` : cycle.step;
   }
   const left = secondsTo(campaign.next_at, now);
-  return left > 0 ? `sleeps; the next cycle opens in ${duration(left)}` : "opens its next cycle";
+  return left > 0 ? `idle; next cycle starts in ${duration(left)}` : "starting the next cycle";
 }
 
-/** Seconds from now to a moment; 0 if there is none. */
+/** Seconds until a time; 0 if there is none. */
 export function secondsTo(at: string | null | undefined, now: number): number {
   return at ? (Date.parse(at) - now) / 1000 : 0;
 }
 
-/** Seconds that a cycle has taken, or takes up to now. */
+/** Duration of a cycle in seconds, up to now if it is open. */
 export function tookSeconds(from: string, to: string | null | undefined, now: number): number {
   return Math.max(0, ((to ? Date.parse(to) : now) - Date.parse(from)) / 1000);
 }

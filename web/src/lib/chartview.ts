@@ -1,7 +1,7 @@
-/** How charts are looked at, as it stands in an address. Pure. */
+/** Chart settings as stored in the URL. Pure. */
 import type { Axis } from "./series";
 
-/** From where to where, on the axis that is shown; null: all. */
+/** Range on the shown axis; null: all. */
 export type Zoom = readonly [number, number] | null;
 
 export interface ChartSearch {
@@ -20,7 +20,7 @@ export interface ChartView {
 
 export const MOST_SMOOTH = 0.98;
 
-/** Take what is understood of an address; the rest is as if it were not there. */
+/** Parse the valid parts of the URL and ignore the rest. */
 export function chartSearch(given: Record<string, unknown>): ChartSearch {
   const smooth = Number(given.smooth);
   return {

@@ -1,4 +1,4 @@
-/** The fields that most people change, read from a document and written back without touching the rest of it. */
+/** The most used fields, read from a workflow file and written back without touching the rest. */
 import { type Document, isMap, isSeq, parseDocument, Scalar } from "yaml";
 import { isTraining } from "./words";
 import { type Path, removeIn, setIn } from "./yamledit";
@@ -8,7 +8,7 @@ export interface Common {
   label: string;
   path: Path;
   value: unknown;
-  /** Values and their names; the first one takes the field out. */
+  /** Values and their labels; the first one removes the field. */
   choices?: readonly (readonly [string, string])[];
   /** Several names, separated by commas. */
   list?: boolean;
@@ -18,7 +18,7 @@ export interface Common {
 export interface Training {
   name: string;
   kind: string;
-  /** Where its spec stands. */
+  /** Path of its spec. */
   at: Path;
 }
 
@@ -35,7 +35,7 @@ const FIELDS: readonly Known[] = [
   { group: "Training", label: "Steps", path: ["training", "max_steps"], always: true },
   { group: "Training", label: "Batch size", path: ["training", "batch_size"], always: true },
   { group: "Training", label: "Learning rate", path: ["training", "learning_rate"], always: true },
-  { group: "Training", label: "Longest sequence", path: ["training", "max_seq_length"], always: true },
+  { group: "Training", label: "Max sequence length", path: ["training", "max_seq_length"], always: true },
   { group: "LoRA", label: "LoRA rank", path: ["lora", "r"], always: true },
   { group: "LoRA", label: "LoRA alpha", path: ["lora", "alpha"], always: true },
   { group: "LoRA", label: "LoRA dropout", path: ["lora", "dropout"], always: true },
@@ -51,9 +51,9 @@ const FIELDS: readonly Known[] = [
 
 const BITS = ["load_in_4bit", "load_in_8bit"] as const;
 export const PRECISION = [
-  ["", "none (16-bit)"],
-  ["8", "8 bits"],
-  ["4", "4 bits"],
+  ["", "None (16-bit)"],
+  ["8", "8-bit"],
+  ["4", "4-bit"],
 ] as const;
 const OF_FOUR: readonly Known[] = [
   {
@@ -67,7 +67,7 @@ const OF_FOUR: readonly Known[] = [
   },
   {
     group: "Base model",
-    label: "Double quant",
+    label: "Double quantization",
     path: ["quantization", "double_quant"],
     choices: [
       ["", "yes"],
@@ -78,7 +78,7 @@ const OF_FOUR: readonly Known[] = [
 const OF_FEWER: readonly Known[] = [
   {
     group: "Base model",
-    label: "Arithmetic",
+    label: "Compute dtype",
     path: ["quantization", "compute_dtype"],
     choices: [
       ["", "automatic"],
@@ -89,7 +89,7 @@ const OF_FEWER: readonly Known[] = [
   },
 ];
 
-/** The trainings of a document, in their order; none of what is no YAML. */
+/** The training tasks of a workflow file, in order; none if it is not valid YAML. */
 export function trainingsIn(text: string): Training[] {
   const document = parseDocument(text);
   const spec = document.get("spec", true);
@@ -109,7 +109,7 @@ export function trainingsIn(text: string): Training[] {
   return found;
 }
 
-/** The common fields of one training of a document. */
+/** The common fields of one training task. */
 export function commonFields(text: string, training: Training): Common[] {
   const document = parseDocument(text);
   const { at } = training;
@@ -124,7 +124,7 @@ export function commonFields(text: string, training: Training): Common[] {
   });
 }
 
-/** In how many bits the base model is loaded: `4`, `8`, or nothing; null where all its weights are trained. */
+/** Bits of the base model: `4`, `8`, or nothing; null for a full fine-tune. */
 export function precision(text: string, training: Training): string | null {
   const document = parseDocument(text);
   const adapts = training.kind === "lora_sft" || document.hasIn([...training.at, "lora"]);
@@ -138,10 +138,10 @@ function precisionIn(document: Document, at: Path): string {
   return "";
 }
 
-/** A document may say it in both places; it is written in the first. */
+/** A workflow file may set it in both places; it is written to the first. */
 const PLACES = [["quantization"], ["model", "transformers"]] as const;
 
-/** Load the base model in so many bits; what belongs to four bits alone goes with them. */
+/** Set the bits of the base model; fields specific to 4-bit are removed with them. */
 export function quantized(text: string, training: Training, bits: string): string {
   const { at } = training;
   const wanted = bits === "4" ? BITS[0] : BITS[1];
@@ -156,7 +156,7 @@ export function quantized(text: string, training: Training, bits: string): strin
   return there ? setIn(found, [...at, ...first, wanted], true) : found;
 }
 
-/** Write one value; comments and order stay, and an empty value takes the field out. */
+/** Write one value; comments and order are kept, and an empty value removes the field. */
 export function changed(text: string, path: Path, value: unknown): string {
   return value === null || value === undefined || value === "" ? removeIn(text, path) : setIn(text, path, value);
 }

@@ -25,7 +25,7 @@ function one(text: string) {
   return found;
 }
 
-test("a changed field leaves comments and the rest as they were", () => {
+test("changing a field keeps comments and other fields", () => {
   expect(changed(LORA, ["spec", "training", "max_steps"], 90)).toBe(LORA.replace("80", "90"));
   expect(changed(LORA, ["spec", "training", "max_steps"], null)).not.toContain("max_steps");
   const fields = commonFields(LORA, one(LORA));
@@ -34,7 +34,7 @@ test("a changed field leaves comments and the rest as they were", () => {
   expect(trainingsIn("spec: [broken")).toEqual([]);
 });
 
-test("bits are written in one place, and what belongs to them comes and goes with them", () => {
+test("bits are written in one place, with their dependent fields", () => {
   expect(precision(LORA, one(LORA))).toBe("");
   const four = quantized(LORA, one(LORA), "4");
   expect(four).toContain("quantization:\n    load_in_4bit: true\n");
@@ -60,14 +60,14 @@ test("bits are written in one place, and what belongs to them comes and goes wit
   expect(precision(whole, one(whole))).toBeNull();
 });
 
-test("each training of several stages has a form of its own", () => {
+test("each training stage has its own form", () => {
   const text = `spec:\n  stages:\n    - {name: a, spec: {taskType: echo}}\n    - name: b\n      spec:\n        taskType: sft\n`;
   expect(trainingsIn(text)).toEqual([{ name: "b", kind: "sft", at: ["spec", "stages", 1, "spec"] }]);
   const path = commonFields(text, one(text)).find((field) => field.label === "Steps")?.path ?? [];
   expect(changed(text, path, 5)).toContain("max_steps: 5");
 });
 
-test("a dataset takes the place of an example's data", () => {
+test("a dataset replaces an example's data", () => {
   const dataset = { reference: "rows.jsonl", name: "rows.jsonl", rows: 100, recognised: "prompts and responses" };
   const pair = { prompt_column: "question", response_column: "answer" };
   const text = trainingDocument(LORA, dataset, { kind: "lora_sft", data: pair });
@@ -78,7 +78,7 @@ test("a dataset takes the place of an example's data", () => {
   expect(few).not.toContain("fraction");
 });
 
-test("an answer is read event by event, however the network cuts it", () => {
+test("a response is read event by event, however the network splits it", () => {
   const { events, rest } = eventsIn('data: {"a":1}\r\n\r\n: a comment\n\ndata: [DONE]\n\ndata: {"b"');
   expect(events).toEqual(['{"a":1}', "[DONE]"]);
   expect(rest).toBe('data: {"b"');
@@ -87,7 +87,7 @@ test("an answer is read event by event, however the network cuts it", () => {
   expect(() => pieceOf('{"error":{"message":"It went.","hint":"Ask again."}}')).toThrow(AnswerError);
 });
 
-test("an artifact's digest is the one that the server computes", () => {
+test("an artifact's digest equals the server's", () => {
   // tunefleet.artifacts.manifest_digest([FileEntry(path="naïve 🙂.jsonl", digest="ab" * 32, size_bytes=7)])
   expect(manifestDigest({ path: "naïve 🙂.jsonl", digest: "ab".repeat(32), size_bytes: 7 })).toBe(
     "f6110a72e9b47ef00ac35f4a6cc84cc73fa897fbeacdd588beab6b89282d1db4",

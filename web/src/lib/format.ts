@@ -1,4 +1,4 @@
-/** Numbers, sizes, durations and times as people read them. Pure; units stand in the names. */
+/** Formats numbers, sizes, durations and times. Pure; names include units. */
 
 const SIZES = ["B", "KiB", "MiB", "GiB", "TiB"];
 
@@ -29,7 +29,7 @@ function two(large: number, unit: string, small: number, below: string): string 
   return small === 0 ? `${large} ${unit}` : `${large} ${unit} ${small} ${below}`;
 }
 
-/** A metric's value: four significant digits, exponents where they help. */
+/** A metric value: four significant digits, with an exponent where useful. */
 export function number(value: number | string | null | undefined): string {
   if (value == null) return "–";
   if (typeof value === "string") return value;
@@ -65,7 +65,7 @@ export function utcTime(at: string): string {
   return `${new Date(at).toISOString().slice(0, 19).replace("T", " ")} UTC`;
 }
 
-/** Seconds that a task has run up to now: what ended attempts took, and the one that runs. */
+/** Run time of a task in seconds: finished attempts plus the current one. */
 export function ranSeconds(
   task: { ran_s?: number; status: string; started_at?: string | null },
   now: number,

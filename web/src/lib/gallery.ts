@@ -1,4 +1,4 @@
-/** The examples as the gallery calls them: their order is the server's, their titles are people's. */
+/** Titles of the examples in the gallery; the server defines their order. */
 
 const TITLES: Record<string, string> = {
   lora_sft: "LoRA fine-tuning",
@@ -7,20 +7,20 @@ const TITLES: Record<string, string> = {
   ppo: "Rewards (PPO)",
   align: "Reward model and GRPO",
   two_stage_lora: "Two stages",
-  diamond: "Two at once, then compared",
-  evaluate: "Train, measure, gate",
+  diamond: "Parallel runs, compared",
+  evaluate: "Train, evaluate, gate",
   merge: "Merge adapters",
-  pipeline: "Synthetic data to a model",
-  synthesise: "Synthetic rows",
+  pipeline: "Train on synthetic data",
+  synthesise: "Synthetic data",
   data: "Prepare data",
   federated: "Federation",
   rag: "Retrieval",
   embedding: "Embeddings",
   chat: "Chat with a model",
-  conditional: "Conditions",
-  fan_out: "Parts on many workers",
+  conditional: "Conditional stages",
+  fan_out: "Map over workers",
   api: "Call an API",
-  python: "Your own Python",
+  python: "Custom Python",
   echo: "Echo",
 };
 

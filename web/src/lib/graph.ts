@@ -1,4 +1,4 @@
-/** Where the tasks of a workflow stand in its drawing. Pure. */
+/** Layout of a workflow's tasks. Pure. */
 import { graphlib, layout } from "@dagrejs/dagre";
 
 export interface Placed {
@@ -10,7 +10,7 @@ export interface Placed {
 export interface Form {
   width: number;
   height: number;
-  /** Between what depends on each other, and between what stands side by side. */
+  /** Gap between dependent tasks, and between parallel ones. */
   gaps: readonly [number, number];
   down?: boolean;
 }
@@ -31,7 +31,7 @@ export function placed(tasks: readonly { id: string; depends_on: readonly string
   });
 }
 
-/** Pairs of a task and one that needs it, among these tasks. */
+/** Pairs of a task and its dependent, among these tasks. */
 export function edges(tasks: readonly { id: string; depends_on: readonly string[] }[]): [string, string][] {
   const known = new Set(tasks.map(({ id }) => id));
   return tasks.flatMap(({ id, depends_on }) =>

@@ -1,4 +1,4 @@
-/** How a cycle came to its model, as a graph: chunk → training → adapter → evaluation → gate, and the merged model. Pure. */
+/** Lineage of a cycle's model as a graph: chunk → training → adapter → evaluation → gate, and the merged model. Pure. */
 import type { CycleView, ModelVersionView } from "../api/schema";
 import { outcome, verdictOf } from "./campaign";
 import { number } from "./format";
@@ -8,7 +8,7 @@ export interface Link {
   title: string;
   text: string;
   more?: string;
-  /** The task on this server that made it. */
+  /** The task on this server that created it. */
   task?: string;
   tone?: "good" | "faint";
   depends_on: string[];
@@ -32,7 +32,7 @@ interface Measured {
 
 const DIGITS = 10;
 
-/** What the steps of a cycle have left up to now; newer steps add to it. */
+/** Results of a cycle's steps so far; later steps add to them. */
 export function lineageOf(cycle: CycleView, versions: readonly ModelVersionView[]): Link[] {
   const left = (name: string) => outcome(cycle.steps, name);
   const [data, order, waited, measured, merged] = ["data", "submit", "wait", "evaluate", "merge"].map(left);

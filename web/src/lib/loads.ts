@@ -1,6 +1,6 @@
-/** Figures of a machine over time. Pure. */
+/** Load metrics of a machine over time. Pure. */
 
-/** Those of the last hours before the newest; they come in order. */
+/** The samples of the last hours before the newest; input is ordered. */
 export function lastHours<T extends { at: string }>(samples: readonly T[], hours: number): readonly T[] {
   const newest = samples.at(-1);
   if (!newest) return samples;

@@ -1,4 +1,4 @@
-/** A log as lines with levels, that grows at its end and can be read back. Pure. */
+/** A log as lines with levels, which grows at the end and can be extended at the start. Pure. */
 
 export type Level = "error" | "warning" | "";
 
@@ -9,17 +9,17 @@ export interface Line {
 
 export interface Held {
   lines: readonly Line[];
-  /** What has come of a line that has not ended. */
+  /** The text of the unfinished last line. */
   rest: string;
-  /** So many lines at its beginning were let go. */
+  /** Number of lines dropped at the start. */
   dropped: number;
 }
 
 export const NOTHING: Held = { lines: [], rest: "", dropped: 0 };
-/** A line that never ends is cut at its beginning. */
+/** A line without an end is truncated at the start. */
 const LONGEST_REST = 64 * 1024;
 
-/** A progress bar writes over its line by carriage returns: what stands at the end is what a terminal shows. */
+/** A progress bar overwrites its line with carriage returns: keep what a terminal would show. */
 function shown(line: string): string {
   const end = line.endsWith("\r") ? line.slice(0, -1) : line;
   return end.slice(end.lastIndexOf("\r") + 1);
@@ -30,7 +30,7 @@ function lineOf(written: string): Line {
   return { text, level: levelOf(text) };
 }
 
-/** What was written behind what is held; of more than `most` lines the oldest are let go. */
+/** Append text; above `most` lines, the oldest are dropped. */
 export function appended(held: Held, piece: string, most: number): Held {
   const parts = (held.rest + piece).split("\n");
   const rest = (parts.pop() ?? "").slice(-LONGEST_REST);
@@ -39,7 +39,7 @@ export function appended(held: Held, piece: string, most: number): Held {
   return { lines: over ? lines.slice(over) : lines, rest, dropped: held.dropped + over };
 }
 
-/** What was written before what is held; the two may meet within a line. */
+/** Prepend earlier text; the boundary may be within a line. */
 export function prepended(held: Held, piece: string): Held {
   const parts = piece.split("\n");
   const last = parts.pop() ?? "";
@@ -48,7 +48,7 @@ export function prepended(held: Held, piece: string): Held {
   return { ...held, lines: [...parts.map(lineOf), lineOf(last + first.text), ...others] };
 }
 
-/** All that is held, with the line that has not ended. */
+/** All lines, including the unfinished one. */
 export function allLines(held: Held): readonly Line[] {
   return held.rest ? [...held.lines, lineOf(held.rest)] : held.lines;
 }

@@ -1,4 +1,4 @@
-/** What an artifact of one file is called by its content. Pure. */
+/** Digest of a single-file artifact. */
 import { sha256 } from "@noble/hashes/sha2.js";
 import { bytesToHex, utf8ToBytes } from "@noble/hashes/utils.js";
 
@@ -8,7 +8,7 @@ export interface Entry {
   size_bytes: number;
 }
 
-/** The digest of an artifact of one file: of its canonical JSON, which escapes what is not ASCII. */
+/** The digest of its canonical JSON, which escapes non-ASCII characters. */
 export function manifestDigest(entry: Entry): string {
   const text = JSON.stringify([[entry.path, entry.digest, entry.size_bytes]]);
   const escaped = text.replace(/[\u007f-\uffff]/g, (one) => `\\u${one.charCodeAt(0).toString(16).padStart(4, "0")}`);

@@ -1,4 +1,4 @@
-/** A list that the server sends in pages, read as one. Pure but for the asking. */
+/** Reads a paginated list completely. Pure except for the requests. */
 
 interface Page<T> {
   items: readonly T[];
@@ -7,11 +7,11 @@ interface Page<T> {
 
 export interface Whole<T> {
   items: T[];
-  /** Whether there is more than was read: what shows it says so. */
+  /** Whether there are more rows than were read; the page shows this. */
   more: boolean;
 }
 
-/** Read page after page, up to so many rows. */
+/** Read page after page, up to a maximum number of rows. */
 export async function whole<T>(
   read: (cursor: string | undefined) => Promise<Page<T>>,
   most: number,

@@ -1,7 +1,7 @@
-/** A document whose tasks only one worker may take: its id is a tag of its own. Pure. */
+/** Pins the tasks of a workflow file to one worker, whose id is one of its tags. Pure. */
 import { isMap, isSeq, parseDocument } from "yaml";
 
-/** Ask for a worker in each task of a document; comments and order stay. */
+/** Require a worker in each task; comments and order are kept. */
 export function pinned(text: string, worker: string): string {
   const document = parseDocument(text);
   const spec = document.get("spec");

@@ -5,7 +5,7 @@ import { bytes, duration, number } from "./format";
 import { allLines, appended, levelOf, NOTHING } from "./log";
 import { grouped, order } from "./tasklist";
 
-test("numbers are short and keep what matters", () => {
+test("numbers are short and keep significant digits", () => {
   expect([0, 0.00007, 0.003, 2.55123, 1234.5, 12_000_000].map(number)).toEqual([
     "0",
     "7.00e-5",
@@ -39,7 +39,7 @@ test("a log shows what a terminal would", () => {
   ]);
 });
 
-test("how charts are looked at survives the address, and an odd address does no harm", () => {
+test("chart settings survive the URL, and an invalid URL is ignored", () => {
   const view = { axis: "time", log: true, weight: 0.6, zoom: [12.5, 90000.25] } as const;
   expect(viewOf(chartSearch({ ...searchOf(view) }))).toEqual(view);
   const plain = { axis: "step", log: false, weight: 0, zoom: null };
@@ -49,14 +49,14 @@ test("how charts are looked at survives the address, and an odd address does no 
   }
 });
 
-test("an order is asked for in the server's words", () => {
+test("a sort order uses the server's names", () => {
   expect(order(undefined, undefined)).toBeUndefined();
   expect(order(undefined, true)).toBe("created");
   expect(order("ran", undefined)).toBe("-duration");
   expect(order("name", true)).toBe("name");
 });
 
-test("tasks of a workflow stand under it; only the last may have more", () => {
+test("tasks of a workflow are grouped; only the last group may have more", () => {
   const task = (id: string, workflow_id: string) => ({ id, workflow_id, workflow_name: null }) as TaskView;
   const rows = grouped([task("a", "w1"), task("b", "w1"), task("c", "w2")], true);
   expect(rows.map((row) => ("task" in row ? row.task.id : [row.name, row.tasks.length, row.more]))).toEqual([

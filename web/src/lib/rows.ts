@@ -1,4 +1,4 @@
-/** What rows are, in words. */
+/** Labels of dataset formats. */
 import type { DatasetLook } from "../api/schema";
 
 export const KINDS: Record<NonNullable<DatasetLook["kind"]>, string> = {

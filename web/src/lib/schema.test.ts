@@ -26,13 +26,13 @@ const schema: SchemaNode = {
 };
 const text = "kind: X\nspec:\n  taskType: lora_sft\n  lora:\n    ";
 
-test("the place is read from the indentation, however much is missing", () => {
+test("the position is read from the indentation of incomplete text", () => {
   expect(placeAt(text, text.length)).toEqual({ path: ["spec", "lora"], key: null, typed: "", taskType: "lora_sft" });
   const value = "spec:\n  taskType: lora_sft\n  dtype: b";
   expect(placeAt(value, value.length)).toMatchObject({ path: ["spec"], key: "dtype", typed: "b" });
 });
 
-test("fields are those of the task's kind", () => {
+test("fields match the task type", () => {
   expect(fieldsAt(schema, { path: ["spec"], taskType: "lora_sft" }).map((field) => field.name)).toEqual([
     "taskType",
     "lora",
@@ -44,7 +44,7 @@ test("fields are those of the task's kind", () => {
   });
 });
 
-test("values that can be counted are offered", () => {
+test("enumerable values are offered", () => {
   expect(valuesAt(schema, { path: ["spec"], key: "dtype", typed: "", taskType: "lora_sft" })).toEqual(["fp16", "bf16"]);
   expect(valuesAt(schema, { path: ["spec"], key: "packing", typed: "", taskType: "sft" })).toEqual(["true", "false"]);
 });

@@ -1,4 +1,4 @@
-/** Which fields may stand at a place of a workflow document, by its JSON Schema. Pure. */
+/** The fields allowed at a position of a workflow file, from its JSON Schema. Pure. */
 
 export interface SchemaNode {
   $ref?: string;
@@ -27,16 +27,16 @@ export interface Field {
 }
 
 export interface Place {
-  /** Keys from the top down to the mapping that the line stands in. */
+  /** Keys from the root to the mapping that contains the line. */
   path: string[];
-  /** The key whose value is being written, if the place is behind its colon. */
+  /** The key whose value is being written, if the position is after its colon. */
   key: string | null;
-  /** What was typed already. */
+  /** The text typed so far. */
   typed: string;
   taskType: string | null;
 }
 
-/** Read from the indentation where a position stands; no parser, for what is being written is not whole. */
+/** Determined from the indentation; no parser, because unfinished text does not parse. */
 export function placeAt(text: string, position: number): Place {
   const before = text.slice(0, position);
   const lines = before.split("\n");
@@ -81,7 +81,7 @@ export function fieldsAt(root: SchemaNode, place: Pick<Place, "path" | "taskType
   return [...found.values()];
 }
 
-/** The values that a field may have, where they can be counted. */
+/** The possible values of a field, if they can be enumerated. */
 export function valuesAt(root: SchemaNode, place: Place): string[] {
   const field = fieldsAt(root, place).find((each) => each.name === place.key);
   if (!field) return [];
@@ -101,7 +101,7 @@ function resolve(root: SchemaNode, ref: string): SchemaNode | undefined {
   return root.$defs?.[ref.slice(ref.lastIndexOf("/") + 1)];
 }
 
-/** Everything that a node may be: references followed, alternatives opened, lists entered. */
+/** All possible schemas of a node: references resolved, alternatives expanded, list items included. */
 function forms(root: SchemaNode, node: SchemaNode, taskType: string | null, depth = 0): SchemaNode[] {
   if (depth > 12) return [];
   const into = (next: SchemaNode) => forms(root, next, taskType, depth + 1);

@@ -9,12 +9,12 @@ const points: Point[] = [
   { step: 6, at: at(9), values: { loss: "Infinity" } },
 ];
 
-test("a column has one value a place, the later one, and gaps where there is no number", () => {
+test("a column has one value per x, the later one, and gaps without a number", () => {
   expect(column(points, "loss", "step")).toEqual({ xs: [2, 4, 6], ys: [4, 3, null] });
   expect(column(points, "loss", "time")).toEqual({ xs: [0, 3, 4, 9], ys: [4, null, 3, null] });
 });
 
-test("a moment lies between the steps that were logged around it, and nowhere outside of them", () => {
+test("a time maps between the steps logged around it, and to null outside", () => {
   const moments = [-1, 0, 1.5, 3, 4, 6.5, 9, 10].map((second) => Date.parse(at(0)) + second * 1000);
   expect(stepsAt(points, moments)).toEqual([null, 2, 3, 4, 4, 5, 6, null]);
   expect(stepsAt([], moments)).toEqual(moments.map(() => null));
@@ -24,13 +24,13 @@ test("a checkpoint has the loss that was logged last before it", () => {
   expect([1, 2, 3, 4, 5, 9].map((step) => valueAt(points, "loss", step))).toEqual([undefined, 4, 4, 3, 3, 3]);
 });
 
-test("smoothing begins at the first value, and leaves gaps as they are", () => {
+test("smoothing starts at the first value and keeps gaps", () => {
   expect(smoothed([4, null, 4], 0.9).map((y) => y?.toFixed(6))).toEqual(["4.000000", undefined, "4.000000"]);
   expect(smoothed([1, 3], 0)).toEqual([1, 3]);
   expect(smoothed([0, 1], 0.5)[1]).toBeCloseTo(2 / 3);
 });
 
-test("columns of other steps lie over one axis, without values where they have none", () => {
+test("columns with different steps share one axis, undefined where missing", () => {
   const loss = column(points, "loss", "step");
   const rare = column(points, "eval_loss", "step");
   expect(aligned([loss, rare])).toEqual({
@@ -42,7 +42,7 @@ test("columns of other steps lie over one axis, without values where they have n
   });
 });
 
-test("perplexity of what is too great is a gap", () => {
+test("perplexity that overflows is a gap", () => {
   expect(perplexity([0, null, 800])).toEqual([1, null, null]);
 });
 
@@ -53,7 +53,7 @@ test("leaves are dotted paths; a list is one value", () => {
   ]);
 });
 
-test("points that are told stand at their steps, and what a resume repeats counts no more", () => {
+test("new points are placed by step, and points repeated after a resume are dropped", () => {
   const known: Point[] = [1, 2, 3].map((step) => ({ step, at: at(step), values: { loss: step } }));
   const evaluated = { step: 3, at: at(4), values: { eval_loss: 9 } };
   expect(told(known, [], [evaluated]).at(-1)).toEqual({ step: 3, at: at(3), values: { loss: 3, eval_loss: 9 } });
@@ -67,7 +67,7 @@ test("points that are told stand at their steps, and what a resume repeats count
   expect(known.map((point) => point.values)).toEqual([{ loss: 1 }, { loss: 2 }, { loss: 3 }]);
 });
 
-test("a table has a column for each name, and nothing where there is no value", () => {
+test("a table has a column for each name, empty where missing", () => {
   const odd = { step: 5, at: at(1), values: { loss: "NaN", note: 'a "b", c' } };
   expect(csv([...points.slice(0, 1), odd], ["loss", "note"])).toBe(
     `step,at,loss,note\n2,${at(0)},4,\n5,${at(1)},NaN,"a ""b"", c"\n`,

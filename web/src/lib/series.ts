@@ -14,7 +14,7 @@ export interface Column {
 
 export type Axis = "step" | "time";
 
-/** Pick one metric; of points at the same place the later one holds. What is no finite number is a gap. */
+/** Extract one metric; for equal x values the later point wins. Non-finite values become gaps. */
 export function column(points: readonly Point[], name: string, axis: Axis): Column {
   const start = points[0] ? Date.parse(points[0].at) : 0;
   const found: [number, number | null][] = [];
@@ -37,7 +37,7 @@ export function column(points: readonly Point[], name: string, axis: Axis): Colu
   return { xs, ys };
 }
 
-/** Exponential moving average with the bias of its start taken out; `weight` 0 leaves the values as they are. */
+/** Exponential moving average with bias correction; `weight` 0 returns the values unchanged. */
 export function smoothed(ys: readonly (number | null)[], weight: number): (number | null)[] {
   if (weight <= 0) return [...ys];
   let last = 0;
@@ -50,7 +50,7 @@ export function smoothed(ys: readonly (number | null)[], weight: number): (numbe
   });
 }
 
-/** Lay columns over one common x axis; where one has no value there is `undefined`, which a line passes over. */
+/** Align columns on a common x axis; missing values are `undefined`, which a line skips. */
 export function aligned(columns: readonly Column[]): { xs: number[]; ys: (number | null | undefined)[][] } {
   const [only] = columns;
   if (columns.length === 1 && only) return { xs: only.xs, ys: [only.ys] };
@@ -68,8 +68,8 @@ export function aligned(columns: readonly Column[]): { xs: number[]; ys: (number
 }
 
 /**
- * Where moments (milliseconds, ascending) lie on the axis of steps: between the points that were logged before and after
- * them. `null`: before the first point, or after the last one.
+ * Map times (milliseconds, ascending) to steps, interpolated between the logged points before and after.
+ * `null`: before the first point, or after the last one.
  */
 export function stepsAt(points: readonly Point[], moments: readonly number[]): (number | null)[] {
   const told = points.map((point) => Date.parse(point.at));
@@ -84,7 +84,7 @@ export function stepsAt(points: readonly Point[], moments: readonly number[]): (
   });
 }
 
-/** The value that was logged last at a step or before it. */
+/** The last value logged at or before a step. */
 export function valueAt(points: readonly Point[], name: string, step: number): number | undefined {
   const value = points.findLast((point) => point.step <= step && typeof point.values[name] === "number")?.values[name];
   return typeof value === "number" ? value : undefined;
@@ -95,10 +95,10 @@ export function perplexity(ys: readonly (number | null)[]): (number | null)[] {
 }
 
 /**
- * Put points that were told behind those that are known, in the order of their steps.
+ * Append new points to the known ones, ordered by step.
  *
- * What a training has logged beyond a step that it resumes from counts no more. Values of a step that is known are
- * added to it: a training logs its loss and what an evaluation found apart.
+ * Points after the step that a run resumes from are dropped. Values of a known step are merged into it: a run logs loss
+ * and evaluation metrics separately.
  */
 export function told(known: readonly Point[], resumedFrom: readonly number[], fresh: readonly Point[]): Point[] {
   const reached = Math.min(...resumedFrom);
@@ -113,7 +113,7 @@ export function told(known: readonly Point[], resumedFrom: readonly number[], fr
   return points;
 }
 
-/** A table as spreadsheets read it: step, time (UTC), and each value that there is. */
+/** CSV table: step, time (UTC), and one column for each metric. */
 export function csv(points: readonly Point[], names: readonly string[]): string {
   const cell = (value: number | string | undefined) =>
     typeof value === "string" && /[",\n]/.test(value) ? `"${value.replaceAll('"', '""')}"` : String(value ?? "");

@@ -5,7 +5,7 @@ afterEach(() => {
   vi.useRealTimers();
 });
 
-test("a clock that is wrong is put right, and one that is nearly right is left alone", () => {
+test("a wrong clock is corrected, and a small difference is ignored", () => {
   vi.useFakeTimers({ now: Date.parse("2026-01-01T00:00:00Z") });
   tellServerTime("2026-01-01T01:00:00Z");
   vi.advanceTimersByTime(60_000);

@@ -1,6 +1,6 @@
-/** The server's time: what happened is stamped by it, so ages are told from it and not from this machine's clock. */
+/** The server's time: events are stamped with it, so ages are computed from it and not from the local clock. */
 
-/** What the way of a message takes is no other clock. */
+/** A smaller difference is network latency. */
 const ALIKE_MS = 2000;
 let ahead = 0;
 

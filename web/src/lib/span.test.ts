@@ -3,20 +3,20 @@ import { bandOf, placeOf, spanOf, ticksOf } from "./span";
 
 const at = (seconds: number) => new Date(1_700_000_000_000 + seconds * 1000).toISOString();
 
-describe("a stretch of time", () => {
-  test("reaches from the first moment to a little behind the last", () => {
+describe("a time span", () => {
+  test("reaches from the first time to slightly after the last", () => {
     const span = spanOf([at(10), null, at(0), at(100)]);
     expect(span?.from).toBe(Date.parse(at(0)));
     expect(span?.to).toBe(Date.parse(at(103)));
     expect(spanOf([null, undefined])).toBeNull();
   });
 
-  test("of one moment has a width", () => {
+  test("of one time has a width", () => {
     const span = spanOf([at(0)]);
     expect(span && span.to > span.from).toBe(true);
   });
 
-  test("places what ended, what goes on, and what lies outside", () => {
+  test("places ended, open, and outside intervals", () => {
     const span = { from: Date.parse(at(0)), to: Date.parse(at(200)) };
     expect(bandOf(span, at(50), at(100))).toEqual({ left: "25%", width: "25%" });
     expect(bandOf(span, at(150), null)).toEqual({ left: "75%", width: "25%" });

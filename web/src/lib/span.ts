@@ -1,4 +1,4 @@
-/** A stretch of time as the width of a drawing. Pure. */
+/** Maps a time span to the width of a drawing. Pure. */
 
 export interface Span {
   from: number;
@@ -8,7 +8,7 @@ export interface Span {
 const LEAST_MS = 1000;
 const STEPS_S = [1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 21600, 43200, 86400, 172800, 604800];
 
-/** The time between the first and the last of some moments, and a little more behind it. */
+/** The span from the first to the last of some times, with a margin at the end. */
 export function spanOf(moments: readonly (string | null | undefined)[]): Span | null {
   const times = moments.flatMap((each) => (each ? [Date.parse(each)] : []));
   if (times.length === 0) return null;
@@ -17,19 +17,19 @@ export function spanOf(moments: readonly (string | null | undefined)[]): Span | 
   return { from, to: from + long * 1.03 };
 }
 
-/** Where a moment stands, in percent of the width. */
+/** Position of a time, in percent of the width. */
 export function placeOf(span: Span, at: string | number): number {
   const time = typeof at === "number" ? at : Date.parse(at);
   return Math.min(100, Math.max(0, (100 * (time - span.from)) / (span.to - span.from)));
 }
 
-/** Where something from one moment to another stands; what has not ended goes on to the edge. */
+/** Position and width of an interval; an open one extends to the edge. */
 export function bandOf(span: Span, from: string, to: string | null | undefined): { left: string; width: string } {
   const left = placeOf(span, from);
   return { left: `${left}%`, width: `${(to ? placeOf(span, to) : 100) - left}%` };
 }
 
-/** At most so many round moments of local time within a span. */
+/** Round local times within a span, up to a maximum count. */
 export function ticksOf({ from, to }: Span, most: number): number[] {
   const seconds = STEPS_S.find((each) => (to - from) / (each * 1000) <= most) ?? Math.ceil((to - from) / most / 1000);
   const step = seconds * 1000;
@@ -40,7 +40,7 @@ export function ticksOf({ from, to }: Span, most: number): number[] {
   return found;
 }
 
-/** A tick's text: as much of date and time as the span needs. */
+/** Label of a tick: date and time as precise as the span requires. */
 export function tickText(at: number, { from, to }: Span): string {
   const when = new Date(at);
   const days = when.toLocaleDateString([], { month: "short", day: "numeric" });

@@ -1,4 +1,4 @@
-/** An answer that comes piece by piece, as server-sent events over `fetch`. Pure but for the reader. */
+/** A streamed response: server-sent events over `fetch`. Pure except for the reader. */
 
 export interface Piece {
   text?: string;
@@ -16,7 +16,7 @@ interface Chunk {
 
 export class AnswerError extends Error {}
 
-/** What one event says; null ends the answer. */
+/** Content of one event; null ends the response. */
 export function pieceOf(data: string): Piece | null {
   if (data === "[DONE]") return null;
   const chunk = JSON.parse(data) as Chunk;
@@ -30,7 +30,7 @@ export function pieceOf(data: string): Piece | null {
   };
 }
 
-/** Take whole events off the beginning of a text; what is left has not ended yet. */
+/** Take complete events from the start of a text; the rest is incomplete. */
 export function eventsIn(text: string): { events: string[]; rest: string } {
   const parts = text.replaceAll("\r\n", "\n").split("\n\n");
   const rest = parts.pop() ?? "";
@@ -51,8 +51,11 @@ export async function* piecesOf(body: ReadableStream<Uint8Array>): AsyncGenerato
   let rest = "";
   while (true) {
     const { done, value } = await reader.read();
-    if (done) throw new AnswerError("The server broke off in the middle of the answer. Ask again; the chat goes on.");
-    // An end of line may be cut in two by the network.
+    if (done)
+      throw new AnswerError(
+        "The connection to the server was lost during the answer. Send the message again; the chat is still open.",
+      );
+    // The network may split a line ending.
     const found = eventsIn(rest + value);
     rest = found.rest;
     for (const event of found.events) {

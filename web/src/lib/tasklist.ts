@@ -1,19 +1,19 @@
-/** The list of tasks as it is asked for and shown. Pure. */
+/** Parameters and rows of the task list. Pure. */
 import type { ListSort } from "../api/queries";
 import type { TaskView } from "../api/schema";
 import type { Sort } from "../router";
 
-/** The tasks of a workflow under a row of its own; `more` says that there may be others that are not loaded. */
+/** The tasks of a workflow under a group row; `more`: others may not be loaded yet. */
 export type Row = { task: TaskView } | { workflow: string; name: string; tasks: TaskView[]; more: boolean };
 
-/** The server's word for an order; the newest first is its own. */
+/** The server's name for a sort order; newest first is the default. */
 export function order(sort: Sort | undefined, up: boolean | undefined): ListSort | undefined {
   if (!sort && !up) return undefined;
   const name = sort === "ran" ? "duration" : (sort ?? "created");
   return up ? name : `-${name}`;
 }
 
-/** Put a row above each run of tasks of one workflow; in the order of submission they stand together. */
+/** Add a group row above each sequence of tasks of one workflow; in submission order they are adjacent. */
 export function grouped(tasks: readonly TaskView[], more: boolean): Row[] {
   const rows: Row[] = [];
   let group: Extract<Row, { workflow: string }> | undefined;

@@ -1,13 +1,13 @@
-/** The document of a training on a dataset, made out of an example. */
+/** Builds the workflow file for training on a dataset, from an example. */
 import { parseDocument } from "yaml";
 import type { DatasetUse } from "../api/schema";
 
-/** With fewer rows, none are held out: nothing could be told from them. */
+/** With fewer rows, there is no eval split: it would be too small to be useful. */
 const ENOUGH_TO_HOLD_OUT = 40;
 const HELD_OUT = 0.1;
 
 export interface Dataset {
-  /** How the document calls it: its name, or its id where a name would not be found. */
+  /** How the workflow file refers to it: by name, or by id if the name is ambiguous. */
   reference: string;
   name: string;
   rows: number;

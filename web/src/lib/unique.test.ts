@@ -1,7 +1,7 @@
 import { expect, test, vi } from "vitest";
 import { unique } from "./unique";
 
-test("a key is made where a browser has no randomUUID, and none twice", () => {
+test("keys are unique, also without randomUUID", () => {
   vi.stubGlobal("crypto", { getRandomValues: crypto.getRandomValues.bind(crypto) });
   const made = Array.from({ length: 100 }, unique);
   vi.unstubAllGlobals();

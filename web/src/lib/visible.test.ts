@@ -20,7 +20,7 @@ afterEach(() => {
   vi.unstubAllGlobals();
 });
 
-test("a stream rests while nobody looks, and not for a moment's absence", () => {
+test("a stream is suspended while hidden, but not for a short absence", () => {
   const end = whileVisible(
     () => told.push("open"),
     () => told.push("close"),
@@ -41,7 +41,7 @@ test("a stream rests while nobody looks, and not for a moment's absence", () => 
   expect(told).toEqual(["open", "close", "open", "close"]);
 });
 
-test("in a window that opens behind others nothing is opened before somebody looks", () => {
+test("a window that opens in the background opens no stream until visible", () => {
   seen.hidden = true;
   whileVisible(
     () => told.push("open"),

@@ -1,14 +1,14 @@
 /**
- * Streams of a window that nobody sees are closed, and opened again when somebody looks.
+ * Closes the streams of hidden windows and reopens them when the window is visible.
  *
- * Over HTTP/1.1 a browser has six connections to a server, in all windows together: a few that stand open in the
- * background would leave none for the one in front.
+ * Over HTTP/1.1 a browser has six connections to a server, shared by all windows: a few open ones in the background would
+ * leave none for the visible window.
  */
 
-/** Who goes to another window for a moment finds all as it was. */
+/** A short switch to another window changes nothing. */
 export const RESTS_AFTER_MS = 10_000;
 
-/** Open now, close a while after the window was hidden, open again when it is seen; the answer ends it. */
+/** Open now, close some time after the window is hidden, reopen when it is visible; the returned function stops this. */
 export function whileVisible(open: () => void, close: () => void): () => void {
   let timer = 0;
   let closed = document.hidden;

@@ -1,4 +1,4 @@
-/** The words of statuses, reasons and kinds; one noun for each idea, as everywhere in Tunefleet. */
+/** Labels of statuses, reasons and kinds; one term for each concept. */
 
 export const STATUSES = [
   "pending",
@@ -31,12 +31,12 @@ export function plain(word: string | null | undefined): string {
 }
 
 export const COMMANDS: Record<string, string> = {
-  save_checkpoint: "Save a checkpoint",
+  save_checkpoint: "Save checkpoint",
   evaluate: "Evaluate",
   pause: "Pause",
   graceful_stop: "Stop",
-  save_and_stop: "Save and stop",
-  abort: "Abort",
+  save_and_stop: "Stop and keep",
+  abort: "Discard",
   set: "Set",
 };
 
@@ -44,7 +44,7 @@ export const METRICS: Record<string, string> = {
   loss: "Loss",
   eval_loss: "Eval loss",
   held_out_loss: "Eval loss",
-  held_out_exact_match: "Answered right",
+  held_out_exact_match: "Exact match",
   learning_rate: "Learning rate",
   grad_norm: "Gradient norm",
   train_tokens_per_second: "Tokens per second",

@@ -1,19 +1,19 @@
 /**
- * Change one value of a YAML text and nothing else of it: quotes, brackets and comments stay as somebody wrote them.
+ * Changes one value of a YAML text and nothing else: quotes, brackets and comments are kept.
  *
  * What cannot be changed as text, such as an entry of a mapping in braces, is written by the YAML library, which keeps
- * comments but has a style of its own. Either way the outcome means the same.
+ * comments but uses its own style. The result has the same meaning either way.
  */
 import { type Document, isMap, isNode, isScalar, type Pair, parseDocument, stringify, type YAMLMap } from "yaml";
 
 export type Path = readonly (string | number)[];
 
-/** Write a value; mappings that lead to it are made. */
+/** Write a value; missing parent mappings are created. */
 export function setIn(text: string, path: Path, value: unknown): string {
   return edited(text, (document) => document.setIn(path, value), setAsText(text, path, value));
 }
 
-/** Take a value out, and mappings that are empty without it. */
+/** Remove a value, and mappings that are empty without it. */
 export function removeIn(text: string, path: Path): string {
   const document = parseDocument(text);
   if (!document.hasIn(path)) return text;
@@ -26,7 +26,7 @@ export function removeIn(text: string, path: Path): string {
   return edited(text, (whole) => whole.deleteIn(last), removeAsText(text, document, last));
 }
 
-/** The text if it means what the change of the document means; else the document, written anew. */
+/** The edited text if it has the intended meaning; otherwise the serialized document. */
 function edited(text: string, change: (document: Document) => void, found: string | null): string {
   const document = parseDocument(text);
   change(document);
@@ -68,7 +68,7 @@ function inline(value: unknown): string {
 function endOf(text: string, pair: Pair): number | null {
   const node = isNode(pair.value) ? pair.value : isNode(pair.key) ? pair.key : null;
   if (!node?.range) return null;
-  // A block ends behind its last line, a scalar on its own.
+  // A block ends after its last line, a scalar on its own line.
   let end = node.range[1];
   while (end > 0 && text[end - 1] === "\n") end -= 1;
   const next = text.indexOf("\n", end);
@@ -89,7 +89,7 @@ function removeAsText(text: string, document: Document, path: Path): string | nu
   if (!pair || !isNode(key) || !key.range) return null;
   const from = text.lastIndexOf("\n", key.range[0] - 1) + 1;
   const to = endOf(text, pair);
-  // An entry that shares its line with something before, such as the dash of a list, is no line of its own.
+  // An entry that shares its line with preceding text, such as a list dash, is not a separate line.
   if (to === null || text.slice(from, key.range[0]).trim() !== "") return null;
   return text.slice(0, from) + text.slice(to + 1);
 }

@@ -1,4 +1,4 @@
-/** One campaign: what it does now, its cycles, how its models measured, and how one came about. */
+/** One campaign: current activity, cycles, evaluation of its versions, lineage. */
 import { useInfiniteQuery, useQuery } from "@tanstack/react-query";
 import { useParams, useSearch } from "@tanstack/react-router";
 import { campaignQuery, modelsQuery, olderCyclesQuery } from "../api/queries_campaign";
@@ -54,13 +54,13 @@ function Shown({ campaign, reference }: { campaign: CampaignDetail; reference: s
         actions={
           more && (
             <button type="button" onClick={() => void (older.data ? older.fetchNextPage() : older.refetch())}>
-              Show older ones
+              Show older
             </button>
           )
         }
       >
         {cycles.length === 0 ? (
-          <Empty title="No cycles yet">The first one opens when the campaign is active.</Empty>
+          <Empty title="No cycles yet">The first cycle starts when the campaign is active.</Empty>
         ) : (
           <Cycles cycles={cycles} chosen={chosen?.number} />
         )}
@@ -110,12 +110,12 @@ function Head({ campaign }: { campaign: CampaignDetail }) {
       </div>
       <div className="row muted small facts-line">
         {campaign.provider && <span>provider {campaign.provider}</span>}
-        <span>from {campaign.base_model}</span>
+        <span>base model {campaign.base_model}</span>
         <span className="num">
-          {campaign.promoted == null ? "nothing promoted" : `version ${campaign.promoted} is promoted`}
+          {campaign.promoted == null ? "no promoted version" : `version ${campaign.promoted} promoted`}
         </span>
-        {campaign.failures > 0 && <span className="num">{number(campaign.failures)} cycles failed in a row</span>}
-        <span>by {campaign.owner}</span>
+        {campaign.failures > 0 && <span className="num">{number(campaign.failures)} consecutive failures</span>}
+        <span>owner {campaign.owner}</span>
         <span>
           created <Time at={campaign.created_at} relative />
         </span>

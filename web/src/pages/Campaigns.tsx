@@ -1,4 +1,4 @@
-/** All campaigns, newest first: what each does now, and how to begin one. */
+/** All campaigns, newest first: activity of each, and how to start one. */
 import { useInfiniteQuery } from "@tanstack/react-query";
 import { Link } from "@tanstack/react-router";
 import { campaignsQuery } from "../api/queries_campaign";
@@ -28,7 +28,7 @@ const COLUMNS: readonly Listed<CampaignView>[] = [
   },
   { title: "Status", phone: true, cell: (each) => <Status status={each.status} /> },
   { title: "Cycle", className: "num", cell: (each) => (each.cycle ? number(each.cycle.number) : "–") },
-  { title: "Does", className: "muted", cell: (each) => <Does campaign={each} /> },
+  { title: "Activity", className: "muted", cell: (each) => <Does campaign={each} /> },
   {
     title: "Model",
     className: "nowrap",
@@ -37,7 +37,7 @@ const COLUMNS: readonly Listed<CampaignView>[] = [
   },
   { title: "Spent", className: "num", cell: (each) => (each.spent ? number(each.spent) : "–") },
   { title: "Base", className: "muted", cell: (each) => each.base_model },
-  { title: "By", className: "muted", cell: (each) => each.owner },
+  { title: "Owner", className: "muted", cell: (each) => each.owner },
   { title: "Created", className: "muted nowrap", cell: (each) => <Time at={each.created_at} relative /> },
 ];
 
@@ -58,11 +58,11 @@ function HowToBegin() {
     <Empty title="No campaigns yet">
       <div className="stack how-to">
         <div>
-          A campaign trains on and on by itself: each cycle takes the next chunk of the data, has it trained, measures
-          the result on rows that no training has seen, and promotes it only if it is better.
+          A campaign trains a model continuously. Each cycle trains on the next chunk of the data, evaluates the result
+          on held-out rows, and promotes it only if it is better.
         </div>
         {mayChange && <Copyable text="cd examples/campaign && tunefleet campaign start" />}
-        <div className="small">More is in docs/how-to/run-a-campaign.md.</div>
+        <div className="small">See docs/how-to/run-a-campaign.md.</div>
       </div>
     </Empty>
   );

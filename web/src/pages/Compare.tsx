@@ -1,4 +1,4 @@
-/** Up to eight tasks over each other: their curves, their outcomes, and what differs in their specs. */
+/** Compares up to eight tasks: curves, results, and spec differences. */
 import { useQueries } from "@tanstack/react-query";
 import { Link, useNavigate, useSearch } from "@tanstack/react-router";
 import { useEffect, useMemo, useState } from "react";
@@ -36,7 +36,7 @@ export function Compare() {
     (found) => void navigate({ search: (old) => ({ ...old, tasks: found.join(",") }), replace: true }),
   );
   const found = details.flatMap(({ data }) => data?.id ?? []).join(",");
-  // Only of tasks that there are: the stream refuses others.
+  // Only existing tasks: the stream rejects others.
   useEffect(() => followPoints(found ? found.split(",") : []), [found]);
   const metrics = useQueries({
     queries: details.map(({ data }, at) => ({
@@ -49,8 +49,8 @@ export function Compare() {
     return (
       <div className="page">
         <h1>Compare</h1>
-        <Empty title="Select two to eight tasks">
-          In <Link to="/tasks">the list of tasks</Link>, with the boxes at their left.
+        <Empty title="No tasks selected">
+          In <Link to="/tasks">the list of tasks</Link>, select two to eight tasks and click Compare.
         </Empty>
       </div>
     );
@@ -140,7 +140,7 @@ function Table({ runs }: { runs: Run[] }) {
   const last = (run: Run, name: string) => number(run.points.findLast((point) => name in point.values)?.values[name]);
   return (
     <Panel
-      title="Results and differences"
+      title="Results and spec differences"
       actions={
         <button type="button" className="quiet" aria-pressed={all} onClick={() => setAll(!all)}>
           All fields
@@ -168,7 +168,7 @@ function Table({ runs }: { runs: Run[] }) {
           <Row name="Loss" values={runs.map((run) => ({ key: run.task.id, value: last(run, "loss") }))} />
           <Row name="Eval loss" values={runs.map((run) => ({ key: run.task.id, value: last(run, "held_out_loss") }))} />
           <Row
-            name="Ran"
+            name="Duration"
             values={runs.map((run) => ({ key: run.task.id, value: duration(ranSeconds(run.task, serverNow())) }))}
           />
           {shown.map((row) => (

@@ -1,4 +1,4 @@
-/** Datasets: bring one, see what it is and what a training would learn of it, train with it. */
+/** Datasets: upload, inspect, preview the training rows, train. */
 import { useQuery } from "@tanstack/react-query";
 import { Link, useSearch } from "@tanstack/react-router";
 import { artifactQuery } from "../api/queries";
@@ -25,7 +25,7 @@ export function Datasets() {
           items.length === 0 ? (
             <Panel>
               <Empty title="No datasets yet">
-                What ships with Tunefleet needs no upload: a document names <code>builtin:gsm8k</code>.
+                Built-in datasets need no upload: in a workflow file, set <code>builtin:gsm8k</code>.
               </Empty>
             </Panel>
           ) : (
@@ -54,13 +54,13 @@ function Listed({ items, more, chosen }: { items: ArtifactView[]; more: boolean;
         >
           <span className="cut">{each.name}</span>
           <span className="muted small num nowrap">{bytes(each.size_bytes)}</span>
-          <span className="muted small cut">{each.task_id ? "made by a task" : each.owner}</span>
+          <span className="muted small cut">{each.task_id ? "from a task" : each.owner}</span>
           <span className="muted small nowrap">
             <Time at={each.created_at} relative />
           </span>
         </Link>
       ))}
-      <Cut more={more}>Older ones are found by their id or name: tunefleet data ls.</Cut>
+      <Cut more={more}>Run `tunefleet data ls` for the full list.</Cut>
     </nav>
   );
 }
@@ -72,5 +72,5 @@ function Chosen({ items, id, preview }: { items: ArtifactView[]; id?: string; pr
   if (artifact) return <Detail key={artifact.id} artifact={artifact} preview={preview} />;
   if (asked.error) return <Failed error={asked.error} />;
   if (asked.isLoading) return <Loading rows={6} />;
-  return <Empty title="Dataset not found">It was removed, or the address is wrong.</Empty>;
+  return <Empty title="Dataset not found">It was removed, or the URL is wrong.</Empty>;
 }

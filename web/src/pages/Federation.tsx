@@ -1,4 +1,4 @@
-/** One federation: its rounds on a time line, what came of each, and who gave what. */
+/** One federation: round timeline, results, and contributions of each worker. */
 import { useQuery } from "@tanstack/react-query";
 import { useNavigate, useParams, useSearch } from "@tanstack/react-router";
 import { federationQuery, refusedQuery, roundsQuery, updatesQuery, versionsQuery } from "../api/queries_federated";
@@ -41,7 +41,7 @@ function Shown({ federation, reference }: { federation: FederationDetail; refere
         <Answer query={rounds}>
           {({ items }) =>
             items.length === 0 ? (
-              <Empty title="No rounds yet">The first opens when the federation starts.</Empty>
+              <Empty title="No rounds yet">The first round starts when the federation starts.</Empty>
             ) : (
               <Rounds rounds={items} updates={updates.data?.items ?? []} version={chosen} />
             )
@@ -50,7 +50,7 @@ function Shown({ federation, reference }: { federation: FederationDetail; refere
       </Panel>
       {chosen === undefined ? (
         <Panel title="Versions">
-          <Empty title="No versions yet">The first round that closes makes one.</Empty>
+          <Empty title="No versions yet">Each completed round publishes a version.</Empty>
         </Panel>
       ) : (
         <Made federation={federation} reference={reference} chosen={chosen} />
@@ -81,7 +81,7 @@ function Shown({ federation, reference }: { federation: FederationDetail; refere
   );
 }
 
-/** What the versions measure, and one of them in full. */
+/** Charts of the versions, and one version in full. */
 function Made({ federation, reference, chosen }: { federation: FederationDetail; reference: string; chosen: number }) {
   const navigate = useNavigate({ from: "/federations/$name" });
   const versions = useQuery(versionsQuery(reference));
@@ -152,7 +152,7 @@ function Head({ federation }: { federation: FederationDetail }) {
       </div>
       <div className="row muted small facts-line">
         <span>{federation.strategy}</span>
-        {federation.base_model && <span>on {federation.base_model}</span>}
+        {federation.base_model && <span>base model {federation.base_model}</span>}
         <span className="num">version {number(federation.version)}</span>
         {federation.round != null && (
           <span className="num">
@@ -163,10 +163,10 @@ function Head({ federation }: { federation: FederationDetail }) {
         <span className="num">{number(federation.members)} workers</span>
         {federation.task_id && (
           <span>
-            parts of <TaskLink id={federation.task_id} />
+            task <TaskLink id={federation.task_id} />
           </span>
         )}
-        <span>by {federation.owner}</span>
+        <span>owner {federation.owner}</span>
         <span>
           created <Time at={federation.created_at} relative />
         </span>
@@ -181,15 +181,15 @@ function Key() {
     <div className="key">
       <span>
         <i className="dot good" />
-        in a version
+        aggregated
       </span>
       <span>
         <i className="dot busy" />
-        counts
+        accepted
       </span>
       <span>
         <i className="dot" />
-        waits or replaced
+        pending or replaced
       </span>
       <span>
         <i className="dot bad" />

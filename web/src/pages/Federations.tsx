@@ -1,4 +1,4 @@
-/** All federations, newest first: where each stands, and how to begin one. */
+/** All federations, newest first: state of each, and how to start one. */
 import { useInfiniteQuery } from "@tanstack/react-query";
 import { Link } from "@tanstack/react-router";
 import { federationsQuery } from "../api/queries_federated";
@@ -27,8 +27,8 @@ const COLUMNS: readonly Listed<FederationView>[] = [
   { title: "Version", className: "num", phone: true, cell: (each) => (each.version ? number(each.version) : "–") },
   { title: "Round", className: "num", cell: (each) => number(each.round) },
   { title: "Workers", className: "num", cell: (each) => number(each.members) },
-  { title: "Now", className: "muted", cell: (each) => each.why },
-  { title: "By", className: "muted", cell: (each) => each.owner },
+  { title: "Activity", className: "muted", cell: (each) => each.why },
+  { title: "Owner", className: "muted", cell: (each) => each.owner },
   { title: "Created", className: "muted nowrap", cell: (each) => <Time at={each.created_at} relative /> },
 ];
 
@@ -38,7 +38,7 @@ export function Federations() {
 }
 
 function summary(items: readonly FederationView[]): string {
-  return `${items.filter((each) => each.status === "running").length} of ${items.length} run`;
+  return `${items.filter((each) => each.status === "running").length} of ${items.length} running`;
 }
 
 function HowToBegin() {
@@ -47,18 +47,18 @@ function HowToBegin() {
     <Empty title="No federations yet">
       <div className="stack how-to">
         <div>
-          Several machines train one adapter, each on its own rows; the server averages what they upload.{" "}
+          Several machines train one adapter, each on its own data. The server aggregates their updates.{" "}
           {mayChange && (
             <>
               <Link to="/new" search={{ template: "federated" }}>
-                Begin with the example
+                Start with the example
               </Link>
-              , a training that is split between your workers, or make one that workers of any kind join:
+              , which splits one run across your workers, or create a federation that any worker can join:
             </>
           )}
         </div>
         {mayChange && <Copyable text="tunefleet federation create --name support-bot --min-workers 2" />}
-        <div className="small">More is in docs/how-to/federate-a-training.md.</div>
+        <div className="small">See docs/how-to/federate-a-training.md.</div>
       </div>
     </Empty>
   );

@@ -1,9 +1,9 @@
-/** The way in: a key that is typed, or the code of a login link behind `#`. */
+/** Login: with an API key, or with the code of a login link after `#`. */
 import { useQueryClient } from "@tanstack/react-query";
 import { type FormEvent, useEffect, useState } from "react";
 import { ApiError, api, ask } from "../api/client";
 
-// Taken out of the address at once: who looks over a shoulder or copies it gets nothing. Each code works once.
+// Removed from the URL immediately, so that it cannot be copied. Each code works once.
 const code = new URLSearchParams(location.hash.slice(1)).get("code");
 if (code) history.replaceState(null, "", location.pathname + location.search);
 let redeemed = false;
@@ -60,7 +60,8 @@ export function Login() {
           {busy ? "Logging in …" : "Log in"}
         </button>
         <p className="muted small">
-          Or open the login link that <code>tunefleet up</code> printed; <code>tunefleet login</code> makes another.
+          Or open the login link that <code>tunefleet up</code> prints. To create another, run{" "}
+          <code>tunefleet login</code>.
         </p>
       </form>
     </main>

@@ -1,4 +1,4 @@
-/** A new task: from an example, an earlier task or a dataset. */
+/** New task: from an example, an earlier task or a dataset. */
 import { useQueries, useQuery } from "@tanstack/react-query";
 import { useSearch } from "@tanstack/react-router";
 import { useState } from "react";
@@ -21,7 +21,7 @@ export function New() {
   if (!mayChange)
     return (
       <div className="page">
-        <Empty title="Your key is read-only">Submitting needs a key with the member or admin role.</Empty>
+        <Empty title="Your key is read-only">To submit tasks, use a key with the member or admin role.</Empty>
       </div>
     );
   if (from) return <FromTask key={from} id={from} />;
@@ -45,15 +45,15 @@ function FromTask({ id }: { id: string }) {
   return <FromFound task={task.data} />;
 }
 
-/** As the task was when the document was opened: what happens to it since changes no text that is being edited. */
+/** The task as it was when the editor was opened: later changes do not alter the text. */
 function FromFound({ task }: { task: TaskAnswer }) {
   const [found] = useState(task);
   const { spec, resolved, name, inputs, depends_on, workflow_id } = found;
-  // A stage whose references stand for nothing yet is nothing alone.
+  // A stage with unresolved references cannot run alone.
   if (depends_on.length > 0 && !resolved) return <FromWorkflow id={workflow_id} />;
   const own = resolved ?? spec;
   const text = stringify({ apiVersion: "tunefleet/v1", kind: "Workflow", metadata: { name }, spec: own });
-  return <Edit title={`As ${name}`} first={text} earlier={[{ name, spec: own, inputs }]} />;
+  return <Edit title={`Clone of ${name}`} first={text} earlier={[{ name, spec: own, inputs }]} />;
 }
 
 function FromWorkflow({ id }: { id: string }) {
@@ -62,7 +62,7 @@ function FromWorkflow({ id }: { id: string }) {
   const earlier = tasks.flatMap(({ data }) => (data ? { name: data.name, spec: data.spec, inputs: data.inputs } : []));
   if (!workflow.data || earlier.length < workflow.data.tasks.length)
     return <Waiting error={workflow.error ?? tasks.find((each) => each.error)?.error} />;
-  return <Edit title={`As ${workflow.data.name}`} first={workflow.data.document} earlier={earlier} />;
+  return <Edit title={`Clone of ${workflow.data.name}`} first={workflow.data.document} earlier={earlier} />;
 }
 
 function FromData({ id }: { id: string }) {
@@ -77,15 +77,15 @@ function FromData({ id }: { id: string }) {
   if (!use || !example)
     return (
       <div className="page">
-        <Empty title="This dataset cannot be trained on yet">Its page lists the problems.</Empty>
+        <Empty title="Dataset not usable for training">The dataset page lists the errors.</Empty>
       </div>
     );
   const { name } = artifact.data;
-  // A name means the newest that was pushed under it; anything else is called by its id.
+  // A name refers to the newest upload with that name; anything else is referenced by id.
   const newest = datasets.data.items.find((each) => each.name === name && !each.task_id);
   const reference = newest?.id === id ? name : id;
   const dataset = { reference, name, rows, recognised: recognised ?? "rows" };
-  return <Edit title={`On ${name}`} first={trainingDocument(example.document, dataset, use)} />;
+  return <Edit title={`Train on ${name}`} first={trainingDocument(example.document, dataset, use)} />;
 }
 
 function Waiting({ error }: { error: unknown }) {

@@ -1,4 +1,4 @@
-/** The first page: what runs, what waits, what failed, and on which machines. */
+/** The overview: running, queued and failed tasks, and the machines. */
 import { useQuery } from "@tanstack/react-query";
 import { Link } from "@tanstack/react-router";
 import { overviewQuery, workersQuery } from "../api/queries";
@@ -44,7 +44,7 @@ export function Overview() {
               {({ running: items }) =>
                 items.length === 0 ? (
                   <Empty title="No running tasks">
-                    {mayChange ? <Link to="/new">Begin with an example</Link> : "Submit one to see it here live."}
+                    {mayChange ? <Link to="/new">Start with an example</Link> : "Submit a task to see it here."}
                   </Empty>
                 ) : (
                   <ul className="running">
@@ -79,7 +79,7 @@ export function Overview() {
               {({ items }) =>
                 items.length === 0 ? (
                   <Empty title="No workers yet">
-                    <Link to="/workers">How to join one</Link>
+                    <Link to="/workers">Join a machine</Link>
                   </Empty>
                 ) : (
                   <div className="stack">
@@ -105,7 +105,7 @@ export function Overview() {
             <Answer query={overview}>
               {({ failed: items }) =>
                 items.length === 0 ? (
-                  <Empty title="None" />
+                  <Empty title="No failures" />
                 ) : (
                   <ul className="failures">
                     {items.slice(0, 6).map((task) => (
@@ -130,7 +130,7 @@ export function Overview() {
   );
 }
 
-/** The whole in one line: each number leads to what it counts. */
+/** Summary line: each number links to its list. */
 function Counts({ tasks, workers }: { tasks: Record<string, number>; workers: readonly WorkerView[] }) {
   const gpus = workers.flatMap((worker) => (worker.status === "online" ? (worker.capabilities.gpus ?? []) : []));
   const busy = workers.flatMap((worker) => (worker.load?.gpus ?? []).flatMap((gpu) => gpu.utilisation_percent ?? []));
@@ -192,7 +192,7 @@ function Loss({ task }: { task: TaskView }) {
     .filter((value): value is number => typeof value === "number");
   return (
     <div className="loss">
-      <Sparkline values={values} label={`Loss, now ${number(values.at(-1))}`} />
+      <Sparkline values={values} label={`Loss, latest ${number(values.at(-1))}`} />
       <span className="num small" title="Loss">
         {number(values.at(-1))}
       </span>

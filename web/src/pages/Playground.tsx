@@ -1,4 +1,4 @@
-/** The playground: talk with what was trained, and with the model as it was, side by side. */
+/** The playground: chat with a fine-tuned model and the base model, side by side. */
 import { useQuery } from "@tanstack/react-query";
 import { useSearch } from "@tanstack/react-router";
 import { taskQuery } from "../api/queries";
@@ -13,7 +13,7 @@ export function Playground() {
   return task ? <OfTask key={task} id={task} /> : <Choice />;
 }
 
-/** A chat is joined; what any other task has trained is offered. */
+/** For a chat task, join it; for any other task, offer its model. */
 function OfTask({ id }: { id: string }) {
   const task = useQuery(taskQuery(id));
   if (task.data?.kind === "chat") return <Session task={task.data} />;
@@ -29,13 +29,13 @@ function Choice({ task }: { task?: string }) {
       {mayChange ? (
         <>
           <p className="muted">
-            A worker loads the model and holds it ready, for ten minutes without a word. The model as it was answers
-            beside the tuned one.
+            A worker loads the model and unloads it after 10 min idle. The base model answers next to the fine-tuned
+            one.
           </p>
           <Begin task={task} />
         </>
       ) : (
-        <Empty title="Your key is read-only">Chatting needs a key with the member or admin role.</Empty>
+        <Empty title="Your key is read-only">To chat, use a key with the member or admin role.</Empty>
       )}
     </div>
   );

@@ -1,4 +1,4 @@
-/** Keys, roles, notifications, storage and versions: what is set up on the server, for those who may see it. */
+/** Settings: keys, roles, notifications, storage and versions, according to the role. */
 import { useLocation } from "@tanstack/react-router";
 import { useEffect } from "react";
 import { Keys } from "./settings/Keys";
@@ -10,7 +10,7 @@ import "../styles/settings.css";
 
 export function Settings() {
   const { hash } = useLocation();
-  // The parts are there before what they show, so that a link to one leads to it.
+  // Sections are rendered before their data, so that links to them work.
   useEffect(() => {
     if (hash) document.getElementById(hash)?.scrollIntoView();
   }, [hash]);

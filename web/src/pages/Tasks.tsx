@@ -1,4 +1,4 @@
-/** All tasks: searched, filtered and sorted by the server, which sends what is scrolled to. */
+/** All tasks: searched, filtered and sorted by the server, loaded on scroll. */
 import { useInfiniteQuery, useQuery, useQueryClient } from "@tanstack/react-query";
 import { useNavigate, useSearch } from "@tanstack/react-router";
 import { useMemo, useState } from "react";
@@ -13,7 +13,7 @@ import type { TasksSearch } from "../router";
 import { Actions } from "./tasks/Actions";
 import { Grid } from "./tasks/Grid";
 
-/** So many are chosen at once at most: each of them is read first, so that it is known what they are. */
+/** Maximum number of selected tasks: each one is loaded first, to know its status. */
 const MOST_CHOSEN = 10_000;
 
 export function Tasks() {
@@ -44,7 +44,7 @@ export function Tasks() {
     setChosen(new Set(ids().slice(0, MOST_CHOSEN)));
   };
   const { queryKey } = tasksQuery(wanted);
-  /** From its beginning, and no more of it than is seen. */
+  /** From the top, and only the visible part. */
   const showAgain = () => void client.resetQueries({ queryKey, exact: true });
   const old = list.isStale && !list.isFetching && (list.data?.pages.length ?? 0) > 1;
 
@@ -59,7 +59,7 @@ export function Tasks() {
         ) : (
           old && (
             <button type="button" className="quiet" onClick={showAgain}>
-              The list has changed: show it from the top
+              List changed, reload
             </button>
           )
         )}
@@ -85,31 +85,31 @@ export function Tasks() {
             type="checkbox"
             checked={search.group === true}
             onChange={(event) =>
-              // A workflow's tasks stand together in the order of their submission only.
+              // Tasks of a workflow are adjacent only in submission order.
               change({ group: event.target.checked || undefined, sort: undefined })
             }
           />
-          by workflow
+          Group by workflow
         </label>
         <Statuses chosen={status} counts={counts.data} onChange={(next) => change({ status: next })} />
       </div>
       {choice.length > 0 && choice.length === tasks.length && list.hasNextPage && (
         <div className="note row">
           <span>
-            The {number(tasks.length)} tasks that are loaded are chosen; {number(total)} match.
+            {number(tasks.length)} loaded tasks selected; {number(total)} match.
           </span>
           <button type="button" disabled={list.isFetching} onClick={() => void chooseAll()}>
             {list.isFetching
               ? `${number(tasks.length)} loaded …`
               : total > MOST_CHOSEN
-                ? `Choose the first ${number(MOST_CHOSEN)}`
-                : `Choose all ${number(total)}`}
+                ? `Select the first ${number(MOST_CHOSEN)}`
+                : `Select all ${number(total)}`}
           </button>
         </div>
       )}
       {list.data ? (
         <Grid
-          // Another list is seen from its beginning.
+          // A different list starts at the top.
           key={JSON.stringify(wanted)}
           rows={rows}
           missing={total - tasks.length}
@@ -128,7 +128,7 @@ export function Tasks() {
   );
 }
 
-/** How many tasks pass a filter by status. */
+/** Number of matching tasks by status. */
 function counted(counts: TaskCounts | undefined, status: string | undefined): number {
   if (!counts) return 0;
   if (!status) return counts.total;
@@ -167,7 +167,7 @@ function Statuses({
   );
 }
 
-/** One of the values that there are; without a choice to make it is not shown. */
+/** A filter with the existing values; hidden if there is no choice. */
 function Picked({
   name,
   value,

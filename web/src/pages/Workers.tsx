@@ -1,4 +1,4 @@
-/** The machines: what each has and runs, what an administrator may ask of it, and how to join one. */
+/** The machines: capabilities and tasks, admin actions, and how to join one. */
 import { useQuery } from "@tanstack/react-query";
 import { useState } from "react";
 import { overviewQuery, workersQuery } from "../api/queries";
@@ -30,7 +30,9 @@ export function Workers() {
         {({ items, more }) => {
           const machines = items.filter((each) => !polling.has(each.id));
           return machines.length === 0 ? (
-            <Empty title="No workers yet">Tasks wait until one does: “Join a machine” has the commands.</Empty>
+            <Empty title="No workers yet">
+              Tasks stay queued until a worker joins. Select “Join a machine” for the commands.
+            </Empty>
           ) : (
             <>
               <div className="machines">
@@ -71,7 +73,7 @@ function Card({ worker, tasks }: { worker: WorkerView; tasks: readonly TaskView[
         <Users worker={worker} tasks={tasks} />
         <div className="row between tight small muted">
           <span title={able.map((each) => each.kind).join(", ")}>
-            {able.length} of {worker.capabilities.executors.length} kinds of tasks
+            {able.length} of {worker.capabilities.executors.length} task types
           </span>
           <Tags tags={worker.capabilities.tags ?? []} />
         </div>

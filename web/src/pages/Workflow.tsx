@@ -1,4 +1,4 @@
-/** A workflow: its tasks as a drawing that moves with them, and as a list. */
+/** A workflow: its tasks as a live graph, and as a list. */
 import { useMutation, useQuery, useQueryClient } from "@tanstack/react-query";
 import { Link, useNavigate, useParams } from "@tanstack/react-router";
 import { useState } from "react";
@@ -45,7 +45,7 @@ function Shown({ workflow }: { workflow: WorkflowDetail }) {
         <Actions workflow={workflow} />
       </div>
       <div className="row muted small facts-line">
-        <span>by {workflow.owner}</span>
+        <span>owner {workflow.owner}</span>
         <span>
           submitted <Time at={workflow.created_at} relative />
         </span>
@@ -95,9 +95,9 @@ function Shown({ workflow }: { workflow: WorkflowDetail }) {
           </tbody>
         </table>
       </Panel>
-      <Panel title="Document">
+      <Panel title="Workflow file">
         <details>
-          <summary>As it was submitted</summary>
+          <summary>As submitted</summary>
           <pre>{workflow.document}</pre>
         </details>
       </Panel>
@@ -124,7 +124,7 @@ function Actions({ workflow }: { workflow: WorkflowDetail }) {
     mutationFn: () =>
       ask(api.POST("/api/v1/workflows/{workflow_id}/retry", { ...path, body: { overrides: {}, again: false } })),
     onSuccess: (made) => {
-      toast("What was left runs again", "good");
+      toast("Unfinished tasks resubmitted", "good");
       void navigate({ to: "/workflows/$workflowId", params: { workflowId: made.id } });
     },
   });
@@ -138,18 +138,18 @@ function Actions({ workflow }: { workflow: WorkflowDetail }) {
       )}
       {(workflow.status === "failed" || workflow.status === "cancelled") && (
         <button type="button" onClick={() => retry.mutate()} disabled={retry.isPending}>
-          Retry what is left
+          Retry unfinished
         </button>
       )}
       {asking && (
         <Confirm
           title="Cancel this workflow?"
-          action="Cancel all its tasks"
+          action="Cancel all tasks"
           danger
           onDo={() => cancel.mutate()}
           onClose={() => setAsking(false)}
         >
-          What runs ends after its step. Checkpoints that were saved stay, and can be resumed from.
+          Running tasks stop after the current step. Saved checkpoints are kept, and you can resume from them.
         </Confirm>
       )}
     </div>

@@ -1,4 +1,4 @@
-/** A chart of one or more lines on a canvas: zoom shared with its neighbours, a legend that follows the pointer. */
+/** A line chart on a canvas: zoom shared between charts, legend that follows the pointer. */
 import { useEffect, useMemo, useRef, useState } from "react";
 import uPlot from "uplot";
 import "uplot/dist/uPlot.min.css";
@@ -13,16 +13,16 @@ export interface Line {
   label: string;
   color: string;
   column: Column;
-  /** Drawn thin and pale: what a smoothed line was made of. */
+  /** Drawn thin and pale: raw values of a smoothed line. */
   faint?: boolean;
-  /** Few and far between: with dots. */
+  /** Few points: drawn with dots. */
   dots?: boolean;
 }
 
-/** Colours that are told apart on light and dark, and by most who see colours differently. */
+/** Colours that are distinguishable on light and dark, and with common colour blindness. */
 export const COLORS = ["#3f7ff0", "#e07b1a", "#2f9e6b", "#c24f9d", "#8a6cf5", "#a58b0f", "#1a93a8", "#d85050"];
 
-/** What a tick says where they are days, minutes and seconds apart. */
+/** Tick labels for days, minutes and seconds. */
 const CLOCK_TICKS: (string | number | null)[][] = [
   [86400, "{MMM} {D}", null, null, null, null, null, null, 1],
   [60, "{HH}:{mm}", null, null, null, null, null, null, 1],
@@ -60,13 +60,13 @@ export function Chart({
 
   const data = useMemo(() => {
     const { xs, ys } = aligned(lines.map((line) => line.column));
-    // A logarithm knows no zero and nothing below it.
+    // A logarithmic scale has no zero or negative values.
     const shown = log ? ys.map((row) => row.map((y) => (typeof y === "number" && y <= 0 ? null : y))) : ys;
     return [xs, ...shown] as uPlot.AlignedData;
   }, [lines, log]);
   const latest = useRef(data);
   latest.current = data;
-  // What a plot is made of, apart from its data: only a change here makes a new one.
+  // Plot configuration apart from data: only a change here creates a new plot.
   const shape = JSON.stringify([
     lines.map(({ label, color, faint, dots }) => [label, color, faint, dots]),
     log,
@@ -80,7 +80,7 @@ export function Chart({
   useEffect(() => {
     const element = box.current;
     if (!element) return;
-    // A canvas knows no variables: its place has their colours.
+    // A canvas cannot use CSS variables: read the computed colours.
     const { color, borderTopColor } = getComputedStyle(element);
     const grid = { stroke: borderTopColor, width: 1 };
     const common = { stroke: color, grid, ticks: { show: false }, font: "11px system-ui" };

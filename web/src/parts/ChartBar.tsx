@@ -1,15 +1,15 @@
-/** What several charts are looked at by, all of them alike. */
+/** Shared settings of several charts. */
 import type { ReactNode } from "react";
 import { type ChartSearch, type ChartView, MOST_SMOOTH, searchOf, viewOf } from "../lib/chartview";
 import { useAddressed } from "./addressed";
 
-/** How the charts of a page are looked at; `tell` writes it to the page's address. */
+/** Chart settings of a page; `tell` writes them to the URL. */
 export function useChartView(
   search: ChartSearch,
   tell: (to: ChartSearch) => void,
 ): [ChartView, (to: ChartView) => void] {
   const [view, setView] = useAddressed(viewOf(search), (next) => tell(searchOf(next)));
-  // As the address will say it, or the numbers that come back from there would be others.
+  // Round as the URL does; otherwise the values read back would differ.
   return [view, (next) => setView(viewOf(searchOf(next)))];
 }
 

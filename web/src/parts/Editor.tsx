@@ -1,4 +1,4 @@
-/** An editor for workflow documents: colours, completion from the schema, faults where they stand. */
+/** Editor for workflow files: highlighting, schema completion, inline errors. */
 import { autocompletion, type CompletionContext, type CompletionResult } from "@codemirror/autocomplete";
 import { yaml } from "@codemirror/lang-yaml";
 import { HighlightStyle, syntaxHighlighting } from "@codemirror/language";
@@ -64,7 +64,7 @@ export default function Editor({
           look,
           lintGutter(),
           autocompletion({ override: [(context) => complete(context, known.current)], icons: false }),
-          EditorView.contentAttributes.of({ "aria-label": "Workflow document", tabindex: "0" }),
+          EditorView.contentAttributes.of({ "aria-label": "Workflow file", tabindex: "0" }),
           EditorView.updateListener.of((update) => {
             if (update.docChanged) tell.current(update.state.doc.toString());
           }),

@@ -1,4 +1,4 @@
-/** A machine at a glance: memory, each GPU with what is full and how busy it is, and who uses it. */
+/** A machine at a glance: memory, GPUs with memory and utilization, and their users. */
 import { Link } from "@tanstack/react-router";
 import type { ReactNode } from "react";
 import type { Gpu, GpuLoad, TaskView, WorkerView } from "../api/schema";
@@ -8,7 +8,7 @@ import "../styles/fleet.css";
 
 const GIB = 2 ** 30;
 
-/** What a worker is, in the words that matter first. */
+/** Status note of a worker. */
 export function workerNote(worker: WorkerView): string {
   if (worker.status !== "online") return worker.status;
   if (worker.draining) return "draining";
@@ -25,7 +25,7 @@ export function WorkerLink({ id }: { id: string }) {
   );
 }
 
-/** A worker in a list of machines; `tasks` are those that run anywhere, for their names. */
+/** A worker in a list of machines; `tasks`: the running tasks, for their names. */
 export function Machine({ worker, tasks = [] }: { worker: WorkerView; tasks?: readonly TaskView[] }) {
   return (
     <div className="machine">
@@ -39,7 +39,7 @@ export function Machine({ worker, tasks = [] }: { worker: WorkerView; tasks?: re
   );
 }
 
-/** Main memory and GPUs, a line each. */
+/** Main memory and GPUs, one line each. */
 export function Gauges({ worker }: { worker: WorkerView }) {
   const can = worker.capabilities;
   const gpus = can.gpus ?? [];
@@ -53,7 +53,7 @@ export function Gauges({ worker }: { worker: WorkerView }) {
         fill={{ label: "Memory", used: can.memory_total_bytes - free, total: can.memory_total_bytes }}
         busy={busy}
         busyLabel={`Load of ${can.cpu_count} CPUs`}
-        title="Main memory in use, and the load of the processors"
+        title="Main memory in use and CPU load"
       >
         {can.cpu_count} CPUs
       </Gauge>
@@ -69,7 +69,7 @@ export function Gauges({ worker }: { worker: WorkerView }) {
   );
 }
 
-/** Neighbours of one make stand under one name. */
+/** Adjacent GPUs of the same model share one heading. */
 function groups(gpus: readonly Gpu[]): [string, Gpu[]][] {
   const found: [string, Gpu[]][] = [];
   for (const gpu of gpus) {
@@ -94,7 +94,7 @@ function GpuGauge({ gpu, now }: { gpu: Gpu; now: GpuLoad | undefined }) {
         }}
         busy={now?.utilisation_percent ?? undefined}
         busyLabel={`GPU ${gpu.index} is busy`}
-        title={`GPU ${gpu.index}: memory in use, how busy, temperature${now?.power_w == null ? "" : `; takes ${Math.round(now.power_w)} W`}`}
+        title={`GPU ${gpu.index}: memory in use, utilization, temperature${now?.power_w == null ? "" : `; ${Math.round(now.power_w)} W`}`}
       >
         {now?.temperature_c != null && `${Math.round(now.temperature_c)} °C`}
       </Gauge>
@@ -140,7 +140,7 @@ function Gauge({
   );
 }
 
-/** `41.2`, where the unit follows with the whole. */
+/** `41.2`; the unit follows with the total. */
 function short(size: number): string {
   return size >= GIB ? (size / GIB).toFixed(1) : bytes(size);
 }

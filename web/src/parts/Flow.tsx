@@ -1,4 +1,4 @@
-/** A drawing of what leads to what: it can be moved and enlarged, and never changed. */
+/** A read-only graph that can be panned and zoomed. */
 import { Background, Controls, type Edge, type EdgeTypes, type Node, type NodeTypes, ReactFlow } from "@xyflow/react";
 import "@xyflow/react/dist/style.css";
 import { useIsDark } from "./theme";

@@ -1,4 +1,4 @@
-/** A time line: lanes below each other over one axis of time. What stands in a lane is placed by `lib/span`. */
+/** A timeline: lanes over one time axis. `lib/span` positions their items. */
 import type { ReactNode } from "react";
 import { placeOf, type Span, ticksOf, tickText } from "../lib/span";
 
@@ -31,7 +31,7 @@ export function Lane({ name, tall, children }: { name: ReactNode; tall?: boolean
   );
 }
 
-/** A long table that scrolls by itself, by the keyboard too. */
+/** A long table with its own scrollbar, also by keyboard. */
 export function Scrolls({ label, children }: { label: string; children: ReactNode }) {
   return (
     <section className="scrolls" aria-label={label} tabIndex={0}>

@@ -1,4 +1,4 @@
-/** A page of all things of a sort, newest first, and how to begin one where there is none yet. */
+/** A list page, newest first, with the first action in its empty state. */
 import type { UseInfiniteQueryResult } from "@tanstack/react-query";
 import type { ReactNode } from "react";
 import { Panel } from "./bits";
@@ -7,9 +7,9 @@ import { Answer } from "./states";
 export interface Listed<T> {
   title: string;
   cell: (item: T) => ReactNode;
-  /** `num`, `muted` and so on, of its cells. */
+  /** CSS classes of its cells, such as `num` and `muted`. */
   className?: string;
-  /** Shown on a phone too. */
+  /** Also shown on a phone. */
   phone?: boolean;
 }
 
@@ -22,9 +22,9 @@ export function Listing<T extends { id: string }>({
 }: {
   title: string;
   query: UseInfiniteQueryResult<{ pages: { items: T[] }[] }>;
-  /** What stands beside the title. */
+  /** Content next to the title. */
   summary: (items: readonly T[]) => string;
-  /** What stands in the place of an empty list. */
+  /** Content of the empty state. */
   begin: ReactNode;
   columns: readonly Listed<T>[];
 }) {

@@ -1,4 +1,4 @@
-/** Measurements of numbered things, such as versions: dots with their intervals, a line through them, one chosen. */
+/** Measurements by number, such as versions: dots with intervals, a line, one selected. */
 import { type ReactNode, useEffect, useRef, useState } from "react";
 import { number } from "../lib/format";
 
@@ -29,7 +29,7 @@ export function Plot({
   height = 170,
 }: {
   title: ReactNode;
-  /** What the numbers below are numbers of, such as `version`. */
+  /** What the x values number, such as `version`. */
   about: string;
   rows: readonly Measurements[];
   chosen?: number;
@@ -111,7 +111,7 @@ function scaleOf(points: readonly Measured[], width: number, height: number): Sc
   return { x, y, xs, ys, step: last === first ? inner : inner / (last - first) };
 }
 
-/** A few round values within a range. */
+/** Round values within a range. */
 function roundValues(low: number, high: number): number[] {
   const rough = (high - low) / 4;
   const power = 10 ** Math.floor(Math.log10(rough));
@@ -187,7 +187,7 @@ function Legend({ rows, at, about }: { rows: readonly Measurements[]; at: number
   );
 }
 
-/** An interval's ends, such as `[1.92, 2.04]`. */
+/** The bounds of an interval, such as `[1.92, 2.04]`. */
 export function interval(low: number, high: number): string {
   return `[${number(low)}, ${number(high)}]`;
 }

@@ -1,4 +1,4 @@
-/** What stands around every page: navigation, who is logged in, the state of the live connection. */
+/** The frame of every page: navigation, session, state of the live connection. */
 import { useQueryClient } from "@tanstack/react-query";
 import { Link, Outlet, useLocation } from "@tanstack/react-router";
 import { useEffect, useState, useSyncExternalStore } from "react";
@@ -42,7 +42,7 @@ const GROUPS = [
     ],
   ],
 ] as const;
-/** On a phone these stand at the bottom; the menu has all. */
+/** On a phone, these are at the bottom; the menu has all pages. */
 const FIRST = [
   ["/", "Overview"],
   ["/tasks", "Tasks"],
@@ -59,7 +59,7 @@ export function Shell({ info }: { info: ServerInfo }) {
   return (
     <SessionContext value={{ info, mayChange, isAdmin: info.role === "admin" }}>
       <a className="skip button" href="#main">
-        To the page's content
+        Skip to content
       </a>
       <div className="shell">
         <div className={menu.open ? "side open" : "side"} id="menu">
@@ -111,7 +111,7 @@ function PageLink({ to, name }: { to: (typeof GROUPS)[number][1][number][0]; nam
   );
 }
 
-/** The menu of a phone: another page closes it, and so does Escape. */
+/** The menu on a phone: navigation and Escape close it. */
 function useMenu() {
   const [open, setOpen] = useState(false);
   const { pathname } = useLocation();
@@ -161,16 +161,16 @@ function Connection() {
   if (state === "outdated")
     return (
       <div className="banner row between" role="alert">
-        <span>The server runs another version by now. This page is of the one before.</span>
+        <span>The server was updated. This page is from an earlier version.</span>
         <button type="button" onClick={() => location.reload()}>
-          Load the new page
+          Reload
         </button>
       </div>
     );
   if (state !== "lost") return null;
   return (
     <div className="banner" role="alert">
-      The connection to the server is lost. What you see may be old; the page goes on by itself once it is back.
+      Connection to the server lost. The page may be out of date; it reconnects automatically.
     </div>
   );
 }

@@ -1,9 +1,9 @@
-/** State that stands in the address: at once on the screen, and in the address when the hand rests. */
+/** State in the URL: applied immediately, written to the URL after a pause. */
 import { useEffect, useRef, useState } from "react";
 
 const REST_MS = 120;
 
-/** Like `useState`; `tell` writes it to the address, and a change of the address from elsewhere is taken over. */
+/** Like `useState`; `tell` writes the value to the URL, and external changes of the URL are applied. */
 export function useAddressed<T>(value: T, tell: (next: T) => void): [T, (next: T) => void] {
   const [now, setNow] = useState(value);
   const key = JSON.stringify(value);

@@ -1,4 +1,4 @@
-/** Small parts that every page is made of. */
+/** Small shared components. */
 import { Link } from "@tanstack/react-router";
 import { type ReactNode, useEffect, useRef } from "react";
 import type { ProgressView } from "../api/schema";
@@ -102,7 +102,7 @@ export function TaskLink({ id, name }: { id: string; name?: string }) {
   );
 }
 
-/** An id that a click copies. */
+/** An id that is copied on click. */
 export function Id({ value }: { value: string }) {
   const { shown, copied, copy } = useCopy<HTMLSpanElement>(value);
   return (
@@ -112,7 +112,7 @@ export function Id({ value }: { value: string }) {
   );
 }
 
-/** A command line that a click copies. */
+/** A command line that is copied on click. */
 export function Copyable({ text }: { text: string }) {
   const { shown, copied, copy } = useCopy<HTMLPreElement>(text);
   return (
@@ -125,7 +125,7 @@ export function Copyable({ text }: { text: string }) {
   );
 }
 
-/** Ask before something that cannot be taken back. */
+/** Confirmation dialog for an action that cannot be undone. */
 export function Confirm({
   title,
   children,

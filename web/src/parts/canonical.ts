@@ -1,8 +1,8 @@
-/** An address may name a thing by the beginning of its id, or by a name; what is told live goes by the whole id. */
+/** A URL may use an id prefix or a name; live messages use the full id. */
 import { type QueryClient, useQueryClient } from "@tanstack/react-query";
 import { useEffect } from "react";
 
-/** Put the whole id in the place of what the address says, and what is known under the whole id. */
+/** Replace the id in the URL with the full id, and move cached data to it. */
 export function useCanonical(
   what: string,
   pairs: readonly (readonly [given: string, found: { id: string } | undefined])[],
@@ -20,7 +20,7 @@ export function useCanonical(
   }, [ids.join(","), other, settled]);
 }
 
-/** What was asked for by another name need not be asked for again. */
+/** Data that was fetched under another name is reused. */
 function handOver(client: QueryClient, what: string, found: { id: string }): void {
   if (client.getQueryData([what, found.id]) === undefined) client.setQueryData([what, found.id], found);
 }

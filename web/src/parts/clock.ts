@@ -1,4 +1,4 @@
-/** One clock for all that shows ages and durations: it ticks while somebody looks. */
+/** One clock for all ages and durations: it ticks while the page is visible. */
 import { useSyncExternalStore } from "react";
 import { serverNow } from "../lib/servertime";
 

@@ -1,10 +1,10 @@
-/** Copying what is shown. A browser gives a page over plain HTTP no clipboard: there the text is selected instead. */
+/** Copy to the clipboard. Over plain HTTP there is no clipboard access: the text is selected instead. */
 import { type RefObject, useEffect, useRef, useState } from "react";
 import { toast } from "./toasts";
 
 const SAID_MS = 1500;
 
-/** `shown` is the element that holds the text, and nothing else. */
+/** `shown`: the element that contains only the text. */
 export function useCopy<E extends HTMLElement>(
   text: string,
 ): { shown: RefObject<E | null>; copied: boolean; copy: () => void } {
@@ -17,10 +17,10 @@ export function useCopy<E extends HTMLElement>(
   }, [copied]);
   const select = () => {
     if (shown.current) window.getSelection()?.selectAllChildren(shown.current);
-    toast("The browser lets this page copy nothing", "plain", "The text is selected: copy it with Ctrl+C.");
+    toast("The browser does not allow copying", "plain", "The text is selected. Copy it with Ctrl+C.");
   };
   const copy = () => {
-    // Not there on an address that is neither HTTPS nor this machine, whatever the types say.
+    // Missing except on HTTPS and localhost, despite its type.
     const clipboard = navigator.clipboard as Clipboard | undefined;
     if (clipboard) void clipboard.writeText(text).then(() => setCopied(true), select);
     else select();

@@ -1,4 +1,4 @@
-/** What somebody has written and not sent, kept in this window: a session that ends takes nothing of it away. */
+/** Unsent input, kept in this window: an expired session does not lose it. */
 import { type Dispatch, type SetStateAction, useEffect, useState } from "react";
 import { useSession } from "./session";
 import { toast } from "./toasts";
@@ -8,12 +8,12 @@ const PREFIX = "tunefleet.kept";
 export interface Kept<T> {
   value: T;
   set: Dispatch<SetStateAction<T>>;
-  /** Whether it was there when the page was opened. */
+  /** Whether it existed when the page was opened. */
   found: boolean;
   forget: () => void;
 }
 
-/** Like `useState`, for one who is logged in; `settled` says whether what it is now is worth keeping. */
+/** Like `useState`, for the logged-in user; `settled`: whether the current value is worth keeping. */
 export function useKept<T>(name: string, first: T, settled: (value: T) => boolean = () => true): Kept<T> {
   const { info } = useSession();
   const key = [PREFIX, info.owner, name].join(" ");
@@ -32,7 +32,7 @@ export function useKept<T>(name: string, first: T, settled: (value: T) => boolea
   return { value, set, found, forget };
 }
 
-/** For the next one who logs in at this window. */
+/** Clear it for the next user of this window. */
 export function forgetKept(): void {
   for (const key of Object.keys(sessionStorage)) if (key.startsWith(PREFIX)) sessionStorage.removeItem(key);
 }
@@ -41,6 +41,6 @@ function keep(key: string, text: string): void {
   try {
     sessionStorage.setItem(key, text);
   } catch {
-    toast("The browser has no room to keep what you write", "bad", "It is lost when this page is left.");
+    toast("Draft not saved: browser storage is full", "bad", "Your text is lost when you leave this page.");
   }
 }

@@ -1,4 +1,4 @@
-/** Whether the window is as narrow as a phone's: a drawing then goes downwards. */
+/** Whether the window is as narrow as a phone: graphs are then vertical. */
 import { useSyncExternalStore } from "react";
 
 const phone = window.matchMedia("(max-width: 720px)");

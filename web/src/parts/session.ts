@@ -1,10 +1,10 @@
-/** Who is logged in, for whatever offers something to do. */
+/** The logged-in user, for permission checks. */
 import { createContext, use } from "react";
 import type { ServerInfo } from "../api/schema";
 
 export interface Session {
   info: ServerInfo;
-  /** Whether the role may submit and steer. */
+  /** Whether the role may submit and control tasks. */
   mayChange: boolean;
   isAdmin: boolean;
 }
@@ -13,11 +13,11 @@ export const SessionContext = createContext<Session | null>(null);
 
 export function useSession(): Session {
   const session = use(SessionContext);
-  if (!session) throw new Error("useSession is for what stands inside the shell");
+  if (!session) throw new Error("useSession requires the shell");
   return session;
 }
 
-/** Whether one may steer and remove what belongs to somebody: its owner, and administrators. As the server decides. */
+/** Whether the user may control and remove an object: its owner and administrators, as on the server. */
 export function maySteer({ info, mayChange, isAdmin }: Session, owner: string): boolean {
   return isAdmin || (mayChange && info.owner === owner);
 }

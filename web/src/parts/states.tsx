@@ -1,4 +1,4 @@
-/** What a page shows while it has nothing, cannot have it, or may not. */
+/** Loading, empty, error and no-access states of a page. */
 import type { UseQueryResult } from "@tanstack/react-query";
 import type { ReactNode } from "react";
 import { ApiError } from "../api/client";
@@ -23,7 +23,7 @@ export function Empty({ title, children }: { title: string; children?: ReactNode
   );
 }
 
-/** What a list that is cut says at its end. */
+/** Note at the end of a truncated list. */
 export function Cut({ more, children }: { more: boolean; children: ReactNode }) {
   return more && <p className="muted small">Only the newest are shown. {children}</p>;
 }
@@ -40,7 +40,7 @@ export function Failed({ error, retry }: { error: unknown; retry?: () => void })
     );
   return (
     <div className="empty" role="alert">
-      <strong>{ours?.status === 404 ? "Dataset not found" : "This could not be loaded"}</strong>
+      <strong>{ours?.status === 404 ? "Not found" : "Loading failed"}</strong>
       <div className="muted">{ours?.message ?? String(error)}</div>
       {ours?.hint && <div className="muted">{ours.hint}</div>}
       {retry && (
@@ -52,7 +52,7 @@ export function Failed({ error, retry }: { error: unknown; retry?: () => void })
   );
 }
 
-/** Show what a query found, or where it stands. */
+/** Show the result of a query, or its loading or error state. */
 export function Answer<T>({
   query,
   rows,

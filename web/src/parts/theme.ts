@@ -1,4 +1,4 @@
-/** Light, dark, or as the system has it. */
+/** Light, dark or system theme. */
 import { useSyncExternalStore } from "react";
 
 export type Theme = "system" | "light" | "dark";
@@ -35,7 +35,7 @@ export function useTheme(): Theme {
   return useSyncExternalStore(subscribe, read);
 }
 
-/** Whether what is shown now is dark: charts on a canvas need to know. */
+/** Whether the current theme is dark: canvas charts need it. */
 export function useIsDark(): boolean {
   return useSyncExternalStore(subscribe, () => {
     const theme = read();

@@ -1,4 +1,4 @@
-/** Short messages at the edge of the page: what an action led to. */
+/** Short messages at the edge of the page: results of actions. */
 import { useSyncExternalStore } from "react";
 import { ApiError } from "../api/client";
 

@@ -1,4 +1,4 @@
-/** What can be asked of a campaign, for whom it belongs to. */
+/** Actions on a campaign, for its owner and administrators. */
 import { type QueryClient, useMutation, useQueryClient } from "@tanstack/react-query";
 import { useState } from "react";
 import { api, ask } from "../../api/client";
@@ -55,7 +55,8 @@ export function Actions({ campaign }: { campaign: CampaignDetail }) {
           onDo={() => move.mutate("stop")}
           onClose={() => setAsking(false)}
         >
-          Its open cycle is given up, and that cycle's task is cancelled. Its models stay, and it can be started again.
+          The open cycle is abandoned and its task is cancelled. The models are kept, and you can start the campaign
+          again.
         </Confirm>
       )}
     </div>
@@ -64,7 +65,7 @@ export function Actions({ campaign }: { campaign: CampaignDetail }) {
 
 type Step = NonNullable<CampaignRetry["step"]>;
 
-/** Try what failed again; from an earlier step on, if that is wanted. */
+/** Retry the failed step, or restart from an earlier one. */
 export function Retry({
   campaign,
   cycle,
@@ -88,7 +89,7 @@ export function Retry({
           body: { cycle: cycle ?? null, step: step || null },
         }),
       ),
-    onSuccess: () => toast("It is tried again", "good"),
+    onSuccess: () => toast("Retrying", "good"),
     onSettled: () => refreshCampaign(client),
   });
   const failed = cycle === undefined ? campaign.cycle : campaign.cycle_list.find((each) => each.number === cycle);
@@ -106,18 +107,18 @@ export function Retry({
       </button>
       {asking && (
         <Confirm
-          title={cycle === undefined ? "Retry what failed?" : `Retry cycle ${cycle}?`}
+          title={cycle === undefined ? "Retry the failed step?" : `Retry cycle ${cycle}?`}
           action="Retry"
           onDo={() => retry.mutate()}
           onClose={() => setAsking(false)}
         >
           <div className="stack">
-            <div>It goes back to the step that failed, with the newest configuration.</div>
+            <div>The cycle restarts at the failed step, with the latest configuration.</div>
             {reached.length > 0 && (
               <label className="row tight">
                 From step
                 <select value={step} onChange={(event) => setStep(event.target.value as Step | "")}>
-                  <option value="">that failed</option>
+                  <option value="">Failed step</option>
                   {reached.map((each) => (
                     <option key={each} value={each}>
                       {each}
@@ -126,9 +127,7 @@ export function Retry({
                 </select>
               </label>
             )}
-            <div className="muted small">
-              From data, upload or submit on, the training is ordered anew, and paid anew.
-            </div>
+            <div className="muted small">From data, upload or submit, a new training run is started and billed.</div>
           </div>
         </Confirm>
       )}

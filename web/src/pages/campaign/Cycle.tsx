@@ -1,4 +1,4 @@
-/** The chosen cycle: its gate's decision with the numbers behind it, its steps, and what trackers know of it. */
+/** The chosen cycle: gate decision with its metrics, steps, and tracker reports. */
 import type { CampaignDetail, CycleView } from "../../api/schema";
 import { type Interval, measuredOf, outcome, tookSeconds, verdictOf } from "../../lib/campaign";
 import { duration, number } from "../../lib/format";
@@ -28,7 +28,7 @@ export function Cycle({ campaign, cycle }: { campaign: CampaignDetail; cycle: Cy
         <Steps cycle={cycle} />
         {(cycle.tracking ?? []).map((each) => (
           <div key={each.tracker} className="small wrap">
-            <span className="muted">{each.tracker}:</span> {each.told_at ? each.place : (each.error ?? "is being told")}
+            <span className="muted">{each.tracker}:</span> {each.told_at ? each.place : (each.error ?? "reporting")}
           </div>
         ))}
       </div>
@@ -48,7 +48,7 @@ function Decision({ cycle }: { cycle: CycleView }) {
         <div>
           <Status
             status={verdict.passed ? "completed" : "skipped"}
-            note={verdict.passed ? "passed its gate" : "did not pass its gate"}
+            note={verdict.passed ? "gate passed" : "gate not passed"}
           />
           <div className="small">{verdict.reason}</div>
         </div>

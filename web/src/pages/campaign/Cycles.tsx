@@ -1,4 +1,4 @@
-/** Cycles on a time line, and below it each with what came of it. */
+/** Timeline of the cycles, and a table with their results. */
 import { Link } from "@tanstack/react-router";
 import type { CycleView } from "../../api/schema";
 import { STEPS, tookSeconds, verdictOf } from "../../lib/campaign";
@@ -19,7 +19,7 @@ export function Cycles({ cycles, chosen }: { cycles: readonly CycleView[]; chose
   return (
     <div className="stack">
       {span && (
-        <Lanes span={span} label="Cycles on a time line">
+        <Lanes span={span} label="Cycle timeline">
           <Lane name="cycle" tall>
             {shown.map((each) => (
               <Band key={each.number} cycle={each} span={span} chosen={each.number === chosen} />
@@ -39,7 +39,7 @@ function Band({ cycle, span, chosen }: { cycle: CycleView; span: Span; chosen: b
   const about = [
     `Cycle ${cycle.number}: ${cycle.status}`,
     cycle.status === "completed" ? null : `at ${cycle.step}`,
-    verdict && (verdict.passed ? "passed its gate" : "did not pass its gate"),
+    verdict && (verdict.passed ? "gate passed" : "gate not passed"),
     `opened ${localTime(cycle.opened_at)}`,
     cycle.error,
   ]
@@ -118,7 +118,7 @@ function Table({ cycles, chosen }: { cycles: readonly CycleView[]; chosen: numbe
   );
 }
 
-/** What part of the cycle each step took. */
+/** Share of the cycle that each step took. */
 function Steps({ cycle }: { cycle: CycleView }) {
   return (
     <div className="strip" role="img" aria-label={`Steps up to ${cycle.step}`}>
@@ -148,7 +148,7 @@ function Gate({ cycle }: { cycle: CycleView }) {
   const last = Object.entries(verdict.against).at(-1);
   return (
     <span title={verdict.reason}>
-      <Status status={verdict.passed ? "completed" : "skipped"} note={verdict.passed ? "promoted" : "kept back"} />
+      <Status status={verdict.passed ? "completed" : "skipped"} note={verdict.passed ? "promoted" : "not promoted"} />
       {last && last[1].low != null && last[1].high != null && (
         <span className="muted small num hide-phone">
           {" "}

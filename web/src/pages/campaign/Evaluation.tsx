@@ -1,4 +1,4 @@
-/** How each version measured on the held-out rows, with its interval, beside the base and what was promoted before. */
+/** Metric of each version on held-out rows, with its interval, next to the base and the previously promoted version. */
 import { useNavigate } from "@tanstack/react-router";
 import { useState } from "react";
 import type { ModelVersionView } from "../../api/schema";
@@ -30,14 +30,14 @@ export function Evaluation({
           Held-out {metric} per version
           <label className="row tight small muted plain">
             <input type="checkbox" checked={withBase} onChange={(event) => setWithBase(event.target.checked)} />
-            with the base
+            include base
           </label>
         </span>
       }
       about="version"
       rows={[
         { label: "base", color: "var(--line-0)", points: withBase ? points("base") : [] },
-        { label: "promoted before", color: "var(--line-2)", points: points("promoted") },
+        { label: "previously promoted", color: "var(--line-2)", points: points("promoted") },
         { label: "this version", color: "var(--line-1)", points: points("chosen") },
       ].filter((row) => row.points.length > 0)}
       chosen={versions.find((each) => each.cycle === chosen)?.version}

@@ -1,4 +1,4 @@
-/** How the chosen cycle came to its model, as a drawing; what a task has made leads to that task. */
+/** Lineage of the chosen cycle's model as a graph; nodes link to their tasks. */
 import { Link } from "@tanstack/react-router";
 import { Handle, type Node, type NodeProps, Position } from "@xyflow/react";
 import { useMemo } from "react";
@@ -43,9 +43,9 @@ export function Lineage({ cycle, models }: { cycle: CycleView; models: readonly 
       flush
     >
       {links.length === 0 ? (
-        <Empty title="No versions yet">The first step takes the rows that it trains on.</Empty>
+        <Empty title="No lineage yet">Lineage appears once the first step selects its training rows.</Empty>
       ) : (
-        // A drawing fits itself once; another cycle, or one that has come further, is another drawing.
+        // The graph fits its view once; another cycle, or more progress, is a new graph.
         <Flow
           key={`${cycle.number} ${links.length} ${down}`}
           nodes={nodes}

@@ -1,4 +1,4 @@
-/** What the campaign has said, of all cycles or of the chosen one; it follows while its end is in view. */
+/** The campaign log, of all cycles or of the chosen one; it follows while scrolled to the end. */
 import { useQuery } from "@tanstack/react-query";
 import { useEffect, useRef } from "react";
 import { campaignLogQuery } from "../../api/queries_campaign";

@@ -1,4 +1,4 @@
-/** What the campaign does now: the steps of the open cycle, and how far the current one is. */
+/** Current activity: the steps of the open cycle, and the progress of the current step. */
 import type { CampaignDetail } from "../../api/schema";
 import { amount, doing, STEPS, secondsTo } from "../../lib/campaign";
 import { duration, percent } from "../../lib/format";
@@ -10,7 +10,7 @@ export function Now({ campaign }: { campaign: CampaignDetail }) {
   const now = useNow();
   const { cycle } = campaign;
   if (cycle?.status !== "running")
-    return campaign.status === "active" ? <div className="muted">It {doing(campaign, now)}.</div> : null;
+    return campaign.status === "active" ? <div className="muted">{doing(campaign, now)}</div> : null;
   const steps = campaign.cycle_list.find((each) => each.number === cycle.number)?.steps ?? [];
   const at = STEPS.indexOf(cycle.step);
   const { activity } = cycle;
@@ -24,7 +24,7 @@ export function Now({ campaign }: { campaign: CampaignDetail }) {
       }
     >
       <div className="stack tight">
-        <ol className="steps" aria-label="Steps of the cycle">
+        <ol className="steps" aria-label="Cycle steps">
           {STEPS.map((name, index) => {
             const step = steps.find((each) => each.name === name);
             const tone = step?.status === "failed" || (index === at && cycle.error) ? "bad" : index < at ? "good" : "";
@@ -55,7 +55,7 @@ export function Now({ campaign }: { campaign: CampaignDetail }) {
         {cycle.error ? (
           <div className="wrap bad-text">
             {cycle.error}
-            {again > 0 && <span className="muted"> It is tried again in {duration(again)}.</span>}
+            {again > 0 && <span className="muted"> Next retry in {duration(again)}.</span>}
           </div>
         ) : (
           cycle.waiting && (

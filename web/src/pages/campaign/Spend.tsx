@@ -1,14 +1,14 @@
-/** What the campaign has cost, of what it may, and cycle by cycle. */
+/** Spend of the campaign against its budget, and for each cycle. */
 import type { CampaignDetail, CycleView } from "../../api/schema";
 import { number, percent } from "../../lib/format";
 import { Bar, Panel } from "../../parts/bits";
 
 const LIMITS: readonly (readonly [string, (value: string) => string])[] = [
-  ["cost_per_task", (value) => `${value} a task`],
-  ["cost_per_second", (value) => `${value} a second of training`],
-  ["cost_per_merge_second", (value) => `${value} a second of a merge`],
-  ["max_tasks_per_day", (value) => `at most ${value} tasks a day`],
-  ["max_failures", (value) => `rests after ${value} failures in a row`],
+  ["cost_per_task", (value) => `${value} per task`],
+  ["cost_per_second", (value) => `${value} per second of training`],
+  ["cost_per_merge_second", (value) => `${value} per second of merging`],
+  ["max_tasks_per_day", (value) => `at most ${value} tasks per day`],
+  ["max_failures", (value) => `pauses after ${value} consecutive failures`],
 ];
 
 export function Spend({ campaign, cycles }: { campaign: CampaignDetail; cycles: readonly CycleView[] }) {
@@ -26,12 +26,12 @@ export function Spend({ campaign, cycles }: { campaign: CampaignDetail; cycles: 
         {most != null && (
           <Bar
             value={percent(campaign.spent, most)}
-            label="Spent of the budget"
+            label="Budget spent"
             tone={campaign.spent > 0.9 * most ? "warn" : undefined}
           />
         )}
         {dearest > 0 && (
-          <ul className="columns-chart" aria-label="Cost of each cycle">
+          <ul className="columns-chart" aria-label="Cost per cycle">
             {[...cycles].reverse().map((each) => (
               <li key={each.number} title={`cycle ${each.number}: ${number(each.cost)}`}>
                 <i style={{ height: `${(100 * each.cost) / dearest}%` }} />

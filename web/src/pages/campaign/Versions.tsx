@@ -1,4 +1,4 @@
-/** The versions of the campaign's model, newest first, and the way back to an earlier one. */
+/** Versions of the campaign's model, newest first; an earlier one can be promoted again. */
 import { useMutation, useQueryClient } from "@tanstack/react-query";
 import { Link } from "@tanstack/react-router";
 import { useState } from "react";
@@ -22,7 +22,8 @@ export function Versions({
   versions: readonly ModelVersionView[];
   chosen: number | undefined;
 }) {
-  if (versions.length === 0) return <Empty title="No model yet">A cycle that passes its gate adds a version.</Empty>;
+  if (versions.length === 0)
+    return <Empty title="No model yet">A cycle that passes its gate publishes a version.</Empty>;
   return (
     <table>
       <thead>
@@ -30,7 +31,7 @@ export function Versions({
           <th>Version</th>
           <th className="hide-phone">Stage</th>
           <th className="num">Metric</th>
-          <th className="hide-phone">Why</th>
+          <th className="hide-phone">Reason</th>
           <th className="hide-phone">Created</th>
           <th />
         </tr>
@@ -98,7 +99,7 @@ function Rollback({ campaign, version }: { campaign: CampaignDetail; version: nu
           body: { version },
         }),
       ),
-    onSuccess: () => toast(`Version ${version} is promoted`, "good"),
+    onSuccess: () => toast(`Version ${version} promoted`, "good"),
     onSettled: () => refreshCampaign(client),
   });
   if (!may) return null;
@@ -114,8 +115,7 @@ function Rollback({ campaign, version }: { campaign: CampaignDetail; version: nu
           onDo={() => back.mutate()}
           onClose={() => setAsking(false)}
         >
-          The next cycle starts from it, and what that makes is compared with it. The version that is promoted now is
-          archived.
+          The next cycle starts from this version and is compared with it. The currently promoted version is archived.
         </Confirm>
       )}
     </>

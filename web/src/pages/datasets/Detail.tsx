@@ -1,4 +1,4 @@
-/** One dataset: what its rows are, the first of them with what a training learns, how long they are. */
+/** One dataset: format, first rows with the trained parts marked, row lengths. */
 import { useMutation, useQuery, useQueryClient } from "@tanstack/react-query";
 import { Link, useNavigate } from "@tanstack/react-router";
 import { useState } from "react";
@@ -37,7 +37,7 @@ function Head({ artifact, look }: { artifact: ArtifactView; look?: DatasetLook }
     mutationFn: () =>
       ask(api.DELETE("/api/v1/artifacts/{artifact_id}", { params: { path: { artifact_id: artifact.id } } })),
     onSuccess: async () => {
-      toast(`${artifact.name} is removed`, "good");
+      toast(`${artifact.name} removed`, "good");
       await client.invalidateQueries({ queryKey: ["datasets"] });
       void navigate({ to: "/datasets", search: {} });
     },
@@ -57,7 +57,7 @@ function Head({ artifact, look }: { artifact: ArtifactView; look?: DatasetLook }
             )}
             {look?.use && (
               <Link to="/new" search={{ data: artifact.id }} className="button primary">
-                Train with this
+                Train on this
               </Link>
             )}
           </div>
@@ -77,7 +77,7 @@ function Head({ artifact, look }: { artifact: ArtifactView; look?: DatasetLook }
         </span>
         {artifact.task_id && (
           <span>
-            made by <TaskLink id={artifact.task_id} />
+            created by <TaskLink id={artifact.task_id} />
           </span>
         )}
         <Id value={artifact.id} />
@@ -90,7 +90,7 @@ function Head({ artifact, look }: { artifact: ArtifactView; look?: DatasetLook }
           onDo={() => remove.mutate()}
           onClose={() => setAsking(false)}
         >
-          Tasks that have used it keep what they have. Nothing new can be trained on it.
+          Existing tasks are not affected. New tasks cannot use this dataset.
         </Confirm>
       )}
     </div>
@@ -112,10 +112,10 @@ function Looked({ artifact, look, preview }: { artifact: ArtifactView; look: Dat
             use && (
               <div className="segments">
                 <button type="button" aria-pressed={!exact} onClick={() => setExact(false)}>
-                  By characters
+                  Characters
                 </button>
                 <button type="button" aria-pressed={exact} onClick={() => setExact(true)}>
-                  By tokens
+                  Tokens
                 </button>
               </div>
             )
@@ -143,11 +143,11 @@ function Looked({ artifact, look, preview }: { artifact: ArtifactView; look: Dat
         </Panel>
       )}
       {lengths && !exact && (
-        <Panel title="Lengths in characters">
+        <Panel title="Row length, characters">
           <Histogram edges={lengths.edges} counts={lengths.counts} unit="characters" />
           <p className="small muted num">
-            shortest {number(lengths.shortest)}, median {number(lengths.median)}, 95 % up to {number(lengths.p95)},
-            longest {number(lengths.longest)}
+            shortest {number(lengths.shortest)}, median {number(lengths.median)}, p95 {number(lengths.p95)}, longest{" "}
+            {number(lengths.longest)}
           </p>
         </Panel>
       )}

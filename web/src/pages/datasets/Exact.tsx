@@ -1,4 +1,4 @@
-/** The very tokens that a model would learn, made by a short task on a worker: tokenizers do not run on the server. */
+/** Exact tokenization, by a short task on a worker: the server has no tokenizers. */
 import { useMutation, useQuery } from "@tanstack/react-query";
 import { Link, useNavigate } from "@tanstack/react-router";
 import { type FormEvent, useState } from "react";
@@ -56,8 +56,7 @@ export function Exact({ artifact, use, task }: { artifact: ArtifactView; use: Da
   if (use.kind === "dpo")
     return (
       <p className="muted">
-        A training on preferences reads the prompt and weighs both answers against each other; no single token counts by
-        itself.
+        Preference training compares the chosen and the rejected answer as a whole, so there is no token mask to show.
       </p>
     );
   return (
@@ -65,11 +64,11 @@ export function Exact({ artifact, use, task }: { artifact: ArtifactView; use: Da
       {mayChange && (
         <form className="row" onSubmit={send}>
           <label className="row tight tokenizer">
-            <span className="muted small">Tokenizer of</span>
+            <span className="muted small">Tokenizer</span>
             <input className="grow" value={model} required onChange={(event) => setModel(event.target.value)} />
           </label>
           <label className="row tight">
-            <span className="muted small">longest row, in tokens</span>
+            <span className="muted small">Max sequence length</span>
             <input
               className="short num"
               inputMode="numeric"
@@ -87,7 +86,9 @@ export function Exact({ artifact, use, task }: { artifact: ArtifactView; use: Da
       {task ? (
         <Outcome task={task} />
       ) : (
-        <p className="muted small">A worker makes them with the model's own tokenizer and chat template, in seconds.</p>
+        <p className="muted small">
+          A worker tokenizes the rows with the model's tokenizer and chat template. This takes a few seconds.
+        </p>
       )}
     </div>
   );
@@ -107,7 +108,7 @@ function Outcome({ task: id }: { task: string }) {
       <p className="fault" role="alert">
         {error ?? `The task is ${plain(status)}.`}{" "}
         <Link to="/tasks/$taskId" params={{ taskId: id }}>
-          The task
+          View task
         </Link>
       </p>
     );
@@ -115,9 +116,9 @@ function Outcome({ task: id }: { task: string }) {
   return (
     <div role="status">
       <p className="muted">
-        {waits ? (why ?? "Waiting for a worker.") : "A worker makes the tokens …"}{" "}
+        {waits ? (why ?? "Waiting for a worker …") : "Tokenizing …"}{" "}
         <Link to="/tasks/$taskId" params={{ taskId: id }}>
-          The task
+          View task
         </Link>
       </p>
       <Loading rows={3} />
@@ -133,7 +134,7 @@ function Shown({ shown }: { shown: Preview }) {
       <div className="row between">
         <Legend cut={shown.truncated_share > 0} />
         <span className="muted small num">
-          {shown.model} · {number(shown.measured_rows)} rows measured
+          {shown.model} · {number(shown.measured_rows)} rows sampled
         </span>
       </div>
       <ul className="rows-shown" aria-label="Rows" tabIndex={0}>
@@ -143,15 +144,15 @@ function Shown({ shown }: { shown: Preview }) {
         ))}
       </ul>
       <Notes notes={shown.notes} />
-      <Panel title="Lengths in tokens">
+      <Panel title="Row length, tokens">
         <Histogram edges={histogram.edges} counts={histogram.counts} unit="tokens" limit={shown.max_seq_length} />
         <p className="small muted num">
-          {share(shown.trained_share)} of the tokens count · median {number(lengths.median)}, 95 % up to{" "}
-          {number(lengths.p95)} ·{" "}
+          {share(shown.trained_share)} trained tokens · median {number(lengths.median)}, p95 {number(lengths.p95)} ·{" "}
           {shown.truncated_share > 0
-            ? `${share(shown.truncated_share)} of the rows are longer than ${number(shown.max_seq_length)} tokens`
-            : `no row is longer than ${number(shown.max_seq_length)} tokens`}
-          {shown.nothing_to_learn_share > 0 && ` · ${share(shown.nothing_to_learn_share)} of the rows teach nothing`}
+            ? `${share(shown.truncated_share)} of rows exceed ${number(shown.max_seq_length)} tokens`
+            : `no row exceeds ${number(shown.max_seq_length)} tokens`}
+          {shown.nothing_to_learn_share > 0 &&
+            ` · ${share(shown.nothing_to_learn_share)} of rows have no trained tokens`}
         </p>
       </Panel>
     </>
@@ -161,6 +162,6 @@ function Shown({ shown }: { shown: Preview }) {
 function previewDocument(artifact: ArtifactView, use: DatasetUse, model: string, max_seq_length: number): string {
   const preview = { model, rows: SHOWN, max_seq_length, ...use.data };
   const spec = { taskType: "data", sources: [{ artifact: artifact.id }], steps: [], preview };
-  const metadata = { name: `look at ${artifact.name}`.slice(0, 100) };
+  const metadata = { name: `preview ${artifact.name}`.slice(0, 100) };
   return JSON.stringify({ apiVersion: "tunefleet/v1", kind: "DataTask", metadata, spec });
 }

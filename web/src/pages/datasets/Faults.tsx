@@ -1,4 +1,4 @@
-/** What is wrong with a file of rows, line by line. */
+/** Errors in a data file, by line. */
 import type { DatasetLook } from "../../api/schema";
 import { number } from "../../lib/format";
 
@@ -8,10 +8,10 @@ export function Faults({ look }: { look: DatasetLook }) {
   const more = fault_count - faults.length;
   const hints = [...new Set(faults.map((each) => each.hint).filter((hint) => !!hint))];
   return (
-    <section className="panel bad" aria-label="Faults">
+    <section className="panel bad" aria-label="Errors">
       <header>
         <h2>
-          {fault_count === 1 ? "One fault" : `${number(fault_count)} faults`} in {look.file}
+          {fault_count === 1 ? "1 error" : `${number(fault_count)} errors`} in {look.file}
         </h2>
       </header>
       <div className="body stack tight">

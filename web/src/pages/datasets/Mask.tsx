@@ -1,4 +1,4 @@
-/** Rows as a model learns them: what the loss counts is marked, what is only read is grey, what is cut is struck out. */
+/** Rows as the model is trained on them: trained text is highlighted, masked text is grey, truncated text is struck out. */
 import type { RowPiece } from "../../api/schema";
 import { number } from "../../lib/format";
 
@@ -18,14 +18,14 @@ export interface TokenRow {
 export function Legend({ cut }: { cut?: boolean }) {
   return (
     <span className="mask-legend small">
-      <span className="mask counts">counts in the loss</span>
+      <span className="mask counts">trained</span>
       <span className="mask context">masked</span>
-      {cut && <span className="mask cut-off">cut off</span>}
+      {cut && <span className="mask cut-off">truncated</span>}
     </span>
   );
 }
 
-/** What the rows have and a run does not use. */
+/** Data that the rows have and the run does not use. */
 export function Notes({ notes }: { notes: readonly string[] }) {
   if (!notes.length) return null;
   return (
@@ -41,7 +41,7 @@ export function CharacterRow({ pieces, count, line, size, counted }: Shown) {
   return (
     <li className="masked">
       <div className="muted small num">
-        line {number(line)} · {number(size)} characters, {number(counted)} count
+        line {number(line)} · {number(size)} characters, {number(counted)} trained
       </div>
       {pieces.map((piece, at) => (
         // biome-ignore lint/suspicious/noArrayIndexKey: the parts of a row stay where they are
@@ -54,7 +54,7 @@ export function CharacterRow({ pieces, count, line, size, counted }: Shown) {
       ))}
       {count > pieces.length && (
         <div className="muted small">
-          {number(count - pieces.length)} more {count - pieces.length === 1 ? "part" : "parts"} of this row
+          {number(count - pieces.length)} more {count - pieces.length === 1 ? "part" : "parts"}
         </div>
       )}
     </li>
@@ -63,7 +63,7 @@ export function CharacterRow({ pieces, count, line, size, counted }: Shown) {
 
 interface Shown {
   pieces: readonly RowPiece[];
-  /** So many parts the row has; a long one comes without its last ones. */
+  /** Number of parts of the row; a long row is returned without its last ones. */
   count: number;
   line: number;
   size: number;
@@ -74,7 +74,7 @@ export function TokensRow({ row, place }: { row: TokenRow; place: number }) {
   return (
     <li className="masked">
       <div className="muted small num">
-        row {number(place)} · {number(row.tokens)} tokens, {number(row.trained_tokens)} count
+        row {number(place)} · {number(row.tokens)} tokens, {number(row.trained_tokens)} trained
       </div>
       <div className="tokens">
         {row.pieces.map((piece, at) => (
@@ -92,7 +92,7 @@ export function TokensRow({ row, place }: { row: TokenRow; place: number }) {
   );
 }
 
-/** How many rows are how long; what lies beyond the limit stands out. */
+/** Distribution of row lengths; bars above the limit are highlighted. */
 export function Histogram({
   edges,
   counts,
@@ -106,11 +106,11 @@ export function Histogram({
 }) {
   const most = Math.max(...counts, 1);
   const words = counts.map(
-    (count, at) => `${count} rows of ${Math.round(edges[at] ?? 0)} to ${Math.round(edges[at + 1] ?? 0)} ${unit}`,
+    (count, at) => `${count} rows with ${Math.round(edges[at] ?? 0)} to ${Math.round(edges[at + 1] ?? 0)} ${unit}`,
   );
   return (
     <figure>
-      <div className="histogram" role="img" aria-label={`Lengths of rows: ${words.join(", ")}`}>
+      <div className="histogram" role="img" aria-label={`Row lengths: ${words.join(", ")}`}>
         {counts.map((count, at) => (
           <div
             // biome-ignore lint/suspicious/noArrayIndexKey: a bin is its place
@@ -123,7 +123,7 @@ export function Histogram({
       </div>
       <figcaption className="row between small muted num">
         <span>{number(Math.round(edges[0] ?? 0))}</span>
-        <span>{unit} a row</span>
+        <span>{unit} per row</span>
         <span>{number(Math.round(edges.at(-1) ?? 0))}</span>
       </figcaption>
     </figure>

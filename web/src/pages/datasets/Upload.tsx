@@ -1,4 +1,4 @@
-/** Bring a file: choose or drop it, see at once what it is, watch it go. */
+/** Upload: choose or drop a file, check it, show progress. */
 import { useQueryClient } from "@tanstack/react-query";
 import { useNavigate } from "@tanstack/react-router";
 import { type DragEvent, useEffect, useRef, useState } from "react";
@@ -52,13 +52,13 @@ export function Upload() {
     setProgress({ phase: "reading", done: 0, total: file.size });
     try {
       const made = await upload(file, file.name, setProgress, control.signal);
-      toast(`${made.name} is on the server`, "good");
+      toast(`${made.name} uploaded`, "good");
       setChosen(null);
       await client.invalidateQueries({ queryKey: ["datasets"] });
-      // Who has gone on to another page is not fetched back from there.
+      // Do not navigate if the user has left this page.
       if (here.current) void navigate({ to: "/datasets", search: { id: made.id } });
     } catch (error) {
-      if (control.signal.aborted) toast("The upload is stopped; the same file goes on from there");
+      if (control.signal.aborted) toast("Upload stopped. Choose the same file to continue");
       else toastError(error);
     } finally {
       setProgress(null);
@@ -94,8 +94,10 @@ export function Upload() {
         </div>
       ) : (
         <div className="grow">
-          <strong>Drop a file of rows here</strong>{" "}
-          <span className="muted">JSONL, JSON, CSV or Parquet; chats, Alpaca, ShareGPT, preferences or plain text</span>
+          <strong>Drop a data file here</strong>{" "}
+          <span className="muted">
+            JSONL, JSON, CSV or Parquet with chats, Alpaca, ShareGPT, preferences or plain text
+          </span>
         </div>
       )}
       {progress ? (
@@ -104,14 +106,14 @@ export function Upload() {
         </button>
       ) : (
         <button type="button" className="primary" onClick={() => input.current?.click()}>
-          Choose a file
+          Choose file
         </button>
       )}
       <input
         ref={input}
         type="file"
         className="hidden"
-        aria-label="File of rows"
+        aria-label="Data file"
         tabIndex={-1}
         accept={ACCEPTED}
         onChange={(event) => {
@@ -134,7 +136,7 @@ function Refused({ chosen, onAnyway, onClose }: { chosen: Chosen; onAnyway: () =
       <div className="row end">
         {look && look.rows > 0 && (
           <button type="button" onClick={onAnyway}>
-            Upload {file.name} as it is
+            Upload {file.name} anyway
           </button>
         )}
         <button type="button" onClick={onClose}>
@@ -145,7 +147,7 @@ function Refused({ chosen, onAnyway, onClose }: { chosen: Chosen; onAnyway: () =
   );
 }
 
-/** Ask what a file is before all of it travels. */
+/** Check the start of a file before it is uploaded. */
 async function lookAtBeginning(file: File): Promise<DatasetLook> {
   const query = new URLSearchParams({ name: file.name, size_bytes: String(file.size), rows: "0" });
   const answer = await fetch(`/api/v1/datasets/look?${query}`, {

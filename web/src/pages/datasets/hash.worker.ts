@@ -1,4 +1,4 @@
-/** Reads a file piece by piece and tells its digest, beside the page, so that a large one does not stop it. */
+/** Computes the digest of a file in a web worker, so that a large file does not block the page. */
 import { sha256 } from "@noble/hashes/sha2.js";
 import { bytesToHex } from "@noble/hashes/utils.js";
 

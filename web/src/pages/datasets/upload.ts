@@ -1,8 +1,8 @@
 /**
- * Upload one file: its digest first, then what the server lacks of it, piece by piece.
+ * Uploads one file: digest first, then the missing chunks.
  *
- * A connection that breaks costs one piece; the same file chosen again goes on where it stopped, also after the page was
- * closed. What the server has already is not sent.
+ * A broken connection costs one chunk; choosing the same file again continues the upload, even after the page was closed.
+ * Content that the server already has is not sent.
  */
 import { ApiError, api, ask, type ProblemBody } from "../../api/client";
 import type { ArtifactView } from "../../api/schema";
@@ -60,7 +60,7 @@ async function send(file: File, entry: Entry, on: (progress: UploadProgress) => 
     try {
       at = await put(file, entry, at, signal);
       fruitless = 0;
-      // The server keeps a file once its last byte is there; an empty rest says so.
+      // The server stores a file after its last byte; an empty chunk completes it.
       if (at >= file.size) return;
     } catch (error) {
       if (signal.aborted || !mayGoOn(error) || fruitless >= FRUITLESS_TRIES) throw error;
@@ -71,7 +71,7 @@ async function send(file: File, entry: Entry, on: (progress: UploadProgress) => 
   }
 }
 
-/** How much of the file an earlier upload has left; null if the server has all of it. */
+/** Offset of an earlier upload; null if the server has the complete file. */
 async function offsetOf(entry: Entry, signal: AbortSignal): Promise<number | null> {
   const { missing } = await ask(api.POST("/api/v1/blobs/missing", { body: { blobs: [entry] }, signal }));
   return missing[0]?.offset ?? (missing.length ? 0 : null);
@@ -92,12 +92,12 @@ async function put(file: File, entry: Entry, at: number, signal: AbortSignal): P
   if (!answer.ok) {
     const problem = (await answer.json().catch(() => null)) as ProblemBody | null;
     const { status, statusText } = answer;
-    throw new ApiError(problem ?? { type: "", title: statusText, status, detail: `The server answered ${status}.` });
+    throw new ApiError(problem ?? { type: "", title: statusText, status, detail: `The server returned ${status}.` });
   }
   return at + piece.size;
 }
 
-/** A broken connection, a conflict over where the upload stands, or a server that restarts. */
+/** A broken connection, an offset conflict, or a restarting server. */
 function mayGoOn(error: unknown): boolean {
   return error instanceof TypeError || (error instanceof ApiError && (error.status === 409 || error.status >= 500));
 }

@@ -1,4 +1,4 @@
-/** What can be asked of a federation, for whom it belongs to. */
+/** Actions on a federation, for its owner and administrators. */
 import { useMutation, useQueryClient } from "@tanstack/react-query";
 import { useNavigate } from "@tanstack/react-router";
 import { useState } from "react";
@@ -23,7 +23,7 @@ export function Actions({ federation }: { federation: FederationDetail }) {
   });
   const aggregate = useMutation({
     mutationFn: () => ask(api.POST("/api/v1/federations/{federation_id}/aggregate", path)),
-    onSuccess: ({ version }) => toast(`Version ${version} is there`, "good"),
+    onSuccess: ({ version }) => toast(`Version ${version} published`, "good"),
     onSettled: refresh,
   });
   const remove = useMutation({
@@ -60,7 +60,7 @@ export function Actions({ federation }: { federation: FederationDetail }) {
       )}
       {!ended && (
         <button type="button" className="danger" onClick={() => setAsking("cancel")}>
-          End it
+          End federation
         </button>
       )}
       {ended && (
@@ -71,23 +71,23 @@ export function Actions({ federation }: { federation: FederationDetail }) {
       {asking === "cancel" && (
         <Confirm
           title="End this federation?"
-          action="End it"
+          action="End federation"
           danger
           onDo={() => move.mutate("cancel")}
           onClose={() => setAsking(null)}
         >
-          It takes no more updates, for good. Its versions stay, and can be fetched.
+          It accepts no more updates; this cannot be undone. Its versions are kept and stay available.
         </Confirm>
       )}
       {asking === "remove" && (
         <Confirm
           title="Remove this federation?"
-          action="Remove it with its versions"
+          action="Remove federation"
           danger
           onDo={() => remove.mutate()}
           onClose={() => setAsking(null)}
         >
-          Its rounds and versions are forgotten; nobody can fetch them any more.
+          Its rounds and versions are deleted and can no longer be fetched.
         </Confirm>
       )}
     </div>

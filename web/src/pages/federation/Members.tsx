@@ -1,4 +1,4 @@
-/** Who takes part in a federation. */
+/** Workers of a federation. */
 import type { MemberView } from "../../api/schema";
 import { number } from "../../lib/format";
 import { Time } from "../../parts/bits";
@@ -6,7 +6,7 @@ import { Empty } from "../../parts/states";
 
 export function Members({ members }: { members: readonly MemberView[] }) {
   if (members.length === 0)
-    return <Empty title="No workers yet">A worker joins with its first upload; it needs the federation's token.</Empty>;
+    return <Empty title="No workers yet">A worker joins with its first upload. It needs the federation token.</Empty>;
   return (
     <table>
       <thead>
@@ -25,7 +25,7 @@ export function Members({ members }: { members: readonly MemberView[] }) {
             <td>
               {each.worker}
               {each.refused ? (
-                <div className="bad-text small">Its newest update does not count. {each.refused}</div>
+                <div className="bad-text small">Its latest update was rejected. {each.refused}</div>
               ) : null}
             </td>
             <td className="num">{number(each.updates)}</td>

@@ -1,11 +1,11 @@
-/** Updates that did not count, each with its reason. */
+/** Rejected updates, with their reasons. */
 import type { UpdateView } from "../../api/schema";
 import { number } from "../../lib/format";
 import { Status, Time } from "../../parts/bits";
 import { Empty } from "../../parts/states";
 
 export function Refused({ updates }: { updates: readonly UpdateView[] }) {
-  if (updates.length === 0) return <Empty title="None" />;
+  if (updates.length === 0) return <Empty title="No rejected updates" />;
   return (
     <table>
       <thead>
@@ -13,7 +13,7 @@ export function Refused({ updates }: { updates: readonly UpdateView[] }) {
           <th>Worker</th>
           <th className="num">Round</th>
           <th>Reason</th>
-          <th>When</th>
+          <th>Time</th>
         </tr>
       </thead>
       <tbody>

@@ -1,4 +1,4 @@
-/** The newest rounds on a time line, and below them, worker by worker, what each has uploaded when. */
+/** Timeline of the newest rounds, and below it the uploads of each worker. */
 import { Link } from "@tanstack/react-router";
 import type { RoundView, UpdateView } from "../../api/schema";
 import { localTime, number } from "../../lib/format";
@@ -41,7 +41,7 @@ export function Rounds({
   const named = workers.slice(0, WORKERS).sort();
   return (
     <>
-      <Lanes span={span} label="Rounds on a time line">
+      <Lanes span={span} label="Round timeline">
         <Lane name="round" tall>
           {shown.map((each) => (
             <Band
@@ -75,7 +75,7 @@ export function Rounds({
   );
 }
 
-/** Why the newest rounds came to nothing. */
+/** Errors of the newest failed rounds. */
 function Failures({ rounds }: { rounds: readonly RoundView[] }) {
   const failed = rounds.filter((each) => each.status === "failed" && each.why).slice(0, FAILED);
   if (failed.length === 0) return null;
@@ -95,7 +95,7 @@ function Band({ round, span, chosen }: { round: RoundView; span: Span; chosen: b
     `Round ${round.number}: ${plain(round.status)}`,
     `${(round.uploaded ?? []).length} updates`,
     `opened ${localTime(round.opened_at)}`,
-    round.version != null && `made version ${round.version}`,
+    round.version != null && `published version ${round.version}`,
     round.why,
   ]
     .filter(Boolean)

@@ -1,4 +1,4 @@
-/** One version: who gave what with which weight, what was refused, what the strategy reports, and the way back to it. */
+/** One version: contributions with weights, rejected updates, strategy report, rollback. */
 import { useMutation, useQuery, useQueryClient } from "@tanstack/react-query";
 import { useNavigate } from "@tanstack/react-router";
 import { useState } from "react";
@@ -57,7 +57,7 @@ function Shown({ version, reference }: { version: VersionDetail; reference: stri
         <dt>Created</dt>
         <dd>
           <Time at={version.created_at} />
-          {version.equals != null && ` as version ${version.equals} again`}
+          {version.equals != null && `, same as version ${version.equals}`}
         </dd>
         <dt>Strategy</dt>
         <dd>{version.strategy}</dd>
@@ -118,7 +118,8 @@ function Contributions({ given }: { given: readonly Contribution[] }) {
                 {each.worker}
                 <div className="muted small num nowrap">
                   step {number(each.step)}
-                  {each.base_version != null && ` from ${each.base_version ? `v${each.base_version}` : "the start"}`}
+                  {each.base_version != null &&
+                    ` from ${each.base_version ? `v${each.base_version}` : "the base model"}`}
                 </div>
               </td>
               <td className="weight">
@@ -140,7 +141,7 @@ function Contributions({ given }: { given: readonly Contribution[] }) {
 const FIGURES: readonly (readonly [string, string])[] = [
   ["error", "Truncation error"],
   ["rank", "Rank"],
-  ["seconds", "Took (s)"],
+  ["seconds", "Duration, s"],
 ];
 
 function figures(report: Record<string, unknown>): [string, string][] {
@@ -156,7 +157,7 @@ function notes(report: Record<string, unknown>): string[] {
 
 const WORST = 8;
 
-/** The layers of which the rank leaves out the most. */
+/** The layers with the largest truncation error. */
 function Layers({ report }: { report: Record<string, unknown> }) {
   const layers = Object.entries((report.layers ?? {}) as Record<string, { error: number; rank: number }>)
     .filter(([, layer]) => layer.error > 0)
@@ -166,7 +167,7 @@ function Layers({ report }: { report: Record<string, unknown> }) {
   return (
     <details>
       <summary className="small">
-        Truncation error by layer <span className="muted">(the {Math.min(WORST, layers.length)} largest)</span>
+        Truncation error by layer <span className="muted">(top {Math.min(WORST, layers.length)})</span>
       </summary>
       <ul className="layers small">
         {layers.slice(0, WORST).map(([name, layer]) => (
@@ -197,7 +198,7 @@ function Rollback({ federation, version }: { federation: FederationDetail; versi
         }),
       ),
     onSuccess: (made) => {
-      toast(`Version ${made.version} is version ${version} again`, "good");
+      toast(`Rolled back to version ${version} as version ${made.version}`, "good");
       void navigate({ search: { version: made.version }, replace: true, resetScroll: false });
     },
     onSettled: () =>
@@ -207,18 +208,18 @@ function Rollback({ federation, version }: { federation: FederationDetail; versi
   return (
     <>
       <button type="button" onClick={() => setAsking(true)} disabled={back.isPending}>
-        Roll back to it
+        Roll back
       </button>
       {asking && (
         <Confirm
-          title={`Go back to version ${version}?`}
+          title={`Roll back to version ${version}?`}
           action="Roll back"
           danger
           onDo={() => back.mutate()}
           onClose={() => setAsking(false)}
         >
-          It becomes the newest version, under a number of its own, and workers fetch it. What has come for the open
-          round was trained on what is undone, and is put aside.
+          It is published again as the newest version, under a new number, and workers fetch it. Updates received for
+          the open round are discarded, because they were trained on a later version.
         </Confirm>
       )}
     </>

@@ -1,4 +1,4 @@
-/** The versions of a federation's adapter, newest first; each leads to what is known of it. */
+/** Versions of a federation's adapter, newest first; each links to its details. */
 import { Link } from "@tanstack/react-router";
 import type { VersionView } from "../../api/schema";
 import { number } from "../../lib/format";
@@ -11,7 +11,7 @@ export function Versions({ versions, chosen }: { versions: readonly VersionView[
         <tr>
           <th>Version</th>
           <th className="num hide-phone">Round</th>
-          <th className="hide-phone">By</th>
+          <th className="hide-phone">Workers</th>
           <th className="num">Examples</th>
           <th className="num">Loss</th>
           <th className="num hide-phone">Error</th>
@@ -36,7 +36,7 @@ export function Versions({ versions, chosen }: { versions: readonly VersionView[
             </td>
             <td className="num hide-phone">{number(each.round)}</td>
             <td className="muted hide-phone">
-              {each.equals == null ? names(each.contributors) : `version ${each.equals} again`}
+              {each.equals == null ? names(each.contributors) : `same as version ${each.equals}`}
             </td>
             <td className="num">{number(each.num_examples)}</td>
             <td className="num">{number(each.loss)}</td>

@@ -1,4 +1,4 @@
-/** The document: edited as text or by the form, checked as it is written, submitted. */
+/** The workflow editor: text and form, validated while typing, submit. */
 import { useMutation, useQuery } from "@tanstack/react-query";
 import { Link, lazyRouteComponent, useLocation, useNavigate } from "@tanstack/react-router";
 import { Suspense, useRef } from "react";
@@ -15,12 +15,12 @@ import { Form } from "./Form";
 import { Memory } from "./Memory";
 import { Verdict } from "./Verdict";
 
-/** Unlike `lazy` this loads the page anew where the server has another version of it by now. */
+/** Unlike `lazy`, this reloads the page if the server was updated. */
 const Editor = lazyRouteComponent(() => import("../../parts/Editor"));
 
 const NONE: readonly Submitted[] = [];
 
-/** `earlier` are the tasks that the document was made of: their files come along again. */
+/** `earlier`: the tasks that the workflow file was made from; their files are uploaded with it again. */
 export function Edit({
   title,
   first,
@@ -36,7 +36,7 @@ export function Edit({
   const navigate = useNavigate();
   const schema = useQuery(schemaQuery);
   const check = useCheck(text, earlier);
-  // A repeated click, or one after a lost answer, submits nothing twice.
+  // A repeated click, or one after a lost response, does not submit twice.
   const once = useRef({ text: "", key: "" });
   const submit = useMutation({
     mutationFn: () => {
@@ -64,7 +64,7 @@ export function Edit({
         </h1>
         <div className="row tight">
           <Link to="/new" search={{}} className="button">
-            Other examples
+            All examples
           </Link>
           <button
             type="button"
@@ -78,7 +78,7 @@ export function Edit({
       </div>
       {draft.found && (
         <div className="note row between">
-          <span>Restored from your last draft.</span>
+          <span>Draft restored.</span>
           <button
             type="button"
             onClick={() => {
@@ -86,7 +86,7 @@ export function Edit({
               setText(first);
             }}
           >
-            New chat
+            Discard draft
           </button>
         </div>
       )}

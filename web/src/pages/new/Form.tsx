@@ -1,4 +1,4 @@
-/** The common fields of a training beside the editor; both change the same text. */
+/** Common fields of a training task next to the editor; both edit the same text. */
 import { useId, useState } from "react";
 import { parse } from "yaml";
 import { type Common, changed, commonFields, PRECISION, precision, quantized, trainingsIn } from "../../lib/common";
@@ -100,7 +100,7 @@ function Written({ field, value, onChange }: { field: Common; value: string; onC
   );
 }
 
-/** What somebody types is YAML: a number stays one. What cannot be read stays the text that it is. */
+/** Input is YAML: a number stays a number. Invalid YAML is kept as text. */
 function read(typed: string): unknown {
   try {
     return parse(typed || "null");

@@ -1,4 +1,4 @@
-/** The examples that ship, as the server lists them. */
+/** The built-in examples, as listed by the server. */
 import { useQuery } from "@tanstack/react-query";
 import { useNavigate, useSearch } from "@tanstack/react-router";
 import { examplesQuery } from "../../api/queries_data";
@@ -13,8 +13,8 @@ export function Gallery() {
     <div className="page">
       <h1>New task {worker && <span className="muted">· on {worker}</span>}</h1>
       <p className="muted">
-        Begin with an example; each can be changed before it is submitted. Most run as they are: model and data come
-        with Tunefleet.
+        Start with an example and edit it before you submit. Most examples run as they are, with a built-in model and
+        dataset.
       </p>
       <Answer query={examples} rows={6}>
         {(found) => (

@@ -1,4 +1,4 @@
-/** How much memory the training takes as it is written, and otherwise: before it is submitted. */
+/** Memory estimate of the run as configured, and with other settings. */
 import type { MemoryForecast, MemoryVariant, TaskForecast } from "../../api/schema";
 import { bytes, percent } from "../../lib/format";
 import { Panel } from "../../parts/bits";
@@ -65,12 +65,12 @@ function Variants({ memory }: { memory: MemoryForecast }) {
         {memory.compute} ·{" "}
         {memory.trained != null && memory.weights != null && (
           <>
-            {millions(memory.trained)} of {millions(memory.weights)} weights are trained ·{" "}
+            {millions(memory.trained)} of {millions(memory.weights)} trainable parameters ·{" "}
           </>
         )}
         {available && memory.worker_id
-          ? `${memory.worker_id} has ${bytes(available)}${memory.device === "gpu" ? " on its GPU" : ", and no GPU"}${short ? ": it will not fit" : ""}`
-          : "no worker would take it"}
+          ? `${memory.worker_id} has ${bytes(available)}${memory.device === "gpu" ? " of GPU memory" : " of memory, no GPU"}${short ? ": does not fit" : ""}`
+          : "no eligible worker"}
       </p>
     </div>
   );

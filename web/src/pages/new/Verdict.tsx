@@ -1,4 +1,4 @@
-/** What is wrong with a document; or where its tasks would run, worker by worker. */
+/** Errors of a workflow file, or the placement of its tasks by worker. */
 import type { FaultView, TaskForecast, WorkerVerdict } from "../../api/schema";
 import { Panel } from "../../parts/bits";
 import { Failed, Loading } from "../../parts/states";
@@ -10,7 +10,7 @@ export function Verdict({ check }: { check: Check }) {
   if (check.faults.length > 0) return <Faults faults={check.faults} />;
   if (check.error) return <Failed error={check.error} />;
   return (
-    <Panel title="Where it would run" actions={check.busy && <span className="muted small">checking …</span>}>
+    <Panel title="Placement" actions={check.busy && <span className="muted small">Checking …</span>}>
       {check.warnings.map((warning) => (
         <p key={warning} className="note">
           {warning}
@@ -31,9 +31,9 @@ export function Verdict({ check }: { check: Check }) {
 
 function Faults({ faults }: { faults: readonly FaultView[] }) {
   return (
-    <section className="panel bad" aria-label="Faults">
+    <section className="panel bad" aria-label="Errors">
       <header>
-        <h2>{faults.length === 1 ? "One fault" : `${faults.length} faults`}</h2>
+        <h2>{faults.length === 1 ? "1 error" : `${faults.length} errors`}</h2>
       </header>
       <ul className="body stack">
         {faults.map((fault) => (
@@ -59,12 +59,12 @@ function Place({ forecast, open }: { forecast: TaskForecast; open: boolean }) {
         <strong>{forecast.name}</strong> <span className="muted">{forecast.kind}</span>
       </div>
       <div className="small muted">
-        {forecast.worker_id ? `on ${forecast.worker_id}, now` : (forecast.why ?? "not now")}
+        {forecast.worker_id ? `on ${forecast.worker_id}, now` : (forecast.why ?? "no worker free")}
         {!!forecast.after?.length && ` · after ${forecast.after.join(", ")}`}
       </div>
       {workers.length > 0 && (
         <details open={open} className="small">
-          <summary className="muted">{workers.length === 1 ? "one worker" : `${workers.length} workers`}</summary>
+          <summary className="muted">{workers.length === 1 ? "1 worker" : `${workers.length} workers`}</summary>
           <ul className="verdicts">
             {workers.slice(0, WORKERS_SHOWN).map((each) => (
               <Worker key={each.worker_id} verdict={each} />
@@ -77,7 +77,7 @@ function Place({ forecast, open }: { forecast: TaskForecast; open: boolean }) {
   );
 }
 
-const WORDS = { fits: "fits", waits: "not now", never: "never" } as const;
+const WORDS = { fits: "eligible", waits: "busy", never: "not eligible" } as const;
 const TONES = { fits: "completed", waits: "paused", never: "failed" } as const;
 
 function Worker({ verdict }: { verdict: WorkerVerdict }) {

@@ -1,4 +1,4 @@
-/** What the server makes of a document, asked a moment after its last change. */
+/** Server-side validation of a workflow file, shortly after its last change. */
 import { useQuery } from "@tanstack/react-query";
 import { useEffect, useMemo, useState } from "react";
 import { ApiError, api, ask } from "../../api/client";
@@ -6,13 +6,13 @@ import type { FaultView, TaskForecast } from "../../api/schema";
 import { inputsOf, type Submitted } from "../../lib/along";
 
 const CHECK_AFTER_MS = 450;
-/** Where it would run changes with the workers that come and go. */
+/** Placement changes as workers join and leave. */
 const AGAIN_MS = 15_000;
 
 export interface Check {
   faults: FaultView[];
   forecasts: TaskForecast[];
-  /** What may not be meant as it is written. */
+  /** Likely mistakes. */
   warnings: string[];
   busy: boolean;
   error?: ApiError;

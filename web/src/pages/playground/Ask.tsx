@@ -1,4 +1,4 @@
-/** Where one writes: Enter sends, Shift and Enter begins a new line. */
+/** Message input: Enter sends, Shift+Enter starts a new line. */
 import { type KeyboardEvent, useRef, useState } from "react";
 
 export function Ask({
@@ -21,7 +21,7 @@ export function Ask({
     box.current?.focus();
   };
   const key = (event: KeyboardEvent) => {
-    // While a word is being composed, Enter belongs to the input method.
+    // During text composition, Enter belongs to the input method.
     if (event.key !== "Enter" || event.shiftKey || event.nativeEvent.isComposing) return;
     event.preventDefault();
     send();

@@ -1,4 +1,4 @@
-/** Choose what to talk with: what a task has trained, a model, or a chat that runs already. */
+/** Choose a model to chat with: fine-tuned, any other model, or an active chat. */
 import { useMutation, useQuery } from "@tanstack/react-query";
 import { Link, useNavigate } from "@tanstack/react-router";
 import { type FormEvent, useState } from "react";
@@ -46,7 +46,7 @@ export function Begin({ task }: { task?: string }) {
             {(items) =>
               items.length === 0 && !task ? (
                 <Empty title="No fine-tuned models yet">
-                  <Link to="/new">Train one</Link>
+                  <Link to="/new">Start a fine-tune</Link>
                 </Empty>
               ) : (
                 <div className="stack">
@@ -82,7 +82,7 @@ export function Begin({ task }: { task?: string }) {
                       disabled={!about.data || busy}
                       onClick={() => withTask.mutate()}
                     >
-                      Chat with it
+                      Chat
                     </button>
                   </div>
                 </div>
@@ -90,10 +90,10 @@ export function Begin({ task }: { task?: string }) {
             }
           </Answer>
         </Panel>
-        <Panel title="A model">
+        <Panel title="Other model">
           <form className="stack" onSubmit={withModel}>
             <label className="field">
-              <span className="muted small">Hub id, or one that ships with Tunefleet</span>
+              <span className="muted small">Hub id or built-in model</span>
               <input
                 value={model}
                 required
@@ -103,18 +103,18 @@ export function Begin({ task }: { task?: string }) {
             </label>
             <div className="row end">
               <button type="submit" disabled={busy}>
-                Chat with the model
+                Start chat
               </button>
             </div>
           </form>
         </Panel>
       </div>
       <label className="row tight small">
-        <span className="muted">Messages go</span>
+        <span className="muted">Chat template</span>
         <select value={template} onChange={(event) => setTemplate(event.target.value as Template)}>
-          <option value="">through the model's chat template, if it has one</option>
-          <option value="true">through its chat template</option>
-          <option value="false">as plain text, for a model that was trained on plain text</option>
+          <option value="">Model default</option>
+          <option value="true">On</option>
+          <option value="false">Off (plain text)</option>
         </select>
       </label>
       {!!chats.data?.length && (

@@ -1,10 +1,10 @@
-/** How answers are drawn; an empty field leaves it to the model. */
+/** Sampling parameters; an empty field uses the model default. */
 import type { Sampling } from "./talk";
 
 const FIELDS = [
   ["temperature", "Temperature", { min: 0, max: 100, step: "any" }],
-  ["top_p", "Top p", { min: 0, max: 1, step: "any" }],
-  ["max_tokens", "Longest answer", { min: 1, step: 1 }],
+  ["top_p", "Top-p", { min: 0, max: 1, step: "any" }],
+  ["max_tokens", "Max tokens", { min: 1, step: 1 }],
   ["seed", "Seed", { min: 0, step: 1 }],
 ] as const;
 
@@ -12,12 +12,11 @@ export function Drawing({ sampling, onChange }: { sampling: Sampling; onChange: 
   return (
     <details className="drawing panel">
       <summary>
-        How answers are drawn{" "}
+        Sampling parameters{" "}
         <span className="muted small num">
-          temperature {sampling.temperature || "as the model has it"}, at most {sampling.max_tokens || "any number of"}{" "}
-          tokens
+          temperature {sampling.temperature || "model default"}, max tokens {sampling.max_tokens || "unlimited"}
           {sampling.seed && `, seed ${sampling.seed}`}
-          {sampling.system.trim() && ", with a system prompt"}
+          {sampling.system.trim() && ", system prompt set"}
         </span>
       </summary>
       <div className="fields">

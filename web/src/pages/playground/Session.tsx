@@ -1,4 +1,4 @@
-/** One chat: its state in words, the conversation with each model beside the other, how answers are drawn. */
+/** One chat: status, the conversation with both models side by side, sampling parameters. */
 import { useMutation, useQuery, useQueryClient } from "@tanstack/react-query";
 import { Link } from "@tanstack/react-router";
 import { useEffect, useRef, useState } from "react";
@@ -37,7 +37,7 @@ export function Session({ task }: { task: TaskAnswer }) {
               <option value="">{together.join(" and ")}</option>
               {models.map((each) => (
                 <option key={each} value={each}>
-                  {each} alone
+                  Only {each}
                 </option>
               ))}
             </select>
@@ -47,7 +47,7 @@ export function Session({ task }: { task: TaskAnswer }) {
           </button>
           {mine && !ended && <End task={task} />}
           <Link to="/playground" search={{}} className="button">
-            Other models
+            All models
           </Link>
         </div>
       </div>
@@ -62,7 +62,7 @@ export function Session({ task }: { task: TaskAnswer }) {
           onStop={talk.stop}
         />
       ) : (
-        <p className="muted">Only who has begun this chat, and administrators, can talk in it.</p>
+        <p className="muted">Only the owner of this chat and administrators can send messages.</p>
       )}
     </div>
   );
@@ -76,28 +76,28 @@ function End({ task }: { task: TaskAnswer }) {
       try {
         await ask(api.DELETE("/api/v1/tasks/{task_id}/chat", path));
       } catch (error) {
-        // What has not begun cannot end as completed.
+        // A chat that has not started cannot end as completed.
         if (!(error instanceof ApiError && error.status === 409)) throw error;
         await ask(api.POST("/api/v1/tasks/{task_id}/cancel", path));
       }
     },
-    onSuccess: () => toast("The chat ends; its worker is free", "good"),
+    onSuccess: () => toast("Chat ended", "good"),
     onSettled: () => client.invalidateQueries({ queryKey: ["task", task.id] }),
   });
   return (
     <button type="button" className="danger" disabled={end.isPending} onClick={() => end.mutate()}>
-      End the chat
+      End chat
     </button>
   );
 }
 
-/** The model as it was, and what was trained; of other names, the first. */
+/** The base and the fine-tuned model; otherwise, the first model. */
 function sideBySide(models: readonly string[]): string[] {
   const both = models.filter((each) => each === "base" || each === "tuned");
   return both.length ? both : models.slice(0, 1);
 }
 
-/** Where the session stands, in words. */
+/** Status text of the session. */
 function Standing({ task, chat }: { task: TaskAnswer; chat?: ChatView }) {
   const words = standing(task, chat);
   return (
@@ -108,12 +108,13 @@ function Standing({ task, chat }: { task: TaskAnswer; chat?: ChatView }) {
 }
 
 export function standing(task: TaskAnswer, chat: ChatView | undefined): string {
-  if (task.status === "failed") return `The chat has failed: ${chat?.error ?? task.error ?? "no reason is known"}`;
-  if (isFinal(task.status)) return `The chat is ${plain(task.status)}. What was said stays here until you leave.`;
-  if (!chat || task.status === "pending" || task.status === "queued") return task.why ?? "Waiting for a worker.";
+  if (task.status === "failed") return `The chat failed: ${chat?.error ?? task.error ?? "unknown error"}`;
+  if (isFinal(task.status))
+    return `The chat is ${plain(task.status)}. The messages stay here until you leave this page.`;
+  if (!chat || task.status === "pending" || task.status === "queued") return task.why ?? "Waiting for a worker …";
   if (chat.ready) return `Ready on ${task.worker_id}: ${sideBySide(chat.models).join(" and ")}.`;
-  if (task.status === "dispatched") return `${task.worker_id} takes the chat …`;
-  return `${task.worker_id ?? "A worker"} loads the model …`;
+  if (task.status === "dispatched") return `Starting on ${task.worker_id} …`;
+  return `Loading the model on ${task.worker_id ?? "a worker"} …`;
 }
 
 function Conversation({ turns, ready }: { turns: readonly Turn[]; ready: boolean }) {
@@ -129,7 +130,9 @@ function Conversation({ turns, ready }: { turns: readonly Turn[]; ready: boolean
   return (
     <section className="conversation" aria-label="Conversation" tabIndex={0}>
       {turns.length === 0 && (
-        <p className="muted nothing">{ready ? "Say something." : "You can write once the model is loaded."}</p>
+        <p className="muted nothing">
+          {ready ? "Send a message to start." : "You can send messages once the model is loaded."}
+        </p>
       )}
       {turns.map((turn) => (
         <article key={turn.id} className="turn">
@@ -172,7 +175,7 @@ function footnote({ finish, tokens, seconds }: Said): string {
   const parts = [];
   if (tokens !== undefined) parts.push(tokens === 1 ? "1 token" : `${tokens} tokens`);
   if (seconds !== undefined) parts.push(`${seconds.toFixed(1)} s`);
-  if (finish === "length") parts.push("cut at the longest answer");
+  if (finish === "length") parts.push("stopped at max tokens");
   if (finish === "stopped") parts.push("stopped");
   return parts.join(" · ");
 }

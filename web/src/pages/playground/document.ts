@@ -1,8 +1,8 @@
-/** The document of a chat: with what a task has trained, or with a model. */
+/** Workflow file of a chat: with the model of a task, or with any model. */
 import type { TaskAnswer } from "../../api/schema";
 
 export interface ChatOptions {
-  /** Ask through the model's chat template; null if it decides. */
+  /** Whether to use the model's chat template; null: model default. */
   chat_template: boolean | null;
   idle_s: number;
 }
@@ -14,7 +14,7 @@ export class NothingToTalkWith extends Error {}
 export function chatWithTask(task: TaskAnswer, options: ChatOptions): string {
   const spec = (task.resolved ?? task.spec) as Mapping;
   const model = spec.model as Mapping | undefined;
-  if (!model?.source) throw new NothingToTalkWith(`The task ${task.name} (${task.kind}) has trained no model.`);
+  if (!model?.source) throw new NothingToTalkWith(`The task ${task.name} (${task.kind}) has no model to chat with.`);
   return written(task.name, options, { model: { source: model.source }, checkpoint: { load: { taskId: task.id } } });
 }
 

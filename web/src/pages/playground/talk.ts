@@ -1,4 +1,4 @@
-/** A conversation with one or two models: each has its own past, all get the same question at once. */
+/** A conversation with one or two models: each has its own history, all get the same message. */
 import { useCallback, useEffect, useRef, useState } from "react";
 import { ApiError, type ProblemBody } from "../../api/client";
 import { AnswerError, piecesOf } from "../../lib/stream";
@@ -16,10 +16,10 @@ export const FIRST_SAMPLING: Sampling = { system: "", temperature: "0.7", top_p:
 
 export interface Said {
   text: string;
-  /** Why nothing comes, while nothing comes. */
+  /** Why there is no output yet. */
   waiting?: string;
   error?: string;
-  /** Not there while it grows. */
+  /** Undefined while the answer is being generated. */
   finish?: string;
   tokens?: number;
   seconds?: number;
@@ -82,7 +82,7 @@ export function useTalk(taskId: string): Talk {
   return { turns, busy, say, stop, reset };
 }
 
-/** What broke off in the middle is not kept. */
+/** Interrupted answers are not kept. */
 function isAnswered(turns: Turn[]): boolean {
   return turns.every(({ answers }) => Object.values(answers).every((said) => said.finish ?? said.error));
 }
@@ -90,7 +90,7 @@ function isAnswered(turns: Turn[]): boolean {
 function body(model: string, before: readonly Turn[], question: string, sampling: Sampling) {
   const past = before.flatMap((turn) => {
     const said = turn.answers[model];
-    // A question without an answer is none of the conversation.
+    // A message without an answer is not part of the history.
     if (!said || said.error !== undefined) return [];
     return [
       { role: "user", content: turn.question },
@@ -138,6 +138,6 @@ async function answer(
     if (signal.aborted) end({ finish: "stopped" });
     else if (error instanceof ApiError) end({ error: [error.message, error.hint].filter(Boolean).join(" ") });
     else if (error instanceof AnswerError) end({ error: error.message });
-    else end({ error: "The connection to the server broke. Ask again; the chat goes on." });
+    else end({ error: "The connection to the server was lost. Send the message again; the chat is still open." });
   }
 }

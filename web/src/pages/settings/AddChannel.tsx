@@ -1,4 +1,4 @@
-/** A new channel: where it leads, and what it tells of. */
+/** New notification channel: target and events. */
 import { useMutation, useQueryClient } from "@tanstack/react-query";
 import { type FormEvent, useState } from "react";
 import { api, ask } from "../../api/client";
@@ -22,7 +22,7 @@ export function AddChannel() {
     onSuccess: (channel) => {
       if (channel.secret) setMade(channel);
       setWanted(EMPTY);
-      toast(`${channel.name} is there: test it`, "good");
+      toast(`${channel.name} added. Send a test notification`, "good");
     },
     onSettled: () => client.invalidateQueries({ queryKey: ["channels"] }),
   });
@@ -35,7 +35,7 @@ export function AddChannel() {
   return (
     <div className="lead">
       {made?.secret && (
-        <Secret title={`What signs ${made.name}`} secret={made.secret} onDone={() => setMade(undefined)} />
+        <Secret title={`Signing secret for ${made.name}`} secret={made.secret} onDone={() => setMade(undefined)} />
       )}
       <form className="stack" aria-label="New channel" onSubmit={submit}>
         <div className="line-form">
@@ -76,7 +76,7 @@ export function AddChannel() {
                 checked={wanted.everyone}
                 onChange={(event) => setWanted({ ...wanted, everyone: event.target.checked })}
               />
-              of everybody's tasks
+              All users' tasks
             </label>
           )}
         </fieldset>
@@ -85,7 +85,7 @@ export function AddChannel() {
   );
 }
 
-/** The server makes the format of the address's looks. */
+/** The server derives the format from the URL. */
 function body(wanted: typeof EMPTY, on: readonly Occasion[]): ChannelCreate {
   return { name: wanted.name.trim(), to: wanted.to.trim(), on: [...on], everyone: wanted.everyone };
 }

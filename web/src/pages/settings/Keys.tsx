@@ -1,4 +1,4 @@
-/** API keys: who may use the server as what. */
+/** API keys and their roles. */
 import { useMutation, useQuery, useQueryClient } from "@tanstack/react-query";
 import { type FormEvent, useState } from "react";
 import { api, ask } from "../../api/client";
@@ -25,7 +25,7 @@ export function Keys() {
           <code>{info.key_id}</code>
         </dd>
       </dl>
-      <div className="muted small">An administrator makes keys and revokes them.</div>
+      <div className="muted small">Only administrators can create and revoke keys.</div>
     </Panel>
   );
 }
@@ -41,7 +41,7 @@ function All() {
         gone > 0 && (
           <label className="row tight small">
             <input type="checkbox" checked={revoked} onChange={(event) => setRevoked(event.target.checked)} />
-            revoked too <span className="muted num">{gone}</span>
+            Show revoked <span className="muted num">{gone}</span>
           </label>
         )
       }
@@ -121,8 +121,8 @@ function Row({ found }: { found: KeyView }) {
             onClose={() => setAsking(false)}
           >
             {own
-              ? "It is the key of this window: you are asked to log in at once."
-              : "Whoever uses it is refused from now on, and every window that it opened is asked to log in."}
+              ? "This session uses the key. You are logged out immediately."
+              : "Requests with this key are rejected from now on, and its sessions are logged out."}
           </Confirm>
         )}
       </td>
@@ -152,7 +152,7 @@ function Create() {
   return (
     <div className="lead">
       {made && (
-        <Secret title={`The key ${made.name}, ${made.role}`} secret={made.secret} onDone={() => setMade(undefined)} />
+        <Secret title={`Key ${made.name} (${made.role})`} secret={made.secret} onDone={() => setMade(undefined)} />
       )}
       <form className="line-form" aria-label="New key" onSubmit={submit}>
         <label>
@@ -169,7 +169,11 @@ function Create() {
         </label>
         <label>
           Owner
-          <input value={owner} placeholder={name || "as the name"} onChange={(event) => setOwner(event.target.value)} />
+          <input
+            value={owner}
+            placeholder={name || "same as name"}
+            onChange={(event) => setOwner(event.target.value)}
+          />
         </label>
         <button type="submit" disabled={!name.trim() || create.isPending}>
           Create key

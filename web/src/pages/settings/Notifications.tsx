@@ -1,4 +1,4 @@
-/** Where one is told of what: channels, a test of each, and what became of the newest notifications. */
+/** Notification channels, with a test of each, and recent notifications. */
 import { useMutation, useQuery, useQueryClient } from "@tanstack/react-query";
 import { useState } from "react";
 import { api, ask } from "../../api/client";
@@ -23,7 +23,7 @@ export function Notifications() {
         actions={
           mayChange && (
             <button type="button" aria-expanded={adding} onClick={() => setAdding(!adding)}>
-              Add a channel
+              Add channel
             </button>
           )
         }
@@ -34,7 +34,7 @@ export function Notifications() {
           {({ items }) =>
             items.length === 0 ? (
               <Empty title="No notification channels yet">
-                A channel tells when tasks end, fail or stall: a webhook, Slack, Discord or e-mail.
+                Add a webhook, Slack, Discord or email channel to get notified when tasks end, fail or stall.
               </Empty>
             ) : (
               <table>
@@ -68,10 +68,10 @@ function Channel({ channel }: { channel: ChannelView }) {
     <tr className={channel.enabled ? undefined : "muted"}>
       <td>
         {channel.name}
-        {!channel.enabled && <span className="muted small"> · off</span>}
+        {!channel.enabled && <span className="muted small"> · disabled</span>}
         <div className="muted small">
           {channel.owner}
-          {channel.everyone && ", of everybody's tasks"}
+          {channel.everyone && ", all users' tasks"}
         </div>
       </td>
       <td className="muted hide-phone">
@@ -82,7 +82,7 @@ function Channel({ channel }: { channel: ChannelView }) {
         </div>
       </td>
       <td className="muted small">
-        {channel.on.length === OCCASIONS.length ? "everything" : channel.on.map(plain).join(", ")}
+        {channel.on.length === OCCASIONS.length ? "all" : channel.on.map(plain).join(", ")}
       </td>
       <td className="num">{mine && <Verbs channel={channel} />}</td>
     </tr>
@@ -98,8 +98,8 @@ function Verbs({ channel }: { channel: ChannelView }) {
     mutationFn: () => ask(api.POST("/api/v1/notifications/channels/{channel_id}/test", path)),
     onSuccess: ({ sent, error }: ChannelTestReply) =>
       sent
-        ? toast(`${channel.name} has got the test`, "good")
-        : toast(`${channel.name} was not reached`, "bad", error ?? ""),
+        ? toast(`Test notification sent to ${channel.name}`, "good")
+        : toast(`Delivery to ${channel.name} failed`, "bad", error ?? ""),
     onSettled: () => client.invalidateQueries({ queryKey: ["notices"] }),
   });
   const turn = useMutation({
@@ -117,20 +117,20 @@ function Verbs({ channel }: { channel: ChannelView }) {
         {test.isPending ? "Testing …" : "Test"}
       </button>
       <button type="button" className="quiet" disabled={turn.isPending} onClick={() => turn.mutate()}>
-        {channel.enabled ? "Turn off" : "Turn on"}
+        {channel.enabled ? "Disable" : "Enable"}
       </button>
       <button type="button" className="quiet" aria-label={`Remove ${channel.name}`} onClick={() => setAsking(true)}>
         Remove
       </button>
       {asking && (
         <Confirm
-          title={`Remove the channel ${channel.name}?`}
+          title={`Remove channel ${channel.name}?`}
           action="Remove"
           danger
           onDo={() => remove.mutate()}
           onClose={() => setAsking(false)}
         >
-          What waits for it is given up. Documents that name it are refused from now on.
+          Pending notifications are dropped. Workflow files that name this channel are rejected from now on.
         </Confirm>
       )}
     </div>
@@ -171,5 +171,5 @@ function Notice({ notice }: { notice: NotificationView }) {
   );
 }
 
-/** Each state in the colours of a task's status. */
+/** Notification states mapped to task status colours. */
 const STATES: Record<string, string> = { sent: "completed", failed: "failed", waiting: "pending" };

@@ -1,4 +1,4 @@
-/** What each role may do, and which one this window has. */
+/** Permissions of each role, and the role of this session. */
 import type { KeyView } from "../../api/schema";
 import { Panel } from "../../parts/bits";
 import { useSession } from "../../parts/session";
@@ -6,10 +6,10 @@ import { useSession } from "../../parts/session";
 export type Role = KeyView["role"];
 
 export const ROLES: readonly (readonly [Role, string])[] = [
-  ["admin", "Everything: keys, workers, other people's tasks, pruning."],
-  ["member", "Submits and steers tasks of their own, and sees everybody's."],
-  ["viewer", "Sees everything, changes nothing."],
-  ["worker", "Is for machines: takes tasks and delivers them. It logs nobody in."],
+  ["admin", "Full access: keys, workers, all users' tasks, pruning."],
+  ["member", "Submits and controls own tasks, and can view all tasks."],
+  ["viewer", "Read-only access."],
+  ["worker", "For machines: runs tasks and uploads results. Cannot log in."],
 ];
 
 export function Roles() {

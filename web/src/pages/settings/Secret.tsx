@@ -1,4 +1,4 @@
-/** A secret that the server shows once: to copy, and gone when that is done. */
+/** A secret that the server shows once, to copy. */
 import { Copyable } from "../../parts/bits";
 
 export function Secret({ title, secret, onDone }: { title: string; secret: string; onDone: () => void }) {
@@ -7,11 +7,11 @@ export function Secret({ title, secret, onDone }: { title: string; secret: strin
       <div className="row between tight">
         <strong>{title}</strong>
         <button type="button" className="quiet" onClick={onDone}>
-          I have it
+          Done
         </button>
       </div>
       <Copyable text={secret} />
-      <div className="muted small">It is shown this once: the server keeps no copy that could be read.</div>
+      <div className="muted small">Copy it now. It is not shown again.</div>
     </div>
   );
 }

@@ -1,4 +1,4 @@
-/** What takes room on the server, and what may go. */
+/** Storage usage of the server, and pruning. */
 import { useMutation, useQuery, useQueryClient } from "@tanstack/react-query";
 import { useState } from "react";
 import { api, ask } from "../../api/client";
@@ -11,14 +11,14 @@ import { Answer } from "../../parts/states";
 import { toast } from "../../parts/toasts";
 
 const WORDS: Record<StorageUse["kind"], readonly [string, string]> = {
-  results: ["Results", "adapters, models and files that tasks have made"],
-  checkpoints: ["Checkpoints", "what paused and broken trainings go on from"],
+  results: ["Results", "adapters, models and files from tasks"],
+  checkpoints: ["Checkpoints", "for paused and interrupted runs"],
   data: ["Uploaded data", "datasets and models of users and campaigns"],
   federations: ["Federations", "versions, updates, chunks"],
   database: ["Database", "tasks, metrics, logs, events"],
-  arriving: ["Arriving", "uploads on their way"],
-  working: ["In use", "what the server unpacks meanwhile"],
-  unused: ["Unused", "nothing refers to it; it goes by itself within hours, or when you prune"],
+  arriving: ["Uploads", "uploads in progress"],
+  working: ["Temporary", "files the server is unpacking"],
+  unused: ["Unused", "unreferenced files; removed automatically within hours, or when you prune"],
 };
 
 export function Storage() {
@@ -30,7 +30,7 @@ export function Storage() {
       actions={
         storage.data && (
           <span className="muted small">
-            counted <Time at={storage.data.counted_at} relative />
+            updated <Time at={storage.data.counted_at} relative />
           </span>
         )
       }
@@ -53,10 +53,10 @@ function Shown({ view }: { view: StorageView }) {
       <div className="row between tight num">
         <strong>{bytes(view.total_bytes)}</strong>
         <span className="muted small">
-          {bytes(view.disk_free_bytes)} of {bytes(view.disk_total_bytes)} on the disk are free
+          {bytes(view.disk_free_bytes)} of {bytes(view.disk_total_bytes)} disk space free
         </span>
       </div>
-      <div className="shares" role="img" aria-label="Shares of each kind, the largest first">
+      <div className="shares" role="img" aria-label="Storage share by kind">
         {shown.map((use, at) => (
           <i
             key={use.kind}
@@ -74,7 +74,7 @@ function Shown({ view }: { view: StorageView }) {
                 {WORDS[use.kind][0]}
                 <div className="muted small">
                   {use.kind === "database"
-                    ? `of it logs ${bytes(view.log_bytes)}; ${number(view.journal_records)} metrics and events`
+                    ? `including ${bytes(view.log_bytes)} of logs; ${number(view.journal_records)} metrics and events`
                     : WORDS[use.kind][1]}
                 </div>
               </td>
@@ -93,7 +93,7 @@ function tint(at: number): number {
 }
 
 const AGES = [
-  [7, "a week"],
+  [7, "7 days"],
   [30, "30 days"],
   [90, "90 days"],
 ] as const;
@@ -108,7 +108,7 @@ function Prune() {
     onSuccess: (reply) => {
       if (reply.dry_run) return setFound(reply);
       setFound(undefined);
-      toast(`Removed ${amount(reply)}; ${bytes(reply.freed_bytes)} are free again`, "good");
+      toast(`Removed ${amount(reply)}; ${bytes(reply.freed_bytes)} freed`, "good");
       for (const what of ["storage", "tasks", "overview"]) void client.invalidateQueries({ queryKey: [what] });
     },
   });
@@ -134,14 +134,14 @@ function Prune() {
       <Copyable text={`tunefleet prune --older-than ${days}d`} />
       {found && (
         <Confirm
-          title={`Ended more than ${age} ago?`}
+          title={`Remove data older than ${age}?`}
           action="Remove"
           danger
           onDo={() => prune.mutate(false)}
           onClose={() => setFound(undefined)}
         >
-          {amount(found)} would go, with metrics and logs; then files that nothing refers to. What another task still
-          needs stays.
+          This removes {amount(found)}, with metrics and logs, and files that are no longer referenced. Files that other
+          tasks need are kept.
         </Confirm>
       )}
     </div>

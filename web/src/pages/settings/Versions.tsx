@@ -1,4 +1,4 @@
-/** What the server is made of, and which workers run another version than it. */
+/** Versions of the server and its parts, and workers on another version. */
 import { useQuery } from "@tanstack/react-query";
 import { workersQuery } from "../../api/queries";
 import { serverQuery } from "../../api/queries_server";
@@ -43,25 +43,25 @@ function Shown({ server }: { server: ServerView }) {
           {server.data_dir && <span className="muted"> · {server.data_dir}</span>}
         </dd>
         <dt>Elastic scaling</dt>
-        <dd>{server.elastic_scaling ? "on: idle workers rest" : "off: nobody rests"}</dd>
+        <dd>{server.elastic_scaling ? "on: idle workers go to standby" : "off"}</dd>
         <dt>Workers</dt>
         <dd>
           {workers.length === 0 ? (
-            <span className="muted">none has joined</span>
+            <span className="muted">no workers</span>
           ) : (
-            `${same} of ${workers.length} have the server's version`
+            `${same} of ${workers.length} run the server version`
           )}
         </dd>
       </dl>
       {others.length > 0 && (
-        <table aria-label="Workers of another version">
+        <table aria-label="Workers on another version">
           <tbody>
             {others.map((worker) => (
               <tr key={worker.id}>
                 <td>
                   <WorkerLink id={worker.id} />
                 </td>
-                <td className="warn-text">{worker.capabilities.version}, other than the server's</td>
+                <td className="warn-text">{worker.capabilities.version}, differs from the server</td>
               </tr>
             ))}
           </tbody>

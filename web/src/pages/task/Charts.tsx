@@ -1,4 +1,4 @@
-/** All series of a training, with one zoom, one axis and one smoothing for all of them. */
+/** All series of a run, with shared zoom, axis and smoothing. */
 import { useQuery } from "@tanstack/react-query";
 import { useNavigate, useSearch } from "@tanstack/react-router";
 import { useEffect, useMemo, useState } from "react";
@@ -15,7 +15,7 @@ import { Machines } from "./Machine";
 import { Other } from "./Other";
 import { Taken } from "./Taken";
 
-/** So long what is being saved is kept. */
+/** How long the object URL of a download is kept. */
 const KEPT_MS = 60_000;
 
 export function Charts({ task }: { task: TaskAnswer }) {
@@ -47,7 +47,7 @@ export function Charts({ task }: { task: TaskAnswer }) {
         <button
           type="button"
           disabled={points.length === 0}
-          title={metrics.data?.thinned ? "The points that are drawn" : "All points"}
+          title={metrics.data?.thinned ? "Download the plotted points" : "Download all points"}
           onClick={() => download(`${task.id}.csv`, csv(points, metrics.data?.names ?? []))}
         >
           CSV
@@ -57,7 +57,7 @@ export function Charts({ task }: { task: TaskAnswer }) {
         {(found) =>
           found.points.length === 0 && others.length === 0 ? (
             <Empty title="No metrics yet">
-              {isFinal(task.status) ? "This task has logged none." : "They appear here as the training logs them."}
+              {isFinal(task.status) ? "This task logged no metrics." : "Metrics appear here as the run logs them."}
             </Empty>
           ) : (
             <div className="charts">
@@ -80,11 +80,11 @@ function download(name: string, text: string): void {
   link.href = URL.createObjectURL(new Blob([text], { type: "text/csv" }));
   link.download = name;
   link.click();
-  // The browser reads it after this, and a busy one later.
+  // The browser reads it later, and a busy one even later.
   window.setTimeout(() => URL.revokeObjectURL(link.href), KEPT_MS);
 }
 
-/** Put the finer points of a zoom in place of the thinned ones. */
+/** Replace thinned points with the finer points of a zoom. */
 function zoomedIn(points: Point[], finer: readonly Point[] | undefined): Point[] {
   const [first, last] = [finer?.[0], finer?.at(-1)];
   if (!finer || !first || !last) return points;

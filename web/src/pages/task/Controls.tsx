@@ -1,4 +1,4 @@
-/** What can be asked of a task, and what became of what was asked. */
+/** Actions on a task, and the outcome of its commands. */
 import { useMutation, useQuery, useQueryClient } from "@tanstack/react-query";
 import { Link, useNavigate } from "@tanstack/react-router";
 import { type FormEvent, useState } from "react";
@@ -54,7 +54,7 @@ function Buttons({ task }: { task: TaskAnswer }) {
         : ask(api.POST("/api/v1/tasks/{task_id}/retry", path)),
     onSuccess: (made, verb) => {
       if (made.id === task.id) return;
-      toast(verb === "resume" ? "It goes on as a new task" : "Submitted again", "good");
+      toast(verb === "resume" ? "Resumed as a new task" : "Submitted again", "good");
       void navigate({ to: "/tasks/$taskId", params: { taskId: made.id } });
     },
     onSettled: refresh,
@@ -75,7 +75,7 @@ function Buttons({ task }: { task: TaskAnswer }) {
             onClick={() => command.mutate({ command: "save_checkpoint" })}
             disabled={command.isPending}
           >
-            Save a checkpoint
+            Save checkpoint
           </button>
           {training && (
             <>
@@ -91,12 +91,12 @@ function Buttons({ task }: { task: TaskAnswer }) {
                 onSet={(learning_rate) => command.mutate({ command: "set", data: { learning_rate } })}
               />
               <button type="button" onClick={() => setAsking("stop")}>
-                Stop
+                Stop and keep
               </button>
             </>
           )}
           <button type="button" className="danger" onClick={() => setAsking("abort")}>
-            Abort
+            Discard
           </button>
         </>
       )}
@@ -125,34 +125,34 @@ function Buttons({ task }: { task: TaskAnswer }) {
       </Link>
       {asking === "stop" && (
         <Confirm
-          title="Stop this run?"
-          action="Stop and save"
+          title="Stop and keep the result?"
+          action="Stop and keep"
           onDo={() => stop.mutate(true)}
           onClose={() => setAsking(null)}
         >
-          It ends early as completed: it saves a checkpoint, delivers what it has learned, and what depends on it runs.
+          The run saves a checkpoint, uploads the model trained so far, and ends as completed. Dependent tasks run.
         </Confirm>
       )}
       {asking === "abort" && (
         <Confirm
-          title="Abort this task?"
-          action="Abort"
+          title="Discard this run?"
+          action="Discard"
           danger
           onDo={() => command.mutate({ command: "abort" })}
           onClose={() => setAsking(null)}
         >
-          It ends at its step and writes nothing more: no last checkpoint, no final model. Earlier checkpoints stay.
+          The run stops at the current step without a final checkpoint or model. Earlier checkpoints are kept.
         </Confirm>
       )}
       {asking === "cancel" && (
         <Confirm
           title="Cancel this task?"
-          action="Cancel it"
+          action="Cancel task"
           danger
           onDo={() => move.mutate("cancel")}
           onClose={() => setAsking(null)}
         >
-          What runs ends after its step. Checkpoints that were saved stay, and can be resumed from.
+          The task stops after the current step. Saved checkpoints are kept, and you can resume from them.
         </Confirm>
       )}
     </div>

@@ -1,4 +1,4 @@
-/** The charts of one series: those that everybody looks for, and then what else it has. */
+/** The charts of one series: main metrics first, then the others. */
 import { useMemo } from "react";
 import type { ChartView, Zoom } from "../../lib/chartview";
 import { type Column, column, type Point, perplexity, smoothed } from "../../lib/series";
@@ -14,13 +14,13 @@ interface Group {
 const GROUPS: readonly Group[] = [
   { title: "Loss", names: ["loss", "eval_loss", "held_out_loss"] },
   { title: "Perplexity", names: ["loss", "eval_loss", "held_out_loss"], of: perplexity },
-  { title: "Answered right", names: ["held_out_exact_match"] },
+  { title: "Exact match", names: ["held_out_exact_match"] },
   { title: "Learning rate", names: ["learning_rate"] },
   { title: "Gradient norm", names: ["grad_norm"] },
   { title: "Tokens per second", names: ["train_tokens_per_second"] },
   { title: "Token accuracy", names: ["mean_token_accuracy", "eval_mean_token_accuracy"] },
 ];
-/** Counters and times of evaluations: of no use as lines, unless somebody asks for all. */
+/** Counters and evaluation times: not charted unless all metrics are requested. */
 const DULL = /(^|_)(runtime|samples_per_second|steps_per_second|preparation_time)$|^num_|^total_flos$/;
 const EVALUATION = /^(eval_|held_out_)/;
 
@@ -30,7 +30,7 @@ interface DrawnProps {
   view: ChartView;
   all: boolean;
   onZoom: (zoom: Zoom) => void;
-  /** What the series is called, where it is not the training's. */
+  /** Name of the series, if it is not the training series. */
   of?: string;
 }
 
@@ -42,7 +42,7 @@ export function Drawn({ points, names, view, all, onZoom, of }: DrawnProps) {
     const rest = names.filter((name) => !known.has(name) && (all || !(DULL.test(name) || name.startsWith("eval_"))));
     return [...shown, ...rest.map((name): Group => ({ title: metricName(name), names: [name] }))];
   }, [names, all]);
-  // Apart from the smoothing, which changes while a hand moves.
+  // Separate from smoothing, which changes while a slider is dragged.
   const columns = useMemo(() => {
     const wanted = names.filter((name) => groups.some((group) => group.names.includes(name)));
     return new Map(wanted.map((name) => [name, column(points, name, axis)]));
@@ -78,6 +78,6 @@ function linesOf(group: Group, columns: ReadonlyMap<string, Column>, weight: num
     };
     if (weight === 0 || rare) return [line];
     const calm: Line = { ...line, column: { xs: plain.xs, ys: smoothed(plain.ys, weight) } };
-    return [{ ...line, label: `${line.label} as it is`, faint: true }, calm];
+    return [{ ...line, label: `${line.label} (raw)`, faint: true }, calm];
   });
 }

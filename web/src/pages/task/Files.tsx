@@ -1,4 +1,4 @@
-/** What a task has left: checkpoints to resume from, artifacts to download. */
+/** Results of a task: checkpoints to resume from, artifacts to download. */
 import { useMutation, useQuery } from "@tanstack/react-query";
 import { Link, useLocation, useNavigate } from "@tanstack/react-router";
 import { useEffect, useState } from "react";
@@ -29,7 +29,7 @@ export function Files({ task }: { task: TaskAnswer }) {
     mutationFn: (from_step: number) =>
       ask(api.POST("/api/v1/tasks/{task_id}/resume", { params: { path: { task_id: task.id } }, body: { from_step } })),
     onSuccess: (made) => {
-      toast("It goes on from that checkpoint", "good");
+      toast("Resumed from that checkpoint", "good");
       void navigate({ to: "/tasks/$taskId", params: { taskId: made.id } });
     },
   });
@@ -104,7 +104,7 @@ export function Files({ task }: { task: TaskAnswer }) {
         actions={
           artifacts.data?.items.some((each) => TALKS.has(each.kind)) && (
             <Link to="/playground" search={{ task: task.id }}>
-              Chat with it
+              Chat
             </Link>
           )
         }
@@ -121,7 +121,7 @@ export function Files({ task }: { task: TaskAnswer }) {
                     <Artifact key={each.id} artifact={each} />
                   ))}
                 </ul>
-                <Cut more={more}>The API lists all of them.</Cut>
+                <Cut more={more}>The API lists all artifacts.</Cut>
               </>
             )
           }
@@ -131,11 +131,11 @@ export function Files({ task }: { task: TaskAnswer }) {
   );
 }
 
-/** A checkpoint's files, where the server has them: those that a newer one made superfluous are gone. */
+/** Download of a checkpoint, if its files are on the server: older checkpoints are pruned. */
 function Held({ artifact }: { artifact?: ArtifactView }) {
   if (!artifact) return null;
   return (
-    <a href={`/api/v1/artifacts/${artifact.id}/archive`} download title={`${artifact.name} as one archive`}>
+    <a href={`/api/v1/artifacts/${artifact.id}/archive`} download title={`Download ${artifact.name} as .tar.gz`}>
       Download
     </a>
   );

@@ -1,4 +1,4 @@
-/** The tries of a task, and all that happened to it. */
+/** Attempts and events of a task. */
 import { useQuery } from "@tanstack/react-query";
 import { useState } from "react";
 import { taskEventsQuery } from "../../api/queries";
@@ -78,7 +78,7 @@ export function History({ task }: { task: TaskAnswer }) {
               {found.length > most && (
                 <li>
                   <button type="button" onClick={() => setMost(most + SHOWN)}>
-                    {number(found.length - most)} earlier ones
+                    {number(found.length - most)} earlier
                   </button>
                 </li>
               )}

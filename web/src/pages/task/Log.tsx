@@ -1,4 +1,4 @@
-/** The log of a task: as it grows, searched, by level. */
+/** The log of a task: live, searchable, by level. */
 import { useEffect, useMemo, useRef, useState } from "react";
 import type { TaskAnswer } from "../../api/schema";
 import { bytes, number } from "../../lib/format";
@@ -58,12 +58,12 @@ export function Log({ task }: { task: TaskAnswer }) {
           </button>
           {above === 0 && start > 0 && !full && (
             <button type="button" disabled={busy} onClick={earlier}>
-              {busy ? "Reading …" : `Show the ${bytes(start)} before`}
+              {busy ? "Loading …" : `Load ${bytes(start)} earlier`}
             </button>
           )}
           {above > 0 && (
             <button type="button" onClick={() => setMost(most + FIRST_SHOWN)}>
-              {number(above)} more lines are above
+              Show {number(above)} earlier lines
             </button>
           )}
         </div>
@@ -75,7 +75,8 @@ export function Log({ task }: { task: TaskAnswer }) {
       </header>
       {full && (
         <div className="note">
-          The page holds the newest {number(MOST_HELD)} lines; <code>tunefleet logs {task.id}</code> prints all.
+          Only the newest {number(MOST_HELD)} lines are shown. Run <code>tunefleet logs {task.id}</code> for the full
+          log.
         </div>
       )}
       {all.length === 0 ? (
@@ -92,7 +93,7 @@ export function Log({ task }: { task: TaskAnswer }) {
           }}
         >
           {visible.map((line, at) => (
-            // biome-ignore lint/suspicious/noArrayIndexKey: lines only come at the end
+            // biome-ignore lint/suspicious/noArrayIndexKey: lines are only appended
             <div key={at} className={line.level}>
               {find ? <Marked line={line.text} find={find} /> : line.text || "\u00a0"}
             </div>

@@ -1,4 +1,4 @@
-/** How its workers stood while a task ran: their GPUs' memory and utilisation, or the machine's memory without any. */
+/** Load of the workers while a task ran: GPU memory and utilization, or main memory without a GPU. */
 import { useQuery } from "@tanstack/react-query";
 import { useMemo } from "react";
 import { api, ask } from "../../api/client";
@@ -14,16 +14,16 @@ const GIB = 1024 ** 3;
 
 interface Seen {
   task: TaskAnswer;
-  /** Where all times begin. */
+  /** Origin of the time axis. */
   start: string;
-  /** Of the training: between them a moment has its step. */
+  /** Training points: they map a time to a step. */
   points: readonly Point[];
   axis: Axis;
   zoom: Zoom;
   onZoom: (zoom: Zoom) => void;
 }
 
-/** While a task was with a worker; without an end: it is still there. */
+/** Time of a task on a worker; without an end, it is still there. */
 interface Stay {
   worker_id: string;
   since: string;
@@ -92,7 +92,7 @@ interface Placed {
   sample: LoadSample;
 }
 
-/** Put samples on the axis; on that of steps, those that were taken between two points of the training. */
+/** Place samples on the axis; on the step axis, only those between two training points. */
 function placed(samples: LoadSample[], axis: Axis, start: number, points: readonly Point[]): Placed[] {
   const moments = samples.map((sample) => Date.parse(sample.at));
   const xs = axis === "time" ? moments.map((moment) => (moment - start) / 1000) : stepsAt(points, moments);
@@ -116,7 +116,7 @@ function charts(worker: WorkerView, samples: readonly Placed[]): { title: string
   if (gpus.length === 0) {
     const total = worker.capabilities.memory_total_bytes;
     const used = line("Used", 0, ({ load }) => (total - load.memory_free_bytes) / GIB);
-    return [{ title: "Memory of the worker, GiB", lines: [used] }];
+    return [{ title: "Worker memory, GiB", lines: [used] }];
   }
   const of = (sample: LoadSample, uuid: string) => sample.load.gpus?.find((each) => each.uuid === uuid);
   const memory = gpus.map((gpu, at) =>
@@ -130,6 +130,6 @@ function charts(worker: WorkerView, samples: readonly Placed[]): { title: string
   );
   return [
     { title: "GPU memory, GiB", lines: memory },
-    { title: "GPU utilisation, %", lines: busy },
+    { title: "GPU utilization, %", lines: busy },
   ];
 }

@@ -1,4 +1,4 @@
-/** A series that a task logs beside its training's: another training of the same process, an evaluation, a script's own. */
+/** A series besides training: a second model in the process, an evaluation, or custom metrics of a script. */
 import { useQuery } from "@tanstack/react-query";
 import { useMemo } from "react";
 import { pointsQuery } from "../../api/queries";
@@ -11,7 +11,7 @@ import { Drawn } from "./Drawn";
 interface Shown {
   task: TaskAnswer;
   series: string;
-  /** When the training's first point was logged: there all times begin. */
+  /** Time of the first training point: origin of the time axis. */
   start?: string;
   view: ChartView;
   all: boolean;

@@ -1,4 +1,4 @@
-/** What the model answered at its evaluations, one step beside another. */
+/** Model predictions at its evaluations, compared by step. */
 import { useQuery } from "@tanstack/react-query";
 import { useMemo } from "react";
 import { predictionsQuery } from "../../api/queries";
@@ -32,7 +32,7 @@ export function Predictions({ task }: { task: TaskAnswer }) {
           if (groups.size === 0)
             return answers.length > 0 ? null : (
               <Empty title="No predictions yet">
-                A training makes them at its evaluations if its spec has <code>predictions</code>.
+                Set <code>predictions</code>.
               </Empty>
             );
           return [...groups].map(([prompt, items]) => (
@@ -60,7 +60,7 @@ function Said({ title, text }: { title: string; text: string }) {
   );
 }
 
-/** Find the answers before and after the training, wherever the result has them. */
+/** Find the answers before and after training, wherever the result has them. */
 function heldOut(result: unknown): NonNullable<HeldOut["answers"]> {
   if (typeof result !== "object" || result === null) return [];
   if ("held_out" in result) return (result.held_out as HeldOut | null)?.answers ?? [];

@@ -1,4 +1,4 @@
-/** What a task was asked to do, what it came from, and what it answered. */
+/** Spec, lineage and result of a task. */
 import { useQuery } from "@tanstack/react-query";
 import { Link } from "@tanstack/react-router";
 import { stringify } from "yaml";
@@ -18,7 +18,7 @@ export function Spec({ task }: { task: TaskAnswer }) {
         actions={
           mayChange && (
             <Link to="/new" search={{ from: task.id }}>
-              change and submit again
+              Clone
             </Link>
           )
         }
@@ -44,7 +44,7 @@ export function Spec({ task }: { task: TaskAnswer }) {
             )}
             {task.depends_on.length > 0 && (
               <>
-                <dt>Needs</dt>
+                <dt>Depends on</dt>
                 <dd>
                   {task.depends_on.map((id) => (
                     <div key={id}>
@@ -62,7 +62,7 @@ export function Spec({ task }: { task: TaskAnswer }) {
         {task.resolved && (
           <Panel title="Resolved spec">
             <details>
-              <summary>With references resolved</summary>
+              <summary>References resolved</summary>
               <pre>{stringify(task.resolved)}</pre>
             </details>
           </Panel>
@@ -80,7 +80,7 @@ export function Spec({ task }: { task: TaskAnswer }) {
   );
 }
 
-/** A file that came along, or that the spec names: it leads to the task that made it, or to what it is. */
+/** An uploaded or referenced file: links to the task that created it, or to the dataset. */
 function Input({ pointer, digest }: { pointer: string; digest: string }) {
   const artifact = useQuery({ ...artifactQuery(digest), retry: false });
   return (
@@ -93,7 +93,7 @@ function Input({ pointer, digest }: { pointer: string; digest: string }) {
           <code>{digest.replace(/^sha256:/, "").slice(0, 12)}</code>
         )}
         {artifact.data && <span className="muted num"> {bytes(artifact.data.size_bytes)}</span>}
-        {artifact.error && <span className="muted"> was removed</span>}
+        {artifact.error && <span className="muted"> removed</span>}
       </dd>
     </>
   );

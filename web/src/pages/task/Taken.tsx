@@ -1,4 +1,4 @@
-/** What a task's own processes took while it ran: its share of a machine that it has not for itself. */
+/** Resource usage of a task's own processes: its share of the machine. */
 import { useQuery } from "@tanstack/react-query";
 import { useMemo } from "react";
 import { pointsQuery } from "../../api/queries";
@@ -11,16 +11,16 @@ import { Chart, COLORS, type Line } from "../../parts/Chart";
 const GIB = 1024 ** 3;
 const CHARTS: readonly { title: string; lines: readonly (readonly [name: string, label: string])[]; unit: number }[] = [
   {
-    title: "GPU memory of this task, GiB",
+    title: "Task GPU memory, GiB",
     lines: [
       ["gpu_bytes", "Taken"],
       ["gpu_allocated_bytes", "In use"],
     ],
     unit: GIB,
   },
-  { title: "Memory of this task, GiB", lines: [["rss_bytes", "Taken"]], unit: GIB },
-  { title: "Tokens per second, as it runs", lines: [["tokens_per_s", "Tokens per second"]], unit: 1 },
-  { title: "Seconds a step", lines: [["step_time_s", "Seconds"]], unit: 1 },
+  { title: "Task memory, GiB", lines: [["rss_bytes", "Taken"]], unit: GIB },
+  { title: "Throughput, tokens/s", lines: [["tokens_per_s", "Tokens per second"]], unit: 1 },
+  { title: "Step time, s", lines: [["step_time_s", "Seconds"]], unit: 1 },
 ];
 
 export function Taken({
@@ -44,7 +44,7 @@ export function Taken({
 }
 
 function chartsOf(samples: readonly Point[], start: string, axis: Axis): { title: string; lines: Line[] }[] {
-  // Time runs from the first point of the training in all charts.
+  // In all charts, time starts at the first training point.
   const points: Point[] = [{ step: 0, at: start, values: {} }, ...samples];
   return CHARTS.map(({ title, lines, unit }) => ({
     title,

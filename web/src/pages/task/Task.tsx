@@ -1,4 +1,4 @@
-/** One task: where it stands, what can be asked of it, and all that is known of it. */
+/** One task: status, actions and details. */
 import { useQuery } from "@tanstack/react-query";
 import { Link, useNavigate, useParams, useSearch } from "@tanstack/react-router";
 import { otherSeriesQuery, taskQuery, whyQuery } from "../../api/queries";
@@ -63,7 +63,7 @@ function Shown({ task }: { task: TaskAnswer }) {
       {task.error && <Fault task={task} />}
       {task.stalled_since && (
         <div className="note">
-          It has written nothing since <Time at={task.stalled_since} />.
+          Stalled: no output since <Time at={task.stalled_since} />.
         </div>
       )}
       <Tabs
@@ -107,7 +107,7 @@ function Head({ task }: { task: TaskAnswer }) {
             </Link>
           </span>
         )}
-        <span>by {task.owner}</span>
+        <span>owner {task.owner}</span>
         <span>
           submitted <Time at={task.created_at} relative />
         </span>
@@ -130,10 +130,10 @@ function Head({ task }: { task: TaskAnswer }) {
 
 function Ran({ task }: { task: TaskAnswer }) {
   const seconds = ranSeconds(task, useNow());
-  return seconds === null ? null : <span className="num">ran {duration(seconds)}</span>;
+  return seconds === null ? null : <span className="num">duration {duration(seconds)}</span>;
 }
 
-/** Why it waits: a sentence, then worker by worker. */
+/** Pending reason: a sentence, then a row for each worker. */
 function Waiting({ task }: { task: TaskAnswer }) {
   const why = useQuery(whyQuery(task.id));
   return (
@@ -145,7 +145,7 @@ function Waiting({ task }: { task: TaskAnswer }) {
             {!!why.data.ahead && (
               <span className="muted">
                 {" "}
-                {why.data.ahead === 1 ? "One task goes" : `${number(why.data.ahead)} tasks go`} before it.
+                {why.data.ahead === 1 ? "1 task" : `${number(why.data.ahead)} tasks`} ahead in the queue.
               </span>
             )}
           </div>
@@ -162,7 +162,7 @@ function Waiting({ task }: { task: TaskAnswer }) {
                 {why.data.workers.map((each) => (
                   <tr key={each.worker_id}>
                     <td>{each.worker_id}</td>
-                    <td className="nowrap">{{ fits: "yes, now", waits: "not now", never: "never" }[each.verdict]}</td>
+                    <td className="nowrap">{{ fits: "yes", waits: "busy", never: "no" }[each.verdict]}</td>
                     <td className="muted">{each.reason}</td>
                   </tr>
                 ))}

@@ -1,4 +1,4 @@
-/** The end of a log, and then each piece as it is written; a stream that breaks goes on at its byte. */
+/** The end of a log, then live output; a broken stream resumes at its offset. */
 import { useEffect, useState } from "react";
 import { ApiError, api, ask } from "../../api/client";
 import type { LogView } from "../../api/schema";
@@ -9,17 +9,17 @@ import { toastError } from "../../parts/toasts";
 const TAIL_BYTES = 256 * 1024;
 const EARLIER_BYTES = 4 << 20;
 const AGAIN_MS = 3000;
-/** More is not held: the page of a task that writes for days would fill the browser. */
+/** Maximum number of lines held: the log of a task that runs for days would fill the browser. */
 export const MOST_HELD = 50_000;
 
 export interface LogNow {
   held: Held;
-  /** So many bytes are before what is held. */
+  /** Number of bytes before the loaded part. */
   start: number;
   ended: boolean;
   error: unknown;
   retry: () => void;
-  /** Read on towards the beginning; busy while that is under way. */
+  /** Load earlier output; `busy` while loading. */
   earlier: () => void;
   busy: boolean;
 }
@@ -31,7 +31,7 @@ export function useLog(id: string): LogNow {
   const [ended, setEnded] = useState(false);
   const [tries, setTries] = useState(0);
   const [busy, setBusy] = useState(false);
-  // biome-ignore lint/correctness/useExhaustiveDependencies: each try begins anew
+  // biome-ignore lint/correctness/useExhaustiveDependencies: each retry restarts the effect
   useEffect(() => {
     const left = new AbortController();
     let source: EventSource | undefined;

@@ -1,4 +1,4 @@
-/** What can be done with the tasks that are chosen, all at once. */
+/** Bulk actions on the selected tasks. */
 import { useQueryClient } from "@tanstack/react-query";
 import { useNavigate } from "@tanstack/react-router";
 import { useState } from "react";
@@ -11,7 +11,7 @@ import { maySteer, useSession } from "../../parts/session";
 import { toast, toastError } from "../../parts/toasts";
 
 const MOST_COMPARED = 8;
-/** So many the server takes at once. */
+/** Maximum number of tasks for each bulk request. */
 const AT_ONCE = 1000;
 
 export function Actions({ tasks, onDone }: { tasks: TaskView[]; onDone: () => void }) {
@@ -31,7 +31,7 @@ export function Actions({ tasks, onDone }: { tasks: TaskView[]; onDone: () => vo
       }
       const bad = items.filter((item) => !item.ok);
       if (bad.length < items.length) toast(`${said}: ${items.length - bad.length}`, "good");
-      if (bad[0]) toast(`${bad.length} could not be: ${bad[0].detail}`, "bad", bad[0].hint ?? undefined);
+      if (bad[0]) toast(`${bad.length} failed: ${bad[0].detail}`, "bad", bad[0].hint ?? undefined);
     } catch (error) {
       toastError(error);
     }
@@ -40,11 +40,11 @@ export function Actions({ tasks, onDone }: { tasks: TaskView[]; onDone: () => vo
   };
   return (
     <div className="row tight">
-      <span className="muted">{number(tasks.length)} chosen</span>
+      <span className="muted">{number(tasks.length)} selected</span>
       <button
         type="button"
         disabled={tasks.length < 2 || tasks.length > MOST_COMPARED}
-        title={`Two to ${MOST_COMPARED}`}
+        title={`Select 2 to ${MOST_COMPARED} tasks`}
         onClick={() => void navigate({ to: "/compare", search: { tasks: tasks.map((task) => task.id).join(",") } })}
       >
         Compare
@@ -62,7 +62,7 @@ export function Actions({ tasks, onDone }: { tasks: TaskView[]; onDone: () => vo
             type="button"
             className="danger"
             disabled={live.length === 0}
-            title="Only your unfinished tasks"
+            title="Cancels only your own unfinished tasks"
             onClick={() => setAsking(true)}
           >
             Cancel {live.length ? number(live.length) : ""}
@@ -70,17 +70,17 @@ export function Actions({ tasks, onDone }: { tasks: TaskView[]; onDone: () => vo
         </>
       )}
       <button type="button" className="quiet" onClick={onDone}>
-        none
+        Clear selection
       </button>
       {asking && (
         <Confirm
           title={live.length === 1 ? "Cancel this task?" : `Cancel ${number(live.length)} tasks?`}
-          action="Cancel them"
+          action="Cancel tasks"
           danger
           onDo={() => void each(live, "cancel", "Cancelled")}
           onClose={() => setAsking(false)}
         >
-          What runs ends after its step. Checkpoints that were saved stay, and can be resumed from.
+          Running tasks stop after the current step. Saved checkpoints are kept, and you can resume from them.
         </Confirm>
       )}
     </div>

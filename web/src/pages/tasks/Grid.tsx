@@ -1,4 +1,4 @@
-/** The rows of the list: drawn as they scroll by, fetched when they come into sight. */
+/** Rows of the list: rendered and loaded on scroll. */
 import { Link, useNavigate } from "@tanstack/react-router";
 import { useVirtualizer } from "@tanstack/react-virtual";
 import { type MouseEvent, memo, useCallback, useEffect, useRef } from "react";
@@ -12,7 +12,7 @@ import { Empty } from "../../parts/states";
 import type { Sort, TasksSearch } from "../../router";
 
 const ROW_PX = 34;
-/** More rows are fetched when so many are left below those that are seen. */
+/** More rows are loaded when fewer than this are left below the visible ones. */
 const AHEAD_ROWS = 60;
 
 const COLUMNS: readonly (readonly [Sort, string, string])[] = [
@@ -27,10 +27,10 @@ const COLUMNS: readonly (readonly [Sort, string, string])[] = [
 
 interface GridProps {
   rows: Row[];
-  /** How many follow that are not loaded. */
+  /** Number of rows that are not loaded. */
   missing: number;
   more: () => void;
-  /** What is shown is the list before: the one that was asked for is on its way. */
+  /** The previous list is shown while the requested one loads. */
   busy: boolean;
   search: TasksSearch;
   change: (to: Partial<TasksSearch>) => void;
@@ -53,7 +53,7 @@ export function Grid({ rows, missing, more, busy, search, change, chosen, setCho
   const last = useRef<number>(null);
   const now = useRef({ rows, chosen, setChosen });
   now.current = { rows, chosen, setChosen };
-  // The same function always, so that a row is drawn again only when it has changed itself.
+  // A stable function, so that a row re-renders only when it changes.
   const choose = useCallback((at: number, on: boolean, through: boolean) => {
     const next = new Set(now.current.chosen);
     const from = through && last.current !== null ? last.current : at;
@@ -172,7 +172,7 @@ function Group({ row, top }: { row: Extract<Row, { workflow: string }>; top: num
   );
 }
 
-/** Its link is followed by the list: ten thousand of the router's own would cost a frame each time some scroll by. */
+/** The list handles clicks on links: thousands of router links would slow down scrolling. */
 const TaskRow = memo(function TaskRow({
   task,
   top,
@@ -191,7 +191,7 @@ const TaskRow = memo(function TaskRow({
       <span role="cell">
         <input
           type="checkbox"
-          aria-label={`Choose ${task.name}`}
+          aria-label={`Select ${task.name}`}
           checked={chosen}
           onChange={() => {}}
           onClick={(event) => onChoose(index, !chosen, event.shiftKey)}

@@ -1,4 +1,4 @@
-/** Training agents: machines that nobody can reach, and that fetch their trainings themselves. */
+/** Training agents: machines without inbound connections that poll for training runs. */
 import { useMutation, useQueryClient } from "@tanstack/react-query";
 import { useState } from "react";
 import { api, ask } from "../../api/client";
@@ -47,7 +47,7 @@ export function Agents({ agents }: { agents: readonly AgentView[] }) {
               <td>
                 <Status status={agent.status} />
                 {!agent.has_lease && (
-                  <span className="muted small" title="Marked as lost later">
+                  <span className="muted small" title="Longer timeout before marked as lost">
                     {" "}
                     · no heartbeats
                   </span>
@@ -64,7 +64,7 @@ export function Agents({ agents }: { agents: readonly AgentView[] }) {
               <td className="num">
                 {mayChange && !agent.is_online && (isAdmin || agent.user_id === info.owner) && (
                   <button type="button" className="quiet" onClick={() => setAsked(agent.agent_id)}>
-                    Forget
+                    Remove
                   </button>
                 )}
               </td>
@@ -74,13 +74,13 @@ export function Agents({ agents }: { agents: readonly AgentView[] }) {
       </table>
       {asked && (
         <Confirm
-          title={`Forget ${asked}?`}
+          title={`Remove ${asked}?`}
           action="Remove"
           danger
           onDo={() => remove.mutate(asked)}
           onClose={() => setAsked(undefined)}
         >
-          What it still had is placed anew.
+          Its unfinished tasks are rescheduled.
         </Confirm>
       )}
     </Panel>

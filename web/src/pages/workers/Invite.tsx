@@ -1,4 +1,4 @@
-/** The command that makes a machine a worker: its token is good once, and shown once. */
+/** The command that joins a machine as a worker: its token is single-use and shown once. */
 import { useMutation } from "@tanstack/react-query";
 import { type FormEvent, useState } from "react";
 import { api, ask } from "../../api/client";
@@ -18,7 +18,7 @@ export function Invite() {
   if (!isAdmin)
     return (
       <div className="muted small">
-        An administrator makes the command, here or with <code>tunefleet workers invite</code>.
+        An administrator can create the command here or with <code>tunefleet workers invite</code>.
       </div>
     );
   const submit = (event: FormEvent) => {
@@ -32,7 +32,7 @@ export function Invite() {
       )}
       <form className="line-form" aria-label="New invitation" onSubmit={submit}>
         <label>
-          Name of the worker
+          Worker name
           <input
             value={wanted.name}
             pattern={NAME}
@@ -49,7 +49,7 @@ export function Invite() {
           />
         </label>
         <button type="submit" disabled={invite.isPending}>
-          Invite a machine
+          Create invitation
         </button>
       </form>
     </div>

@@ -1,4 +1,4 @@
-/** How a machine joins, as commands to copy. */
+/** Commands to join a machine. */
 import { Link } from "@tanstack/react-router";
 import { type ReactNode, useState } from "react";
 import { Copyable, Panel, Tabs } from "../../parts/bits";
@@ -7,9 +7,9 @@ import { Invite } from "./Invite";
 
 type Way = "http" | "redis" | "agent";
 const WAYS = [
-  ["http", "Worker over HTTP, also behind NAT"],
+  ["http", "Worker over HTTP"],
   ["redis", "Worker over Redis"],
-  ["agent", "Training agent behind NAT"],
+  ["agent", "Training agent"],
 ] as const;
 
 export function Join() {
@@ -35,19 +35,20 @@ function commands(way: "redis" | "agent", here: string): string {
 
 const ABOUT: Record<Way, ReactNode> = {
   http:
-    "The command is good once, for an hour; from then on “tunefleet worker” is enough. The worker opens every " +
-    "connection itself, so the machine needs no open port and may stand behind NAT.",
-  redis: "For large fleets: server and worker need the same Redis; files, logs and metrics still go over HTTP.",
-  agent: "The agent polls for trainings and opens every connection itself; it starts again with the machine.",
+    "The command works once and expires after 1 h. After that, start the worker with “tunefleet worker”. The worker " +
+    "opens all connections, so the machine needs no open port and can be behind NAT.",
+  redis: "For large fleets. Server and worker connect to the same Redis; files, logs and metrics still use HTTP.",
+  agent: "The agent polls for training runs and opens all connections. It restarts with the machine.",
 };
 
 function Hint({ way }: { way: Way }) {
-  if (way === "redis") return <div className="muted small">It needs no key: who may write to that Redis may join.</div>;
+  if (way === "redis")
+    return <div className="muted small">No key needed: anyone who can write to that Redis can join.</div>;
   return (
     <div className="small">
       {way === "agent" && <Key />}
       {location.hostname === "127.0.0.1" || location.hostname === "localhost" ? (
-        <> This page was opened on loopback: another machine needs the server's address in the network.</>
+        <> You opened this page on a loopback address. Other machines need the network address of the server.</>
       ) : null}
     </div>
   );
@@ -57,13 +58,13 @@ function Key() {
   const { isAdmin } = useSession();
   return (
     <>
-      KEY is one of the role worker:{" "}
+      KEY is an API key with the worker role:{" "}
       {isAdmin ? (
         <Link to="/settings" hash="keys">
-          make it in the settings
+          create it in the settings
         </Link>
       ) : (
-        "an administrator makes it"
+        "ask an administrator"
       )}
       , or with <code>tunefleet keys create NAME --role worker</code>.
     </>

@@ -1,4 +1,4 @@
-/** How busy a worker is and was: its past from the server, what it tells from now on behind it. */
+/** Load of a worker: history from the server, followed by live samples. */
 import { useQuery } from "@tanstack/react-query";
 import { useEffect, useMemo, useState } from "react";
 import { loadsQuery } from "../../api/queries_server";
@@ -26,14 +26,14 @@ export function Loads({ worker, hours }: { worker: WorkerView; hours: number }) 
   );
 }
 
-/** The past, and each figure that has come since it was read, no older than what was chosen. */
+/** The history, and live samples received since, within the chosen period. */
 function useTold(
   past: readonly LoadSample[] | undefined,
   { load, last_seen_at }: WorkerView,
   hours: number,
 ): readonly LoadSample[] {
   const [told, setTold] = useState<LoadSample[]>([]);
-  // biome-ignore lint/correctness/useExhaustiveDependencies: what was read anew has what was told
+  // biome-ignore lint/correctness/useExhaustiveDependencies: refetched history includes the live samples
   useEffect(() => setTold([]), [past]);
   // biome-ignore lint/correctness/useExhaustiveDependencies: the time is that of the load
   useEffect(() => {
@@ -89,7 +89,7 @@ function columnOf(samples: readonly LoadSample[], pick: (load: Load) => number |
   };
 }
 
-/** What a machine tells is not finer. */
+/** Resolution of the samples. */
 function tenths(value: number | null | undefined): number | null {
   return value == null ? null : Math.round(value * 10) / 10;
 }

@@ -1,4 +1,4 @@
-/** What may be asked of a worker: nothing new, finish and leave, rest, be forgotten, and a task of its own. */
+/** Actions on a worker: cordon, drain, standby, remove, and a new task pinned to it. */
 import { useMutation, useQuery, useQueryClient } from "@tanstack/react-query";
 import { Link, useNavigate } from "@tanstack/react-router";
 import { useState } from "react";
@@ -29,7 +29,7 @@ export function Verbs({ worker, alone }: { worker: WorkerView; alone?: boolean }
           to="/new"
           search={{ worker: worker.id }}
           className={alone ? "button primary" : "button quiet"}
-          title={`A new task that only ${worker.id} may take`}
+          title={`New task pinned to ${worker.id}`}
         >
           New task here
         </Link>
@@ -68,35 +68,35 @@ function Orders({ worker, gone, quiet }: { worker: WorkerView; gone: boolean; qu
       {!gone && <Elastic worker={worker} className={quiet} busy={busy} onAsk={(enabled) => rest.mutate(enabled)} />}
       {gone && (
         <button type="button" className={quiet} disabled={forget.isPending} onClick={() => setAsking("forget")}>
-          Forget
+          Remove
         </button>
       )}
       {asking === "drain" && (
         <Confirm
           title={`Drain ${worker.id}?`}
-          action="Drain it"
+          action="Drain worker"
           onDo={() => verb.mutate("drain")}
           onClose={() => setAsking(undefined)}
         >
-          It finishes what it has, and then leaves. It stays cordoned until it is uncordoned.
+          The worker finishes its running tasks and then goes offline. It gets no new tasks until you uncordon it.
         </Confirm>
       )}
       {asking === "forget" && (
         <Confirm
-          title={`Forget ${worker.id}?`}
+          title={`Remove ${worker.id}?`}
           action="Remove"
           danger
           onDo={() => forget.mutate()}
           onClose={() => setAsking(undefined)}
         >
-          What it still had is placed anew. Should it come back, it joins as a new one.
+          Its unfinished tasks are rescheduled. If it comes back, it joins as a new worker.
         </Confirm>
       )}
     </>
   );
 }
 
-/** Elastic scaling decides who rests; this decides for it once. Where it is switched off nobody rests. */
+/** Elastic scaling controls standby; this overrides it once. Hidden if elastic scaling is off. */
 function Elastic({
   worker,
   className,
@@ -115,7 +115,9 @@ function Elastic({
       type="button"
       className={className}
       disabled={busy}
-      title={worker.elastic_disabled ? "It gets tasks again" : "Nothing new until the queue grows or it is called back"}
+      title={
+        worker.elastic_disabled ? "Accept tasks again" : "Takes no new tasks until the queue grows or you wake it up"
+      }
       onClick={() => onAsk(worker.elastic_disabled === true)}
     >
       {worker.elastic_disabled ? "Wake up" : "Standby"}

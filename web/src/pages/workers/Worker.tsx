@@ -1,4 +1,4 @@
-/** One worker: what it is, how busy it was, what it runs and ran, what it can run and why not the rest. */
+/** One worker: details, load, tasks, and supported task types. */
 import { useQuery } from "@tanstack/react-query";
 import { Link, useNavigate, useParams, useSearch } from "@tanstack/react-router";
 import type { ReactNode } from "react";
@@ -25,20 +25,20 @@ export function Worker() {
       <Answer query={workers} rows={8}>
         {({ items }) => {
           const worker = items.find((each) => each.id === workerId);
-          return worker ? <Shown key={worker.id} worker={worker} /> : <Failed error={nobody(workerId)} />;
+          return worker ? <Shown key={worker.id} worker={worker} /> : <Failed error={missing(workerId)} />;
         }}
       </Answer>
     </div>
   );
 }
 
-function nobody(id: string): ApiError {
+function missing(id: string): ApiError {
   return new ApiError({
     type: "",
     title: "Not found",
     status: 404,
-    detail: `There is no worker ${id}.`,
-    hint: "It may have been forgotten, or go by another name.",
+    detail: `Worker ${id} not found.`,
+    hint: "It was removed or has another name.",
   });
 }
 
@@ -57,7 +57,7 @@ function Shown({ worker }: { worker: WorkerView }) {
       </div>
       <div className="row between">
         <div className="row muted small facts-line">
-          <span>of {worker.owner}</span>
+          <span>owner {worker.owner}</span>
           <span>
             joined <Time at={worker.registered_at} relative />
           </span>
@@ -93,7 +93,7 @@ function Shown({ worker }: { worker: WorkerView }) {
 
 function Tasks({ worker }: { worker: WorkerView }) {
   const tasks = useQuery(tasksOfWorkerQuery(worker.id));
-  // What runs is told as it comes on.
+  // Running tasks are updated live.
   const live = new Map(useQuery(overviewQuery).data?.running.map((task) => [task.id, task]));
   return (
     <Panel
@@ -194,25 +194,25 @@ function About({ worker }: { worker: WorkerView }) {
   const server = useQuery(serverQuery);
   const other = server.data && can.version !== server.data.version;
   const rows: [string, string | null | undefined | false][] = [
-    ["Machine", can.hostname],
+    ["Hostname", can.hostname],
     ["CPU", `${can.cpu_count} × ${can.cpu_model || "CPU"}`],
     ["System", can.platform],
     ["CUDA", can.cuda_version && `${can.cuda_version}, driver ${can.driver_version}`],
     ["Disk", `${bytes(worker.load?.disk_free_bytes ?? can.disk_free_bytes)} free`],
-    ["Link", can.link === "redis" ? "Redis" : "HTTP"],
+    ["Transport", can.link === "redis" ? "Redis" : "HTTP"],
     ["Address", can.address],
-    ["Tunefleet", other ? `${can.version}; the server has ${server.data?.version}` : can.version],
+    ["Tunefleet", other ? `${can.version}; server runs ${server.data?.version}` : can.version],
     [
       "Slots",
       Object.entries(can.slots)
         .map(([name, count]) => `${count} ${name}`)
         .join(", "),
     ],
-    ["Custom code", can.allow_code ? "allowed" : "refused"],
+    ["Custom code", can.allow_code ? "allowed" : "not allowed"],
     ["Secrets", can.secrets?.join(", ")],
     ["Environments", can.environments?.join(", ")],
     ["Cached models", can.cached_models?.join(", ")],
-    ["Price", `${can.cost_per_hour} an hour`],
+    ["Price", `${can.cost_per_hour} per hour`],
   ];
   return (
     <Panel title="Machine">

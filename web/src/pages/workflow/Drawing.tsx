@@ -1,4 +1,4 @@
-/** The tasks of a workflow as a drawing: each with its state, each edge with what is passed over it. */
+/** The tasks of a workflow as a graph: nodes show their status, edges show what is passed. */
 import { useQuery } from "@tanstack/react-query";
 import { Link } from "@tanstack/react-router";
 import {
@@ -26,11 +26,11 @@ import { useIsPhone } from "../../parts/phone";
 
 type StageNode = Node<{ task: TaskView; down: boolean }, "stage">;
 type PassingEdge = Edge<{ passed: EdgeView | undefined }, "passing">;
-/** Room between the columns: with words at the edges there is more. */
+/** Gap between columns: wider if edges have labels. */
 const NARROW: Form = { width: 210, height: 76, gaps: [56, 18] };
 const WIDE: Form = { ...NARROW, gaps: [170, 18] };
 const PHONE: Form = { ...NARROW, gaps: [110, 18], down: true };
-/** A drawing is no higher; a larger one is drawn smaller. */
+/** Maximum height; a larger graph is scaled down. */
 const MOST_HEIGHT = 560;
 const nodeTypes = { stage: Stage };
 const edgeTypes = { passing: Passing };
@@ -124,7 +124,7 @@ function Passing({ data, ...edge }: EdgeProps<PassingEdge>) {
   );
 }
 
-/** What goes over an edge: an artifact leads to the files of the task that made it. */
+/** Label of an edge: an artifact links to the files of the task that created it. */
 function Passed({ edge: { source, artifacts = [], values = [] } }: { edge: EdgeView }) {
   return (
     <>
