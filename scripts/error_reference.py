@@ -64,7 +64,7 @@ WAYS_OUT: Final = {
     "body_stalled": "Send it again; an upload goes on where it was cut.",
     "too_large": "Send less, or raise the limit that is named in [Configuration](configuration.md).",
     "unsupported_media_type": "Send the `Content-Type` that [the route](http-api.md#routes) takes.",
-    "over_quota": "Remove what is not needed, or ask an admin for more: [Projects and quotas](../how-to/share-a-fleet.md).",
+    "over_quota": "Remove unused data, or ask an admin for more: [Projects and quotas](../how-to/share-a-fleet.md).",
     "too_many": "Wait for the seconds of `Retry-After`.",
     "range_invalid": "Ask for bytes within the file's size.",
     "error": "Read the sentence; the log of the process that says it has more.",
@@ -81,7 +81,7 @@ WAYS_OUT: Final = {
     "not_now": "Ask for a job that there is, in a state that allows it.",
     "delivery_failed": "See [a delivery that has failed](../how-to/read-a-failed-pipeline.md"
     "#a-delivery-is-held-up-or-has-failed).",
-    "result_missing": "Let the job write its result as JSON: [A task type of your own](../how-to/write-an-executor.md).",
+    "result_missing": "Write the result as JSON: [A task type of your own](../how-to/write-an-executor.md).",
     "still_runs": "Give the same command again when the merge has ended.",
     "not_tracked": "See that the tracker answers, and that its key is right.",
 }

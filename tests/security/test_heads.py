@@ -59,7 +59,7 @@ def ended(line: socket.socket) -> bytes:
 )
 def test_who_never_says_a_whole_request_is_sent_away(port: int, monkeypatch: pytest.MonkeyPatch, said: bytes) -> None:
     monkeypatch.setattr(http_heads, "_HEAD_S", 0.05)
-    monkeypatch.setattr(http_heads, "_LAST_CALL_S", 0.05)
+    monkeypatch.setattr(http_heads, "_EXTRA_TIME_S", 0.05)
     with socket.create_connection(("127.0.0.1", port)) as line:
         line.sendall(said)
         if said.startswith(b"GET / HTTP/1.1\r\nHost: here\r\n\r\n\r\n"):
@@ -70,7 +70,7 @@ def test_who_never_says_a_whole_request_is_sent_away(port: int, monkeypatch: pyt
 
 def test_a_head_that_trickles_in_does_not_gain_time(port: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(http_heads, "_HEAD_S", 0.2)
-    monkeypatch.setattr(http_heads, "_LAST_CALL_S", 0.05)
+    monkeypatch.setattr(http_heads, "_EXTRA_TIME_S", 0.05)
     with socket.create_connection(("127.0.0.1", port)) as line:
         line.sendall(b"GET / HTTP/1.1\r\n")
         deadline = time.monotonic() + 60
@@ -147,7 +147,7 @@ def test_what_is_left_of_a_body_that_was_answered_early_is_no_head(port: int) ->
 
 def test_what_is_left_of_a_body_does_not_keep_a_line_for_ever(port: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(http_heads, "_HEAD_S", 0.05)
-    monkeypatch.setattr(http_heads, "_LAST_CALL_S", 0.05)
+    monkeypatch.setattr(http_heads, "_EXTRA_TIME_S", 0.05)
     with socket.create_connection(("127.0.0.1", port)) as line:
         line.sendall(b"POST / HTTP/1.1\r\nHost: here\r\nContent-Length: 100\r\n\r\n")
         assert answer(line).startswith(b"HTTP/1.1 200")

@@ -24,8 +24,9 @@ LINES = re.compile(rf"{WORDS}.*[=!]=|[=!]=.*{WORDS}")
 OWN = {
     ("worker/jobs/attempt.py", "finish.token == self.token"),
     ("worker/jobs/job_parts.py", "finish.token == part.token"),
+    ("workloads/federated/callback.py", "_without_token(_credentials[member][0]) == url"),
 }
-"""A worker that looks through what it holds itself; nobody who guesses is on the other side."""
+"""A worker or a trainer that looks through what it holds itself; there is no attacker on the other side."""
 
 
 def compared(source: str) -> list[str]:

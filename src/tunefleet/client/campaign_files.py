@@ -9,18 +9,14 @@ from typing import TYPE_CHECKING, Any, Final
 from tunefleet.analysis.dataset.messages import ROLES, kind_of
 from tunefleet.client import transfer
 from tunefleet.client.call import Flow, ask, work
-from tunefleet.client.local_data import first_rows
 from tunefleet.client.routes import campaign_routes
 from tunefleet.errors import DataError, Fault, ModelError, SpecError
 from tunefleet.schemas.campaign import CampaignApplied
 from tunefleet.spec.base import BUILTIN_PREFIX, hub_id_error, is_url, is_written_as_path
-from tunefleet.spec.documents.campaign_data import INSTRUCTION_FIELDS
 from tunefleet.spec.value_preview import nearest
 
 if TYPE_CHECKING:
     from tunefleet.spec.documents.campaign_data import CampaignDatasetSpec
-
-if TYPE_CHECKING:
     from tunefleet.spec.documents.campaign_document import CampaignSpec
 
 
@@ -152,6 +148,10 @@ def column_errors(dataset: CampaignDatasetSpec, file: Path, *, chat: bool) -> Er
         file: Its file; a file that only a worker can read yields nothing.
         chat: Whether its rows are conversations.
     """
+    # Not at the head: both load the models of the spec, which no list needs.
+    from tunefleet.client.local_data import first_rows
+    from tunefleet.spec.documents.campaign_data import INSTRUCTION_FIELDS
+
     try:
         rows = first_rows(file)
     except DataError as error:

@@ -212,7 +212,7 @@ def test_a_command_that_the_process_did_not_live_to_do_has_failed(start: Start, 
     threading.Timer(0.6, child.wait).start()
     code, said = control("save", "run-1", "--timeout", "30")
     assert code == ExitCode.FAILED
-    assert "the process ended before it was done" in said
+    assert "the process ended before executing it" in said
 
 
 def test_a_job_elsewhere_is_steered_by_its_port(start: Start, control: Control) -> None:

@@ -121,7 +121,7 @@ def test_refusals_and_faults_are_told_apart(jobs: Jobs, ray: Ray) -> None:
     with pytest.raises(UnreachableError, match=r"failed: RuntimeError: no agent$"):
         ray.submit(ASK)
     jobs.refusal = (400, "Traceback\nTypeError: runtime_env\n")
-    with pytest.raises(ConflictError, match=r"refuses: TypeError: runtime_env$"):
+    with pytest.raises(ConflictError, match=r"rejected the request: TypeError: runtime_env$"):
         ray.submit(ASK)
     for answer in ((200, "<html>something else</html>"), (404, "<html>nothing here</html>")):
         jobs.refusal = answer

@@ -110,7 +110,7 @@ def test_a_trainer_killed_with_its_keeper_was_killed(launch: Launch) -> None:
     end = handle.wait(10)
     assert end is not None
     assert (end.reason, end.returncode) == (TaskReason.KILLED, None)
-    assert "keeper" in str(end.error)
+    assert "parent process" in str(end.error)
 
 
 @pytest.mark.parametrize("new_session", [False, True])

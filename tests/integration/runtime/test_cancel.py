@@ -64,5 +64,5 @@ def test_commands_are_answered_and_remembered(launch: Launch) -> None:
     assert handle.command_state("cmd-1").state == "applied"
     with pytest.raises(NotFoundError):
         handle.command_state("cmd-2")
-    with pytest.raises(ConflictError, match="takes no commands now"):
+    with pytest.raises(ConflictError, match="accepts no commands now"):
         handle.command("abort")

@@ -212,4 +212,4 @@ def test_each_lock_holds_exact_pins_and_what_its_family_is_made_for(name: str) -
 
 def test_unknown_names_are_answered_with_the_known_ones(capfd: pytest.CaptureFixture[str]) -> None:
     assert run(["env", "check", "ppoo"]) != 0
-    assert "Choose one of: ppo, lm-eval, vllm" in capfd.readouterr().err
+    assert "Environments: ppo, lm-eval, vllm" in capfd.readouterr().err

@@ -36,5 +36,5 @@ def test_a_kind_must_heed_what_it_says(tmp_path: Path, monkeypatch: pytest.Monke
 
     (tmp_path / "deaf.py").write_text(DEAF)
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
-    with pytest.raises(AssertionError, match="before it took save_checkpoint, pause: give it more to do"):
+    with pytest.raises(AssertionError, match="before it took save_checkpoint, pause: give it more work"):
         Claimed().test_heeds_what_it_says(tmp_path)

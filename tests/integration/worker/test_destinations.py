@@ -64,7 +64,7 @@ def test_fault_18_a_delivery_is_tried_again_and_at_last_fails_by_name(tmp_path: 
     assert sleeps.seconds == [0.5, 1.0, 2.0]
     assert len(receiver.seen) == 5
     receiver.answers = [503] * 4
-    with pytest.raises(DeliveryError, match=r"tar\.gz of task-1 .*503.*tunefleet artifacts deliver task-1"):
+    with pytest.raises(DeliveryError, match=r"tar\.gz of task-1: .*503.*tunefleet artifacts deliver task-1"):
         destination(wanted, tmp_path, sleeps).deliver(ENVELOPE, [file])
     receiver.answers = [403]
     with pytest.raises(DeliveryError, match="403"):
@@ -135,7 +135,7 @@ def test_a_delivery_says_what_holds_it_up_and_names_no_secret(tmp_path: Path, re
     output = {"destination": {"type": "http", "url": f"{receiver.url}/${{secret:HOOK}}", "retries": 2}}
     made = Destination("task-1", output, transfers, Secrets({"HOOK": "s3cret"}), Sleeps(), said.append)
     made.deliver(ENVELOPE, [])
-    later = f"{receiver.url}/${{secret:HOOK}} answers 503. Delivery of the result is retried."
+    later = f"{receiver.url}/${{secret:HOOK}} responded with status 503. Delivery of the result is retried."
     assert said == [later, later, None]
     receiver.answers = [403]
     with pytest.raises(DeliveryError) as failed:
@@ -196,7 +196,7 @@ def test_a_job_that_is_over_is_named_with_what_holds_up_its_delivery(tmp_path: P
         world.server.wait_for(lambda: world.server.exchanges[-1].delivering.get(whole))
         said = world.server.exchanges[-1]
         assert said.delivering == {
-            whole: f"{receiver.url}/task-1/files answers 503. Delivery of final_lora.tar.gz is retried.",
+            whole: f"{receiver.url}/task-1/files responded with status 503. Delivery of final_lora.tar.gz is retried.",
             part.token: "",
         }
         assert (said.want["job"], set(said.holding)) == (1, {whole, part.token})

@@ -161,7 +161,7 @@ def test_a_server_that_refuses_or_is_not_there_is_told_apart(monkeypatch: pytest
         server.key, server.answers = None, [503]
         with pytest.raises(UnreachableError, match="returned 503: not now"):
             open_server(spec).find("notes")
-    with pytest.raises(UnreachableError, match="cannot be reached"):
+    with pytest.raises(UnreachableError, match="Cannot reach"):
         open_server(spec).find("notes")
     monkeypatch.setenv("TUNEFLEET_URL_ALLOW", "")
     with pytest.raises(InputError, match="not a public address"):

@@ -10,7 +10,6 @@ from typing import Any, Final
 import numpy as np
 from huggingface_hub import hf_hub_download
 from huggingface_hub.errors import EntryNotFoundError, LocalEntryNotFoundError
-from sentence_transformers import SentenceTransformer
 
 from tunefleet.errors import InputError, ModelError
 from tunefleet.spec.base import is_written_as_path
@@ -137,6 +136,9 @@ class SentenceModel:
     longest: int | None
 
     def __init__(self, source: Source, loading: Loading) -> None:
+        # Models with pooling of our own need no sentence-transformers, which takes seconds to import.
+        from sentence_transformers import SentenceTransformer
+
         try:
             self._model = SentenceTransformer(
                 source.path,

@@ -10,7 +10,10 @@ from tunefleet.cli.main import run
 
 EITHER = {"plotext", "torch", "fastapi", "yaml"}
 BY_HELP = EITHER | {"pydantic", "httpx", "rich"}
-MODELS = ("campaign", "federation_options", "tasks", "training", "workflow")
+MODELS = (
+    "documents.campaign_document", "documents.workflow", "options.federation_options", "options.training_options",
+    "tasks.task_types",
+)  # fmt: skip
 BY_LISTS = EITHER | {"huggingface_hub", *(f"tunefleet.spec.{name}" for name in MODELS)}
 LISTS = (["ls"], ["campaign", "list"], ["campaign", "logs", "x"], ["models", "ls"])
 
