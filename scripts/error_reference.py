@@ -1,6 +1,6 @@
-"""The page of all errors: every code and every reason of a failure that the code has, each with its way out.
+"""The page of all errors: every code and every reason of a failure that the code has, each with its resolution.
 
-The codes are read from the code; an error without a way out here, or a way out without an error, stops the writing.
+The codes are read from the code; an error without a resolution here, or the reverse, stops the writing.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _HEAD = """# Errors
 
 <!-- Written by `make docs` from the code and from scripts/error_reference.py. -->
 
-An error is one sentence that names the thing, mostly with a second one that says the way out; go by that first. Its
+An error is one sentence that names the cause, usually with a second one that says how to resolve it. Its
 code is for programs: the last part of `type` in an answer of the [HTTP API](http-api.md), and `error` in what a
 command prints with `--json`. How a command ends on it is its [exit code](exit-codes.md).
 """
@@ -44,10 +44,10 @@ _ANSWERS: Final = {
 
 _LOOK: Final = "The sentence says what is missing; give that, or another one."
 WAYS_OUT: Final = {
-    "spec_invalid": "Mend each fault at its line; `tunefleet validate FILE` lists them and stores nothing.",
+    "spec_invalid": "Fix each fault at its line; `tunefleet validate FILE` lists them and stores nothing.",
     "request_invalid": "Send what the route's schema asks for; `faults` names each field.",
     "input_invalid": _LOOK,
-    "data_invalid": "Mend the dataset or name another; `tunefleet data try` shows what a dataset gives.",
+    "data_invalid": "Fix the dataset or name another; `tunefleet data try` shows what a dataset gives.",
     "model_invalid": "Name a model that the worker can reach, whole and with its tokenizer.",
     "reference_invalid": "Look at the result that is referred to: `tunefleet show TASK --json`.",
     "adapter_refused": "Train with the same base model and the same `lora` block as the others; the tensor is named.",
@@ -73,9 +73,9 @@ WAYS_OUT: Final = {
     "unreachable": "See that it runs and can be reached from here: `tunefleet doctor`.",
     "machine": "Give this machine what is named; `tunefleet doctor` lists what else it lacks.",
     "step_failed": "It is tried again by itself; `tunefleet campaign logs` has why it failed.",
-    "cycle_failed": "Mend what is named, then `tunefleet campaign retry`.",
+    "cycle_failed": "Fix what is named, then `tunefleet campaign retry`.",
     "order_failed": "Read what the provider says in `tunefleet campaign logs`, then `tunefleet campaign retry`.",
-    "misconfigured": "Mend the campaign's file or the setting that is named, then resume it.",
+    "misconfigured": "Fix the campaign's file or the setting that is named, then resume it.",
     "diverged": "Lower `training.learning_rate`, or set `on_nan: rollback`.",
     "merge_failed": "The sentence says how the program that merged has ended.",
     "not_now": "Ask for a job that there is, in a state that allows it.",
@@ -89,7 +89,7 @@ WAYS_OUT: Final = {
 
 _OF_THE_PROGRAM: Final = "Read the traceback: `tunefleet show TASK`, and `tunefleet logs TASK`."
 REASONS: Final = {
-    "upstream_failed": "Mend the task that the error names, then `tunefleet retry`.",
+    "upstream_failed": "Fix the task that the error names, then `tunefleet retry`.",
     "bad_input": "Change what the error names, and submit again; the same document fails again.",
     "bug": _OF_THE_PROGRAM,
     "out_of_memory": "Use a smaller `batch_size` or `max_seq_length`, or a worker with more memory.",
@@ -152,7 +152,7 @@ def _codes(kind: ast.ClassDef) -> Iterator[Kind]:
 
 def _all_there(what: str, there: set[str], described: Mapping[str, str]) -> None:
     if missing := there - described.keys():
-        raise SystemExit(f"scripts/error_reference.py has no way out for the {what} {', '.join(sorted(missing))}.")
+        raise SystemExit(f"scripts/error_reference.py has no resolution for the {what} {', '.join(sorted(missing))}.")
     if more := described.keys() - there:
         raise SystemExit(f"scripts/error_reference.py has {what} that are no more: {', '.join(sorted(more))}.")
 
@@ -168,7 +168,7 @@ def page() -> str:
     """Return the text of `docs/reference/errors.md`.
 
     Raises:
-        SystemExit: A code or reason has no way out, or a way out belongs to none.
+        SystemExit: A code or reason has no resolution, or a resolution belongs to none.
     """
     found = [kind for kind in kinds() if not kind.protocol]
     failures = {str(reason) for reason, outcome in OUTCOMES.items() if outcome.status is TaskStatus.FAILED}
@@ -176,22 +176,22 @@ def page() -> str:
     _all_there("reasons", failures, REASONS)
     ours = {kind.code: kind for kind in found if hasattr(errors, kind.name)}
     lines = [_HEAD, "## Codes of answers and commands\n"]
-    lines += ["| Code | HTTP | Exit code | Means | Way out |", "|---|---|---|---|---|"]
+    lines += ["| Code | HTTP | Exit code | Means | Resolution |", "|---|---|---|---|---|"]
     for code, status in STATUSES.items():
         kind = ours.get(code)
         meaning = _ANSWERS.get(code) or (kind.meaning if kind else "")
         lines.append(f"| `{code}` | {status} | {_exit_code(code, status)} | {meaning} | {WAYS_OUT[code]} |")
-    lines += ["\n## Codes within a task, a campaign or the agent\n", "| Code | Means | Way out |", "|---|---|---|"]
+    lines += ["\n## Codes within a task, a campaign or the agent\n", "| Code | Means | Resolution |", "|---|---|---|"]
     lines += [
         f"| `{kind.code}` | {kind.meaning} | {WAYS_OUT[kind.code]} |" for kind in found if kind.code not in STATUSES
     ]
-    lines += ["\n## Codes of the agents' protocol\n", "An agent that claims a job may be told one of these.\n"]
+    lines += ["\n## Codes of the agents' protocol\n", "An agent that claims a job may be notified one of these.\n"]
     lines += ["| Code | Means |", "|---|---|"]
     lines += [f"| `{kind.code}` | {kind.meaning} |" for kind in kinds() if kind.protocol]
     lines += ["\n## Why a task has failed\n"]
     lines += [
         "[Lifecycle](lifecycle.md#reasons) says what each reason means, and which are tried again by themselves.\n"
     ]
-    lines += ["| Reason | Way out |", "|---|---|"]
+    lines += ["| Reason | Resolution |", "|---|---|"]
     lines += [f"| `{reason}` | {way} |" for reason, way in REASONS.items()]
     return "\n".join(lines) + "\n"

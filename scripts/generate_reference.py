@@ -30,14 +30,14 @@ from tunefleet.spec.value_preview import MAX_FAULTS
 ROOT = Path(__file__).resolve().parent.parent
 FOLDER = ROOT / "docs/reference"
 INTRODUCTION = """\
-# Workflow documents
+# Workflow files
 
 <!-- Written by `python -m scripts.generate_reference` from src/tunefleet/spec; edit the docstrings there. -->
 
-A workflow is one YAML (or JSON) document; `tunefleet validate FILE` checks it. Every fault is reported at once, with
-line and column. Unknown keys are refused, with the nearest known key. A key without a value counts as not given. YAML
-is read with the words of version 1.2: `on`, `off`, `yes` and `no` are texts, `5e-7` is a number, a date is a text;
-anchors and `<<` work, tags do not.
+A workflow is one YAML (or JSON) file. `tunefleet validate FILE` checks it and reports all errors at once, with line and
+column. Unknown keys are rejected, with the nearest known key; a key without a value counts as not set. YAML is read as
+version 1.2: `on`, `off`, `yes` and `no` are strings, `5e-7` is a number, a date is a string; anchors and `<<` work,
+tags do not.
 
 ```yaml
 apiVersion: tunefleet/v1
@@ -54,42 +54,68 @@ spec:
     eval: {split: test}
 ```
 
-For completion and checks while you type, put this line at the top of the document, with the path of
-[workflow.schema.json](workflow.schema.json) (a server has it as `GET /api/v1/schema`, too):
+The keys that most files need:
+
+| Key | Example |
+|---|---|
+| `spec.taskType` | `sft`, `lora_sft`, `dpo`, `orpo`, `kto`, `grpo`, `ppo`, `inference`, `evaluate`, `merge`, … |
+| `model.source.identifier` | `Qwen/Qwen3-0.6B`, `./my-model`, `builtin:gsm8k-llama-2m` |
+| `model.source.trust_remote_code` | `false` |
+| `data.path` | `./rows.jsonl`, an address, `builtin:gsm8k` |
+| `data.dataset_name`, `data.split` | `HuggingFaceH4/no_robots`, `train` |
+| `data.messages_field` | `messages`: chats |
+| `data.prompt_column`, `data.response_column` | `question`, `answer` |
+| `data.text_field` | `text`: plain text |
+| `data.max_samples` | `1000` |
+| `data.eval.fraction`, `data.eval.split` | `0.05`, or `test` |
+| `training.num_train_epochs`, `training.max_steps` | `3`, or `500` |
+| `training.batch_size`, `training.gradient_accumulation_steps` | `4`, `8` |
+| `training.learning_rate`, `training.lr_scheduler_type`, `training.warmup_steps` | `2e-4`, `cosine`, `10` |
+| `training.max_seq_length`, `training.packing` | `1024`, `true` |
+| `training.logging_steps`, `training.save_steps`, `training.eval_steps` | `10`, `200`, `200` |
+| `training.seed`, `training.bf16`, `training.gradient_checkpointing` | `0`, `true`, `true` |
+| `lora.r`, `lora.alpha`, `lora.target_modules` | `16`, `32`, `all-linear` |
+| `quantization.load_in_4bit` | `true`: QLoRA |
+| `resources.hardware.gpu.count`, `resources.hardware.gpu.memory` | `1`, `24Gi` |
+| `output.destination` | `{type: s3, …}`, `{type: http, …}` |
+| `spec.stages`, `spec.graph.nodes` | several tasks |
+
+For completion and checks in your editor, put this line at the top of the file, with the path of
+[workflow.schema.json](workflow.schema.json) (a server also serves it at `GET /api/v1/schema`):
 
 ```yaml
 # yaml-language-server: $schema=workflow.schema.json
 ```
 
 **Paths.** `data.path`, `data.jsonl_path`, `data.jsonl.path`, `data.eval.path`, `training.resume_from_path`,
-`training.deepspeed` and `checkpoint.load.path` name files on the machine that submits; they travel with the submit.
-`model.source.identifier`, `reward_model.identifier`, `data.dataset_name` and `data.url` are hub ids unless they start
-with `./`, `../`, `/` or `~`, or exist beside the document; then they travel, too. `builtin:NAME` ships with Tunefleet.
-Where rows or weights may lie in several places (`path`, `taskId`, `url`), the others may be missing. The keys of rows
-also take an address (`https://…`), which the worker fetches.
+`training.deepspeed` and `checkpoint.load.path` name files on the machine that submits; they are uploaded with the
+submit. `model.source.identifier`, `reward_model.identifier`, `data.dataset_name` and `data.url` are Hub ids unless they
+start with `./`, `../`, `/` or `~` or exist next to the file; then they are uploaded, too. `builtin:NAME` ships with
+Tunefleet. Where rows or weights can come from several sources (`path`, `taskId`, `url`), set one of them. The keys of
+rows also accept a URL (`https://…`), which the worker downloads.
 
-**GPUs.** A task gets one GPU of its worker, if it has one; `resources.hardware.gpu.count` says how many, and
-`training.allow_multi_gpu: true` without it takes all that suit. A training has one process for each, unless
-`training.parallelism: device_map` lays the layers of one process on them. Which devices those are is decided for each
-task anew, by the environment of its process.
+**GPUs.** A task gets one GPU of its worker, if the worker has one. `resources.hardware.gpu.count` sets the number;
+`training.allow_multi_gpu: true` without it uses all suitable GPUs. A training run has one process per GPU, unless
+`training.parallelism: device_map` spreads the layers of one process over them. The environment of the process selects
+the devices, for each task.
 
 **Memory** is a number with a unit K, M, G, T or P, with or without `i` and `B`, in any case: `32Gi`, `1.5GiB`, `512M`.
-All units are binary. A number alone is bytes. What cannot be read is refused.
+All units are binary. A number alone is bytes.
 """
 PIPELINES = """\
 ## Several tasks
 
-`spec.stages` is a list of tasks that run one after the other, `spec.graph.nodes` one of tasks that say themselves
-what they wait for. A `spec` has at most one of the two. What stands beside them is shared: each task's own `spec` is
-merged into it, mapping by mapping, and everything that is no mapping is replaced. A block that all share and that a
-task's kind does not take is left out of that task, if another task's kind takes it. `data`, `output.destination` and
-`checkpoint.load` of another `type` than the shared one take nothing of it. `tunefleet graph FILE` draws what comes out.
+`spec.stages` is a list of tasks that run one after the other; the tasks of `spec.graph.nodes` declare their
+dependencies. A `spec` has at most one of the two. The other keys of `spec` are shared: each task's own `spec` is merged
+into them, mapping by mapping; everything else is replaced. A shared block that a task type does not support is left out
+of that task, if another task's type supports it. `data`, `output.destination` and `checkpoint.load` with another `type`
+than the shared one inherit nothing. `tunefleet graph FILE` draws the result.
 """
 LIMITS = f"""\
-A document has at most {MAX_TASKS:,} tasks and {MAX_VALUES:,} values; its tasks, each with what all share,
+A file has at most {MAX_TASKS:,} tasks and {MAX_VALUES:,} values; its tasks, with the shared keys merged in,
 have at most {MAX_MERGED_VALUES:,} values, {MAX_MERGED_CHARACTERS:,} characters and {MAX_PLACEHOLDERS:,} placeholders.
-A placeholder has at most {MAX_PLACEHOLDER:,} characters, and a whole number 64 bits. Of the faults of a document
-the first {MAX_FAULTS} are told.
+A placeholder has at most {MAX_PLACEHOLDER:,} characters, and an integer 64 bits. The first {MAX_FAULTS} errors are
+reported.
 """
 REFERENCES = """\
 ## References
@@ -99,15 +125,14 @@ REFERENCES = """\
 | `${STAGE.result.KEY}` | a value in the result of another task of the document; `result.` may be left out |
 | `${STAGE.task_id}` | its id; also `worker_id`, `received_at` and `metadata.KEY` |
 | `${task-ID.result.KEY}` | the same of a task that was submitted before |
-| `${secret:NAME}` | a secret of the worker: its variable `TUNEFLEET_SECRET_NAME`; the server never has it |
+| `${secret:NAME}` | a secret of the worker: its variable `TUNEFLEET_SECRET_NAME`; the server never sees it |
 | `$${` | the characters `${` |
 
-Any other `${` is refused. A path goes down by keys and by indexes from 0: `items.0.output` and `items[0].output` are
-the same, `metrics["eval.loss"]` is a key with a dot, and `items.output` is the list of what all entries have under
-`output`. A task waits for what it refers to, wherever that is listed. When it has completed, the reference becomes
-the value: with its own type if the value consists of the reference; inside a text as text, and as JSON if it is none.
-A value that is not there, or null, fails the task, and the error says what is there instead. What comes out of a
-result is never looked at for references or secrets again.
+Any other `${` is rejected. A path consists of keys and of indexes from 0: `items.0.output` and `items[0].output` are
+the same, `metrics["eval.loss"]` is a key with a dot, and `items.output` is the list of the `output` of all entries. A
+task waits for the tasks it refers to, in any order. When they complete, the reference is replaced by the value: with
+its own type if it is the whole value; inside a string as a string, or as JSON if it is not one. A missing value or null
+fails the task, and the error lists the available keys. Values from results are never searched for references or secrets.
 
 A reference may stand for any value, block or list, but not for `taskType`, `dependsOn` and `condition`. All that is
 written without one is checked at the submit, the rest once the references have become values.
@@ -322,10 +347,10 @@ CAMPAIGNS = """\
 
 <!-- Written by `make docs` from src/tunefleet/spec/documents/campaign_document.py; edit the docstrings there. -->
 
-What a file of campaigns may say: a top-level key for each, its name. `tunefleet campaign dry-run` checks a file; every
-fault is named at once, with its line. How to run one is in [Run a campaign](../how-to/run-a-campaign.md); the variables
-are in [Configuration](configuration.md). The blocks `lora`, `quantization`, `training`, `resources`,
-`model.transformers` and `notify[]` are those of [workflow documents](workflow.md).
+A campaign file has one top-level key for each campaign: its name. `tunefleet campaign dry-run` checks a file and
+reports all errors at once, with their lines. See [Run a campaign](../how-to/run-a-campaign.md), and
+[Configuration](configuration.md) for the variables. The blocks `lora`, `quantization`, `training`, `resources`,
+`model.transformers` and `notify[]` are those of [workflow files](workflow.md).
 """
 
 
