@@ -132,7 +132,8 @@ Any other `${` is rejected. A path consists of keys and of indexes from 0: `item
 the same, `metrics["eval.loss"]` is a key with a dot, and `items.output` is the list of the `output` of all entries. A
 task waits for the tasks it refers to, in any order. When they complete, the reference is replaced by the value: with
 its own type if it is the whole value; inside a string as a string, or as JSON if it is not one. A missing value or
-null fails the task, and the error lists the available keys. Values from results are never searched for references or secrets.
+null fails the task, and the error lists the available keys. Values from results are never searched for references
+or secrets.
 
 A reference may stand for any value, block or list, but not for `taskType`, `dependsOn` and `condition`. All that is
 written without one is checked at the submit, the rest once the references have become values.
