@@ -354,6 +354,6 @@ def test_fault_21_a_fetch_that_was_cut_goes_on_and_what_is_damaged_is_refused(
         assert (tmp_path / "model.bin").read_bytes() == data
         part.write_bytes(b"x" * MIB)
         (tmp_path / "model.bin").unlink()
-        with pytest.raises(ArtifactError, match="damaged"):
+        with pytest.raises(ArtifactError, match="corrupted in transfer"):
             attempt.fetch_result_file(task_id, file, tmp_path / "model.bin")
         assert not (tmp_path / "model.bin").exists()

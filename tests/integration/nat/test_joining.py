@@ -65,7 +65,7 @@ def test_a_key_goes_to_its_own_server_only_and_one_of_the_environment_comes_firs
 def test_a_machine_that_has_joined_moves_to_another_server_only_if_it_is_told_to(running: Running) -> None:
     _join(running.url, _token(running))
     other = running.url.replace("127.0.0.1", "localhost")
-    with pytest.raises(InputError, match=r"is a worker of .* already"):
+    with pytest.raises(InputError, match=r"is already a worker of"):
         _join(other, _token(running))
     assert _join(other, _token(running), replace=True).url == other
 

@@ -85,7 +85,7 @@ def test_a_file_of_certificates_that_is_none_is_an_error_that_names_it(
     if text is not None:
         file.write_text(text)
     monkeypatch.setenv("TUNEFLEET_CA_FILE", str(file))
-    with pytest.raises(MachineError, match=r"TUNEFLEET_CA_FILE=.*ca\.pem cannot be read as certificates"):
+    with pytest.raises(MachineError, match=r"TUNEFLEET_CA_FILE=.*ca\.pem is not a valid certificate file"):
         _as_client(f"https://localhost:{behind_tls}", running)
 
 

@@ -56,7 +56,7 @@ def test_result_and_files_lie_below_the_tasks_id(s3_server: Gateway, tmp_path: P
     [
         (BUCKET, "wrong-key-1234", "has no write access"),
         ("no-such-bucket-here", None, "does not exist"),
-        (f"{BUCKET}/{'x' * 1100}", None, "cannot be written"),
+        (f"{BUCKET}/{'x' * 1100}", None, "Cannot write to"),
     ],
 )
 def test_what_is_refused_is_not_tried_again_and_names_no_secret(
