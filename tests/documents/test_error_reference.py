@@ -11,7 +11,7 @@ from scripts import error_reference
 def test_what_has_no_way_out_stops_the_page(monkeypatch: pytest.MonkeyPatch, table: str) -> None:
     described = getattr(error_reference, table)
     monkeypatch.setattr(error_reference, table, dict(list(described.items())[1:]))
-    with pytest.raises(SystemExit, match=f"no way out .* {next(iter(described))}"):
+    with pytest.raises(SystemExit, match=f"no resolution .* {next(iter(described))}"):
         error_reference.page()
 
 
