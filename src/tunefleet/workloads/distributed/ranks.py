@@ -12,6 +12,7 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 from tunefleet.schemas.job_folder import JobFolder
 from tunefleet.trainer_control.diagnostics import RANKS
@@ -73,3 +74,15 @@ def leader_first(folder: JobFolder, launch: str, part: str) -> Iterator[None]:
     if first:
         mark.parent.mkdir(exist_ok=True)
         mark.touch()
+
+
+def allow_sharding_on_cpu() -> None:
+    """Let the next `Accelerator` use FSDP on CPUs; called once the process group exists."""
+    # Not at the head: torchrun's own process, which imports this module, trains nothing.
+    from accelerate.state import PartialState
+    from accelerate.utils import DistributedType
+
+    # Accelerate considers FSDP only for device types with accelerators, and replaces the type once it has chosen FSDP.
+    state: dict[str, Any] = PartialState._shared_state
+    if state.get("distributed_type") == DistributedType.MULTI_CPU:
+        state["distributed_type"] = DistributedType.MULTI_XPU

@@ -22,6 +22,7 @@ from tunefleet.workloads.data.readers import Rows
 from tunefleet.workloads.data.sources import LoadedRows
 from tunefleet.workloads.data.tokenization import Encoder
 from tunefleet.workloads.distributed import ranks
+from tunefleet.workloads.distributed.ranks import allow_sharding_on_cpu
 from tunefleet.workloads.preference.evaluation import ExactEvalTrainer
 from tunefleet.workloads.preference.preference_rows import RowKind, recognized
 from tunefleet.workloads.preference.tokenization import Counts
@@ -30,7 +31,6 @@ from tunefleet.workloads.training.callbacks import common_callbacks
 from tunefleet.workloads.training.exact_trainer import ContinueTokenCount
 from tunefleet.workloads.training.launch import Launch
 from tunefleet.workloads.training.model import assembly
-from tunefleet.workloads.training.model.hardware import allow_sharding_on_cpu
 from tunefleet.workloads.training.setup import HardwareSetup, arguments_context, enable_async_checkpoints
 
 SpecT = TypeVar("SpecT", bound=AlignmentTaskSpec)

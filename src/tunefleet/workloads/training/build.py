@@ -18,13 +18,13 @@ from tunefleet.spec import PredictionsSpec
 from tunefleet.trainer_control.journal.null import Journal
 from tunefleet.workloads.data.sources import Portion
 from tunefleet.workloads.data.tokenization import Encoder
+from tunefleet.workloads.distributed.ranks import allow_sharding_on_cpu
 from tunefleet.workloads.training import samples
 from tunefleet.workloads.training.arguments import supervised_arguments
 from tunefleet.workloads.training.callbacks import common_callbacks
 from tunefleet.workloads.training.exact_trainer import ContinueTokenCount, StopWhenWorse
 from tunefleet.workloads.training.launch import Supervised
 from tunefleet.workloads.training.model import assembly, hardware
-from tunefleet.workloads.training.model.hardware import allow_sharding_on_cpu
 from tunefleet.workloads.training.rows.dataset import TrainingData, stream_position
 from tunefleet.workloads.training.rows.streaming import SampleStream
 from tunefleet.workloads.training.samples import Answer

@@ -155,7 +155,7 @@ def _trainer(output_dir: str, callbacks: list[Any], *, fsdp: bool = False, **opt
         **{"save_strategy": "no", **options},
     )
     if fsdp:
-        from tunefleet.workloads.training.model.hardware import allow_sharding_on_cpu
+        from tunefleet.workloads.distributed.ranks import allow_sharding_on_cpu
 
         allow_sharding_on_cpu()
     return Trainer(

@@ -7,11 +7,9 @@ from __future__ import annotations
 
 import importlib.util
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 import torch
-from accelerate.state import PartialState
-from accelerate.utils import DistributedType
 from transformers.utils import is_flash_attn_2_available
 
 from tunefleet.errors import InputError, MachineError
@@ -113,11 +111,3 @@ def _compute(hardware: Hardware, *, bf16: bool | None, fp16: bool | None) -> Dty
         raise MachineError(f"The spec asks for bf16, which {hardware.name} does not have.", hint="Use fp16.")
     automatic = hardware.device == "cuda" and hardware.bf16
     return "bfloat16" if (automatic if bf16 is None else bf16) else "float32"
-
-
-def allow_sharding_on_cpu() -> None:
-    """Let the next `Accelerator` use FSDP on CPUs; called once the process group exists."""
-    # Accelerate considers FSDP only for device types with accelerators, and replaces the type once it has chosen FSDP.
-    state: dict[str, Any] = PartialState._shared_state
-    if state.get("distributed_type") == DistributedType.MULTI_CPU:
-        state["distributed_type"] = DistributedType.MULTI_XPU
