@@ -8,6 +8,7 @@ import hashlib
 import os
 import shutil
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -71,8 +72,8 @@ def write_synced(path: Path, content: str | bytes, *, mode: int = 0o600) -> None
         mode: Permissions on creation, reduced by the umask.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
-    draft = path.with_name(f".{path.name}{_DRAFT}")
-    # A draft left by a killed process may have other permissions, so it is not reused.
+    # A name of its own for each writer: two servers may write the same file of a shared folder at the same time.
+    draft = path.with_name(f".{path.name}.{os.getpid()}.{threading.get_ident()}{_DRAFT}")
     draft.unlink(missing_ok=True)
     descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
     try:
@@ -81,7 +82,7 @@ def write_synced(path: Path, content: str | bytes, *, mode: int = 0o600) -> None
             out.flush()
             os.fsync(out.fileno())  # before the rename: otherwise a power failure could leave an empty file
         draft.replace(path)
-    except OSError:
+    except BaseException:
         with contextlib.suppress(OSError):
             draft.unlink()
         raise

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -30,3 +31,12 @@ def test_a_file_replaces_the_one_before(tmp_path: Path) -> None:
         fsutil.write_file(tmp_path / "responses.json", content)
         assert (tmp_path / "responses.json").read_bytes() == content
     assert len(list(tmp_path.iterdir())) == 1
+
+
+def test_many_writers_of_one_file_leave_one_of_their_contents(tmp_path: Path) -> None:
+    contents = [f"{number}" * 1000 for number in range(8)]
+    with ThreadPoolExecutor(8) as pool:
+        for done in [pool.submit(fsutil.write_private, tmp_path / "marker", each) for each in contents * 20]:
+            done.result()
+    assert (tmp_path / "marker").read_text() in contents
+    assert [path.name for path in tmp_path.iterdir()] == ["marker"]
