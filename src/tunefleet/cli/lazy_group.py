@@ -23,12 +23,11 @@ _EXAMPLES = "__examples__"
 _SAME: Final = {"list": "ls", "ls": "list"}
 # Commands of dstack, SkyPilot, FlowMesh and Slurm, and what does the same here.
 _ELSEWHERE: Final = {
-    "apply": "submit FILE", "launch": "submit FILE", "start": "submit FILE", "sbatch": "submit FILE",
+    "apply": "submit FILE", "launch": "submit FILE", "sbatch": "submit FILE",
     "ps": "ls", "status": "ls", "queue": "ls", "squeue": "ls", "task": "ls", "tasks": "ls", "runs": "ls", "jobs": "ls",
     "workflow": "ls --workflows", "workflows": "ls --workflows", "attach": "follow TASK", "delete": "rm TASK",
     "kill": "cancel TASK", "down": "cancel TASK", "scancel": "cancel TASK", "fleet": "workers", "fleets": "workers",
-    "nodes": "workers", "init": "login URL", "train": "submit FILE", "download": "artifacts get", "info": "show TASK",
-    "serve": "chat", "offer": "workers", "volume": "data", "secrets": "keys",
+    "nodes": "workers", "train": "submit FILE", "download": "artifacts get", "info": "show TASK",
 }  # fmt: skip
 
 
