@@ -111,12 +111,12 @@ def nothing_was_stored(fleet: LocalFleet) -> bool:
 def test_what_is_refused_before_anything_is_stored(fleet: LocalFleet, shell: Shell) -> None:
     assert "did you mean prompt_column?" in shell.submit("path: rows.jsonl, promt_column: a, response_column: b")
     assert "must be an integer, not 'many'" in shell.submit(f"path: rows.jsonl, {PAIR}", extra=", seed: many")
-    assert f"there is no {shell.folder}/nothing.jsonl" in shell.submit(f"path: nothing.jsonl, {PAIR}")
-    assert f"there is no {shell.folder}/nowhere" in shell.submit(f"path: rows.jsonl, {PAIR}", "./nowhere")
+    assert f"not found at {shell.folder}/nothing.jsonl" in shell.submit(f"path: nothing.jsonl, {PAIR}")
+    assert f"not found at {shell.folder}/nowhere" in shell.submit(f"path: rows.jsonl, {PAIR}", "./nowhere")
     assert "There is no data named 'unknown'" in shell.submit(f"artifact: unknown, {PAIR}")
     texts = ", ".join(f"{'x' * 900}" for _ in range(200))
     said = shell.submit(f"prompts: [{texts}]")
-    assert "over 100000 bytes" in said
+    assert "exceeds 100000 bytes" in said
     assert "TUNEFLEET_MAX_BODY_BYTES" in said
     assert nothing_was_stored(fleet)
 
