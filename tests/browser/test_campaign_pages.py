@@ -105,7 +105,7 @@ def test_a_cycle_is_watched_to_its_gate_and_its_model_promoted_in_spite_of_it(
 
     # Its model is not the one to go on from, until somebody says so.
     entered.get_by_role("region", name="Versions").get_by_role("button", name="Promote").click()
-    entered.get_by_role("button", name="Promote").click()
+    entered.get_by_role("dialog").get_by_role("button", name="Promote").click()
     expect(entered.get_by_text("version 1 promoted", exact=True)).to_be_visible()
     assert client.campaigns.get("problems").promoted == 1
     assert client.models.get("problems").stage == "promoted"
@@ -146,9 +146,9 @@ def test_a_campaign_is_paused_resumed_retried_and_stopped_by_the_page(
     # The provider's task fails; after that the cycle is tried again because somebody wants it.
     ticket = step(client.campaigns.get(id_).cycle_list[0], "submit")["ticket"]
     client.tasks.cancel(ticket)
-    entered.get_by_role("button", name="Retry").wait_for(timeout=PATIENCE_MS)
+    entered.get_by_role("toolbar", name="Controls").get_by_role("button", name="Retry").wait_for(timeout=PATIENCE_MS)
     expect(panel(entered, "Cycle 0").locator(".fault")).to_contain_text(ticket)
-    entered.get_by_role("button", name="Retry").click()
+    entered.get_by_role("toolbar", name="Controls").get_by_role("button", name="Retry").click()
     entered.get_by_role("dialog").get_by_role("button", name="Retry").click()
     until_long(lambda: client.campaigns.get(id_).cycle_list[-1].retried == 1)
 

@@ -185,7 +185,7 @@ def test_a_dataset_is_removed(datasets: Page, client: Client, tmp_path: Path) ->
     choose(datasets, path)
     datasets.get_by_role("heading", name=path.name).wait_for()
     datasets.get_by_role("button", name="Remove").click()
-    datasets.get_by_role("button", name="Remove").click()
+    datasets.get_by_role("dialog").get_by_role("button", name="Remove").click()
     until(lambda: not list(client.data.iterate(name=path.name)))
     expect(datasets.get_by_role("link", name=path.name)).to_have_count(0)
 

@@ -136,7 +136,7 @@ def test_what_waits_is_aggregated_when_somebody_asks(
     made = client.federations.create(FederationSpec.model_validate(wanted))
     entered.goto(f"/ui/federations/{made.number}")
     Labs(fleet, made, tmp_path).round(2.0)
-    expect(entered.get_by_text("kyoto did not upload yet")).to_be_visible()
+    expect(entered.get_by_text("Waiting for kyoto")).to_be_visible()
     entered.get_by_role("button", name="Aggregate now").click()
     expect(panel(entered, "Version 1")).to_be_visible(timeout=PATIENCE_MS)
     assert client.federations.get(made.id).version == 1

@@ -47,7 +47,7 @@ def test_a_new_key_logs_in_with_its_role_until_it_is_revoked(
     with window(browser, fleet, secret) as other:
         expect(other.locator(".who")).to_have_text("lab · viewer")
         entered.get_by_role("button", name="Revoke wall").click()
-        entered.get_by_role("button", name="Revoke").click()
+        entered.get_by_role("dialog").get_by_role("button", name="Revoke").click()
         expect(other.get_by_label("API key")).to_be_visible(timeout=PATIENCE_MS)
         assert other.request.get("/api/v1/tasks").status == 401
     assert next(key for key in client.keys.list(limit=1000).items if key.id == made.id).revoked_at is not None
@@ -96,7 +96,7 @@ def test_a_channel_is_added_tested_and_removed(
     expect(row.get_by_role("button", name="Enable")).to_be_visible()
     assert not client.notifications.get_channel(channel.id).enabled
     row.get_by_role("button", name="Remove desk").click()
-    entered.get_by_role("button", name="Remove").click()
+    entered.get_by_role("dialog").get_by_role("button", name="Remove").click()
     expect(row).to_have_count(0)
     assert [each for each in client.notifications.channels().items if each.name == "desk"] == []
 

@@ -166,32 +166,41 @@ spec:
   stages:
     - name: first
       spec: {taskType: echo, data: {type: list, items: [a]}}
+    - name: trained
+      spec:
+        taskType: lora_sft
+        resources: {tags: [trainer]}
+        model: &model {source: {identifier: "builtin:gsm8k-llama-2m"}}
+        data: {prompts: [a]}
     - name: second
       spec:
         taskType: lora_sft
-        model: {source: {identifier: "builtin:gsm8k-llama-2m"}}
+        model: *model
         data: {prompts: ["${first.result.items.0.output}"]}
-        checkpoint: {load: {taskId: "${first.task_id}"}}
+        checkpoint: {load: {taskId: "${trained.task_id}"}}
 """
 
 
 def test_what_is_passed_stands_at_the_edge_and_leads_to_it(entered: Page, fleet: LocalFleet, client: Client) -> None:
     key = client.keys.create("by-hand", "worker").secret
     with httpx.Client(base_url=f"{fleet.url}/api/v1", headers={"Authorization": f"Bearer {key}"}, timeout=60) as link:
-        hand = HandWorker(link, "by-hand")
+        hand, trainer = HandWorker(link, "by-hand"), HandWorker(link, "trainer", kind="lora_sft", slot_class="job")
         hand.register()
+        trainer.register()
         workflow = client.submit(STAGES).workflow
-        first = next(task for task in workflow.tasks if task.name == "first")
+        first, trained = (next(task for task in workflow.tasks if task.name == name) for name in ("first", "trained"))
         entered.goto(f"/ui/workflows/{workflow.id}")
         passed = entered.locator(".passed")
-        expect(passed).to_contain_text("result.items.0.output")
-        token = hand.take(first.id)
+        expect(passed.filter(has_text="result.items.0.output")).to_be_visible()
+        ended = {"outcome": "completed", "reason": "finished"}
+        result = {"ok": True, "items": [{"output": "a"}]}
+        hand.exchange(finishes=[{**ended, "token": hand.take(first.id), "result": result}])
+        token = trainer.take(trained.id)
         own = {"Authorization": f"Bearer {token}"}
         with httpx.Client(base_url=link.base_url, headers=own) as attempt:
-            publish(attempt, first.id, ("final_lora", "adapter"), "adapter_model.safetensors", b"weights")
-        finish = {"token": token, "outcome": "completed", "reason": "finished"}
-        hand.exchange(finishes=[{**finish, "result": {"ok": True, "items": [{"output": "a"}]}}])
-        until(lambda: client.tasks.get(first.id).status == "completed")
+            publish(attempt, trained.id, ("final_lora", "adapter"), "adapter_model.safetensors", b"weights")
+        trainer.exchange(finishes=[{**ended, "token": token, "result": {"ok": True}}])
+        until(lambda: client.tasks.get(trained.id).status == "completed")
     artifact = passed.get_by_role("link")
     expect(artifact).to_contain_text("final_lora", timeout=PATIENCE_MS)
     expect(artifact).to_contain_text("adapter · 7 B")
