@@ -48,7 +48,7 @@ from tunefleet.orchestrator.context import ServerContext
 from tunefleet.orchestrator.ids import new_id
 from tunefleet.orchestrator.scheduling import scheduler
 from tunefleet.orchestrator.tasks import policies
-from tunefleet.orchestrator.workers.presence import Presence
+from tunefleet.orchestrator.fleet.presence import Presence
 from tunefleet.placement import Candidate, Device, Requirement, WorkerState, plan
 from tunefleet.schemas.worker_link import Capabilities, ExecutorOffer, Gpu, GpuLoad, Load
 from tunefleet.settings import ServerSettings

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from tunefleet.orchestrator.observability.counters import Bounded, Meters
+from tunefleet.orchestrator.counters import Bounded, Meters
 from tunefleet.orchestrator.observability.gauges import Gauges
 
 _HEAD = """# Metrics

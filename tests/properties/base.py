@@ -28,7 +28,8 @@ from tunefleet.orchestrator import ids
 from tunefleet.orchestrator.access import api_keys, projects
 from tunefleet.orchestrator.bootstrap import open_context
 from tunefleet.orchestrator.context import Clock
-from tunefleet.orchestrator.scheduling import explain, reaper, scheduler
+from tunefleet.orchestrator.preflight import explain
+from tunefleet.orchestrator.scheduling import reaper, scheduler
 from tunefleet.orchestrator.tasks import control, tasks
 from tunefleet.orchestrator.workers import cordons
 from tunefleet.schemas.projects import ProjectChange

@@ -12,7 +12,7 @@ from tests.properties.base import PICK, Stage
 from tests.properties.documents import SHAPES
 from tests.properties.model import S, Task
 from tunefleet.errors import ConflictError, NotFoundError, SpecError
-from tunefleet.orchestrator.scheduling import cluster_state
+from tunefleet.orchestrator.fleet import cluster_state
 from tunefleet.orchestrator.tasks import control, tasks
 from tunefleet.orchestrator.workflows import workflows
 from tunefleet.schemas.api import CommandRequest, SubmitRequest

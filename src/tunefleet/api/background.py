@@ -20,16 +20,16 @@ from tunefleet.campaign.service.tracking_outbox import TrackingOutbox
 from tunefleet.errors import NotLeadingError, TunefleetError, UnreachableError
 from tunefleet.orchestrator.clusters.reconciler import ClusterReconciler
 from tunefleet.orchestrator.context import ServerContext
-from tunefleet.orchestrator.federation import task_settlement
 from tunefleet.orchestrator.federation.round_scheduler import RoundScheduler
 from tunefleet.orchestrator.federation.status import SETTLING
 from tunefleet.orchestrator.ha.leader_election import Election, keep_place
-from tunefleet.orchestrator.ha.leadership import fenced
+from tunefleet.orchestrator.leadership import fenced
 from tunefleet.orchestrator.notifications.delivery import DeliveryLoop
 from tunefleet.orchestrator.scheduling import autoscaling, reaper, scheduler
 from tunefleet.orchestrator.storage import artifacts, capacity, verification
+from tunefleet.orchestrator.tasks import federation_settlement as task_settlement
+from tunefleet.orchestrator.tasks.fan_out import SHARD_MERGE_TOPIC
 from tunefleet.orchestrator.workflows import shard_merge
-from tunefleet.orchestrator.workflows.fan_out import SHARD_MERGE_TOPIC
 from tunefleet.transport.redis.connection import address_of
 
 if TYPE_CHECKING:

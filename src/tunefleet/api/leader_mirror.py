@@ -12,8 +12,8 @@ from typing import Final
 from pydantic import TypeAdapter
 
 from tunefleet.orchestrator.context import ServerContext
+from tunefleet.orchestrator.fleet.presence import Fleet
 from tunefleet.orchestrator.ha.leader_election import SEEN
-from tunefleet.orchestrator.workers.presence import Fleet
 from tunefleet.transport.forward import PEER, Peers, proof
 
 # Served to other servers only.

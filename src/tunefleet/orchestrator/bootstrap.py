@@ -15,12 +15,12 @@ from tunefleet.db.engine.locks import FolderLock
 from tunefleet.db.engine.offline import name_of, target_of
 from tunefleet.db.engine.writer import EVERYTHING
 from tunefleet.observability.spans import open_spans
-from tunefleet.orchestrator.clusters import providers as clusters
 from tunefleet.orchestrator.context import KEYS, Clock, KeyCache, ServerContext
+from tunefleet.orchestrator.counters import Meters
+from tunefleet.orchestrator.fleet import engines as clusters
 from tunefleet.orchestrator.ha import storage_marker
 from tunefleet.orchestrator.notifications.triggers import CHANNELS, NotificationTriggers
 from tunefleet.orchestrator.observability.commit_metrics import Commits
-from tunefleet.orchestrator.observability.counters import Meters
 from tunefleet.orchestrator.observability.task_spans import TaskSpans
 from tunefleet.orchestrator.pubsub import PubSub
 from tunefleet.orchestrator.scheduling.fair_share import Ledger

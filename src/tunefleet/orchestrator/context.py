@@ -21,12 +21,12 @@ from tunefleet.observability.spans import Spans
 from tunefleet.orchestrator.access.login_throttle import LoginThrottle
 from tunefleet.orchestrator.access.permissions import Actor
 from tunefleet.orchestrator.chat.session_state import ChatSessions
-from tunefleet.orchestrator.clusters.providers import Engines
-from tunefleet.orchestrator.ha.leadership import Leadership, fence
-from tunefleet.orchestrator.observability.counters import Meters
+from tunefleet.orchestrator.counters import Meters
+from tunefleet.orchestrator.fleet.engines import Engines
+from tunefleet.orchestrator.fleet.presence import Fleet
+from tunefleet.orchestrator.leadership import Leadership, fence
 from tunefleet.orchestrator.preflight.model_configs import Configurations
 from tunefleet.orchestrator.pubsub import PubSub
-from tunefleet.orchestrator.workers.presence import Fleet
 from tunefleet.settings import ServerSettings
 
 T = TypeVar("T")

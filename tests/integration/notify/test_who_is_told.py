@@ -15,7 +15,7 @@ from tunefleet.errors import ConflictError, ForbiddenError, InputError, NotFound
 from tunefleet.orchestrator.access import api_keys
 from tunefleet.orchestrator.notifications import channels, history
 from tunefleet.orchestrator.notifications.formats import is_signing_secret, new_secret
-from tunefleet.orchestrator.scheduling import explain
+from tunefleet.orchestrator.preflight import explain
 from tunefleet.orchestrator.tasks import control, tasks
 from tunefleet.orchestrator.workflows import workflows
 from tunefleet.schemas.api import SubmitRequest

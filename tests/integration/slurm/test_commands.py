@@ -16,7 +16,7 @@ from tests.unit.clusters.test_slurm import ASK
 from tunefleet.errors import ConflictError, MachineError, UnreachableError
 from tunefleet.integrations.clusters import ClusterJobState
 from tunefleet.integrations.clusters.slurm import Slurm, script_of
-from tunefleet.orchestrator.clusters import providers
+from tunefleet.orchestrator.fleet import engines as providers
 from tunefleet.settings import ServerSettings
 
 

@@ -16,7 +16,7 @@ from tunefleet.api.middleware.leader_proxy import Forward, needs_leader
 from tunefleet.db.fleet.servers import LeaderRow
 from tunefleet.orchestrator.context import Clock
 from tunefleet.orchestrator.ha.leader_election import SEEN
-from tunefleet.orchestrator.ha.leadership import Leadership
+from tunefleet.orchestrator.leadership import Leadership
 from tunefleet.orchestrator.pubsub import PubSub
 from tunefleet.transport.forward import epoch_of, proof
 

@@ -13,7 +13,7 @@ from fastapi import FastAPI
 from tunefleet.api import auth, problem_details, request_bodies
 from tunefleet.api.routers import campaigns, federations, tasks, workflows
 from tunefleet.orchestrator.access.permissions import Actor
-from tunefleet.orchestrator.scheduling import explain
+from tunefleet.orchestrator.preflight import explain
 from tunefleet.orchestrator.workflows import workflows as service
 
 LONG = "#" * request_bodies.LARGE_BYTES

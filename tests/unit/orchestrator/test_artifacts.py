@@ -12,11 +12,11 @@ from tunefleet.artifacts import manifest_digest
 from tunefleet.db import Connection, after_commit
 from tunefleet.db.repositories import artifacts as rows
 from tunefleet.errors import ArtifactError, ConflictError, ForbiddenError, NotFoundError, OffsetConflict
-from tunefleet.orchestrator.storage import artifacts, prune
+from tunefleet.orchestrator.storage import artifacts
 from tunefleet.orchestrator.storage.artifacts import PIN_S
 from tunefleet.orchestrator.storage.file_deletion import delete_files
 from tunefleet.orchestrator.storage.garbage_collection import Collected
-from tunefleet.orchestrator.tasks import tasks
+from tunefleet.orchestrator.tasks import prune, tasks
 from tunefleet.orchestrator.telemetry import events
 from tunefleet.schemas.api import ArtifactCreate, BlobQuery, FileEntry
 

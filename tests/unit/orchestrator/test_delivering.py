@@ -9,10 +9,11 @@ import pytest
 from tests.unit.orchestrator.lab import ECHO, TRAIN, FakeWorker, Lab
 from tests.unit.orchestrator.test_placing import GIB, asking, gpu, load, with_gpus
 from tunefleet.errors import NotFoundError
-from tunefleet.orchestrator.compat import results
-from tunefleet.orchestrator.scheduling import explain, scheduler
+from tunefleet.orchestrator.fleet.presence import Fleet
+from tunefleet.orchestrator.preflight import explain
+from tunefleet.orchestrator.scheduling import scheduler
+from tunefleet.orchestrator.tasks import result_files as results
 from tunefleet.orchestrator.tasks import tasks
-from tunefleet.orchestrator.workers.presence import Fleet
 
 
 async def one_of(lab: Lab, document: str, **worker: Any) -> tuple[FakeWorker, str, str, str]:

@@ -8,7 +8,7 @@ from tests.unit.orchestrator.clusters.fake import ON_SLURM, FakeCluster
 from tests.unit.orchestrator.lab import ECHO, TRAIN, Lab
 from tests.unit.orchestrator.test_quotas import member, submit
 from tunefleet.errors import ForbiddenError
-from tunefleet.orchestrator.clusters.providers import Engines
+from tunefleet.orchestrator.fleet.engines import Engines
 from tunefleet.orchestrator.scheduling import demand
 from tunefleet.orchestrator.scheduling.demand import WorkerPool
 from tunefleet.orchestrator.workers import registration

@@ -10,8 +10,8 @@ from tests.unit.orchestrator.lab import Lab
 from tests.unit.orchestrator.pipelines import Pipelines, stage
 from tunefleet.errors import ConflictError
 from tunefleet.executors.data_and_echo import EchoExecutor
-from tunefleet.orchestrator.tasks import control, tasks
-from tunefleet.orchestrator.workflows import part_results, workflows
+from tunefleet.orchestrator.tasks import control, part_results, tasks
+from tunefleet.orchestrator.workflows import workflows
 from tunefleet.schemas.worker_link import Offer
 
 LETTERS = list("abcdefgh")

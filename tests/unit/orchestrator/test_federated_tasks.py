@@ -15,9 +15,10 @@ from tests.unit.orchestrator.pipelines import Pipelines, stage
 from tunefleet.db.federations import federations
 from tunefleet.errors import ConflictError, SpecError
 from tunefleet.lifecycle.round import RoundStatus
-from tunefleet.orchestrator.compat.results import files, signer
-from tunefleet.orchestrator.federation import participants, service, task_settlement, token_access
+from tunefleet.orchestrator.federation import participants, service, token_access
+from tunefleet.orchestrator.tasks import federation_settlement as task_settlement
 from tunefleet.orchestrator.tasks import tasks
+from tunefleet.orchestrator.tasks.result_files import files, signer
 from tunefleet.orchestrator.workflows import shard_merge, workflows
 from tunefleet.schemas.api import SubmitRequest, WorkflowDetail
 from tunefleet.schemas.federated import FederationCreated

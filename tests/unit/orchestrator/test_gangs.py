@@ -11,7 +11,8 @@ from tunefleet.db.access import usage
 from tunefleet.db.repositories import attempts
 from tunefleet.db.repositories.tasks import by_ids
 from tunefleet.db.rows import TaskRow
-from tunefleet.orchestrator.scheduling import explain, scheduler
+from tunefleet.orchestrator.preflight import explain
+from tunefleet.orchestrator.scheduling import scheduler
 from tunefleet.orchestrator.tasks import tasks
 from tunefleet.orchestrator.telemetry import events
 from tunefleet.schemas.worker_link import Offer

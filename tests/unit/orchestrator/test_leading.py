@@ -16,10 +16,10 @@ from tunefleet.db.fleet import servers
 from tunefleet.db.fleet.servers import LeaderRow
 from tunefleet.errors import NotLeadingError
 from tunefleet.orchestrator.context import JoinWait, ServerContext
+from tunefleet.orchestrator.fleet import cluster_state
+from tunefleet.orchestrator.fleet.presence import Fleet
 from tunefleet.orchestrator.ha.leader_election import LEASE_S, PATIENCE_S, RENEW_S, Election, TwinError
-from tunefleet.orchestrator.ha.leadership import fenced
-from tunefleet.orchestrator.scheduling import cluster_state
-from tunefleet.orchestrator.workers.presence import Fleet
+from tunefleet.orchestrator.leadership import fenced
 
 
 @pytest.fixture

@@ -8,8 +8,9 @@ import pytest
 
 from tests.unit.orchestrator.lab import ECHO, TRAIN, Lab
 from tunefleet.errors import ForbiddenError, InputError
-from tunefleet.orchestrator.tasks import bulk_actions, listing
+from tunefleet.orchestrator.tasks import listing
 from tunefleet.orchestrator.tasks.listing import TaskListQuery
+from tunefleet.orchestrator.workflows import bulk_actions
 from tunefleet.schemas.api import TaskView
 from tunefleet.schemas.ui import ManyRequest
 

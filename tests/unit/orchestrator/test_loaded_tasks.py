@@ -10,8 +10,8 @@ from tests.unit.orchestrator.lab import Lab
 from tests.unit.orchestrator.pipelines import Node, Pipelines, stage
 from tunefleet.artifacts import manifest_digest
 from tunefleet.errors import ConflictError, SpecError
-from tunefleet.orchestrator.storage import artifacts, prune
-from tunefleet.orchestrator.tasks import tasks
+from tunefleet.orchestrator.storage import artifacts
+from tunefleet.orchestrator.tasks import prune, tasks
 from tunefleet.orchestrator.workflows import workflows
 from tunefleet.schemas.api import ArtifactCreate
 from tunefleet.schemas.worker_link import Offer

@@ -13,9 +13,9 @@ from tests.unit.orchestrator.lab import TRAIN, FakeWorker, Lab
 from tunefleet.db import Connection
 from tunefleet.orchestrator.bootstrap import open_context
 from tunefleet.orchestrator.context import ServerContext
+from tunefleet.orchestrator.fleet.presence import Fleet, Presence
 from tunefleet.orchestrator.scheduling import scheduler
 from tunefleet.orchestrator.workers import exchange_transaction, workers
-from tunefleet.orchestrator.workers.presence import Fleet, Presence
 
 WAITS = TRAIN.replace("taskType: lora_sft", "taskType: lora_sft\n  on_lost: wait")
 

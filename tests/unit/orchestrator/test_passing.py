@@ -8,7 +8,7 @@ from tests.unit.orchestrator.lab import Lab
 from tests.unit.orchestrator.pipelines import Pipelines, stage
 from tunefleet.artifacts import manifest_digest
 from tunefleet.orchestrator.storage import artifacts
-from tunefleet.orchestrator.tasks import edges as task_edges
+from tunefleet.orchestrator.workflows import edges as task_edges
 from tunefleet.schemas.api import ArtifactCreate
 
 TRAIN: dict[str, Any] = {

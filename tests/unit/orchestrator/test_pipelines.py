@@ -9,9 +9,9 @@ from tests.unit.orchestrator.pipelines import Pipelines, stage
 from tests.unit.orchestrator.test_checkpoints import launched, saved, upload
 from tunefleet.db.repositories import tasks as task_rows
 from tunefleet.errors import ConflictError, SpecError
-from tunefleet.orchestrator.scheduling import explain as why_service
-from tunefleet.orchestrator.storage import artifacts, prune
-from tunefleet.orchestrator.tasks import control, tasks
+from tunefleet.orchestrator.preflight import explain as why_service
+from tunefleet.orchestrator.storage import artifacts
+from tunefleet.orchestrator.tasks import control, prune, tasks
 from tunefleet.orchestrator.telemetry import events
 from tunefleet.orchestrator.training_protocol.offers import polled
 from tunefleet.orchestrator.workflows import workflows

@@ -8,8 +8,10 @@ import pytest
 
 from tests.unit.orchestrator.lab import ECHO, TRAIN, FakeWorker, Lab
 from tunefleet.db.repositories import queue
-from tunefleet.orchestrator.scheduling import cluster_state, explain, scheduler
+from tunefleet.orchestrator.fleet import cluster_state
+from tunefleet.orchestrator.preflight import explain
 from tunefleet.orchestrator.scheduling import queue as waiting
+from tunefleet.orchestrator.scheduling import scheduler
 from tunefleet.orchestrator.tasks import policies, tasks
 from tunefleet.orchestrator.workers import workers
 from tunefleet.orchestrator.workflows import workflows

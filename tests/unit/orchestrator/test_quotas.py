@@ -16,7 +16,8 @@ from tunefleet.errors import AuthError, ConflictError, ForbiddenError, NotFoundE
 from tunefleet.orchestrator.access import api_keys, projects, quotas
 from tunefleet.orchestrator.access.permissions import Actor
 from tunefleet.orchestrator.federation import service as federation_jobs
-from tunefleet.orchestrator.scheduling import explain, scheduler
+from tunefleet.orchestrator.preflight import explain
+from tunefleet.orchestrator.scheduling import scheduler
 from tunefleet.orchestrator.storage import artifacts
 from tunefleet.orchestrator.tasks import tasks
 from tunefleet.orchestrator.telemetry import logs

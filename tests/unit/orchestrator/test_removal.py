@@ -15,8 +15,8 @@ from tunefleet.db import Connection
 from tunefleet.errors import ConflictError
 from tunefleet.orchestrator.context import ServerContext
 from tunefleet.orchestrator.federation import service
-from tunefleet.orchestrator.storage import artifacts, garbage_collection, prune
-from tunefleet.orchestrator.tasks import tasks
+from tunefleet.orchestrator.storage import artifacts, garbage_collection
+from tunefleet.orchestrator.tasks import prune, tasks
 from tunefleet.orchestrator.workers import registration, workers
 from tunefleet.orchestrator.workflows import workflows
 from tunefleet.schemas.api import WorkflowDetail

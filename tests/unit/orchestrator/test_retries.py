@@ -11,12 +11,12 @@ from tunefleet.db.rows import TaskRow
 from tunefleet.errors import ConflictError, NotFoundError
 from tunefleet.lifecycle.task import OUTCOMES, RetryBudget, TaskReason, TaskStatus
 from tunefleet.orchestrator.access import api_keys
-from tunefleet.orchestrator.scheduling import explain as why_service
+from tunefleet.orchestrator.fleet.presence import Fleet
+from tunefleet.orchestrator.preflight import explain as why_service
 from tunefleet.orchestrator.scheduling import reaper, scheduler
 from tunefleet.orchestrator.tasks.verdicts import MAX_BACKOFF_S, MAX_LOST, finalize, reason_of
 from tunefleet.orchestrator.telemetry import events
 from tunefleet.orchestrator.workers import workers
-from tunefleet.orchestrator.workers.presence import Fleet
 
 RETRY = TRAIN + "  retry: {max_attempts: 3, backoff_s: 10}\n"
 

@@ -12,8 +12,9 @@ from tests.unit.orchestrator.lab import ECHO, TRAIN, FakeWorker, Lab
 from tunefleet.db import Connection
 from tunefleet.db.repositories import attempts, queue
 from tunefleet.db.rows import TaskRow
-from tunefleet.orchestrator.scheduling import cluster_state, scheduler
+from tunefleet.orchestrator.fleet import cluster_state
 from tunefleet.orchestrator.scheduling import queue as task_queue
+from tunefleet.orchestrator.scheduling import scheduler
 from tunefleet.placement import Candidate, plan
 from tunefleet.schemas.worker_link import Gpu
 

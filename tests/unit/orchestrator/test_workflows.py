@@ -8,7 +8,7 @@ import pytest
 
 from tests.unit.orchestrator.lab import ECHO, TRAIN, Lab
 from tunefleet.errors import ConflictError, ForbiddenError, InputError, NotFoundError, SpecError
-from tunefleet.orchestrator.scheduling import explain as why_service
+from tunefleet.orchestrator.preflight import explain as why_service
 from tunefleet.orchestrator.scheduling import scheduler
 from tunefleet.orchestrator.storage import artifacts
 from tunefleet.orchestrator.tasks import tasks

@@ -18,7 +18,7 @@ from tunefleet.db.access.audit import AuditRow
 from tunefleet.errors import TunefleetError, UnreachableError
 from tunefleet.orchestrator.access import audit_log
 from tunefleet.orchestrator.context import ServerContext
-from tunefleet.orchestrator.ha.leadership import fenced
+from tunefleet.orchestrator.leadership import fenced
 
 _SAFE_METHODS: Final = frozenset({"GET", "HEAD", "OPTIONS"})
 ROUTINE: Final = frozenset(

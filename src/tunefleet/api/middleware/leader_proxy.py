@@ -22,7 +22,7 @@ from tunefleet.api.middleware.request_metrics import HEADER, request_id_of
 from tunefleet.errors import NotLeadingError, UnreachableError
 from tunefleet.orchestrator.context import ServerContext
 from tunefleet.orchestrator.ha.leader_election import SEEN
-from tunefleet.orchestrator.ha.leadership import fenced
+from tunefleet.orchestrator.leadership import fenced
 from tunefleet.transport.forward import FORWARDED_FOR, PEER, ForwardedResponse, NotSentError, Peers, epoch_of, proof
 
 log = logging.getLogger(__name__)

@@ -12,7 +12,7 @@ from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from tunefleet.observability import context, traceparent
-from tunefleet.orchestrator.observability.counters import Meters
+from tunefleet.orchestrator.counters import Meters
 
 HEADER: Final = "X-Request-ID"
 _SANE: Final = re.compile(r"[A-Za-z0-9._:-]{1,64}")

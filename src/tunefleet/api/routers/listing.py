@@ -13,8 +13,9 @@ from tunefleet.api.routers import api_router
 from tunefleet.lifecycle.task import TaskStatus
 from tunefleet.orchestrator.scheduling import demand
 from tunefleet.orchestrator.scheduling.demand import WorkerPool
-from tunefleet.orchestrator.tasks import bulk_actions, listing
+from tunefleet.orchestrator.tasks import listing
 from tunefleet.orchestrator.tasks.listing import TaskListQuery
+from tunefleet.orchestrator.workflows import bulk_actions
 from tunefleet.schemas.ui import ManyReply, ManyRequest, Overview, TaskCounts, TaskDemand
 
 router = api_router(tags=["tasks"])

@@ -10,7 +10,8 @@ from fastapi import Query
 from tunefleet.api.auth import Admin, CoreDep, Reader
 from tunefleet.api.query_params import Cursor, Limit, page
 from tunefleet.api.routers import api_router
-from tunefleet.orchestrator.access import audit_log, projects, usage
+from tunefleet.orchestrator.access import audit_log, projects
+from tunefleet.orchestrator.fleet import usage
 from tunefleet.schemas.api import Page
 from tunefleet.schemas.projects import AuditEntry, ProjectChange, ProjectCreate, ProjectView, UsageBy, UsageView
 

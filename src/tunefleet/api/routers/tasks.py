@@ -15,7 +15,7 @@ from tunefleet.api.routers import api_router
 from tunefleet.api.routers.listing import TaskChoice
 from tunefleet.errors import InputError, NotFoundError, SpecError
 from tunefleet.orchestrator.compat import v1_tasks as record_service
-from tunefleet.orchestrator.scheduling import explain as why_service
+from tunefleet.orchestrator.preflight import explain as why_service
 from tunefleet.orchestrator.tasks import listing, tasks
 from tunefleet.orchestrator.tasks.listing import SORTS, TaskListQuery
 from tunefleet.orchestrator.workflows import workflows

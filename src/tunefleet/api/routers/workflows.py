@@ -12,9 +12,8 @@ from tunefleet.api import request_bodies
 from tunefleet.api.auth import CoreDep, Member, Reader
 from tunefleet.api.query_params import Cursor, Limit, one_of
 from tunefleet.api.routers import api_router
-from tunefleet.orchestrator.scheduling import explain
-from tunefleet.orchestrator.tasks import edges
-from tunefleet.orchestrator.workflows import workflows
+from tunefleet.orchestrator.preflight import explain
+from tunefleet.orchestrator.workflows import edges, workflows
 from tunefleet.schemas.api import Page, RetryRequest, SubmitRequest, ValidateReply, WorkflowDetail, WorkflowView
 from tunefleet.schemas.ui import EdgeView
 

@@ -19,8 +19,8 @@ from tunefleet.lifecycle.task import TaskReason, TaskStatus
 from tunefleet.orchestrator.access import api_keys
 from tunefleet.orchestrator.clusters.policy import BARREN, Step, needs_nodes
 from tunefleet.orchestrator.context import KEYS
+from tunefleet.orchestrator.fleet import cluster_state
 from tunefleet.orchestrator.ids import hash_secret, new_secret
-from tunefleet.orchestrator.scheduling import cluster_state
 from tunefleet.orchestrator.tasks import policies, unreported_ends
 from tunefleet.orchestrator.tasks.transitions import Move, switch
 from tunefleet.placement import Requirement

@@ -24,7 +24,7 @@ from tunefleet.orchestrator.clusters import cluster_jobs, snapshot
 from tunefleet.orchestrator.clusters.policy import Crew, Step, next_step
 from tunefleet.orchestrator.clusters.snapshot import ClusterSnapshot
 from tunefleet.orchestrator.context import ServerContext
-from tunefleet.orchestrator.scheduling import cluster_state
+from tunefleet.orchestrator.fleet import cluster_state
 
 log = logging.getLogger(__name__)
 _LOOPBACK: Final = frozenset({"127.0.0.1", "localhost", "::1"})

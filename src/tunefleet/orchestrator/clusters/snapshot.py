@@ -14,8 +14,8 @@ from tunefleet.db.rows import TaskRow
 from tunefleet.lifecycle.task import TaskStatus
 from tunefleet.orchestrator.access import quotas
 from tunefleet.orchestrator.clusters.policy import Crew
-from tunefleet.orchestrator.scheduling import cluster_state
-from tunefleet.orchestrator.scheduling.cluster_state import FleetSnapshot
+from tunefleet.orchestrator.fleet import cluster_state
+from tunefleet.orchestrator.fleet.cluster_state import FleetSnapshot
 from tunefleet.placement import Requirement, WorkerState, lacks
 from tunefleet.placement.gangs import largest
 

@@ -19,9 +19,9 @@ from tunefleet.orchestrator.access.permissions import Actor, may_read
 from tunefleet.orchestrator.context import ServerContext
 from tunefleet.orchestrator.tasks import relations as related
 from tunefleet.orchestrator.tasks import tasks
+from tunefleet.orchestrator.tasks.fan_out import MANY_WORKERS
 from tunefleet.orchestrator.tasks.relations import Related
 from tunefleet.orchestrator.views import to_datetime
-from tunefleet.orchestrator.workflows.fan_out import MANY_WORKERS
 from tunefleet.schemas.api import WorkflowDetail
 from tunefleet.schemas.compat.v1 import RecordFields, RecordStatus, Submitted, SubmittedTask, TaskAnswer, TaskRecord
 

@@ -15,7 +15,7 @@ from tunefleet.db.federations import (
 from tunefleet.db.federations.federations import FederationRow
 from tunefleet.db.repositories import artifacts, events, notifications
 from tunefleet.orchestrator.access import quotas
-from tunefleet.orchestrator.federation import webhooks
+from tunefleet.orchestrator.notifications import webhooks
 
 _UNPIN_BATCH: Final = 500  # bounds the parameters of one statement
 

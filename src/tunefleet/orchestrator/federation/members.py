@@ -10,10 +10,11 @@ from tunefleet.db.federations.federations import MemberRow
 from tunefleet.db.repositories import notifications
 from tunefleet.errors import InputError
 from tunefleet.orchestrator.context import ServerContext
-from tunefleet.orchestrator.federation import views, webhooks
+from tunefleet.orchestrator.federation import views
 from tunefleet.orchestrator.federation.participants import FederationCaller
 from tunefleet.orchestrator.federation.status import find, find_to_take_part
 from tunefleet.orchestrator.federation.updates import acceptance
+from tunefleet.orchestrator.notifications import webhooks
 from tunefleet.orchestrator.notifications.triggers import TOPIC
 from tunefleet.schemas.federated import MemberChange, MemberView
 from tunefleet.spec.options.notify import address_fault

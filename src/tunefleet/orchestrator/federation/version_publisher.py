@@ -25,11 +25,12 @@ from tunefleet.db.federations.federations import FederationRow
 from tunefleet.db.repositories import artifacts
 from tunefleet.lifecycle.round import RoundReason
 from tunefleet.orchestrator.context import ServerContext
-from tunefleet.orchestrator.federation import adapter_files, aggregation, rounds, webhooks
+from tunefleet.orchestrator.federation import adapter_files, aggregation, rounds
 from tunefleet.orchestrator.federation.aggregation import AggregationInput, AggregationResult
 from tunefleet.orchestrator.federation.status import FOREVER, publish_event, spec_of
 from tunefleet.orchestrator.federation.version_archives import archived, keep_archive
 from tunefleet.orchestrator.ids import new_id
+from tunefleet.orchestrator.notifications import webhooks
 from tunefleet.schemas.api import FileEntry
 from tunefleet.schemas.federated import ADAPTER_FILE, Contribution, Losses, Refusal
 from tunefleet.schemas.notify import ToldVersion

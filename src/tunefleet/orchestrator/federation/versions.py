@@ -17,10 +17,11 @@ from tunefleet.errors import ConflictError, NotFoundError
 from tunefleet.lifecycle.federation import FederationStatus
 from tunefleet.lifecycle.round import RoundReason
 from tunefleet.orchestrator.context import ServerContext
-from tunefleet.orchestrator.federation import rounds, version_publisher, views, webhooks
+from tunefleet.orchestrator.federation import rounds, version_publisher, views
 from tunefleet.orchestrator.federation.participants import FederationActor, FederationCaller, may_manage, may_view
 from tunefleet.orchestrator.federation.status import FOREVER, existing, find
 from tunefleet.orchestrator.federation.version_archives import with_archive
+from tunefleet.orchestrator.notifications import webhooks
 from tunefleet.orchestrator.views import before, bounded
 from tunefleet.schemas.api import Page
 from tunefleet.schemas.federated import VersionDetail, VersionView

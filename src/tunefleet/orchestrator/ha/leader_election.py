@@ -20,7 +20,7 @@ from tunefleet.db.fleet import servers
 from tunefleet.db.fleet.servers import LeaderRow, ServerRow
 from tunefleet.errors import StoreError, TunefleetError
 from tunefleet.orchestrator.context import ServerContext
-from tunefleet.orchestrator.workers.presence import Fleet
+from tunefleet.orchestrator.fleet.presence import Fleet
 
 log = logging.getLogger(__name__)
 

@@ -15,7 +15,7 @@ from tunefleet.db import Connection
 from tunefleet.db.repositories import notifications
 from tunefleet.db.repositories.notifications import NoticeRow
 from tunefleet.orchestrator.context import ServerContext
-from tunefleet.orchestrator.federation import webhooks
+from tunefleet.orchestrator.notifications import webhooks
 from tunefleet.orchestrator.notifications.senders import Outcome, Sender
 from tunefleet.orchestrator.notifications.triggers import TOPIC
 from tunefleet.schemas.notify import WebhookPayload

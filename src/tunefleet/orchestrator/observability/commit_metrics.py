@@ -16,7 +16,7 @@ from tunefleet.db import Connection, after_commit
 from tunefleet.db.engine.writer import BeforeCommit
 from tunefleet.db.repositories.events import Event
 from tunefleet.db.rows import AttemptRow, TaskRow
-from tunefleet.orchestrator.observability.counters import Meters
+from tunefleet.orchestrator.counters import Meters
 from tunefleet.orchestrator.observability.task_spans import TaskSpans
 
 # Number of queued tasks whose ready time is remembered, to bound memory; the oldest ones are dropped.

@@ -23,9 +23,9 @@ from tunefleet.db.engine import statistics
 from tunefleet.db.fleet import worker_rows as workers
 from tunefleet.errors import NotFoundError
 from tunefleet.orchestrator.context import ServerContext
-from tunefleet.orchestrator.observability.counters import OTHER, Bounded
-from tunefleet.orchestrator.scheduling import cluster_state
-from tunefleet.orchestrator.scheduling.cluster_state import FleetSnapshot
+from tunefleet.orchestrator.counters import OTHER, Bounded
+from tunefleet.orchestrator.fleet import cluster_state
+from tunefleet.orchestrator.fleet.cluster_state import FleetSnapshot
 from tunefleet.placement import Requirement, WorkerState, explain
 from tunefleet.schemas.worker_link import GpuLoad
 

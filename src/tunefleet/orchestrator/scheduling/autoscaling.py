@@ -23,8 +23,8 @@ from tunefleet.errors import ConflictError
 from tunefleet.orchestrator.access import quotas
 from tunefleet.orchestrator.access.permissions import Actor, may_administer
 from tunefleet.orchestrator.context import ServerContext
-from tunefleet.orchestrator.scheduling import cluster_state
-from tunefleet.orchestrator.scheduling.cluster_state import FleetSnapshot
+from tunefleet.orchestrator.fleet import cluster_state
+from tunefleet.orchestrator.fleet.cluster_state import FleetSnapshot
 from tunefleet.orchestrator.workers.workers import owned
 from tunefleet.placement import Requirement, WorkerState, only
 from tunefleet.placement.elastic import Changes, Member, Rules, Waiting, decide

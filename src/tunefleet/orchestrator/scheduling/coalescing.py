@@ -15,7 +15,7 @@ import orjson
 from tunefleet.db import Connection
 from tunefleet.db.repositories import queue, resumes
 from tunefleet.db.rows import TaskRow
-from tunefleet.orchestrator.scheduling import cluster_state
+from tunefleet.orchestrator.fleet import cluster_state
 from tunefleet.orchestrator.scheduling.queue import QueueReader
 from tunefleet.placement import Assignment, Candidate, Decisions, FreeCapacity, WorkerState
 from tunefleet.placement.match import lacks

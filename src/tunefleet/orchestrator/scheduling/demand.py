@@ -10,8 +10,8 @@ from tunefleet.db.fleet import worker_rows
 from tunefleet.db.repositories import task_list
 from tunefleet.orchestrator.access.permissions import Actor, may_read
 from tunefleet.orchestrator.context import ServerContext
-from tunefleet.orchestrator.scheduling import cluster_state
-from tunefleet.orchestrator.scheduling.cluster_state import FleetSnapshot
+from tunefleet.orchestrator.fleet import cluster_state
+from tunefleet.orchestrator.fleet.cluster_state import FleetSnapshot
 from tunefleet.placement import Requirement, WorkerState, is_able
 from tunefleet.schemas.ui import TaskDemand
 

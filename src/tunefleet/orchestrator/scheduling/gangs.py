@@ -15,7 +15,7 @@ from tunefleet.db.repositories import attempts, tasks
 from tunefleet.db.rows import AttemptRow, TaskRow
 from tunefleet.lifecycle.task import TaskReason, TaskStatus
 from tunefleet.observability.scrub import scrub
-from tunefleet.orchestrator.access import gpu_usage
+from tunefleet.orchestrator.fleet import gpu_usage
 from tunefleet.orchestrator.tasks import unreported_ends
 from tunefleet.orchestrator.tasks.verdicts import reason_of
 from tunefleet.schemas.worker_link import Finish

@@ -14,7 +14,7 @@ from typing import Final
 from tunefleet.db import Connection
 from tunefleet.db.repositories import queue, resumes
 from tunefleet.db.rows import TaskRow
-from tunefleet.orchestrator.scheduling import cluster_state
+from tunefleet.orchestrator.fleet import cluster_state
 from tunefleet.placement import Candidate, FreeCapacity, Requirement, Share, WorkerState, fair_order
 from tunefleet.placement.policy import TRAINING_KINDS
 

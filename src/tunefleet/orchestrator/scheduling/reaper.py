@@ -16,17 +16,16 @@ from tunefleet.db.repositories import attempts, events, queue, tasks
 from tunefleet.db.repositories.attempts import OpenRow
 from tunefleet.db.repositories.events import Event
 from tunefleet.lifecycle.task import TaskReason, TaskStatus
-from tunefleet.orchestrator.access import usage
 from tunefleet.orchestrator.access.permissions import EXTERNAL
 from tunefleet.orchestrator.context import ServerContext
-from tunefleet.orchestrator.scheduling import cluster_state, fair_share, gangs
-from tunefleet.orchestrator.scheduling.cluster_state import FleetSnapshot
+from tunefleet.orchestrator.fleet import agents, cluster_state, usage
+from tunefleet.orchestrator.fleet.cluster_state import FleetSnapshot
+from tunefleet.orchestrator.fleet.presence import Fleet
+from tunefleet.orchestrator.scheduling import fair_share, gangs
 from tunefleet.orchestrator.tasks import cancellation, commands, unreported_ends
 from tunefleet.orchestrator.tasks.transitions import Move, switch
 from tunefleet.orchestrator.tasks.unreported_ends import Ending
 from tunefleet.orchestrator.telemetry import series, worker_load
-from tunefleet.orchestrator.training_protocol import agents
-from tunefleet.orchestrator.workers.presence import Fleet
 
 # Maximum age of a stored `last_seen_at`.
 FLUSH_S: Final = 10.0

@@ -15,11 +15,11 @@ from tunefleet.db.repositories import attempts, queue
 from tunefleet.db.repositories.task_transitions import Move, switch
 from tunefleet.db.rows import AttemptRow, TaskRow
 from tunefleet.lifecycle.task import TaskReason
-from tunefleet.orchestrator.clusters import partial_allocation
 from tunefleet.orchestrator.context import ServerContext
+from tunefleet.orchestrator.fleet import cluster_state
+from tunefleet.orchestrator.fleet.cluster_state import FleetSnapshot
 from tunefleet.orchestrator.ids import new_ordered_id
-from tunefleet.orchestrator.scheduling import cluster_state, coalescing, fair_share
-from tunefleet.orchestrator.scheduling.cluster_state import FleetSnapshot
+from tunefleet.orchestrator.scheduling import coalescing, fair_share, partial_allocation
 from tunefleet.orchestrator.scheduling.fair_share import Ledger
 from tunefleet.orchestrator.scheduling.queue import QueueReader
 from tunefleet.placement import Assignment, FreeCapacity, Policy, Requirement, Share

@@ -8,7 +8,7 @@ from tunefleet.db import Connection
 from tunefleet.db.repositories import attempts
 from tunefleet.db.rows import TaskRow
 from tunefleet.lifecycle.task import TaskReason
-from tunefleet.orchestrator.scheduling.cluster_state import FleetSnapshot
+from tunefleet.orchestrator.fleet.cluster_state import FleetSnapshot
 from tunefleet.orchestrator.tasks import commands, sharding_causes, unreported_ends
 from tunefleet.orchestrator.tasks.transitions import Move, switch
 

@@ -16,7 +16,7 @@ from tunefleet.db.repositories.events import Event
 from tunefleet.db.rows import AttemptRow, CommandRow, TaskRow
 from tunefleet.lifecycle.task import TaskReason
 from tunefleet.observability.scrub import scrub
-from tunefleet.orchestrator.access import gpu_usage
+from tunefleet.orchestrator.fleet import gpu_usage
 from tunefleet.orchestrator.ids import attempt_token
 from tunefleet.schemas.control import ControlCommand
 from tunefleet.schemas.worker_link import Command, CommandOutcome, pause_id

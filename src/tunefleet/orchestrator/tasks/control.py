@@ -19,14 +19,13 @@ from tunefleet.errors import ConflictError, InputError, NotFoundError
 from tunefleet.lifecycle.task import TaskStatus
 from tunefleet.orchestrator.access.permissions import Actor, may_change, may_read, may_submit
 from tunefleet.orchestrator.context import ServerContext
+from tunefleet.orchestrator.fleet import agents, cluster_state, worker_state
 from tunefleet.orchestrator.ids import new_id
-from tunefleet.orchestrator.scheduling import cluster_state, worker_state
 from tunefleet.orchestrator.tasks import checkpoints, tasks
 from tunefleet.orchestrator.tasks import commands as task_commands
 from tunefleet.orchestrator.tasks import resume as task_resume
 from tunefleet.orchestrator.tasks.resume import FromStep
 from tunefleet.orchestrator.tasks.tasks import find
-from tunefleet.orchestrator.training_protocol import agents
 from tunefleet.orchestrator.views import checkpoint_view, command_view
 from tunefleet.orchestrator.workflows import workflows
 from tunefleet.schemas.api import CheckpointView, CommandRequest, CommandView, TaskDetail

@@ -18,8 +18,8 @@ from tunefleet.db.rows import TaskRow
 from tunefleet.errors import InputError
 from tunefleet.orchestrator.access.permissions import Actor, may_read
 from tunefleet.orchestrator.context import ServerContext
-from tunefleet.orchestrator.scheduling import cluster_state
-from tunefleet.orchestrator.scheduling.cluster_state import FleetSnapshot
+from tunefleet.orchestrator.fleet import cluster_state
+from tunefleet.orchestrator.fleet.cluster_state import FleetSnapshot
 from tunefleet.orchestrator.tasks import relations
 from tunefleet.orchestrator.views import before, bounded, task_view
 from tunefleet.orchestrator.workers.workers import visible

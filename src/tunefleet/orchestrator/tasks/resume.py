@@ -15,8 +15,8 @@ from tunefleet.db.rows import ArtifactRow, AttemptRow, ResumeRow, TaskRow
 from tunefleet.errors import ConflictError
 from tunefleet.lifecycle.task import TaskReason, TaskStatus
 from tunefleet.orchestrator.access.permissions import EXTERNAL
+from tunefleet.orchestrator.fleet import cluster_state
 from tunefleet.orchestrator.ids import new_id
-from tunefleet.orchestrator.scheduling import cluster_state
 from tunefleet.orchestrator.tasks import checkpoints
 from tunefleet.orchestrator.tasks.checkpoints import CheckpointInfo
 from tunefleet.orchestrator.tasks.transitions import Move, switch

@@ -12,14 +12,13 @@ from tunefleet.errors import ConflictError, NotFoundError
 from tunefleet.lifecycle.task import TaskStatus
 from tunefleet.orchestrator.access.permissions import Actor, may_change, may_read, may_submit
 from tunefleet.orchestrator.context import ServerContext
+from tunefleet.orchestrator.fleet import cluster_state
+from tunefleet.orchestrator.fleet.cluster_state import FleetSnapshot
 from tunefleet.orchestrator.ids import MEANT_AT_MOST, several
-from tunefleet.orchestrator.scheduling import cluster_state
-from tunefleet.orchestrator.scheduling.cluster_state import FleetSnapshot
-from tunefleet.orchestrator.storage import removal
-from tunefleet.orchestrator.tasks import cancellation, listing, relations
-from tunefleet.orchestrator.tasks import retry as task_retry
+from tunefleet.orchestrator.tasks import cancellation, listing, relations, removal
 from tunefleet.orchestrator.tasks.listing import TaskListQuery
 from tunefleet.orchestrator.views import task_detail
+from tunefleet.orchestrator.workflows import retry as task_retry
 from tunefleet.orchestrator.workflows import workflows
 from tunefleet.orchestrator.workflows.submission import Submission
 from tunefleet.schemas.api import Page, TaskDetail, TaskView, WorkflowDetail

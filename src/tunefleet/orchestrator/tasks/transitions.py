@@ -14,7 +14,7 @@ from tunefleet.db.repositories import task_transitions
 from tunefleet.db.repositories.task_transitions import Move
 from tunefleet.db.rows import TaskRow
 from tunefleet.lifecycle.task import FINAL
-from tunefleet.orchestrator.workflows import readiness
+from tunefleet.orchestrator.tasks import readiness
 
 __all__ = ["Move", "begin", "switch"]
 

@@ -11,7 +11,7 @@ from tunefleet.db.repositories.events import Event
 from tunefleet.db.repositories.queue import STRIKES, Cordon, VoidOffer
 from tunefleet.db.rows import AttemptRow
 from tunefleet.lifecycle.task import TaskReason
-from tunefleet.orchestrator.access import gpu_usage
+from tunefleet.orchestrator.fleet import gpu_usage
 from tunefleet.orchestrator.tasks import commands, sharding_causes
 from tunefleet.orchestrator.tasks.transitions import switch
 from tunefleet.orchestrator.tasks.verdicts import finalize

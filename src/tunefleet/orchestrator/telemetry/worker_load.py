@@ -7,9 +7,9 @@ from typing import Final
 
 from tunefleet.db import Connection
 from tunefleet.db.fleet import worker_rows
-from tunefleet.orchestrator.access import gpu_usage
 from tunefleet.orchestrator.access.permissions import Actor
 from tunefleet.orchestrator.context import ServerContext
+from tunefleet.orchestrator.fleet import gpu_usage
 from tunefleet.orchestrator.views import to_datetime
 from tunefleet.orchestrator.workers import workers
 from tunefleet.schemas.fleet import LoadSample, WorkerHistory

@@ -14,11 +14,12 @@ from tunefleet.db.rows import AttemptRow, TaskRow
 from tunefleet.lifecycle.task import TaskReason, TaskStatus
 from tunefleet.orchestrator.access.permissions import EXTERNAL, Actor
 from tunefleet.orchestrator.context import ServerContext
+from tunefleet.orchestrator.fleet import agents
+from tunefleet.orchestrator.fleet.agents import Introduction
 from tunefleet.orchestrator.ids import attempt_token
 from tunefleet.orchestrator.tasks import commands as task_commands
 from tunefleet.orchestrator.tasks import resume, unreported_ends
-from tunefleet.orchestrator.training_protocol import agents, offers
-from tunefleet.orchestrator.training_protocol.agents import Introduction
+from tunefleet.orchestrator.training_protocol import offers
 from tunefleet.orchestrator.workers import exchange, exchange_transaction
 from tunefleet.schemas.training_protocol.training import (
     AgentCommand,

@@ -10,11 +10,11 @@ from tunefleet.errors import ConflictError, NotFoundError
 from tunefleet.lifecycle.task import TaskReason
 from tunefleet.orchestrator.access.permissions import Actor, may_read
 from tunefleet.orchestrator.context import ServerContext
-from tunefleet.orchestrator.scheduling import worker_state
+from tunefleet.orchestrator.fleet import worker_state
+from tunefleet.orchestrator.fleet.agents import ONLINE_S, leased, refuse_stranger
+from tunefleet.orchestrator.fleet.presence import AGENT_SESSION
 from tunefleet.orchestrator.tasks import unreported_ends
-from tunefleet.orchestrator.training_protocol.agents import ONLINE_S, leased, refuse_stranger
 from tunefleet.orchestrator.views import to_datetime, to_optional_datetime
-from tunefleet.orchestrator.workers.presence import AGENT_SESSION
 from tunefleet.schemas.training_protocol.agents import AgentList, AgentRemoved, AgentReply, AgentView
 
 

@@ -18,13 +18,14 @@ from tunefleet.errors import ConflictError, InputError, NotFoundError
 from tunefleet.lifecycle.task import TaskStatus
 from tunefleet.orchestrator.access.permissions import EXTERNAL, Actor, may_change, may_submit
 from tunefleet.orchestrator.context import ServerContext
+from tunefleet.orchestrator.fleet import agents
 from tunefleet.orchestrator.ids import attempt_token
 from tunefleet.orchestrator.tasks import control as task_control
 from tunefleet.orchestrator.tasks import tasks as task_verbs
 from tunefleet.orchestrator.tasks.inputs import NAMED_POINTER
 from tunefleet.orchestrator.tasks.resume import FromStep
 from tunefleet.orchestrator.tasks.tasks import find
-from tunefleet.orchestrator.training_protocol import agents, registered_jobs
+from tunefleet.orchestrator.training_protocol import registered_jobs
 from tunefleet.orchestrator.training_protocol.job_status import settings_of, state_of
 from tunefleet.orchestrator.views import to_datetime
 from tunefleet.orchestrator.workflows import workflows as workflow_verbs

@@ -11,9 +11,9 @@ from tunefleet.errors import OffsetConflict
 from tunefleet.observability.scrub import scrub_bytes
 from tunefleet.orchestrator.access.permissions import Actor, AttemptActor, may_read
 from tunefleet.orchestrator.context import ServerContext
+from tunefleet.orchestrator.fleet import agents
 from tunefleet.orchestrator.tasks.tasks import find
 from tunefleet.orchestrator.telemetry import logs as log_service
-from tunefleet.orchestrator.training_protocol import agents
 from tunefleet.orchestrator.training_protocol import held_attempts as holding
 from tunefleet.schemas.training_protocol.reports import LogLines, LogPage, LogsStored
 

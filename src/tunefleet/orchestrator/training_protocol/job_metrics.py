@@ -13,10 +13,10 @@ from tunefleet.db.repositories import journal, training_protocol
 from tunefleet.db.rows import LaunchRow, PointRow
 from tunefleet.orchestrator.access.permissions import Actor, AttemptActor, may_read
 from tunefleet.orchestrator.context import ServerContext
+from tunefleet.orchestrator.fleet import agents
 from tunefleet.orchestrator.tasks.tasks import find
 from tunefleet.orchestrator.telemetry import point_retention
 from tunefleet.orchestrator.telemetry.journal_limits import JournalUsage
-from tunefleet.orchestrator.training_protocol import agents
 from tunefleet.orchestrator.training_protocol import held_attempts as holding
 from tunefleet.orchestrator.training_protocol import points as translate
 from tunefleet.schemas.training_protocol.reports import Done, MetricPage, MetricRow, MetricRows, ReportedPoint

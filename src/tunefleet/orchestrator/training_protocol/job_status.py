@@ -13,9 +13,10 @@ from tunefleet.errors import ConflictError, InputError
 from tunefleet.lifecycle.task import OUTCOMES, TaskReason, TaskStatus
 from tunefleet.orchestrator.access.permissions import AttemptActor
 from tunefleet.orchestrator.context import ServerContext
+from tunefleet.orchestrator.fleet import agents
 from tunefleet.orchestrator.ids import attempt_token
 from tunefleet.orchestrator.tasks import commands as task_commands
-from tunefleet.orchestrator.training_protocol import agents, failure_analysis
+from tunefleet.orchestrator.training_protocol import failure_analysis
 from tunefleet.orchestrator.training_protocol import held_attempts as holding
 from tunefleet.orchestrator.training_protocol.held_attempts import Held
 from tunefleet.orchestrator.views import to_datetime

@@ -19,9 +19,9 @@ from tunefleet.db.rows import TaskRow
 from tunefleet.lifecycle.task import TaskStatus
 from tunefleet.orchestrator.access.permissions import Actor, AttemptActor, may_read
 from tunefleet.orchestrator.context import ServerContext
+from tunefleet.orchestrator.fleet import agents
 from tunefleet.orchestrator.tasks.tasks import find
 from tunefleet.orchestrator.telemetry.journal_limits import JournalUsage
-from tunefleet.orchestrator.training_protocol import agents
 from tunefleet.orchestrator.training_protocol import held_attempts as holding
 from tunefleet.schemas.training_protocol.reports import (
     Done,

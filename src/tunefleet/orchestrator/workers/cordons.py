@@ -12,8 +12,8 @@ from tunefleet.db.rows import WorkerRow
 from tunefleet.errors import ConflictError
 from tunefleet.orchestrator.access.permissions import Actor
 from tunefleet.orchestrator.context import ServerContext
+from tunefleet.orchestrator.fleet.presence import AGENT_SESSION
 from tunefleet.orchestrator.workers import workers as views
-from tunefleet.orchestrator.workers.presence import AGENT_SESSION
 from tunefleet.schemas.fleet import WorkerView
 
 Change = Callable[[WorkerRow, ControlRow], ControlRow]

@@ -14,9 +14,9 @@ from tunefleet.errors import ConflictError, ForbiddenError, NotFoundError, Tunef
 from tunefleet.observability import context
 from tunefleet.orchestrator.access.permissions import Actor
 from tunefleet.orchestrator.context import ServerContext
+from tunefleet.orchestrator.fleet.presence import Presence
 from tunefleet.orchestrator.workers import exchange_transaction, registration
 from tunefleet.orchestrator.workers.exchange_transaction import ExchangeResult, WorkerReport
-from tunefleet.orchestrator.workers.presence import Presence
 from tunefleet.schemas.worker_link import ExchangeReply, ExchangeRequest, RegisterReply, RegisterRequest
 
 _NOTHING: Final = ExchangeReply()

@@ -18,12 +18,11 @@ from tunefleet.db.repositories.events import Event
 from tunefleet.db.rows import AttemptRow, TaskRow
 from tunefleet.lifecycle.task import TaskReason, TaskStatus
 from tunefleet.observability.scrub import scrub
-from tunefleet.orchestrator.access import gpu_usage
-from tunefleet.orchestrator.federation import task_federations
+from tunefleet.orchestrator.fleet import gpu_usage, worker_state
 from tunefleet.orchestrator.ids import attempt_of, attempt_token
 from tunefleet.orchestrator.observability.task_spans import attempt_traceparent
-from tunefleet.orchestrator.scheduling import gangs, worker_state
-from tunefleet.orchestrator.tasks import checkpoints, commands, resume, sharding_causes
+from tunefleet.orchestrator.scheduling import gangs
+from tunefleet.orchestrator.tasks import checkpoints, commands, resume, sharding_causes, task_federations
 from tunefleet.orchestrator.tasks.transitions import Move, switch
 from tunefleet.orchestrator.tasks.verdicts import finalize, reason_of
 from tunefleet.orchestrator.views import to_datetime

@@ -14,7 +14,7 @@ from tunefleet.db.rows import WorkerRow
 from tunefleet.errors import ConflictError, ForbiddenError
 from tunefleet.lifecycle.task import TaskReason, TaskStatus
 from tunefleet.orchestrator.access.permissions import REDIS_WORKER, Actor
-from tunefleet.orchestrator.scheduling import worker_state
+from tunefleet.orchestrator.fleet import worker_state
 from tunefleet.orchestrator.tasks import unreported_ends
 from tunefleet.placement import only
 from tunefleet.schemas.worker_link import RegisterRequest

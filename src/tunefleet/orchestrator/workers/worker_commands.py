@@ -13,8 +13,8 @@ from tunefleet.db.rows import CommandRow
 from tunefleet.errors import ConflictError, InputError, NotFoundError
 from tunefleet.orchestrator.access.permissions import Actor, may_administer
 from tunefleet.orchestrator.context import ServerContext
+from tunefleet.orchestrator.fleet import cluster_state
 from tunefleet.orchestrator.ids import new_id
-from tunefleet.orchestrator.scheduling import cluster_state
 from tunefleet.orchestrator.tasks import commands as task_commands
 from tunefleet.orchestrator.views import command_view
 from tunefleet.orchestrator.workers.workers import owned

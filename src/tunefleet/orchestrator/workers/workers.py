@@ -14,7 +14,7 @@ from tunefleet.errors import ConflictError, ForbiddenError, NotFoundError
 from tunefleet.lifecycle.task import TaskReason
 from tunefleet.orchestrator.access.permissions import Actor, is_operator, may_administer, may_read
 from tunefleet.orchestrator.context import ServerContext
-from tunefleet.orchestrator.scheduling import cluster_state, worker_state
+from tunefleet.orchestrator.fleet import cluster_state, worker_state
 from tunefleet.orchestrator.tasks import unreported_ends
 from tunefleet.orchestrator.views import bounded, to_datetime, to_optional_datetime
 from tunefleet.schemas.api import Page

@@ -22,11 +22,11 @@ from tunefleet.db.rows import TaskRow
 from tunefleet.errors import ConflictError, NotFoundError, TunefleetError
 from tunefleet.lifecycle.task import TaskStatus
 from tunefleet.orchestrator.access.permissions import Actor
-from tunefleet.orchestrator.compat import results
 from tunefleet.orchestrator.context import JoinWait, ServerContext
 from tunefleet.orchestrator.storage import signed_urls
+from tunefleet.orchestrator.tasks import fan_out, part_results
+from tunefleet.orchestrator.tasks import result_files as results
 from tunefleet.orchestrator.tasks.transitions import switch
-from tunefleet.orchestrator.workflows import fan_out, part_results
 from tunefleet.schemas.api import FileEntry
 from tunefleet.schemas.compat.task_results import SINGLE_FILE
 

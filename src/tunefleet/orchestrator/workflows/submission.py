@@ -23,9 +23,9 @@ from tunefleet.observability import context
 from tunefleet.observability.traceparent import SpanContext
 from tunefleet.orchestrator.access import quotas
 from tunefleet.orchestrator.access.permissions import Actor
-from tunefleet.orchestrator.clusters import providers as engines
-from tunefleet.orchestrator.clusters.providers import Engines
 from tunefleet.orchestrator.federation import fleet_capacity
+from tunefleet.orchestrator.fleet import engines
+from tunefleet.orchestrator.fleet.engines import Engines
 from tunefleet.orchestrator.ids import new_id
 from tunefleet.orchestrator.notifications import subscriptions
 from tunefleet.orchestrator.observability import trace_links

@@ -11,8 +11,7 @@ from tunefleet.db.repositories.dependencies import EdgeRow
 from tunefleet.db.rows import TaskRow
 from tunefleet.errors import Fault
 from tunefleet.lifecycle.task import FINAL, TaskStatus
-from tunefleet.orchestrator.tasks import inputs, retry_lookup
-from tunefleet.orchestrator.workflows import readiness
+from tunefleet.orchestrator.tasks import inputs, readiness, retry_lookup
 from tunefleet.spec import TaskNode
 from tunefleet.spec.documents.dependencies import TASK_ID_PREFIX, Edge
 from tunefleet.spec.documents.paths import NamedTask, named_tasks

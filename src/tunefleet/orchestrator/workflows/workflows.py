@@ -13,13 +13,12 @@ from tunefleet.errors import ConflictError, Fault, NotFoundError, SpecError
 from tunefleet.orchestrator import redaction
 from tunefleet.orchestrator.access.permissions import Actor, may_change, may_read, may_submit
 from tunefleet.orchestrator.context import ServerContext
+from tunefleet.orchestrator.fleet import cluster_state
+from tunefleet.orchestrator.fleet.cluster_state import FleetSnapshot
 from tunefleet.orchestrator.ids import MEANT_AT_MOST, several
-from tunefleet.orchestrator.scheduling import cluster_state
-from tunefleet.orchestrator.scheduling.cluster_state import FleetSnapshot
-from tunefleet.orchestrator.storage import removal
-from tunefleet.orchestrator.tasks import cancellation, policies, relations, retry_lookup
-from tunefleet.orchestrator.tasks import retry as task_retry
+from tunefleet.orchestrator.tasks import cancellation, policies, relations, removal, retry_lookup
 from tunefleet.orchestrator.views import before, bounded, split, task_view, workflow_detail, workflow_view
+from tunefleet.orchestrator.workflows import retry as task_retry
 from tunefleet.orchestrator.workflows import submission
 from tunefleet.orchestrator.workflows.submission import Submission
 from tunefleet.placement import WorkerState

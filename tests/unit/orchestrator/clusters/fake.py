@@ -13,9 +13,9 @@ from tunefleet.db.fleet.clusters import ClusterJobRow
 from tunefleet.db.tables.operations import cluster_jobs
 from tunefleet.integrations.clusters import Cluster, ClusterJobState, NodeRequest
 from tunefleet.orchestrator.access import api_keys
-from tunefleet.orchestrator.clusters.providers import Engines
 from tunefleet.orchestrator.clusters.reconciler import ClusterReconciler
-from tunefleet.orchestrator.scheduling import explain as task_explain
+from tunefleet.orchestrator.fleet.engines import Engines
+from tunefleet.orchestrator.preflight import explain as task_explain
 
 ON_SLURM = TRAIN.rstrip() + "\n  engine: slurm\n"
 TWO: Mapping[str, Any] = {"torch_version": "2.13"}

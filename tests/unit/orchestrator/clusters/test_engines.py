@@ -8,7 +8,7 @@ import pytest
 
 from tests.unit.orchestrator.clusters.fake import Field
 from tunefleet.errors import MachineError
-from tunefleet.orchestrator.clusters import providers
+from tunefleet.orchestrator.fleet import engines as providers
 from tunefleet.settings import ServerSettings, load
 
 

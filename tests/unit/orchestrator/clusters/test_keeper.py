@@ -10,7 +10,7 @@ from tunefleet.errors import AuthError, ConflictError, UnreachableError
 from tunefleet.integrations.clusters import ClusterJobState
 from tunefleet.orchestrator.clusters import cluster_jobs
 from tunefleet.orchestrator.clusters.policy import LEAVE_S, VANISHED_S
-from tunefleet.orchestrator.clusters.providers import Engines
+from tunefleet.orchestrator.fleet.engines import Engines
 from tunefleet.orchestrator.scheduling import reaper, scheduler
 from tunefleet.orchestrator.tasks import control, tasks
 

@@ -10,9 +10,9 @@ from tunefleet.db.fleet import worker_rows
 from tunefleet.db.repositories import controls
 from tunefleet.errors import AuthError, ForbiddenError
 from tunefleet.orchestrator.access import api_keys
+from tunefleet.orchestrator.fleet import agents
+from tunefleet.orchestrator.fleet.agents import Introduction
 from tunefleet.orchestrator.tasks import tasks
-from tunefleet.orchestrator.training_protocol import agents
-from tunefleet.orchestrator.training_protocol.agents import Introduction
 from tunefleet.orchestrator.workers import workers
 from tunefleet.orchestrator.workflows import workflows
 from tunefleet.schemas.api import SubmitRequest

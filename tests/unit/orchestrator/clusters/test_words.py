@@ -9,8 +9,8 @@ import pytest
 from tests.unit.orchestrator.clusters.fake import ON_SLURM, Field, on_slurm
 from tests.unit.orchestrator.lab import TRAIN, Lab
 from tunefleet.errors import SpecError
-from tunefleet.orchestrator.clusters.providers import Engines
-from tunefleet.orchestrator.scheduling import explain
+from tunefleet.orchestrator.fleet.engines import Engines
+from tunefleet.orchestrator.preflight import explain
 from tunefleet.orchestrator.workflows import workflows
 from tunefleet.schemas.api import SubmitRequest
 

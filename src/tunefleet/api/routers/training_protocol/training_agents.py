@@ -11,8 +11,8 @@ from tunefleet.api import request_bodies
 from tunefleet.api.auth import AgentKey, CoreDep, Member, Reader
 from tunefleet.api.routers.training_protocol import TRAINING_PREFIX
 from tunefleet.api.training_errors import TrainingRoute
+from tunefleet.orchestrator.fleet.agents import Introduction
 from tunefleet.orchestrator.training_protocol import agent_calls, agent_list, claims
-from tunefleet.orchestrator.training_protocol.agents import Introduction
 from tunefleet.schemas.base import Line, Name
 from tunefleet.schemas.training_protocol.agents import AgentList, AgentRemoved, AgentReply
 from tunefleet.schemas.training_protocol.training import ClaimReply, Heartbeat, HeartbeatReply, PollReply

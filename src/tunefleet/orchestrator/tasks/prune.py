@@ -12,10 +12,10 @@ from tunefleet.db.repositories import artifacts as artifact_rows
 from tunefleet.db.repositories import dependencies, tasks, workflows
 from tunefleet.db.rows import WorkflowRow
 from tunefleet.orchestrator.context import ServerContext
-from tunefleet.orchestrator.federation import task_federations
-from tunefleet.orchestrator.storage import garbage_collection, removal
+from tunefleet.orchestrator.storage import garbage_collection
 from tunefleet.orchestrator.storage.garbage_collection import Collected
 from tunefleet.orchestrator.storage.usage_report import Count
+from tunefleet.orchestrator.tasks import removal, task_federations
 from tunefleet.schemas.api import PruneReply
 
 # Workflows per operation, so that other writes do not wait long.

@@ -28,7 +28,7 @@ from tunefleet.db.repositories import (
 from tunefleet.db.rows import TaskRow
 from tunefleet.errors import ConflictError
 from tunefleet.orchestrator.access.permissions import EXTERNAL
-from tunefleet.orchestrator.federation import task_federations
+from tunefleet.orchestrator.tasks import task_federations
 
 
 def refuse_needed(connection: Connection, rows: Sequence[TaskRow]) -> None:

@@ -18,11 +18,11 @@ from tunefleet.db.rows import TaskRow, WorkerRow
 from tunefleet.errors import ConflictError, ForbiddenError, InputError
 from tunefleet.orchestrator.access.permissions import EXTERNAL, Actor, AttemptActor
 from tunefleet.orchestrator.context import ServerContext
-from tunefleet.orchestrator.scheduling import worker_state
-from tunefleet.orchestrator.scheduling.cluster_state import FleetSnapshot
+from tunefleet.orchestrator.fleet import worker_state
+from tunefleet.orchestrator.fleet.cluster_state import FleetSnapshot
+from tunefleet.orchestrator.fleet.presence import AGENT_SESSION, Agent, Presence
 from tunefleet.orchestrator.tasks import resume
 from tunefleet.orchestrator.training_protocol.held_attempts import TRAININGS
-from tunefleet.orchestrator.workers.presence import AGENT_SESSION, Agent, Presence
 from tunefleet.schemas.worker_link import Capabilities, ExecutorOffer
 
 _LEASED: Final = "leased"

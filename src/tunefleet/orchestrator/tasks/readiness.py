@@ -20,10 +20,8 @@ from tunefleet.db.repositories.task_transitions import Move
 from tunefleet.db.rows import DocumentRow, TaskRow
 from tunefleet.errors import InputError, NotFoundError, SpecError, StoreError
 from tunefleet.lifecycle.task import TaskReason, TaskStatus
-from tunefleet.orchestrator.federation import task_federations
 from tunefleet.orchestrator.scheduling import coalescing
-from tunefleet.orchestrator.tasks import inputs, policies, retry_lookup
-from tunefleet.orchestrator.workflows import fan_out
+from tunefleet.orchestrator.tasks import fan_out, inputs, policies, retry_lookup, task_federations
 from tunefleet.spec import dump_task_spec, load_task_spec
 from tunefleet.spec.documents.paths import named_tasks
 from tunefleet.spec.expressions.condition import ConditionSpec, unmet

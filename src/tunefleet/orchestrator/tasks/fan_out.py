@@ -19,15 +19,13 @@ from tunefleet.db.repositories.shards import ShardRow
 from tunefleet.db.repositories.task_transitions import Move, New, enter
 from tunefleet.db.rows import TaskRow
 from tunefleet.lifecycle.task import TaskReason, TaskStatus
-from tunefleet.orchestrator.federation import task_federations
 from tunefleet.orchestrator.federation.status import SETTLING
+from tunefleet.orchestrator.fleet import cluster_state
+from tunefleet.orchestrator.fleet.cluster_state import FleetSnapshot
 from tunefleet.orchestrator.ids import new_id
 from tunefleet.orchestrator.observability import trace_links
-from tunefleet.orchestrator.scheduling import cluster_state
-from tunefleet.orchestrator.scheduling.cluster_state import FleetSnapshot
-from tunefleet.orchestrator.tasks import commands, sharding_causes
+from tunefleet.orchestrator.tasks import commands, part_results, sharding_causes, task_federations
 from tunefleet.orchestrator.views import to_datetime
-from tunefleet.orchestrator.workflows import part_results
 from tunefleet.placement import Fit, Requirement, match
 from tunefleet.spec import asked_shards
 

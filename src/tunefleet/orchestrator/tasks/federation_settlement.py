@@ -29,8 +29,8 @@ from tunefleet.orchestrator.federation.version_publisher import KIND
 from tunefleet.orchestrator.ids import new_id
 from tunefleet.orchestrator.storage import signed_urls
 from tunefleet.orchestrator.storage.signed_urls import Signer
+from tunefleet.orchestrator.tasks import fan_out, part_results
 from tunefleet.orchestrator.tasks.transitions import switch
-from tunefleet.orchestrator.workflows import fan_out, part_results
 from tunefleet.schemas.api import FileEntry
 from tunefleet.schemas.compat.task_results import ARCHIVE_KIND, SINGLE_FILE
 

@@ -15,12 +15,12 @@ from tunefleet.db.repositories.controls import ControlRow
 from tunefleet.db.repositories.queue import STRIKES
 from tunefleet.db.rows import TaskRow, WorkerRow
 from tunefleet.orchestrator.access import quotas
-from tunefleet.orchestrator.clusters import wait_reasons as waiting_for
 from tunefleet.orchestrator.context import ServerContext
-from tunefleet.orchestrator.scheduling import worker_state
-from tunefleet.orchestrator.scheduling.worker_state import WorkerFacts
+from tunefleet.orchestrator.fleet import wait_reasons as waiting_for
+from tunefleet.orchestrator.fleet import worker_state
+from tunefleet.orchestrator.fleet.presence import AGENT_SESSION
+from tunefleet.orchestrator.fleet.worker_state import WorkerFacts
 from tunefleet.orchestrator.tasks import relations
-from tunefleet.orchestrator.workers.presence import AGENT_SESSION
 from tunefleet.placement import Requirement, WorkerState, explain
 from tunefleet.schemas.worker_link import Load
 

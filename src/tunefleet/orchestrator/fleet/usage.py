@@ -10,9 +10,10 @@ from tunefleet.db.access import audit, usage
 from tunefleet.db.access.usage import SumRow, UsageRow
 from tunefleet.db.rows import AttemptRow
 from tunefleet.errors import NotFoundError
-from tunefleet.orchestrator.access import gpu_usage, quotas
+from tunefleet.orchestrator.access import quotas
 from tunefleet.orchestrator.access.permissions import Actor, is_operator, may_read
 from tunefleet.orchestrator.context import ServerContext
+from tunefleet.orchestrator.fleet import gpu_usage
 from tunefleet.orchestrator.views import to_datetime
 from tunefleet.schemas import projects as wire
 

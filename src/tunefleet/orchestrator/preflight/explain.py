@@ -12,11 +12,12 @@ from tunefleet.db.rows import AttemptRow, TaskRow
 from tunefleet.errors import Fault, SpecError
 from tunefleet.lifecycle.task import TaskReason, TaskStatus
 from tunefleet.orchestrator.access.permissions import Actor, may_read
-from tunefleet.orchestrator.clusters import providers
 from tunefleet.orchestrator.context import ServerContext
+from tunefleet.orchestrator.fleet import cluster_state
+from tunefleet.orchestrator.fleet import engines as providers
 from tunefleet.orchestrator.notifications import subscriptions
 from tunefleet.orchestrator.preflight import memory
-from tunefleet.orchestrator.scheduling import cluster_state, scheduler
+from tunefleet.orchestrator.scheduling import scheduler
 from tunefleet.orchestrator.tasks import policies, relations, requirements, tasks
 from tunefleet.orchestrator.views import to_datetime
 from tunefleet.orchestrator.workflows import upstreams

@@ -16,8 +16,8 @@ from tunefleet.db.access import usage
 from tunefleet.db.access.usage import EnergyRow, UsageRow
 from tunefleet.db.fleet import worker_rows
 from tunefleet.db.rows import AttemptRow, TaskRow
-from tunefleet.orchestrator.scheduling import cluster_state, worker_state
-from tunefleet.orchestrator.workers.presence import AGENT_SESSION
+from tunefleet.orchestrator.fleet import cluster_state, worker_state
+from tunefleet.orchestrator.fleet.presence import AGENT_SESSION
 from tunefleet.placement import CPU_ONLY_SHARE
 from tunefleet.schemas.worker_link import Capabilities, Load
 
