@@ -45,10 +45,10 @@ from tunefleet.lifecycle.task import TaskReason
 from tunefleet.orchestrator.access import api_keys
 from tunefleet.orchestrator.bootstrap import open_context
 from tunefleet.orchestrator.context import ServerContext
+from tunefleet.orchestrator.fleet.presence import Fleet, Presence
 from tunefleet.orchestrator.ids import new_id
 from tunefleet.orchestrator.scheduling import scheduler
 from tunefleet.orchestrator.tasks import policies
-from tunefleet.orchestrator.fleet.presence import Presence
 from tunefleet.placement import Candidate, Device, Requirement, WorkerState, plan
 from tunefleet.schemas.worker_link import Capabilities, ExecutorOffer, Gpu, GpuLoad, Load
 from tunefleet.settings import ServerSettings
@@ -159,7 +159,7 @@ def fill_fleet(core: ServerContext, count: int) -> None:
     for number in range(count):
         slots = capabilities(number).slots
         limits = {str(name): slots_ for name, slots_ in slots.items()}
-        core.fleet.presences[f"w{number:05}"] = Presence("session", limits=limits, load=_load(number, 0))
+        core.state(Fleet).presences[f"w{number:05}"] = Presence("session", limits=limits, load=_load(number, 0))
 
 
 def _load(number: int, times: int) -> Load:
@@ -173,10 +173,10 @@ def _load(number: int, times: int) -> Load:
 def tell_some(core: ServerContext, ended: set[str], chance: random.Random, times: int) -> None:
     """Let workers tell of ends, whereby their figures are outdated, and some tell new figures."""
     for worker_id in ended:
-        core.fleet.presences[worker_id].hear(None, ended=True, at=time.time())
-    there = sorted(core.fleet.presences)
+        core.state(Fleet).presences[worker_id].hear(None, ended=True, at=time.time())
+    there = sorted(core.state(Fleet).presences)
     for worker_id in chance.sample(there, max(1, int(HEARD * len(there)))):
-        core.fleet.presences[worker_id].hear(_load(int(worker_id[1:]), times), ended=False, at=time.time())
+        core.state(Fleet).presences[worker_id].hear(_load(int(worker_id[1:]), times), ended=False, at=time.time())
 
 
 def _new_tasks(workflow: tuple[str, int], numbers: range, now: float) -> Iterator[New]:

@@ -12,6 +12,7 @@ from typing import Final
 from pydantic import TypeAdapter
 
 from tunefleet.orchestrator.context import ServerContext
+from tunefleet.orchestrator.fleet.cluster_state import MergeWaits
 from tunefleet.orchestrator.fleet.presence import Fleet
 from tunefleet.orchestrator.ha.leader_election import SEEN
 from tunefleet.transport.forward import PEER, Peers, proof
@@ -26,7 +27,9 @@ _WHOLE: Final = TypeAdapter(Fleet)
 
 def dump(core: ServerContext) -> bytes:
     """Return the leader's fleet snapshot and pending merges as JSON."""
-    return _WHOLE.dump_json(replace(core.fleet, joins={seq: wait.why for seq, wait in core.joins.items()}))
+    return _WHOLE.dump_json(
+        replace(core.state(Fleet), joins={seq: wait.why for seq, wait in core.state(MergeWaits).by_task.items()})
+    )
 
 
 class Mirror:
@@ -53,7 +56,7 @@ class Mirror:
                 fleet = await asyncio.to_thread(_WHOLE.validate_json, body)
                 # The lead may have changed during the request: the answer of a former leader is dropped.
                 if core.leading.row.epoch == row.epoch:
-                    core.fleet = fleet
+                    core.put_state(fleet)
         spent_s = core.clock.monotonic() - began
         await core.signals.wait(SEEN, max(COPY_S, _SHARE * spent_s), seen)
 

@@ -6,6 +6,7 @@ all feeds: a reconnecting client continues there and misses nothing.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass, field
 from typing import Final
@@ -18,6 +19,7 @@ from tunefleet.campaign.service import step_progress
 from tunefleet.errors import TooManyError
 from tunefleet.orchestrator.access.permissions import Actor
 from tunefleet.orchestrator.context import ServerContext
+from tunefleet.orchestrator.fleet.presence import Fleet
 from tunefleet.orchestrator.telemetry import events, live_feed
 from tunefleet.orchestrator.telemetry.live_feed import StreamPosition
 from tunefleet.orchestrator.views import to_datetime
@@ -48,6 +50,13 @@ _PAUSE: Final = "live:pause"
 
 
 @dataclass(slots=True)
+class _OpenStreams:
+    """Number of open event streams of the web UI, by key."""
+
+    by_key: Counter[str] = field(default_factory=Counter)
+
+
+@dataclass(slots=True)
 class Live:
     """One connection of a page."""
 
@@ -63,7 +72,7 @@ class Live:
 
     def refuse_many(self) -> None:
         """Refuse a stream over the limit of a key."""
-        if self.core.streams[self.who.key_id] >= MOST_STREAMS:
+        if self.core.state(_OpenStreams).by_key[self.who.key_id] >= MOST_STREAMS:
             raise TooManyError(
                 f"This key already has {MOST_STREAMS} open streams.",
                 hint="Close browser windows that you do not need, or use a separate key for each user.",
@@ -72,12 +81,12 @@ class Live:
 
     async def messages(self) -> AsyncIterator[ServerSentEvent]:
         """Stream updates until the server stops."""
-        self.core.streams[self.who.key_id] += 1
+        self.core.state(_OpenStreams).by_key[self.who.key_id] += 1
         try:
             async for message in self._messages():
                 yield message
         finally:
-            self.core.streams[self.who.key_id] -= 1
+            self.core.state(_OpenStreams).by_key[self.who.key_id] -= 1
 
     async def _messages(self) -> AsyncIterator[ServerSentEvent]:
         core, signals = self.core, self.core.signals
@@ -95,7 +104,7 @@ class Live:
                 more = more or unfinished
                 yield message
             if not more:
-                moves = self._progress or self._cycles or core.fleet.presences
+                moves = self._progress or self._cycles or core.state(Fleet).presences
                 await signals.wait_any(seen, _PROGRESS_S if moves else _LOOK_S)
                 # The batching delay: not `asyncio.sleep`, so that a server that stops ends the stream immediately.
                 await signals.wait(_PAUSE, GATHER_S)

@@ -15,7 +15,8 @@ from tunefleet.db.engine.locks import FolderLock
 from tunefleet.db.engine.offline import name_of, target_of
 from tunefleet.db.engine.writer import EVERYTHING
 from tunefleet.observability.spans import open_spans
-from tunefleet.orchestrator.context import KEYS, Clock, KeyCache, ServerContext
+from tunefleet.orchestrator.access.key_cache import KEYS, KeyCache
+from tunefleet.orchestrator.context import Clock, ServerContext
 from tunefleet.orchestrator.counters import Meters
 from tunefleet.orchestrator.fleet import engines as clusters
 from tunefleet.orchestrator.ha import storage_marker
@@ -76,9 +77,11 @@ def open_context(settings: ServerSettings, *, clock: Clock | None = None, adopt_
         rollback.pop_all()
     core = ServerContext(
         settings, database, blobs, signals, secret, clock,
-        engines=engines, keys=cache, meters=meters, spans=spans,
+        meters=meters, spans=spans,
         _locks=locks,
     )  # fmt: skip
+    core.put_state(engines)
+    core.put_state(cache)
     core.state(Ledger, lambda: Ledger(settings.share_half_life_s))
     if meters is not None:
         # Created after the context, which it reads from.

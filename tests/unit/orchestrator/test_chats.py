@@ -10,6 +10,7 @@ from tests.unit.orchestrator.lab import FakeWorker, Lab
 from tunefleet.errors import ConflictError, ForbiddenError, InputError, UnreachableError
 from tunefleet.orchestrator.access.permissions import AttemptActor
 from tunefleet.orchestrator.chat import sessions
+from tunefleet.orchestrator.chat.session_state import ChatSessions
 from tunefleet.schemas.chat import ChatMessage, ChatPiece, ChatPoll, ChatRequest
 from tunefleet.schemas.worker_link import ExecutorOffer
 
@@ -123,7 +124,7 @@ async def test_an_end_waits_for_the_answers_and_an_older_attempt_gets_nothing(la
     waiting = asyncio.create_task(
         sessions.poll(lab.core, AttemptActor("older", task_id, worker.id), READY.model_copy(update={"wait_s": 20.0}))
     )
-    lab.core.talks.session(task_id, 0.0).ending = False
+    lab.core.state(ChatSessions).session(task_id, 0.0).ending = False
     await asyncio.sleep(0)
     await sessions.begin(lab.core, lab.admin, task_id, HELLO)
     assert len((await sessions.poll(lab.core, attempt, READY)).turns) + len((await waiting).turns) == 1

@@ -73,7 +73,7 @@ async def test_what_holds_a_delivery_up_is_shown_until_it_is_over_and_names_no_k
 async def test_a_server_that_was_started_anew_knows_it_after_the_next_exchange(lab: Lab) -> None:
     worker, first, token, second = await one_of(lab, TRAIN)
     worker.want = {"job": 1, "light": 8}
-    lab.core.fleet = Fleet()  # all that it remembers of workers
+    lab.core.put_state(Fleet())  # all that it remembers of workers
     assert await scheduler.run_once(lab.core) == 0
     await worker.exchange(delivering={token: "the receiver is away."})
     assert (await lab.task(first)).why == "delivering: the receiver is away."
@@ -102,7 +102,7 @@ async def test_the_figures_of_a_job_that_is_over_hold_up_nobody(lab: Lab) -> Non
     assert "free" not in str((await lab.task(following)).why), "the 1 GiB was measured while the job ran"
     assert await scheduler.run_once(lab.core) == 1
     await worker.exchange(load=load(1), delivering={offer.token: ""})
-    view = lab.core.fleet.presences["w1"]
+    view = lab.core.state(Fleet).presences["w1"]
     assert view.load is not None
     assert not view.outdated
     assert view.load.memory_free_bytes == GIB

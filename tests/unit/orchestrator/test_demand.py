@@ -24,7 +24,7 @@ async def _wanted(lab: Lab, sort: WorkerPool) -> int:
 
 
 async def test_what_an_engine_serves_is_left_out(lab: Lab) -> None:
-    lab.core.engines = Engines({"slurm": FakeCluster()})
+    lab.core.put_state(Engines({"slurm": FakeCluster()}))
     await lab.submit(ON_SLURM)
     assert await _wanted(lab, WorkerPool("lab")) == 0
     await lab.submit(TRAIN)

@@ -25,6 +25,7 @@ from tunefleet.db.repositories import events
 from tunefleet.errors import ConflictError, ForbiddenError, NotFoundError
 from tunefleet.orchestrator.federation import participants, service, version_archives, versions
 from tunefleet.orchestrator.federation.version_archives import archived, with_archive
+from tunefleet.orchestrator.federation.versions import PendingLookups
 from tunefleet.orchestrator.storage import artifacts, garbage_collection
 from tunefleet.schemas.api import FileEntry
 from tunefleet.schemas.federated import Losses, VersionFile
@@ -238,7 +239,7 @@ async def test_a_crowd_that_waits_for_a_version_looks_together_and_each_for_hims
     waiting = [asyncio.create_task(versions.newest(lab.core, worker, group.id, wait_s=60)) for _ in range(10)]
     refused = asyncio.create_task(versions.newest(lab.core, stranger, group.id, wait_s=60))
     await asyncio.sleep(0)
-    assert len(lab.core.looks) == 1
+    assert len(lab.core.state(PendingLookups).newest) == 1
     waiting[0].cancel()
     with pytest.raises(ForbiddenError, match="valid for fed-000000000000 only"):
         await refused
@@ -246,7 +247,7 @@ async def test_a_crowd_that_waits_for_a_version_looks_together_and_each_for_hims
     found = await asyncio.wait_for(asyncio.gather(*waiting[1:]), 60)
     assert [each.version for each in found if each is not None] == [1] * 9
     assert waiting[0].cancelled()
-    assert not lab.core.looks
+    assert not lab.core.state(PendingLookups).newest
 
 
 async def test_versions_are_listed_newest_first_page_by_page(lab: Lab, tmp_path: Path) -> None:

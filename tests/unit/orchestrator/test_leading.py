@@ -15,8 +15,9 @@ from tunefleet.db.access import keys
 from tunefleet.db.fleet import servers
 from tunefleet.db.fleet.servers import LeaderRow
 from tunefleet.errors import NotLeadingError
-from tunefleet.orchestrator.context import JoinWait, ServerContext
+from tunefleet.orchestrator.context import ServerContext
 from tunefleet.orchestrator.fleet import cluster_state
+from tunefleet.orchestrator.fleet.cluster_state import JoinWait, MergeWaits
 from tunefleet.orchestrator.fleet.presence import Fleet
 from tunefleet.orchestrator.ha.leader_election import LEASE_S, PATIENCE_S, RENEW_S, Election, TwinError
 from tunefleet.orchestrator.leadership import fenced
@@ -174,7 +175,7 @@ async def test_of_two_that_take_over_at_once_one_does(lab: Lab, other: ServerCon
 async def test_a_follower_says_what_the_leader_knows_of_parts_that_are_put_together(
     lab: Lab, other: ServerContext
 ) -> None:
-    lab.core.joins = {7: JoinWait(1, 0.0, "wait for room")}
+    lab.core.state(MergeWaits).by_task = {7: JoinWait(1, 0.0, "wait for room")}
     other.fleet = TypeAdapter(Fleet).validate_json(leader_mirror.dump(lab.core))
     assert (
         cluster_state.fleet_snapshot(other).joins

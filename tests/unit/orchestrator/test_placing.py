@@ -12,6 +12,7 @@ from tunefleet.orchestrator.fleet import cluster_state
 from tunefleet.orchestrator.preflight import explain
 from tunefleet.orchestrator.scheduling import queue as waiting
 from tunefleet.orchestrator.scheduling import scheduler
+from tunefleet.orchestrator.scheduling.scheduler import CycleTime
 from tunefleet.orchestrator.tasks import policies, tasks
 from tunefleet.orchestrator.workers import workers
 from tunefleet.orchestrator.workflows import workflows
@@ -426,9 +427,9 @@ async def test_groups_of_needs_beyond_what_is_remembered_are_placed_too(
 
 async def test_passes_that_take_long_are_made_more_seldom(lab: Lab) -> None:
     for spent_s, pause_s in ((0.005, 0.0), (0.1, 0.2), (9.0, 1.0)):
-        lab.core.cycle_s = spent_s
+        lab.core.state(CycleTime).cpu_s = spent_s
         assert scheduler.pause_s(lab.core) == pause_s
     await lab.online()
     await lab.submit()
     assert await scheduler.run_once(lab.core) == 1
-    assert 0 < lab.core.cycle_s < 9
+    assert 0 < lab.core.state(CycleTime).cpu_s < 9

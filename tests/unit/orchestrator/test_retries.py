@@ -334,7 +334,7 @@ async def test_after_a_restart_of_the_server_nobody_is_lost_before_his_time(lab:
     worker = await lab.online()
     task_id = await lab.submit(TRAIN)
     offer = await worker.start()
-    lab.core.fleet = Fleet()  # what a new process knows: nothing
+    lab.core.put_state(Fleet())  # what a new process knows: nothing
     lab.clock.advance(3600.0)
     await lab.sweep(lab.core.settings.lost_after_s - 1)
     assert (await lab.task(task_id)).status == "running"
@@ -349,7 +349,7 @@ async def test_a_worker_that_does_not_come_back_after_a_restart_is_given_up(lab:
     worker = await lab.online()
     task_id = await lab.submit(TRAIN)
     offer = await worker.start()
-    lab.core.fleet = Fleet()
+    lab.core.put_state(Fleet())
     await lab.sweep(lab.core.settings.lost_after_s + 2)
     assert (await lab.task(task_id)).reason == "worker_lost"
     assert (await workers.get(lab.core, lab.admin, "w1")).status == "lost"

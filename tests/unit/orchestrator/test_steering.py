@@ -9,6 +9,7 @@ import pytest
 from tests.unit.orchestrator.lab import ECHO, TRAIN, FakeWorker, Lab
 from tunefleet.errors import ConflictError, ForbiddenError, InputError, NotFoundError
 from tunefleet.executors.registry import installed
+from tunefleet.orchestrator.fleet.presence import Fleet
 from tunefleet.orchestrator.tasks import control, tasks
 from tunefleet.orchestrator.telemetry import events
 from tunefleet.schemas.api import CommandRequest
@@ -325,7 +326,7 @@ async def test_a_stalled_task_is_shown_and_told_once(lab: Lab) -> None:
     assert task.stalled_since is not None
     assert task.stalled_since.timestamp() == pytest.approx(lab.clock.wall - 30.0)
     # Another server process learns it anew, and does not tell it twice.
-    lab.core.fleet.presences["w1"].stalled = None
+    lab.core.state(Fleet).presences["w1"].stalled = None
     await worker.exchange(stalled={offer.token: 32.0})
     await worker.exchange()
     assert (await lab.task(task_id)).stalled_since is None

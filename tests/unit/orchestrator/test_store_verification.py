@@ -14,6 +14,7 @@ import pytest
 from tests.unit.orchestrator.lab import Lab
 from tunefleet.cli.main import run
 from tunefleet.orchestrator.storage import artifacts, verification
+from tunefleet.orchestrator.storage.verification import Verified
 from tunefleet.schemas.api import BlobQuery, FileEntry
 
 DATA = b"weights of a week" * 100
@@ -41,7 +42,7 @@ async def test_a_push_of_a_known_file_mends_it(lab: Lab, loss: str, caplog: pyte
     digest = hashlib.sha256(DATA).hexdigest()
     entry = FileEntry(path="file", digest=digest, size_bytes=len(DATA))
     assert await push(lab, entry) == []
-    lab.core.verified.at.clear()
+    lab.core.state(Verified).at.clear()
     if loss == "damaged":
         flip(place(lab, digest))
     else:
@@ -63,7 +64,7 @@ async def test_what_was_verified_lately_is_not_read_again(lab: Lab, monkeypatch:
         change.setattr(verification, "is_intact", lambda *_: pytest.fail("it is read again"))
         assert await push(lab, entry) == []
     flip(place(lab, entry.digest))
-    lab.core.verified.at[entry.digest] -= verification.RECENT_S
+    lab.core.state(Verified).at[entry.digest] -= verification.RECENT_S
     assert await push(lab, entry) == [entry.digest], (
         "a push a while later is no use to whom the damage is shown otherwise"
     )
@@ -79,7 +80,7 @@ async def test_the_background_finds_it_and_names_the_artifact(lab: Lab, caplog: 
         await asyncio.wait_for(verification.run_for_a_while(lab.core), 1.0)
     assert not lab.core.blobs.has(digest)
     assert f"{digest} belongs to two (art-" in caplog.text
-    assert len(lab.core.verified.at) >= 2
+    assert len(lab.core.state(Verified).at) >= 2
     assert "one" not in caplog.text
 
 

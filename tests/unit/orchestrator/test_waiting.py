@@ -13,6 +13,7 @@ from tunefleet.db import Connection
 from tunefleet.db.repositories import attempts, queue
 from tunefleet.db.rows import TaskRow
 from tunefleet.orchestrator.fleet import cluster_state
+from tunefleet.orchestrator.fleet.presence import Fleet
 from tunefleet.orchestrator.scheduling import queue as task_queue
 from tunefleet.orchestrator.scheduling import scheduler
 from tunefleet.placement import Candidate, plan
@@ -103,7 +104,7 @@ async def test_one_of_those_whose_room_runs_out_within_a_pass_is_gathered_for(la
     placed = await opened(lab)
     assert wide[0] in placed
     assert narrow not in placed, "the free device of the other worker is kept for the second wide task"
-    assert lab.core.fleet.reserved == {busy: wide[1]}
+    assert lab.core.state(Fleet).reserved == {busy: wide[1]}
     assert {first.id, second.id} == {busy, placed[wide[0]][0]}
 
 

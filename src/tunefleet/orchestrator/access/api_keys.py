@@ -15,8 +15,10 @@ from tunefleet.db.repositories import attempts, tasks
 from tunefleet.db.rows import AttemptRow, KeyRow
 from tunefleet.errors import AuthError, ForbiddenError, NotFoundError, StoreError
 from tunefleet.orchestrator.access import projects
+from tunefleet.orchestrator.access.key_cache import KEYS, KeyCache
+from tunefleet.orchestrator.access.login_throttle import LoginThrottle
 from tunefleet.orchestrator.access.permissions import Actor, AttemptActor, is_operator, may_administer
-from tunefleet.orchestrator.context import KEYS, ServerContext
+from tunefleet.orchestrator.context import ServerContext
 from tunefleet.orchestrator.ids import attempt_of, hash_secret, is_secret, new_id, new_secret
 from tunefleet.orchestrator.views import key_view
 from tunefleet.schemas.api import KeyCreate, KeyCreated, KeyView
@@ -35,7 +37,7 @@ async def authenticate(core: ServerContext, secret: str) -> Actor:
     Raises:
         AuthError: If the key is not valid or was revoked.
     """
-    digest, known = hash_secret(secret), core.keys.actors
+    digest, known = hash_secret(secret), core.state(KeyCache).actors
     actor = known.get(digest)
     token = core.settings.shared_token
     # Hashes are compared in constant time, so that response times reveal nothing about the token.
@@ -43,7 +45,7 @@ async def authenticate(core: ServerContext, secret: str) -> Actor:
         return SHARED_TOKEN
     if actor is None:
         actor = known[digest] = await core.read(lambda connection: _actor(connection, keys.by_hash(connection, digest)))
-    core.keys.used_at[actor.key_id] = core.clock.wall()
+    core.state(KeyCache).used_at[actor.key_id] = core.clock.wall()
     return actor
 
 
@@ -140,7 +142,7 @@ async def revoke(core: ServerContext, actor: Actor, key_id: str) -> KeyView:
             raise NotFoundError(f"There is no key {key_id}.", hint="`tunefleet keys ls` lists them.")
         keys.revoke(connection, key_id, core.clock.wall())
         # After the commit: a request in between would cache the key as valid again.
-        after_commit(connection, core.keys.forget)
+        after_commit(connection, core.state(KeyCache).forget)
         wake(connection, KEYS)
         row = keys.by_id(connection, key_id)
         assert row is not None
@@ -226,11 +228,11 @@ async def open_session(
         AuthError: If key or code is not valid, used, revoked or expired.
         TooManyError: If the address has had too many failed logins.
     """
-    core.tries.begin(address, core.clock.monotonic())
+    core.state(LoginThrottle).begin(address, core.clock.monotonic())
     if key is not None:
         code = await create_login_code(core, await authenticate(core, key))
     token = await redeem_login_code(core, code or "")
-    core.tries.succeeded(address, core.clock.monotonic())
+    core.state(LoginThrottle).succeeded(address, core.clock.monotonic())
     return token, await authenticate_session(core, token)
 
 

@@ -9,8 +9,9 @@ from tunefleet.db.access import project_rows
 from tunefleet.db.access.project_rows import ProjectRow
 from tunefleet.errors import ConflictError, InputError, NotFoundError
 from tunefleet.orchestrator.access import quotas
+from tunefleet.orchestrator.access.key_cache import KEYS, KeyCache
 from tunefleet.orchestrator.access.permissions import Actor, is_operator, may_operate, may_read
-from tunefleet.orchestrator.context import KEYS, ServerContext
+from tunefleet.orchestrator.context import ServerContext
 from tunefleet.orchestrator.views import to_datetime, to_optional_datetime
 from tunefleet.schemas.projects import ProjectChange, ProjectCreate, ProjectUse, ProjectView
 
@@ -78,7 +79,7 @@ async def change(core: ServerContext, actor: Actor, name: str, body: ProjectChan
         if archived is not None and archived != (row.archived_at is not None):
             values["archived_at"] = now if archived else None
             # Cached keys of an archived project must stop working.
-            after_commit(connection, core.keys.forget)
+            after_commit(connection, core.state(KeyCache).forget)
             wake(connection, KEYS)
         if values:
             project_rows.change(connection, name, values)

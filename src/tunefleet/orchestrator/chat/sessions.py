@@ -14,7 +14,7 @@ from tunefleet.db.rows import TaskRow
 from tunefleet.errors import ConflictError, InputError, UnreachableError
 from tunefleet.lifecycle.task import TaskStatus
 from tunefleet.orchestrator.access.permissions import Actor, AttemptActor, may_change, may_read
-from tunefleet.orchestrator.chat.session_state import Session, Turn
+from tunefleet.orchestrator.chat.session_state import ChatSessions, Session, Turn
 from tunefleet.orchestrator.context import ServerContext
 from tunefleet.orchestrator.ids import new_id
 from tunefleet.orchestrator.tasks.tasks import find
@@ -59,7 +59,7 @@ async def begin(core: ServerContext, actor: Actor, task_id: str, request: ChatRe
     may_change(actor, row.owner, row.id)
     _refuse_ended(row)
     now = core.clock.monotonic()
-    session = core.talks.session(row.id, now)
+    session = core.state(ChatSessions).session(row.id, now)
     _drop_unread(session, now)
     if session.models and request.model is not None and request.model not in session.models:
         raise InputError(f"The chat has no model {request.model!r}.", hint=f"It has: {', '.join(session.models)}.")
@@ -103,7 +103,7 @@ async def pieces(core: ServerContext, actor: Actor, turn: Turn) -> AsyncGenerato
             await core.signals.wait(_topic(turn.id), _LOOK_S, seen)
     finally:
         turn.gone = True
-        session = core.talks.known(turn.task_id)
+        session = core.state(ChatSessions).known(turn.task_id)
         if session is not None and (turn.whole or not turn.taken):
             session.turns.pop(turn.id, None)
         core.signals.notify(_inbox(turn.task_id))
@@ -121,7 +121,7 @@ async def end(core: ServerContext, actor: Actor, task_id: str) -> ChatView:
         return _view(core, row)
     if row.status != TaskStatus.RUNNING:
         raise ConflictError(f"The chat {row.id} is {row.status}.", hint=f"Cancel it with `tunefleet cancel {row.id}`.")
-    core.talks.session(row.id, core.clock.monotonic()).ending = True
+    core.state(ChatSessions).session(row.id, core.clock.monotonic()).ending = True
     core.signals.notify(_inbox(row.id))
     return _view(core, row)
 
@@ -129,7 +129,7 @@ async def end(core: ServerContext, actor: Actor, task_id: str) -> ChatView:
 async def poll(core: ServerContext, attempt: AttemptActor, asked: ChatPoll) -> ChatTurns:
     """Return new turns to a session's worker; a long poll of up to `wait_s` seconds."""
     now = core.clock.monotonic()
-    session = core.talks.session(attempt.task_id, now)
+    session = core.state(ChatSessions).session(attempt.task_id, now)
     session.heard_at, session.ready, session.models = now, asked.ready, asked.models
     if session.attempt_id != attempt.attempt_id:
         # A poll of the previous attempt that is still held must not receive turns of this one.
@@ -151,7 +151,7 @@ async def poll(core: ServerContext, attempt: AttemptActor, asked: ChatPoll) -> C
 
 async def receive_piece(core: ServerContext, attempt: AttemptActor, turn_id: str, piece: ChatPiece) -> ChatHeard:
     """Store a piece of an answer from the session's worker."""
-    session = core.talks.session(attempt.task_id, core.clock.monotonic())
+    session = core.state(ChatSessions).session(attempt.task_id, core.clock.monotonic())
     session.heard_at = core.clock.monotonic()
     turn = session.turns.get(turn_id)
     if turn is None or turn.gone:
@@ -204,7 +204,7 @@ def _waiting(core: ServerContext, row: TaskRow, turn: Turn) -> str:
     """Return the reason for a delay; empty if unknown."""
     if row.status != TaskStatus.RUNNING:
         return f"The chat {row.id} is {row.status}."
-    session = core.talks.known(row.id)
+    session = core.state(ChatSessions).known(row.id)
     if session is None:
         return ""
     if core.clock.monotonic() - max(session.heard_at, turn.told_at) > _SILENT_S:
@@ -237,7 +237,7 @@ def _chat(connection: Connection, actor: Actor, task_id: str) -> TaskRow:
 
 
 def _view(core: ServerContext, row: TaskRow) -> ChatView:
-    session = core.talks.known(row.id)
+    session = core.state(ChatSessions).known(row.id)
     error = row.error if row.status == TaskStatus.FAILED else None
     if session is None or row.status != TaskStatus.RUNNING:
         return ChatView(task_id=row.id, status=row.status, error=error)

@@ -25,6 +25,8 @@ from tunefleet.orchestrator.clusters.policy import Crew, Step, next_step
 from tunefleet.orchestrator.clusters.snapshot import ClusterSnapshot
 from tunefleet.orchestrator.context import ServerContext
 from tunefleet.orchestrator.fleet import cluster_state
+from tunefleet.orchestrator.fleet.engines import Engines
+from tunefleet.orchestrator.fleet.presence import Fleet
 
 log = logging.getLogger(__name__)
 _LOOPBACK: Final = frozenset({"127.0.0.1", "localhost", "::1"})
@@ -39,10 +41,10 @@ class ClusterReconciler:
         self._core = core
         self._settings = core.settings
         self._url = core.settings.nodes_url or core.settings.public_base_url or url or ""
-        if core.engines.clusters and urlsplit(self._url).hostname in _LOOPBACK:
+        if core.state(Engines).clusters and urlsplit(self._url).hostname in _LOOPBACK:
             log.warning(
                 "Nodes of %s cannot reach this server at %s, a loopback address: set TUNEFLEET_NODES_URL to one "
-                "in their network.", " and ".join(core.engines.clusters), self._url,
+                "in their network.", " and ".join(core.state(Engines).clusters), self._url,
             )  # fmt: skip
 
     async def run_for_a_while(self) -> None:
@@ -51,7 +53,7 @@ class ClusterReconciler:
         seen = signals.version(clusters.TOPIC)
         await self.run_once()
         # Without engines, jobs of engines that were enabled before still have to be ended.
-        pause_s = self._settings.nodes_look_s if self._core.engines.clusters else _NO_ENGINE_S
+        pause_s = self._settings.nodes_look_s if self._core.state(Engines).clusters else _NO_ENGINE_S
         await signals.wait(clusters.TOPIC, pause_s, seen)
 
     async def run_once(self) -> None:
@@ -61,7 +63,7 @@ class ClusterReconciler:
             UnreachableError: If a cluster does not answer; the others are processed first.
             ConflictError: If one returns an invalid response; likewise.
         """
-        fleet, engines = cluster_state.fleet_snapshot(self._core), self._core.engines.clusters
+        fleet, engines = cluster_state.fleet_snapshot(self._core), self._core.state(Engines).clusters
         now = await self._core.read(
             partial(snapshot.take, fleet=fleet, engines=tuple(engines), most=self._settings.nodes_jobs)
         )
@@ -121,7 +123,7 @@ class ClusterReconciler:
 
         # After the commit: presence is memory state, which a rollback would not restore.
         for worker_id in await self._core.write(operation):
-            self._core.fleet.forget(worker_id)
+            self._core.state(Fleet).forget(worker_id)
 
     async def _ask(self, engine: str, cluster: Cluster, task_id: str) -> None:
         order = await self._core.write(partial(cluster_jobs.order, task_id=task_id, engine=engine, now=self._wall))

@@ -11,6 +11,7 @@ from tunefleet.db.engine.statistics import KindRow
 from tunefleet.db.rows import TaskRow
 from tunefleet.orchestrator.access.permissions import Actor, may_read
 from tunefleet.orchestrator.context import ServerContext
+from tunefleet.orchestrator.fleet.presence import Fleet
 from tunefleet.orchestrator.views import to_datetime, to_optional_datetime
 from tunefleet.orchestrator.workers import workers
 from tunefleet.placement.policy import category
@@ -48,7 +49,7 @@ async def snapshot(core: ServerContext, actor: Actor) -> Snapshot:
     now = core.clock.wall()
     present = [view for view in registered if view.status == "online"]
     standby = tuple(view.id for view in registered if view.elastic_disabled)
-    heartbeats = sum(presence.renewals for presence in core.fleet.presences.values())
+    heartbeats = sum(presence.renewals for presence in core.state(Fleet).presences.values())
     each = {view.id: _spent(view, now) for view in present}
     return Snapshot(
         generated_at=to_datetime(now),

@@ -9,7 +9,8 @@ from tunefleet.db.federations import federation_tokens, federations
 from tunefleet.db.federations.federation_tokens import TokenRow
 from tunefleet.db.federations.federations import FederationRow
 from tunefleet.errors import AuthError, InputError
-from tunefleet.orchestrator.context import KEYS, ServerContext
+from tunefleet.orchestrator.access.key_cache import KEYS, KeyCache
+from tunefleet.orchestrator.context import ServerContext
 from tunefleet.orchestrator.federation.participants import (
     FederationActor,
     FederationCaller,
@@ -30,10 +31,11 @@ async def authenticate(core: ServerContext, token: str) -> FederationActor:
         AuthError: If this server did not create the token, or it was revoked.
     """
     federation_id, serial, worker = proven(core.secret, token)
-    known = core.keys.federations
+    cache = core.state(KeyCache)
+    known = cache.federations
     row = known.get(federation_id)
     if row is None:
-        found, core.keys.projects[federation_id] = await core.read(partial(_look_up, federation_id=federation_id))
+        found, cache.projects[federation_id] = await core.read(partial(_look_up, federation_id=federation_id))
         row = known[federation_id] = found
     in_grace_period = row.old_until is not None and core.clock.wall() < row.old_until and serial == row.serial - 1
     if serial != row.serial and not in_grace_period:
@@ -41,7 +43,7 @@ async def authenticate(core: ServerContext, token: str) -> FederationActor:
             f"This token of {federation_id} was revoked.",
             hint=f"`tunefleet federation token {federation_id}` prints the new one to its owner.",
         )
-    return FederationActor(federation_id, core.keys.projects.get(federation_id, DEFAULT_PROJECT), worker)
+    return FederationActor(federation_id, cache.projects.get(federation_id, DEFAULT_PROJECT), worker)
 
 
 def _look_up(connection: Connection, *, federation_id: str) -> tuple[TokenRow, str]:
@@ -101,7 +103,7 @@ def _replace(
     replaced = federation_tokens.replace(connection, row.id, old_until=now + old_for_s if old_for_s else None)
     # After the commit: a request that runs meanwhile would cache the old serial again. The topic clears other servers'
     # caches.
-    after_commit(connection, core.keys.forget)
+    after_commit(connection, core.state(KeyCache).forget)
     wake(connection, KEYS)
     publish_event(connection, row, "federation.token_replaced", now, old_until=replaced.old_until)
     return _shown(core, row, replaced)

@@ -7,8 +7,10 @@ import gzip
 import io
 import tarfile
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
 from functools import partial
 from typing import IO, Any, Final, cast
+from weakref import WeakValueDictionary
 
 import orjson
 
@@ -30,13 +32,20 @@ _BLOCK: Final = 1 << 20
 _NO_COMPRESSION: Final = 0
 
 
+@dataclass(slots=True)
+class _ArchiveLocks:
+    """Locks against building the archive of a version twice, by federation and version number."""
+
+    locks: WeakValueDictionary[tuple[int, int], asyncio.Lock] = field(default_factory=WeakValueDictionary)
+
+
 async def with_archive(core: ServerContext, row: VersionRow) -> tuple[VersionRow, FileEntry]:
     """Return a version with its archive, which is built on the first request."""
     # Concurrent requests on this server wait for one build. Two servers may both build it: the result is identical.
     found = archive_of(row)
     if found is not None:
         return row, found
-    async with core.archiving.setdefault((row.federation_seq, row.version), asyncio.Lock()):
+    async with core.state(_ArchiveLocks).locks.setdefault((row.federation_seq, row.version), asyncio.Lock()):
         row = await core.read(partial(_reload, row=row))
         if (found := archive_of(row)) is None:
             entries = [FileEntry(path=path, digest=d, size_bytes=size) for path, d, size in orjson.loads(row.files)]

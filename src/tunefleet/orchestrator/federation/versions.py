@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import dataclass, field
 from functools import partial
-from typing import Final
+from typing import Any, Final
 
 import orjson
 
@@ -28,6 +29,13 @@ from tunefleet.schemas.federated import VersionDetail, VersionView
 
 # Waiting requests check this often even without a notification: another server may publish the version.
 LOOK_S: Final = 5.0
+
+
+@dataclass(slots=True)
+class PendingLookups:
+    """Pending look-ups of newest versions, by project, federation and the pub/sub version when they started."""
+
+    newest: dict[tuple[str, str, int], asyncio.Future[Any]] = field(default_factory=dict)
 
 
 async def list_(
@@ -104,11 +112,11 @@ async def _look(
 ) -> tuple[FederationRow, VersionRow | None]:
     """Return a federation and its newest version; concurrent pollers share one read."""
     key = project, reference, seen
-    look = core.looks.get(key)
+    look = core.state(PendingLookups).newest.get(key)
     if look is None:
         look = asyncio.ensure_future(core.read(partial(_newest, project=project, reference=reference)))
-        core.looks[key] = look
-        look.add_done_callback(lambda _: core.looks.pop(key))
+        core.state(PendingLookups).newest[key] = look
+        look.add_done_callback(lambda _: core.state(PendingLookups).newest.pop(key))
     # Shielded: a client that disconnects must not cancel the read of the others.
     return await asyncio.shield(look)
 

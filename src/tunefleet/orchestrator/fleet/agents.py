@@ -20,7 +20,7 @@ from tunefleet.orchestrator.access.permissions import EXTERNAL, Actor, AttemptAc
 from tunefleet.orchestrator.context import ServerContext
 from tunefleet.orchestrator.fleet import worker_state
 from tunefleet.orchestrator.fleet.cluster_state import FleetSnapshot
-from tunefleet.orchestrator.fleet.presence import AGENT_SESSION, Agent, Presence
+from tunefleet.orchestrator.fleet.presence import AGENT_SESSION, Agent, Fleet, Presence
 from tunefleet.orchestrator.tasks import resume
 from tunefleet.orchestrator.training_protocol.held_attempts import TRAININGS
 from tunefleet.schemas.worker_link import Capabilities, ExecutorOffer
@@ -73,22 +73,22 @@ async def present(
         ForbiddenError: If it belongs to another user or to a worker.
     """
     _check(who.agent_id)
-    known, presence = core.fleet.agents.get(who.agent_id), core.fleet.presences.get(who.agent_id)
+    known, presence = core.state(Fleet).agents.get(who.agent_id), core.state(Fleet).presences.get(who.agent_id)
     changed = known is None or presence is None or presence.lost or known.owner != actor.owner
     changed = changed or known is None or known.about != who.about or (leased and not known.leased)
     if changed or capabilities is not None:
         operation = partial(_register, actor=actor, who=who, has=capabilities, leased=leased, now=core.clock.wall())
-        with core.fleet.working_off(who.agent_id):
+        with core.state(Fleet).working_off(who.agent_id):
             row = await core.write(operation)
         known = remember(core, row, who.about)
-        presence = core.fleet.presences[row.id]
+        presence = core.state(Fleet).presences[row.id]
         presence.lost = False
     assert presence is not None
     assert known is not None
     if known.leased and not presence.limits:
         # Present, so that a cancel is sent to it; without free slots, so that nothing is pushed to it.
         presence.limits = {"job": 0}
-    core.fleet.renew(who.agent_id, presence, core.clock.wall())
+    core.state(Fleet).renew(who.agent_id, presence, core.clock.wall())
     return presence
 
 
@@ -102,13 +102,13 @@ def _check(agent_id: str) -> None:
 def remember(core: ServerContext, row: WorkerRow, about: tuple[str, ...] | None = None) -> Agent:
     """Load an agent's row into memory, after a start or a change."""
     has = worker_state.capabilities(row.capabilities)
-    known = core.fleet.agents.get(row.id) or Agent(row.owner)
+    known = core.state(Fleet).agents.get(row.id) or Agent(row.owner)
     known.owner, known.leased = row.owner, row.state_id == _LEASED
     known.about = about if about is not None else (has.hostname, has.platform, has.version)
-    core.fleet.agents[row.id] = known
-    before = core.fleet.presences.get(row.id)
+    core.state(Fleet).agents[row.id] = known
+    before = core.state(Fleet).presences.get(row.id)
     if before is None or before.session != AGENT_SESSION:
-        core.fleet.presences[row.id] = Presence(AGENT_SESSION, lost=row.status != "online", project=row.project)
+        core.state(Fleet).presences[row.id] = Presence(AGENT_SESSION, lost=row.status != "online", project=row.project)
     return known
 
 
@@ -163,12 +163,12 @@ async def touch(core: ServerContext, who: AttemptActor) -> None:
     """Record the report of a job as a sign of life of its agent."""
     if who.worker_id.startswith(EXTERNAL):
         return
-    if who.worker_id not in core.fleet.agents:
+    if who.worker_id not in core.state(Fleet).agents:
         row = await core.read(partial(worker_rows.get, worker_id=who.worker_id))
         if row is None or row.session != AGENT_SESSION:
             return
         remember(core, row)
-    core.fleet.renew(who.worker_id, core.fleet.presences[who.worker_id], core.clock.wall())
+    core.state(Fleet).renew(who.worker_id, core.state(Fleet).presences[who.worker_id], core.clock.wall())
 
 
 def patience_s(session: str, state_id: str, lost_after_s: float) -> float:

@@ -18,7 +18,8 @@ from tunefleet.orchestrator.access import quotas
 from tunefleet.orchestrator.context import ServerContext
 from tunefleet.orchestrator.fleet import wait_reasons as waiting_for
 from tunefleet.orchestrator.fleet import worker_state
-from tunefleet.orchestrator.fleet.presence import AGENT_SESSION
+from tunefleet.orchestrator.fleet.engines import Engines
+from tunefleet.orchestrator.fleet.presence import AGENT_SESSION, Fleet
 from tunefleet.orchestrator.fleet.worker_state import WorkerFacts
 from tunefleet.orchestrator.tasks import relations
 from tunefleet.placement import Requirement, WorkerState, explain
@@ -28,6 +29,22 @@ _MAX_KNOWN: Final = 10_000
 # Keys are content digests, so that entries never go stale, even with several databases in one process.
 _known_needs: dict[str, Requirement] = {}
 _known_with_project: dict[tuple[str, str], Requirement] = {}
+
+
+@dataclass(frozen=True, slots=True)
+class JoinWait:
+    """Why the files of a sharded task have not been merged yet."""
+
+    failures: int
+    until: float
+    why: str
+
+
+@dataclass(slots=True)
+class MergeWaits:
+    """Sharded tasks whose files could not be merged yet, by `seq`; known to the leader only."""
+
+    by_task: dict[int, JoinWait] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,8 +83,8 @@ def fleet_snapshot(core: ServerContext) -> FleetSnapshot:
     loads: dict[str, Load] = {}
     delivering: dict[str, str] = {}
     fetching: dict[str, str] = {}
-    silent = core.fleet.silent(core.settings.lost_after_s / 2)
-    for worker_id, presence in core.fleet.presences.items():
+    silent = core.state(Fleet).silent(core.settings.lost_after_s / 2)
+    for worker_id, presence in core.state(Fleet).presences.items():
         if presence.delivering:
             delivering.update(presence.delivering)
         if presence.fetching:
@@ -78,11 +95,11 @@ def fleet_snapshot(core: ServerContext) -> FleetSnapshot:
         if presence.load is not None and not presence.outdated:
             loads[worker_id] = presence.load
     now = core.clock.wall()
-    warm = core.fleet.warm_since(now - core.settings.cache_ttl_s)
-    joins = {**core.fleet.joins, **{seq: wait.why for seq, wait in core.joins.items()}}
+    warm = core.state(Fleet).warm_since(now - core.settings.cache_ttl_s)
+    joins = {**core.state(Fleet).joins, **{seq: wait.why for seq, wait in core.state(MergeWaits).by_task.items()}}
     return FleetSnapshot(
-        now, limits, loads, warm, dict(core.fleet.reserved), delivering, fetching, joins, core.engines.absent,
-        core.settings.nodes_jobs,
+        now, limits, loads, warm, dict(core.state(Fleet).reserved), delivering, fetching, joins,
+        core.state(Engines).absent, core.settings.nodes_jobs,
     )  # fmt: skip
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import dataclass
 from typing import Final
 
 from tunefleet.db import Connection
@@ -19,6 +20,13 @@ from tunefleet.schemas import projects as wire
 
 _DAY_S: Final = 86_400.0
 _FORGET_EVERY_S: Final = 3600.0
+
+
+@dataclass(slots=True)
+class _Retention:
+    """When expired usage and audit rows were deleted last."""
+
+    forgot_at: float = 0.0
 
 
 async def report(
@@ -55,9 +63,9 @@ async def report(
 async def forget(core: ServerContext) -> None:
     """Delete usage and audit rows past their retention, at most once per hour."""
     now = core.clock.wall()
-    if now - core.sweep.forgot_usage_at < _FORGET_EVERY_S:
+    if now - core.state(_Retention).forgot_at < _FORGET_EVERY_S:
         return
-    core.sweep.forgot_usage_at = now
+    core.state(_Retention).forgot_at = now
     settings = core.settings
 
     def operation(connection: Connection) -> None:

@@ -20,6 +20,7 @@ from tunefleet.db.fleet import servers
 from tunefleet.db.fleet.servers import LeaderRow, ServerRow
 from tunefleet.errors import StoreError, TunefleetError
 from tunefleet.orchestrator.context import ServerContext
+from tunefleet.orchestrator.fleet.cluster_state import MergeWaits
 from tunefleet.orchestrator.fleet.presence import Fleet
 
 log = logging.getLogger(__name__)
@@ -89,7 +90,8 @@ class Election:
         log.warning("This server is no longer the leader: %s (epoch %s).", why, core.leading.epoch)
         core.leading.epoch = None
         self._since = self._clock()
-        core.fleet, core.joins = Fleet(), {}
+        core.put_state(Fleet())
+        core.put_state(MergeWaits())
         core.signals.notify_all()
 
     async def _renew(self) -> None:
@@ -133,7 +135,7 @@ class Election:
         log.info("This server is the leader now (epoch %d).", taken.epoch)
         core.leading.row, core.leading.epoch, core.leading.until = taken, taken.epoch, began + LEASE_S
         # Silence of workers is measured from now: this server has not seen their earlier polls.
-        core.fleet = Fleet()
+        core.put_state(Fleet())
         core.signals.notify_all()
 
     async def _heartbeat(self) -> None:

@@ -26,6 +26,7 @@ from tunefleet.orchestrator.context import ServerContext
 from tunefleet.orchestrator.counters import OTHER, Bounded
 from tunefleet.orchestrator.fleet import cluster_state
 from tunefleet.orchestrator.fleet.cluster_state import FleetSnapshot
+from tunefleet.orchestrator.fleet.presence import Fleet
 from tunefleet.placement import Requirement, WorkerState, explain
 from tunefleet.schemas.worker_link import GpuLoad
 
@@ -236,8 +237,8 @@ class Gauges(Collector):
 
 def _answering(core: ServerContext) -> frozenset[str]:
     patience_s = core.settings.lost_after_s / 2
-    heard = core.fleet.presences.items()
-    return frozenset(id_ for id_, each in heard if not each.lost and core.fleet.silence_s(id_) < patience_s)
+    heard = core.state(Fleet).presences.items()
+    return frozenset(id_ for id_, each in heard if not each.lost and core.state(Fleet).silence_s(id_) < patience_s)
 
 
 def _gauge(name: str, help_: str, labels: list[str]) -> GaugeMetricFamily:

@@ -46,7 +46,7 @@ async def look_at_beginning(
 
 
 async def _look(core: ServerContext, work: Callable[[], DatasetLook]) -> DatasetLook:
-    return await asyncio.get_running_loop().run_in_executor(core.looking, work)
+    return await asyncio.get_running_loop().run_in_executor(core.dataset_threads, work)
 
 
 def _file(artifact: ArtifactDetail, path: str | None) -> FileEntry:

@@ -15,8 +15,10 @@ from tunefleet.orchestrator.access.permissions import Actor, may_read
 from tunefleet.orchestrator.context import ServerContext
 from tunefleet.orchestrator.fleet import cluster_state
 from tunefleet.orchestrator.fleet import engines as providers
+from tunefleet.orchestrator.fleet.engines import Engines
 from tunefleet.orchestrator.notifications import subscriptions
 from tunefleet.orchestrator.preflight import memory
+from tunefleet.orchestrator.preflight.model_configs import Configurations
 from tunefleet.orchestrator.scheduling import scheduler
 from tunefleet.orchestrator.tasks import policies, relations, requirements, tasks
 from tunefleet.orchestrator.views import to_datetime
@@ -94,7 +96,7 @@ async def of_document(core: ServerContext, actor: Actor, request: SubmitRequest)
     def operation(connection: Connection) -> tuple[list[Fault], Sequence[WorkerState]]:
         faults = upstreams.faults_of(connection, actor.project, workflow.tasks)
         faults += subscriptions.faults(connection, who, ((node, spec.notify) for node, spec in specs))
-        faults += providers.faults(core.engines, specs) + new_faults(specs)
+        faults += providers.faults(core.state(Engines), specs) + new_faults(specs)
         return faults, cluster_state.serving(cluster_state.states(connection, here), actor.project)
 
     faults, fleet = await core.read(operation)
@@ -136,7 +138,7 @@ def _forecasts(
             if node.name in engines
             else _forecast(node, needs[node.name], chosen, fleet, policy)
         )
-        takes = memory.forecast(node.spec, result, fleet, core.configurations, core.settings, now)
+        takes = memory.forecast(node.spec, result, fleet, core.state(Configurations), core.settings, now)
         found.append(result.model_copy(update={"memory": takes}))
     return tuple(found)
 

@@ -25,6 +25,7 @@ from tunefleet.orchestrator.access.permissions import Actor, may_administer
 from tunefleet.orchestrator.context import ServerContext
 from tunefleet.orchestrator.fleet import cluster_state
 from tunefleet.orchestrator.fleet.cluster_state import FleetSnapshot
+from tunefleet.orchestrator.fleet.presence import Fleet
 from tunefleet.orchestrator.workers.workers import owned
 from tunefleet.placement import Requirement, WorkerState, only
 from tunefleet.placement.elastic import Changes, Member, Rules, Waiting, decide
@@ -56,7 +57,7 @@ async def run_once(core: ServerContext) -> int:
     """Activate workers that are needed; put idle ones on standby if the poll interval has passed."""
     if not core.settings.elastic:
         return await _activate_all(core)
-    now, mark = core.clock.monotonic(), core.fleet.elastic
+    now, mark = core.clock.monotonic(), core.state(Fleet).elastic
     due = mark.looked_at is None or now - mark.looked_at >= core.settings.elastic_poll_s
     if not due and not mark.resting:
         return 0
@@ -136,10 +137,10 @@ def _member(
     if state.pulls or not state.present or (decided is not None and (decided.drains or decided.cordoned_at)):
         return None
     on_standby = decided is not None and decided.elastic_disabled_at is not None
-    worked_at = core.fleet.worked_at
+    worked_at = core.state(Fleet).worked_at
     if busy:
         worked_at[state.id] = now
-    changed_at = core.fleet.elastic.changed_at.get(state.id)
+    changed_at = core.state(Fleet).elastic.changed_at.get(state.id)
     return Member(
         # Standby closes a worker: matched as it is, it could never be activated.
         replace(state, closed=None),
@@ -164,7 +165,7 @@ async def _apply(core: ServerContext, changes: Changes) -> int:
     for worker_id in changed:
         what, why = ("is activated", changes.activate) if wanted[worker_id] else ("is on standby", changes.standby)
         log.info("The worker %s %s: %s.", worker_id, what, why[worker_id])
-    now, mark = core.clock.monotonic(), core.fleet.elastic
+    now, mark = core.clock.monotonic(), core.state(Fleet).elastic
     mark.changed_at.update(dict.fromkeys(changed, now))
     mark.resting = mark.resting - changes.activate.keys() | changes.standby.keys()
     return len(changed)

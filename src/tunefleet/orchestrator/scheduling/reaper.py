@@ -16,6 +16,7 @@ from tunefleet.db.repositories import attempts, events, queue, tasks
 from tunefleet.db.repositories.attempts import OpenRow
 from tunefleet.db.repositories.events import Event
 from tunefleet.lifecycle.task import TaskReason, TaskStatus
+from tunefleet.orchestrator.access.key_cache import KeyCache
 from tunefleet.orchestrator.access.permissions import EXTERNAL
 from tunefleet.orchestrator.context import ServerContext
 from tunefleet.orchestrator.fleet import agents, cluster_state, usage
@@ -31,6 +32,14 @@ from tunefleet.orchestrator.telemetry import series, worker_load
 FLUSH_S: Final = 10.0
 # The reaper runs once a second; a later run means that this server is behind.
 _LATE_S: Final = 1.5
+
+
+@dataclass(slots=True)
+class _SweepTimes:
+    """Times of the reaper's last steps on this server."""
+
+    ready_at: float = 0.0
+    flushed_at: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,15 +79,15 @@ async def run_once(core: ServerContext) -> int:
 
     Call it about once a second: silence is only counted between calls, not while no server was leading.
     """
-    now, mark = core.clock.wall(), core.sweep
+    now, mark = core.clock.wall(), core.state(_SweepTimes)
     since, mark.ready_at = mark.ready_at, now
     state = await core.read(partial(_read_state, since=since, now=now, patience_s=core.settings.lost_after_s))
-    found = _evaluate(core, state, core.fleet.tick(core.clock.monotonic()), now)
+    found = _evaluate(core, state, core.state(Fleet).tick(core.clock.monotonic()), now)
     if found.count:
         here = cluster_state.fleet_snapshot(core)
-        for worker_id in await core.write(partial(_apply, found=found, here=here, fleet=core.fleet)):
+        for worker_id in await core.write(partial(_apply, found=found, here=here, fleet=core.state(Fleet))):
             # A worker without a message since the server started has no presence.
-            presence = core.fleet.presences.get(worker_id)
+            presence = core.state(Fleet).presences.get(worker_id)
             if presence is not None:
                 presence.lost = True
     if state.ready:
@@ -99,11 +108,11 @@ def _read_state(connection: Connection, *, since: float, now: float, patience_s:
 
 def _evaluate(core: ServerContext, state: _State, elapsed_s: float, now: float) -> _Findings:
     lost_after_s = core.settings.lost_after_s
-    silent = core.fleet.watch([id_ for id_, status, _, _ in state.workers if status == "online"], elapsed_s)
+    silent = core.state(Fleet).watch([id_ for id_, status, _, _ in state.workers if status == "online"], elapsed_s)
     # After a late run an accept may have arrived and not been read: do not age offers. A worker that stays silent is
     # declared lost in any case.
     offered_s = elapsed_s if elapsed_s <= _LATE_S else 0.0
-    ages = core.fleet.age([row.attempt_id for row in state.open if row.state == "offered"], offered_s)
+    ages = core.state(Fleet).age([row.attempt_id for row in state.open if row.state == "offered"], offered_s)
     found = _Findings(gangs=state.gangs, patience_s=lost_after_s, expired=state.expired)
     found.lost = [
         id_
@@ -184,12 +193,12 @@ def _expire(connection: Connection, here: FleetSnapshot) -> None:
 
 
 async def _flush(core: ServerContext) -> None:
-    mark, now = core.sweep, core.clock.monotonic()
+    mark, now = core.state(_SweepTimes), core.clock.monotonic()
     if mark.flushed_at is not None and now - mark.flushed_at < FLUSH_S:
         return
     mark.flushed_at = now
     # Swapped out before the await: messages that arrive meanwhile go to the next batch.
-    seen, core.fleet.seen_at = core.fleet.seen_at, {}
+    seen, core.state(Fleet).seen_at = core.state(Fleet).seen_at, {}
     if seen:
         await core.write(lambda connection: workers.set_seen(connection, seen.items()))
     await flush_keys(core)
@@ -200,7 +209,7 @@ async def _flush(core: ServerContext) -> None:
 
 async def flush_keys(core: ServerContext) -> None:
     """Store when keys were used, and drop curves without viewers from the cache; runs on every server."""
-    used, core.keys.used_at = core.keys.used_at, {}
+    used, core.state(KeyCache).used_at = core.state(KeyCache).used_at, {}
     if used:
         await core.write(lambda connection: keys.set_used(connection, used.items()))
     series.forget_unseen(core)

@@ -18,12 +18,20 @@ from tunefleet.lifecycle.task import TaskReason
 from tunefleet.orchestrator.context import ServerContext
 from tunefleet.orchestrator.fleet import cluster_state
 from tunefleet.orchestrator.fleet.cluster_state import FleetSnapshot
+from tunefleet.orchestrator.fleet.presence import Fleet
 from tunefleet.orchestrator.ids import new_ordered_id
 from tunefleet.orchestrator.scheduling import coalescing, fair_share, partial_allocation
 from tunefleet.orchestrator.scheduling.fair_share import Ledger
 from tunefleet.orchestrator.scheduling.queue import QueueReader
 from tunefleet.placement import Assignment, FreeCapacity, Policy, Requirement, Share
 from tunefleet.settings import ServerSettings
+
+
+@dataclass(slots=True)
+class CycleTime:
+    """CPU time of the last scheduling cycle, in seconds."""
+
+    cpu_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +60,11 @@ def pause_s(core: ServerContext) -> float:
     """Return the minimum pause before the next cycle."""
     # With thousands of workers a cycle is slow, and one for each ended task would take a whole processor: changes
     # during the pause are handled by one cycle.
-    return 0.0 if core.cycle_s < _FAST_CYCLE_S else min(_PAUSE_FACTOR * core.cycle_s, _MAX_PAUSE_S)
+    return (
+        0.0
+        if core.state(CycleTime).cpu_s < _FAST_CYCLE_S
+        else min(_PAUSE_FACTOR * core.state(CycleTime).cpu_s, _MAX_PAUSE_S)
+    )
 
 
 def policy_of(settings: ServerSettings) -> Policy:
@@ -82,11 +94,11 @@ async def run_once(core: ServerContext) -> int:
         patience_s=settings.nodes_patience_s,
     )  # fmt: skip
     done = await core.write(partial(_with_cpu_time, work=work))
-    core.cycle_s = done.spent_s
-    core.fleet.reserved = dict(done.reserved or {})
+    core.state(CycleTime).cpu_s = done.spent_s
+    core.state(Fleet).reserved = dict(done.reserved or {})
     for assignment in done.assignments:
         for worker_id in assignment.worker_ids:
-            core.fleet.give(worker_id, (done.needs or {})[assignment.task_id].names, here.now)
+            core.state(Fleet).give(worker_id, (done.needs or {})[assignment.task_id].names, here.now)
     return len(done.assignments)
 
 

@@ -9,6 +9,7 @@ from tunefleet.db.repositories import direct_uploads
 from tunefleet.db.repositories.direct_uploads import ArrivingRow
 from tunefleet.errors import MachineError
 from tunefleet.orchestrator.context import ServerContext
+from tunefleet.orchestrator.storage.direct_uploads import DirectUploadState
 
 log = logging.getLogger(__name__)
 
@@ -33,7 +34,7 @@ async def collect(core: ServerContext, unknown_s: float) -> int:
         return 0
     before = now - core.settings.garbage_grace_s
     abandoned = await core.read(lambda connection: direct_uploads.given_up(connection, before))
-    abandoned = [row for row in abandoned if row.name not in core.reading]
+    abandoned = [row for row in abandoned if row.name not in core.state(DirectUploadState).verifying]
     for row in abandoned:
         await abort(core, row)
     # Read after the rows above; an upload that starts after this is too young for `sweep`.

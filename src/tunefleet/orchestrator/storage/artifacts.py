@@ -32,6 +32,7 @@ from tunefleet.orchestrator.context import ServerContext
 from tunefleet.orchestrator.ids import MEANT_AT_MOST, new_id, several
 from tunefleet.orchestrator.storage import capacity, garbage_collection, verification
 from tunefleet.orchestrator.storage.garbage_collection import Collected
+from tunefleet.orchestrator.storage.verification import Verified
 from tunefleet.orchestrator.tasks import checkpoints
 from tunefleet.orchestrator.telemetry.ingest import refuse_ended
 from tunefleet.orchestrator.views import artifact_detail, artifact_view, before, bounded, split
@@ -74,7 +75,7 @@ async def missing(core: ServerContext, caller: Caller, query: BlobQuery) -> Blob
 
     known = await core.write(operation)
     # Files that a disk has damaged are requested again: this is the moment at which a client can repair them.
-    lost = await asyncio.to_thread(lambda: set(verification.damaged(core.blobs, sorted(known), core.verified)))
+    lost = await asyncio.to_thread(lambda: set(verification.damaged(core.blobs, sorted(known), core.state(Verified))))
     missing_digests = sorted((set(digests) - known) | lost)
     return BlobReply(
         missing=tuple(

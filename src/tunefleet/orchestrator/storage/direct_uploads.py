@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import secrets
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Final
 
@@ -43,12 +44,25 @@ _RETRY_DIRECT_S: Final = 600.0
 _READ_BYTES_PER_S: Final = 4 << 20
 
 
+@dataclass(slots=True)
+class DirectUploadState:
+    """The direct uploads of this server.
+
+    Args:
+        verifying: Names of the uploads that this server is verifying.
+        again_at: Until then, on the monotonic clock, direct uploads are off, because the object store refused one.
+    """
+
+    verifying: set[str] = field(default_factory=set)
+    again_at: float = 0.0
+
+
 def offer(core: ServerContext, caller: Caller) -> DirectOffer | None:
     """Return what this caller may upload directly; None if everything passes through the server."""
     settings = core.settings
     if not isinstance(caller, AttemptActor) or core.blobs.direct is None or settings.direct_uploads == "off":
         return None
-    if core.clock.monotonic() < core.direct_again_at:
+    if core.clock.monotonic() < core.state(DirectUploadState).again_at:
         return None
     return DirectOffer(least_bytes=settings.direct_upload_bytes, required=settings.direct_uploads == "on")
 
@@ -75,7 +89,7 @@ async def plan(core: ServerContext, caller: AttemptActor, digest: str, size_byte
     except MachineError as error:
         if core.settings.direct_uploads == "on":
             raise
-        core.direct_again_at = core.clock.monotonic() + _RETRY_DIRECT_S
+        core.state(DirectUploadState).again_at = core.clock.monotonic() + _RETRY_DIRECT_S
         log.warning("Files pass through the server for %.0f minutes: %s", _RETRY_DIRECT_S / 60, error.detail or error)
         raise ForbiddenError(f"Files pass through this server: {error.message}", hint=error.hint) from error
 
@@ -131,7 +145,7 @@ async def complete(core: ServerContext, caller: AttemptActor, digest: str, name:
     direct = _direct(core)
     row = await core.write(partial(_find_upload, core=core, caller=caller, digest=digest, name=name, reads=True))
     _refuse_reading(core, row)
-    core.reading.add(name)
+    core.state(DirectUploadState).verifying.add(name)
     try:
         # Other uploads may have reached the limit meanwhile.
         core.blobs.within_limit(row.size_bytes)
@@ -143,7 +157,7 @@ async def complete(core: ServerContext, caller: AttemptActor, digest: str, name:
         await core.write(lambda connection: direct_uploads.delete_one(connection, name))
         raise
     finally:
-        core.reading.discard(name)
+        core.state(DirectUploadState).verifying.discard(name)
     return row.size_bytes
 
 
@@ -239,7 +253,7 @@ def _direct(core: ServerContext) -> DirectUploads:
 
 
 def _refuse_reading(core: ServerContext, row: ArrivingRow) -> None:
-    if row.name in core.reading:
+    if row.name in core.state(DirectUploadState).verifying:
         raise ConflictError(f"The upload of {row.digest[:12]}… is being read back.", hint="Try again in a moment.")
 
 

@@ -10,6 +10,7 @@ import hashlib
 import logging
 import time
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Final
 
@@ -17,7 +18,7 @@ from tunefleet.artifacts import BlobStore
 from tunefleet.db import Connection
 from tunefleet.db.repositories import artifacts
 from tunefleet.errors import NotFoundError
-from tunefleet.orchestrator.context import ServerContext, Verified
+from tunefleet.orchestrator.context import ServerContext
 
 log = logging.getLogger(__name__)
 # Files verified within this time are not read again on push: many clients push the same file.
@@ -26,6 +27,19 @@ RECENT_S: Final = 600.0
 REVERIFY_S: Final = 86_400.0
 # Minimum bytes per background pass, followed by a pause that limits the read rate.
 _PASS_BYTES: Final = 64 << 20
+
+
+@dataclass(slots=True)
+class Verified:
+    """Progress of the background verification of stored files.
+
+    Args:
+        at: Digest → when it was found intact, on the monotonic clock.
+        cursor: The digest that was verified last.
+    """
+
+    at: dict[str, float] = field(default_factory=dict)
+    cursor: str = ""
 
 
 def is_intact(blobs: BlobStore, digest: str, *, pace: Callable[[int], None] = lambda _: None) -> bool:
@@ -66,10 +80,10 @@ async def run_for_a_while(core: ServerContext) -> None:
     if not speed or not core.blobs.may_rot:
         await asyncio.sleep(REVERIFY_S)
         return
-    began, read, cursor = time.monotonic(), 0, core.verified.cursor
+    began, read, cursor = time.monotonic(), 0, core.state(Verified).cursor
     found = sorted(await asyncio.to_thread(core.blobs.kept_before, float("inf")))
     for digest in [each for each in found if each > cursor] or found:
-        core.verified.cursor = digest
+        core.state(Verified).cursor = digest
         size = core.blobs.find(digest) or 0
         for bad in await asyncio.to_thread(_damaged, core, digest):
             await _log_artifacts(core, bad)
@@ -77,7 +91,7 @@ async def run_for_a_while(core: ServerContext) -> None:
         if read >= _PASS_BYTES:
             break
     else:
-        core.verified.cursor = ""
+        core.state(Verified).cursor = ""
         await asyncio.sleep(60.0)  # a full pass is done; start over, skipping recently verified files
     await asyncio.sleep(max(0.0, read / speed - (time.monotonic() - began)))
 
@@ -95,4 +109,4 @@ def artifacts_with(connection: Connection, *, digest: str) -> tuple[str, ...]:
 
 
 def _damaged(core: ServerContext, digest: str) -> list[str]:
-    return list(damaged(core.blobs, [digest], core.verified, good_s=REVERIFY_S))
+    return list(damaged(core.blobs, [digest], core.state(Verified), good_s=REVERIFY_S))

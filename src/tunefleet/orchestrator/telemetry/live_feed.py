@@ -11,6 +11,7 @@ from tunefleet.db.repositories import journal, task_list
 from tunefleet.errors import ConflictError, InputError, NotFoundError
 from tunefleet.orchestrator.access.permissions import Actor, may_read
 from tunefleet.orchestrator.context import ServerContext
+from tunefleet.orchestrator.fleet.presence import Fleet
 from tunefleet.orchestrator.tasks.listing import newest_loss
 from tunefleet.orchestrator.tasks.tasks import find
 from tunefleet.orchestrator.telemetry.series import values_of
@@ -189,7 +190,7 @@ async def _progress(core: ServerContext, project: str, sent: Mapping[str, TaskPr
 def loads(core: ServerContext, actor: Actor, sent: dict[str, Load]) -> tuple[WorkerLoad, ...]:
     """Return the loads that workers have reported since the last call; `sent` is updated."""
     new = []
-    for id_, presence in core.fleet.presences.items():
+    for id_, presence in core.state(Fleet).presences.items():
         if visible(actor, presence.project) and presence.load is not None and presence.load is not sent.get(id_):
             sent[id_] = presence.load
             new.append(WorkerLoad(worker_id=id_, at=to_datetime(presence.load_at), load=presence.load))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 from typing import Final
 
 from tunefleet.db import Connection
@@ -10,6 +11,7 @@ from tunefleet.db.fleet import worker_rows
 from tunefleet.orchestrator.access.permissions import Actor
 from tunefleet.orchestrator.context import ServerContext
 from tunefleet.orchestrator.fleet import gpu_usage
+from tunefleet.orchestrator.fleet.presence import Fleet
 from tunefleet.orchestrator.views import to_datetime
 from tunefleet.orchestrator.workers import workers
 from tunefleet.schemas.fleet import LoadSample, WorkerHistory
@@ -20,15 +22,22 @@ KEPT_S: Final = 24 * 3600.0
 FORGET_EVERY_S: Final = 3600.0
 
 
+@dataclass(slots=True)
+class _Retention:
+    """When expired loads were deleted last."""
+
+    forgot_at: float = 0.0
+
+
 async def flush(core: ServerContext) -> None:
     """Store the loads reported since the last call, and delete expired ones once an hour."""
     now = core.clock.wall()
-    told, core.fleet.told = core.fleet.told, {}
-    forget = now - core.sweep.forgot_loads_at >= FORGET_EVERY_S
+    told, core.state(Fleet).told = core.state(Fleet).told, {}
+    forget = now - core.state(_Retention).forgot_at >= FORGET_EVERY_S
     if not told and not forget:
         return
     if forget:
-        core.sweep.forgot_loads_at = now
+        core.state(_Retention).forgot_at = now
     rows = [(worker_id, at, load.model_dump_json(exclude_none=True)) for worker_id, (at, load) in told.items()]
 
     def operation(connection: Connection) -> None:

@@ -16,6 +16,7 @@ from tunefleet.orchestrator.access.permissions import EXTERNAL, Actor
 from tunefleet.orchestrator.context import ServerContext
 from tunefleet.orchestrator.fleet import agents
 from tunefleet.orchestrator.fleet.agents import Introduction
+from tunefleet.orchestrator.fleet.presence import Fleet
 from tunefleet.orchestrator.ids import attempt_token
 from tunefleet.orchestrator.tasks import commands as task_commands
 from tunefleet.orchestrator.tasks import resume, unreported_ends
@@ -65,7 +66,7 @@ class _PollingAgent:
 
 
 def _polling_agent(core: ServerContext, who: Introduction, owner: str | None, *, wants: bool) -> _PollingAgent:
-    known = core.fleet.agents[who.agent_id]
+    known = core.state(Fleet).agents[who.agent_id]
     return _PollingAgent(who.agent_id, owner, wants, known.leased, frozenset(known.holding), frozenset(known.heard))
 
 
@@ -102,10 +103,10 @@ async def poll(
             break
         await core.signals.wait_any(seen, left_s)
         # A newer poll of the same agent has replaced this one.
-        if presence.polls != number or core.fleet.presences.get(who.agent_id) is not presence:
+        if presence.polls != number or core.state(Fleet).presences.get(who.agent_id) is not presence:
             return PollReply(wait_s=held_s)
     presence.note(news.keys, core.clock.monotonic())
-    core.fleet.renew(who.agent_id, presence, core.clock.wall())
+    core.state(Fleet).renew(who.agent_id, presence, core.clock.wall())
     return PollReply(
         job=news.job,
         poll_interval_seconds=POLL_INTERVAL_S,
@@ -183,7 +184,7 @@ async def heartbeat(core: ServerContext, actor: Actor, who: Introduction, beat: 
         ForbiddenError: If it belongs to another user.
     """
     presence = await agents.present(core, actor, who, beat.capabilities, leased=True)
-    known = core.fleet.agents[who.agent_id]
+    known = core.state(Fleet).agents[who.agent_id]
     known.holding, known.load = set(beat.holding), beat.load
     resumes = {each.command_id for each in beat.outcomes if each.command_id.startswith("resume-")}
     # Bounded: an agent that never restarts would collect command ids without end.
@@ -204,7 +205,7 @@ async def heartbeat(core: ServerContext, actor: Actor, who: Introduction, beat: 
 
 async def _lose_unheld(core: ServerContext, agent_id: str, mine: Mapping[str, str]) -> None:
     """Give up attempts that an agent has not reported for a while: the response to its claim was lost."""
-    known, now = core.fleet.agents[agent_id], core.clock.monotonic()
+    known, now = core.state(Fleet).agents[agent_id], core.clock.monotonic()
     known.missed = {
         attempt_id: known.missed.get(attempt_id, now)
         for attempt_id, task_id in mine.items()

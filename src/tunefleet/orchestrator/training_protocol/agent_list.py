@@ -12,7 +12,7 @@ from tunefleet.orchestrator.access.permissions import Actor, may_read
 from tunefleet.orchestrator.context import ServerContext
 from tunefleet.orchestrator.fleet import worker_state
 from tunefleet.orchestrator.fleet.agents import ONLINE_S, leased, refuse_stranger
-from tunefleet.orchestrator.fleet.presence import AGENT_SESSION
+from tunefleet.orchestrator.fleet.presence import AGENT_SESSION, Fleet
 from tunefleet.orchestrator.tasks import unreported_ends
 from tunefleet.orchestrator.views import to_datetime, to_optional_datetime
 from tunefleet.schemas.training_protocol.agents import AgentList, AgentRemoved, AgentReply, AgentView
@@ -65,7 +65,7 @@ async def remove(core: ServerContext, actor: Actor, agent_id: str) -> AgentRemov
         worker_rows.remove(connection, agent_id)
 
     await core.write(operation)
-    core.fleet.forget(agent_id)
+    core.state(Fleet).forget(agent_id)
     return AgentRemoved(message=f"The agent {agent_id} was removed.")
 
 
@@ -79,8 +79,8 @@ def _find(connection: Connection, actor: Actor, agent_id: str) -> WorkerRow:
 
 
 def _view(core: ServerContext, row: WorkerRow) -> AgentView:
-    has, known = worker_state.capabilities(row.capabilities), core.fleet.agents.get(row.id)
-    seen_at = core.fleet.seen_at.get(row.id, row.last_seen_at)
+    has, known = worker_state.capabilities(row.capabilities), core.state(Fleet).agents.get(row.id)
+    seen_at = core.state(Fleet).seen_at.get(row.id, row.last_seen_at)
     online = row.status == "online" and seen_at is not None and core.clock.wall() - seen_at < ONLINE_S
     return AgentView(
         agent_id=row.id,

@@ -15,6 +15,7 @@ from tunefleet.orchestrator.access.permissions import Actor
 from tunefleet.orchestrator.context import ServerContext
 from tunefleet.orchestrator.fleet import agents
 from tunefleet.orchestrator.fleet.agents import Introduction
+from tunefleet.orchestrator.fleet.presence import Fleet
 from tunefleet.orchestrator.ids import attempt_token, new_ordered_id
 from tunefleet.orchestrator.observability.task_spans import attempt_traceparent
 from tunefleet.orchestrator.tasks import resume
@@ -57,7 +58,7 @@ async def claim(core: ServerContext, actor: Actor, who: Introduction, job_id: st
         InvalidStatus: If it is not queued, or this agent cannot run it.
     """
     await agents.present(core, actor, who)
-    known = core.fleet.agents[who.agent_id]
+    known = core.state(Fleet).agents[who.agent_id]
     attempt_id, job = await core.write(
         partial(_claim, actor=actor, agent_id=who.agent_id, job_id=job_id, leased=known.leased, now=core.clock.wall())
     )

@@ -16,6 +16,7 @@ from tunefleet.db.access import keys as key_rows
 from tunefleet.db.access.invitations import InvitationRow
 from tunefleet.errors import AuthError, ConflictError, NotFoundError
 from tunefleet.orchestrator.access import api_keys
+from tunefleet.orchestrator.access.login_throttle import LoginThrottle
 from tunefleet.orchestrator.access.permissions import Actor, may_administer
 from tunefleet.orchestrator.context import ServerContext
 from tunefleet.orchestrator.ids import hash_secret, new_id
@@ -93,10 +94,10 @@ async def join(core: ServerContext, address: str, request: JoinRequest) -> JoinR
         ConflictError: If another machine has used it.
         TooManyError: If the address has failed too often.
     """
-    core.tries.begin(address, core.clock.monotonic())
+    core.state(LoginThrottle).begin(address, core.clock.monotonic())
     now = core.clock.wall()
     row = await core.write(lambda connection: _exchange(connection, request, now))
-    core.tries.succeeded(address, core.clock.monotonic())
+    core.state(LoginThrottle).succeeded(address, core.clock.monotonic())
     assert row.key_id is not None, "the exchange has set it"
     return JoinReply(key_id=row.key_id, owner=row.owner, worker_id=row.worker_id, tags=_tags(row))
 

@@ -14,7 +14,7 @@ from tunefleet.errors import ConflictError, ForbiddenError, NotFoundError, Tunef
 from tunefleet.observability import context
 from tunefleet.orchestrator.access.permissions import Actor
 from tunefleet.orchestrator.context import ServerContext
-from tunefleet.orchestrator.fleet.presence import Presence
+from tunefleet.orchestrator.fleet.presence import Fleet, Presence
 from tunefleet.orchestrator.workers import exchange_transaction, registration
 from tunefleet.orchestrator.workers.exchange_transaction import ExchangeResult, WorkerReport
 from tunefleet.schemas.worker_link import ExchangeReply, ExchangeRequest, RegisterReply, RegisterRequest
@@ -41,9 +41,9 @@ async def register(core: ServerContext, actor: Actor, request: RegisterRequest) 
     _require_worker_key(actor)
     request = registration.with_clock(actor, request, core.clock.wall())
     held = exchange_transaction.attempt_ids(core.secret, request.holding)
-    alive = core.fleet.silence_s(request.worker_id) < core.settings.lost_after_s
+    alive = core.state(Fleet).silence_s(request.worker_id) < core.settings.lost_after_s
     known = set(held.values())
-    before = core.fleet.presences.get(request.worker_id)
+    before = core.state(Fleet).presences.get(request.worker_id)
     limits_before = {} if before is None else before.limits
     if before is not None:
         # No offers to the process that is being fenced off: capacity that this frees is not its own any more.
@@ -52,15 +52,15 @@ async def register(core: ServerContext, actor: Actor, request: RegisterRequest) 
         registration.apply, actor=actor, request=request, held=known, alive=alive, now=core.clock.wall()
     )
     try:
-        with core.fleet.working_off(request.worker_id):
+        with core.state(Fleet).working_off(request.worker_id):
             kept = await core.write(operation)
             presence = Presence(request.session, project=actor.project)
-            core.fleet.renew(request.worker_id, presence, core.clock.wall())
+            core.state(Fleet).renew(request.worker_id, presence, core.clock.wall())
     except TunefleetError:
         if before is not None:
             before.limits = limits_before
         raise
-    core.fleet.worked_at[request.worker_id] = core.clock.monotonic()
+    core.state(Fleet).worked_at[request.worker_id] = core.clock.monotonic()
     # Ends the long poll of the previous process; its next exchange is refused.
     core.signals.notify(exchange_transaction.topic(request.worker_id))
     return RegisterReply(
@@ -118,9 +118,9 @@ async def _exchange(core: ServerContext, actor: Actor, request: ExchangeRequest)
         core.signals.notify("placement")
     presence.fetching = report.fetching
     if request.load is not None:
-        core.fleet.told[request.worker_id] = (now, request.load)
+        core.state(Fleet).told[request.worker_id] = (now, request.load)
     if request.holding or request.finishes:
-        core.fleet.worked_at[request.worker_id] = core.clock.monotonic()
+        core.state(Fleet).worked_at[request.worker_id] = core.clock.monotonic()
     presence.polls += 1
     # A retried request after a lost connection: the older exchange of the session must return.
     poll, topic = presence.polls, exchange_transaction.topic(request.worker_id)
@@ -128,7 +128,7 @@ async def _exchange(core: ServerContext, actor: Actor, request: ExchangeRequest)
         core.signals.notify(topic)
     # Before the first read of the store, so that no change in between is missed.
     seen = core.signals.version(topic)
-    with core.fleet.working_off(request.worker_id):
+    with core.state(Fleet).working_off(request.worker_id):
         result = await _first_result(core, presence, request, report)
     ends_at = core.clock.monotonic() + min(max(request.wait_s, 0.0), hold_s(core))
     while not _has_unsent(core, presence, result) and not core.signals.closed:
@@ -136,9 +136,9 @@ async def _exchange(core: ServerContext, actor: Actor, request: ExchangeRequest)
         if remaining_s <= 0:
             break
         seen = await core.signals.wait(topic, remaining_s, seen)
-        if presence.polls != poll or core.fleet.presences.get(request.worker_id) is not presence:
+        if presence.polls != poll or core.state(Fleet).presences.get(request.worker_id) is not presence:
             return ExchangeReply()
-        with core.fleet.working_off(request.worker_id):
+        with core.state(Fleet).working_off(request.worker_id):
             result = await core.read(
                 partial(
                     exchange_transaction.build_reply, worker_id=request.worker_id, report=report, secret=core.secret
@@ -146,7 +146,7 @@ async def _exchange(core: ServerContext, actor: Actor, request: ExchangeRequest)
             )
     presence.note(result.keys, core.clock.monotonic())
     if report.leaves:
-        core.fleet.presences.pop(request.worker_id, None)
+        core.state(Fleet).presences.pop(request.worker_id, None)
     return result.reply
 
 
@@ -183,20 +183,20 @@ def _has_unsent(core: ServerContext, presence: Presence, result: ExchangeResult)
 
 
 async def _find_presence(core: ServerContext, actor: Actor, request: ExchangeRequest) -> Presence:
-    presence = core.fleet.presences.get(request.worker_id)
+    presence = core.state(Fleet).presences.get(request.worker_id)
     if presence is None:
         row = await core.read(partial(worker_rows.get, worker_id=request.worker_id))
         if row is None:
             raise NotFoundError(f"The worker {request.worker_id} is not registered.", hint="Register it first.")
         registration.refuse_foreign_key(actor, row)
-        presence = core.fleet.presences.setdefault(
+        presence = core.state(Fleet).presences.setdefault(
             request.worker_id, Presence(row.session, lost=row.status != "online", project=row.project)
         )
     if presence.session != request.session:
         raise ConflictError(
             f"Another process took over the worker {request.worker_id}.", hint="Stop this process; its jobs continue."
         )
-    core.fleet.renew(request.worker_id, presence, core.clock.wall())
+    core.state(Fleet).renew(request.worker_id, presence, core.clock.wall())
     return presence
 
 

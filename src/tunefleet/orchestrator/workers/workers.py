@@ -15,6 +15,7 @@ from tunefleet.lifecycle.task import TaskReason
 from tunefleet.orchestrator.access.permissions import Actor, is_operator, may_administer, may_read
 from tunefleet.orchestrator.context import ServerContext
 from tunefleet.orchestrator.fleet import cluster_state, worker_state
+from tunefleet.orchestrator.fleet.presence import Fleet
 from tunefleet.orchestrator.tasks import unreported_ends
 from tunefleet.orchestrator.views import bounded, to_datetime, to_optional_datetime
 from tunefleet.schemas.api import Page
@@ -66,7 +67,7 @@ async def remove(core: ServerContext, actor: Actor, worker_id: str) -> None:
         commands.delete_of_worker(connection, worker_id)
 
     await core.write(operation)
-    core.fleet.forget(worker_id)
+    core.state(Fleet).forget(worker_id)
 
 
 def visible(actor: Actor, project: str) -> bool:
@@ -121,10 +122,10 @@ def _view(
     core: ServerContext, row: WorkerRow, held: list[str] | tuple[str, ...], decided: ControlRow | None
 ) -> WorkerView:
     status: str = row.status
-    if status == "online" and core.fleet.silence_s(row.id) >= core.settings.lost_after_s / 2:
+    if status == "online" and core.state(Fleet).silence_s(row.id) >= core.settings.lost_after_s / 2:
         status = "unreachable"
-    seen_at = core.fleet.seen_at.get(row.id, row.last_seen_at)
-    presence = core.fleet.presences.get(row.id)
+    seen_at = core.state(Fleet).seen_at.get(row.id, row.last_seen_at)
+    presence = core.state(Fleet).presences.get(row.id)
     return WorkerView.model_validate(
         {
             "id": row.id,

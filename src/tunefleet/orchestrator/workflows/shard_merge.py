@@ -22,7 +22,8 @@ from tunefleet.db.rows import TaskRow
 from tunefleet.errors import ConflictError, NotFoundError, TunefleetError
 from tunefleet.lifecycle.task import TaskStatus
 from tunefleet.orchestrator.access.permissions import Actor
-from tunefleet.orchestrator.context import JoinWait, ServerContext
+from tunefleet.orchestrator.context import ServerContext
+from tunefleet.orchestrator.fleet.cluster_state import JoinWait, MergeWaits
 from tunefleet.orchestrator.storage import signed_urls
 from tunefleet.orchestrator.tasks import fan_out, part_results
 from tunefleet.orchestrator.tasks import result_files as results
@@ -56,9 +57,9 @@ async def run_once(core: ServerContext) -> int:
         The number of tasks that failed; each is retried after its own backoff and does not block the others.
     """
     seqs = await core.read(shards.done)
-    core.joins = {seq: wait for seq, wait in core.joins.items() if seq in seqs}
+    core.state(MergeWaits).by_task = {seq: wait for seq, wait in core.state(MergeWaits).by_task.items() if seq in seqs}
     for seq in seqs:
-        wait = core.joins.get(seq)
+        wait = core.state(MergeWaits).by_task.get(seq)
         if wait is not None and core.clock.monotonic() < wait.until:
             continue
         try:
@@ -66,15 +67,15 @@ async def run_once(core: ServerContext) -> int:
         except (TunefleetError, OSError) as error:
             # Not raised: one task whose files cannot be merged must not block the others.
             log.warning("Merging the shards of a task failed, and is retried later: %s", error)
-            core.joins[seq] = _backoff(core, error, wait.failures if wait is not None else 0)
+            core.state(MergeWaits).by_task[seq] = _backoff(core, error, wait.failures if wait is not None else 0)
         else:
-            core.joins.pop(seq, None)
-    return len(core.joins)
+            core.state(MergeWaits).by_task.pop(seq, None)
+    return len(core.state(MergeWaits).by_task)
 
 
 def pause_s(core: ServerContext) -> float:
     """Return the seconds until the next call if nothing changes."""
-    due = min((wait.until for wait in core.joins.values()), default=float("inf"))
+    due = min((wait.until for wait in core.state(MergeWaits).by_task.values()), default=float("inf"))
     return min(max(due - core.clock.monotonic(), 0.0), SWEEP_S)
 
 

@@ -15,6 +15,7 @@ from tunefleet.orchestrator.access.permissions import Actor, may_change, may_rea
 from tunefleet.orchestrator.context import ServerContext
 from tunefleet.orchestrator.fleet import cluster_state
 from tunefleet.orchestrator.fleet.cluster_state import FleetSnapshot
+from tunefleet.orchestrator.fleet.engines import Engines
 from tunefleet.orchestrator.ids import MEANT_AT_MOST, several
 from tunefleet.orchestrator.tasks import cancellation, policies, relations, removal, retry_lookup
 from tunefleet.orchestrator.views import before, bounded, split, task_view, workflow_detail, workflow_view
@@ -77,7 +78,7 @@ async def store(
         then: Called in the same transaction with the new tasks.
     """
     here = cluster_state.fleet_snapshot(core)
-    wanted = replace(wanted, engines=core.engines)
+    wanted = replace(wanted, engines=core.state(Engines))
 
     def operation(connection: Connection) -> WorkflowDetail:
         fleet = cluster_state.serving(cluster_state.states(connection, here), wanted.actor.project)

@@ -75,7 +75,7 @@ class Field:
     slurm: FakeCluster = field(default_factory=FakeCluster)
 
     def __post_init__(self) -> None:
-        self.lab.core.engines = Engines({"slurm": self.slurm})
+        self.lab.core.put_state(Engines({"slurm": self.slurm}))
 
     async def look(self, *, after_s: float = 5.0) -> None:
         """Let the leader look once, after some time."""

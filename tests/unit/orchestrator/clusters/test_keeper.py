@@ -89,7 +89,7 @@ async def test_what_was_taken_though_nobody_heard_of_it_is_found_by_its_name(fie
 async def test_another_leader_on_the_store_goes_on(field: Field) -> None:
     task_id = await field.asked()
     # Its engines are its own, what is in the cluster and in the store is the same.
-    field.lab.core.engines = Engines({"slurm": FakeCluster(jobs=field.slurm.jobs, submits=field.slurm.submits)})
+    field.lab.core.put_state(Engines({"slurm": FakeCluster(jobs=field.slurm.jobs, submits=field.slurm.submits)}))
     await field.look()
     assert len(field.slurm.submits) == 1
     (worker,) = await field.nodes()
@@ -226,7 +226,7 @@ async def test_a_cluster_that_is_away_costs_nothing(field: Field) -> None:
 
 async def test_one_cluster_that_is_away_does_not_hold_up_the_other(field: Field) -> None:
     ray = FakeCluster(error=AWAY)
-    field.lab.core.engines = Engines({"ray": ray, "slurm": field.slurm})
+    field.lab.core.put_state(Engines({"ray": ray, "slurm": field.slurm}))
     await field.lab.submit(TRAIN.rstrip() + "\n  engine: ray\n")
     await field.lab.submit(ON_SLURM)
     with pytest.raises(UnreachableError):
@@ -369,7 +369,7 @@ async def test_nodes_that_are_left_when_another_died_are_given_back_and_asked_fo
 
 async def test_a_task_of_an_engine_that_the_server_does_not_ask_any_more_says_so(field: Field) -> None:
     task_id = await field.lab.submit(ON_SLURM)
-    field.lab.core.engines = Engines()
+    field.lab.core.put_state(Engines())
     assert await field.why(task_id) == (
         "waiting: Slurm is not enabled on this server: an admin sets TUNEFLEET_SLURM=true where it has sbatch."
     )
@@ -377,7 +377,7 @@ async def test_a_task_of_an_engine_that_the_server_does_not_ask_any_more_says_so
 
 async def test_jobs_of_an_engine_that_the_server_does_not_ask_any_more_are_over(field: Field) -> None:
     await field.asked()
-    field.lab.core.engines = Engines({"ray": FakeCluster()})
+    field.lab.core.put_state(Engines({"ray": FakeCluster()}))
     await field.look()
     row = await field.row()
     assert (row.state, row.told) == ("ended", "the server has no settings for this engine")

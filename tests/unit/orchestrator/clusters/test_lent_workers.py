@@ -12,6 +12,7 @@ from tunefleet.errors import AuthError, ForbiddenError
 from tunefleet.orchestrator.access import api_keys
 from tunefleet.orchestrator.fleet import agents
 from tunefleet.orchestrator.fleet.agents import Introduction
+from tunefleet.orchestrator.fleet.presence import Fleet
 from tunefleet.orchestrator.tasks import tasks
 from tunefleet.orchestrator.workers import workers
 from tunefleet.orchestrator.workflows import workflows
@@ -65,7 +66,7 @@ async def test_nothing_of_a_job_is_left_when_it_is_over(field: Field) -> None:
     assert {key.name for key in await api_keys.list_(field.lab.core, field.lab.admin)} == before
     assert (await workers.list_(field.lab.core, field.lab.admin)).items == ()
     assert await field.lab.core.read(controls.all_rows) == {}
-    assert worker.id not in field.lab.core.fleet.presences
+    assert worker.id not in field.lab.core.state(Fleet).presences
     with pytest.raises(AuthError):
         await api_keys.authenticate(field.lab.core, secret)
 

@@ -72,7 +72,7 @@ async def test_an_engine_that_is_not_asked_is_a_fault_before_the_submit_and_at_i
 async def test_a_type_of_gpu_that_the_engine_is_not_told_is_a_fault(
     field: Field, engine: str, gpu: str, message: str | None, hint: str
 ) -> None:
-    field.lab.core.engines = Engines({"slurm": field.slurm, "ray": field.slurm})
+    field.lab.core.put_state(Engines({"slurm": field.slurm, "ray": field.slurm}))
     document = TRAIN.rstrip() + f"\n  engine: {engine}\n  resources: {{hardware: {{gpu: {{type: {gpu}}}}}}}\n"
     reply = await said(field.lab, document)
     assert [fault.message for fault in reply.faults] == ([] if message is None else [message])
@@ -86,7 +86,7 @@ async def test_a_type_of_gpu_that_the_engine_is_not_told_is_a_fault(
 
 
 async def test_a_type_of_gpu_is_no_fault_where_an_admin_chooses_the_nodes(field: Field) -> None:
-    field.lab.core.engines = Engines({"slurm": field.slurm}, chosen=True)
+    field.lab.core.put_state(Engines({"slurm": field.slurm}, chosen=True))
     document = on_slurm("resources: {hardware: {gpu: {type: A100}}}")
     assert (await said(field.lab, document)).ok
     await field.lab.submit(document)
