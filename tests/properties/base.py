@@ -30,8 +30,9 @@ from tunefleet.orchestrator.bootstrap import open_context
 from tunefleet.orchestrator.context import Clock
 from tunefleet.orchestrator.preflight import explain
 from tunefleet.orchestrator.scheduling import reaper, scheduler
-from tunefleet.orchestrator.tasks import control, tasks
+from tunefleet.orchestrator.tasks import tasks
 from tunefleet.orchestrator.workers import cordons
+from tunefleet.orchestrator.workflows import reruns
 from tunefleet.schemas.projects import ProjectChange
 from tunefleet.settings import ServerSettings
 
@@ -189,7 +190,7 @@ class Stage(RuleBasedStateMachine):
             for row in self.rows("tasks"):
                 if row.status == "paused":
                     try:
-                        self.run(control.resume(self.lab.core, self.lab.admin, row.id))
+                        self.run(reruns.resume(self.lab.core, self.lab.admin, row.id))
                     except ConflictError:  # nobody has its checkpoint any more
                         self.run(tasks.cancel(self.lab.core, self.lab.admin, row.id))
             for host in self.hosts:

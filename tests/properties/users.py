@@ -14,7 +14,7 @@ from tests.properties.model import S, Task
 from tunefleet.errors import ConflictError, NotFoundError, SpecError
 from tunefleet.orchestrator.fleet import cluster_state
 from tunefleet.orchestrator.tasks import control, tasks
-from tunefleet.orchestrator.workflows import workflows
+from tunefleet.orchestrator.workflows import reruns, workflows
 from tunefleet.schemas.api import CommandRequest, SubmitRequest
 
 COMMANDS = ("save_checkpoint", "graceful_stop", "save_and_stop", "evaluate", "abort")
@@ -130,7 +130,7 @@ class Users(Stage):
             known.status is S.PAUSED or (known.status, known.desired) == (S.RUNNING, "pause")
         )
         try:
-            self.run(control.resume(self.lab.core, self.lab.admin, id_))
+            self.run(reruns.resume(self.lab.core, self.lab.admin, id_))
         except ConflictError:
             assert not goes_on
             return
@@ -157,7 +157,7 @@ class Users(Stage):
             return
         known = self.model.tasks.get(id_)
         try:
-            flow = self.run(tasks.retry(self.lab.core, self.lab.admin, id_))
+            flow = self.run(reruns.retry(self.lab.core, self.lab.admin, id_))
         except ConflictError:
             return
         assert known is None or known.status.final

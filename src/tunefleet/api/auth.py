@@ -20,10 +20,9 @@ from fastapi import Depends, Path, Request, Response
 from tunefleet.campaign.service import engine_token as campaign_tokens
 from tunefleet.errors import AuthError, ForbiddenError
 from tunefleet.orchestrator.access import api_keys
-from tunefleet.orchestrator.access.permissions import Actor, AttemptActor
+from tunefleet.orchestrator.access.permissions import Actor, AttemptActor, FederationActor
 from tunefleet.orchestrator.context import ServerContext
 from tunefleet.orchestrator.federation import participants, token_access
-from tunefleet.orchestrator.federation.participants import FederationActor
 
 _ATTEMPT_PREFIX: Final = "att-"
 _SAFE_METHODS: Final = frozenset({"GET", "HEAD", "OPTIONS"})

@@ -17,8 +17,7 @@ from sse_starlette import EventSourceResponse, ServerSentEvent
 
 from tunefleet.api.auth import core_of, identify
 from tunefleet.errors import AuthError
-from tunefleet.orchestrator.access.key_cache import KEYS
-from tunefleet.orchestrator.access.permissions import Actor
+from tunefleet.orchestrator.access.permissions import KEYS, Actor
 from tunefleet.orchestrator.context import ServerContext
 from tunefleet.orchestrator.tasks import tasks
 from tunefleet.orchestrator.telemetry import events, logs

@@ -15,7 +15,7 @@ from tunefleet.db.engine.locks import FolderLock
 from tunefleet.db.engine.offline import name_of, target_of
 from tunefleet.db.engine.writer import EVERYTHING
 from tunefleet.observability.spans import open_spans
-from tunefleet.orchestrator.access.key_cache import KEYS, KeyCache
+from tunefleet.orchestrator.access.permissions import KEYS, KeyCache
 from tunefleet.orchestrator.context import Clock, ServerContext
 from tunefleet.orchestrator.counters import Meters
 from tunefleet.orchestrator.fleet import engines as clusters

@@ -18,8 +18,7 @@ from tunefleet.observability import context, traceparent
 from tunefleet.observability.spans import open_spans
 from tunefleet.orchestrator.observability.commit_metrics import Commits
 from tunefleet.orchestrator.observability.task_spans import TaskSpans
-from tunefleet.orchestrator.tasks import tasks
-from tunefleet.orchestrator.workflows import workflows
+from tunefleet.orchestrator.workflows import reruns, workflows
 from tunefleet.schemas.api import RetryRequest
 
 __all__ = ["fresh_data", "lab"]
@@ -82,7 +81,7 @@ async def test_a_repeated_task_in_a_callers_own_trace_is_linked_to_the_older_one
     await worker.finish((await worker.start()).token)
     assert CALLER is not None
     with context.parent_span(CALLER):
-        second = (await tasks.clone(lab.core, lab.admin, first, {})).tasks[0].id
+        second = (await reruns.clone(lab.core, lab.admin, first, {})).tasks[0].id
     await worker.finish((await worker.start()).token)
     older, newer = told(traced, first, "task"), told(traced, second, "task")
     assert (newer.trace_id, newer.parent_id) == (CALLER.trace_id, CALLER.span_id)

@@ -15,7 +15,7 @@ from tests.integration.api.federated import arrays, create, workers
 from tests.integration.api.support import Running, is_problem
 from tunefleet.client import Client
 from tunefleet.orchestrator.context import Clock
-from tunefleet.orchestrator.federation.guide import data_chunks
+from tunefleet.orchestrator.federation import data_chunks
 
 
 @pytest.fixture

@@ -12,12 +12,13 @@ from tests.integration.notify.told import deliver, verified
 from tests.unit.orchestrator.federating import Party, keep, party
 from tests.unit.orchestrator.lab import Lab
 from tunefleet.errors import ForbiddenError, GoneError, InputError
-from tunefleet.orchestrator.federation import members, participants, service, versions
+from tunefleet.orchestrator.access import permissions
+from tunefleet.orchestrator.federation import members, service, versions
 from tunefleet.schemas.federated import MemberChange
 
 
 async def told_at(lab: Lab, group: Party, worker: str, url: str | None) -> None:
-    who = participants.FederationActor(group.id)
+    who = permissions.FederationActor(group.id)
     await members.change(lab.core, who, group.id, worker, MemberChange(callback_url=url))
 
 

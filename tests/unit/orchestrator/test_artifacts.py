@@ -16,8 +16,9 @@ from tunefleet.orchestrator.storage import artifacts
 from tunefleet.orchestrator.storage.artifacts import PIN_S
 from tunefleet.orchestrator.storage.file_deletion import delete_files
 from tunefleet.orchestrator.storage.garbage_collection import Collected
-from tunefleet.orchestrator.tasks import prune, tasks
+from tunefleet.orchestrator.tasks import tasks
 from tunefleet.orchestrator.telemetry import events
+from tunefleet.orchestrator.workflows import prune
 from tunefleet.schemas.api import ArtifactCreate, BlobQuery, FileEntry
 
 

@@ -13,6 +13,7 @@ from tunefleet.orchestrator.scheduling import scheduler
 from tunefleet.orchestrator.storage import artifacts
 from tunefleet.orchestrator.tasks import control, tasks
 from tunefleet.orchestrator.workers import workers
+from tunefleet.orchestrator.workflows import reruns
 from tunefleet.schemas.api import CommandRequest
 from tunefleet.schemas.worker_link import Offer
 
@@ -105,7 +106,7 @@ async def test_the_worker_with_the_folder_is_preferred(lab: Lab) -> None:
     other = await lab.online("w0")
     await upload(lab, offer, 8)
     await requeued(lab, worker, offer)
-    await control.resume(lab.core, lab.admin, task_id)
+    await reruns.resume(lab.core, lab.admin, task_id)
     await other.exchange()
     await worker.exchange()
     await scheduler.run_once(lab.core)
@@ -119,7 +120,7 @@ async def test_a_checkpoint_that_one_worker_alone_has_is_waited_for(lab: Lab) ->
     other = await lab.online("w2")
     worker.want = {"light": 0, "job": 0}
     await worker.exchange()
-    await control.resume(lab.core, lab.admin, task_id)
+    await reruns.resume(lab.core, lab.admin, task_id)
     assert not await other.offers(), "it would begin from nothing there"
     assert "only w1 has its checkpoint" in ((await lab.task(task_id)).why or "")
     worker.want = {"light": 8, "job": 1}
@@ -135,11 +136,11 @@ async def test_a_resume_from_an_exact_step_holds_for_one_attempt(lab: Lab) -> No
     await upload(lab, offer, 12)
     await requeued(lab, worker, offer)
     with pytest.raises(ConflictError, match="no checkpoint 10") as caught:
-        await control.resume(lab.core, lab.admin, task_id, 10)
+        await reruns.resume(lab.core, lab.admin, task_id, 10)
     assert "8, 12" in (caught.value.hint or "")
     with pytest.raises(ConflictError, match="no checkpoint best"):
-        await control.resume(lab.core, lab.admin, task_id, "best")
-    await control.resume(lab.core, lab.admin, task_id, 8)
+        await reruns.resume(lab.core, lab.admin, task_id, "best")
+    await reruns.resume(lab.core, lab.admin, task_id, 8)
     second = await worker.start()
     assert second.resume is not None
     assert (second.resume.step, second.resume.exact, second.resume.checkpoint) == (8, True, None)
@@ -159,7 +160,7 @@ async def test_a_final_task_goes_on_as_a_new_one(lab: Lab, uploaded: bool) -> No
     if uploaded:
         await upload(lab, offer, 12)
     await worker.finish(offer.token, "failed", "bad_input", error="No.")
-    made = await control.resume(lab.core, lab.admin, task_id)
+    made = await reruns.resume(lab.core, lab.admin, task_id)
     assert (made.parent_task_id, made.status) == (task_id, "queued")
     assert made.id != task_id
     if not uploaded:
@@ -173,7 +174,7 @@ async def test_a_final_task_goes_on_as_a_new_one(lab: Lab, uploaded: bool) -> No
     assert (first.resume.step, first.resume.exact, first.resume.from_task) == (12, True, task_id)
     assert (first.resume.checkpoint is not None) is uploaded
     if not uploaded:
-        best = await control.resume(lab.core, lab.admin, task_id, "best")
+        best = await reruns.resume(lab.core, lab.admin, task_id, "best")
         assert best.parent_task_id == task_id
 
 
@@ -187,11 +188,11 @@ async def test_a_training_that_has_done_all_its_steps_goes_on_from_an_earlier_on
     await worker.finish(offer.token, "completed")
     for step in (None, 12):
         with pytest.raises(ConflictError, match="completed all of its 12 steps") as caught:
-            await control.resume(lab.core, lab.admin, task_id, step)
+            await reruns.resume(lab.core, lab.admin, task_id, step)
         assert f"tunefleet clone {task_id} --set training.max_steps=" in (caught.value.hint or "")
-    made = await control.resume(lab.core, lab.admin, task_id, 8)
+    made = await reruns.resume(lab.core, lab.admin, task_id, 8)
     assert made.parent_task_id == task_id
-    longer = await control.resume(lab.core, lab.admin, task_id, None, {"training.max_steps": 24})
+    longer = await reruns.resume(lab.core, lab.admin, task_id, None, {"training.max_steps": 24})
     assert longer.parent_task_id == task_id
 
 
@@ -201,7 +202,7 @@ async def test_a_training_that_ended_before_its_last_step_or_badly_after_it_goes
     last = 8 if status == "completed" else 12
     await lab.journal(offer.token, "a", [launched(), saved(last), at_end(last, 12)])
     await worker.finish(offer.token, status, "stopped_early" if status == "completed" else "bad_input")
-    assert (await control.resume(lab.core, lab.admin, task_id)).parent_task_id == task_id
+    assert (await reruns.resume(lab.core, lab.admin, task_id)).parent_task_id == task_id
 
 
 async def test_a_training_whose_end_was_changed_on_the_way_goes_on_to_that_of_its_document(lab: Lab) -> None:
@@ -210,7 +211,7 @@ async def test_a_training_whose_end_was_changed_on_the_way_goes_on_to_that_of_it
     await control.command(lab.core, lab.admin, task_id, wanted)
     await lab.journal(offer.token, "a", [launched(), saved(8), at_end(8, 8)])
     await worker.finish(offer.token, "completed")
-    assert (await control.resume(lab.core, lab.admin, task_id)).parent_task_id == task_id
+    assert (await reruns.resume(lab.core, lab.admin, task_id)).parent_task_id == task_id
 
 
 async def test_a_checkpoint_of_a_removed_worker_is_refused(lab: Lab) -> None:
@@ -220,4 +221,4 @@ async def test_a_checkpoint_of_a_removed_worker_is_refused(lab: Lab) -> None:
     await lab.sweep(lab.core.settings.lost_after_s + 2)
     await workers.remove(lab.core, lab.admin, "w1")
     with pytest.raises(ConflictError, match=r"The checkpoint 8 of .* no longer exists"):
-        await control.resume(lab.core, lab.admin, task_id)
+        await reruns.resume(lab.core, lab.admin, task_id)

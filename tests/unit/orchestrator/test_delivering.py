@@ -12,7 +12,7 @@ from tunefleet.errors import NotFoundError
 from tunefleet.orchestrator.fleet.presence import Fleet
 from tunefleet.orchestrator.preflight import explain
 from tunefleet.orchestrator.scheduling import scheduler
-from tunefleet.orchestrator.tasks import result_files as results
+from tunefleet.orchestrator.storage import result_files as results
 from tunefleet.orchestrator.tasks import tasks
 
 

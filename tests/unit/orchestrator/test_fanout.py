@@ -11,7 +11,7 @@ from tests.unit.orchestrator.pipelines import Pipelines, stage
 from tunefleet.errors import ConflictError
 from tunefleet.executors.data_and_echo import EchoExecutor
 from tunefleet.orchestrator.tasks import control, part_results, tasks
-from tunefleet.orchestrator.workflows import workflows
+from tunefleet.orchestrator.workflows import reruns, workflows
 from tunefleet.schemas.worker_link import Offer
 
 LETTERS = list("abcdefgh")
@@ -164,10 +164,10 @@ async def test_a_whole_takes_no_commands_and_a_part_goes_with_its_whole(pipe: Pi
     with pytest.raises(ConflictError, match="is sharded over several workers"):
         await control.pause(core, admin, whole)
     await finish(pipe, await pipe.take())
-    for verb in (tasks.retry, tasks.remove):
+    for verb in (reruns.retry, tasks.remove):
         with pytest.raises(ConflictError, match=f"is shard 1 of 2 of {whole}"):
             await verb(core, admin, part)
-    again = await tasks.retry(core, admin, whole)
+    again = await reruns.retry(core, admin, whole)
     assert [task.name for task in (await pipe.see(again)).tasks] == ["all", "all#0", "all#1"]
     await finish(pipe, await pipe.take())
     await tasks.remove(core, admin, again.tasks[0].id)

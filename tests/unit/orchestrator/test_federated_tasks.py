@@ -16,9 +16,9 @@ from tunefleet.db.federations import federations
 from tunefleet.errors import ConflictError, SpecError
 from tunefleet.lifecycle.round import RoundStatus
 from tunefleet.orchestrator.federation import participants, service, token_access
+from tunefleet.orchestrator.storage.result_files import files, signer
 from tunefleet.orchestrator.tasks import federation_settlement as task_settlement
 from tunefleet.orchestrator.tasks import tasks
-from tunefleet.orchestrator.tasks.result_files import files, signer
 from tunefleet.orchestrator.workflows import shard_merge, workflows
 from tunefleet.schemas.api import SubmitRequest, WorkflowDetail
 from tunefleet.schemas.federated import FederationCreated

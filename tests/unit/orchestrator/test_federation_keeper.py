@@ -26,12 +26,12 @@ from tunefleet.db.repositories import artifacts
 from tunefleet.errors import NotFoundError
 from tunefleet.federation.aggregation import strategy
 from tunefleet.federation.floats import Array
+from tunefleet.orchestrator.access import permissions
 from tunefleet.orchestrator.context import Clock, ServerContext
 from tunefleet.orchestrator.federation import (
     adapter_files,
     aggregation,
     members,
-    participants,
     service,
     version_publisher,
     versions,
@@ -304,7 +304,7 @@ async def test_a_round_that_fails_when_it_is_published_lets_go_of_what_it_made(
     group = await closed(lab, tmp_path / "files")
     # Callbacks say what the archive is: it is made before.
     worker = MemberChange(callback_url="https://worker.example.org/new")
-    await members.change(lab.core, participants.FederationActor(group.id), group.id, "w1", worker)
+    await members.change(lab.core, permissions.FederationActor(group.id), group.id, "w1", worker)
     moved = await aggregated(lab, group, await claimed(lab, group))
     assert moved.result is not None
     made = [each.digest for each in aggregation.AggregationResult.load(moved.result).files]

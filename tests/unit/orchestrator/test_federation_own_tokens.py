@@ -11,13 +11,13 @@ from tests.unit.orchestrator.federating import Party, keep, party
 from tests.unit.orchestrator.lab import Lab
 from tests.unit.orchestrator.test_federation_attempts import fail_for
 from tunefleet.errors import ArtifactError, ConflictError, ForbiddenError, NotFoundError
-from tunefleet.orchestrator.access.permissions import Actor
+from tunefleet.orchestrator.access.permissions import Actor, FederationActor
 from tunefleet.orchestrator.context import ServerContext
-from tunefleet.orchestrator.federation import event_feed, members, service, versions
-from tunefleet.orchestrator.federation.guide import data_chunks, downloads, guide_progress, upload_guide
-from tunefleet.orchestrator.federation.guide.chunk_files import ChunkFile
-from tunefleet.orchestrator.federation.guide.signed_links import Signer
-from tunefleet.orchestrator.federation.participants import FederationActor, FederationCaller
+from tunefleet.orchestrator.federation import data_chunks, event_feed, members, service, versions
+from tunefleet.orchestrator.federation.chunk_files import ChunkFile
+from tunefleet.orchestrator.federation.guide import downloads, guide_progress, upload_guide
+from tunefleet.orchestrator.federation.participants import FederationCaller
+from tunefleet.orchestrator.federation.signed_links import Signer
 from tunefleet.orchestrator.federation.updates import uploads
 from tunefleet.schemas.federated import ADAPTER_FILE, ClaimChunk, MemberChange, UpdateCreate
 

@@ -15,10 +15,9 @@ from tests.unit.federation.adapters import factors, save
 from tunefleet.artifacts import FolderStore
 from tunefleet.db.federations.federations import FederationRow
 from tunefleet.errors import AdapterRefused, AuthError, ForbiddenError, InputError, NotFoundError, TooLargeError
-from tunefleet.orchestrator.access.permissions import Actor
-from tunefleet.orchestrator.federation import participants
-from tunefleet.orchestrator.federation.guide import signed_links
-from tunefleet.orchestrator.federation.participants import FederationActor, may_manage, may_take_part, may_view
+from tunefleet.orchestrator.access.permissions import Actor, FederationActor
+from tunefleet.orchestrator.federation import participants, signed_links
+from tunefleet.orchestrator.federation.participants import may_manage, may_take_part, may_view
 from tunefleet.orchestrator.federation.updates import intake
 from tunefleet.orchestrator.federation.updates.archive_layout import find_adapter, find_recipes_adapter, is_tokenizer
 from tunefleet.orchestrator.federation.updates.scratch import UploadFile, keep

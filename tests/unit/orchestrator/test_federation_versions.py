@@ -11,7 +11,6 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
-from weakref import WeakValueDictionary
 
 import numpy as np
 import pytest
@@ -23,7 +22,8 @@ from tunefleet.db.federations import federation_versions
 from tunefleet.db.repositories import artifacts as rows
 from tunefleet.db.repositories import events
 from tunefleet.errors import ConflictError, ForbiddenError, NotFoundError
-from tunefleet.orchestrator.federation import participants, service, version_archives, versions
+from tunefleet.orchestrator.access import permissions
+from tunefleet.orchestrator.federation import service, version_archives, versions
 from tunefleet.orchestrator.federation.version_archives import archived, with_archive
 from tunefleet.orchestrator.federation.versions import PendingLookups
 from tunefleet.orchestrator.storage import artifacts, garbage_collection
@@ -149,7 +149,7 @@ async def test_two_servers_that_make_one_archive_agree(
 
     monkeypatch.setattr(version_archives, "archived", together)
     # The locks of the other server are its own.
-    other = replace(lab.core, archiving=WeakValueDictionary())
+    other = replace(lab.core, _states={})
     row = await lab.core.read(partial(federation_versions.get, federation_seq=group.made.number, version=1))
     assert row is not None
     (_, one), (_, two) = await asyncio.gather(with_archive(lab.core, row), with_archive(other, row))
@@ -215,13 +215,13 @@ async def test_only_a_version_that_is_there_and_not_the_newest_can_be_gone_back_
     with pytest.raises(ForbiddenError, match="belongs to admin"):
         await versions.rollback(lab.core, other, group.id, 1)
     with pytest.raises(ForbiddenError, match="uploads, versions and chunks only"):
-        await versions.rollback(lab.core, participants.FederationActor(group.id), group.id, 1)
+        await versions.rollback(lab.core, permissions.FederationActor(group.id), group.id, 1)
 
 
 async def test_who_waits_for_a_version_hears_of_it_at_once(lab: Lab, tmp_path: Path) -> None:
     group = await party(lab, tmp_path / "files")
     assert await versions.newest(lab.core, lab.admin, group.id) is None
-    worker, number = participants.FederationActor(group.id), str(group.made.number)
+    worker, number = permissions.FederationActor(group.id), str(group.made.number)
     waiting = asyncio.create_task(versions.newest(lab.core, worker, number, wait_s=60))
     await asyncio.sleep(0)
     await one_more(lab, group, 0.0)
@@ -235,7 +235,7 @@ async def test_a_crowd_that_waits_for_a_version_looks_together_and_each_for_hims
     lab: Lab, tmp_path: Path
 ) -> None:
     group = await party(lab, tmp_path / "files")
-    worker, stranger = participants.FederationActor(group.id), participants.FederationActor("fed-000000000000")
+    worker, stranger = permissions.FederationActor(group.id), permissions.FederationActor("fed-000000000000")
     waiting = [asyncio.create_task(versions.newest(lab.core, worker, group.id, wait_s=60)) for _ in range(10)]
     refused = asyncio.create_task(versions.newest(lab.core, stranger, group.id, wait_s=60))
     await asyncio.sleep(0)

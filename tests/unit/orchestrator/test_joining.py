@@ -13,8 +13,8 @@ from tests.unit.orchestrator.pipelines import Node, Pipelines, stage
 from tunefleet.errors import MachineError, NotFoundError
 from tunefleet.orchestrator.access import projects
 from tunefleet.orchestrator.storage import artifacts, signed_urls
+from tunefleet.orchestrator.storage import result_files as results
 from tunefleet.orchestrator.storage.signed_urls import Signature
-from tunefleet.orchestrator.tasks import result_files as results
 from tunefleet.orchestrator.tasks import tasks
 from tunefleet.orchestrator.workflows import shard_merge
 from tunefleet.schemas.api import FileEntry, WorkflowDetail

@@ -15,8 +15,7 @@ from tests.unit.orchestrator.lab import TRAIN, FakeWorker, Lab
 from tests.unit.orchestrator.test_journals import launch, metric, read, steps
 from tunefleet.db.repositories import task_list
 from tunefleet.db.rows import TaskRow
-from tunefleet.orchestrator.federation import adapter_files
-from tunefleet.orchestrator.storage import usage_report
+from tunefleet.orchestrator.storage import blob_stores, usage_report
 from tunefleet.orchestrator.telemetry import live_feed, series
 from tunefleet.orchestrator.telemetry.curves import KEPT_S, Curves
 from tunefleet.schemas.worker_link import Offer
@@ -81,7 +80,7 @@ async def test_a_folder_that_goes_while_its_files_are_counted_has_none(
     lab: Lab, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     real = Path.lstat
-    folders = [adapter_files.root(lab.core) / name for name in ("one", "two")]
+    folders = [blob_stores.federation_folder(lab.core) / name for name in ("one", "two")]
     for folder in folders:
         folder.mkdir(parents=True)
         (folder / "file").write_bytes(b"12345")

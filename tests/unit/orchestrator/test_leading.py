@@ -176,7 +176,7 @@ async def test_a_follower_says_what_the_leader_knows_of_parts_that_are_put_toget
     lab: Lab, other: ServerContext
 ) -> None:
     lab.core.state(MergeWaits).by_task = {7: JoinWait(1, 0.0, "wait for room")}
-    other.fleet = TypeAdapter(Fleet).validate_json(leader_mirror.dump(lab.core))
+    other.put_state(TypeAdapter(Fleet).validate_json(leader_mirror.dump(lab.core)))
     assert (
         cluster_state.fleet_snapshot(other).joins
         == cluster_state.fleet_snapshot(lab.core).joins

@@ -11,8 +11,8 @@ from tests.unit.orchestrator.pipelines import Node, Pipelines, stage
 from tunefleet.artifacts import manifest_digest
 from tunefleet.errors import ConflictError, SpecError
 from tunefleet.orchestrator.storage import artifacts
-from tunefleet.orchestrator.tasks import prune, tasks
-from tunefleet.orchestrator.workflows import workflows
+from tunefleet.orchestrator.tasks import tasks
+from tunefleet.orchestrator.workflows import prune, reruns, workflows
 from tunefleet.schemas.api import ArtifactCreate
 from tunefleet.schemas.worker_link import Offer
 
@@ -107,7 +107,7 @@ async def test_a_repeated_task_keeps_what_its_links_lead_to(pipe: Pipelines) -> 
     base = f"http://server:8000/api/v1/results/{offer.task_id}/files"
     await pipe.end(offer, {"url": f"{base}/final_lora.tar.gz?expires=1", "rows_url": f"{base}/rows.jsonl?expires=1"})
     await pipe.run({"second": "bad_input"})
-    again = await tasks.retry(core, admin, (await pipe.task(flow, "second")).id)
+    again = await reruns.retry(core, admin, (await pipe.task(flow, "second")).id)
     (reader,) = again.tasks
     assert (reader.status, reader.depends_on) == ("queued", (offer.task_id,))
     with pytest.raises(ConflictError, match=f"The task {reader.id} still needs the result"):
@@ -135,7 +135,7 @@ async def test_what_a_failed_task_has_left_is_taken_and_what_it_has_not_is_refus
     await pipe.end(offer, "bad_input")
     with pytest.raises(SpecError, match="which is already failed"):
         await pipe.submit(training("second", taskId=made))
-    again = await tasks.retry(pipe.lab.core, pipe.lab.admin, made)
+    again = await reruns.retry(pipe.lab.core, pipe.lab.admin, made)
     (offer,) = await pipe.take()
     await leave(pipe, offer)
     await pipe.end(offer, "bad_input")

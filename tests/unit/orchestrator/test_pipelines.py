@@ -11,10 +11,10 @@ from tunefleet.db.repositories import tasks as task_rows
 from tunefleet.errors import ConflictError, SpecError
 from tunefleet.orchestrator.preflight import explain as why_service
 from tunefleet.orchestrator.storage import artifacts
-from tunefleet.orchestrator.tasks import control, prune, tasks
+from tunefleet.orchestrator.tasks import control, tasks
 from tunefleet.orchestrator.telemetry import events
 from tunefleet.orchestrator.training_protocol.offers import polled
-from tunefleet.orchestrator.workflows import workflows
+from tunefleet.orchestrator.workflows import prune, reruns, workflows
 from tunefleet.schemas.api import SubmitRequest
 from tunefleet.schemas.worker_link import Finish
 
@@ -272,16 +272,16 @@ async def test_a_stage_is_repeated_with_what_its_references_stood_for(pipe: Pipe
     data = {"type": "list", "items": ["${first.result.items.0}"]}
     flow = await pipe.submit(stage("first"), stage("second", "first", spec={"data": data}), stage("third", "second"))
     await pipe.run({"first": {"items": ["found $${it}"]}, "second": "bad_input"})
-    again = await tasks.retry(core, admin, flow.tasks[1].id)
+    again = await reruns.retry(core, admin, flow.tasks[1].id)
     (task,) = again.tasks
     assert (task.name, task.status, task.parent_task_id) == ("second", "queued", flow.tasks[1].id)
     await pipe.run()
     assert pipe.specs["second"]["data"]["items"] == ["found $$${it}"], "escaped, as every text that comes from a result"
-    changed = await tasks.clone(core, admin, flow.tasks[1].id, {"data.items": ["other"]})
+    changed = await reruns.clone(core, admin, flow.tasks[1].id, {"data.items": ["other"]})
     await pipe.run()
     assert (await pipe.found(changed, "second"))["items"] == ["other"]
     with pytest.raises(ConflictError, match="never became ready") as caught:
-        await tasks.retry(core, admin, flow.tasks[2].id)
+        await reruns.retry(core, admin, flow.tasks[2].id)
     assert f"tunefleet retry {flow.id}" in (caught.value.hint or "")
 
 
@@ -365,7 +365,7 @@ async def test_a_training_stage_that_failed_goes_on_from_its_checkpoint(pipe: Pi
     await pipe.lab.journal(offer.token, "a", [launched(), saved(8)])
     await upload(pipe.lab, offer, 8)
     await pipe.end(offer, "bad_input")
-    made = await control.resume(pipe.lab.core, pipe.lab.admin, offer.task_id)
+    made = await reruns.resume(pipe.lab.core, pipe.lab.admin, offer.task_id)
     assert (made.name, made.parent_task_id, made.status) == ("train", offer.task_id, "queued")
     (again,) = await pipe.take()
     assert again.spec["data"]["prompts"] == ["found", "two"]
@@ -393,7 +393,7 @@ async def test_what_waits_for_a_paused_stage_waits_on_and_runs_after_an_early_st
     await pipe.worker.finish(offer.token, "paused", "paused")
     assert await pipe.states(flow) == {"first": "completed", "train": "paused", "after": "pending"}
     assert (await pipe.task(flow, "after")).why == "waiting for train (paused)."
-    await control.resume(pipe.lab.core, pipe.lab.admin, offer.task_id)
+    await reruns.resume(pipe.lab.core, pipe.lab.admin, offer.task_id)
     (offer,) = await pipe.take()
     await pipe.worker.finish(offer.token, "completed", "stopped_early", result={"ok": True})
     await pipe.run()

@@ -16,9 +16,9 @@ from tunefleet.errors import ConflictError
 from tunefleet.orchestrator.context import ServerContext
 from tunefleet.orchestrator.federation import service
 from tunefleet.orchestrator.storage import artifacts, garbage_collection
-from tunefleet.orchestrator.tasks import prune, tasks
+from tunefleet.orchestrator.tasks import tasks
 from tunefleet.orchestrator.workers import registration, workers
-from tunefleet.orchestrator.workflows import workflows
+from tunefleet.orchestrator.workflows import prune, workflows
 from tunefleet.schemas.api import WorkflowDetail
 from tunefleet.schemas.federated import FederationCreated
 from tunefleet.schemas.worker_link import Offer

@@ -15,8 +15,8 @@ from tunefleet.db import Connection
 from tunefleet.db.repositories import artifacts as artifact_rows
 from tunefleet.errors import ForbiddenError, NotFoundError
 from tunefleet.orchestrator.storage import artifacts, signed_urls
+from tunefleet.orchestrator.storage import result_files as results
 from tunefleet.orchestrator.storage.signed_urls import Signature
-from tunefleet.orchestrator.tasks import result_files as results
 from tunefleet.schemas.api import ArtifactCreate, FileEntry
 from tunefleet.schemas.compat.task_results import ResultEnvelope
 

@@ -12,6 +12,7 @@ from tunefleet.executors.registry import installed
 from tunefleet.orchestrator.fleet.presence import Fleet
 from tunefleet.orchestrator.tasks import control, tasks
 from tunefleet.orchestrator.telemetry import events
+from tunefleet.orchestrator.workflows import reruns
 from tunefleet.schemas.api import CommandRequest
 from tunefleet.schemas.control import ControlCommand
 from tunefleet.schemas.worker_link import CommandOutcome, Finish, Offer, Reached, pause_id
@@ -57,7 +58,7 @@ async def test_a_pause_travels_as_a_wish_and_a_resume_keeps_the_place(lab: Lab) 
     assert not await worker.offers(), "a paused task is not placed"
 
     lab.clock.advance(100)
-    resumed = await control.resume(lab.core, lab.admin, task_id)
+    resumed = await reruns.resume(lab.core, lab.admin, task_id)
     assert (resumed.status, resumed.desired) == ("queued", "run")
     assert resumed.queued_at == first.queued_at, "it keeps its place"
     second = await worker.start()
@@ -79,7 +80,7 @@ async def test_the_time_of_a_task_is_that_of_its_runs_without_pause_and_queue(la
     await worker.finish(offer.token, "paused", "paused")
     lab.clock.advance(100)
     assert (await lab.task(task_id)).ran_s == 10
-    await control.resume(lab.core, lab.admin, task_id)
+    await reruns.resume(lab.core, lab.admin, task_id)
     lab.clock.advance(100)
     again = await worker.start()
     lab.clock.advance(5)
@@ -92,9 +93,9 @@ async def test_a_pause_that_the_job_was_not_asked_for_is_taken_back_by_a_resume(
     task_id, worker, offer = await running(lab)
     await control.pause(lab.core, lab.admin, task_id)
     with pytest.raises(ConflictError, match="still being paused") as caught:
-        await control.resume(lab.core, lab.admin, task_id, from_step=3)
+        await reruns.resume(lab.core, lab.admin, task_id, from_step=3)
     assert "cancels the pause" in (caught.value.hint or "")
-    going_on = await control.resume(lab.core, lab.admin, task_id)
+    going_on = await reruns.resume(lab.core, lab.admin, task_id)
     assert (going_on.id, going_on.status, going_on.desired) == (task_id, "running", "run")
     (command,) = await control.list_(lab.core, lab.admin, task_id)
     assert (command.state, command.message) == ("failed", "Cancelled: the task was resumed.")
@@ -102,7 +103,7 @@ async def test_a_pause_that_the_job_was_not_asked_for_is_taken_back_by_a_resume(
     (wish,) = (await worker.exchange()).desired
     assert (wish.action, wish.generation) == ("run", 2)
     with pytest.raises(ConflictError, match="nothing to resume"):
-        await control.resume(lab.core, lab.admin, task_id)
+        await reruns.resume(lab.core, lab.admin, task_id)
     # A pause on the worker's own machine later is nobody's to undo.
     await worker.exchange(
         reached=(Reached(token=offer.token, generation=2),),
@@ -115,7 +116,7 @@ async def test_a_job_that_has_the_pause_already_goes_on_by_itself_when_it_is_tak
     task_id, worker, offer = await running(lab)
     await control.pause(lab.core, lab.admin, task_id)
     await worker.exchange(outcomes=(done(pause_id(task_id, 1, 1), "acknowledged"),))
-    await control.resume(lab.core, lab.admin, task_id)
+    await reruns.resume(lab.core, lab.admin, task_id)
     (command,) = await control.list_(lab.core, lab.admin, task_id)
     assert command.state == "acknowledged", "nobody knows yet that it is too late"
     await worker.finish(offer.token, "paused", "paused")
@@ -157,7 +158,7 @@ async def test_a_task_that_dies_while_it_is_to_pause_is_paused_and_not_tried_aga
     (command,) = await control.list_(lab.core, lab.admin, task_id)
     assert command.state == "failed"
     assert "Not carried out" in (command.message or "")
-    assert (await control.resume(lab.core, lab.admin, task_id)).status == "queued"
+    assert (await reruns.resume(lab.core, lab.admin, task_id)).status == "queued"
 
 
 async def test_what_is_not_running_cannot_be_paused_and_is_told_the_way_out(lab: Lab) -> None:
@@ -166,12 +167,12 @@ async def test_what_is_not_running_cannot_be_paused_and_is_told_the_way_out(lab:
         await control.pause(lab.core, lab.admin, task_id)
     assert "tunefleet cancel" in (caught.value.hint or "")
     with pytest.raises(ConflictError, match="nothing to resume"):
-        await control.resume(lab.core, lab.admin, task_id)
+        await reruns.resume(lab.core, lab.admin, task_id)
     await tasks.cancel(lab.core, lab.admin, task_id)
     with pytest.raises(ConflictError, match="cancelled"):
         await control.pause(lab.core, lab.admin, task_id)
     with pytest.raises(ConflictError, match="no checkpoint") as caught:
-        await control.resume(lab.core, lab.admin, task_id)
+        await reruns.resume(lab.core, lab.admin, task_id)
     assert "tunefleet retry" in (caught.value.hint or "")
     with pytest.raises(NotFoundError):
         await control.pause(lab.core, lab.admin, "task-none")

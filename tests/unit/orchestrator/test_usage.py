@@ -14,7 +14,7 @@ from tunefleet.db.access.audit import AuditRow
 from tunefleet.db.access.usage import UsageRow as UsedRow
 from tunefleet.errors import NotFoundError
 from tunefleet.orchestrator.access import audit_log
-from tunefleet.orchestrator.federation.participants import FederationActor
+from tunefleet.orchestrator.access.permissions import FederationActor
 from tunefleet.orchestrator.fleet import usage
 from tunefleet.orchestrator.scheduling import fair_share
 from tunefleet.orchestrator.tasks import tasks

@@ -13,7 +13,7 @@ from tunefleet.orchestrator.scheduling import scheduler
 from tunefleet.orchestrator.storage import artifacts
 from tunefleet.orchestrator.tasks import tasks
 from tunefleet.orchestrator.telemetry import events
-from tunefleet.orchestrator.workflows import workflows
+from tunefleet.orchestrator.workflows import reruns, workflows
 from tunefleet.schemas.api import SubmitRequest
 from tunefleet.schemas.worker_link import Gpu
 
@@ -185,9 +185,9 @@ async def test_members_change_what_is_theirs_and_read_what_is_not(lab: Lab) -> N
 async def test_a_final_task_is_submitted_again(lab: Lab) -> None:
     task_id = await lab.submit()
     with pytest.raises(ConflictError):
-        await tasks.retry(lab.core, lab.admin, task_id)
+        await reruns.retry(lab.core, lab.admin, task_id)
     await tasks.cancel(lab.core, lab.admin, task_id)
-    again = await tasks.retry(lab.core, lab.admin, task_id)
+    again = await reruns.retry(lab.core, lab.admin, task_id)
     assert again.tasks[0].parent_task_id == task_id
     assert again.tasks[0].status == "queued"
     assert again.document == ECHO
@@ -200,15 +200,15 @@ async def test_a_clone_takes_changes_and_keeps_the_inputs_that_they_leave(lab: L
     inputs = {"train": {"data.path": data.digest}}
     task_id = await lab.submit(document, inputs=inputs)
     assert (await lab.task(task_id)).inputs == {"data.path": data.digest}
-    changed = await tasks.clone(lab.core, lab.admin, task_id, {"training.learning_rate": 0.5})
+    changed = await reruns.clone(lab.core, lab.admin, task_id, {"training.learning_rate": 0.5})
     clone = await lab.task(changed.tasks[0].id)
     assert clone.spec["training"]["learning_rate"] == 0.5
     assert clone.inputs == {"data.path": data.digest}
     assert clone.parent_task_id == task_id
-    other = await tasks.clone(lab.core, lab.admin, task_id, {"data": {"prompts": ["three"]}})
+    other = await reruns.clone(lab.core, lab.admin, task_id, {"data": {"prompts": ["three"]}})
     assert (await lab.task(other.tasks[0].id)).inputs == {}
     with pytest.raises(SpecError) as caught:
-        await tasks.clone(lab.core, lab.admin, task_id, {"training.lerning_rate": 0.5})
+        await reruns.clone(lab.core, lab.admin, task_id, {"training.lerning_rate": 0.5})
     (fault,) = caught.value.faults
     assert str(fault) == "spec.training.lerning_rate: is not a known key (did you mean learning_rate?)", (
         "without a line"

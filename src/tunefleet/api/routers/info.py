@@ -16,7 +16,7 @@ from tunefleet.api.routers import api_router
 from tunefleet.orchestrator.access.permissions import Actor
 from tunefleet.orchestrator.ha import servers
 from tunefleet.orchestrator.storage import usage_report
-from tunefleet.orchestrator.tasks import prune
+from tunefleet.orchestrator.workflows import prune
 from tunefleet.schemas.api import PruneReply, PruneRequest, ServerInfo
 from tunefleet.schemas.server_info import HealthView, PeersView, ServerView, StorageView
 from tunefleet.schemas.ui import ExampleView

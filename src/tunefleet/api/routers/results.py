@@ -24,8 +24,8 @@ from tunefleet.errors import InputError, QuotaError
 from tunefleet.orchestrator.access.permissions import Caller
 from tunefleet.orchestrator.context import ServerContext
 from tunefleet.orchestrator.storage import artifacts
+from tunefleet.orchestrator.storage import result_files as results
 from tunefleet.orchestrator.storage.signed_urls import Signature, Signer
-from tunefleet.orchestrator.tasks import result_files as results
 from tunefleet.schemas.api import FileEntry
 from tunefleet.schemas.compat.task_results import OWN_NAMES, ResultEnvelope, ResultFiles, ResultStored
 

@@ -9,6 +9,7 @@ from fastapi import Query
 from tunefleet.api.auth import CoreDep, Member, Reader
 from tunefleet.api.routers import api_router
 from tunefleet.orchestrator.tasks import control
+from tunefleet.orchestrator.workflows import reruns
 from tunefleet.schemas.api import CheckpointView, CommandRequest, CommandView, ResumeRequest, StopRequest, TaskDetail
 
 router = api_router(prefix="/tasks/{task_id}", tags=["control"])
@@ -25,7 +26,7 @@ async def pause(core: CoreDep, who: Member, task_id: str) -> TaskDetail:
 @router.post("/resume")
 async def resume(core: CoreDep, who: Member, task_id: str, wanted: ResumeRequest | None = None) -> TaskDetail:
     """Resume a paused task, which is queued again. A final task is resumed as a new task that is linked to it."""
-    return await control.resume(core, who, task_id, wanted.from_step if wanted else None)
+    return await reruns.resume(core, who, task_id, wanted.from_step if wanted else None)
 
 
 @router.post("/stop", status_code=202)

@@ -18,7 +18,7 @@ from tunefleet.orchestrator.compat import v1_tasks as record_service
 from tunefleet.orchestrator.preflight import explain as why_service
 from tunefleet.orchestrator.tasks import listing, tasks
 from tunefleet.orchestrator.tasks.listing import SORTS, TaskListQuery
-from tunefleet.orchestrator.workflows import workflows
+from tunefleet.orchestrator.workflows import reruns, workflows
 from tunefleet.schemas.api import CloneRequest, Page, Problem, SubmitRequest, TaskDetail, TaskView
 from tunefleet.schemas.compat.v1 import Submitted, TaskAnswer, TaskRecord
 from tunefleet.schemas.fleet import WhyView
@@ -121,14 +121,14 @@ async def cancel(core: CoreDep, who: Member, task_id: str) -> TaskDetail:
 @router.post("/{task_id}/retry", status_code=201)
 async def retry(core: CoreDep, who: Member, task_id: str) -> TaskDetail:
     """Submit a final task again as a new task."""
-    made = await tasks.retry(core, who, task_id)
+    made = await reruns.retry(core, who, task_id)
     return await tasks.get(core, who, made.tasks[0].id)
 
 
 @router.post("/{task_id}/clone", status_code=201)
 async def clone(core: CoreDep, who: Member, task_id: str, changes: CloneRequest) -> TaskDetail:
     """Submit a task again with changed fields."""
-    made = await tasks.clone(core, who, task_id, changes.overrides)
+    made = await reruns.clone(core, who, task_id, changes.overrides)
     return await tasks.get(core, who, made.tasks[0].id)
 
 

@@ -13,11 +13,16 @@ from tunefleet.db import DEFAULT_PROJECT, Connection, after_commit, wake
 from tunefleet.db.access import keys, project_rows
 from tunefleet.db.repositories import attempts, tasks
 from tunefleet.db.rows import AttemptRow, KeyRow
-from tunefleet.errors import AuthError, ForbiddenError, NotFoundError, StoreError
+from tunefleet.errors import (
+    AuthError,
+    ConflictError,
+    ForbiddenError,
+    NotFoundError,
+    StoreError,
+)
 from tunefleet.orchestrator.access import projects
-from tunefleet.orchestrator.access.key_cache import KEYS, KeyCache
 from tunefleet.orchestrator.access.login_throttle import LoginThrottle
-from tunefleet.orchestrator.access.permissions import Actor, AttemptActor, is_operator, may_administer
+from tunefleet.orchestrator.access.permissions import KEYS, Actor, AttemptActor, KeyCache, is_operator, may_administer
 from tunefleet.orchestrator.context import ServerContext
 from tunefleet.orchestrator.ids import attempt_of, hash_secret, is_secret, new_id, new_secret
 from tunefleet.orchestrator.views import key_view
@@ -308,3 +313,11 @@ def _secret_in(path: Path) -> str | None:
     if not is_secret(secret):
         raise StoreError(f"{path} contains no valid key.", hint="Move it away, so that a new one is created.")
     return secret
+
+
+def refuse_ended(connection: Connection, attempt: AttemptActor) -> None:
+    """Raise ConflictError if an attempt has ended."""
+    row = attempts.by_ids(connection, [attempt.attempt_id]).get(attempt.attempt_id)
+    if row is None or not row.open:
+        state = "unknown" if row is None else row.state
+        raise ConflictError(f"The attempt {attempt.attempt_id} is {state}; it accepts no more data.")

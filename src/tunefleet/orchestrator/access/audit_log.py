@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from tunefleet.db.access import audit
 from tunefleet.db.access.audit import AuditRow
-from tunefleet.orchestrator.access.permissions import Actor, AttemptActor, is_operator, may_administer
+from tunefleet.orchestrator.access.permissions import Actor, AttemptActor, FederationActor, is_operator, may_administer
 from tunefleet.orchestrator.context import ServerContext
-from tunefleet.orchestrator.federation.participants import FederationActor
 from tunefleet.orchestrator.views import before, bounded, split, to_datetime
 from tunefleet.schemas.api import Page
 from tunefleet.schemas.projects import AuditEntry

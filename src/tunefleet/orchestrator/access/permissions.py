@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
 from tunefleet.db import DEFAULT_PROJECT
+from tunefleet.db.federations.federation_tokens import TokenRow
 from tunefleet.errors import ForbiddenError
 
 
@@ -84,3 +85,42 @@ def may_operate(actor: Actor) -> None:
             f"This requires an admin key of the project {DEFAULT_PROJECT}; yours is of {actor.project}.",
             hint="Ask the operator of the server.",
         )
+
+
+@dataclass(frozen=True, slots=True)
+class FederationActor:
+    """A caller that authenticated with a federation's token.
+
+    Args:
+        worker: The only worker name that the token is valid for; None for the token that all workers share.
+    """
+
+    federation_id: str
+    project: str = DEFAULT_PROJECT
+    worker: str | None = None
+
+
+def may_see_worker(actor: Actor, project: str) -> bool:
+    """Whether an actor sees a worker of a project: workers that serve all projects, and those of its own."""
+    return project in {DEFAULT_PROJECT, actor.project} or is_operator(actor)
+
+
+# Topic of revoked keys and federation tokens: every server drops its cached keys.
+KEYS: Final = "keys"
+
+
+@dataclass(slots=True)
+class KeyCache:
+    """Cache of keys and federation tokens, with the last use of keys; cleared when one of them changes."""
+
+    actors: dict[str, Actor] = field(default_factory=dict)
+    federations: dict[str, TokenRow] = field(default_factory=dict)
+    projects: dict[str, str] = field(default_factory=dict)
+    """Federation → its project, which never changes."""
+    used_at: dict[str, float] = field(default_factory=dict)
+
+    def forget(self) -> None:
+        """Clear the cache, including results of look-ups that are in progress."""
+        # New dictionaries, not `clear()`: a look-up that started before the change stores its result in the old one.
+        self.actors = {}
+        self.federations = {}

@@ -9,8 +9,7 @@ from tunefleet.db.access import project_rows
 from tunefleet.db.access.project_rows import ProjectRow
 from tunefleet.errors import ConflictError, InputError, NotFoundError
 from tunefleet.orchestrator.access import quotas
-from tunefleet.orchestrator.access.key_cache import KEYS, KeyCache
-from tunefleet.orchestrator.access.permissions import Actor, is_operator, may_operate, may_read
+from tunefleet.orchestrator.access.permissions import KEYS, Actor, KeyCache, is_operator, may_operate, may_read
 from tunefleet.orchestrator.context import ServerContext
 from tunefleet.orchestrator.views import to_datetime, to_optional_datetime
 from tunefleet.schemas.projects import ProjectChange, ProjectCreate, ProjectUse, ProjectView

@@ -17,7 +17,7 @@ from tunefleet.errors import TunefleetError
 from tunefleet.integrations.clusters import ClusterJobState, NodeRequest
 from tunefleet.lifecycle.task import TaskReason, TaskStatus
 from tunefleet.orchestrator.access import api_keys
-from tunefleet.orchestrator.access.key_cache import KEYS
+from tunefleet.orchestrator.access.permissions import KEYS
 from tunefleet.orchestrator.clusters.policy import BARREN, Step, needs_nodes
 from tunefleet.orchestrator.fleet import cluster_state
 from tunefleet.orchestrator.ids import hash_secret, new_secret

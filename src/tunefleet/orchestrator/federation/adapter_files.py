@@ -9,7 +9,6 @@ import hashlib
 import os
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Final
 
 from tunefleet.artifacts import BlobStore, begin_writing, hash_file, replacing
 from tunefleet.db import Connection
@@ -17,25 +16,19 @@ from tunefleet.db.repositories import artifacts
 from tunefleet.errors import MachineError
 from tunefleet.orchestrator.context import ServerContext
 from tunefleet.orchestrator.storage import capacity
+from tunefleet.orchestrator.storage.blob_stores import federation_folder
 from tunefleet.orchestrator.storage.file_deletion import delete_files
 from tunefleet.schemas.api import FileEntry
-
-_FOLDER: Final = "federation"
-
-
-def root(core: ServerContext) -> Path:
-    """Return the parent of all work folders."""
-    return core.settings.data_dir / _FOLDER
 
 
 def work_folder(core: ServerContext, holder: str) -> Path:
     """Return the work folder of a round's lease holder; only that holder uses it, and removes it afterwards."""
-    return root(core) / holder
+    return federation_folder(core) / holder
 
 
 def orphaned_folders(core: ServerContext, holders: set[str]) -> list[Path]:
     """Return the work folders of holders that no longer have a lease: their servers were killed."""
-    folders = root(core).iterdir() if root(core).is_dir() else ()
+    folders = federation_folder(core).iterdir() if federation_folder(core).is_dir() else ()
     return [folder for folder in folders if folder.name not in holders]
 
 

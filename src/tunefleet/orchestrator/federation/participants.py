@@ -8,14 +8,12 @@ from __future__ import annotations
 
 import base64
 import hmac
-from dataclasses import dataclass
 from typing import Final, Protocol, TypeAlias
 
 from pydantic import TypeAdapter, ValidationError
 
-from tunefleet.db import DEFAULT_PROJECT
 from tunefleet.errors import AuthError, ForbiddenError, InputError, NotFoundError
-from tunefleet.orchestrator.access.permissions import Actor, may_change, may_read, may_submit
+from tunefleet.orchestrator.access.permissions import Actor, FederationActor, may_change, may_read, may_submit
 from tunefleet.orchestrator.ids import sign
 from tunefleet.schemas.federated import WorkerName
 
@@ -23,19 +21,6 @@ PREFIX: Final = "fed-"
 _MAC_DIGITS: Final = 32
 _PEOPLE: Final = frozenset({"admin", "member"})
 _NAME: Final[TypeAdapter[str]] = TypeAdapter(WorkerName)
-
-
-@dataclass(frozen=True, slots=True)
-class FederationActor:
-    """A caller that authenticated with a federation's token.
-
-    Args:
-        worker: The only worker name that the token is valid for; None for the token that all workers share.
-    """
-
-    federation_id: str
-    project: str = DEFAULT_PROJECT
-    worker: str | None = None
 
 
 FederationCaller: TypeAlias = Actor | FederationActor

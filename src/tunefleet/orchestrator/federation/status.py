@@ -13,13 +13,8 @@ from tunefleet.db.repositories.events import Event
 from tunefleet.errors import ForbiddenError, NotFoundError
 from tunefleet.lifecycle import federation as lifecycle
 from tunefleet.lifecycle.federation import FederationStatus
-from tunefleet.orchestrator.federation.participants import (
-    FederationActor,
-    FederationCaller,
-    may_take_part,
-    may_view,
-    only_worker,
-)
+from tunefleet.orchestrator.access.permissions import FederationActor
+from tunefleet.orchestrator.federation.participants import FederationCaller, may_take_part, may_view, only_worker
 from tunefleet.spec.options.federation_options import FederationSpec
 
 # Published when a round of any federation may be due.

@@ -9,16 +9,9 @@ from tunefleet.db.federations import federation_tokens, federations
 from tunefleet.db.federations.federation_tokens import TokenRow
 from tunefleet.db.federations.federations import FederationRow
 from tunefleet.errors import AuthError, InputError
-from tunefleet.orchestrator.access.key_cache import KEYS, KeyCache
+from tunefleet.orchestrator.access.permissions import KEYS, FederationActor, KeyCache
 from tunefleet.orchestrator.context import ServerContext
-from tunefleet.orchestrator.federation.participants import (
-    FederationActor,
-    FederationCaller,
-    may_manage,
-    proven,
-    token_of,
-    worker_name,
-)
+from tunefleet.orchestrator.federation.participants import FederationCaller, may_manage, proven, token_of, worker_name
 from tunefleet.orchestrator.federation.status import find, publish_event, spec_of
 from tunefleet.orchestrator.views import to_optional_datetime
 from tunefleet.schemas.federated import FederationToken

@@ -17,9 +17,10 @@ from tunefleet.db.repositories import artifacts
 from tunefleet.errors import ConflictError, NotFoundError
 from tunefleet.lifecycle.federation import FederationStatus
 from tunefleet.lifecycle.round import RoundReason
+from tunefleet.orchestrator.access.permissions import FederationActor
 from tunefleet.orchestrator.context import ServerContext
 from tunefleet.orchestrator.federation import rounds, version_publisher, views
-from tunefleet.orchestrator.federation.participants import FederationActor, FederationCaller, may_manage, may_view
+from tunefleet.orchestrator.federation.participants import FederationCaller, may_manage, may_view
 from tunefleet.orchestrator.federation.status import FOREVER, existing, find
 from tunefleet.orchestrator.federation.version_archives import with_archive
 from tunefleet.orchestrator.notifications import webhooks

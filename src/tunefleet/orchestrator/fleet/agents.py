@@ -10,19 +10,16 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Final
 
-from tunefleet.db import Connection, wake
+from tunefleet.db import Connection
 from tunefleet.db.fleet import worker_rows
-from tunefleet.db.repositories import events, tasks, training_protocol
+from tunefleet.db.repositories import events
 from tunefleet.db.repositories.events import Event
 from tunefleet.db.rows import TaskRow, WorkerRow
 from tunefleet.errors import ConflictError, ForbiddenError, InputError
 from tunefleet.orchestrator.access.permissions import EXTERNAL, Actor, AttemptActor
 from tunefleet.orchestrator.context import ServerContext
 from tunefleet.orchestrator.fleet import worker_state
-from tunefleet.orchestrator.fleet.cluster_state import FleetSnapshot
 from tunefleet.orchestrator.fleet.presence import AGENT_SESSION, Agent, Fleet, Presence
-from tunefleet.orchestrator.tasks import resume
-from tunefleet.orchestrator.training_protocol.held_attempts import TRAININGS
 from tunefleet.schemas.worker_link import Capabilities, ExecutorOffer
 
 _LEASED: Final = "leased"
@@ -197,27 +194,10 @@ def refuse_deaf(connection: Connection, row: TaskRow) -> None:
         )
 
 
-def ask_to_go_on(connection: Connection, row: TaskRow, fleet: FleetSnapshot) -> bool:
-    """Request the agent of a paused job to resume it; False if it is not an agent's job."""
-    if row.worker_id is not None and row.worker_id.startswith(EXTERNAL):
-        refuse_deaf(connection, row)
-    agent = worker_rows.get(connection, row.worker_id) if row.worker_id is not None else None
-    if agent is None or agent.session != AGENT_SESSION or agent.id not in fleet.limits:
-        return False
-    if row.desired != "run" or row.generation <= row.reached:
-        tasks.desire(connection, row.id, "run")
-        events.append(connection, [events.of_task(row, "task.resuming", fleet.now, {})])
-    wake(connection, f"worker:{agent.id}", f"task:{row.id}")
-    return True
-
-
-def give_up(connection: Connection, worker_id: str, now: float) -> None:
-    """Requeue paused jobs that a lost agent was asked to resume."""
-    for row in training_protocol.paused_at(connection, worker_id):
-        if row.desired == "run" and row.generation > row.reached:
-            resume.requeue_resumed(connection, row, now)
-
-
 def leased(row: WorkerRow) -> bool:
     """Whether an agent renews its leases by heartbeats."""
     return row.state_id == _LEASED
+
+
+# The task kinds that are jobs of this protocol.
+TRAININGS: Final = ("sft", "lora_sft")

@@ -16,12 +16,11 @@ from tunefleet.db.repositories.queue import STRIKES
 from tunefleet.db.rows import TaskRow, WorkerRow
 from tunefleet.orchestrator.access import quotas
 from tunefleet.orchestrator.context import ServerContext
+from tunefleet.orchestrator.fleet import wait_reasons, worker_state
 from tunefleet.orchestrator.fleet import wait_reasons as waiting_for
-from tunefleet.orchestrator.fleet import worker_state
 from tunefleet.orchestrator.fleet.engines import Engines
 from tunefleet.orchestrator.fleet.presence import AGENT_SESSION, Fleet
 from tunefleet.orchestrator.fleet.worker_state import WorkerFacts
-from tunefleet.orchestrator.tasks import relations
 from tunefleet.placement import Requirement, WorkerState, explain
 from tunefleet.schemas.worker_link import Load
 
@@ -213,7 +212,7 @@ def reasons(
     connection: Connection, here: FleetSnapshot, rows: Sequence[TaskRow], fleet: Sequence[WorkerState] | None = None
 ) -> dict[str, str]:
     """Return the pending reasons, by task id; tasks that are not pending are left out."""
-    found = relations.reasons(connection, rows, here.joins)
+    found = wait_reasons.reasons(connection, rows, here.joins)
     found |= {row.id: why for row in rows if (why := _running_reason(row, here)) is not None}
     waiting = [row for row in rows if row.status == "queued"]
     if not waiting:

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 
 from tunefleet.db import Connection
+from tunefleet.db.federations import federations
+from tunefleet.db.federations.federations import FederationRow
 from tunefleet.db.fleet import clusters
 from tunefleet.db.fleet.clusters import ClusterJobRow
+from tunefleet.db.repositories import dependencies, shards
 from tunefleet.db.rows import TaskRow
+from tunefleet.lifecycle.task import TaskStatus
 
 
 def nodes(connection: Connection, rows: Sequence[TaskRow], absent: Mapping[str, str], most: int) -> dict[str, str]:
@@ -45,3 +50,33 @@ def _why(engine: str, job: ClusterJobRow | None, absent: Mapping[str, str], when
         case "leaving":
             return f"waiting: job {number} of {engine} is ending, then nodes are requested again."
     return f"waiting: job {number} of {engine} has its nodes; their workers are starting."
+
+
+def reasons(connection: Connection, rows: Sequence[TaskRow], joins: Mapping[int, str]) -> dict[str, str]:
+    """Return the status of pending and sharded tasks as a sentence, by task id.
+
+    Args:
+        joins: `seq` of a sharded task whose shards cannot be merged yet → what they wait for.
+    """
+    pending = [row for row in rows if row.status == TaskStatus.PENDING]
+    above = dependencies.upstreams(connection, [row.seq for row in pending])
+    found = {}
+    for row in pending:
+        open_ = [each for each in above[row.seq] if not TaskStatus(each.task.status).final]
+        found[row.id] = f"waiting for {', '.join(f'{each.name} ({each.task.status})' for each in open_)}."
+    sharded = [row for row in rows if row.status == TaskStatus.RUNNING and row.worker_id is None]
+    federated = federations.of_tasks(connection, [row.seq for row in sharded])
+    for seq, members in shards.of_parents(connection, [row.seq for row in sharded]).items():
+        counts = Counter(part.status for part in members)
+        summary = ", ".join(f"{count} {status}" for status, count in sorted(counts.items()))
+        done = set(counts) == {TaskStatus.COMPLETED.value}
+        suffix = f"; their files {joins.get(seq, 'are being merged')}" if done else ""
+        if seq in federated:
+            suffix = _federation(federated[seq])
+        found[next(row.id for row in sharded if row.seq == seq)] = f"{len(members)} shards: {summary}{suffix}."
+    return found
+
+
+def _federation(row: FederationRow) -> str:
+    versions = f"version {row.version} is its newest" if row.version else "it has no version yet"
+    return f"; their federation {row.id} is {row.status}, in round {row.round}, and {versions}"

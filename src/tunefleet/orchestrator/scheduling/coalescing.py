@@ -6,11 +6,8 @@ attempt, token, result and files.
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Final
-
-import orjson
+from typing import Final
 
 from tunefleet.db import Connection
 from tunefleet.db.repositories import queue, resumes
@@ -19,35 +16,9 @@ from tunefleet.orchestrator.fleet import cluster_state
 from tunefleet.orchestrator.scheduling.queue import QueueReader
 from tunefleet.placement import Assignment, Candidate, Decisions, FreeCapacity, WorkerState
 from tunefleet.placement.match import lacks
-from tunefleet.spec import TASK_KINDS
 
-# Built-in kinds only; for a third-party kind the executor reports whether it coalesces.
-MERGEABLE: Final = frozenset({"inference", "rag"})
-# Keys in which equal tasks may differ.
-_IGNORED_KEYS: Final = frozenset({"data", "notify"})
-# The same below `inference`.
-_IGNORED_INFERENCE_KEYS: Final = frozenset({"system_prompt", "systemPrompt"})
 # Read this many more, because some may not run on the worker of the first.
 _SPARE: Final = 32
-
-
-def key_of(owner: str, project: str, spec: Mapping[str, Any], inputs: Mapping[str, Mapping[str, str]]) -> str | None:
-    """Return the key that equal tasks share; None if tasks of the kind are never coalesced.
-
-    Args:
-        inputs: Pointer into the spec → digest and name of an artifact.
-    """
-    if spec["taskType"] in TASK_KINDS and spec["taskType"] not in MERGEABLE:
-        return None
-    shared = {name: value for name, value in spec.items() if name not in _IGNORED_KEYS}
-    inference = shared.get("inference")
-    if isinstance(inference, Mapping):
-        shared["inference"] = {name: value for name, value in inference.items() if name not in _IGNORED_INFERENCE_KEYS}
-    files = {
-        pointer: ref["digest"] for pointer, ref in inputs.items() if pointer.partition(".")[0] not in _IGNORED_KEYS
-    }
-    text = orjson.dumps([project, owner, shared, files], option=orjson.OPT_SORT_KEYS)
-    return hashlib.sha256(text).hexdigest()[:32]
 
 
 def assign(

@@ -16,17 +16,17 @@ from tunefleet.db.repositories import attempts, events, queue, tasks
 from tunefleet.db.repositories.attempts import OpenRow
 from tunefleet.db.repositories.events import Event
 from tunefleet.lifecycle.task import TaskReason, TaskStatus
-from tunefleet.orchestrator.access.key_cache import KeyCache
-from tunefleet.orchestrator.access.permissions import EXTERNAL
+from tunefleet.orchestrator.access.permissions import EXTERNAL, KeyCache
 from tunefleet.orchestrator.context import ServerContext
 from tunefleet.orchestrator.fleet import agents, cluster_state, usage
 from tunefleet.orchestrator.fleet.cluster_state import FleetSnapshot
 from tunefleet.orchestrator.fleet.presence import Fleet
-from tunefleet.orchestrator.scheduling import fair_share, gangs
-from tunefleet.orchestrator.tasks import cancellation, commands, unreported_ends
+from tunefleet.orchestrator.scheduling import fair_share
+from tunefleet.orchestrator.tasks import cancellation, commands, resume, unreported_ends
 from tunefleet.orchestrator.tasks.transitions import Move, switch
 from tunefleet.orchestrator.tasks.unreported_ends import Ending
 from tunefleet.orchestrator.telemetry import series, worker_load
+from tunefleet.orchestrator.workers import gangs
 
 # Maximum age of a stored `last_seen_at`.
 FLUSH_S: Final = 10.0
@@ -176,7 +176,7 @@ def _lose(connection: Connection, worker_id: str, now: float) -> None:
         elif task.on_lost == "replace" or task.desired == "cancel":
             ended.append((row, TaskReason.WORKER_LOST, f"The worker {worker_id} does not answer."))
     unreported_ends.end(connection, ended, now)
-    agents.give_up(connection, worker_id, now)
+    resume.give_up(connection, worker_id, now)
 
 
 def _expire(connection: Connection, here: FleetSnapshot) -> None:

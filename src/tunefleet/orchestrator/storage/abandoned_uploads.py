@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from dataclasses import dataclass, field
 
 from tunefleet.db.repositories import direct_uploads
 from tunefleet.db.repositories.direct_uploads import ArrivingRow
-from tunefleet.errors import MachineError
+from tunefleet.errors import (
+    MachineError,
+)
 from tunefleet.orchestrator.context import ServerContext
-from tunefleet.orchestrator.storage.direct_uploads import DirectUploadState
 
 log = logging.getLogger(__name__)
 
@@ -47,3 +49,16 @@ async def collect(core: ServerContext, unknown_s: float) -> int:
     if abandoned or unknown:
         log.info("Aborted %d abandoned uploads to the object store.", len(abandoned) + unknown)
     return len(abandoned) + unknown
+
+
+@dataclass(slots=True)
+class DirectUploadState:
+    """The direct uploads of this server.
+
+    Args:
+        verifying: Names of the uploads that this server is verifying.
+        again_at: Until then, on the monotonic clock, direct uploads are off, because the object store refused one.
+    """
+
+    verifying: set[str] = field(default_factory=set)
+    again_at: float = 0.0

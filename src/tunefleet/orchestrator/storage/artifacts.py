@@ -19,6 +19,7 @@ from tunefleet.db.repositories.events import Event
 from tunefleet.db.rows import ArtifactRow
 from tunefleet.errors import ArtifactError, ConflictError, ForbiddenError, NotFoundError, OffsetConflict
 from tunefleet.orchestrator.access import quotas
+from tunefleet.orchestrator.access.api_keys import refuse_ended
 from tunefleet.orchestrator.access.permissions import (
     Actor,
     AttemptActor,
@@ -30,11 +31,9 @@ from tunefleet.orchestrator.access.permissions import (
 )
 from tunefleet.orchestrator.context import ServerContext
 from tunefleet.orchestrator.ids import MEANT_AT_MOST, new_id, several
-from tunefleet.orchestrator.storage import capacity, garbage_collection, verification
+from tunefleet.orchestrator.storage import capacity, checkpoint_retention, garbage_collection, verification
 from tunefleet.orchestrator.storage.garbage_collection import Collected
 from tunefleet.orchestrator.storage.verification import Verified
-from tunefleet.orchestrator.tasks import checkpoints
-from tunefleet.orchestrator.telemetry.ingest import refuse_ended
 from tunefleet.orchestrator.views import artifact_detail, artifact_view, before, bounded, split
 from tunefleet.schemas.api import (
     ArtifactCreate,
@@ -169,8 +168,8 @@ async def publish(
 
     def operation(connection: Connection) -> ArtifactRow:
         artifact = _publish(connection, caller=caller, body=body, task_id=task_id, now=now)
-        if artifact.kind == checkpoints.KIND and artifact.task_id is not None:
-            checkpoints.retire(connection, core.blobs, artifact.task_id, now)
+        if artifact.kind == checkpoint_retention.KIND and artifact.task_id is not None:
+            checkpoint_retention.retire(connection, core.blobs, artifact.task_id, now)
         return artifact
 
     return artifact_view(await core.write(operation))
@@ -215,7 +214,11 @@ def _row(caller: Caller, body: ArtifactCreate, id_: str, owner: str, task_id: st
 
 def _append_event(connection: Connection, caller: Caller, row: dict[str, Any], now: float) -> None:
     task_id = row["task_id"]
-    kind = "checkpoint.uploaded" if row["kind"] == checkpoints.KIND and task_id is not None else "artifact.published"
+    kind = (
+        "checkpoint.uploaded"
+        if row["kind"] == checkpoint_retention.KIND and task_id is not None
+        else "artifact.published"
+    )
     data = {name: row[name] for name in ("id", "name", "kind", "digest", "size_bytes")}
     if task_id is None:
         event = Event(kind, now, data=data, project=row["project"])

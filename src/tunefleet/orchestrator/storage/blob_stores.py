@@ -9,6 +9,7 @@ from pydantic import SecretStr
 
 from tunefleet.artifacts import BlobStore, FolderStore, SharedFolderStore
 from tunefleet.errors import MachineError
+from tunefleet.orchestrator.context import ServerContext
 from tunefleet.settings import ServerSettings
 
 Kind = Literal["folder", "shared folder", "s3", "gcs", "azure"]
@@ -84,3 +85,11 @@ _REMOTE: Final = {"s3": _s3, "gs": _gcs, "az": _azure}
 
 def _plain(secret: SecretStr | None) -> str | None:
     return secret.get_secret_value() if secret is not None else None
+
+
+_FOLDER: Final = "federation"
+
+
+def federation_folder(core: ServerContext) -> Path:
+    """Return the parent of all work folders."""
+    return core.settings.data_dir / _FOLDER

@@ -11,7 +11,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import secrets
-from dataclasses import dataclass, field
 from functools import partial
 from typing import Final
 
@@ -29,10 +28,11 @@ from tunefleet.errors import (
     TooLargeError,
     TunefleetError,
 )
+from tunefleet.orchestrator.access import api_keys
 from tunefleet.orchestrator.access.permissions import AttemptActor, Caller
 from tunefleet.orchestrator.context import ServerContext
 from tunefleet.orchestrator.storage import abandoned_uploads, artifacts
-from tunefleet.orchestrator.telemetry import ingest
+from tunefleet.orchestrator.storage.abandoned_uploads import DirectUploadState
 from tunefleet.schemas.direct import DirectLink, DirectLinks, DirectOffer, DirectPlan
 
 log = logging.getLogger(__name__)
@@ -42,19 +42,6 @@ LINK_S: Final = 900
 _RETRY_DIRECT_S: Final = 600.0
 # Assumed minimum speed of reading a file back and copying it in the store.
 _READ_BYTES_PER_S: Final = 4 << 20
-
-
-@dataclass(slots=True)
-class DirectUploadState:
-    """The direct uploads of this server.
-
-    Args:
-        verifying: Names of the uploads that this server is verifying.
-        again_at: Until then, on the monotonic clock, direct uploads are off, because the object store refused one.
-    """
-
-    verifying: set[str] = field(default_factory=set)
-    again_at: float = 0.0
 
 
 def offer(core: ServerContext, caller: Caller) -> DirectOffer | None:
@@ -198,7 +185,7 @@ async def _begin(
 
 
 def _insert(connection: Connection, *, core: ServerContext, caller: AttemptActor, row: ArrivingRow) -> ArrivingRow:
-    ingest.refuse_ended(connection, caller)
+    api_keys.refuse_ended(connection, caller)
     if direct_uploads.of_attempt(connection, caller.attempt_id, row.digest) is not None:
         raise ConflictError(f"The upload of {row.digest[:12]}… was started twice at the same time.", hint="Try again.")
     # Check again in the transaction: a concurrent upload may have been stored first.
@@ -223,7 +210,7 @@ def _refuse_full(connection: Connection, *, core: ServerContext, size_bytes: int
 def _find_resumable(
     connection: Connection, *, core: ServerContext, caller: AttemptActor, digest: str
 ) -> ArrivingRow | None:
-    ingest.refuse_ended(connection, caller)
+    api_keys.refuse_ended(connection, caller)
     row = direct_uploads.of_attempt(connection, caller.attempt_id, digest)
     if row is not None:
         direct_uploads.touch(connection, row.name, core.clock.wall())
@@ -233,7 +220,7 @@ def _find_resumable(
 def _find_upload(
     connection: Connection, *, core: ServerContext, caller: AttemptActor, digest: str, name: str, reads: bool = False
 ) -> ArrivingRow:
-    ingest.refuse_ended(connection, caller)
+    api_keys.refuse_ended(connection, caller)
     row = direct_uploads.of_attempt(connection, caller.attempt_id, digest)
     if row is None or row.name != name:
         raise NotFoundError(f"This attempt has no upload {name[:64]} of {digest[:12]}….", hint="Request a plan first.")

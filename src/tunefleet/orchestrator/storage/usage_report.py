@@ -18,9 +18,8 @@ from tunefleet.db.repositories import direct_uploads
 from tunefleet.errors import ForbiddenError
 from tunefleet.orchestrator.access.permissions import Actor, may_read
 from tunefleet.orchestrator.context import ServerContext
-from tunefleet.orchestrator.federation import adapter_files as federation_files
+from tunefleet.orchestrator.storage import blob_stores, checkpoint_retention
 from tunefleet.orchestrator.storage.blob_stores import kind as store_kind
-from tunefleet.orchestrator.tasks import checkpoints
 from tunefleet.orchestrator.views import to_datetime
 from tunefleet.schemas.api import Role, ServerInfo
 from tunefleet.schemas.server_info import HealthView, Kept, ServerView, StorageUse, StorageView
@@ -106,7 +105,7 @@ async def _count(core: ServerContext) -> StorageView:
     now = core.clock.wall()
 
     def stored(connection: Connection) -> tuple[dict[str, tuple[int, int]], int, int]:
-        kept = statistics.of_files(connection, checkpoint=checkpoints.KIND, now=now)
+        kept = statistics.of_files(connection, checkpoint=checkpoint_retention.KIND, now=now)
         count, size = kept.get("arriving", (0, 0))
         other_files, other_bytes = direct_uploads.taken(connection)
         kept["arriving"] = (count + other_files, size + other_bytes)
@@ -136,7 +135,7 @@ def _unrecorded(core: ServerContext) -> tuple[dict[str, tuple[int, int]], int, i
     disk = shutil.disk_usage(core.settings.data_dir)
     found = {
         "arriving": _sum(core.blobs.uploads.glob("*.part")),
-        "working": _sum(_below(federation_files.root(core))),
+        "working": _sum(_below(blob_stores.federation_folder(core))),
     }
     return found, disk.total, disk.free
 

@@ -17,17 +17,14 @@ from tunefleet.db.repositories import tasks as task_rows
 from tunefleet.db.rows import CommandRow, TaskRow
 from tunefleet.errors import ConflictError, InputError, NotFoundError
 from tunefleet.lifecycle.task import TaskStatus
-from tunefleet.orchestrator.access.permissions import Actor, may_change, may_read, may_submit
+from tunefleet.orchestrator.access.permissions import Actor, may_read
 from tunefleet.orchestrator.context import ServerContext
-from tunefleet.orchestrator.fleet import agents, cluster_state, worker_state
+from tunefleet.orchestrator.fleet import agents, worker_state
 from tunefleet.orchestrator.ids import new_id
 from tunefleet.orchestrator.tasks import checkpoints, tasks
 from tunefleet.orchestrator.tasks import commands as task_commands
-from tunefleet.orchestrator.tasks import resume as task_resume
-from tunefleet.orchestrator.tasks.resume import FromStep
-from tunefleet.orchestrator.tasks.tasks import find
-from tunefleet.orchestrator.views import checkpoint_view, command_view
-from tunefleet.orchestrator.workflows import workflows
+from tunefleet.orchestrator.tasks.tasks import find, find_owned
+from tunefleet.orchestrator.tasks.views import checkpoint_view, command_view
 from tunefleet.schemas.api import CheckpointView, CommandRequest, CommandView, TaskDetail
 from tunefleet.schemas.control import ControlCommand, SetData
 from tunefleet.schemas.worker_link import pause_id
@@ -54,7 +51,7 @@ async def pause(core: ServerContext, actor: Actor, task_id: str) -> TaskDetail:
     now = core.clock.wall()
 
     def operation(connection: Connection) -> str:
-        row = _owned(connection, actor, task_id)
+        row = find_owned(connection, actor, task_id)
         if row.status == TaskStatus.PAUSED:
             return row.id
         _refuse_idle(row, _PARTICIPLES[ControlCommand.PAUSE])
@@ -68,71 +65,6 @@ async def pause(core: ServerContext, actor: Actor, task_id: str) -> TaskDetail:
         return row.id
 
     return await tasks.get(core, actor, await core.write(operation))
-
-
-async def resume(
-    core: ServerContext,
-    actor: Actor,
-    task_id: str,
-    from_step: FromStep = None,
-    overrides: Mapping[str, Any] | None = None,
-) -> TaskDetail:
-    """Resume a task: a paused one returns to its place in the queue, a final one becomes a new task linked to it.
-
-    For a running task with a pause request, the request is cancelled. If the job has already received it, the task
-    pauses and is queued again automatically.
-
-    Args:
-        from_step: The step of a checkpoint, `best`, or None for the newest.
-        overrides: Dotted path below `spec` → value, for the new task of a final one.
-
-    Raises:
-        ConflictError: If it is running or queued without a pause request, there is no such checkpoint, or nothing is
-            left to do.
-        ForbiddenError: If it belongs to another owner.
-    """
-    may_submit(actor)
-    here = cluster_state.fleet_snapshot(core)
-    now = here.now
-
-    def operation(connection: Connection) -> TaskRow:
-        row = _owned(connection, actor, task_id)
-        if row.status == TaskStatus.RUNNING and row.desired == "pause" and from_step is None:
-            task_commands.take_back_pause(connection, row, now)
-            return row
-        task_resume.refuse_running(row)
-        if row.status == TaskStatus.PAUSED:
-            # An agent that still has the job continues it in place.
-            asked = from_step is None and agents.ask_to_go_on(connection, row, here)
-            if not asked:
-                task_resume.requeue(connection, row, from_step, now)
-        return row
-
-    row = await core.write(operation)
-    if not TaskStatus(row.status).final:
-        return await tasks.get(core, actor, row.id)
-    return await _resume_final(core, actor, row, from_step, overrides)
-
-
-async def _resume_final(
-    core: ServerContext, actor: Actor, row: TaskRow, from_step: FromStep, overrides: Mapping[str, Any] | None
-) -> TaskDetail:
-    def copy_checkpoint(connection: Connection, made: list[TaskRow], now: float) -> None:
-        known = checkpoints.known(connection, row)
-        chosen = task_resume.choose(connection, row, known, from_step)
-        task_resume.copy_to_child(connection, row, made[0], chosen, now)
-
-    def check_checkpoint(connection: Connection) -> None:
-        chosen = task_resume.choose(connection, row, checkpoints.known(connection, row), from_step)
-        if not overrides:
-            task_resume.refuse_done(connection, row, chosen)
-
-    if row.slot_class != "job":
-        raise ConflictError(f"A task of kind {row.kind} has no checkpoints.", hint=f"Use `tunefleet retry {row.id}`.")
-    await core.read(check_checkpoint)
-    wanted = await tasks.repetition(core, actor, row.id, overrides)
-    made = await workflows.store(core, wanted, then=copy_checkpoint)
-    return await tasks.get(core, actor, made.tasks[0].id)
 
 
 async def stop(core: ServerContext, actor: Actor, task_id: str, *, save: bool = True) -> CommandView:
@@ -156,7 +88,7 @@ async def command(core: ServerContext, actor: Actor, task_id: str, request: Comm
     now = core.clock.wall()
 
     def operation(connection: Connection) -> CommandRow:
-        row = _owned(connection, actor, task_id)
+        row = find_owned(connection, actor, task_id)
         known = None if request.command_id is None else commands.get(connection, request.command_id)
         if known is not None:
             if (known.task_id, known.command, orjson.loads(known.data)) != (row.id, name.value, data):
@@ -213,12 +145,6 @@ def _one(connection: Connection, *, actor: Actor, task_id: str, command_id: str)
     row = commands.get(connection, command_id)
     if row is None or row.task_id != task.id:
         raise NotFoundError(f"The task {task.id} has no command {command_id}.")
-    return row
-
-
-def _owned(connection: Connection, actor: Actor, task_id: str) -> TaskRow:
-    row = find(connection, actor, task_id)
-    may_change(actor, row.owner, row.id)
     return row
 
 

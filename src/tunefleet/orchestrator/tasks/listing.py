@@ -16,13 +16,13 @@ from tunefleet.db.repositories import journal, task_list
 from tunefleet.db.repositories.task_list import Place, Wanted
 from tunefleet.db.rows import TaskRow
 from tunefleet.errors import InputError
-from tunefleet.orchestrator.access.permissions import Actor, may_read
+from tunefleet.orchestrator.access.permissions import Actor, may_read, may_see_worker
 from tunefleet.orchestrator.context import ServerContext
 from tunefleet.orchestrator.fleet import cluster_state
 from tunefleet.orchestrator.fleet.cluster_state import FleetSnapshot
 from tunefleet.orchestrator.tasks import relations
-from tunefleet.orchestrator.views import before, bounded, task_view
-from tunefleet.orchestrator.workers.workers import visible
+from tunefleet.orchestrator.tasks.views import task_view
+from tunefleet.orchestrator.views import before, bounded
 from tunefleet.schemas.api import Page, TaskView
 from tunefleet.schemas.fleet import TaskGlance
 from tunefleet.schemas.ui import Overview, TaskCounts
@@ -109,7 +109,7 @@ async def overview(core: ServerContext, actor: Actor) -> Overview:
         failed = task_list.newest_of(connection, project, "failed", _OVERVIEW_ROWS)
         worker_counts: dict[str, int] = {}
         for row in worker_rows.all_rows(connection):
-            if not visible(actor, row.project):
+            if not may_see_worker(actor, row.project):
                 continue
             answers = row.status != "online" or row.id in here.limits
             status = row.status if answers else "unreachable"

@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, Final
 
+import orjson
 from pydantic import ValidationError
 
 from tunefleet.db import Connection
 from tunefleet.db.repositories import tasks
 from tunefleet.errors import SpecError
 from tunefleet.orchestrator.tasks import requirements
-from tunefleet.placement import LIGHT_KINDS, Requirement, only
-from tunefleet.spec import BaseTaskSpec, TaskNode, load_task_spec
+from tunefleet.placement import (
+    LIGHT_KINDS,
+    Requirement,
+    only,
+)
+from tunefleet.spec import TASK_KINDS, BaseTaskSpec, TaskNode, load_task_spec
 
 # Spec blocks for queueing, retries and notifications, which all kinds share.
 _COMMON: Final = ("priority", "limits", "retry", "on_lost", "resources", "engine", "sloSeconds", "notify")
@@ -112,3 +118,34 @@ def rank(queued_at: float, priority: int, load: int = 0, due_at: float | None = 
     """
     since = queued_at if due_at is None else min(queued_at, due_at - DUE_S)
     return since - priority * PRIORITY_S - min(load, _MAX_LOAD) * _LOAD_S
+
+
+# Built-in kinds only; for a third-party kind the executor reports whether it coalesces.
+MERGEABLE: Final = frozenset({"inference", "rag"})
+
+
+# Keys in which equal tasks may differ.
+_IGNORED_KEYS: Final = frozenset({"data", "notify"})
+
+
+# The same below `inference`.
+_IGNORED_INFERENCE_KEYS: Final = frozenset({"system_prompt", "systemPrompt"})
+
+
+def merge_key(owner: str, project: str, spec: Mapping[str, Any], inputs: Mapping[str, Mapping[str, str]]) -> str | None:
+    """Return the key that equal tasks share; None if tasks of the kind are never coalesced.
+
+    Args:
+        inputs: Pointer into the spec → digest and name of an artifact.
+    """
+    if spec["taskType"] in TASK_KINDS and spec["taskType"] not in MERGEABLE:
+        return None
+    shared = {name: value for name, value in spec.items() if name not in _IGNORED_KEYS}
+    inference = shared.get("inference")
+    if isinstance(inference, Mapping):
+        shared["inference"] = {name: value for name, value in inference.items() if name not in _IGNORED_INFERENCE_KEYS}
+    files = {
+        pointer: ref["digest"] for pointer, ref in inputs.items() if pointer.partition(".")[0] not in _IGNORED_KEYS
+    }
+    text = orjson.dumps([project, owner, shared, files], option=orjson.OPT_SORT_KEYS)
+    return hashlib.sha256(text).hexdigest()[:32]

@@ -20,7 +20,6 @@ from tunefleet.db.repositories.task_transitions import Move
 from tunefleet.db.rows import DocumentRow, TaskRow
 from tunefleet.errors import InputError, NotFoundError, SpecError, StoreError
 from tunefleet.lifecycle.task import TaskReason, TaskStatus
-from tunefleet.orchestrator.scheduling import coalescing
 from tunefleet.orchestrator.tasks import fan_out, inputs, policies, retry_lookup, task_federations
 from tunefleet.spec import dump_task_spec, load_task_spec
 from tunefleet.spec.documents.paths import named_tasks
@@ -171,7 +170,7 @@ def _make_ready(
         clusters.name_engines(connection, [(row, spec.engine.type)])
     refs = orjson.loads(document.inputs) | orjson.loads(inputs.dump(named))
     # A task with an engine has workers of its own: no other task is coalesced into it.
-    merge_key = coalescing.key_of(row.owner, row.project, whole, refs) if spec.engine is None else None
+    merge_key = policies.merge_key(row.owner, row.project, whole, refs) if spec.engine is None else None
     ready = row._replace(**policies.columns(spec, need, now, row.created_at), merge_key=merge_key)
     tasks.resolve(connection, ready, spec=orjson.dumps(whole).decode(), inputs=orjson.dumps(refs).decode())
     read = {each.artifact_id for each in named.values()} | inputs.left_by(connection, row.project, named_tasks(whole))

@@ -7,16 +7,19 @@ from typing import Literal
 
 import orjson
 
-from tunefleet.db import Connection
+from tunefleet.db import Connection, wake
 from tunefleet.db.fleet import worker_rows
-from tunefleet.db.repositories import artifacts, commands, events, journal, resumes, tasks
+from tunefleet.db.repositories import artifacts, commands, events, journal, resumes, tasks, training_protocol
 from tunefleet.db.repositories.attempts import OfferRow
 from tunefleet.db.rows import ArtifactRow, AttemptRow, ResumeRow, TaskRow
 from tunefleet.errors import ConflictError
 from tunefleet.lifecycle.task import TaskReason, TaskStatus
 from tunefleet.orchestrator.access.permissions import EXTERNAL
-from tunefleet.orchestrator.fleet import cluster_state
+from tunefleet.orchestrator.fleet import agents, cluster_state
+from tunefleet.orchestrator.fleet.cluster_state import FleetSnapshot
+from tunefleet.orchestrator.fleet.presence import AGENT_SESSION
 from tunefleet.orchestrator.ids import new_id
+from tunefleet.orchestrator.storage import checkpoint_retention
 from tunefleet.orchestrator.tasks import checkpoints
 from tunefleet.orchestrator.tasks.checkpoints import CheckpointInfo
 from tunefleet.orchestrator.tasks.transitions import Move, switch
@@ -31,13 +34,13 @@ def for_offers(connection: Connection, rows: Sequence[OfferRow]) -> dict[str, Re
     if not jobs:
         return {}
     ids = [row.task_id for row in jobs]
-    wanted, uploads = resumes.of_tasks(connection, ids), checkpoints.uploaded(connection, ids)
+    wanted, uploads = resumes.of_tasks(connection, ids), checkpoint_retention.uploaded(connection, ids)
     found = {row.task_id: _for(row, wanted.get(row.task_id), uploads.get(row.task_id, [])) for row in jobs}
     return {task_id: resume for task_id, resume in found.items() if resume is not None}
 
 
 def _for(offer: OfferRow, wanted: ResumeRow | None, uploads: Sequence[ArtifactRow]) -> ResumeFrom | None:
-    newest, best = checkpoints.newest_and_best(uploads)
+    newest, best = checkpoint_retention.newest_and_best(uploads)
     if offer.gang_of is not None:
         return _for_node(wanted, uploads, newest)
     # For a task resumed from another one, the requested step applies to the first attempt only.
@@ -47,7 +50,9 @@ def _for(offer: OfferRow, wanted: ResumeRow | None, uploads: Sequence[ArtifactRo
         return ResumeFrom(step=wanted.step, exact=True, checkpoint=_ref(chosen), from_task=wanted.from_task_id)
     if newest is not None:
         source = wanted.from_task_id if wanted is not None else None
-        return ResumeFrom(step=checkpoints.step_of(newest), checkpoint=_ref(newest), best=_ref(best), from_task=source)
+        return ResumeFrom(
+            step=checkpoint_retention.step_of(newest), checkpoint=_ref(newest), best=_ref(best), from_task=source
+        )
     return None if wanted is None else ResumeFrom(step=wanted.step, from_task=wanted.from_task_id)
 
 
@@ -59,7 +64,7 @@ def _for_node(
     chosen = next((upload for upload in uploads if upload.name == named), newest)
     if chosen is None:
         return None
-    return ResumeFrom(step=checkpoints.step_of(chosen), exact=True, checkpoint=_ref(chosen))
+    return ResumeFrom(step=checkpoint_retention.step_of(chosen), exact=True, checkpoint=_ref(chosen))
 
 
 def taken(connection: Connection, attempts: Sequence[AttemptRow]) -> None:
@@ -69,7 +74,7 @@ def taken(connection: Connection, attempts: Sequence[AttemptRow]) -> None:
     for task_id in done:
         step = found[task_id].step
         if step is not None:
-            checkpoints.drop_beyond(connection, task_id, step)
+            checkpoint_retention.drop_beyond(connection, task_id, step)
     if done:
         resumes.delete_of_tasks(connection, done)
 
@@ -190,3 +195,24 @@ def _registered(connection: Connection, worker_id: str | None) -> bool:
 
 def _ref(upload: ArtifactRow | None) -> InputRef | None:
     return None if upload is None else InputRef(digest=upload.digest, name=upload.name)
+
+
+def ask_to_resume(connection: Connection, row: TaskRow, fleet: FleetSnapshot) -> bool:
+    """Request the agent of a paused job to resume it; False if it is not an agent's job."""
+    if row.worker_id is not None and row.worker_id.startswith(EXTERNAL):
+        agents.refuse_deaf(connection, row)
+    agent = worker_rows.get(connection, row.worker_id) if row.worker_id is not None else None
+    if agent is None or agent.session != AGENT_SESSION or agent.id not in fleet.limits:
+        return False
+    if row.desired != "run" or row.generation <= row.reached:
+        tasks.desire(connection, row.id, "run")
+        events.append(connection, [events.of_task(row, "task.resuming", fleet.now, {})])
+    wake(connection, f"worker:{agent.id}", f"task:{row.id}")
+    return True
+
+
+def give_up(connection: Connection, worker_id: str, now: float) -> None:
+    """Requeue paused jobs that a lost agent was asked to resume."""
+    for row in training_protocol.paused_at(connection, worker_id):
+        if row.desired == "run" and row.generation > row.reached:
+            requeue_resumed(connection, row, now)

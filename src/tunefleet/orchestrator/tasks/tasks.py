@@ -1,27 +1,23 @@
-"""Read, cancel, retry, clone and remove tasks."""
+"""Find, list, cancel and remove tasks."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 from tunefleet.db import Connection
 from tunefleet.db.repositories import attempts, journal, shards, tasks
 from tunefleet.db.rows import AttemptRow, TaskRow
 from tunefleet.errors import ConflictError, NotFoundError
 from tunefleet.lifecycle.task import TaskStatus
-from tunefleet.orchestrator.access.permissions import Actor, may_change, may_read, may_submit
+from tunefleet.orchestrator.access.permissions import Actor, may_change, may_read
 from tunefleet.orchestrator.context import ServerContext
 from tunefleet.orchestrator.fleet import cluster_state
 from tunefleet.orchestrator.fleet.cluster_state import FleetSnapshot
 from tunefleet.orchestrator.ids import MEANT_AT_MOST, several
 from tunefleet.orchestrator.tasks import cancellation, listing, relations, removal
 from tunefleet.orchestrator.tasks.listing import TaskListQuery
-from tunefleet.orchestrator.views import task_detail
-from tunefleet.orchestrator.workflows import retry as task_retry
-from tunefleet.orchestrator.workflows import workflows
-from tunefleet.orchestrator.workflows.submission import Submission
-from tunefleet.schemas.api import Page, TaskDetail, TaskView, WorkflowDetail
+from tunefleet.orchestrator.tasks.views import task_detail
+from tunefleet.schemas.api import Page, TaskDetail, TaskView
 
 
 async def get(core: ServerContext, actor: Actor, task_id: str) -> TaskDetail:
@@ -75,37 +71,6 @@ async def cancel(core: ServerContext, actor: Actor, task_id: str) -> TaskDetail:
     return await core.write(operation)
 
 
-async def retry(core: ServerContext, actor: Actor, task_id: str) -> WorkflowDetail:
-    """Submit a final task again, unchanged, as a new workflow that starts from the beginning.
-
-    Raises:
-        ConflictError: If it has not ended.
-        ForbiddenError: If the actor may not submit.
-    """
-    may_submit(actor)
-    row = await core.read(lambda connection: find(connection, actor, task_id))
-    if not TaskStatus(row.status).final:
-        raise ConflictError(
-            f"The task {row.id} is {row.status}.",
-            hint=f"Cancel it first with `tunefleet cancel {row.id}`, or run a copy with `tunefleet clone {row.id}`.",
-        )
-    return await workflows.store(core, await repetition(core, actor, row.id))
-
-
-async def clone(core: ServerContext, actor: Actor, task_id: str, overrides: Mapping[str, Any]) -> WorkflowDetail:
-    """Submit a task again with some fields changed, as a new workflow.
-
-    Args:
-        overrides: Dotted path below `spec` → value.
-
-    Raises:
-        SpecError: If the changed workflow file is invalid.
-        ForbiddenError: If the actor may not submit.
-    """
-    may_submit(actor)
-    return await workflows.store(core, await repetition(core, actor, task_id, overrides))
-
-
 async def remove(core: ServerContext, actor: Actor, task_id: str) -> None:
     """Remove a final task with its results; the last task of a workflow removes the workflow.
 
@@ -121,7 +86,7 @@ async def remove(core: ServerContext, actor: Actor, task_id: str) -> None:
             raise ConflictError(
                 f"The task {row.id} is {row.status}.", hint=f"Cancel it first with `tunefleet cancel {row.id}`."
             )
-        task_retry.refuse_part(connection, row, "rm")
+        refuse_part(connection, row, "rm")
         gone = [row, *shards.of_parents(connection, [row.seq]).get(row.seq, ())]
         removal.refuse_needed(connection, gone)
         if len(tasks.of_workflows(connection, [row.workflow_seq])[row.workflow_seq]) == len(gone):
@@ -170,9 +135,27 @@ def _detail(connection: Connection, row: TaskRow, here: FleetSnapshot) -> TaskDe
     )
 
 
-async def repetition(
-    core: ServerContext, actor: Actor, task_id: str, overrides: Mapping[str, Any] | None = None
-) -> Submission:
-    """Return the submission that runs a task again, as a workflow of its own, with some fields changed."""
-    row = await core.read(lambda connection: find(connection, actor, task_id))
-    return await task_retry.task(core, actor, row, overrides or {})
+def refuse_part(connection: Connection, row: TaskRow, verb: str) -> None:
+    """Refuse an operation on a shard that applies to its parent task.
+
+    Raises:
+        ConflictError: If the task is a shard.
+    """
+    part = shards.of_tasks(connection, [row.seq]).get(row.seq)
+    if part is not None:
+        raise ConflictError(
+            f"The task {row.id} is shard {part.number + 1} of {part.total} of {part.parent_id}.",
+            hint=f"Use `tunefleet {verb} {part.parent_id}`.",
+        )
+
+
+def find_owned(connection: Connection, actor: Actor, task_id: str) -> TaskRow:
+    """Return a task that the actor may change.
+
+    Raises:
+        ForbiddenError: If it belongs to another owner.
+        NotFoundError: If there is none.
+    """
+    row = find(connection, actor, task_id)
+    may_change(actor, row.owner, row.id)
+    return row

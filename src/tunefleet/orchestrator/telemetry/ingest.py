@@ -16,10 +16,11 @@ from typing import Any, Final, TypeGuard
 import orjson
 
 from tunefleet.db import Connection, wake
-from tunefleet.db.repositories import attempts, events, journal, tasks
+from tunefleet.db.repositories import events, journal, tasks
 from tunefleet.db.rows import LaunchRow
-from tunefleet.errors import ConflictError, InputError, OffsetConflict
+from tunefleet.errors import InputError, OffsetConflict
 from tunefleet.observability.scrub import scrub
+from tunefleet.orchestrator.access.api_keys import refuse_ended
 from tunefleet.orchestrator.access.permissions import AttemptActor
 from tunefleet.orchestrator.context import ServerContext
 from tunefleet.orchestrator.telemetry import journal_limits, point_retention
@@ -296,11 +297,3 @@ def _data(record: dict[str, Any]) -> dict[str, Any]:
     data = {name: value for name, value in record.items() if name not in {"seq", "at", "type"}}
     message = data.get("message")
     return {**data, "message": scrub(message)} if isinstance(message, str) else data
-
-
-def refuse_ended(connection: Connection, attempt: AttemptActor) -> None:
-    """Raise ConflictError if an attempt has ended."""
-    row = attempts.by_ids(connection, [attempt.attempt_id]).get(attempt.attempt_id)
-    if row is None or not row.open:
-        state = "unknown" if row is None else row.state
-        raise ConflictError(f"The attempt {attempt.attempt_id} is {state}; it accepts no more data.")

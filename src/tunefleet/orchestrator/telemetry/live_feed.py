@@ -9,14 +9,14 @@ from dataclasses import dataclass, field
 from tunefleet.db import Connection
 from tunefleet.db.repositories import journal, task_list
 from tunefleet.errors import ConflictError, InputError, NotFoundError
-from tunefleet.orchestrator.access.permissions import Actor, may_read
+from tunefleet.orchestrator.access.permissions import Actor, may_read, may_see_worker
 from tunefleet.orchestrator.context import ServerContext
 from tunefleet.orchestrator.fleet.presence import Fleet
 from tunefleet.orchestrator.tasks.listing import newest_loss
 from tunefleet.orchestrator.tasks.tasks import find
+from tunefleet.orchestrator.tasks.views import progress_view
 from tunefleet.orchestrator.telemetry.series import values_of
-from tunefleet.orchestrator.views import progress_view, to_datetime
-from tunefleet.orchestrator.workers.workers import visible
+from tunefleet.orchestrator.views import to_datetime
 from tunefleet.schemas.live import LivePoint, LivePoints, LiveResume, TaskProgress, WorkerLoad
 from tunefleet.schemas.worker_link import Load
 
@@ -191,7 +191,7 @@ def loads(core: ServerContext, actor: Actor, sent: dict[str, Load]) -> tuple[Wor
     """Return the loads that workers have reported since the last call; `sent` is updated."""
     new = []
     for id_, presence in core.state(Fleet).presences.items():
-        if visible(actor, presence.project) and presence.load is not None and presence.load is not sent.get(id_):
+        if may_see_worker(actor, presence.project) and presence.load is not None and presence.load is not sent.get(id_):
             sent[id_] = presence.load
             new.append(WorkerLoad(worker_id=id_, at=to_datetime(presence.load_at), load=presence.load))
     return tuple(new)

@@ -10,10 +10,10 @@ from tunefleet.db.repositories.logs import StreamRow
 from tunefleet.errors import OffsetConflict
 from tunefleet.lifecycle.task import TaskStatus
 from tunefleet.observability.scrub import scrub_bytes
+from tunefleet.orchestrator.access.api_keys import refuse_ended
 from tunefleet.orchestrator.access.permissions import Actor, AttemptActor, may_read
 from tunefleet.orchestrator.context import ServerContext
 from tunefleet.orchestrator.tasks.tasks import find
-from tunefleet.orchestrator.telemetry.ingest import refuse_ended
 from tunefleet.schemas.api import LogView
 from tunefleet.schemas.worker_link import Cursor
 

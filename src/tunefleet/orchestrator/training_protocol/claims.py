@@ -14,14 +14,13 @@ from tunefleet.lifecycle.task import TaskReason, TaskStatus
 from tunefleet.orchestrator.access.permissions import Actor
 from tunefleet.orchestrator.context import ServerContext
 from tunefleet.orchestrator.fleet import agents
-from tunefleet.orchestrator.fleet.agents import Introduction
+from tunefleet.orchestrator.fleet.agents import TRAININGS, Introduction
 from tunefleet.orchestrator.fleet.presence import Fleet
 from tunefleet.orchestrator.ids import attempt_token, new_ordered_id
 from tunefleet.orchestrator.observability.task_spans import attempt_traceparent
 from tunefleet.orchestrator.tasks import resume
 from tunefleet.orchestrator.tasks.transitions import Move, switch
 from tunefleet.orchestrator.training_protocol import offers
-from tunefleet.orchestrator.training_protocol.held_attempts import TRAININGS
 from tunefleet.schemas.training_protocol.training import ClaimReply, PolledJob
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Final
 
 from tunefleet.db import Connection
 from tunefleet.db.repositories import attempts, journal, tasks
@@ -12,9 +11,6 @@ from tunefleet.errors import ConflictError
 from tunefleet.lifecycle.task import TaskReason
 from tunefleet.orchestrator.access.permissions import AttemptActor
 from tunefleet.orchestrator.tasks.transitions import Move, switch
-
-# The task kinds that are jobs of this protocol.
-TRAININGS: Final = ("sft", "lora_sft")
 
 
 @dataclass(slots=True)

@@ -28,6 +28,7 @@ from tunefleet.orchestrator.tasks.tasks import find
 from tunefleet.orchestrator.training_protocol import registered_jobs
 from tunefleet.orchestrator.training_protocol.job_status import settings_of, state_of
 from tunefleet.orchestrator.views import to_datetime
+from tunefleet.orchestrator.workflows import reruns
 from tunefleet.orchestrator.workflows import workflows as workflow_verbs
 from tunefleet.orchestrator.workflows.submission import Submission
 from tunefleet.schemas.api import CommandRequest
@@ -70,7 +71,7 @@ async def control(core: ServerContext, actor: Actor, task_id: str, body: Control
     elif body.action == "pause":
         after = await task_control.pause(core, actor, row.id)
     else:
-        after = await task_control.resume(core, actor, row.id, step_of(body.checkpoint_path))
+        after = await reruns.resume(core, actor, row.id, step_of(body.checkpoint_path))
     result = {"job_id": after.id, "status": state_of(after.status), "desired": after.desired}
     return ControlDone(action=body.action, job_id=row.id, result=result)
 
@@ -147,7 +148,7 @@ async def resume(core: ServerContext, actor: Actor, task_id: str, body: ResumeJo
             f"The job {row.id} is paused, and can only be resumed unchanged.",
             hint=f"Run `tunefleet cancel {row.id}`, then resume it as a new job with other parameters.",
         )
-    made = await task_control.resume(core, actor, row.id, step, _overrides(adjustments))
+    made = await reruns.resume(core, actor, row.id, step, _overrides(adjustments))
     if made.id != row.id:
         link = JobRow(made.id, "{}", row.id, body.checkpoint_path, "[]")
         await core.write(partial(training_protocol.put_job, row=link))
@@ -235,7 +236,7 @@ async def start(core: ServerContext, actor: Actor, body: StartJob) -> Started:
     if body.dataset_path is not None:
         document = await core.read(lambda connection: tasks.document(connection, row))
         changes = _other_data(orjson.loads(document.as_run), body.dataset_path)
-    wanted = await task_verbs.repetition(core, actor, row.id, changes)
+    wanted = await reruns.resubmission_of(core, actor, row.id, changes)
     wanted = replace(wanted, idempotency_key=body.execution_id, parent_task_id=None)
     if body.name is not None:
         wanted = _renamed(wanted, body.name)

@@ -13,9 +13,9 @@ from tunefleet.db.repositories.attempts import OfferRow
 from tunefleet.db.rows import TaskRow, WorkerRow
 from tunefleet.orchestrator.access.quotas import QuotaChecks
 from tunefleet.orchestrator.fleet import cluster_state, worker_state
+from tunefleet.orchestrator.fleet.agents import TRAININGS
 from tunefleet.orchestrator.fleet.cluster_state import FleetSnapshot
 from tunefleet.orchestrator.tasks import resume
-from tunefleet.orchestrator.training_protocol.held_attempts import TRAININGS
 from tunefleet.orchestrator.training_protocol.job_config import config_of, dataset_path
 from tunefleet.orchestrator.views import to_datetime
 from tunefleet.placement import Fit, WorkerState, match

@@ -18,11 +18,12 @@ from tunefleet.lifecycle.task import TaskReason
 from tunefleet.orchestrator.access import quotas
 from tunefleet.orchestrator.access.permissions import EXTERNAL, Actor, may_read, may_submit
 from tunefleet.orchestrator.context import ServerContext
+from tunefleet.orchestrator.fleet.agents import TRAININGS
 from tunefleet.orchestrator.ids import attempt_token, new_id, new_ordered_id
 from tunefleet.orchestrator.tasks.policies import rank
 from tunefleet.orchestrator.tasks.transitions import switch
 from tunefleet.orchestrator.training_protocol import job_status as states
-from tunefleet.orchestrator.training_protocol.held_attempts import TRAININGS, Held
+from tunefleet.orchestrator.training_protocol.held_attempts import Held
 from tunefleet.orchestrator.training_protocol.job_status import dataset_of, model_of, settings_of, state_of
 from tunefleet.orchestrator.views import to_datetime, to_optional_datetime
 from tunefleet.placement import Requirement

@@ -21,12 +21,12 @@ from tunefleet.observability.scrub import scrub
 from tunefleet.orchestrator.fleet import gpu_usage, worker_state
 from tunefleet.orchestrator.ids import attempt_of, attempt_token
 from tunefleet.orchestrator.observability.task_spans import attempt_traceparent
-from tunefleet.orchestrator.scheduling import gangs
-from tunefleet.orchestrator.tasks import checkpoints, commands, resume, sharding_causes, task_federations
+from tunefleet.orchestrator.storage import checkpoint_retention
+from tunefleet.orchestrator.tasks import commands, resume, sharding_causes, task_federations
 from tunefleet.orchestrator.tasks.transitions import Move, switch
 from tunefleet.orchestrator.tasks.verdicts import finalize, reason_of
 from tunefleet.orchestrator.views import to_datetime
-from tunefleet.orchestrator.workers import registration
+from tunefleet.orchestrator.workers import gangs, registration
 from tunefleet.schemas.worker_link import (
     Behind,
     CommandOutcome,
@@ -293,7 +293,7 @@ def finish(
     tasks.set_outcomes(connection, outcomes)
     moved = switch(connection, moves, now)
     done = [move.task.id for move in moves if move.reason is TaskReason.FINISHED and move.task.slot_class == "job"]
-    checkpoints.drop_of_completed(connection, blobs, done, now)
+    checkpoint_retention.drop_of_completed(connection, blobs, done, now)
     # The artifacts are referenced now or not needed any more: release the pins that held them.
     artifacts.unpin(connection, [row.id for row in ended if row.slot_class == "job"])
     wake(connection, "placement")

@@ -16,7 +16,7 @@ from tunefleet.orchestrator.context import ServerContext
 from tunefleet.orchestrator.fleet import cluster_state
 from tunefleet.orchestrator.ids import new_id
 from tunefleet.orchestrator.tasks import commands as task_commands
-from tunefleet.orchestrator.views import command_view
+from tunefleet.orchestrator.tasks.views import command_view
 from tunefleet.orchestrator.workers.workers import owned
 from tunefleet.schemas.api import CommandRequest, CommandView
 from tunefleet.schemas.training_protocol.training import AgentVerb

@@ -12,7 +12,7 @@ from tunefleet.db.repositories.controls import ControlRow
 from tunefleet.db.rows import WorkerRow
 from tunefleet.errors import ConflictError, ForbiddenError, NotFoundError
 from tunefleet.lifecycle.task import TaskReason
-from tunefleet.orchestrator.access.permissions import Actor, is_operator, may_administer, may_read
+from tunefleet.orchestrator.access.permissions import Actor, is_operator, may_administer, may_read, may_see_worker
 from tunefleet.orchestrator.context import ServerContext
 from tunefleet.orchestrator.fleet import cluster_state, worker_state
 from tunefleet.orchestrator.fleet.presence import Fleet
@@ -70,11 +70,6 @@ async def remove(core: ServerContext, actor: Actor, worker_id: str) -> None:
     core.state(Fleet).forget(worker_id)
 
 
-def visible(actor: Actor, project: str) -> bool:
-    """Whether an actor sees a worker of a project: workers that serve all projects, and those of its own."""
-    return project in {DEFAULT_PROJECT, actor.project} or is_operator(actor)
-
-
 def owned(connection: Connection, actor: Actor, worker_id: str) -> WorkerRow:
     """Return a worker that an admin may change: one of its project, or any for an operator.
 
@@ -100,7 +95,7 @@ def _all(
     for attempt in held:
         if attempt.task_seq in mine:
             running.setdefault(attempt.worker_id, []).append(attempt.task_id)
-    rows = [row for row in worker_rows.all_rows(connection) if visible(actor, row.project)]
+    rows = [row for row in worker_rows.all_rows(connection) if may_see_worker(actor, row.project)]
     return rows, running, controls.all_rows(connection)
 
 
@@ -113,7 +108,7 @@ def _one(connection: Connection, *, actor: Actor, worker_id: str) -> tuple[Worke
 
 def _find_worker(connection: Connection, actor: Actor, worker_id: str) -> WorkerRow:
     row = worker_rows.get(connection, worker_id)
-    if row is None or not visible(actor, row.project):
+    if row is None or not may_see_worker(actor, row.project):
         raise NotFoundError(f"There is no worker {worker_id}.", hint="List them with `tunefleet workers`.")
     return row
 

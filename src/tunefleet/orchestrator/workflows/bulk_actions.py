@@ -10,6 +10,7 @@ from tunefleet.errors import TunefleetError
 from tunefleet.orchestrator.access.permissions import Actor, may_submit
 from tunefleet.orchestrator.context import ServerContext
 from tunefleet.orchestrator.tasks import tasks
+from tunefleet.orchestrator.workflows import reruns
 from tunefleet.schemas.ui import ManyReply, ManyRequest, OneOfMany
 
 # Concurrent writes share a commit of the writer thread.
@@ -41,7 +42,7 @@ async def _cancel(core: ServerContext, actor: Actor, task_id: str) -> None:
 
 
 async def _retry(core: ServerContext, actor: Actor, task_id: str) -> str:
-    return (await tasks.retry(core, actor, task_id)).tasks[0].id
+    return (await reruns.retry(core, actor, task_id)).tasks[0].id
 
 
 async def _remove(core: ServerContext, actor: Actor, task_id: str) -> None:

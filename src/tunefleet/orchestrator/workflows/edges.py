@@ -11,7 +11,8 @@ from tunefleet.db.repositories import artifacts, tasks
 from tunefleet.db.rows import ArtifactRow
 from tunefleet.orchestrator.access.permissions import Actor, may_read
 from tunefleet.orchestrator.context import ServerContext
-from tunefleet.orchestrator.tasks import checkpoints, relations
+from tunefleet.orchestrator.storage import checkpoint_retention
+from tunefleet.orchestrator.tasks import relations
 from tunefleet.orchestrator.views import artifact_view
 from tunefleet.orchestrator.workflows import workflows
 from tunefleet.schemas.api import ArtifactView
@@ -42,7 +43,7 @@ async def edges(core: ServerContext, actor: Actor, workflow_id: str) -> list[Edg
 
 
 def _artifacts_of(task_id: str, rows: Sequence[ArtifactRow]) -> tuple[ArtifactView, ...]:
-    return tuple(artifact_view(row) for row in rows if row.task_id == task_id and row.kind != checkpoints.KIND)
+    return tuple(artifact_view(row) for row in rows if row.task_id == task_id and row.kind != checkpoint_retention.KIND)
 
 
 def _values(spec: str, upstreams: Sequence[tuple[str, str]]) -> dict[str, tuple[str, ...]]:

@@ -24,9 +24,9 @@ from tunefleet.lifecycle.task import TaskStatus
 from tunefleet.orchestrator.access.permissions import Actor
 from tunefleet.orchestrator.context import ServerContext
 from tunefleet.orchestrator.fleet.cluster_state import JoinWait, MergeWaits
+from tunefleet.orchestrator.storage import result_files as results
 from tunefleet.orchestrator.storage import signed_urls
 from tunefleet.orchestrator.tasks import fan_out, part_results
-from tunefleet.orchestrator.tasks import result_files as results
 from tunefleet.orchestrator.tasks.transitions import switch
 from tunefleet.schemas.api import FileEntry
 from tunefleet.schemas.compat.task_results import SINGLE_FILE

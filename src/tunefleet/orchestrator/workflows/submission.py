@@ -29,7 +29,6 @@ from tunefleet.orchestrator.fleet.engines import Engines
 from tunefleet.orchestrator.ids import new_id
 from tunefleet.orchestrator.notifications import subscriptions
 from tunefleet.orchestrator.observability import trace_links
-from tunefleet.orchestrator.scheduling import coalescing
 from tunefleet.orchestrator.tasks import inputs, policies, retry_lookup, transitions
 from tunefleet.orchestrator.tasks.inputs import Input
 from tunefleet.orchestrator.workflows import upstreams
@@ -233,7 +232,7 @@ def _store_tasks(
         values = _task_values(submission, each, workflow, now)
         if not each.waits and each.spec.engine is None:
             refs = orjson.loads(inputs.dump(found))
-            values["merge_key"] = coalescing.key_of(values["owner"], values["project"], each.written, refs)
+            values["merge_key"] = policies.merge_key(values["owner"], values["project"], each.written, refs)
         new.append(New(values, each.body.decode(), inputs.dump(found), each.waits))
         left = inputs.left_by(connection, values["project"], each.named)
         used += [(values["id"], artifact_id) for artifact_id in left | {one.artifact_id for one in found.values()}]

@@ -18,9 +18,9 @@ from tunefleet.orchestrator.fleet.cluster_state import FleetSnapshot
 from tunefleet.orchestrator.fleet.engines import Engines
 from tunefleet.orchestrator.ids import MEANT_AT_MOST, several
 from tunefleet.orchestrator.tasks import cancellation, policies, relations, removal, retry_lookup
-from tunefleet.orchestrator.views import before, bounded, split, task_view, workflow_detail, workflow_view
-from tunefleet.orchestrator.workflows import retry as task_retry
-from tunefleet.orchestrator.workflows import submission
+from tunefleet.orchestrator.tasks.views import task_view, workflow_detail, workflow_view
+from tunefleet.orchestrator.views import before, bounded, split
+from tunefleet.orchestrator.workflows import resubmission, submission
 from tunefleet.orchestrator.workflows.submission import Submission
 from tunefleet.placement import WorkerState
 from tunefleet.schemas.api import (
@@ -183,7 +183,7 @@ async def retry(
     row = await core.read(lambda connection: find(connection, actor, workflow_id))
     if row.status == "running":
         raise _still_running(row)
-    return await store(core, await task_retry.workflow(core, actor, row, wanted or RetryRequest()))
+    return await store(core, await resubmission.workflow_submission(core, actor, row, wanted or RetryRequest()))
 
 
 async def remove(core: ServerContext, actor: Actor, workflow_id: str) -> None:

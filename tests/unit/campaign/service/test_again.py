@@ -14,7 +14,8 @@ from tunefleet.campaign.service.engine_repository import CampaignRepository
 from tunefleet.errors import ConflictError, ForbiddenError, NotFoundError
 from tunefleet.lifecycle.cycle import CampaignStatus, CycleStatus, StepName
 from tunefleet.lifecycle.model_version import Stage
-from tunefleet.orchestrator.tasks import prune, tasks
+from tunefleet.orchestrator.tasks import tasks
+from tunefleet.orchestrator.workflows import prune
 from tunefleet.schemas.campaign import CampaignRetry
 
 PROMOTED, ARCHIVED = Stage.PROMOTED, Stage.ARCHIVED

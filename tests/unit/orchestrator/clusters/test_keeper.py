@@ -13,6 +13,7 @@ from tunefleet.orchestrator.clusters.policy import LEAVE_S, VANISHED_S
 from tunefleet.orchestrator.fleet.engines import Engines
 from tunefleet.orchestrator.scheduling import reaper, scheduler
 from tunefleet.orchestrator.tasks import control, tasks
+from tunefleet.orchestrator.workflows import reruns
 
 ON_TWO = on_slurm("resources: {nodes: 2}")
 AWAY = UnreachableError("Slurm does not answer: Unable to contact slurm controller")
@@ -149,7 +150,7 @@ async def test_a_job_without_nodes_is_cancelled_at_once_and_a_resumed_task_gets_
     field.slurm.now("waiting", "pending (BeginTime)")
     await field.look()
     assert field.slurm.cancels == [field.slurm.newest]
-    await control.resume(field.lab.core, field.lab.admin, task_id)
+    await reruns.resume(field.lab.core, field.lab.admin, task_id)
     assert await field.why(task_id) == "waiting: job 101 of slurm is ending, then nodes are requested again."
     field.slurm.now("ended", "cancelled", withdrawn=True)
     await field.look()

@@ -19,10 +19,10 @@ from tunefleet.api.routers.training_protocol.training import documented
 from tunefleet.api.training_errors import TrainingRoute
 from tunefleet.errors import GoneError
 from tunefleet.orchestrator.context import ServerContext
-from tunefleet.orchestrator.federation import service
-from tunefleet.orchestrator.federation.guide import data_chunks, downloads, guide_progress, signed_links, upload_guide
-from tunefleet.orchestrator.federation.guide.signed_links import Signer
+from tunefleet.orchestrator.federation import data_chunks, service, signed_links
+from tunefleet.orchestrator.federation.guide import downloads, guide_progress, upload_guide
 from tunefleet.orchestrator.federation.participants import FederationCaller
+from tunefleet.orchestrator.federation.signed_links import Signer
 from tunefleet.orchestrator.federation.updates import uploads
 from tunefleet.orchestrator.federation.updates.acceptance import Accepted
 from tunefleet.orchestrator.federation.updates.scratch import UploadFile, too_large

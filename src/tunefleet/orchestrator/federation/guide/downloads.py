@@ -8,7 +8,7 @@ from tunefleet.db import Connection
 from tunefleet.db.federations.federation_versions import VersionRow
 from tunefleet.errors import NotFoundError
 from tunefleet.orchestrator.context import ServerContext
-from tunefleet.orchestrator.federation.guide import data_chunks, signed_links
+from tunefleet.orchestrator.federation import data_chunks, signed_links
 from tunefleet.orchestrator.federation.participants import FederationCaller
 from tunefleet.orchestrator.federation.status import find
 from tunefleet.orchestrator.federation.version_archives import with_archive

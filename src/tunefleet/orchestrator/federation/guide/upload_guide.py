@@ -18,10 +18,10 @@ from tunefleet.errors import ConflictError, Fault, GoneError, InputError, SpecEr
 from tunefleet.lifecycle.round import RoundStatus
 from tunefleet.orchestrator.access.permissions import Actor
 from tunefleet.orchestrator.context import ServerContext
-from tunefleet.orchestrator.federation import rounds, service, versions
-from tunefleet.orchestrator.federation.guide import chunk_files, data_chunks, guide_progress, signed_links
-from tunefleet.orchestrator.federation.guide.signed_links import Signer
+from tunefleet.orchestrator.federation import chunk_files, data_chunks, rounds, service, signed_links, versions
+from tunefleet.orchestrator.federation.guide import guide_progress
 from tunefleet.orchestrator.federation.participants import FederationCaller
+from tunefleet.orchestrator.federation.signed_links import Signer
 from tunefleet.orchestrator.federation.status import find, find_to_close, topic
 from tunefleet.orchestrator.federation.version_archives import with_archive
 from tunefleet.orchestrator.federation.views import checkpoint_mark

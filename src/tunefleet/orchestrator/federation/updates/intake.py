@@ -21,8 +21,7 @@ from tunefleet.db.repositories import artifacts
 from tunefleet.errors import AdapterRefused, ArtifactError, ConflictError, NotFoundError, TooLargeError
 from tunefleet.orchestrator.access import quotas
 from tunefleet.orchestrator.context import ServerContext
-from tunefleet.orchestrator.federation import adapter_files
-from tunefleet.orchestrator.federation.guide import data_chunks
+from tunefleet.orchestrator.federation import adapter_files, data_chunks
 from tunefleet.orchestrator.federation.updates import acceptance
 from tunefleet.orchestrator.federation.updates.acceptance import Accepted, CheckAgain, Refused, ValidatedUpdate
 from tunefleet.orchestrator.federation.updates.scratch import Scratch, keep

@@ -20,6 +20,7 @@ from tunefleet.orchestrator.access.permissions import Actor
 from tunefleet.orchestrator.context import ServerContext
 from tunefleet.orchestrator.tasks import retry_lookup
 from tunefleet.orchestrator.tasks.inputs import is_named
+from tunefleet.orchestrator.tasks.tasks import refuse_part
 from tunefleet.orchestrator.workflows.submission import Submission
 from tunefleet.schemas.api import RetryRequest
 from tunefleet.spec import Workflow, override_document, parse_workflow
@@ -36,21 +37,7 @@ class _Task:
     upstreams: int
 
 
-def refuse_part(connection: Connection, row: TaskRow, verb: str) -> None:
-    """Refuse an operation on a shard that applies to its parent task.
-
-    Raises:
-        ConflictError: If the task is a shard.
-    """
-    part = shards.of_tasks(connection, [row.seq]).get(row.seq)
-    if part is not None:
-        raise ConflictError(
-            f"The task {row.id} is shard {part.number + 1} of {part.total} of {part.parent_id}.",
-            hint=f"Use `tunefleet {verb} {part.parent_id}`.",
-        )
-
-
-async def task(core: ServerContext, actor: Actor, row: TaskRow, overrides: Mapping[str, Any]) -> Submission:
+async def task_submission(core: ServerContext, actor: Actor, row: TaskRow, overrides: Mapping[str, Any]) -> Submission:
     """Return the submission that runs a task again, as a workflow of its own, with some fields changed.
 
     References of a stage are replaced by their resolved values.
@@ -93,7 +80,7 @@ def _as_document(found: _Task) -> str:
     return orjson.dumps(document, option=orjson.OPT_INDENT_2).decode() + "\n"
 
 
-async def workflow(core: ServerContext, actor: Actor, row: WorkflowRow, wanted: RetryRequest) -> Submission:
+async def workflow_submission(core: ServerContext, actor: Actor, row: WorkflowRow, wanted: RetryRequest) -> Submission:
     """Return the submission that runs the unfinished tasks of a workflow again; results of the others are reused.
 
     Raises:

@@ -15,13 +15,13 @@ from tunefleet.db.repositories import artifacts, dependencies, tasks, workflows
 from tunefleet.db.rows import ArtifactRow, TaskRow
 from tunefleet.errors import ConflictError, ForbiddenError, NotFoundError
 from tunefleet.orchestrator.access import quotas
+from tunefleet.orchestrator.access.api_keys import refuse_ended
 from tunefleet.orchestrator.access.permissions import Actor, AttemptActor, Caller, has_quota, may_change, may_read
 from tunefleet.orchestrator.context import ServerContext
 from tunefleet.orchestrator.storage import artifacts as artifact_service
 from tunefleet.orchestrator.storage import signed_urls
+from tunefleet.orchestrator.storage.manifest import manifest
 from tunefleet.orchestrator.storage.signed_urls import Signature, Signer
-from tunefleet.orchestrator.tasks.manifest import manifest
-from tunefleet.orchestrator.telemetry.ingest import refuse_ended
 from tunefleet.orchestrator.views import to_datetime
 from tunefleet.schemas.api import ArtifactCreate, FileEntry
 from tunefleet.schemas.compat.task_results import (

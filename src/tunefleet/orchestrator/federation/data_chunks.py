@@ -17,10 +17,10 @@ from tunefleet.db.repositories import artifacts
 from tunefleet.errors import ConflictError, ForbiddenError, GoneError, NotFoundError
 from tunefleet.lifecycle.federation import FederationStatus
 from tunefleet.orchestrator.context import ServerContext
-from tunefleet.orchestrator.federation.guide import signed_links
-from tunefleet.orchestrator.federation.guide.chunk_files import ChunkFile
-from tunefleet.orchestrator.federation.guide.signed_links import Signer
+from tunefleet.orchestrator.federation import signed_links
+from tunefleet.orchestrator.federation.chunk_files import ChunkFile
 from tunefleet.orchestrator.federation.participants import FederationCaller, only_worker, worker_name
+from tunefleet.orchestrator.federation.signed_links import Signer
 from tunefleet.orchestrator.federation.status import FOREVER, find_to_take_part, how_to_start
 from tunefleet.orchestrator.storage.signed_urls import Signature
 from tunefleet.orchestrator.views import to_datetime
