@@ -1,1 +1,1 @@
-"""Access control and accounting: API keys, permissions, projects, quotas, audit log and usage."""
+"""Access control and accounting: API keys, permissions, projects, quotas and the audit log."""

@@ -1,1 +1,1 @@
-"""Compatibility APIs for existing clients: the worker guide, results, and the v1 task API."""
+"""Compatibility APIs for existing clients: the worker guide and the v1 task API."""

@@ -1,1 +1,1 @@
-"""Checks before a training task is submitted: dataset, model configuration and memory estimate."""
+"""Checks before a workflow is submitted: dataset, model configuration, memory estimate and placement forecast."""

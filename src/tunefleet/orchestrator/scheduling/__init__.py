@@ -1,1 +1,1 @@
-"""Scheduling: queue, cluster state, fair share, gangs, coalescing, autoscaling, pending reasons."""
+"""Scheduling: queue, fair share, coalescing, autoscaling and the reaper."""

@@ -1,1 +1,1 @@
-"""Storage: artifacts, uploads, signed URLs, limits, verification and deletion."""
+"""Storage: artifacts, uploads, result files, signed URLs, limits, verification and deletion."""

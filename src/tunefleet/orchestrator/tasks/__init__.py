@@ -1,1 +1,1 @@
-"""Tasks: commands, transitions, inputs, checkpoints, ends and retries."""
+"""Tasks: commands, transitions and what follows from them, inputs, checkpoints, shards and ends."""

@@ -1,1 +1,1 @@
-"""Workers: enrollment, registration, message exchange and administration."""
+"""Workers: enrollment, registration, message exchange, gangs and administration."""

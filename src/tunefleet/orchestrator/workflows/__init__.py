@@ -1,1 +1,1 @@
-"""Workflows: submission, dependencies, sharding and merging of results."""
+"""Workflows: submission, reruns, dependencies, merging of shards and pruning."""
