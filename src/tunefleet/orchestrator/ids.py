@@ -8,13 +8,13 @@ import re
 import secrets
 import threading
 import time
-from collections.abc import Sequence
-from typing import Final
+from collections.abc import Callable, Sequence
+from typing import Final, Protocol, TypeVar
 
 from tunefleet.errors import ConflictError
 
 # How many matches an ambiguous id lists.
-MEANT_AT_MOST: Final = 5
+_LISTED: Final = 5
 _MAC_DIGITS: Final = 32
 # 2^7 ids per millisecond; more borrow from the next one. 41 bits of milliseconds last until 2039.
 _SUB_BITS: Final = 7
@@ -35,11 +35,33 @@ def new_ordered_id(prefix: str) -> str:
         return f"{prefix}-{_last[0]:012x}"
 
 
-def several(what: str, start: str, found: Sequence[tuple[str, str]]) -> ConflictError:
-    """Return the error for an ambiguous id prefix; its hint lists the matches."""
-    named = ", ".join(f"{id_} ({name})" for id_, name in found[:MEANT_AT_MOST])
-    more = ", …" if len(found) > MEANT_AT_MOST else ""
-    return ConflictError(f"Several {what} begin with {start}.", hint=f"Enter more of the id: {named}{more}.")
+class _Named(Protocol):
+    @property
+    def id(self) -> str: ...
+
+    @property
+    def name(self) -> str: ...
+
+
+R = TypeVar("R", bound=_Named)
+
+
+def only_match(what: str, start: str, by_prefix: Callable[[int], Sequence[R]]) -> R | None:
+    """Return the row whose id begins with a text; None if there is none.
+
+    Args:
+        what: Plural noun for the error.
+        by_prefix: Returns up to a number of rows whose ids have the prefix.
+
+    Raises:
+        ConflictError: If there are several; its hint lists them.
+    """
+    found = by_prefix(_LISTED + 1)
+    if len(found) < 2:
+        return found[0] if found else None
+    named = ", ".join(f"{row.id} ({row.name})" for row in found[:_LISTED])
+    more = ", …" if len(found) > _LISTED else ""
+    raise ConflictError(f"Several {what} begin with {start}.", hint=f"Enter more of the id: {named}{more}.")
 
 
 def new_secret() -> str:

@@ -10,7 +10,7 @@ import pytest
 
 from tunefleet.errors import InputError, SpecError
 from tunefleet.observability import scrub
-from tunefleet.orchestrator import views
+from tunefleet.orchestrator import pagination
 from tunefleet.orchestrator.training_protocol.failure_analysis import traceback_of
 from tunefleet.spec import deep_set
 from tunefleet.spec import text as module
@@ -43,9 +43,9 @@ def test_a_name_in_a_query() -> None:
 
 
 def test_a_cursor() -> None:
-    assert views.before("17") == 17
+    assert pagination.before("17") == 17
     with pytest.raises(InputError, match="is not a cursor") as caught:
-        views.before("9" * N)
+        pagination.before("9" * N)
     assert len(str(caught.value)) < 200
 
 

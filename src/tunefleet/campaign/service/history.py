@@ -13,7 +13,8 @@ from tunefleet.db.campaigns.cycles import CycleRow
 from tunefleet.db.repositories import events
 from tunefleet.orchestrator.access.permissions import Actor
 from tunefleet.orchestrator.context import ServerContext
-from tunefleet.orchestrator.views import before, bounded, event_view
+from tunefleet.orchestrator.pagination import before, bounded
+from tunefleet.orchestrator.views import event_view
 from tunefleet.schemas.api import EventView, Page
 from tunefleet.schemas.campaign import CampaignLog, CycleView, LineageView
 

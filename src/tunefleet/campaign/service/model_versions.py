@@ -11,7 +11,7 @@ from tunefleet.errors import ConflictError
 from tunefleet.lifecycle.model_version import Stage
 from tunefleet.orchestrator.access.permissions import Actor, may_read
 from tunefleet.orchestrator.context import ServerContext
-from tunefleet.orchestrator.views import before, bounded, split
+from tunefleet.orchestrator.pagination import before, bounded, split
 from tunefleet.schemas.api import Page
 from tunefleet.schemas.campaign import ModelVersionView
 

@@ -19,7 +19,7 @@ from tunefleet.orchestrator.access import quotas
 from tunefleet.orchestrator.access.permissions import Actor, may_read, may_submit
 from tunefleet.orchestrator.context import ServerContext
 from tunefleet.orchestrator.ids import new_id
-from tunefleet.orchestrator.views import before, bounded, split
+from tunefleet.orchestrator.pagination import before, bounded, split
 from tunefleet.schemas.api import Page
 from tunefleet.schemas.campaign import CampaignApplied, CampaignDetail, CampaignView
 from tunefleet.spec.documents.campaign_document import CampaignSpec

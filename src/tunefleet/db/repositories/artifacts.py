@@ -118,7 +118,7 @@ def find(connection: Connection, *, project: str, column: str, value: str) -> li
     return [ArtifactRow(*row) for row in connection.execute(query)]
 
 
-def by_prefix(connection: Connection, prefix: str, *, project: str, limit: int) -> list[ArtifactRow]:
+def by_prefix(connection: Connection, prefix: str, project: str, limit: int) -> list[ArtifactRow]:
     """Return artifacts whose id has a prefix."""
     at = artifacts.c
     # A range instead of LIKE: it uses the index with any collation.

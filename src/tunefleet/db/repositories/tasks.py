@@ -89,7 +89,7 @@ def of_project(connection: Connection, project: str, seqs: Sequence[int]) -> set
     return set(connection.execute(query).scalars()) if seqs else set()
 
 
-def by_prefix(connection: Connection, prefix: str, *, project: str, limit: int) -> list[TaskRow]:
+def by_prefix(connection: Connection, prefix: str, project: str, limit: int) -> list[TaskRow]:
     """Return tasks whose id has a prefix."""
     query = (
         select(tasks)

@@ -67,7 +67,7 @@ def by_ids(connection: Connection, ids: Sequence[str]) -> dict[str, WorkflowRow]
     return {row.id: row for row in rows}
 
 
-def by_prefix(connection: Connection, prefix: str, *, project: str, limit: int) -> list[WorkflowRow]:
+def by_prefix(connection: Connection, prefix: str, project: str, limit: int) -> list[WorkflowRow]:
     """Return workflows whose id has a prefix."""
     query = (
         select(workflows)

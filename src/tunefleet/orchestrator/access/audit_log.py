@@ -6,7 +6,8 @@ from tunefleet.db.access import audit
 from tunefleet.db.access.audit import AuditRow
 from tunefleet.orchestrator.access.permissions import Actor, AttemptActor, FederationActor, is_operator, may_administer
 from tunefleet.orchestrator.context import ServerContext
-from tunefleet.orchestrator.views import before, bounded, split, to_datetime
+from tunefleet.orchestrator.pagination import before, bounded, split
+from tunefleet.orchestrator.views import to_datetime
 from tunefleet.schemas.api import Page
 from tunefleet.schemas.projects import AuditEntry
 

@@ -24,7 +24,7 @@ from tunefleet.orchestrator.federation.status import find, may_read_updates, mov
 from tunefleet.orchestrator.federation.updates import acceptance
 from tunefleet.orchestrator.ids import new_id
 from tunefleet.orchestrator.notifications import formats
-from tunefleet.orchestrator.views import before, bounded, split
+from tunefleet.orchestrator.pagination import before, bounded, split
 from tunefleet.schemas.api import Page
 from tunefleet.schemas.federated import FederationCreated, FederationDetail, FederationView, RoundView, UpdateView
 from tunefleet.spec.options.federation_options import FederationSpec

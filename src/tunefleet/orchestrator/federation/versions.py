@@ -24,7 +24,7 @@ from tunefleet.orchestrator.federation.participants import FederationCaller, may
 from tunefleet.orchestrator.federation.status import FOREVER, existing, find
 from tunefleet.orchestrator.federation.version_archives import with_archive
 from tunefleet.orchestrator.notifications import webhooks
-from tunefleet.orchestrator.views import before, bounded
+from tunefleet.orchestrator.pagination import before, bounded
 from tunefleet.schemas.api import Page
 from tunefleet.schemas.federated import VersionDetail, VersionView
 

@@ -13,7 +13,8 @@ from tunefleet.db.repositories.notifications import NoticeRow
 from tunefleet.orchestrator.access.permissions import Actor, may_read
 from tunefleet.orchestrator.context import ServerContext
 from tunefleet.orchestrator.notifications.channels import find, shown
-from tunefleet.orchestrator.views import before, bounded, split, to_datetime, to_optional_datetime
+from tunefleet.orchestrator.pagination import before, bounded, split
+from tunefleet.orchestrator.views import to_datetime, to_optional_datetime
 from tunefleet.schemas.api import Page
 from tunefleet.schemas.notify import Happened, NotificationView
 from tunefleet.spec.options.notify import Format

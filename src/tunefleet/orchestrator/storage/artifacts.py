@@ -30,11 +30,12 @@ from tunefleet.orchestrator.access.permissions import (
     may_submit,
 )
 from tunefleet.orchestrator.context import ServerContext
-from tunefleet.orchestrator.ids import MEANT_AT_MOST, new_id, several
+from tunefleet.orchestrator.ids import new_id, only_match
+from tunefleet.orchestrator.pagination import before, bounded, split
 from tunefleet.orchestrator.storage import capacity, checkpoint_retention, garbage_collection, verification
 from tunefleet.orchestrator.storage.garbage_collection import Collected
 from tunefleet.orchestrator.storage.verification import Verified
-from tunefleet.orchestrator.views import artifact_detail, artifact_view, before, bounded, split
+from tunefleet.orchestrator.views import artifact_detail, artifact_view
 from tunefleet.schemas.api import (
     ArtifactCreate,
     ArtifactDetail,
@@ -341,10 +342,8 @@ def _find(connection: Connection, project: str, reference: str, *, by_prefix: bo
             return found
     if not by_prefix or not reference.startswith("art-"):
         return []
-    rows = artifacts.by_prefix(connection, reference, project=project, limit=MEANT_AT_MOST + 1)
-    if len(rows) > 1:
-        raise several("artifacts", reference, [(row.id, row.name) for row in rows])
-    return rows
+    row = only_match("artifacts", reference, partial(artifacts.by_prefix, connection, reference, project))
+    return [] if row is None else [row]
 
 
 def _concerns(connection: Connection, attempt: AttemptActor, rows: list[ArtifactRow]) -> bool:

@@ -20,9 +20,9 @@ from tunefleet.orchestrator.access.permissions import Actor, may_read, may_see_w
 from tunefleet.orchestrator.context import ServerContext
 from tunefleet.orchestrator.fleet import cluster_state
 from tunefleet.orchestrator.fleet.cluster_state import FleetSnapshot
+from tunefleet.orchestrator.pagination import before, bounded
 from tunefleet.orchestrator.tasks import relations
 from tunefleet.orchestrator.tasks.views import task_view
-from tunefleet.orchestrator.views import before, bounded
 from tunefleet.schemas.api import Page, TaskView
 from tunefleet.schemas.fleet import TaskGlance
 from tunefleet.schemas.ui import Overview, TaskCounts

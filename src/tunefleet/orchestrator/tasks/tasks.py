@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 
 from tunefleet.db import Connection
 from tunefleet.db.repositories import attempts, journal, shards, tasks
@@ -13,7 +14,7 @@ from tunefleet.orchestrator.access.permissions import Actor, may_change, may_rea
 from tunefleet.orchestrator.context import ServerContext
 from tunefleet.orchestrator.fleet import cluster_state
 from tunefleet.orchestrator.fleet.cluster_state import FleetSnapshot
-from tunefleet.orchestrator.ids import MEANT_AT_MOST, several
+from tunefleet.orchestrator.ids import only_match
 from tunefleet.orchestrator.tasks import cancellation, listing, relations, removal
 from tunefleet.orchestrator.tasks.listing import TaskListQuery
 from tunefleet.orchestrator.tasks.views import task_detail
@@ -114,12 +115,10 @@ def find(connection: Connection, actor: Actor, task_id: str) -> TaskRow:
     if exact is not None and exact.project == actor.project:
         return exact
     prefix = task_id if task_id.startswith("task-") else f"task-{task_id}"
-    found = tasks.by_prefix(connection, prefix, project=actor.project, limit=MEANT_AT_MOST + 1)
-    if len(found) > 1:
-        raise several("tasks", task_id, [(row.id, row.name) for row in found])
-    if not found:
+    found = only_match("tasks", task_id, partial(tasks.by_prefix, connection, prefix, actor.project))
+    if found is None:
         raise NotFoundError(f"There is no task {task_id}.", hint="List them with `tunefleet ls`.")
-    return found[0]
+    return found
 
 
 def _detail(connection: Connection, row: TaskRow, here: FleetSnapshot) -> TaskDetail:

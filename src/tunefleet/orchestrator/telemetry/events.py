@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from tunefleet.db.repositories import events
 from tunefleet.orchestrator.access.permissions import Actor, may_read
 from tunefleet.orchestrator.context import ServerContext
-from tunefleet.orchestrator.views import bounded, event_view
+from tunefleet.orchestrator.pagination import bounded
+from tunefleet.orchestrator.views import event_view
 from tunefleet.schemas.api import EventView
 
 

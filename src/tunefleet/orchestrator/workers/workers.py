@@ -16,8 +16,9 @@ from tunefleet.orchestrator.access.permissions import Actor, is_operator, may_ad
 from tunefleet.orchestrator.context import ServerContext
 from tunefleet.orchestrator.fleet import cluster_state, worker_state
 from tunefleet.orchestrator.fleet.presence import Fleet
+from tunefleet.orchestrator.pagination import bounded
 from tunefleet.orchestrator.tasks import unreported_ends
-from tunefleet.orchestrator.views import bounded, to_datetime, to_optional_datetime
+from tunefleet.orchestrator.views import to_datetime, to_optional_datetime
 from tunefleet.schemas.api import Page
 from tunefleet.schemas.fleet import WorkerView
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 
 from tunefleet.db import Connection
 from tunefleet.db.repositories import journal, tasks, workflows
@@ -16,10 +17,10 @@ from tunefleet.orchestrator.context import ServerContext
 from tunefleet.orchestrator.fleet import cluster_state
 from tunefleet.orchestrator.fleet.cluster_state import FleetSnapshot
 from tunefleet.orchestrator.fleet.engines import Engines
-from tunefleet.orchestrator.ids import MEANT_AT_MOST, several
+from tunefleet.orchestrator.ids import only_match
+from tunefleet.orchestrator.pagination import before, bounded, split
 from tunefleet.orchestrator.tasks import cancellation, policies, relations, removal, retry_lookup
 from tunefleet.orchestrator.tasks.views import task_view, workflow_detail, workflow_view
-from tunefleet.orchestrator.views import before, bounded, split
 from tunefleet.orchestrator.workflows import resubmission, submission
 from tunefleet.orchestrator.workflows.submission import Submission
 from tunefleet.placement import WorkerState
@@ -222,12 +223,10 @@ def find(connection: Connection, actor: Actor, workflow_id: str) -> WorkflowRow:
     if exact is not None and exact.project == actor.project:
         return exact
     prefix = workflow_id if workflow_id.startswith("wf-") else f"wf-{workflow_id}"
-    found = workflows.by_prefix(connection, prefix, project=actor.project, limit=MEANT_AT_MOST + 1)
-    if len(found) > 1:
-        raise several("workflows", workflow_id, [(row.id, row.name) for row in found])
-    if not found:
+    found = only_match("workflows", workflow_id, partial(workflows.by_prefix, connection, prefix, actor.project))
+    if found is None:
         raise NotFoundError(f"There is no workflow {workflow_id}.", hint="List them with `tunefleet ls`.")
-    return found[0]
+    return found
 
 
 def _detail(
