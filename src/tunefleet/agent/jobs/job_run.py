@@ -21,7 +21,6 @@ from tunefleet.observability import context, traceparent
 from tunefleet.runtime import JobHandle, new_launch_id
 from tunefleet.runtime.exit_classification import JobEnd
 from tunefleet.runtime.gpu.gpus import GpuBusyError
-from tunefleet.runtime.launch import retry
 from tunefleet.runtime.monitor.elapsed_time import Watched
 from tunefleet.runtime.monitor.guard import End, JobMonitor
 from tunefleet.runtime.monitor.journal_audit import losses
@@ -41,8 +40,6 @@ _STATES: Final = {
     "cancelled": JobState.CANCELLED,
     "failed": JobState.FAILED,
 }
-# Ends that are not the job's fault if the machine was rebooted meanwhile.
-_REBOOT_ENDS: Final = frozenset({TaskReason.KILLED, TaskReason.CRASHED})
 
 
 class AgentStopping(Exception):
@@ -109,7 +106,7 @@ class JobRun:
         handle = self._job.handle
         if handle is not None and handle.job.launch == self._job.record.launch:
             end = handle.poll()
-            by_reboot = end is not None and end.reason in _REBOOT_ENDS and self._monitor.rebooted
+            by_reboot = end is not None and self._monitor.ended_by_reboot(end)
             if not by_reboot or self._monitor.interrupted(handle) is not None:
                 logger.info("Adopted job(%s).", self._job.job_id)
                 return handle  # `_final_end` interprets an end that the agent caused
@@ -180,14 +177,7 @@ class JobRun:
 
     def _should_relaunch(self, handle: JobHandle, end: End) -> bool:
         """Return whether the failed job is relaunched with changed settings."""
-        record = self._job.record
-        if end.outcome != "failed" or record.wish is not None:
-            return False
-        try:
-            change = retry.plan(handle.folder, record.spec, end.reason, handle.job.launch)
-        except (OSError, TunefleetError) as error:
-            logger.warning("job(%s) is not relaunched: %s", record.job_id, error)
-            return False
+        change = self._monitor.plan_relaunch(handle, end) if self._job.record.wish is None else None
         if change is not None:
             self._job.add_warning(change)
         return change is not None

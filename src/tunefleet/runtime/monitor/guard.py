@@ -12,8 +12,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
+from tunefleet.errors import TunefleetError
 from tunefleet.lifecycle.task import TaskReason
 from tunefleet.runtime import exit_classification
+from tunefleet.runtime.launch import retry
 from tunefleet.runtime.monitor.elapsed_time import Interruption, Runtime, Watched, boot_name
 from tunefleet.runtime.monitor.eviction import LaunchPreemption, Pausable
 from tunefleet.runtime.monitor.preemption import GpuContentionMonitor
@@ -28,6 +30,7 @@ logger = logging.getLogger(__name__)
 MAX_RESTARTS: Final = 3
 _CHECK_S: Final = 1.0
 _KILL_INTERVAL_S: Final = 5.0
+_REBOOT_REASONS: Final = frozenset({TaskReason.KILLED, TaskReason.CRASHED})
 
 
 # (seconds without progress, message); (None, None) when the stall is over.
@@ -102,6 +105,7 @@ class JobMonitor:
         on_stall_change: StallChange = lambda _for_s, _message: None,
     ) -> None:
         limits = LimitsSpec.model_validate(spec.get("limits") or {})
+        self._spec = spec
         self._store = store
         self._gpu_monitor = gpu_monitor
         self._makes_way = makes_way
@@ -126,6 +130,20 @@ class JobMonitor:
     def overdue(self) -> bool:
         """Whether the job has exceeded its maximum runtime."""
         return self._runtime.exceeded
+
+    def ended_by_reboot(self, end: End) -> bool:
+        """Whether a reboot of the machine ended the job, which is not the job's fault."""
+        return self.rebooted and end.reason in _REBOOT_REASONS
+
+    def plan_relaunch(self, handle: Handle, end: End) -> str | None:
+        """Write changed settings with which a failed job may succeed; return a message, or None if the end is final."""
+        if end.outcome != "failed":
+            return None
+        try:
+            return retry.plan(handle.folder, self._spec, end.reason, handle.job.launch)
+        except (OSError, TunefleetError) as error:
+            logger.warning("job(%s) is not relaunched: %s", handle.job.job_id, error)
+            return None
 
     def interrupted(self, handle: Handle) -> Interruption | None:
         """Return why the monitor has ended this launch, or is about to."""

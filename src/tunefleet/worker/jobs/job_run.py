@@ -7,11 +7,10 @@ import time
 from dataclasses import dataclass
 from typing import Final
 
-from tunefleet.errors import MachineError, TunefleetError
+from tunefleet.errors import MachineError
 from tunefleet.executors.base import JobExecutor
 from tunefleet.lifecycle.task import TaskReason
 from tunefleet.runtime.gpu.gpus import GpuBusyError
-from tunefleet.runtime.launch import retry
 from tunefleet.runtime.monitor.elapsed_time import Watched
 from tunefleet.runtime.monitor.eviction import LaunchPreemption
 from tunefleet.runtime.monitor.guard import End, JobMonitor
@@ -36,8 +35,6 @@ _SUSPEND_GRACE_S: Final = 5.0
 _GPU_PATIENCE_S: Final = 60.0
 _BUSY_PAUSE_S: Final = 5.0
 
-# Ends that are not the task's fault if the machine was rebooted meanwhile.
-_REBOOT_ENDS: Final = frozenset({TaskReason.KILLED, TaskReason.CRASHED})
 # Regular ends, including a requested pause.
 _SETTLED: Final = frozenset({"completed", "paused"})
 
@@ -223,7 +220,7 @@ class JobRun:
         if end is not None and end.outcome not in _SETTLED and not self._cut_off_pausing:
             if not self.record.suspended and self._monitor.interrupted(handle) is not None:
                 return handle  # `watch` interprets its end
-            untold = self.record.suspended or (self._monitor.rebooted and end.reason in _REBOOT_ENDS)
+            untold = self.record.suspended or self._monitor.ended_by_reboot(end)
             return None if untold else handle
         return handle
 
@@ -235,13 +232,7 @@ class JobRun:
 
     def _should_relaunch(self, handle: Handle, end: End) -> bool:
         """Return whether the failed job is relaunched within the attempt, with changed settings."""
-        if end.outcome != "failed" or self.cancelled or self._timed_out:
-            return False
-        try:
-            change = retry.plan(handle.folder, self.record.offer.spec, end.reason, handle.job.launch)
-        except (OSError, TunefleetError) as error:
-            logger.warning("Task %s is not relaunched: %s", self.record.offer.task_id, error)
-            return False
+        change = None if self.cancelled or self._timed_out else self._monitor.plan_relaunch(handle, end)
         if change is not None:
             logger.info("Task %s: %s", self.record.offer.task_id, change)
         return change is not None
