@@ -19,8 +19,8 @@ from tunefleet.workloads.data.formats import Shape
 @pytest.fixture(scope="module", autouse=True)
 def libraries() -> None:
     """Imported for the tests, not to collect them."""
-    global AutoModelForCausalLM, Encoder, Trainer, TrainerCallback, base_model, build, integration_utils
-    global open_portions, pack, tokenize, torch
+    global AutoModelForCausalLM, Encoder, Trainer, TrainerCallback, base_model, integration_utils
+    global open_portions, pack, program, tokenize, torch
     pytest.importorskip("torch")
 
     import torch
@@ -30,7 +30,7 @@ def libraries() -> None:
     from tunefleet.workloads.common import base_model
     from tunefleet.workloads.data.sources import open_portions
     from tunefleet.workloads.data.tokenization import Encoder, tokenize
-    from tunefleet.workloads.training import build
+    from tunefleet.workloads.training import run as program
     from tunefleet.workloads.training.rows.streaming import pack
     from tunefleet.workloads.training.trainer import Trainer
 
@@ -49,7 +49,7 @@ def trainers(monkeypatch: pytest.MonkeyPatch) -> list[Trainer]:
             super().__init__(**options)
             built.append(self)
 
-    monkeypatch.setattr(build, "Trainer", Kept)
+    monkeypatch.setattr(program, "Trainer", Kept)
     return built
 
 
