@@ -103,6 +103,12 @@ const newRoute = createRoute({
   }),
   component: lazyRouteComponent(() => import("./pages/New"), "New"),
 });
+const trainRoute = createRoute({
+  getParentRoute: () => rootRoute,
+  path: "/train",
+  validateSearch: (given: Record<string, unknown>): { data?: string } => ({ data: text(given.data) }),
+  component: lazyRouteComponent(() => import("./pages/Train"), "Train"),
+});
 const compareRoute = createRoute({
   getParentRoute: () => rootRoute,
   path: "/compare",
@@ -179,6 +185,7 @@ const routeTree = rootRoute.addChildren([
   tasksRoute,
   taskRoute,
   newRoute,
+  trainRoute,
   compareRoute,
   workflowRoute,
   workersRoute,
