@@ -30,10 +30,11 @@ async def search(core: ServerContext, actor: Actor, text: str) -> HubModels:
             hint="Enter the complete id of a model that the workers have in their cache, such as Qwen/Qwen3-0.6B.",
         )
     found = await asyncio.to_thread(hub_config.search, settings.hub_endpoint, text, _LIMIT, settings.url_allow)
-    return HubModels(models=tuple(_model(each) for each in found if isinstance(each, Mapping) and "id" in each))
+    return HubModels(models=tuple(model(each) for each in found if isinstance(each, Mapping) and "id" in each))
 
 
-def _model(found: Mapping[str, Any]) -> HubModel:
+def model(found: Mapping[str, Any]) -> HubModel:
+    """Return a model as the Hub describes it."""
     tensors, downloads = found.get("safetensors"), found.get("downloads")
     total = tensors.get("total") if isinstance(tensors, Mapping) else None
     return HubModel(
