@@ -62,7 +62,13 @@ def metrics_table() -> Any:
 
 SCREENS: dict[str, Callable[[], Any]] = {
     "result": lambda: console.say(console.facts(results.rows(task(result={EVIL: [{"output": EVIL}], "s": EVIL})))),
-    "task": lambda: console.say(show.screen(task(error=EVIL, why=EVIL, detail=EVIL, reason="bug"), memory=EVIL)),
+    "task": lambda: console.say(
+        show.screen(
+            task(error=EVIL, why=EVIL, detail=EVIL, reason="bug"),
+            related=show.Related(memory=EVIL, origin=EVIL),
+            everything=True,
+        )
+    ),
     "workflow": lambda: console.say(workflow_view.screen(workflow())),
     "table": lambda: console.say(metrics_table()),
     "sentence": lambda: console.say(EVIL, style="dim"),

@@ -145,7 +145,7 @@ def _bar(watched: Watched, width: int) -> RenderableType:
 def _before_steps(watched: Watched) -> str:
     task = watched.task
     if watched.final:
-        return task.reason or ""
+        return (task.reason or "").replace("_", " ")
     if watched.progress is not None:
         return f"{watched.progress.phase} …"
     return task.why or ("starting …" if task.status == TaskStatus.RUNNING else f"{task.status} …")
