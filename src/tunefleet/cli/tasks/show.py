@@ -43,7 +43,7 @@ def show(
     ] = False,
     as_json: Json = False,
 ) -> None:
-    """Show the summary of a task or a workflow: result, artifacts, next commands."""
+    """Show the summary of a task or a workflow."""
     with connect() as client:
         if is_workflow(task):
             workflow = client.workflows.get(task)
