@@ -310,7 +310,8 @@ def _detail(error: TunefleetError) -> object:
         return str(error)
     return [
         {
-            "loc": ["body", *fault.path.split(".")],
+            # `config (spec.model)`: a field of the spec that no field of the config was translated to.
+            "loc": ["body", *([fault.path] if " (" in fault.path else fault.path.split("."))],
             "msg": f"{fault.message} ({fault.hint})" if fault.hint else fault.message,
             "type": "value_error",
         }
