@@ -114,6 +114,8 @@ def change(before: object, after: object, *, share: bool = False) -> str | None:
     spelt = (lambda value: f"{100 * value:.1f} %".replace(".0 %", " %")) if share else formatting.number
     if not isinstance(before, int | float):
         return spelt(after)
+    if before == after:
+        return f"{spelt(before)}, unchanged"
     moved = f"  ({100 * (after - before) / abs(before):+.1f} %)".replace("-", "−") if before and not share else ""
     return f"{spelt(before)} → {spelt(after)}{moved}"
 

@@ -272,6 +272,6 @@ def _sentence(row: TaskRow, attempt: AttemptRow, nodes: Sequence[AttemptRow]) ->
         wanted = {"pause": " and is pausing", "cancel": " and is cancelling"}.get(row.desired, "")
         return f"{what} runs{wanted}."
     # The sentence on the status of an ended task has its error.
-    said = row.status in _ENDED and attempt.error == row.error
-    error = f": {attempt.error}" if attempt.error and not said else "."
+    repeated = row.status in _ENDED and attempt.error == row.error
+    error = f": {attempt.error}" if attempt.error and not repeated else "."
     return f"{what} ended ({_word(attempt.reason or attempt.state)}){error}"
