@@ -208,7 +208,7 @@ def test_a_line_says_where_a_task_runs_and_why_it_ended() -> None:
     ]
     assert [workflow_view.line(each, failure_causes.Causes(tasks)) for each in tasks] == [
         "a: running on w1",
-        "b: failed (a bug)",
+        "b: failed",
         "c: failed (because b failed)",
     ]
 

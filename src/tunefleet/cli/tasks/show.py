@@ -128,7 +128,8 @@ def screen(
         parts += [Text(), Text("Attempts", style="head"), _attempts(task)]
     if len(siblings) > 1:
         own = (task.error or task.why) and failure_causes.cause(task, siblings) is None
-        notes = {task.id: "see above"} if own else {}
+        notes = {each.id: "see above" for each in siblings if each.error and each.error in (task.error or "")}
+        notes |= {task.id: "see above"} if own else {}
         parts += [
             Text(),
             Text("Stages", style="head"),

@@ -184,7 +184,8 @@ def _in_lines(client: Client, workflow_id: str) -> WorkflowDetail:
 
 
 def line(task: TaskView, why: failure_causes.Causes) -> str:
-    """Return a task's status in one line."""
-    note = why.note(task).plain.rstrip(".")
+    """Return a task's status in one line; the error of a failed one is shown at the end of the workflow."""
+    failed = task.status == TaskStatus.FAILED and why.of(task) is None
+    note = "" if failed else why.note(task).plain.rstrip(".")
     on = f" on {task.worker_id}" if task.worker_id and task.status in _AT_WORK else ""
     return f"{task.name}: {task.status}{on}{f' ({note})' if note else ''}"
