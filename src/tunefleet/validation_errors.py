@@ -136,6 +136,7 @@ _SENTENCES: Final[dict[str, str]] = {
         _INVALID,
     ),
 }  # fmt: skip
+_OF_ANOTHER_TYPE: Final = ("_type", "_parsing")
 _QUOTED_WORD: Final = re.compile(r"'((?:[^'\\]|\\.)*)'")
 # pydantic adds the kinds of a union to the place, such as `function-after[check(), str]`.
 _KIND_OF_A_UNION: Final = re.compile(r"[\[(]|^(?:constrained|function|lax-or-strict|json-or-python|is-instance)\b")
@@ -209,7 +210,10 @@ def _not(detail: Mapping[str, Any], *, quoted: bool) -> str:
     if "input" not in detail:
         return ""
     value = detail["input"]
-    return f", not {'a string' if isinstance(value, str) and not quoted else show(value)}"
+    # An address is no secret; what a body or header contains may be one.
+    if quoted or not isinstance(value, str) or detail["loc"][:1] in {("query",), ("path",)}:
+        return f", not {show(value)}"
+    return ", not a string" if detail["type"].endswith(_OF_ANOTHER_TYPE) else ""
 
 
 def place(loc: Iterable[str | int]) -> str:

@@ -1,11 +1,14 @@
 from __future__ import annotations
 
+import re
+from pathlib import Path
 from typing import Annotated, Any, Literal, get_args
 
 import pytest
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, field_validator
 from pydantic_core import PydanticKnownError, core_schema
 
+from tunefleet import validation_errors
 from tunefleet.validation_errors import faults, message, place, summary
 
 # Every value that a message may name.
@@ -79,6 +82,24 @@ def test_a_list_of_errors_is_short_and_a_secret_is_not_quoted() -> None:
     assert (hidden[0].path, hidden[0].message) == ("0", "must be an integer, not a string")
 
 
+@pytest.mark.parametrize(
+    ("loc", "given", "said"),
+    [
+        (("body", "role"), "king", "must be one of a, b"),
+        (("query", "role"), "king", "must be one of a, b, not 'king'"),
+    ],
+)
+def test_only_the_address_of_a_request_is_quoted(loc: tuple[str, ...], given: str, said: str) -> None:
+    detail = {"type": "literal_error", "loc": loc, "msg": "", "input": given, "ctx": {"expected": "'a' or 'b'"}}
+    assert message(detail, quoted=False) == said
+
+
 def test_a_place_has_no_kinds_of_a_union() -> None:
     assert place(("inputs", "data.path", "function-after[check(), str]", 3)) == "inputs.data.path.3"
     assert place(("inputs", "constrained-str")) == "inputs"
+
+
+def test_the_words_of_pydantic_are_read_in_one_place() -> None:
+    package = Path(validation_errors.__file__).parent
+    readers = {file.name for file in package.rglob("*.py") if re.search(r"""\[["']msg["']\]""", file.read_text())}
+    assert readers == {"validation_errors.py"}
