@@ -189,6 +189,12 @@ def preference(values: Mapping[str, Any], names: Mapping[str, str]) -> Recognize
     return Recognized("preference", found)
 
 
+# What a column is used for → its key in the `data` block.
+_KEYS: Final = {
+    "text": "text_field", "messages": "messages_field", "prompt": "prompt_column", "response": "response_column",
+}  # fmt: skip
+
+
 def named(names: Mapping[str, str], first: Mapping[str, Any], origin: str) -> Recognized:
     """Return the shape of rows whose columns the user has named.
 
@@ -199,7 +205,10 @@ def named(names: Mapping[str, str], first: Mapping[str, Any], origin: str) -> Re
     Raises:
         DataError: If the first row lacks a column.
     """
-    require_columns(names.values(), first, origin)
+    for name, column in names.items():
+        if column not in first:
+            hint = f"{columns_hint(column, map(str, first))} Set `data.{_KEYS[name]}`."
+            raise DataError(f"{origin} has no column {column!r}.", hint=hint)
     kind: Kind = "text" if "text" in names else "messages" if "messages" in names else "prompt_response"
     return Recognized(kind, names)
 
