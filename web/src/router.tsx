@@ -106,7 +106,10 @@ const newRoute = createRoute({
 const trainRoute = createRoute({
   getParentRoute: () => rootRoute,
   path: "/train",
-  validateSearch: (given: Record<string, unknown>): { data?: string } => ({ data: text(given.data) }),
+  validateSearch: (given: Record<string, unknown>): { data?: string; from?: string } => ({
+    data: text(given.data),
+    from: text(given.from),
+  }),
   component: lazyRouteComponent(() => import("./pages/Train"), "Train"),
 });
 const compareRoute = createRoute({

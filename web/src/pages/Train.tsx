@@ -2,8 +2,9 @@
 import { useMutation, useQuery } from "@tanstack/react-query";
 import { Link, lazyRouteComponent, useNavigate, useSearch } from "@tanstack/react-router";
 import { Suspense, useEffect, useRef, useState } from "react";
+import { stringify } from "yaml";
 import { api, ask } from "../api/client";
-import { artifactQuery } from "../api/queries";
+import { artifactQuery, taskQuery } from "../api/queries";
 import { lookQuery, schemaQuery } from "../api/queries_data";
 import { modelsQuery } from "../api/queries_models";
 import { changed } from "../lib/common";
@@ -130,6 +131,10 @@ function Wizard() {
   useDataOfAddress((choice) => {
     chooseData(choice);
     setStep("data");
+  });
+  useTaskOfAddress((next) => {
+    draft.set(next);
+    setStep("review");
   });
   const once = useRef({ text: "", key: "" });
   const submit = useMutation({
@@ -297,6 +302,27 @@ function useInputs(text: string, known: Known) {
     setInputs(digest ? [{ name, spec, inputs: { [MODEL]: digest } }] : []);
   }, [digest, name, model]);
   return inputs;
+}
+
+/** `?from=ID`: a run to train again, with its uploaded model. */
+function useTaskOfAddress(onTask: (draft: Draft) => void) {
+  const { from: id } = useSearch({ from: "/train" });
+  const task = useQuery({ ...taskQuery(id ?? ""), enabled: id !== undefined });
+  const done = useRef("");
+  useEffect(() => {
+    if (!id || done.current === id || !task.data) return;
+    done.current = id;
+    const { name, spec, resolved, inputs = {} } = task.data;
+    const text = stringify({
+      apiVersion: "tunefleet/v1",
+      kind: "Workflow",
+      metadata: { name },
+      spec: resolved ?? spec,
+    });
+    const plan = planOf(text);
+    const data: Data = { reference: plan?.data ?? "", source: plan?.source ?? "artifact", keys: {} };
+    onTask({ text, known: { model: { identifier: plan?.model ?? "", digest: inputs[MODEL] }, data, kind: null } });
+  });
 }
 
 /** `?data=ID`: the dataset that the wizard was opened for. */
