@@ -64,6 +64,23 @@ def unknown_routes(text: str) -> Iterator[str]:
             yield f"{method} {path} is no route of ours".strip()
 
 
+@cache
+def _pages() -> frozenset[str]:
+    """Return the paths of the web page's router, fields as `{}`, and its files."""
+    router = (ROOT / "web/src/router.tsx").read_text(encoding="utf-8")
+    paths = {re.sub(r"\$\w+", "{}", path) for path in re.findall(r'path: "([^"]+)"', router)}
+    files = {f"/{path.name}" for path in (ROOT / "web/public").iterdir()}
+    return frozenset(f"/ui{path}".rstrip("/") for path in paths | files)
+
+
+def unknown_pages(text: str) -> Iterator[str]:
+    """Yield paths below `/ui/` that a text names and the web page does not have."""
+    for path in re.findall(r"(?<![\w.-])(?:https?://[\w.:-]+)?(/ui/[^\s`\"'<>|,)?#]*)", text):
+        plain = path.rstrip("/.:")
+        if "{path" not in plain and not any(_fits(plain, route, deeper=False) for route in _pages()):
+            yield f"{plain} is no page of the web page"
+
+
 def _fits(path: str, route: str, *, deeper: bool) -> bool:
     """Whether a path is one of a route; without a method it may be the beginning of one."""
     shown, real = path.split("/"), route.split("/")
