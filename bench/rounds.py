@@ -159,7 +159,7 @@ def main() -> int:
     with tempfile.TemporaryDirectory(prefix="rounds-", ignore_cleanup_errors=True) as folder, ExitStack() as stack:
         root = Path(folder)
         os.environ["TUNEFLEET_HOME"] = str(root / "home")
-        quiet = {"LOG_LEVEL": "WARNING"}
+        quiet = {"TUNEFLEET_LOG_LEVEL": "WARNING"}
         fleet = LocalFleet(root / "fleet", port=free_port(), workers=0, environment=quiet, save_client=False)
         stack.enter_context(fleet)
         client = stack.enter_context(Client(fleet.url, fleet.key))

@@ -31,7 +31,7 @@ _CALL: Final = re.compile(r"`(client\.[^`]+)`")
 
 def unknown_variables(text: str) -> Iterator[str]:
     """Yield variables of ours that a text names and nothing reads."""
-    known = {variable.name for _, own in write_reference.variables() for variable in own}
+    known = {name for _, own in write_reference.variables() for each in own for name in (each.name, *each.aliases)}
     for name in sorted(set(_VARIABLE.findall(text))):
         if name in known or name.startswith("TUNEFLEET_SECRET_"):
             continue

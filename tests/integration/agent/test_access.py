@@ -188,7 +188,7 @@ def test_the_second_port_is_taken_and_said_when_the_first_is_in_use(tmp_path: Pa
             )
         try:
             until(agent._answers, "it answers on 8001")
-            assert "Port 8000 is in use and PORT is not set" in agent.out()
+            assert "Port 8000 is in use and TUNEFLEET_AGENT_PORT is not set" in agent.out()
         finally:
             agent.clean()
 

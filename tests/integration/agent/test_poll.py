@@ -212,7 +212,7 @@ def test_poll_mode_can_be_turned_off(tmp_path: Path, free_port: Callable[[], int
     agent = AgentProcess(tmp_path, env, free_port())
     agent.start()
     try:
-        assert "POLL_ENABLED is off" in agent.out()
+        assert "TUNEFLEET_POLL is off" in agent.out()
         assert not backend.calls
     finally:
         agent.clean()

@@ -280,7 +280,7 @@ def test_a_large_message_without_a_way_to_the_server_names_the_variable(site: St
     here = site(redis_server(), accept_within_s=60)
     hand = Hand(RedisLink(here.redis_url, Keys(), server_url="http://127.0.0.1:9"))
     token = hand.offer(here.submit()).token
-    with pytest.raises(UnreachableError, match="ORCHESTRATOR_BASE_URL"):
+    with pytest.raises(UnreachableError, match="TUNEFLEET_SERVER_URL"):
         hand.finish(token, text="x" * INLINE_BYTES)
     assert hand.finish(token).finished == (token,)
     hand.link.close()
