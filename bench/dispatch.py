@@ -240,7 +240,7 @@ QUEUES_BESIDE = (
     Queue(
         "psycopg, bare PostgreSQL SKIP LOCKED", "skip_locked_app", "psycopg",
         (["-m", "bench.peers.skip_locked_app"],) * WORKERS,
-        "a killed worker's row is free at once", postgres=True, mode=(True,),
+        "a killed worker's row is free immediately", postgres=True, mode=(True,),
     ),
 )  # fmt: skip
 

@@ -72,7 +72,7 @@ WAYS_OUT: Final = {
     "store_unusable": "Look at the database or the data folder: `tunefleet doctor`.",
     "unreachable": "See that it runs and can be reached from here: `tunefleet doctor`.",
     "machine": "Give this machine what is named; `tunefleet doctor` lists what else it lacks.",
-    "step_failed": "It is tried again by itself; `tunefleet campaign logs` has why it failed.",
+    "step_failed": "It is retried automatically; `tunefleet campaign logs` has why it failed.",
     "cycle_failed": "Fix what is named, then `tunefleet campaign retry`.",
     "order_failed": "Read what the provider says in `tunefleet campaign logs`, then `tunefleet campaign retry`.",
     "misconfigured": "Fix the campaign's file or the setting that is named, then resume it.",

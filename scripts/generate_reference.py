@@ -34,7 +34,7 @@ INTRODUCTION = """\
 
 <!-- Written by `python -m scripts.generate_reference` from src/tunefleet/spec; edit the docstrings there. -->
 
-A workflow is one YAML (or JSON) file. `tunefleet validate FILE` checks it and reports all errors at once, with line and
+A workflow is one YAML (or JSON) file. `tunefleet validate FILE` checks it and reports all errors, with line and
 column. Unknown keys are rejected, with the nearest known key; a key without a value counts as not set. YAML is read as
 version 1.2: `on`, `off`, `yes` and `no` are strings, `5e-7` is a number, a date is a string; anchors and `<<` work,
 tags do not.
@@ -349,7 +349,7 @@ CAMPAIGNS = """\
 <!-- Written by `make docs` from src/tunefleet/spec/documents/campaign_document.py; edit the docstrings there. -->
 
 A campaign file has one top-level key for each campaign: its name. `tunefleet campaign dry-run` checks a file and
-reports all errors at once, with their lines. See [Run a campaign](../how-to/run-a-campaign.md), and
+reports all errors, with their lines. See [Run a campaign](../how-to/run-a-campaign.md), and
 [Configuration](configuration.md) for the variables. The blocks `lora`, `quantization`, `training`, `resources`,
 `model.transformers` and `notify[]` are those of [workflow files](workflow.md).
 """

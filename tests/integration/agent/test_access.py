@@ -38,7 +38,7 @@ def bare(tmp_path_factory: pytest.TempPathFactory, free_port: Callable[[], int])
         ({"Host": "evil.example"}, 403),
         ({"Origin": "http://evil.example"}, 403),
         ({"Origin": "http://localhost:3000"}, 403),
-        ({"Sec-Fetch-AgentContext": "cross-site"}, 403),
+        ({"Sec-Fetch-Site": "cross-site"}, 403),
     ],
 )
 def test_without_a_key_only_programs_of_this_machine_are_answered(

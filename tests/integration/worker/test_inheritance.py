@@ -36,7 +36,7 @@ BUCKET = {
     "AWS_REGION": "eu-central-1",
 }
 SERVERS = {
-    "ORCHESTRATOR_TOKEN": "shared-secret",
+    "TUNEFLEET_SHARED_TOKEN": "shared-secret",
     "TUNEFLEET_KEY": "tf_client-secret",
     "TUNEFLEET_SMTP_URL": "smtp://bot:mail-secret@localhost:587",
 }
