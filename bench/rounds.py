@@ -203,7 +203,8 @@ def nvflare_row(beside: Found) -> dict[str, Any]:
     """The row of NVFlare's simulator, as `Report.row` takes it."""
     case, version = BESIDE_NVFLARE, version_of(interpreter("nvflare", NVFLARE), "nvflare")
     return {
-        "what": f"rounds with {case.clients} echo clients of {case.mib} MiB, compared with NVFlare (ratio: ours ÷ NVFlare's)",
+        "what": f"rounds with {case.clients} echo clients of {case.mib} MiB, compared with NVFlare "
+        "(ratio: ours ÷ NVFlare's)",
         "ours": Figure.of(beside["ours"], "rounds/s"),
         "peer": Peer.of("NVFlare simulator", version, beside["nvflare"], "rounds/s"),
         "ratio": Ratio.of([mine / theirs for mine, theirs in zip(beside["ours"], beside["nvflare"], strict=True)]),

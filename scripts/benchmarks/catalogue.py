@@ -34,9 +34,7 @@ class Benchmark(NamedTuple):
 CATALOGUE: Final = (
     Benchmark("training", "How fast a LoRA run trains, and how much memory it takes", 3600.0),
     Benchmark("latency", "The command line, a server's start and memory, and its answers while large files pass"),
-    Benchmark(
-        "dispatch", "Tasks through the queue, compared with other queues, a bare stream and a bare table", 1500.0
-    ),
+    Benchmark("dispatch", "Tasks through the queue, compared with queues, a bare stream and a bare table", 1500.0),
     Benchmark("recovery", "What is lost or done twice when workers and servers are killed", 1500.0),
     Benchmark("first_step", "From a submit to a training's first step"),
     Benchmark("overhead", "What our callbacks cost a training"),
