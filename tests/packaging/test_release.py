@@ -7,6 +7,7 @@ import re
 import subprocess
 import sys
 import tarfile
+import tomllib
 import zipfile
 from pathlib import Path
 from typing import Any
@@ -92,3 +93,17 @@ def test_a_dry_run_publishes_nothing_and_no_token_is_stored(repository: Path) ->
     assert jobs["pypi"]["permissions"] == {"id-token": "write"}
     text = (repository / ".github/workflows/release.yml").read_text(encoding="utf-8")
     assert set(re.findall(r"secrets\.(\w+)", text)) == {"GITHUB_TOKEN"}
+
+
+def test_the_page_on_installing_names_each_extra(repository: Path) -> None:
+    project = tomllib.loads((repository / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    page = (repository / "docs/how-to/install.md").read_text(encoding="utf-8")
+    assert [extra for extra in project["optional-dependencies"] if f"`{extra}`" not in page] == []
+
+
+def test_no_guide_starts_a_module_of_ours(repository: Path) -> None:
+    """The handler for RunPod has no command: its container is not ours."""
+    folders = ("how-to", "tutorial")
+    pages = [repository / "README.md", *(p for each in folders for p in (repository / "docs" / each).glob("*.md"))]
+    named = {page.name for page in pages if "python -m tunefleet" in page.read_text(encoding="utf-8")}
+    assert named <= {"merge-on-runpod.md"}
