@@ -213,24 +213,18 @@ def _readme(reader: Reader) -> None:
     reader.save("my-run.yaml", document.text.replace("Qwen/", "./Qwen/"))
 
 
-def _own_script(callbacks: str) -> Callable[[Reader], None]:
+def _own_script(reader: Reader) -> None:
     """Save a script of the reader's own, with a training that is not over before the page is."""
-
-    def prepare(reader: Reader) -> None:
-        script = (ROOT / "examples/control/complete.py").read_text(encoding="utf-8")
-        for old, new in (
-            ('job_id="complete"', 'job_id="my-run"'),
-            ("default=2000", "default=100_000"),
-            ('parser.add_argument("--debug"', 'parser.add_argument("--lr")\n    parser.add_argument("--debug"'),
-            ("callbacks=[control]", callbacks),
-        ):
-            assert old in script, f"the example has no {old}"
-            script = script.replace(old, new)
-        reader.save("train.py", script)
-        if callbacks == "callbacks=[control]":
-            reader.type("python train.py &", Scene(), "before the page")
-
-    return prepare
+    script = (ROOT / "examples/control/complete.py").read_text(encoding="utf-8")
+    for old, new in (
+        ('job_id="complete"', 'job_id="my-run"'),
+        ("default=2000", "default=100_000"),
+        ('parser.add_argument("--debug"', 'parser.add_argument("--lr")\n    parser.add_argument("--debug"'),
+        ("callbacks=[control]", "callbacks=[]"),
+    ):
+        assert old in script, f"the example has no {old}"
+        script = script.replace(old, new)
+    reader.save("train.py", script)
 
 
 def _workflow_examples(reader: Reader) -> None:
@@ -245,9 +239,6 @@ def _of_stage(name: str) -> Callable[[Reader], str]:
 
 LONG_ALONE: Final[dict[str, Scene]] = {
     "README.md": Scene(values={"TASK": _task(), "Qwen/Qwen2.5-0.5B-Instruct": f"./{HUB_MODEL}"}, prepare=_readme),
-    "docs/how-to/control-with-a-callback.md": Scene(
-        values={"cleanup": "cleanup --yes"}, prepare=_own_script("callbacks=[control]")
-    ),
     "docs/how-to/share-a-gpu.md": Scene(),
     "docs/how-to/run-a-campaign.md": Scene(prepare=lambda reader: reader.have("examples/campaign")),
     "docs/how-to/run-a-server-and-workers.md": Scene(
@@ -262,7 +253,7 @@ LONG_ALONE: Final[dict[str, Scene]] = {
         files={"echo.yaml": _ECHO},
         environment={"WORKER_ID": "lab-3"},
     ),
-    "docs/how-to/control-a-script.md": Scene(prepare=_own_script("callbacks=[]")),
+    "docs/how-to/control-a-script.md": Scene(prepare=_own_script),
     "examples/control/README.md": Scene(prepare=lambda reader: reader.have("examples/control")),
     "examples/workflows/README.md": Scene(
         values={
