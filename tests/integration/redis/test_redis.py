@@ -217,7 +217,7 @@ def test_a_server_without_redis_serves_http_and_joins_when_it_is_there(
     redis.kill()
     caplog.set_level(logging.INFO)
     here = site(redis)
-    until(lambda: "does not answer. Workers on Redis wait; HTTP continues to work." in caplog.text, "the notice")
+    until(lambda: "does not respond. Workers on Redis wait; HTTP continues to work." in caplog.text, "the notice")
     key = (here.folder / "data" / "keys" / "worker.key").read_text().strip()
     hand = Hand(HttpLink(here.url, key))  # type: ignore[arg-type]
     hand.finish(hand.offer(here.submit()).token)
