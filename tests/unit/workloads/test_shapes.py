@@ -40,6 +40,19 @@ def test_named_columns_win() -> None:
     assert shape.columns == ("q", "a")
 
 
+def test_a_pair_becomes_a_chat_where_the_spec_says_so() -> None:
+    chat = [{"role": "user", "content": "1+1"}, {"role": "assistant", "content": "2"}]
+    row = {"q": "1+1", "a": "2"}
+    shape = choose(TextShape("pair", prompt="q", response="a", as_chat=True), row, "rows")
+    assert shape.read(1, row) == Chat(chat, prompt=1)
+    assert shape.kind == "messages"
+    alpaca = {"instruction": "Add.", "input": "1+1", "output": "2"}
+    found = choose(TextShape("auto", separator="\n", as_chat=True), alpaca, "rows").read(1, alpaca)
+    assert found == Chat([{"role": "user", "content": "Add.\n1+1"}, chat[1]], prompt=1)
+    text = {"text": "a"}
+    assert choose(TextShape("auto", as_chat=True), text, "rows").read(1, text) == Plain("a")
+
+
 @pytest.mark.parametrize(
     ("wanted", "message"),
     [

@@ -41,6 +41,7 @@ test("a choice is read back from its workflow file, with its preset", () => {
         adapter,
         source: "artifact",
         data: "answers.jsonl",
+        asChat: false,
       });
       expect(plan && presetOf(text, plan, 6e8)).toBe(preset);
     }
@@ -58,6 +59,16 @@ test("the fast preset takes part of the rows, and few rows are not held out", ()
   expect(few.data.eval).toBeUndefined();
   expect(few.evaluate).toBeUndefined();
   expect(few.training.eval_strategy).toBeUndefined();
+});
+
+test("pairs become chats for instruct models, and not twice", () => {
+  const text = documentOf({ ...CHOICE, model: "./SmolLM2-135M-Instruct" });
+  expect(parse(text).spec.data.as_chat).toBe(true);
+  expect(planOf(text)?.asChat).toBe(true);
+  expect(parse(documentOf(CHOICE)).spec.data.as_chat).toBeUndefined();
+  const chats = documentOf({ ...CHOICE, model: "a/b-chat", data: { ...ROWS, keys: { messages_field: "m" } } });
+  expect(parse(chats).spec.data.as_chat).toBeUndefined();
+  expect(planOf(chats)?.asChat).toBeNull();
 });
 
 test("rewards compare with the answer of the row", () => {

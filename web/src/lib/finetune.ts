@@ -60,6 +60,8 @@ export interface Data {
 
 export interface Plan {
   name: string;
+  /** Whether prompt and response are trained as a chat; null: the rows are no pairs, or no supervised run. */
+  asChat: boolean | null;
   model: string;
   method: Method;
   adapter: Adapter;
@@ -85,7 +87,20 @@ export function planOf(text: string): Plan | null {
     adapter: adapts ? (four ? "qlora" : "lora") : "full",
     source,
     data,
+    asChat: asChatIn(document, method),
   };
+}
+
+/** Rows of text and of messages are no pairs. */
+function asChatIn(document: Document, method: Method): boolean | null {
+  const key = (name: string) => document.getIn(["spec", "data", name]);
+  if (method !== "sft" || key("messages_field") !== undefined || key("text_field") !== undefined) return null;
+  return key("as_chat") === true;
+}
+
+/** Whether a model of this name is an instruct model, which has a chat template. */
+export function isInstruct(model: string): boolean {
+  return /instruct|chat|[-_]it\b/i.test(model);
 }
 
 const SOURCES = [
@@ -163,6 +178,13 @@ export interface Choice {
   adapter: Adapter;
   preset: Preset;
   weights?: number | null;
+  /** Default: for instruct models. */
+  asChat?: boolean;
+}
+
+/** Rows of prompt and response; with no keys, the run recognizes the columns itself, such as those of Alpaca. */
+function isPairs({ keys }: Data): boolean {
+  return keys.messages_field === undefined && keys.text_field === undefined;
 }
 
 /** The workflow file of a choice. */
@@ -172,7 +194,7 @@ export function documentOf(choice: Choice): string {
   const spec: Record<string, unknown> = {
     taskType: method === "sft" && adapts ? "lora_sft" : method,
     model: { source: { identifier: model } },
-    data: dataOf(data, method, preset),
+    data: dataOf(data, method, preset, choice.asChat ?? (isPairs(data) && isInstruct(model))),
   };
   if (adapts) spec.lora = { r: RANKS[preset], alpha: 2 * RANKS[preset], target_modules: "all-linear" };
   if (adapter === "qlora") spec.quantization = { load_in_4bit: true };
@@ -199,9 +221,13 @@ function holdsOut(data: Data): boolean {
   return data.split !== undefined || (data.rows ?? 0) >= ENOUGH_TO_HOLD_OUT;
 }
 
-function dataOf(data: Data, method: Method, preset: Preset): Record<string, unknown> {
+function dataOf(data: Data, method: Method, preset: Preset, asChat: boolean): Record<string, unknown> {
   const { reference, source, rows } = data;
   const keys = { ...data.keys };
+  if (method === "sft" && asChat) {
+    keys.as_chat = true;
+    delete keys.separator;
+  }
   if (method === "grpo" && keys.response_column !== undefined) {
     keys.reference_column = keys.response_column;
     delete keys.response_column;

@@ -118,6 +118,8 @@ function Wizard() {
       method: before?.method ?? "sft",
       adapter: before?.adapter ?? "lora",
       preset: preset ?? "balanced",
+      // Kept while the model stays; another model has its own default.
+      asChat: before && next.model === known.model ? (before.asChat ?? undefined) : undefined,
       ...part,
     };
     draft.set({ text: documentOf(named(choice)), known: next });
@@ -213,6 +215,7 @@ function Wizard() {
                   rebuild({ method, adapter, preset: wanted }, known)
                 }
                 onText={setText}
+                onAsChat={(asChat) => rebuild({ asChat }, known)}
               />
             )}
             {step === "review" && plan && (

@@ -22,6 +22,7 @@ class TextShape:
         kind: `text` (all tokens trained), `pair` (response trained), `messages` (assistant turns trained),
             or `auto`: not set, detected from the columns `messages`, else `prompt` and `response`, else `text`.
         separator: Between prompt and response.
+        as_chat: Whether prompt and response become a chat, which the model's chat template formats.
     """
 
     kind: Literal["text", "pair", "messages", "auto"]
@@ -30,6 +31,7 @@ class TextShape:
     response: str = "response"
     messages: str = "messages"
     separator: str = "\n\n"
+    as_chat: bool = False
 
     @property
     def names(self) -> dict[str, str]:
@@ -81,6 +83,9 @@ class TrainingData(RowsSpec):
     """Column with a chat, a list of messages with `role` and `content`; only the assistant's turns are trained."""
     separator: str = "\n\n"
     """Text between prompt and response."""
+    as_chat: bool = False
+    """Train prompt and response as a chat, with the model's chat template instead of `separator`. Set it for instruct
+    models: they are used through the template."""
     streaming: bool = False
     """Stream rows during training instead of loading all of them; requires `training.max_steps`."""
     shuffle_buffer: PositiveInt = 10_000
@@ -123,6 +128,8 @@ class TrainingData(RowsSpec):
             faults.append((present, f"also needs {missing}", _ONE_SHAPE))
         text = self.text_field or nested.text_field
         pair = prompt if prompt is not None else response
+        if self.as_chat and (text is not None or self.messages_field is not None or self.prompts is not None):
+            faults.append(("as_chat", "has no effect without prompt and response columns", "leave it out"))
         if sum(value is not None for value in (text, pair, self.messages_field)) > 1:
             key = "messages_field" if self.messages_field is not None else self._named("text")
             faults.append((key, "conflicts with another key that defines how a row becomes text", _ONE_SHAPE))
@@ -144,10 +151,10 @@ class TrainingData(RowsSpec):
         response = nested.response_field or self.response_column or self.response_field
         text = nested.text_field or self.text_field
         if prompt is not None and response is not None:
-            return TextShape("pair", prompt=prompt, response=response, separator=separator)
+            return TextShape("pair", prompt=prompt, response=response, separator=separator, as_chat=self.as_chat)
         if self.messages_field is not None:
             return TextShape("messages", messages=self.messages_field)
         # Inline prompts are rows with a single column `text`.
         if text is not None or self.prompts is not None:
             return TextShape("text", text=text or "text")
-        return TextShape("auto", separator=separator)
+        return TextShape("auto", separator=separator, as_chat=self.as_chat)

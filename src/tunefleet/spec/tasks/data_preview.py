@@ -33,6 +33,8 @@ class PreviewSpec(Block):
     """Column with a chat."""
     separator: str = "\n\n"
     """Text between prompt and response."""
+    as_chat: bool = False
+    """Read prompt and response as a chat, with the model's chat template."""
 
     @model_validator(mode="after")
     def _one_shape(self) -> PreviewSpec:
@@ -47,8 +49,10 @@ class PreviewSpec(Block):
     def shape(self) -> TextShape:
         """How a row becomes text."""
         if self.prompt_column is not None and self.response_column is not None:
-            return TextShape("pair", prompt=self.prompt_column, response=self.response_column, separator=self.separator)
+            return TextShape("pair", prompt=self.prompt_column, response=self.response_column,
+                             separator=self.separator, as_chat=self.as_chat)  # fmt: skip
         if self.messages_field is not None:
             return TextShape("messages", messages=self.messages_field)
-        return TextShape("auto" if self.text_field is None else "text", text=self.text_field or "text",
-                         separator=self.separator)  # fmt: skip
+        if self.text_field is not None:
+            return TextShape("text", text=self.text_field)
+        return TextShape("auto", separator=self.separator, as_chat=self.as_chat)

@@ -7,7 +7,7 @@ models.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from tunefleet.analysis.dataset.messages import Message, RowError
@@ -70,12 +70,14 @@ class Shape:
     origin: str
     separator: str = "\n\n"
     notes: Notes = field(default_factory=Notes, compare=False, repr=False)
+    as_chat: bool = False
 
     @property
     def kind(self) -> Literal["text", "pair", "messages"]:
         """The kind of most rows; a row with earlier turns is always a chat."""
         kind = self.recognized.kind
-        return "text" if kind == "text" else "pair" if kind in {"alpaca", "prompt_response"} else "messages"
+        pairs = kind in {"alpaca", "prompt_response"} and not self.as_chat
+        return "text" if kind == "text" else "pair" if pairs else "messages"
 
     @property
     def columns(self) -> tuple[str, ...]:
@@ -91,7 +93,11 @@ class Shape:
         Raises:
             DataError: If the row lacks a column or a value is invalid; names the row.
         """
-        return example(self._parts(number, row, notes), self.separator, Place(number, self.origin))
+        parts = self._parts(number, row, notes)
+        if self.as_chat and parts.text is None:
+            # Only the response is trained, as in a pair.
+            parts = replace(parts, chat=True, prompted=True)
+        return example(parts, self.separator, Place(number, self.origin))
 
     def parts(self, rows: Iterable[tuple[int, Mapping[str, Any]]]) -> Iterator[tuple[Parts, Place]]:
         """Yield the parts of numbered rows; pairs of equal answers are skipped and noted.
@@ -156,8 +162,8 @@ def choose(wanted: TextShape, first: Mapping[str, Any], origin: str) -> Shape:
         DataError: If a named column does not exist, or none was named and the shape of the rows is unknown.
     """
     if wanted.kind == "auto":
-        return Shape(recognize(first, "auto", origin, SUPERVISED), origin, wanted.separator)
-    return Shape(named(wanted.names, first, origin), origin, wanted.separator)
+        return Shape(recognize(first, "auto", origin, SUPERVISED), origin, wanted.separator, as_chat=wanted.as_chat)
+    return Shape(named(wanted.names, first, origin), origin, wanted.separator, as_chat=wanted.as_chat)
 
 
 def _hint(recognized: Recognized, row: Mapping[str, Any]) -> str | None:

@@ -162,4 +162,4 @@ def _same_shape(rows: Rows, shape: Shape, origin: str) -> Shape:
     _some(rows, origin)
     if not shape.recognized.by_row:
         require_columns(shape.columns, rows[0], origin)
-    return Shape(shape.recognized, origin, shape.separator)
+    return Shape(shape.recognized, origin, shape.separator, as_chat=shape.as_chat)

@@ -52,7 +52,7 @@ class TokenCache:
         """Return the result of `tokenization.tokenize`, from an earlier launch if available."""
         if self._facts is None:
             return tokenize(rows, shape, encoder, max_length, processes)
-        how = repr(shape.recognized), shape.separator
+        how = repr(shape.recognized), shape.separator, str(shape.as_chat)
         key = _key("rows", self._facts, *how, max_length, _content(rows))
         found = self._load(key)
         if found is not None:

@@ -81,7 +81,8 @@ ddp_find_unused_parameters: true
 _OF_TRAININGS = {
     "sft": """
 data: {dataset_name: a/b, config_name: main, split: "train[:5%]", revision: main, trust_remote_code: false,
-       prompt_column: q, response_column: a, separator: "|", max_samples: 10, eval: {split: test, max_samples: 5}}
+       prompt_column: q, response_column: a, separator: "|", as_chat: true, max_samples: 10,
+       eval: {split: test, max_samples: 5}}
 evaluate: {answers: 2, max_new_tokens: 5, exact_match: {rows: 3, extract: regex, pattern: a}}
 predictions: {enabled: true, sample_count: 2, sample_frequency: eval, max_new_tokens: 3}
 training: {max_seq_length: 99, packing: true, completion_only_loss: true, append_eos: false, liger: false,
@@ -465,7 +466,7 @@ EXTRA: dict[str, list[str]] = {
         "sources: [{jsonl: {url: 'https://x', download_headers: {A: b}, timeoutSec: 3}}]",
         "sources: [{jsonl: {url: 'https://x', timeout: 3}}]",
         "sources: [{rows: [{q: 1, a: 2}]}]\npreview: {model: m, rows: 3, max_seq_length: 64, "
-        "completion_only_loss: true, prompt_column: q, response_column: a, separator: ' '}",
+        "completion_only_loss: true, prompt_column: q, response_column: a, separator: ' ', as_chat: true}",
         "sources: [{rows: [{a: 1}]}]\npreview: {model: m, text_field: a}",
         "sources: [{rows: [{chat: []}]}]\npreview: {model: m, messages_field: chat}",
     ],

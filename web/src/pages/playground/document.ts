@@ -21,6 +21,11 @@ export function chatWithTask(task: TaskAnswer, options: ChatOptions): ChatStart 
   const spec = (task.resolved ?? task.spec) as Mapping;
   const model = spec.model as Mapping | undefined;
   if (!model?.source) throw new NothingToTalkWith(`The task ${task.name} (${task.kind}) has no model to chat with.`);
+  // Prompt and response columns are trained as plain text: with the template, a chat would miss what was learned.
+  const data = spec.data as Mapping | undefined;
+  const plain = data?.prompt_column !== undefined && data.as_chat !== true;
+  const { chat_template = null } = options;
+  options = { ...options, chat_template: chat_template ?? (plain ? false : null) };
   const more = { model: { source: model.source }, checkpoint: { load: { taskId: task.id } } };
   return written(task.name, options, more, modelInputs(task.inputs ?? {}));
 }

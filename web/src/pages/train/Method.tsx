@@ -29,6 +29,7 @@ export function MethodStep({
   faults,
   onMethod,
   onText,
+  onAsChat,
 }: {
   plan: Plan;
   kind: string | null;
@@ -37,6 +38,7 @@ export function MethodStep({
   faults: readonly FaultView[];
   onMethod: (method: Method, adapter: Adapter, preset: Preset) => void;
   onText: (text: string) => void;
+  onAsChat: (wanted: boolean) => void;
 }) {
   const methods = kind === null ? [plan.method] : methodsFor(kind);
   const shown = methods.includes(plan.method) ? methods : [plan.method, ...methods];
@@ -49,6 +51,15 @@ export function MethodStep({
         chosen={plan.method}
         onChoose={(method) => onMethod(method, plan.adapter, chosen)}
       />
+      {plan.asChat !== null && (
+        <label className="row tight">
+          <input type="checkbox" checked={plan.asChat} onChange={(event) => onAsChat(event.target.checked)} />
+          <span>
+            Use the model's chat template{" "}
+            <span className="muted small">for instruct models: rows are trained as the model is asked in a chat</span>
+          </span>
+        </label>
+      )}
       <Choices
         label="Weights"
         items={ADAPTERS.map((each) => [each, ADAPTER_NAMES[each], ADAPTER_HINTS[each]] as const)}
