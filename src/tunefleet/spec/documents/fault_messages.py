@@ -15,6 +15,7 @@ from tunefleet.errors import Fault
 from tunefleet.spec.base import UNKNOWN_KEY, Block, known_keys
 from tunefleet.spec.descriptions import descriptions
 from tunefleet.spec.documents.refused_keys import INSTEAD, REFUSED, SYNONYMS, Refusal
+from tunefleet.spec.syntax_errors import missing_space
 from tunefleet.spec.tasks.task_types import TASK_KINDS
 from tunefleet.spec.text import Path, Source, dotted
 from tunefleet.spec.value_preview import MAX_FAULTS, more, nearest, show
@@ -165,6 +166,8 @@ def _sentence(detail: ErrorDetails) -> tuple[str, str | None]:
         hint = f"did you mean {guess}?" if guess else None
     elif kind == "too_short":
         hint = "add one, or leave out the key"
+    elif kind in _NO_TEXT and isinstance(value, str) and (meant := missing_space(value)) is not None:
+        hint = f"write a space after the colon: `{meant}`"
     elif kind == "string_type" and isinstance(value, int | float):
         hint = "write it in quotes"
     return template.format_map(values), hint
