@@ -15,6 +15,7 @@ from tunefleet.client.routes import workflow_routes
 from tunefleet.errors import DataError, Fault, InputError, ModelError, SpecError
 from tunefleet.schemas.api import SubmitRequest, WorkflowDetail
 from tunefleet.spec import LocalPath, Workflow, local_paths, override_document, parse_workflow
+from tunefleet.spec.encoding import decode_file
 
 
 def read_document(source: Path | str | Mapping[str, Any]) -> tuple[str, Path | None]:
@@ -25,6 +26,7 @@ def read_document(source: Path | str | Mapping[str, Any]) -> tuple[str, Path | N
 
     Raises:
         InputError: If the file is unreadable.
+        SpecError: If it is not encoded in UTF-8.
     """
     if isinstance(source, Mapping):
         try:
@@ -35,13 +37,13 @@ def read_document(source: Path | str | Mapping[str, Any]) -> tuple[str, Path | N
         return source, None
     file = Path(source).expanduser()
     try:
-        return file.read_text(encoding="utf-8"), file
+        return decode_file(file.read_bytes(), str(file)), file
     except FileNotFoundError:
         raise InputError(f"File not found: {file}.", hint="Check the path of the workflow file.") from None
     except IsADirectoryError:
         raise InputError(f"{file} is a folder.", hint="Pass the path of a workflow file.") from None
-    except (OSError, UnicodeDecodeError) as error:
-        raise InputError(f"{file} cannot be read as text.", hint=str(error)) from error
+    except OSError as error:
+        raise InputError(f"{file} cannot be read.", hint=str(error)) from error
 
 
 def override(document: str, overrides: Mapping[str, Any], *, filename: str | None = None) -> tuple[str, Workflow]:

@@ -9,6 +9,7 @@ import pytest
 from tests.unit.spec.documents import SMALLEST, training
 from tunefleet.errors import Fault, SpecError
 from tunefleet.spec import TASK_KINDS, dump_task_spec, load_task_spec, parse_workflow
+from tunefleet.spec.encoding import decode_file
 
 
 def faults(text: str) -> list[Fault]:
@@ -366,6 +367,34 @@ def test_syntax_errors_name_where_they_start_and_the_fix(
     assert (fault.line, fault.column) == (line, column)
     assert message in fault.message
     assert hint in (fault.hint or "")
+
+
+@pytest.mark.parametrize(
+    ("data", "line", "column", "message", "hint"),
+    [
+        ("a: é\n".encode("utf-16"), 1, 1, "encoded in UTF-16, not in UTF-8", "iconv -f UTF-16 -t UTF-8"),
+        ("a: 1\n".encode("utf-16-be"), 1, 1, "encoded in UTF-16BE", "iconv -f UTF-16BE"),
+        ("a: 1\n".encode("utf-16-le"), 1, 1, "encoded in UTF-16LE", "iconv -f UTF-16LE"),
+        ("a: é\n".encode("utf-32"), 1, 1, "encoded in UTF-32", "iconv -f UTF-32"),
+        ("a: 1\nb: é\n".encode("latin-1"), 2, 4, "byte 9 is 0xE9, which is not UTF-8; it is 'é' in Latin-1", "iconv"),
+        (b"\xef\xbb\xbfa: 1\nb: \xe9\n", 2, 4, "byte 12 is 0xE9", "iconv"),
+        (b"a: 1\nb: \0\n", 2, 4, "byte 9 is NUL", "remove the byte"),
+        (b"\x80\x04\x95\x0c", 1, 1, "byte 1 is 0x80", "iconv"),
+    ],
+)
+def test_encodings_that_are_not_utf_8(data: bytes, line: int, column: int, message: str, hint: str) -> None:
+    with pytest.raises(SpecError) as caught:
+        decode_file(data, "w.yaml")
+    (fault,) = caught.value.faults
+    assert caught.value.filename == "w.yaml"
+    assert (fault.line, fault.column) == (line, column)
+    assert message in fault.message
+    assert hint in (fault.hint or "")
+
+
+def test_utf_8_with_a_byte_order_mark() -> None:
+    text = decode_file(b"\xef\xbb\xbf" + SMALLEST.encode(), "w.yaml")
+    assert parse_workflow(text).tasks
 
 
 def test_a_value_without_a_space_after_its_key() -> None:

@@ -24,6 +24,7 @@ from tunefleet.client.submission import override, read_document
 from tunefleet.errors import ConflictError, Fault, SpecError
 from tunefleet.lifecycle.task import TaskStatus
 from tunefleet.schemas.api import TaskDetail, TaskView, WorkflowDetail, WorkflowView
+from tunefleet.spec.encoding import decode_file
 
 _STANDARD_INPUT = "-"
 
@@ -59,7 +60,7 @@ def submit(
     task; Ctrl-C leaves it running.
     """
     # The line break marks it as text; without one it would be read as a path.
-    source = sys.stdin.read() + "\n" if file == _STANDARD_INPUT else Path(file)
+    source = decode_file(sys.stdin.buffer.read(), "standard input") + "\n" if file == _STANDARD_INPUT else Path(file)
     if dry_run:
         _dry_run(source, file, parse_sets(sets), as_json=as_json)
     with connect() as client:
