@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import uuid
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +16,14 @@ from tunefleet.client.local_data import check_file
 from tunefleet.client.routes import workflow_routes
 from tunefleet.errors import DataError, Fault, InputError, ModelError, SpecError
 from tunefleet.schemas.api import SubmitRequest, WorkflowDetail
-from tunefleet.spec import LocalPath, Workflow, local_paths, override_document, parse_workflow
+from tunefleet.spec import LocalPath, TaskSpec, Workflow, local_paths, override_document
+from tunefleet.spec.base import UNKNOWN_KEY
+from tunefleet.spec.documents.fault_messages import below_path
+from tunefleet.spec.documents.submit_checks import new_faults
+from tunefleet.spec.documents.workflow import check_workflow
 from tunefleet.spec.encoding import decode_file
+from tunefleet.spec.text import read_text
+from tunefleet.spec.value_preview import first_faults
 
 
 def read_document(source: Path | str | Mapping[str, Any]) -> tuple[str, Path | None]:
@@ -59,16 +67,71 @@ def override(document: str, overrides: Mapping[str, Any], *, filename: str | Non
     Raises:
         SpecError: If the changed workflow file is invalid.
     """
-    if not overrides:
-        return document, parse_workflow(document, filename=filename)
     changed = override_document(document, overrides, filename=filename)
-    try:
-        return changed, parse_workflow(changed, filename=filename)
-    except SpecError as error:
-        parse_workflow(document, filename=filename)  # reports an error of the file itself with its line
-        # Line numbers of the changed text do not match the user's file.
-        faults = [Fault(fault.path, fault.message, hint=fault.hint) for fault in error.faults]
-        raise SpecError(faults, filename=f"{filename or 'the workflow file'} with these changes") from None
+    workflow, faults = check_workflow(changed, filename=filename)
+    if workflow is None or faults:
+        raise _located(faults, document, overrides, filename)
+    return changed, workflow
+
+
+def read_workflow(
+    document: str, overrides: Mapping[str, Any], folder: Path, *, filename: str | None = None
+) -> tuple[str, Workflow]:
+    """Check everything that can be checked without the server, including the local files that a workflow names.
+
+    Args:
+        document: Its text; may lack fields that the changes add.
+        overrides: Dotted path below `spec` → value.
+        folder: Base of relative paths.
+        filename: Its name, for messages.
+
+    Returns:
+        The text to submit, and the parsed workflow.
+
+    Raises:
+        SpecError: If the workflow file is invalid, a file is missing, or its rows do not fit its task; lists every
+            error.
+    """
+    changed = override_document(document, overrides, filename=filename)
+    workflow, faults = check_workflow(changed, filename=filename, check=partial(_file_faults, folder=folder))
+    if workflow is not None:
+        faults += new_faults((task, task.spec) for task in workflow.tasks)
+    if workflow is None or faults:
+        raise _located(faults, document, overrides, filename)
+    return changed, workflow
+
+
+def _file_faults(
+    spec: Mapping[str, Any], valid: TaskSpec | None, *, folder: Path
+) -> Iterator[tuple[str, str, str | None]]:
+    """Yield missing files, and rows that do not fit the task: pointer, message, hint."""
+    for named in local_paths(spec):
+        try:
+            file = local_file(named, folder)
+            if file is not None and named.role == "dataset" and valid is not None:
+                check_file(valid, named.pointer, file)
+        except InputError as error:
+            message = error.message.removeprefix(f"spec.{named.pointer}: ").removesuffix(".")
+            yield named.pointer, message, error.hint
+
+
+def _located(faults: Sequence[Fault], document: str, overrides: Mapping[str, Any], filename: str | None) -> SpecError:
+    """Return the error with positions in the user's file; values that overrides set have none."""
+    shown = first_faults(faults)
+    if not overrides:
+        return SpecError(shown, filename=filename)
+    source = read_text(document, filename=filename)
+    changed = [path.removeprefix("spec.") for path in overrides]
+    found = []
+    for fault in shown:
+        below = fault.path.removeprefix("spec.")
+        mark = source.mark(below_path((), fault.path), key=fault.message == UNKNOWN_KEY)
+        own = any(f"{below}.".startswith(f"{path}.") for path in changed)
+        line, column = (0, 0) if own else mark
+        found.append(replace(fault, line=line, column=column))
+    if all(fault.line for fault in found):
+        return SpecError(sorted(found, key=lambda fault: (fault.line, fault.column)), filename=filename)
+    return SpecError(found, filename=f"{filename or 'the workflow file'} with these changes")
 
 
 def submit(
@@ -89,15 +152,14 @@ def submit(
         on_progress: Called with the progress of uploads.
 
     Raises:
-        SpecError: If the workflow file is invalid; lists every error.
-        InputError: If a file that it names does not exist.
+        SpecError: If the workflow file is invalid, or a file that it names is missing; lists every error.
+        InputError: If the workflow file itself does not exist.
         UnreachableError: If the server does not respond.
     """
     text, file = read_document(source)
-    filename = str(file) if file else None
-    document, workflow = override(text, overrides or {}, filename=filename)
-    yield from work(lambda: check_local_files(workflow, file.parent if file else Path()))
-    inputs = yield from _push_local_files(workflow, file.parent if file else Path(), on_progress)
+    filename, folder = str(file) if file else None, file.parent if file else Path()
+    document, workflow = yield from work(lambda: read_workflow(text, overrides or {}, folder, filename=filename))
+    inputs = yield from _push_local_files(workflow, folder, on_progress)
     request = SubmitRequest(document=document, filename=filename, inputs=inputs, strict=strict)
     try:
         return (yield from ask(workflow_routes.create_workflow(request, idempotency_key or uuid.uuid4().hex)))
@@ -105,29 +167,15 @@ def submit(
         raise SpecError(error.faults, filename=filename) from None
 
 
-def check_local_files(workflow: Workflow, folder: Path) -> list[Path]:
-    """Locate the local files that a workflow names, and validate the first rows of datasets.
+def local_files(workflow: Workflow, folder: Path) -> list[Path]:
+    """Return the local files and folders that a workflow uploads.
 
     Args:
-        workflow: The workflow to submit.
+        workflow: From `read_workflow`.
         folder: Base of relative paths.
-
-    Returns:
-        The files and folders to upload.
-
-    Raises:
-        InputError: If one is missing, or its rows do not fit its task.
     """
-    found = []
-    for task in workflow.tasks:
-        for named in local_paths(task.raw):
-            file = local_file(named, folder)
-            if file is None:
-                continue
-            found.append(file)
-            if named.role == "dataset" and task.spec is not None:
-                check_file(task.spec, named.pointer, file)
-    return found
+    named = [local_file(each, folder) for task in workflow.tasks for each in local_paths(task.raw)]
+    return [file for file in named if file is not None]
 
 
 def _push_local_files(
