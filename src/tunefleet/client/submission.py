@@ -7,8 +7,9 @@ import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
+from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from tunefleet.client import transfer
 from tunefleet.client.call import Flow, ask, work
@@ -23,7 +24,10 @@ from tunefleet.spec.documents.submit_checks import new_faults
 from tunefleet.spec.documents.workflow import check_workflow
 from tunefleet.spec.encoding import decode_file
 from tunefleet.spec.text import read_text
-from tunefleet.spec.value_preview import first_faults
+from tunefleet.spec.value_preview import first_faults, nearest
+
+# Files next to a missing one among which a similar name is searched.
+_MAX_NEIGHBOURS: Final = 200
 
 
 def read_document(source: Path | str | Mapping[str, Any]) -> tuple[str, Path | None]:
@@ -112,7 +116,8 @@ def _file_faults(
                 check_file(valid, named.pointer, file)
         except InputError as error:
             message = error.message.removeprefix(f"spec.{named.pointer}: ").removesuffix(".")
-            yield named.pointer, message, error.hint
+            hint = None if error.hint is None else error.hint[:1].lower() + error.hint[1:].removesuffix(".")
+            yield named.pointer, message, hint
 
 
 def _located(faults: Sequence[Fault], document: str, overrides: Mapping[str, Any], filename: str | None) -> SpecError:
@@ -209,7 +214,17 @@ def local_file(named: LocalPath, folder: Path) -> Path | None:
         kind = ModelError if named.role == "model" else DataError
         raise kind(
             f"spec.{named.pointer}: {named.value} not found at {file.absolute()}.",
-            hint="Paths are relative to the folder of the workflow file.",
+            hint=_similar(file) or "paths are relative to the folder of the workflow file",
             path=f"spec.{named.pointer}",
         )
     return None
+
+
+def _similar(file: Path) -> str | None:
+    """Return a hint with the file that was probably meant."""
+    try:
+        there = [each.name for each in islice(file.parent.iterdir(), _MAX_NEIGHBOURS)]
+    except OSError:
+        return None
+    guess = nearest(file.name, there)
+    return f"did you mean {guess}, in the same folder?" if guess else None

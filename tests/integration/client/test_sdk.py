@@ -14,7 +14,6 @@ from tunefleet.client import AsyncClient, Client
 from tunefleet.errors import (
     AuthError,
     ConflictError,
-    DataError,
     ForbiddenError,
     InputError,
     NotFoundError,
@@ -109,7 +108,7 @@ def test_local_files_travel_with_the_submit(client: Client, tmp_path: Path) -> N
     assert "unschedulable" in (task.why or "")
     assert run.cancel().status == "cancelled"
     (tmp_path / "rows.jsonl").unlink()
-    with pytest.raises(DataError, match=r"spec\.data\.path: \./rows\.jsonl not found at"):
+    with pytest.raises(SpecError, match=r"spec\.data\.path: \./rows\.jsonl not found at"):
         client.submit(tmp_path / "sft.yaml")
 
 

@@ -253,8 +253,35 @@ def test_loss_on_responses_needs_responses() -> None:
     ],
 )
 def test_task_kinds(kind: str, message: str, hint: str) -> None:
-    fault = only_fault(SMALLEST.replace("lora_sft", kind))
+    fault = faults(SMALLEST.replace("lora_sft", kind))[0]
     assert (fault.path, fault.message, fault.hint, fault.line) == ("spec.taskType", message, hint, 3)
+
+
+WRONG_KIND = """\
+apiVersion: tunefleet/v1
+spec:
+  model: {source: {identifier: m}}
+  stages:
+    - {name: a, spec: {taskType: lora-sft, data: {path: a.jsonl}, lora: {alpa: 8}, training: {batch_siz: 1}}}
+    - {name: b, spec: {taskType: sft, data: {path: b.jsonl}, training: {lr: 1}}}
+    - {name: c, spec: {taskType: mystery, data: {any: 1}, priority: high, limts: {}, whatever: 1}}
+"""
+
+
+def test_a_wrong_task_type_does_not_hide_other_errors() -> None:
+    assert [(fault.line, fault.path, fault.hint) for fault in faults(WRONG_KIND) if "taskType" not in fault.path] == [
+        (5, "spec.stages.0.spec.lora.alpa", "did you mean alpha?"),
+        (5, "spec.stages.0.spec.training.batch_siz", "did you mean batch_size?"),
+        (6, "spec.stages.1.spec.training.lr", "did you mean learning_rate?"),
+        (7, "spec.stages.2.spec.priority", None),
+        (7, "spec.stages.2.spec.limts", "did you mean limits?"),
+        (7, "spec.stages.2.spec.whatever", None),
+    ]
+
+
+def test_a_missing_task_type_does_not_hide_other_errors() -> None:
+    found = faults(SMALLEST.replace("  taskType: lora_sft\n", "  retry: {max_attempt: 2}\n"))
+    assert [fault.path for fault in found] == ["spec.taskType", "spec.retry.max_attempt"]
 
 
 def test_a_misspelt_task_type() -> None:
