@@ -117,7 +117,7 @@ def test_a_wrong_document_never_leaves_this_machine(client: Client, tmp_path: Pa
     with pytest.raises(SpecError) as caught:
         client.submit(tmp_path / "bad.yaml")
     assert caught.value.filename == str(tmp_path / "bad.yaml")
-    assert caught.value.faults[0].line == 8
+    assert [fault.line for fault in caught.value.faults] == [7, 8]
     with pytest.raises(SpecError, match="with these changes"):
         client.submit(SFT, overrides={"training.max_steps": "many"})
     assert not client.workflows.validate("{}").ok
