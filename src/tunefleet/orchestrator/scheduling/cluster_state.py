@@ -17,6 +17,7 @@ from tunefleet.db.rows import TaskRow, WorkerRow
 from tunefleet.orchestrator.access import quotas
 from tunefleet.orchestrator.clusters import wait_reasons as waiting_for
 from tunefleet.orchestrator.context import ServerContext
+from tunefleet.orchestrator.federation import fleet_capacity
 from tunefleet.orchestrator.scheduling import worker_state
 from tunefleet.orchestrator.scheduling.worker_state import WorkerFacts
 from tunefleet.orchestrator.tasks import relations
@@ -210,6 +211,11 @@ def reasons(
     with_reservation = frozenset(here.reserved.values())
     nodes = waiting_for.nodes(connection, waiting, here.absent, here.nodes_jobs)
     bound = _bound_workers(connection, waiting)
+    together = {
+        task_id: why
+        for project, fleet_of_project in serve.items()
+        for task_id, why in _held_back(connection, waiting, project, known, fleet_of_project).items()
+    }
     for row in waiting:
         if row.ready_at > here.now:
             pause_s = row.ready_at - here.now
@@ -220,6 +226,9 @@ def reasons(
             continue
         if row.id in nodes:
             found[row.id] = nodes[row.id]
+            continue
+        if row.id in together:
+            found[row.id] = together[row.id]
             continue
         fleet, need = serve[row.project], whose(known[row.requirement_key], row.project)
         if row.id in bound:
@@ -237,6 +246,19 @@ def reasons(
             cache[key] = explain(need, fleet, avoid=key[2])
         found[row.id] = cache[key] or "waiting: queued, scheduling."
     return found
+
+
+def _held_back(
+    connection: Connection,
+    waiting: Sequence[TaskRow],
+    project: str,
+    known: Mapping[str, Requirement],
+    fleet: Sequence[WorkerState],
+) -> dict[str, str]:
+    """Return the reasons of shards that wait until enough of their federation can run at the same time."""
+    rows = [row for row in waiting if row.project == project]
+    needs = {row.id: whose(known[row.requirement_key], project) for row in rows}
+    return fleet_capacity.held_back(connection, rows, needs, fleet)
 
 
 def _bound_workers(connection: Connection, rows: Sequence[TaskRow]) -> dict[str, str]:
