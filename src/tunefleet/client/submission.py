@@ -22,7 +22,7 @@ from tunefleet.spec.base import UNKNOWN_KEY
 from tunefleet.spec.documents.fault_messages import below_path
 from tunefleet.spec.documents.submit_checks import new_faults
 from tunefleet.spec.documents.workflow import check_workflow
-from tunefleet.spec.encoding import decode_file
+from tunefleet.spec.file_decoder import decode_file
 from tunefleet.spec.text import read_text
 from tunefleet.spec.value_preview import first_faults, nearest
 

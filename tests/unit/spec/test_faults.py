@@ -9,7 +9,7 @@ import pytest
 from tests.unit.spec.documents import SMALLEST, training
 from tunefleet.errors import Fault, SpecError
 from tunefleet.spec import TASK_KINDS, dump_task_spec, load_task_spec, parse_workflow
-from tunefleet.spec.encoding import decode_file
+from tunefleet.spec.file_decoder import decode_file
 
 
 def faults(text: str) -> list[Fault]:

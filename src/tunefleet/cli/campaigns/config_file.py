@@ -29,7 +29,7 @@ def read(config: Path, names: list[str] | None = None, *, local: bool = False) -
     """
     # Imported here: the spec parser is slow to import, and `list` and `show` do not need it.
     from tunefleet.spec.documents.campaign_file import parse_campaigns
-    from tunefleet.spec.encoding import decode_file
+    from tunefleet.spec.file_decoder import decode_file
 
     try:
         text = decode_file(config.expanduser().read_bytes(), str(config))

@@ -117,7 +117,7 @@ def create(
 def _read(file: str | None, overrides: Mapping[str, Any]) -> Any:
     # Imported here: the spec parser takes 50 ms, which `ls` and `show` do not need.
     from tunefleet.spec.documents.federation_file import parse_federation
-    from tunefleet.spec.encoding import decode_file
+    from tunefleet.spec.file_decoder import decode_file
 
     if file is None:
         return parse_federation("", overrides=overrides, filename="the options")

@@ -24,7 +24,7 @@ from tunefleet.client.submission import read_document, read_workflow
 from tunefleet.errors import ConflictError, Fault, SpecError
 from tunefleet.lifecycle.task import TaskStatus
 from tunefleet.schemas.api import TaskDetail, TaskView, WorkflowDetail, WorkflowView
-from tunefleet.spec.encoding import decode_file
+from tunefleet.spec.file_decoder import decode_file
 
 _STANDARD_INPUT = "-"
 
