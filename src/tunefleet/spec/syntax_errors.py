@@ -17,6 +17,7 @@ _NOT_ALLOWED: Final = yaml.reader.Reader.NON_PRINTABLE
 _BREAKS: Final = re.compile("\r\n|[\r\n\x85\u2028\u2029]")
 # `key:value`, which YAML reads as one string; not a URL or a Windows path.
 _NO_SPACE: Final = re.compile(r"""\s*(?:-\s+)*(?P<key>[A-Za-z_][\w.-]*):(?P<value>[^\s:/\\,\]}][^\n]*)""")
+_ENTRY: Final = re.compile(r" *(?:- +)*")
 _QUOTES: Final = frozenset({"'", '"'})
 _CLOSING: Final = {"[": "]", "{": "}"}
 _QUOTE_IT: Final = "put the value in quotes"
@@ -199,8 +200,9 @@ def _start_of_value(place: _Place) -> Fault | None:
         return place.fault(message, f"{_QUOTE_IT} if it is a string", *place.start)
     if "mapping keys are not allowed" in place.problem:
         return place.fault("a value cannot start with ? and a space", _QUOTE_IT)
-    if "unknown escape character" in place.problem:
-        escape = place.written[place.column : place.column + 2]
+    if "unknown escape character" in place.problem or "hexdecimal number" in place.problem:
+        start = place.written.rfind("\\", 0, place.column + 1)
+        escape = place.written[start : start + 2]
         message = f"{escape} is not an escape sequence in double quotes"
         return place.fault(message, "use single quotes, or write each backslash twice")
     return None
@@ -241,7 +243,9 @@ def _unexpected_colon(place: _Place) -> Fault | None:
     meant = missing_space(place.lines[above])
     if meant is not None:
         return _without_space(place, above, meant)
-    deep, outer = _indentation(place.written), _indentation(place.lines[above])
+    deep = _indentation(place.written)
+    # The column of its key: `- name: x` has it two columns further.
+    outer = len(_ENTRY.match(place.lines[above])[0])  # type: ignore[index]  # matches everything
     if ":" not in place.lines[above]:
         line = cut(place.lines[above].strip())
         message = f"{line!r} is neither `key: value` nor `- entry`"

@@ -233,6 +233,8 @@ class _Reader:
     def _is_valid_key(self, node: Node, path: Path, found: dict[str, Any]) -> bool:
         if not isinstance(node, ScalarNode) or node.tag != _TAG + "str":
             hint = "write it in quotes" if isinstance(node, ScalarNode) else None
+            if node.tag in {_TAG + "int", _TAG + "float"}:
+                hint = "write it in quotes; a number such as 1,000 is written without the comma"
             if isinstance(node, MappingNode):  # a template such as `{{ name }}` is a mapping within a mapping
                 hint = "put the value in quotes if it is text such as '{{ name }}'"
             self._add_fault(node, path, "has a key that is not a string", hint)

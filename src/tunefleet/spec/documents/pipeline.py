@@ -112,8 +112,8 @@ def drafts(source: Source, name: str, faults: list[Fault]) -> list[Draft]:
     found = _nodes(source, base, nodes if isinstance(nodes, list) else (), at, word, faults)
     if found is None:
         return []
-    if not found:  # already reported; the shared keys are still validated
-        return [_single(source, spec, name)]
+    if not found:  # already reported; the shared keys are still validated, if their task type is known
+        return [_single(source, spec, name)] if "taskType" in spec else []
     _check_names(source, found, faults)
     return _without_foreign_blocks(found, base)
 

@@ -81,6 +81,8 @@ def _faults_of_unknown(name: str | None, data: dict[str, Any], source: Source, u
         guess = nearest(key, known)
         if guess != "taskType":  # reported as the missing task type
             hint = f"did you mean {guess}?" if guess else None
+            if key == "spec":  # below a list entry it must have the column of the entry's other keys
+                hint = "indent it like the name of its stage, after the `- `"
             yield fault_at((*SPEC, key), UNKNOWN_KEY, source, hint=hint, key=True)
 
 
