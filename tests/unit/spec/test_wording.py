@@ -271,14 +271,14 @@ STAGED = "apiVersion: tunefleet/v1\nspec:\n  stages:\n"
         (training(resources="{hardware: {gpu: A100}}"), 6, "must be a mapping", "write gpu: {type: A100}"),
         (
             training(taskType="lora_sft", lora="{target_modules: q_proj,v_proj}"),
-            7,
+            6,
             "not a known key",
             "it has no value",
         ),
-        (training(data='{path: "C:\\x.jsonl"}'), 5, "\\x is not an escape sequence", "use single quotes"),
+        (training(data='{path: "C:\\x.jsonl"}'), 4, "\\x is not an escape sequence", "use single quotes"),
         (
             training(checkpoint="\n    load: uri: https://x"),
-            8,
+            7,
             "the value contains `: `",
             "put the whole value in quotes",
         ),
