@@ -112,11 +112,12 @@ class Source:
         return self.values.get((), Mark(1, 1))
 
 
-def read_text(text: str, *, filename: str | None = None) -> Source:
+def read_text(text: str, *, filename: str | None = None, faults: list[Fault] | None = None) -> Source:
     """Parse one YAML or JSON document.
 
     Args:
         filename: Its name, for messages.
+        faults: Receives the errors of single keys and values, such as duplicate keys; without it they are raised.
 
     Raises:
         SpecError: If it is not one well-formed document; lists every error.
@@ -128,15 +129,19 @@ def read_text(text: str, *, filename: str | None = None) -> Source:
         # JSON escapes characters beyond U+FFFF as surrogate pairs, which YAML does not support.
         text = HALVES.sub(lambda found: found[1] + json.loads(f'"\\{found[2]}"'), text)
     reader = _Reader(text)
+    single = False
     try:
         guard(text)
         node = yaml.compose(text, Loader=_Loader)
         reader.source.data = reader.read(node, ()) if node is not None else None
+        single = True
     except (yaml.YAMLError, UnicodeEncodeError) as error:
         reader.faults.append(syntax_fault(error, text, _Loader))
     except SpecError as error:
         reader.faults.extend(error.faults)
-    if reader.faults:
+    if faults is not None and single:
+        faults.extend(reader.faults)
+    elif reader.faults:
         raise SpecError(reader.faults, filename=filename)
     return reader.source
 

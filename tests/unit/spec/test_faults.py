@@ -181,7 +181,7 @@ def test_all_faults_at_once_in_the_order_of_the_text() -> None:
         ("retry", "{max_attempts: 101}", "retry.max_attempts", "must be at most 100"),
         ("evaluate", "{answers: 2}", "evaluate.answers", "requires an eval set"),
         ("evaluate", "{exact_match: {}}", "evaluate.exact_match", "requires an eval set"),
-        ("condition", "{node: a, field: x, equals: 1}", "condition.node", "no task of this workflow"),
+        ("condition", "{node: a, field: x, equals: 1}", "condition.node", "is not a task of this workflow"),
         ("priority", "high", "priority", "must be an integer, not 'high'"),
         ("on_lost", "retry", "on_lost", "must be one of replace, wait, not 'retry'"),
     ],
@@ -266,6 +266,19 @@ spec:
     - {name: b, spec: {taskType: sft, data: {path: b.jsonl}, training: {lr: 1}}}
     - {name: c, spec: {taskType: mystery, data: {any: 1}, priority: high, limts: {}, whatever: 1}}
 """
+
+
+def test_duplicate_keys_and_tags_come_with_all_other_errors() -> None:
+    text = training(
+        training="{batch_size: 1, batch_size: 2, lr: 1}", priority="!mine 3", retry="{max_attempts: " + "9" * 30 + "}"
+    )
+    found = [(fault.path, fault.message.partition(";")[0]) for fault in faults(text)]
+    assert sorted(found) == [
+        ("spec.priority", "has the tag !mine, which is not supported"),
+        ("spec.retry.max_attempts", "is too large: integers have 64 bits"),
+        ("spec.training.batch_size", "is a duplicate key"),
+        ("spec.training.lr", "is not a known key"),
+    ]
 
 
 def test_a_wrong_task_type_does_not_hide_other_errors() -> None:

@@ -220,7 +220,9 @@ def _unknown(
         return fault_at(path, refusal.reason, source, hint=refusal.instead, key=True), None
     guess = synonym or (_nearest_key(name, block) if block else None)
     hint = f"did you mean {guess}?" if guess else _elsewhere(name, root, prefix)
-    if hint is None and value is None:  # `{modules: a,b}` is `{modules: a, b: null}`
+    # `{modules: a,b}` is `{modules: a, b: null}`.
+    at, around = source.mark(path, key=True), source.mark(path[:-1])
+    if hint is None and value is None and at.line == around.line and at.column > around.column:
         hint = "it has no value: put a value with commas in quotes, or a list in [ ]"
     if hint is None and known:
         hint = f"known keys: {', '.join(sorted(known))}"

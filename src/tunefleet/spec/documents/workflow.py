@@ -137,10 +137,16 @@ def check_workflow(
     Raises:
         SpecError: If the text is not YAML.
     """
-    source = read_text(text, filename=filename)
-    faults: list[Fault] = []
+    unread: list[Fault] = []
+    source = read_text(text, filename=filename, faults=unread)
+    if unread and not (isinstance(source.data, dict) and isinstance(source.data.get("spec"), dict)):
+        raise SpecError(unread, filename=filename)  # whatever else is wrong follows from these
+    faults = list(unread)
     document = _read_document(source, faults)
     tasks = read_tasks(source, document.metadata.name if document is not None else "task", faults, check)
+    # A value that could not be read may also not fit its key; only the first error at a place is the cause.
+    places = {(each.line, each.column) for each in unread}
+    faults = [*unread, *(each for each in faults[len(unread) :] if (each.line, each.column) not in places)]
     if document is None or not tasks:
         return None, faults
     meta = document.metadata
