@@ -25,85 +25,86 @@ _HEAD = """# Errors
 
 <!-- Written by `make docs` from the code and from scripts/error_reference.py. -->
 
-An error is one sentence that names the cause, usually with a second one that says how to resolve it. Its
-code is for programs: the last part of `type` in an answer of the [HTTP API](http-api.md), and `error` in what a
-command prints with `--json`. How a command ends on it is its [exit code](exit-codes.md).
+An error has a message that names the cause, and usually a hint with the fix. Programs read its code: the last part of
+`type` in a response of the [HTTP API](http-api.md), and `error` in the output of a command with `--json`. Commands
+also return an [exit code](exit-codes.md).
 """
 
 _ANSWERS: Final = {
-    "method_not_allowed": "The path knows other methods.",
-    "body_stalled": "Nothing of a request's body came for 120 seconds.",
-    "not_acceptable": "`/metrics` was asked for something other than JSON.",
-    "unsupported_media_type": "The body is of another type.",
-    "range_invalid": "The range that was asked for is not in the file.",
+    "method_not_allowed": "The path does not support this method.",
+    "body_stalled": "No data of a request's body arrived for 120 seconds.",
+    "not_acceptable": "`/metrics` was requested in another format than JSON.",
+    "unsupported_media_type": "The content type of the body is not supported.",
+    "range_invalid": "The requested range is not in the file.",
     "request_invalid": "The body or a parameter is wrong.",
-    "internal": "A fault of the server.",
+    "internal": "A bug in the server.",
     "error": "An error without a code of its own.",
 }
 """What is an answer of the server and no class of its own, or means something else there."""
 
-_LOOK: Final = "The sentence says what is missing; give that, or another one."
+_LOOK: Final = "Correct the value, name or file in the message."
 WAYS_OUT: Final = {
-    "spec_invalid": "Fix each fault at its line; `tunefleet validate FILE` lists them and stores nothing.",
-    "request_invalid": "Send what the route's schema asks for; `faults` names each field.",
+    "spec_invalid": "Fix each error at its line; `tunefleet validate FILE` lists them without submitting.",
+    "request_invalid": "Send what the route's schema requires; `faults` lists each wrong field.",
     "input_invalid": _LOOK,
-    "data_invalid": "Fix the dataset or name another; `tunefleet data try` shows what a dataset gives.",
-    "model_invalid": "Name a model that the worker can reach, whole and with its tokenizer.",
-    "reference_invalid": "Look at the result that is referred to: `tunefleet show TASK --json`.",
-    "adapter_refused": "Train with the same base model and the same `lora` block as the others; the tensor is named.",
-    "artifact_invalid": "Send the files again; what was sent was damaged, or leads out of its folder.",
-    "unauthenticated": "Give a key that is not revoked: `tunefleet login`, or `TUNEFLEET_KEY`.",
-    "forbidden": "Use a key of the role that is named, or ask an admin of the project.",
-    "not_found": "Look the id up: `tunefleet ls`. What the key may not see is not found either.",
+    "data_invalid": "Fix the dataset or use another; `tunefleet data try` shows how its rows are read.",
+    "model_invalid": "Use a complete model, with its tokenizer, that the worker can reach.",
+    "reference_invalid": "Check the referenced result: `tunefleet show TASK --json`.",
+    "adapter_refused": "Train with the same base model and the same `lora` block as the others.",
+    "artifact_invalid": "Upload the files again; they were damaged, or a path leads out of its folder.",
+    "unauthenticated": "Set a valid key: `tunefleet login`, or `TUNEFLEET_KEY`.",
+    "forbidden": "Use a key with the role in the message, or ask an admin of the project.",
+    "not_found": "Check the id with `tunefleet ls`. Resources that the key may not see are also reported as not found.",
     "method_not_allowed": "Use a method of [the routes](http-api.md#routes).",
-    "not_acceptable": "Ask for JSON.",
-    "conflict": "Look at its state and wait, or change that first; the sentence names what is in the way.",
-    "illegal_transition": "Look at its status: `tunefleet show TASK`. [Lifecycle](lifecycle.md) has what may follow.",
-    "offset_conflict": "Go on at `cursor`.",
-    "gone": "Do not ask again; the sentence says what became of it.",
-    "body_stalled": "Send it again; an upload goes on where it was cut.",
-    "too_large": "Send less, or raise the limit that is named in [Configuration](configuration.md).",
-    "unsupported_media_type": "Send the `Content-Type` that [the route](http-api.md#routes) takes.",
-    "over_quota": "Remove unused data, or ask for more: [Projects and quotas](../how-to/projects-and-quotas.md).",
-    "too_many": "Wait for the seconds of `Retry-After`.",
-    "range_invalid": "Ask for bytes within the file's size.",
-    "error": "Read the sentence; the log of the process that says it has more.",
-    "internal": "Read the server's log; please report it.",
-    "store_unusable": "Look at the database or the data folder: `tunefleet doctor`.",
-    "unreachable": "See that it runs and can be reached from here: `tunefleet doctor`.",
-    "machine": "Give this machine what is named; `tunefleet doctor` lists what else it lacks.",
-    "step_failed": "It is retried automatically; `tunefleet campaign logs` has why it failed.",
-    "cycle_failed": "Fix what is named, then `tunefleet campaign retry`.",
-    "order_failed": "Read what the provider says in `tunefleet campaign logs`, then `tunefleet campaign retry`.",
-    "misconfigured": "Fix the campaign's file or the setting that is named, then resume it.",
+    "not_acceptable": "Request JSON.",
+    "conflict": "Wait for its state to change, or change it; the message names the conflict.",
+    "illegal_transition": "Check its status; [Lifecycle](lifecycle.md) lists the allowed changes.",
+    "offset_conflict": "Continue at `cursor`.",
+    "gone": "Do not retry; the message says what happened to it.",
+    "body_stalled": "Send it again; an upload resumes where it stopped.",
+    "too_large": "Send less, or raise the limit in [Configuration](configuration.md).",
+    "unsupported_media_type": "Send the `Content-Type` that [the route](http-api.md#routes) accepts.",
+    "over_quota": "Remove unused data, or ask an admin for more: "
+    "[Projects and quotas](../how-to/projects-and-quotas.md).",
+    "too_many": "Wait as many seconds as `Retry-After` says.",
+    "range_invalid": "Request a range within the file's size.",
+    "error": "Read the message; the log of the process that reported it has details.",
+    "internal": "Check the server's log, and report the bug.",
+    "store_unusable": "Check the database and the data folder with `tunefleet doctor`.",
+    "unreachable": "Check that it runs and is reachable from here: `tunefleet doctor`.",
+    "machine": "Add what the message names; `tunefleet doctor` lists everything that is missing.",
+    "step_failed": "It is retried automatically; `tunefleet campaign logs` shows the cause.",
+    "cycle_failed": "Fix the cause in the message, then `tunefleet campaign retry`.",
+    "order_failed": "Read the provider's message in `tunefleet campaign logs`, then `tunefleet campaign retry`.",
+    "misconfigured": "Fix the campaign file or the setting in the message, then resume the campaign.",
     "diverged": "Lower `training.learning_rate`, or set `on_nan: rollback`.",
-    "merge_failed": "The sentence says how the program that merged has ended.",
-    "not_now": "Ask for a job that there is, in a state that allows it.",
+    "merge_failed": "Read the message: it has the exit status of the merge process.",
+    "not_now": "Use an existing job in a state that allows the request.",
     "delivery_failed": "See [a delivery that has failed](../how-to/debug-a-failed-workflow.md"
     "#a-delivery-is-held-up-or-has-failed).",
     "result_missing": "Write the result as JSON: [A task type of your own](../how-to/custom-task-types.md).",
-    "still_runs": "Give the same command again when the merge has ended.",
-    "not_tracked": "See that the tracker answers, and that its key is right.",
+    "still_runs": "Run the same command again when the merge has ended.",
+    "not_tracked": "Check that the tracker is reachable and that its key is valid.",
 }
 """Code → what to do."""
 
 _OF_THE_PROGRAM: Final = "Read the traceback: `tunefleet show TASK`, and `tunefleet logs TASK`."
 REASONS: Final = {
     "upstream_failed": "Fix the task that the error names, then `tunefleet retry`.",
-    "bad_input": "Change what the error names, and submit again; the same document fails again.",
+    "bad_input": "Fix what the error names, and submit again; a retry of the same workflow file fails.",
     "bug": _OF_THE_PROGRAM,
     "out_of_memory": "Use a smaller `batch_size` or `max_seq_length`, or a worker with more memory.",
-    "disk_full": "Make room on the worker, then `tunefleet retry`.",
-    "network": "See that the worker reaches what the error names, then `tunefleet retry`.",
-    "killed": "See who sent the signal; without a sender it was mostly the system, out of memory.",
+    "disk_full": "Free disk space on the worker, then `tunefleet retry`.",
+    "network": "Check that the worker can reach the host in the error, then `tunefleet retry`.",
+    "killed": "Check who sent the signal; without a known sender it was usually the kernel's out-of-memory killer.",
     "crashed": _OF_THE_PROGRAM,
-    "timeout": "Raise `limits.max_runtime_s`, or let it do less.",
-    "stalled": "Read where it hangs in `tunefleet logs TASK`; raise `limits.stall_after_s` if it was only slow.",
+    "timeout": "Raise `limits.max_runtime_s`, or reduce the work of the task.",
+    "stalled": "Check in `tunefleet logs TASK` where it hangs; raise `limits.stall_after_s` if it is only slow.",
     "diverged": "Lower `training.learning_rate`, or set `on_nan: rollback`.",
     "delivery_failed": "Fix the destination: [Debug a failed pipeline](../how-to/debug-a-failed-workflow.md"
     "#a-delivery-is-held-up-or-has-failed).",
-    "worker_lost": "Look at the worker: its log, and `tunefleet workers show`; then `tunefleet retry`.",
-    "no_nodes": "Read what the cluster says in the error: [Slurm](../how-to/slurm.md), [Ray](../how-to/ray.md).",
+    "worker_lost": "Check the worker's log and `tunefleet workers show`, then `tunefleet retry`.",
+    "no_nodes": "Read the cluster's message in the error: [Slurm](../how-to/slurm.md), [Ray](../how-to/ray.md).",
 }
 """Reason of a task that has failed → what to do."""
 
@@ -184,13 +185,11 @@ def page() -> str:
     lines += [
         f"| `{kind.code}` | {kind.meaning} | {WAYS_OUT[kind.code]} |" for kind in found if kind.code not in STATUSES
     ]
-    lines += ["\n## Codes of the agents' protocol\n", "An agent that claims a job may be notified one of these.\n"]
+    lines += ["\n## Codes of the agents' protocol\n", "An agent that claims a job may receive one of these codes.\n"]
     lines += ["| Code | Means |", "|---|---|"]
     lines += [f"| `{kind.code}` | {kind.meaning} |" for kind in kinds() if kind.protocol]
     lines += ["\n## Why a task has failed\n"]
-    lines += [
-        "[Lifecycle](lifecycle.md#reasons) says what each reason means, and which are tried again by themselves.\n"
-    ]
+    lines += ["[Lifecycle](lifecycle.md#reasons) explains each reason, and which are retried automatically.\n"]
     lines += ["| Reason | Resolution |", "|---|---|"]
     lines += [f"| `{reason}` | {way} |" for reason, way in REASONS.items()]
     return "\n".join(lines) + "\n"

@@ -122,7 +122,7 @@ class SpecError(TunefleetError):
 
 
 class InputError(TunefleetError):
-    """Something that the user named cannot be used; a retry does not help.
+    """A value, name or file that the user gave cannot be used; a retry does not help.
 
     Args:
         message: One sentence that names the resource; public.
@@ -175,7 +175,7 @@ class AdapterRefused(InputError):
 
 
 class NotFoundError(TunefleetError):
-    """Nothing has that id or name."""
+    """No resource has this id or name."""
 
     code = "not_found"
 
@@ -213,7 +213,7 @@ class GoneError(ConflictError):
 
 
 class AuthError(TunefleetError):
-    """There is no key, or it is invalid or revoked."""
+    """The API key is missing, invalid or revoked."""
 
     code = "unauthenticated"
 
@@ -263,7 +263,7 @@ class StoreError(TunefleetError):
 
 
 class UnreachableError(TunefleetError):
-    """A server, or a service that it needs, does not answer."""
+    """A server, or a service that it needs, does not respond."""
 
     code = "unreachable"
 

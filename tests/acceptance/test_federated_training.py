@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 from collections import Counter
+from pathlib import Path
 
 import pytest
 
@@ -133,3 +134,34 @@ def test_a_part_that_is_killed_before_its_first_checkpoint_counts_its_rows_once(
         assert rounds in {STEPS // SYNC - 1, STEPS // SYNC}
         assert steps["part-0"] == [SYNC * number for number in range(1, rounds + 1)], told
         assert rows["part-0"] in {rounds * SYNC * 2 - 1, rounds * SYNC * 2}, told
+
+
+SIMPLE = """
+apiVersion: tunefleet/v1
+metadata: {name: simple}
+spec:
+  taskType: lora_sft
+  model: {source: {identifier: "builtin:gsm8k-llama-2m"}}
+  data: {path: "builtin:gsm8k", prompt_column: question, response_column: answer, max_samples: 8}
+  lora: {r: 2, alpha: 4, target_modules: [q_proj]}
+  training: {max_steps: 2, batch_size: 2, max_seq_length: 64}
+"""
+
+
+def test_a_federation_that_one_worker_cannot_run_lets_a_later_run_pass(fleet: LocalFleet) -> None:
+    example = (Path(__file__).parents[2] / "examples/workflows/federated.yaml").read_text()
+    with Client(fleet.url, fleet.key, patience_s=60) as client:
+        foreseen = client.workflows.validate(example, dry_run=True)
+        train = foreseen.forecasts[0]
+        assert train.why == "waiting: it needs 2 workers at the same time; 1 is online: it will wait."
+        assert foreseen.concurrency is not None
+        assert (foreseen.concurrency.wanted, foreseen.concurrency.available) == (2, 0)
+        flow = client.submit(example).workflow
+        assert "a round needs 2 at the same time, so it waits for more workers" in flow.warnings[0]
+        ended = client.tasks.wait(client.submit(SIMPLE).task_id, timeout_s=150)
+        assert ended.status == "completed", ended.error
+        part = next(task for task in client.workflows.get(flow.id).tasks if task.name == "train#0")
+        assert part.status == "queued"
+        assert part.why == "waiting: its federation needs 2 workers at the same time, and 1 is online."
+        client.workflows.cancel(flow.id)
+        assert client.workflows.wait(flow.id, timeout_s=60).status == "cancelled"

@@ -24,7 +24,7 @@ _REASONS = {
     "The attempt token is not valid.": "a worker asks, and drops the attempt",
     "{…} processes of simulated workers did not leave in time.": "nobody can act: the load has ended",
     "A process of simulated workers ended with status {code}.": "nobody can act: the log above has its traceback",
-    "A process of simulated workers said something that cannot be read.": "nobody can act",
+    "A process of simulated workers returned a message that cannot be parsed.": "nobody can act",
     "The worker cannot continue: {error}.": "the system's sentence follows",
     "The rendezvous endpoint of the training is unknown.": "the server leaves that out of no offer",
     "The server sent a malformed attempt id: {attempt_id}.": "nobody can act: it is not a server of ours",

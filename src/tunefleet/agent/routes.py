@@ -269,7 +269,7 @@ _STATUSES: Final = {
 
 
 class NotNow(TunefleetError):
-    """The job is unknown, or its state does not allow the request: the protocol requires 400 for both."""
+    """The job does not exist, or its state does not allow the request; the protocol requires status 400 for both."""
 
     code = "not_now"
 

@@ -43,7 +43,7 @@ class CycleFailed(TunefleetError):
 
 
 class OrderFailed(CycleFailed):
-    """The provider reports that the task has failed: the only reason to give up a task once it was ordered."""
+    """The provider reports that the task has failed; an ordered task is abandoned for no other reason."""
 
     code = "order_failed"
 

@@ -96,8 +96,8 @@ def _source(filename: str | None) -> list[str]:
         return []
     try:
         # The file is read again: the error has positions only. It may be gone by now.
-        return Path(filename).read_text(encoding="utf-8").splitlines()
-    except (OSError, UnicodeDecodeError):
+        return Path(filename).read_text(encoding="utf-8-sig", errors="replace").splitlines()
+    except OSError:
         return []
 
 
@@ -107,8 +107,9 @@ def _print_fault(fault: Fault, name: str, lines: list[str]) -> None:
     console.print(Text(position, style="head") + Text(f"  {fault.path}" if fault.path else "", style="dim"))
     if 0 < fault.line <= len(lines):
         number = f"{fault.line:>5} │ "
-        # One column per character: a tab would shift the caret below.
-        source, at = _around(lines[fault.line - 1].replace("\t", " "), fault.column - 1, console.width - len(number))
+        # One column per character: a tab or a control character would shift the caret below.
+        visible = "".join(each if each.isprintable() else " " for each in lines[fault.line - 1])
+        source, at = _around(visible, fault.column - 1, console.width - len(number))
         console.print(Text(number, style="dim") + Text(source), soft_wrap=True)
         console.print(Text(" " * 6 + "│ ", style="dim") + Text(" " * max(0, at) + "^", style="bad"))
     console.print(Text("      " + fault.message, style="bad" if not fault.hint else "default"))

@@ -34,7 +34,7 @@ class ExitCode(IntEnum):
     INVALID = 3
     """A workflow file, a dataset, a model or a value is invalid; a retry will not help."""
     NOT_FOUND = 4
-    """Nothing has that id or name."""
+    """No resource has this id or name."""
     CONFLICT = 5
     """The object is in a state that forbids the request, or a quota is used up."""
     DENIED = 6

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import json
 import uuid
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from tunefleet.client import transfer
 from tunefleet.client.call import Flow, ask, work
@@ -14,7 +17,17 @@ from tunefleet.client.local_data import check_file
 from tunefleet.client.routes import workflow_routes
 from tunefleet.errors import DataError, Fault, InputError, ModelError, SpecError
 from tunefleet.schemas.api import SubmitRequest, TaskDetail, WorkflowDetail
-from tunefleet.spec import LocalPath, Workflow, deep_set, local_paths, override_document, parse_workflow
+from tunefleet.spec import LocalPath, TaskSpec, Workflow, deep_set, local_paths, override_document
+from tunefleet.spec.documents.fault_messages import below_path
+from tunefleet.spec.documents.submit_checks import new_faults
+from tunefleet.spec.documents.workflow import check_workflow
+from tunefleet.spec.file_decoder import decode_file
+from tunefleet.spec.text import read_text
+from tunefleet.spec.value_preview import first_faults, nearest
+from tunefleet.validation_errors import UNKNOWN_KEY
+
+# Files next to a missing one among which a similar name is searched.
+_MAX_NEIGHBOURS: Final = 200
 
 
 def read_document(source: Path | str | Mapping[str, Any]) -> tuple[str, Path | None]:
@@ -25,6 +38,7 @@ def read_document(source: Path | str | Mapping[str, Any]) -> tuple[str, Path | N
 
     Raises:
         InputError: If the file is unreadable.
+        SpecError: If it is not encoded in UTF-8.
     """
     if isinstance(source, Mapping):
         try:
@@ -35,13 +49,13 @@ def read_document(source: Path | str | Mapping[str, Any]) -> tuple[str, Path | N
         return source, None
     file = Path(source).expanduser()
     try:
-        return file.read_text(encoding="utf-8"), file
+        return decode_file(file.read_bytes(), str(file)), file
     except FileNotFoundError:
         raise InputError(f"File not found: {file}.", hint="Check the path of the workflow file.") from None
     except IsADirectoryError:
         raise InputError(f"{file} is a folder.", hint="Pass the path of a workflow file.") from None
-    except (OSError, UnicodeDecodeError) as error:
-        raise InputError(f"{file} cannot be read as text.", hint=str(error)) from error
+    except OSError as error:
+        raise InputError(f"{file} cannot be read.", hint=str(error)) from error
 
 
 def override(document: str, overrides: Mapping[str, Any], *, filename: str | None = None) -> tuple[str, Workflow]:
@@ -57,16 +71,72 @@ def override(document: str, overrides: Mapping[str, Any], *, filename: str | Non
     Raises:
         SpecError: If the changed workflow file is invalid.
     """
-    if not overrides:
-        return document, parse_workflow(document, filename=filename)
     changed = override_document(document, overrides, filename=filename)
-    try:
-        return changed, parse_workflow(changed, filename=filename)
-    except SpecError as error:
-        parse_workflow(document, filename=filename)  # reports an error of the file itself with its line
-        # Line numbers of the changed text do not match the user's file.
-        faults = [Fault(fault.path, fault.message, hint=fault.hint) for fault in error.faults]
-        raise SpecError(faults, filename=f"{filename or 'the workflow file'} with these changes") from None
+    workflow, faults = check_workflow(changed, filename=filename)
+    if workflow is None or faults:
+        raise _located(faults, document, overrides, filename)
+    return changed, workflow
+
+
+def read_workflow(
+    document: str, overrides: Mapping[str, Any], folder: Path, *, filename: str | None = None
+) -> tuple[str, Workflow]:
+    """Check everything that can be checked without the server, including the local files that a workflow names.
+
+    Args:
+        document: Its text; may lack fields that the changes add.
+        overrides: Dotted path below `spec` → value.
+        folder: Base of relative paths.
+        filename: Its name, for messages.
+
+    Returns:
+        The text to submit, and the parsed workflow.
+
+    Raises:
+        SpecError: If the workflow file is invalid, a file is missing, or its rows do not fit its task; lists every
+            error.
+    """
+    changed = override_document(document, overrides, filename=filename)
+    workflow, faults = check_workflow(changed, filename=filename, check=partial(_file_faults, folder=folder))
+    if workflow is not None:
+        faults += new_faults((task, task.spec) for task in workflow.tasks)
+    if workflow is None or faults:
+        raise _located(faults, document, overrides, filename)
+    return changed, workflow
+
+
+def _file_faults(
+    spec: Mapping[str, Any], valid: TaskSpec | None, *, folder: Path
+) -> Iterator[tuple[str, str, str | None]]:
+    """Yield missing files, and rows that do not fit the task: pointer, message, hint."""
+    for named in local_paths(spec):
+        try:
+            file = local_file(named, folder)
+            if file is not None and named.role == "dataset" and valid is not None:
+                check_file(valid, named.pointer, file)
+        except InputError as error:
+            message = error.message.removeprefix(f"spec.{named.pointer}: ").removesuffix(".")
+            hint = None if error.hint is None else error.hint[:1].lower() + error.hint[1:].removesuffix(".")
+            yield named.pointer, message, hint
+
+
+def _located(faults: Sequence[Fault], document: str, overrides: Mapping[str, Any], filename: str | None) -> SpecError:
+    """Return the error with positions in the user's file; values that overrides set have none."""
+    shown = first_faults(faults)
+    if not overrides:
+        return SpecError(shown, filename=filename)
+    source = read_text(document, filename=filename)
+    changed = [path.removeprefix("spec.") for path in overrides]
+    found = []
+    for fault in shown:
+        below = fault.path.removeprefix("spec.")
+        mark = source.mark(below_path((), fault.path), key=fault.message == UNKNOWN_KEY)
+        own = any(f"{below}.".startswith(f"{path}.") for path in changed)
+        line, column = (0, 0) if own else mark
+        found.append(replace(fault, line=line, column=column))
+    if all(fault.line for fault in found):
+        return SpecError(sorted(found, key=lambda fault: (fault.line, fault.column)), filename=filename)
+    return SpecError(found, filename=f"{filename or 'the workflow file'} with these changes")
 
 
 def submit(
@@ -87,15 +157,14 @@ def submit(
         on_progress: Called with the progress of uploads.
 
     Raises:
-        SpecError: If the workflow file is invalid; lists every error.
-        InputError: If a file that it names does not exist.
+        SpecError: If the workflow file is invalid, or a file that it names is missing; lists every error.
+        InputError: If the workflow file itself does not exist.
         UnreachableError: If the server does not respond.
     """
     text, file = read_document(source)
-    filename = str(file) if file else None
-    document, workflow = override(text, overrides or {}, filename=filename)
-    yield from work(lambda: check_local_files(workflow, file.parent if file else Path()))
-    inputs = yield from _push_local_files(workflow, file.parent if file else Path(), on_progress)
+    filename, folder = str(file) if file else None, file.parent if file else Path()
+    document, workflow = yield from work(lambda: read_workflow(text, overrides or {}, folder, filename=filename))
+    inputs = yield from _push_local_files(workflow, folder, on_progress)
     request = SubmitRequest(document=document, filename=filename, inputs=inputs, strict=strict)
     try:
         return (yield from ask(workflow_routes.create_workflow(request, idempotency_key or uuid.uuid4().hex)))
@@ -135,29 +204,15 @@ def clone(
     return (yield from ask(workflow_routes.clone_task(task_id, overrides, inputs)))
 
 
-def check_local_files(workflow: Workflow, folder: Path) -> list[Path]:
-    """Locate the local files that a workflow names, and validate the first rows of datasets.
+def local_files(workflow: Workflow, folder: Path) -> list[Path]:
+    """Return the local files and folders that a workflow uploads.
 
     Args:
-        workflow: The workflow to submit.
+        workflow: From `read_workflow`.
         folder: Base of relative paths.
-
-    Returns:
-        The files and folders to upload.
-
-    Raises:
-        InputError: If one is missing, or its rows do not fit its task.
     """
-    found = []
-    for task in workflow.tasks:
-        for named in local_paths(task.raw):
-            file = local_file(named, folder)
-            if file is None:
-                continue
-            found.append(file)
-            if named.role == "dataset" and task.spec is not None:
-                check_file(task.spec, named.pointer, file)
-    return found
+    named = [local_file(each, folder) for task in workflow.tasks for each in local_paths(task.raw)]
+    return [file for file in named if file is not None]
 
 
 def _push_local_files(
@@ -192,7 +247,17 @@ def local_file(named: LocalPath, folder: Path, *, base: str = "the folder of the
         at = "" if named.value == str(file.absolute()) else f" at {file.absolute()}"
         raise kind(
             f"spec.{named.pointer}: {named.value} not found{at}.",
-            hint=f"Paths are relative to {base}.",
+            hint=_similar(file) or f"paths are relative to {base}",
             path=f"spec.{named.pointer}",
         )
     return None
+
+
+def _similar(file: Path) -> str | None:
+    """Return a hint with the file that was probably meant."""
+    try:
+        there = [each.name for each in islice(file.parent.iterdir(), _MAX_NEIGHBOURS)]
+    except OSError:
+        return None
+    guess = nearest(file.name, there)
+    return f"did you mean {guess}, in the same folder?" if guess else None

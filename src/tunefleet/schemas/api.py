@@ -9,7 +9,7 @@ from pydantic import Field, SerializerFunctionWrapHandler, model_serializer
 
 from tunefleet.schemas.base import Body, Message, Name, PathName, ProcessBody
 from tunefleet.schemas.direct import DirectOffer
-from tunefleet.schemas.fleet import TaskForecast, TaskGlance
+from tunefleet.schemas.fleet import ConcurrencyForecast, TaskForecast, TaskGlance
 
 T = TypeVar("T")
 
@@ -76,6 +76,7 @@ class ValidateReply(Message):
         ok: Whether the workflow is valid.
         faults: The errors.
         forecasts: For a dry run: where each task would be placed, and why.
+        concurrency: For a dry run: what runs at the same time; null if there is never more than one task.
         warnings: Values that are valid but probably unintended, one sentence each.
     """
 
@@ -83,6 +84,7 @@ class ValidateReply(Message):
     tasks: tuple[str, ...] = ()
     faults: tuple[FaultView, ...] = ()
     forecasts: tuple[TaskForecast, ...] = ()
+    concurrency: ConcurrencyForecast | None = None
     warnings: tuple[str, ...] = ()
 
 

@@ -83,6 +83,9 @@ class TaskForecast(Message):
 
     Args:
         worker_id: The selected worker; null if none is available.
+        worker_ids: The selected worker of each part or node that starts now.
+        min_workers: Workers that it needs at the same time: nodes, or parts of a federation.
+        max_workers: Workers that it uses at most.
         why: Why not, in one sentence.
         after: Names or ids of the upstream tasks that it waits for.
         workers: Eligibility of each registered worker; eligible ones first, best first.
@@ -92,10 +95,29 @@ class TaskForecast(Message):
     name: str
     kind: str
     worker_id: str | None = None
+    worker_ids: tuple[str, ...] = ()
+    min_workers: int = 1
+    max_workers: int = 1
     why: str | None = None
     after: tuple[str, ...] = ()
     workers: tuple[WorkerVerdict, ...] = ()
     memory: MemoryForecast | None = None
+
+
+class ConcurrencyForecast(Message):
+    """The largest number of tasks of a workflow that run at the same time, and whether the fleet has room for them.
+
+    Args:
+        wanted: Tasks and parts that run at the same time; each node of a multi-node run counts.
+        available: How many of them the online workers could run at the same time, without other tasks.
+        tasks: Names of these tasks.
+        summary: The same in one sentence.
+    """
+
+    wanted: int
+    available: int
+    tasks: tuple[str, ...] = ()
+    summary: str
 
 
 class WhyView(Message):

@@ -147,7 +147,7 @@ class _WorkerProcess:
                 self._take(json.loads(line))
             except ValueError as error:
                 self._failed = MachineError(
-                    "A process of simulated workers said something that cannot be read.", detail=str(error)
+                    "A process of simulated workers returned a message that cannot be parsed.", detail=str(error)
                 )
         if self._end is None and self._failed is None:
             code = await self._process.wait()

@@ -15,6 +15,7 @@ import yaml
 from yaml.nodes import MappingNode, Node, ScalarNode, SequenceNode
 
 from tunefleet.errors import Fault, SpecError
+from tunefleet.spec.syntax_errors import missing_space, syntax_fault
 from tunefleet.spec.value_preview import MAX_FAULTS, more
 from tunefleet.validation_errors import cut
 
@@ -38,8 +39,10 @@ _INT = re.compile(r"[-+]?[0-9]+|0o[0-7]+|0x[0-9a-fA-F]+")
 _FLOAT = re.compile(
     r"[-+]?(?:\.[0-9]+|[0-9]+(?:\.[0-9]*)?)(?:[eE][-+]?[0-9]+)?|[-+]?\.(?:inf|Inf|INF)|\.(?:nan|NaN|NAN)"
 )
-_DEPTH_HINT: Final = f"at most {_MAX_DEPTH} levels are allowed; does an alias refer to itself?"
+_DEPTH_HINT: Final = f"at most {_MAX_DEPTH} levels are allowed"
+_SELF_HINT: Final = "copy the values, or refer to an anchor outside of the value"
 _VALUES_HINT: Final = f"at most {MAX_VALUES:,} are allowed; move data to a separate file, or submit several workflows"
+_NO_BREAK_SPACE: Final = "\u00a0"
 _TAG: Final = "tag:yaml.org,2002:"
 
 
@@ -110,11 +113,12 @@ class Source:
         return self.values.get((), Mark(1, 1))
 
 
-def read_text(text: str, *, filename: str | None = None) -> Source:
+def read_text(text: str, *, filename: str | None = None, faults: list[Fault] | None = None) -> Source:
     """Parse one YAML or JSON document.
 
     Args:
         filename: Its name, for messages.
+        faults: Receives the errors of single keys and values, such as duplicate keys; without it they are raised.
 
     Raises:
         SpecError: If it is not one well-formed document; lists every error.
@@ -125,16 +129,20 @@ def read_text(text: str, *, filename: str | None = None) -> Source:
         text = text.replace("\t", " ")
         # JSON escapes characters beyond U+FFFF as surrogate pairs, which YAML does not support.
         text = HALVES.sub(lambda found: found[1] + json.loads(f'"\\{found[2]}"'), text)
-    reader = _Reader()
+    reader = _Reader(text)
+    single = False
     try:
         guard(text)
         node = yaml.compose(text, Loader=_Loader)
         reader.source.data = reader.read(node, ()) if node is not None else None
+        single = True
     except (yaml.YAMLError, UnicodeEncodeError) as error:
-        reader.faults.append(syntax_fault(error, text))
+        reader.faults.append(syntax_fault(error, text, _Loader))
     except SpecError as error:
         reader.faults.extend(error.faults)
-    if reader.faults:
+    if faults is not None and single:
+        faults.extend(reader.faults)
+    elif reader.faults:
         raise SpecError(reader.faults, filename=filename)
     return reader.source
 
@@ -163,27 +171,45 @@ def _start(event: yaml.Event) -> Mark:
 class _Reader:
     """Walks a node tree; collects data, positions and errors."""
 
-    def __init__(self) -> None:
+    def __init__(self, text: str) -> None:
         self.source = Source()
         self.faults: list[Fault] = []
+        self._text = text
         self._left = MAX_VALUES
+        # Aliases share the node of their anchor. Nodes that enclose the current one, outermost first, and those read.
+        self._within: list[Node] = []
+        self._done: set[int] = set()
 
     def read(self, node: Node, path: Path) -> Any:
         self._count(node, path)
         self.source.values[path] = _mark(node)
+        if isinstance(node, ScalarNode):
+            return self._scalar(node, path)
+        if any(each is node for each in self._within):
+            message = f"refers to {self._anchor(node)}, whose value it is part of"
+            raise SpecError([self._fault(node, path, message, _SELF_HINT)])
+        self._within.append(node)
+        value = self._collection(node, path)
+        self._within.pop()
+        self._done.add(id(node))
+        return value
+
+    def _collection(self, node: Node, path: Path) -> Any:
         if isinstance(node, MappingNode):
             return self._mapping(node, path)
-        if isinstance(node, SequenceNode):
-            if node.tag != _TAG + "seq":
-                self._add_fault(node, path, _tagged(node))
-            return [self.read(item, (*path, index)) for index, item in enumerate(node.value)]
-        return self._scalar(node, path)
+        if node.tag != _TAG + "seq":
+            self._add_fault(node, path, _tagged(node))
+        return [self.read(item, (*path, index)) for index, item in enumerate(node.value)]
 
     def _count(self, node: Node, path: Path, values: int = 1, merges: int = 0) -> None:
         # Aliases and merges are expanded, so a short text can have a huge number of values ("billion laughs").
         self._left -= values
         if self._left < 0:
-            raise SpecError([self._fault(node, path[:4], "has too many values", _VALUES_HINT)])
+            expanded = next((each for each in self._within if id(each) in self._done), None)
+            if expanded is None:
+                raise SpecError([self._fault(node, path[:4], "has too many values", _VALUES_HINT)])
+            message = f"has too many values, because aliases of {self._anchor(expanded)} are expanded"
+            raise SpecError([self._fault(expanded, path[:4], message, _VALUES_HINT)])
         if len(path) + merges > _MAX_DEPTH:
             mark = self.source.values[path] if merges else _mark(node)
             raise SpecError([Fault(dotted(path[:4]), "is nested too deeply", *mark, hint=_DEPTH_HINT)])
@@ -198,22 +224,33 @@ class _Reader:
         if node.tag != _TAG + "map":
             self._add_fault(node, path, _tagged(node))
         found: dict[str, Any] = {}
-        merges: list[Node] = []
+        merges: list[tuple[Node, Node]] = []
         for key_node, value_node in node.value:
             if key_node.tag == _TAG + "merge":
-                merges.append(value_node)
+                merges.append((key_node, value_node))
             elif self._is_valid_key(key_node, path, found):
                 self.source.keys[(*path, key_node.value)] = _mark(key_node)
                 found[key_node.value] = self.read(value_node, (*path, key_node.value))
         # After all own keys, because those take precedence regardless of their position.
         for merge in merges:
-            self._merge(merge, path, found)
+            self._merge(*merge, path, found)
         return found
 
     def _is_valid_key(self, node: Node, path: Path, found: dict[str, Any]) -> bool:
         if not isinstance(node, ScalarNode) or node.tag != _TAG + "str":
             hint = "write it in quotes" if isinstance(node, ScalarNode) else None
+            if node.tag in {_TAG + "int", _TAG + "float"}:
+                hint = "write it in quotes; a number such as 1,000 is written without the comma"
+            if isinstance(node, MappingNode):  # a template such as `{{ name }}` is a mapping within a mapping
+                hint = "put the value in quotes if it is text such as '{{ name }}'"
             self._add_fault(node, path, "has a key that is not a string", hint)
+            return False
+        if (meant := missing_space(node.value)) is not None:
+            self._add_fault(node, path, "has no space after the colon", f"write `{meant}`")
+            return False
+        if node.value.startswith(_NO_BREAK_SPACE):  # from a web page; YAML reads it as part of the key
+            message = f"the key {cut(node.value.strip())} starts with a no-break space (U+00A0)"
+            self._add_fault(node, path, message, "indent with normal spaces")
             return False
         if node.value in found:
             first = self.source.keys[(*path, node.value)]
@@ -222,21 +259,27 @@ class _Reader:
             return False
         return True
 
-    def _merge(self, node: Node, path: Path, into: dict[str, Any], depth: int = 1) -> None:
+    def _merge(self, key: Node, node: Node, path: Path, into: dict[str, Any], depth: int = 1) -> None:
         """Add the mapping that `<<` refers to; keys of the mapping itself, or of an earlier merge, take precedence."""
         for part in node.value if isinstance(node, SequenceNode) else [node]:
             if not isinstance(part, MappingNode):
-                self._add_fault(part, path, "`<<` needs a mapping", "refer to one with an anchor: `<<: *name`")
+                self._add_fault(key, path, "`<<` needs a mapping", "refer to one with an anchor: `<<: *name`")
                 continue
+            if any(each is part for each in self._within):
+                message = f"merges {self._anchor(part)}, whose value it is part of"
+                raise SpecError([self._fault(key, path, message, _SELF_HINT)])
+            self._within.append(part)
             self._count(part, path, 1 + len(part.value), depth)
             for key_node, value_node in part.value:
                 if key_node.tag == _TAG + "merge":
-                    self._merge(value_node, path, into, depth + 1)
+                    self._merge(key_node, value_node, path, into, depth + 1)
                 elif _is_in(key_node, into) or not self._is_valid_key(key_node, path, into):
                     continue
                 else:
                     self.source.keys[(*path, key_node.value)] = _mark(key_node)
                     into[key_node.value] = self.read(value_node, (*path, key_node.value))
+            self._within.pop()
+            self._done.add(id(part))
 
     def _scalar(self, node: Node, path: Path) -> Any:
         text: str = node.value
@@ -266,6 +309,11 @@ class _Reader:
         )
         return 0
 
+    def _anchor(self, node: Node) -> str:
+        """Return the name and line of the anchor of a node."""
+        name = re.compile(r"&[^\s,\[\]{}]+").match(self._text, node.start_mark.index)
+        return f"the anchor {cut(name[0]) if name else ''} (line {node.start_mark.line + 1})"
+
     @staticmethod
     def _fault(node: Node, path: Path, message: str, hint: str | None = None) -> Fault:
         mark = _mark(node)
@@ -287,42 +335,3 @@ def _mark(node: Node) -> Mark:
 def dotted(path: Path) -> str:
     """Join a path with dots."""
     return ".".join(str(part) for part in path)
-
-
-_NOT_ALLOWED: Final = yaml.reader.Reader.NON_PRINTABLE
-# The line breaks that YAML 1.1 counts, so that positions match those of the parser.
-_BREAKS = re.compile("\r\n|[\r\n\x85\u2028\u2029]")
-
-
-def syntax_fault(error: yaml.YAMLError | UnicodeEncodeError, text: str) -> Fault:
-    """Convert an error of PyYAML."""
-    if isinstance(error, UnicodeEncodeError):
-        return Fault("", "the file is not valid Unicode", *_position(text, error.start), hint="save it as UTF-8")
-    if isinstance(error, yaml.reader.ReaderError):
-        found = _NOT_ALLOWED.search(text)
-        name = f", U+{ord(found[0]):04X}" if found else ""
-        message = f"the file contains a character that YAML does not allow{name} ({error.reason})"
-        escape = "remove it, or escape it in double quotes: \\x07 is U+0007"
-        return Fault("", message, *_position(text, found.start() if found else 0), hint=escape)
-    mark = getattr(error, "problem_mark", None)
-    problem = str(getattr(error, "problem", None) or error)
-    hint: str | None = None
-    if "but found another document" in problem:
-        problem, hint = "the file contains a second YAML document", "submit one document at a time, without `---`"
-    elif "mapping values are not allowed" in problem:
-        hint = "check the indentation of the line above, and quote values that contain `: `"
-    elif "cannot start any token" in problem and mark and _at(text, mark.line, mark.column) == "\t":
-        hint = "indent with spaces, not tabs"
-    return Fault("", problem, mark.line + 1 if mark else 0, mark.column + 1 if mark else 0, hint)
-
-
-def _position(text: str, index: int) -> tuple[int, int]:
-    """Return line and column of a character, from 1."""
-    lines = _BREAKS.split(text[:index])
-    return len(lines), len(lines[-1]) + 1
-
-
-def _at(text: str, line: int, column: int) -> str:
-    """Return the character at a position, counted from 0; empty if there is none."""
-    lines = _BREAKS.split(text)
-    return lines[line][column : column + 1] if line < len(lines) else ""

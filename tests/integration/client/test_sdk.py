@@ -14,7 +14,6 @@ from tunefleet.client import AsyncClient, Client
 from tunefleet.errors import (
     AuthError,
     ConflictError,
-    DataError,
     ForbiddenError,
     InputError,
     NotFoundError,
@@ -109,7 +108,7 @@ def test_local_files_travel_with_the_submit(client: Client, tmp_path: Path) -> N
     assert "unschedulable" in (task.why or "")
     assert run.cancel().status == "cancelled"
     (tmp_path / "rows.jsonl").unlink()
-    with pytest.raises(DataError, match=r"spec\.data\.path: \./rows\.jsonl not found at"):
+    with pytest.raises(SpecError, match=r"spec\.data\.path: \./rows\.jsonl not found at"):
         client.submit(tmp_path / "sft.yaml")
 
 
@@ -118,7 +117,7 @@ def test_a_wrong_document_never_leaves_this_machine(client: Client, tmp_path: Pa
     with pytest.raises(SpecError) as caught:
         client.submit(tmp_path / "bad.yaml")
     assert caught.value.filename == str(tmp_path / "bad.yaml")
-    assert caught.value.faults[0].line == 8
+    assert [fault.line for fault in caught.value.faults] == [7, 8]
     with pytest.raises(SpecError, match="with these changes"):
         client.submit(SFT, overrides={"training.max_steps": "many"})
     assert not client.workflows.validate("{}").ok

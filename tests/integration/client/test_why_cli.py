@@ -112,6 +112,16 @@ def test_a_dry_run_says_where_tasks_would_go_and_submits_nothing(
     assert client.workflows.validate(ECHO).forecasts == ()
 
 
+def test_a_dry_run_says_what_runs_at_the_same_time(cli: Cli, hand: HandWorker, tmp_path: Path) -> None:
+    hand.exchange(want={"light": 4})
+    spread = tmp_path / "spread.yaml"
+    shards = "taskType: echo\n  data: {items: [a, b, c]}\n  parallel: {enabled: true, max_shards: 3}\n"
+    spread.write_text(f"apiVersion: tunefleet/v1\nmetadata: {{name: spread}}\nspec:\n  {shards}")
+    said = " ".join(cli("submit", spread, "--dry-run").out.split())
+    assert "spread (echo) runs on by-hand: 3 of 3 at the same time" in said
+    assert "Up to 3 tasks and parts run at the same time; the online workers have room for all of them." in said
+
+
 def test_workers_show_how_busy_they_are(cli: Cli, client: Client, hand: HandWorker) -> None:
     load = {"memory_free_bytes": 3 << 30, "disk_free_bytes": 5 << 30, "load_1m": 1.25, "load_5m": 0.5}
     hand.exchange(load=load)

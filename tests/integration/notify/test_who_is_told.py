@@ -298,9 +298,9 @@ async def test_what_cannot_be_used_is_refused_at_once(lab: Lab, data: Path) -> N
     assert not is_signing_secret("whsec_short")
     lab.core.close()
     async with opened(data, FakeClock()) as other:
-        with pytest.raises(InputError, match="sends no mail"):
+        with pytest.raises(InputError, match="no mail server configured"):
             await channel(other, "mailto:a@b.c", name="mail")
-        with pytest.raises(SpecError, match="this server sends no mail"):
+        with pytest.raises(SpecError, match="this server has no mail server configured"):
             await other.submit(ECHO + "  notify: [{to: 'mailto:a@b.c'}]\n")
 
 

@@ -76,7 +76,8 @@ def test_validate_prints_json_and_knows_a_good_document(tmp_path: Path, capsys: 
     assert "rows.jsonl has no rows" in capsys.readouterr().err
     assert run(["validate", str(file), "--json"]) == 3
     (fault,) = json.loads(capsys.readouterr().out)["faults"]
-    assert (fault["path"], fault["message"]) == ("spec.data.path", "rows.jsonl has no rows.")
+    assert (fault["path"], fault["message"]) == ("spec.data.path", "rows.jsonl has no rows")
+    assert (fault["line"], fault["column"]) == (7, 16)
     (tmp_path / "rows.jsonl").write_text('{"prompt": "a", "response": "b"}\n')
     assert run(["validate", str(file)]) == 0
     assert "Uploads: " in capsys.readouterr().out

@@ -100,7 +100,7 @@ async def test_turns_are_bounded_and_end_with_the_task_the_silence_and_the_serve
     with pytest.raises(ForbiddenError):
         await sessions.begin(lab.core, other, task_id, HELLO)
     lab.clock.advance(1000)
-    with pytest.raises(UnreachableError, match="no answer for 1000 s"):
+    with pytest.raises(UnreachableError, match="No answer within 1000 s"):
         await heard(lab, turns[0])
     late, last = [await sessions.begin(lab.core, lab.admin, task_id, HELLO) for _ in range(2)]
     await worker.finish(token)

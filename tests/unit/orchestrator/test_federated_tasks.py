@@ -346,10 +346,35 @@ async def test_a_fleet_that_cannot_run_all_parts_at_a_time_is_told_of(lab: Lab) 
     document = {"apiVersion": "tunefleet/v1", "metadata": {"name": "train"}, "spec": training(workers=3)}
     request = SubmitRequest(document=orjson.dumps(document).decode())
     made = await workflows.submit(lab.core, lab.admin, request)
-    told = "a federation of 3 parts, of which this fleet runs 1 at a time: a round needs 2, so no round can"
+    told = "a federation of 3 parts, of which this fleet runs 1 at a time: a round needs 2 at the same time, so"
     assert [each.startswith(f"The task train is {told}") for each in made.warnings] == [True]
-    with pytest.raises(SpecError, match="a round needs 2"):
+    with pytest.raises(SpecError, match="a round needs 2 at the same time, so it waits"):
         await workflows.submit(lab.core, lab.admin, request.model_copy(update={"strict": True}))
     await lab.online("w2")
     made = await workflows.submit(lab.core, lab.admin, request.model_copy(update={"strict": True}))
     assert made.warnings[0].endswith("runs 2 at a time: the others join when there is room.")
+
+
+async def test_parts_that_cannot_run_together_leave_the_only_worker_to_other_tasks(lab: Lab) -> None:
+    one = await lab.online()
+    document = {"apiVersion": "tunefleet/v1", "metadata": {"name": "train"}, "spec": training(workers=2)}
+    flow = await workflows.submit(lab.core, lab.admin, SubmitRequest(document=orjson.dumps(document).decode()))
+    alone = training(workers=2)
+    del alone["federation"]
+    simple = await lab.submit(orjson.dumps({**document, "spec": alone}).decode())
+    assert [offer.task_id for offer in await one.offers()] == [simple]
+    part = next(task for task in (await workflows.get(lab.core, lab.admin, flow.id)).tasks if task.name == "train#0")
+    told = "waiting: its federation needs 2 workers at the same time, and 1 is online."
+    assert ((await lab.task(part.id)).why, part.status) == (told, "queued")
+    two = await lab.online("w2")
+    # Now both could run together: the first starts, and the other one is next.
+    assert [offer.name for offer in await two.offers()] == ["train#0"]
+    other = next(task for task in (await workflows.get(lab.core, lab.admin, flow.id)).tasks if task.name == "train#1")
+    assert told != (await lab.task(other.id)).why
+
+
+async def test_parts_that_do_not_wait_for_each_other_may_run_one_after_another(lab: Lab) -> None:
+    one = await lab.online()
+    document = {"apiVersion": "tunefleet/v1", "metadata": {"name": "train"}, "spec": training(workers=2, wait_s=0)}
+    await workflows.submit(lab.core, lab.admin, SubmitRequest(document=orjson.dumps(document).decode()))
+    assert [offer.name for offer in await one.offers()] == ["train#0"]

@@ -230,3 +230,12 @@ async def test_all_nodes_go_on_from_the_newest_checkpoint_that_the_server_has(la
     assert [each.attempt for each in again] == [2, 2]
     resumes = [each.resume for each in again]
     assert [(each.step, each.exact, each.checkpoint is not None) for each in resumes if each] == [(8, True, True)] * 2
+
+
+async def test_a_gang_that_one_worker_cannot_form_leaves_it_to_later_tasks(lab: Lab) -> None:
+    workers = await crew(lab, 1)
+    gang = await lab.submit(NODES)
+    simple = await lab.submit(TRAIN)
+    _, offers = await offered(lab, workers)
+    assert [offer.task_id for offer in offers] == [simple]
+    assert "it needs 2 nodes at the same time" in str((await lab.task(gang)).why)

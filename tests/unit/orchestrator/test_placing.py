@@ -433,3 +433,84 @@ async def test_passes_that_take_long_are_made_more_seldom(lab: Lab) -> None:
     await lab.submit()
     assert await scheduler.run_once(lab.core) == 1
     assert 0 < lab.core.state(CycleTime).cpu_s < 9
+
+
+def together(*tasks: str) -> SubmitRequest:
+    """Tasks of one workflow, each as the inside of a YAML mapping."""
+    nodes = "".join(f"    - {{{each}}}\n" for each in tasks)
+    head = "apiVersion: tunefleet/v1\nmetadata: {name: t}\nspec:\n"
+    return SubmitRequest(document=f"{head}  graph:\n   nodes:\n{nodes}")
+
+
+def trained(name: str, more: str = "", after: str = "") -> str:
+    spec = f"taskType: lora_sft, model: {{source: {{identifier: m}}}}, data: {{prompts: [one, two]}}{more}"
+    return f"name: {name}, dependsOn: [{after}], spec: {{{spec}}}"
+
+
+FEDERATED = ", federation: {workers: 3}"
+
+
+@pytest.mark.parametrize(
+    ("tasks", "workers", "starts", "why", "room"),
+    [
+        ([trained("a")], 1, {"a": 1}, {}, None),
+        ([trained("a"), trained("b", after="a")], 1, {"a": 1, "b": 1}, {}, None),
+        ([trained("a"), trained("b")], 1, {"a": 1, "b": 0}, {"b": "earlier tasks of the workflow file"}, (2, 1)),
+        ([trained("a"), trained("b")], 2, {"a": 1, "b": 1}, {}, (2, 2)),
+        (
+            [trained("a", FEDERATED)],
+            1,
+            {"a": 0},
+            {"a": "needs 2 workers at the same time; 1 is online: it will"},
+            (3, 0),
+        ),
+        ([trained("a", FEDERATED)], 2, {"a": 2}, {}, (3, 2)),
+        ([trained("a", FEDERATED)], 3, {"a": 3}, {}, (3, 3)),
+        ([trained("a", ", federation: {workers: 3, wait_s: 0}")], 1, {"a": 1}, {}, (3, 1)),
+        (
+            [trained("f", FEDERATED), trained("a"), trained("b", after="a")],
+            1,
+            {"f": 0, "a": 1, "b": 1},
+            {"f": "needs 2 workers at the same time; 1 is online: it will wait"},
+            (4, 1),
+        ),
+        ([trained("a", ", resources: {nodes: 2}")], 1, {"a": 0}, {"a": "it needs 2 nodes at the same time"}, (2, 0)),
+        (
+            ["name: e, spec: {taskType: echo, data: {items: [a, b, c]}, parallel: {enabled: true, max_shards: 3}}"],
+            1,
+            {"e": 3},
+            {},
+            (3, 3),
+        ),
+    ],
+)
+async def test_a_dry_run_counts_what_runs_at_the_same_time(
+    lab: Lab,
+    tasks: list[str],
+    workers: int,
+    starts: dict[str, int],
+    why: dict[str, str],
+    room: tuple[int, int] | None,
+) -> None:
+    for number in range(workers):
+        await lab.online(f"w{number}", want={"job": 1, "light": 4})
+    reply = await explain.of_document(lab.core, lab.admin, together(*tasks))
+    assert {each.name: len(each.worker_ids) for each in reply.forecasts} == starts, reply
+    assert {each.name for each in reply.forecasts if each.why} == set(why)
+    for each in reply.forecasts:
+        assert why.get(each.name, "") in (each.why or "")
+    found = reply.concurrency
+    assert (None if found is None else (found.wanted, found.available)) == room
+
+
+async def test_a_dry_run_says_so_when_enough_workers_are_online_but_busy(lab: Lab) -> None:
+    one = await lab.online("w1")
+    await lab.submit(TRAIN)
+    await one.accept(*(offer.token for offer in await one.offers()))
+    await lab.online("w2")
+    reply = await explain.of_document(lab.core, lab.admin, together(trained("a", FEDERATED)))
+    assert reply.forecasts[0].why == "waiting: it needs 2 workers at the same time; 1 is free now."
+    assert reply.concurrency is not None
+    assert reply.concurrency.summary == (
+        "Up to 3 tasks and parts run at the same time; the online workers have room for 2 of them, and the others wait."
+    )

@@ -67,7 +67,7 @@ async def test_later_documents_take_what_an_undelivered_task_has_left(pipe: Pipe
     assert await pipe.states(later) == {"late": "queued", "on": "queued"}
     await pipe.run({"on": {"ok": True}})
     assert pipe.specs["late"]["data"]["items"] == ["A"]
-    with pytest.raises(ConflictError, match=f"Nothing of {flow.id} is left to run") as caught:
+    with pytest.raises(ConflictError, match=f"{flow.id} has no task left to run") as caught:
         await retry(pipe, flow)
     assert f"tunefleet artifacts deliver {offer.task_id}" in str(caught.value.hint)
 

@@ -64,7 +64,12 @@ def test_what_is_told_to_slurm_is_what_stands_there() -> None:
             'write minutes ("30")',
         ),
         ("{type: slurm, time: 30}", "spec.engine.time", "must be a string, not 30", "write it in quotes"),
-        ("{type: slurm, gpus: 3}", "spec.engine.gpus", "is not a known key", "known keys: account, constraint"),
+        (
+            "{type: slurm, gpus: 3}",
+            "spec.engine.gpus",
+            "is not a known key",
+            "it belongs to spec.resources.hardware.gpu.count",
+        ),
         ("{type: ray, time: 4:00:00}", "spec.engine.time", "is only for slurm", "leave it out with type: ray"),
         ("{type: ray, exclusive: false}", "spec.engine.exclusive", "is only for slurm", "leave it out with"),
     ],

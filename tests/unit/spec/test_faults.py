@@ -9,6 +9,7 @@ import pytest
 from tests.unit.spec.documents import SMALLEST, training
 from tunefleet.errors import Fault, SpecError
 from tunefleet.spec import TASK_KINDS, dump_task_spec, load_task_spec, parse_workflow
+from tunefleet.spec.file_decoder import decode_file
 
 
 def faults(text: str) -> list[Fault]:
@@ -180,7 +181,7 @@ def test_all_faults_at_once_in_the_order_of_the_text() -> None:
         ("retry", "{max_attempts: 101}", "retry.max_attempts", "must be at most 100"),
         ("evaluate", "{answers: 2}", "evaluate.answers", "requires an eval set"),
         ("evaluate", "{exact_match: {}}", "evaluate.exact_match", "requires an eval set"),
-        ("condition", "{node: a, field: x, equals: 1}", "condition.node", "no task of this workflow"),
+        ("condition", "{node: a, field: x, equals: 1}", "condition.node", "is not a task of this workflow"),
         ("priority", "high", "priority", "must be an integer, not 'high'"),
         ("on_lost", "retry", "on_lost", "must be one of replace, wait, not 'retry'"),
     ],
@@ -252,8 +253,48 @@ def test_loss_on_responses_needs_responses() -> None:
     ],
 )
 def test_task_kinds(kind: str, message: str, hint: str) -> None:
-    fault = only_fault(SMALLEST.replace("lora_sft", kind))
+    fault = faults(SMALLEST.replace("lora_sft", kind))[0]
     assert (fault.path, fault.message, fault.hint, fault.line) == ("spec.taskType", message, hint, 3)
+
+
+WRONG_KIND = """\
+apiVersion: tunefleet/v1
+spec:
+  model: {source: {identifier: m}}
+  stages:
+    - {name: a, spec: {taskType: lora-sft, data: {path: a.jsonl}, lora: {alpa: 8}, training: {batch_siz: 1}}}
+    - {name: b, spec: {taskType: sft, data: {path: b.jsonl}, training: {lr: 1}}}
+    - {name: c, spec: {taskType: mystery, data: {any: 1}, priority: high, limts: {}, whatever: 1}}
+"""
+
+
+def test_duplicate_keys_and_tags_come_with_all_other_errors() -> None:
+    text = training(
+        training="{batch_size: 1, batch_size: 2, lr: 1}", priority="!mine 3", retry="{max_attempts: " + "9" * 30 + "}"
+    )
+    found = [(fault.path, fault.message.partition(";")[0]) for fault in faults(text)]
+    assert sorted(found) == [
+        ("spec.priority", "has the tag !mine, which is not supported"),
+        ("spec.retry.max_attempts", "is too large: integers have 64 bits"),
+        ("spec.training.batch_size", "is a duplicate key"),
+        ("spec.training.lr", "is not a known key"),
+    ]
+
+
+def test_a_wrong_task_type_does_not_hide_other_errors() -> None:
+    assert [(fault.line, fault.path, fault.hint) for fault in faults(WRONG_KIND) if "taskType" not in fault.path] == [
+        (5, "spec.stages.0.spec.lora.alpa", "did you mean alpha?"),
+        (5, "spec.stages.0.spec.training.batch_siz", "did you mean batch_size?"),
+        (6, "spec.stages.1.spec.training.lr", "did you mean learning_rate?"),
+        (7, "spec.stages.2.spec.priority", None),
+        (7, "spec.stages.2.spec.limts", "did you mean limits?"),
+        (7, "spec.stages.2.spec.whatever", None),
+    ]
+
+
+def test_a_missing_task_type_does_not_hide_other_errors() -> None:
+    found = faults(SMALLEST.replace("  taskType: lora_sft\n", "  retry: {max_attempt: 2}\n"))
+    assert [fault.path for fault in found] == ["spec.taskType", "spec.retry.max_attempt"]
 
 
 def test_a_misspelt_task_type() -> None:
@@ -302,8 +343,8 @@ def test_names_that_cannot_be_shown(name: str) -> None:
         ("# nothing\n", 1, 1, "the file is empty"),
         ("- a\n", 1, 1, "the file is not a mapping"),
         ("just words", 1, 1, "the file is not a mapping"),
-        ("a: [1, 2", 2, 1, "did not find expected ',' or ']'"),
-        ("a: b: c", 1, 5, "mapping values are not allowed"),
+        ("a: [1, 2", 1, 4, "the [ that opens here is never closed"),
+        ("a: b: c", 1, 5, "the value contains `: `"),
         ("a: 1\n---\nb: 2\n", 2, 1, "the file contains a second YAML document"),
         ("a: 1\nb: 2\na: 3\n", 3, 1, "is a duplicate key; the first one is in line 1"),
         ("a: !!python/object:os.system x", 1, 4, "has the tag python/object:os.system"),
@@ -311,14 +352,15 @@ def test_names_that_cannot_be_shown(name: str) -> None:
         ("a: !mine {b: 1}", 1, 4, "has the tag !mine"),
         ("1: a", 1, 1, "has a key that is not a string"),
         ("? [a]\n: b", 1, 3, "has a key that is not a string"),
-        ("a: *missing", 1, 4, "found undefined alias"),
-        ("<<: 3\na: 1", 1, 5, "`<<` needs a mapping"),
+        ("a: *missing", 1, 4, "*missing has no anchor &missing above it"),
+        ("<<: 3\na: 1", 1, 1, "`<<` needs a mapping"),
         ("a: " + "9" * 5000, 1, 4, "is too large: integers have 64 bits"),
-        ("a:\n\tb: 1", 2, 1, "found character that cannot start any token"),
+        ("a:\n\tb: 1", 2, 1, "the line is indented with a tab"),
         ("a:\n  - é: \x07", 2, 8, "a character that YAML does not allow, U+0007"),
         ("a:\n- é\ud800", 2, 4, "not valid Unicode"),
         ("a: " + "[" * 60 + "]" * 60, 1, 51, "nested too deeply"),
-        ("a: &a [*a]", 1, 4, "nested too deeply"),
+        ("a: &a [*a]", 1, 4, "refers to the anchor &a (line 1), whose value it is part of"),
+        ("x: 1\na: &b\n  <<: *b", 3, 3, "merges the anchor &b (line 2), whose value it is part of"),
     ],
 )
 def test_text_that_is_no_document(text: str, line: int, column: int, message: str) -> None:
@@ -327,8 +369,77 @@ def test_text_that_is_no_document(text: str, line: int, column: int, message: st
     assert (fault.line, fault.column) == (line, column)
 
 
-def test_tabs_have_a_hint() -> None:
-    assert only_fault("a:\n\tb: 1").hint == "indent with spaces, not tabs"
+@pytest.mark.parametrize(
+    ("text", "line", "column", "message", "hint"),
+    [
+        ("a: 1\nb: [1, 2\nc: 3\n", 2, 4, "the [ that opens here is not closed before line 3", "add ]"),
+        ("a:\n  b: {c: 1\nd:\n  - e\n", 2, 6, "the { that opens here is not closed before line 3", "add }"),
+        ("a: {b: [1, 2}\n", 1, 8, "the [ that opens here is closed with } in line 1", "write ]"),
+        ('{\n  "a": 1\n  "b": 2\n}', 3, 6, "or a comma is missing", "add }, or a comma between two entries"),
+        ('a: 1\nb: "two\nc: 3\n', 2, 4, 'the " that opens here is never closed', 'add the closing "'),
+        ("a: 'one\nb: 'two'\n", 1, 4, "the ' that opens here is closed only in line 2", "the closing ' to line 1"),
+        ("a: [1]]\n", 1, 7, "the ] closes nothing", "remove it"),
+        ("a:\n\tb: 1", 2, 1, "the line is indented with a tab", "indent with spaces, not tabs"),
+        ("a:\n  b: 1\n\tc: 2\n\td: 3\n", 3, 1, "the line is indented with a tab", "(2 lines have tabs)"),
+        ("a:\n    b: 1\n  c: 2\n", 3, 3, "indented by 2 spaces, which matches no block above it", "by 0 or 4 spaces"),
+        ("a:\n  b: 1\n    c: 2\n", 3, 5, "by 4 spaces, below line 2 with 2, which already has a value", "by 2 spaces"),
+        ("a:\n  - b\n  c: 1\n", 3, 3, "a key is among the entries of a list", "start the line with `- `"),
+        ("a:\n  b: 1\n  - c\n", 3, 3, "a list entry (`- `) is among the keys of a mapping", "key of its own"),
+        ("a:1\nb: 2\n", 1, 2, "there is no space after the colon", "write `a: 1`"),
+        ("a:\n  b: 1\n  c:2\n", 3, 4, "there is no space after the colon", "write `c: 2`"),
+        ("a: {b:2}\n", 1, 5, "has no space after the colon", "write `b: 2`"),
+        ("a: 1\nb\nc: 2\n", 2, 1, "'b' is neither `key: value` nor `- entry`", "add a colon after the key"),
+        ("a: 'x', 'y'\n", 1, 7, "a comma follows the value", "or write a list: [a, b]"),
+        ("a: 'x' y\n", 1, 8, "text follows a value that has already ended: 'y'", "put the whole value in quotes"),
+        ("a: @x\n", 1, 4, "a value cannot start with @", "put the value in quotes"),
+        ("a: *.json\n", 1, 4, "a value that starts with * is an alias", "put the value in quotes"),
+        ("a: &x 1\nb: &x 2\n", 2, 4, "the anchor &x is already defined in line 1", "another name"),
+        ('a: "C:\\data"\n', 1, 7, "\\d is not an escape sequence in double quotes", "use single quotes"),
+        ("a: {{ b }}\n", 1, 5, "has a key that is not a string", "put the value in quotes"),
+        ("a:\n\u00a0\u00a0b: 1\n", 2, 1, "the key b starts with a no-break space (U+00A0)", "normal spaces"),
+        ("a: &b 3\nc:\n  <<: *b\n", 3, 3, "`<<` needs a mapping", "refer to one with an anchor"),
+    ],
+)
+def test_syntax_errors_name_where_they_start_and_the_fix(
+    text: str, line: int, column: int, message: str, hint: str
+) -> None:
+    fault = only_fault(text)
+    assert (fault.line, fault.column) == (line, column)
+    assert message in fault.message
+    assert hint in (fault.hint or "")
+
+
+@pytest.mark.parametrize(
+    ("data", "line", "column", "message", "hint"),
+    [
+        ("a: é\n".encode("utf-16"), 1, 1, "encoded in UTF-16, not in UTF-8", "iconv -f UTF-16 -t UTF-8"),
+        ("a: 1\n".encode("utf-16-be"), 1, 1, "encoded in UTF-16BE", "iconv -f UTF-16BE"),
+        ("a: 1\n".encode("utf-16-le"), 1, 1, "encoded in UTF-16LE", "iconv -f UTF-16LE"),
+        ("a: é\n".encode("utf-32"), 1, 1, "encoded in UTF-32", "iconv -f UTF-32"),
+        ("a: 1\nb: é\n".encode("latin-1"), 2, 4, "byte 9 is 0xE9, which is not UTF-8; it is 'é' in Latin-1", "iconv"),
+        (b"\xef\xbb\xbfa: 1\nb: \xe9\n", 2, 4, "byte 12 is 0xE9", "iconv"),
+        (b"a: 1\nb: \0\n", 2, 4, "byte 9 is NUL", "remove the byte"),
+        (b"\x80\x04\x95\x0c", 1, 1, "byte 1 is 0x80", "iconv"),
+    ],
+)
+def test_encodings_that_are_not_utf_8(data: bytes, line: int, column: int, message: str, hint: str) -> None:
+    with pytest.raises(SpecError) as caught:
+        decode_file(data, "w.yaml")
+    (fault,) = caught.value.faults
+    assert caught.value.filename == "w.yaml"
+    assert (fault.line, fault.column) == (line, column)
+    assert message in fault.message
+    assert hint in (fault.hint or "")
+
+
+def test_utf_8_with_a_byte_order_mark() -> None:
+    text = decode_file(b"\xef\xbb\xbf" + SMALLEST.encode(), "w.yaml")
+    assert parse_workflow(text).tasks
+
+
+def test_a_value_without_a_space_after_its_key() -> None:
+    fault = only_fault(training(training="batch_size:2"))
+    assert (fault.path, fault.hint) == ("spec.training", "write a space after the colon: `batch_size: 2`")
 
 
 def test_a_deep_text_does_not_end_the_process() -> None:
@@ -338,7 +449,9 @@ def test_a_deep_text_does_not_end_the_process() -> None:
 def test_a_short_text_cannot_grow_without_bound() -> None:
     lines = ["a0: &a0 [x, x, x, x, x, x, x, x, x]"]
     lines += [f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 9)}]" for n in range(1, 10)]
-    assert "too many values" in only_fault("\n".join(lines)).message
+    fault = only_fault("\n".join(lines))
+    assert fault.message == "has too many values, because aliases of the anchor &a4 (line 5) are expanded"
+    assert (fault.path.partition(".")[0], fault.line) == ("a5", 5)
 
 
 def test_merges_cannot_grow_without_bound() -> None:

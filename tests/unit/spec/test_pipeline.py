@@ -189,7 +189,7 @@ def test_fault_11_a_forward_reference_starts_in_the_right_order() -> None:
         (
             "stages: [{name: prepare}, {name: b, dependsOn: [prepair]}]",
             51,
-            "'prepair' is no task",
+            "'prepair' is not a task of this workflow",
             "did you mean prepare?",
         ),
         ("stages: [{name: a}, {name: b, dependsOn: [b]}]", 45, "b waits for itself", "name another task"),

@@ -78,8 +78,8 @@ def test_what_lies_below_a_reference_is_not_judged() -> None:
 @pytest.mark.parametrize(
     ("text", "path", "line", "message"),
     [
-        ("a: &a {<<: *a, b: 1}", "a", 1, "is nested too deeply"),
-        ("a: &a {<<: [*a, *a], b: 1}", "a", 1, "is nested too deeply"),
+        ("a: &a {<<: *a, b: 1}", "a", 1, "merges the anchor &a (line 1)"),
+        ("a: &a {<<: [*a, *a], b: 1}", "a", 1, "merges the anchor &a (line 1)"),
         (
             "b0: &b0 {x: 1}\n" + "".join(f"b{n}: &b{n} {{<<: *b{n - 1}}}\n" for n in range(1, 1_500)),
             "b48",
@@ -180,7 +180,7 @@ def test_faults_with_a_way_out(spec: str, path: str, message: str, hint: str) ->
 
 
 def test_limits_of_the_text_have_a_way_out() -> None:
-    assert "48 levels" in str(only_fault("a: &a [*a]").hint)
+    assert only_fault("a: &a [*a]").hint == "copy the values, or refer to an anchor outside of the value"
     assert "48 levels" in str(only_fault("[" * 60).hint)
     assert "are allowed; move data to a separate file, or submit several workflows" in str(
         only_fault(f"a: &a [{'x,' * 2_000}]\nb: [{'*a,' * 60}]").hint
@@ -243,3 +243,47 @@ def test_data_of_another_type_take_nothing_of_what_all_share() -> None:
     assert (fault.path, fault.line) == ("spec.data.items", 4)
     assert fault.hint == "leave one of them out; `items: null` in a stage or node removes the shared value"
     parse_workflow(unsaid.replace("{type: graph_template,", "{type: graph_template, items: null,"))
+
+
+STAGED = "apiVersion: tunefleet/v1\nspec:\n  stages:\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "line", "message", "hint"),
+    [
+        (
+            f"{STAGED}  - name: a\n      spec: {{}}\n",
+            5,
+            "by 6 spaces, below line 4 with 4, which already",
+            "by 4 spaces",
+        ),
+        (f"{STAGED}  - name: a\n  spec: {{taskType: echo}}\n", 5, "is not a known key", "like the name of its stage"),
+        (f"{STAGED}    a: {{taskType: echo}}\n", 4, "must be a list, not a mapping", "start each entry with `- `"),
+        ("apiVersion: tunefleet/v1\nspec:\ntaskType: echo\n", 3, "is not a known key", "indent it below spec"),
+        (training(training="{learning_rate: 2,5e-5}"), 6, "a key that is not a string", "written without the comma"),
+        (training(training="{max_seq_length: 4k}"), 6, "must be an integer, not '4k'", "write 4000"),
+        (training(training="{warmup_ratio: 3%}"), 6, "must be a number, not '3%'", "write 0.03"),
+        (training(limits="{max_runtime_s: 30m}"), 6, "must be a number, not '30m'", "write the seconds: 1800"),
+        (training(resources="{gpus: 2}"), 6, "is not a known key", "it belongs to spec.resources.hardware.gpu.count"),
+        (training(num_nodes="2"), 6, "is not a known key", "it belongs to spec.resources.nodes"),
+        (training(lr="1e-4"), 6, "is not a known key", "it belongs to spec.training.learning_rate"),
+        (training(resources="{hardware: {gpu: 2}}"), 6, "must be a mapping", "write gpu: {count: 2}"),
+        (training(resources="{hardware: {gpu: A100}}"), 6, "must be a mapping", "write gpu: {type: A100}"),
+        (
+            training(taskType="lora_sft", lora="{target_modules: q_proj,v_proj}"),
+            6,
+            "not a known key",
+            "it has no value",
+        ),
+        (training(data='{path: "C:\\x.jsonl"}'), 4, "\\x is not an escape sequence", "use single quotes"),
+        (
+            training(checkpoint="\n    load: uri: https://x"),
+            7,
+            "the value contains `: `",
+            "put the whole value in quotes",
+        ),
+    ],
+)
+def test_mistakes_that_users_of_other_tools_report(text: str, line: int, message: str, hint: str) -> None:
+    found = [fault for fault in faults(text) if message in fault.message and hint in (fault.hint or "")]
+    assert [fault.line for fault in found] == [line], [str(fault) for fault in faults(text)]

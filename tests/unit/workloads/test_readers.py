@@ -113,9 +113,9 @@ def test_whole_numbers_stay_whole(tmp_path: Path) -> None:
         (
             "a.jsonl",
             '{"id": 18446744073709551616}\n',
-            r"Line 1 of a\.jsonl holds the whole number 18446744073709551616,",
+            r"Line 1 of a\.jsonl contains the integer 18446744073709551616,",
         ),
-        ("a.json", '[{"id": -9223372036854775809}]', r"a\.json holds the whole number -9223372036854775809,"),
+        ("a.json", '[{"id": -9223372036854775809}]', r"a\.json contains the integer -9223372036854775809,"),
         ("a.json", '{"text": "a",}', r"a\.json is not valid JSON \(line 1, column"),
         ("a.json", '{"text": "a"}', r"a\.json is not a JSON array.*one object per line"),
         ("a.json", "[1]", r"Element 1 of a\.json is a JSON int"),

@@ -77,7 +77,7 @@ def refuse_rounding(where: str, content: bytes) -> None:
         value = int(digits)
         if not _LEAST <= value <= _MOST:
             raise DataError(
-                f"{where} holds the whole number {digits[:40]}, which has more than 64 bits.",
+                f"{where} contains the integer {digits[:40]}, which has more than 64 bits.",
                 hint='Write it as a string: "…".',
             )
         return value

@@ -48,5 +48,7 @@ def find(name: str) -> MakeProvider:
             ours: MakeProvider = getattr(import_module(module), attribute)
             return ours
     except ImportError as error:
-        raise MachineError(f"The provider {name} cannot be loaded: {error}.", hint="Install what it needs.") from error
+        raise MachineError(
+            f"The provider {name} cannot be loaded: {error}.", hint="Install its dependencies."
+        ) from error
     raise InputError(f"Unknown provider {name!r}.", hint=f"Available: {', '.join(names())}.")

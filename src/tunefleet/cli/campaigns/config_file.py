@@ -29,13 +29,14 @@ def read(config: Path, names: list[str] | None = None, *, local: bool = False) -
     """
     # Imported here: the spec parser is slow to import, and `list` and `show` do not need it.
     from tunefleet.spec.documents.campaign_file import parse_campaigns
+    from tunefleet.spec.file_decoder import decode_file
 
     try:
-        text = config.expanduser().read_text(encoding="utf-8")
+        text = decode_file(config.expanduser().read_bytes(), str(config))
     except FileNotFoundError as error:
         raise InputError(f"There is no file {config}.", hint=_EXAMPLE) from error
-    except (OSError, UnicodeDecodeError) as error:
-        raise InputError(f"{config} is not readable as text.", hint=_EXAMPLE) from error
+    except OSError as error:
+        raise InputError(f"{config} cannot be read.", hint=_EXAMPLE) from error
     found = parse_campaigns(text, filename=str(config))
     missing = [name for name in names or () if name not in found]
     if missing:

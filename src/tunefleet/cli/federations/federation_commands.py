@@ -117,20 +117,22 @@ def create(
 def _read(file: str | None, overrides: Mapping[str, Any]) -> Any:
     # Imported here: the spec parser takes 50 ms, which `ls` and `show` do not need.
     from tunefleet.spec.documents.federation_file import parse_federation
+    from tunefleet.spec.file_decoder import decode_file
 
     if file is None:
         return parse_federation("", overrides=overrides, filename="the options")
     if file == _STANDARD_INPUT:
-        return parse_federation(sys.stdin.read(), overrides=overrides, filename="standard input")
+        text = decode_file(sys.stdin.buffer.read(), "standard input")
+        return parse_federation(text, overrides=overrides, filename="standard input")
     path = Path(file).expanduser()
     try:
-        text = path.read_text(encoding="utf-8")
+        text = decode_file(path.read_bytes(), str(path))
     except FileNotFoundError as error:
         raise InputError(
             f"There is no file {path}.", hint="FILE is a YAML file; use --name for the name and --set for other fields."
         ) from error
-    except (OSError, UnicodeDecodeError) as error:
-        raise InputError(f"{path} is not readable as text.", hint=str(error)) from error
+    except OSError as error:
+        raise InputError(f"{path} cannot be read.", hint=str(error)) from error
     return parse_federation(text, overrides=overrides, filename=file)
 
 

@@ -54,7 +54,7 @@ def metrics(
         return
     if not view.points:
         raise NotFoundError(
-            f"{view.task_id} has no metrics yet.", hint=f"See how far it is: `tunefleet follow {view.task_id}`."
+            f"{view.task_id} has no metrics yet.", hint=f"See its progress: `tunefleet follow {view.task_id}`."
         )
     names = name or [known for known in _PREFERRED if known in view.names] or list(view.names)
     if plot:

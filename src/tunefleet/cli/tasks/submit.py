@@ -20,10 +20,11 @@ from tunefleet.cli.tasks.task_commands import run_time
 from tunefleet.cli.tasks.why import show_dry_run
 from tunefleet.cli.transfers import transfer_bar
 from tunefleet.client import Client, Run
-from tunefleet.client.submission import override, read_document
+from tunefleet.client.submission import read_document, read_workflow
 from tunefleet.errors import ConflictError, Fault, SpecError
 from tunefleet.lifecycle.task import TaskStatus
 from tunefleet.schemas.api import TaskDetail, TaskView, WorkflowDetail, WorkflowView
+from tunefleet.spec.file_decoder import decode_file
 
 _STANDARD_INPUT = "-"
 
@@ -59,7 +60,7 @@ def submit(
     task; Ctrl-C leaves it running.
     """
     # The line break marks it as text; without one it would be read as a path.
-    source = sys.stdin.read() + "\n" if file == _STANDARD_INPUT else Path(file)
+    source = decode_file(sys.stdin.buffer.read(), "standard input") + "\n" if file == _STANDARD_INPUT else Path(file)
     if dry_run:
         _dry_run(source, file, parse_sets(sets), as_json=as_json)
     with connect() as client:
@@ -87,7 +88,8 @@ def submit(
 
 def _dry_run(source: Path | str, file: str, overrides: Mapping[str, Any], *, as_json: bool) -> NoReturn:
     # Validated here first: errors then have lines of the local file.
-    text, _ = override(read_document(source)[0], overrides, filename=file)
+    text, path = read_document(source)
+    text, _ = read_workflow(text, overrides, path.parent if path else Path(), filename=file)
     with connect() as client:
         reply = client.workflows.validate(text, file, dry_run=True)
     if not reply.ok:  # valid here: the server has another version

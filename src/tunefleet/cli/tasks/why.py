@@ -88,15 +88,25 @@ def show_dry_run(reply: ValidateReply, *, as_json: bool) -> ExitCode:
         show_warnings(reply.warnings)
         for forecast in reply.forecasts:
             _forecast(forecast)
+        if reply.concurrency is not None:
+            say(reply.concurrency.summary)
         say("Nothing was submitted.", style="dim")
     stuck = any(each.why is not None and each.why.startswith("unschedulable") for each in reply.forecasts)
     return ExitCode.INVALID if stuck else ExitCode.OK
 
 
 def _forecast(forecast: TaskForecast) -> None:
-    where = f"runs on {forecast.worker_id}" if forecast.worker_id else (forecast.why or "waits")
+    where = f"runs on {_selected(forecast)}" if forecast.worker_id else (forecast.why or "waits")
     after = f", after {', '.join(forecast.after)}" if forecast.after else ""
     say(Text.assemble((forecast.name, "head"), f" ({forecast.kind}) {where}{after}"))
     if forecast.workers:
         _workers(forecast.workers)
     say()
+
+
+def _selected(forecast: TaskForecast) -> str:
+    """Return the workers of a task; of several parts or nodes, also how many start."""
+    if forecast.max_workers == 1:
+        return str(forecast.worker_id)
+    several = ", ".join(dict.fromkeys(forecast.worker_ids))
+    return f"{several}: {len(forecast.worker_ids)} of {forecast.max_workers} at the same time"

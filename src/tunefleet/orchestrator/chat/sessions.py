@@ -215,7 +215,7 @@ def _waiting(core: ServerContext, row: TaskRow, turn: Turn) -> str:
 async def _check(core: ServerContext, actor: Actor, turn: Turn) -> TaskRow:
     waited_s = core.clock.monotonic() - turn.told_at
     if waited_s > (_NEXT_S if turn.begun else _FIRST_S):
-        raise UnreachableError(f"There was no answer for {waited_s:.0f} s.", hint="See the task's log.")
+        raise UnreachableError(f"No answer within {waited_s:.0f} s.", hint="See the task's log.")
     row = await core.read(lambda connection: _chat(connection, actor, turn.task_id))
     _refuse_ended(row)
     return row

@@ -56,7 +56,7 @@ def local(blobs: BlobStore, digest: str, folder: Path) -> Path:
             if content_hash.hexdigest() != digest:
                 raise MachineError(
                     f"The file {digest[:12]}… in the artifact store does not match its digest (damaged or replaced).",
-                    hint="Restore the object from a backup of the bucket, or remove what it belongs to.",
+                    hint="Restore the object from a backup of the bucket, or remove the version that it belongs to.",
                 )
     return path
 

@@ -62,7 +62,7 @@ def find_to_take_part(
     may_take_part(caller, row, worker)
     if spec_of(row).own_tokens and _is_shared(caller):
         raise ForbiddenError(
-            f"Each worker of {row.id} needs a token of its own, and this is not one of them.",
+            f"Each worker of {row.id} needs its own token, and this token belongs to none of them.",
             hint=f"`tunefleet federation token {row.id} --for NAME` creates one for the federation's owner.",
         )
     return row

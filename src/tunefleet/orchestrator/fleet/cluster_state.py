@@ -16,7 +16,7 @@ from tunefleet.db.repositories.queue import STRIKES
 from tunefleet.db.rows import TaskRow, WorkerRow
 from tunefleet.orchestrator.access import quotas
 from tunefleet.orchestrator.context import ServerContext
-from tunefleet.orchestrator.fleet import wait_reasons, worker_state
+from tunefleet.orchestrator.fleet import federation_capacity, wait_reasons, worker_state
 from tunefleet.orchestrator.fleet import wait_reasons as waiting_for
 from tunefleet.orchestrator.fleet.engines import Engines
 from tunefleet.orchestrator.fleet.presence import AGENT_SESSION, Fleet
@@ -226,6 +226,11 @@ def reasons(
     with_reservation = frozenset(here.reserved.values())
     nodes = waiting_for.nodes(connection, waiting, here.absent, here.nodes_jobs)
     bound = _bound_workers(connection, waiting)
+    together = {
+        task_id: why
+        for project, fleet_of_project in serve.items()
+        for task_id, why in _held_back(connection, waiting, project, known, fleet_of_project).items()
+    }
     for row in waiting:
         if row.ready_at > here.now:
             pause_s = row.ready_at - here.now
@@ -236,6 +241,9 @@ def reasons(
             continue
         if row.id in nodes:
             found[row.id] = nodes[row.id]
+            continue
+        if row.id in together:
+            found[row.id] = together[row.id]
             continue
         fleet, need = serve[row.project], whose(known[row.requirement_key], row.project)
         if row.id in bound:
@@ -253,6 +261,19 @@ def reasons(
             cache[key] = explain(need, fleet, avoid=key[2])
         found[row.id] = cache[key] or "waiting: queued, scheduling."
     return found
+
+
+def _held_back(
+    connection: Connection,
+    waiting: Sequence[TaskRow],
+    project: str,
+    known: Mapping[str, Requirement],
+    fleet: Sequence[WorkerState],
+) -> dict[str, str]:
+    """Return the reasons of shards that wait until enough of their federation can run at the same time."""
+    rows = [row for row in waiting if row.project == project]
+    needs = {row.id: whose(known[row.requirement_key], project) for row in rows}
+    return federation_capacity.held_back(connection, rows, needs, fleet)
 
 
 def _bound_workers(connection: Connection, rows: Sequence[TaskRow]) -> dict[str, str]:

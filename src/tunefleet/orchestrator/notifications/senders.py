@@ -81,7 +81,9 @@ class Sender:
 def mail_server(settings: ServerSettings) -> SplitResult:
     """Return the URL of the mail server."""
     if settings.smtp_url is None:
-        raise MachineError("This server sends no mail.", hint="Ask its operator to set TUNEFLEET_SMTP_URL.")
+        raise MachineError(
+            "This server has no mail server configured.", hint="Ask its operator to set TUNEFLEET_SMTP_URL."
+        )
     url = urlsplit(settings.smtp_url.get_secret_value())
     if url.scheme not in _PORTS or not url.hostname:
         raise MachineError("TUNEFLEET_SMTP_URL is not a mail server URL.", hint="Set it to smtp://HOST:587.")
@@ -99,7 +101,7 @@ def _deliver(url: SplitResult, message: EmailMessage) -> None:
     except smtplib.SMTPResponseException as error:
         raise _refused(host, error.smtp_code, error.smtp_error) from error
     except smtplib.SMTPNotSupportedError as error:
-        raise InputError(f"The mail server {host} does not support what is needed: {error}.") from error
+        raise InputError(f"The mail server {host} lacks a required feature: {error}.") from error
     except (smtplib.SMTPException, OSError) as error:
         raise UnreachableError(f"The mail server {host} cannot be reached: {error}.") from error
 

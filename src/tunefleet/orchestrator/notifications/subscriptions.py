@@ -35,7 +35,9 @@ def _faults(connection: Connection, who: Who, node: TaskNode, notify: Sequence[N
         at = f"notify.{number}.to"
         if is_address(wish.to):
             if wish.to.lower().startswith(MAILTO) and not who.mails:
-                yield node.fault(at, "this server sends no mail", "ask its operator to set TUNEFLEET_SMTP_URL")
+                yield node.fault(
+                    at, "this server has no mail server configured", "ask its operator to set TUNEFLEET_SMTP_URL"
+                )
         elif notifications.by_name(connection, wish.to, project=who.project, owner=who.owner) is None:
             yield node.fault(at, f"you have no channel {wish.to}", "`tunefleet notify ls` lists your channels")
 

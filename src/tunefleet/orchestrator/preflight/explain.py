@@ -17,7 +17,8 @@ from tunefleet.orchestrator.fleet import cluster_state
 from tunefleet.orchestrator.fleet import engines as providers
 from tunefleet.orchestrator.fleet.engines import Engines
 from tunefleet.orchestrator.notifications import subscriptions
-from tunefleet.orchestrator.preflight import memory
+from tunefleet.orchestrator.preflight import concurrency, memory
+from tunefleet.orchestrator.preflight.concurrency import Demand
 from tunefleet.orchestrator.preflight.model_configs import Configurations
 from tunefleet.orchestrator.scheduling import scheduler
 from tunefleet.orchestrator.tasks import policies, relations, requirements, tasks
@@ -25,9 +26,7 @@ from tunefleet.orchestrator.views import to_datetime
 from tunefleet.orchestrator.workflows import upstreams
 from tunefleet.orchestrator.workflows.workflows import fault_views, validate
 from tunefleet.placement import (
-    Candidate,
     Fit,
-    FreeCapacity,
     Policy,
     Ranking,
     Requirement,
@@ -38,7 +37,7 @@ from tunefleet.placement import (
     verdict,
 )
 from tunefleet.schemas.api import SubmitRequest, ValidateReply
-from tunefleet.schemas.fleet import TaskForecast, WhyView, WorkerVerdict
+from tunefleet.schemas.fleet import ConcurrencyForecast, TaskForecast, WhyView, WorkerVerdict
 from tunefleet.spec import BaseTaskSpec, TaskNode, Workflow, parse_workflow
 from tunefleet.spec.documents.submit_checks import new_faults, remarks
 
@@ -102,9 +101,9 @@ async def of_document(core: ServerContext, actor: Actor, request: SubmitRequest)
     faults, fleet = await core.read(operation)
     if faults:
         return ValidateReply(ok=False, faults=fault_views(faults))
-    found = await asyncio.to_thread(_forecasts, core, workflow, needs, fleet, policy)
+    found, together = await asyncio.to_thread(_forecasts, core, workflow, needs, fleet, policy)
     names = tuple(node.name for node in workflow.tasks)
-    return ValidateReply(ok=True, tasks=names, forecasts=found, warnings=warnings)
+    return ValidateReply(ok=True, tasks=names, forecasts=found, concurrency=together, warnings=warnings)
 
 
 def _read_specs(
@@ -122,38 +121,46 @@ def _forecasts(
     needs: Mapping[str, Requirement],
     fleet: Sequence[WorkerState],
     policy: Policy,
-) -> tuple[TaskForecast, ...]:
+) -> tuple[tuple[TaskForecast, ...], ConcurrencyForecast | None]:
     engines = {node.name: engine.type for node in workflow.tasks if (engine := policies.known(node).engine) is not None}
-    first = [node.name for node in workflow.tasks if not _upstreams(node) and node.name not in engines]
-    candidates = [Candidate(name, needs[name], float(place)) for place, name in enumerate(first)]
-    chosen = {each.task_id: each.worker_id for each in FreeCapacity(fleet, policy).assign(candidates).assignments}
+    demands = {
+        node.name: concurrency.demand_of(node.raw, needs[node.name], fleet)
+        for node in workflow.tasks
+        if node.name not in engines
+    }
+    first = {node.name: demands[node.name] for node in workflow.tasks if not _upstreams(node) and node.name in demands}
+    chosen = concurrency.assign(first, fleet, policy)
     # Dependent tasks start later, when the first ones no longer hold their workers: match each against the full fleet.
-    for name in needs.keys() - set(first) - engines.keys():
-        alone = FreeCapacity(fleet, policy).assign([Candidate(name, needs[name], 0.0)]).assignments
-        chosen |= {each.task_id: each.worker_id for each in alone}
+    for name in demands.keys() - first.keys():
+        chosen |= concurrency.assign({name: demands[name]}, fleet, policy)
     now, found = core.clock.monotonic(), []
     for node in workflow.tasks:
         result = (
             _forecast_on_engine(node, engines[node.name])
             if node.name in engines
-            else _forecast(node, needs[node.name], chosen, fleet, policy)
+            else _forecast(node, demands[node.name], chosen.get(node.name, []), fleet, policy)
         )
         takes = memory.forecast(node.spec, result, fleet, core.state(Configurations), core.settings, now)
         found.append(result.model_copy(update={"memory": takes}))
-    return tuple(found)
+    return tuple(found), concurrency.peak(workflow.tasks, demands, fleet)
 
 
 def _forecast(
-    node: TaskNode, need: Requirement, chosen: Mapping[str, str], fleet: Sequence[WorkerState], policy: Policy
+    node: TaskNode, demand: Demand, placed: Sequence[str], fleet: Sequence[WorkerState], policy: Policy
 ) -> TaskForecast:
-    worker_id, why = chosen.get(node.name), explain(need, fleet)
-    if worker_id is None and why is None:
+    need = demand.need
+    workers = tuple(placed) if len(placed) >= demand.least else ()
+    why = concurrency.shortage(demand, len(placed), fleet) or explain(need, fleet)
+    if not workers and why is None:
         why = "waiting: earlier tasks of the workflow file take the workers that fit."
     return TaskForecast(
         name=node.name,
         kind=need.kind,
-        worker_id=worker_id,
-        why=None if worker_id else why,
+        worker_id=workers[0] if workers else None,
+        worker_ids=workers,
+        min_workers=demand.least,
+        max_workers=demand.most,
+        why=None if workers else why,
         after=_upstreams(node),
         workers=_match_results(need, fleet, policy),
     )

@@ -14,7 +14,7 @@ from typing import Final
 from tunefleet.db import Connection
 from tunefleet.db.repositories import queue, resumes
 from tunefleet.db.rows import TaskRow
-from tunefleet.orchestrator.fleet import cluster_state
+from tunefleet.orchestrator.fleet import cluster_state, federation_capacity
 from tunefleet.placement import Candidate, FreeCapacity, Requirement, Share, WorkerState, fair_order
 from tunefleet.placement.policy import TRAINING_KINDS
 
@@ -119,10 +119,17 @@ class QueueReader:
             count = min(max(_PIECE, done), limit - done)
             rows = queue.first(self._connection, key, project, now=self._now, count=count, skip=done)
             self.rows.update((row.id, row) for row in rows)
-            yield from self._candidates(rows)
+            held = self._held_back(rows)
+            yield from self._candidates([row for row in rows if row.id not in held])
             if len(rows) < count:
                 return
             done += count
+            # They must not hide the tasks behind them.
+            limit = min(limit + len(held), MAX_CANDIDATES)
+
+    def _held_back(self, rows: Sequence[TaskRow]) -> Mapping[str, str]:
+        needs = {row.id: self._needs[(row.requirement_key, row.project)] for row in rows}
+        return federation_capacity.held_back(self._connection, rows, needs, self._fleet) if rows else {}
 
     def _candidates(self, rows: Sequence[TaskRow]) -> list[Candidate]:
         avoid = cluster_state.avoided(self._connection, [row.id for row in rows], self._now)

@@ -31,7 +31,7 @@ def of_attempt(connection: Connection, who: AttemptActor) -> Held:
     task = tasks.by_ids(connection, [who.task_id], lock=True).get(who.task_id)
     attempt = attempts.by_ids(connection, [who.attempt_id]).get(who.attempt_id)
     if task is None or attempt is None or attempt.state == "void":
-        raise ConflictError(f"The job {who.task_id} is no longer held with this token.", hint="Stop it.")
+        raise ConflictError(f"This token no longer owns the job {who.task_id}.", hint="Stop the job.")
     return Held(attempt, task)
 
 

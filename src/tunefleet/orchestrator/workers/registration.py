@@ -51,7 +51,7 @@ def apply(
         if before.state_id != request.state_id and before.status == "online" and alive:
             raise ConflictError(
                 f"The worker id {request.worker_id} is in use by another machine or results folder.",
-                hint="Give this worker an id of its own (TUNEFLEET_WORKER_ID), or a results folder of its own.",
+                hint="Set a unique TUNEFLEET_WORKER_ID, or a separate results folder.",
             )
     elif worker_rows.count_of_key(connection, actor.key_id) >= MAX_WORKERS_PER_KEY:
         raise ForbiddenError(
@@ -97,12 +97,12 @@ def refuse_foreign_key(actor: Actor, row: WorkerRow) -> None:
     if actor == REDIS_WORKER:
         raise ForbiddenError(
             f"The worker id {row.id} belongs to a worker with a key, on the HTTP link.",
-            hint="Give this worker an id of its own (TUNEFLEET_WORKER_ID), or let an admin remove the other.",
+            hint="Set a unique TUNEFLEET_WORKER_ID, or let an admin remove the other worker.",
         )
     if row.key_id == REDIS_WORKER.key_id:
         raise ForbiddenError(
             f"The worker id {row.id} belongs to a worker on the Redis link.",
-            hint="Give this worker an id of its own (TUNEFLEET_WORKER_ID), or let an admin remove the other.",
+            hint="Set a unique TUNEFLEET_WORKER_ID, or let an admin remove the other worker.",
         )
     raise ForbiddenError(
         f"The worker id {row.id} belongs to another key.",

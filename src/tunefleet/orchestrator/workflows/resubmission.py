@@ -128,7 +128,7 @@ def _nothing_left(row: WorkflowRow, done: Mapping[str, TaskRow]) -> ConflictErro
         return ConflictError(f"Every task of {row.id} has completed.", hint="Submit the workflow file again.")
     id_ = undelivered.id
     return ConflictError(
-        f"Nothing of {row.id} is left to run: the result of {undelivered.name} is on the server.",
+        f"{row.id} has no task left to run: the result of {undelivered.name} is on the server.",
         hint=f"Deliver it with `tunefleet artifacts deliver {id_}`, or run it again with `tunefleet retry {id_}`.",
     )
 

@@ -23,8 +23,7 @@ from tunefleet.observability import context
 from tunefleet.observability.traceparent import SpanContext
 from tunefleet.orchestrator.access import quotas
 from tunefleet.orchestrator.access.permissions import Actor
-from tunefleet.orchestrator.federation import fleet_capacity
-from tunefleet.orchestrator.fleet import engines
+from tunefleet.orchestrator.fleet import engines, federation_capacity
 from tunefleet.orchestrator.fleet.engines import Engines
 from tunefleet.orchestrator.ids import new_id
 from tunefleet.orchestrator.notifications import subscriptions
@@ -162,7 +161,7 @@ def _warnings(submission: Submission, planned: Sequence[_Planned], fleet: Sequen
     small = [
         (each.node, short)
         for each in planned
-        if (short := fleet_capacity.shortage(each.written, each.need, fleet)) is not None
+        if (short := federation_capacity.shortage(each.written, each.need, fleet)) is not None
     ]
     if submission.strict and any(too_few for _, (_, too_few) in small):
         faults = [

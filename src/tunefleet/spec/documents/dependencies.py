@@ -146,8 +146,8 @@ def _dangling(edge: Edge, names: Mapping[str, int], *, guesses: bool) -> Fault:
     hint = f"did you mean {guess}?" if guess else f"{known}; ids of tasks submitted earlier start with {TASK_ID_PREFIX}"
     if "${" in edge.said and not guess:
         hint += "; write $${ for a literal ${"
-    subject = f"{cut(edge.said)} refers to" if edge.why == "reference" else f"{show(edge.said)} is"
-    return edge.fault(f"{subject} no task of this workflow", hint)
+    subject = f"{cut(edge.said)} refers to no task" if edge.why == "reference" else f"{show(edge.said)} is not a task"
+    return edge.fault(f"{subject} of this workflow", hint)
 
 
 def _cycles(found: Sequence[Edge], names: Mapping[str, int]) -> Iterator[Fault]:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterator, Sequence
+import re
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, Final, get_args
@@ -14,14 +15,22 @@ from pydantic_core import ErrorDetails, ValidationError
 from tunefleet.errors import Fault
 from tunefleet.spec.base import Block, known_keys
 from tunefleet.spec.descriptions import descriptions
-from tunefleet.spec.documents.refused_keys import INSTEAD, REFUSED, SYNONYMS, Refusal
+from tunefleet.spec.documents.refused_keys import ELSEWHERE, INSTEAD, REFUSED, SYNONYMS, Refusal
+from tunefleet.spec.syntax_errors import missing_space
 from tunefleet.spec.tasks.task_types import TASK_KINDS
 from tunefleet.spec.text import Path, Source, dotted
 from tunefleet.spec.value_preview import MAX_FAULTS, more, nearest
-from tunefleet.validation_errors import UNKNOWN_KEY, message
+from tunefleet.validation_errors import UNKNOWN_KEY, cut, message
 
+SPEC_KEY: Final = "spec"
 _INDEX_DIGITS: Final = 10
 _NO_TEXT: Final = frozenset({"dict_type", "list_type", "model_attributes_type", "model_type", "tuple_type"})
+
+
+_LIST_TYPES: Final = frozenset({"list_type", "tuple_type"})
+_NUMBER_TYPES: Final = frozenset({"float_parsing", "float_type", "int_parsing", "int_type"})
+_SECONDS: Final = {"s": 1, "sec": 1, "m": 60, "min": 60, "h": 3600, "d": 86_400}
+_WITH_UNIT: Final = re.compile(r"([0-9]{1,12}(?:\.[0-9]{1,6})?) ?(%|[kK]|s|sec|m|min|h|d)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +89,7 @@ def explain(
         if unknown.covers(about, block=detail["type"] in _NO_TEXT) or _only_its_entries(detail):
             continue
         if detail["type"] == "extra_forbidden":
-            fault, guess = _unknown(path, root, source, prefix)
+            fault, guess = _unknown(path, root, source, prefix, detail["input"])
             faults.append(fault)
             if guess:
                 guessed.add((*path[:-1], guess))
@@ -122,18 +131,42 @@ def _own(detail: ErrorDetails, path: Path, source: Source, unknown: Unknown) -> 
 
 def _hint(detail: ErrorDetails) -> str | None:
     kind, value = detail["type"], detail["input"]
+    key = str(detail["loc"][-1]) if detail["loc"] else ""
     if kind == "literal_error" and isinstance(value, str):
         words = [word.strip("'") for word in detail["ctx"]["expected"].replace(" or ", ", ").split(", ")]
         guess = nearest(value, words)
         return f"did you mean {guess}?" if guess else None
-    if kind in _NO_TEXT - {"list_type", "tuple_type"}:
-        return "write it as `key: value` lines"
     if kind == "too_short":
         return "add one, or leave out the key"
+    if kind in _NO_TEXT and isinstance(value, str) and (meant := missing_space(value)) is not None:
+        return f"write a space after the colon: `{meant}`"
+    if kind in _LIST_TYPES and isinstance(value, Mapping):
+        return "start each entry with `- `"
+    if kind in _NO_TEXT and key == "gpu" and isinstance(value, int | str):
+        return f"write gpu: {{count: {value}}}" if isinstance(value, int) else f"write gpu: {{type: {cut(value)}}}"
+    if kind in _NO_TEXT - _LIST_TYPES:
+        return "write it as `key: value` lines"
+    if kind in _NUMBER_TYPES and isinstance(value, str):
+        return _as_number(value, key)
     return "write it in quotes" if kind == "string_type" and isinstance(value, int | float) else None
 
 
-def _unknown(path: Path, root: type[BaseModel], source: Source, prefix: Path) -> tuple[Fault, str | None]:
+def _as_number(text: str, key: str) -> str | None:
+    """Return a hint for a number with a unit."""
+    found = _WITH_UNIT.fullmatch(text.strip())
+    if found is None:
+        return None
+    value, unit = float(found[1]), found[2]
+    if unit == "%":
+        return f"write {value / 100:g}"
+    if unit in {"k", "K"}:
+        return f"write {value * 1000:g}"
+    return f"write the seconds: {value * _SECONDS[unit]:g}" if key.endswith("_s") else None
+
+
+def _unknown(
+    path: Path, root: type[BaseModel], source: Source, prefix: Path, value: object
+) -> tuple[Fault, str | None]:
     """Create the error for an unknown key; also return the key that was probably meant."""
     name = str(path[-1])
     below = path[len(prefix) :]
@@ -146,6 +179,10 @@ def _unknown(path: Path, root: type[BaseModel], source: Source, prefix: Path) ->
         return fault_at(path, refusal.reason, source, hint=refusal.instead, key=True), None
     guess = synonym or (_nearest_key(name, block) if block else None)
     hint = f"did you mean {guess}?" if guess else _elsewhere(name, root, prefix)
+    # `{modules: a,b}` is `{modules: a, b: null}`.
+    at, around = source.mark(path, key=True), source.mark(path[:-1])
+    if hint is None and value is None and at.line == around.line and at.column > around.column:
+        hint = "it has no value: put a value with commas in quotes, or a list in [ ]"
     if hint is None and known:
         hint = f"known keys: {', '.join(sorted(known))}"
     return fault_at(path, UNKNOWN_KEY, source, hint=hint, key=True), guess
@@ -178,10 +215,19 @@ def _takes(root: type[BaseModel], words: Sequence[str]) -> bool:
 @lru_cache(maxsize=1024)
 def _elsewhere(name: str, root: type[BaseModel], prefix: Path) -> str | None:
     """Return a hint for a key in the wrong block."""
-    for path, block in walk_blocks(root):
+    if not prefix and "spec" in known_keys(root):  # the top level of a workflow file
+        kinds = TASK_KINDS.values()
+        return f"indent it below {SPEC_KEY}" if any(name in known_keys(kind) for kind in kinds) else None
+    if name in ELSEWHERE and prefix == (SPEC_KEY,) and _takes(root, ELSEWHERE[name].split(".")):
+        return f"it belongs to {SPEC_KEY}.{ELSEWHERE[name]}"
+    # The outermost block that has it: an inner one is less likely meant.
+    places = sorted(walk_blocks(root), key=lambda place: len(place[0]))
+    for path, block in places:
         if name in known_keys(block):
             return f"it belongs to {dotted((*prefix, *path, name))}"
-    return None
+    other = SYNONYMS.get(name)
+    meant = [path for path, block in places if other in known_keys(block)]
+    return f"it belongs to {dotted((*prefix, *meant[0], other))}" if other and len(meant) == 1 else None
 
 
 def _about(root: type[BaseModel], path: Path) -> str | None:

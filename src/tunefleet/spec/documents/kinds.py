@@ -16,6 +16,7 @@ from typing import Final
 from tunefleet.spec.documents.refused_keys import REFUSED_KINDS
 from tunefleet.spec.tasks.base_task import BaseTaskSpec
 from tunefleet.spec.tasks.task_types import TASK_KINDS
+from tunefleet.spec.value_preview import nearest
 
 logger = logging.getLogger(__name__)
 
@@ -27,6 +28,14 @@ def task_kinds() -> Mapping[str, type[BaseTaskSpec]]:
     """Return task type → its spec class. Cached: plugins that are installed later require a restart."""
     # Not at import: a plugin's spec imports this package, which would then be only partially initialized.
     return MappingProxyType({**TASK_KINDS, **_plugin_kinds()})
+
+
+def nearest_kind(name: object) -> str | None:
+    """Return the task type that was probably meant; `None` if no single one is close."""
+    if not isinstance(name, str):
+        return None
+    guess = name if name in task_kinds() else nearest(name, [*task_kinds(), *REFUSED_KINDS])
+    return guess if guess in task_kinds() else None
 
 
 def _plugin_kinds() -> dict[str, type[BaseTaskSpec]]:

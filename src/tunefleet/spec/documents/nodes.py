@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import islice
 from typing import Any, Final
@@ -40,6 +40,8 @@ _NAMED: Final = {
     dict: "a mapping",
     list: "a list",
 }
+# Additional checks of a task: the mapping below `spec`, and the spec as far as valid → pointer, message, hint.
+TaskCheck = Callable[[Mapping[str, Any], TaskSpec | None], Iterable[tuple[str, str, str | None]]]
 # Errors after which validation stops; an error in the shared keys counts once per task.
 _MAX_ERRORS: Final = 1_000
 
@@ -85,12 +87,13 @@ class TaskNode:
         return fault_at(below_path(SPEC, pointer), message, self.source, hint=hint)
 
 
-def read_tasks(source: Source, name: str, faults: list[Fault]) -> tuple[TaskNode, ...]:
+def read_tasks(source: Source, name: str, faults: list[Fault], check: TaskCheck | None = None) -> tuple[TaskNode, ...]:
     """Read the tasks of a workflow.
 
     Args:
         name: Name of the task if it is the only one.
-        faults: Receives all errors; if there are any, nothing is returned.
+        faults: Receives all errors; if there are others than those of `check`, nothing is returned.
+        check: Finds further errors of each task, such as missing files.
     """
     # All checks report into one list, so that a submit shows every error at the same time.
     found = drafts(source, name, faults)
@@ -102,12 +105,28 @@ def read_tasks(source: Source, name: str, faults: list[Fault]) -> tuple[TaskNode
     faults.extend(_deduplicated(found[: len(validated.wrong)], validated.wrong))
     if not faults:  # with other errors, even the task types may be wrong
         faults.extend(_valueless(found, validated))
-    if faults:
+    wrong = bool(faults)
+    if check is not None:
+        faults.extend(_checked(found, validated, check))
+    if wrong:
         return ()
     return tuple(
         _node(draft, spec, validated.conditions.get(draft.name), names, waits.get(draft.name, []))
         for draft, spec in zip(found, validated.specs, strict=True)
     )
+
+
+def _checked(found: Sequence[Draft], validated: _Validated, check: TaskCheck) -> list[Fault]:
+    """Return the errors of `check`; each names its task."""
+    specs = [*validated.specs, *[None] * (len(found) - len(validated.specs))]
+    wrong = [
+        [
+            fault_at(below_path(SPEC, pointer), message, draft.source, hint=hint)
+            for pointer, message, hint in check(draft.source.data["spec"], spec)
+        ]
+        for draft, spec in zip(found, specs, strict=True)
+    ]
+    return _deduplicated(found, wrong, named=len(found) > 1)
 
 
 def _valueless(found: Sequence[Draft], validated: _Validated) -> list[Fault]:
@@ -285,15 +304,15 @@ def _node(
     return TaskNode(draft.name, spec, draft.source.data["spec"], internal, others, condition, strangers, draft.source)
 
 
-def _deduplicated(found: Sequence[Draft], wrong: Sequence[Sequence[Fault]]) -> list[Fault]:
-    """Return each error once; an error in shared keys that affects only some tasks lists their names."""
+def _deduplicated(found: Sequence[Draft], wrong: Sequence[Sequence[Fault]], *, named: bool = False) -> list[Fault]:
+    """Return each error once; an error in shared keys that affects only some tasks, or with `named`, lists them."""
     tasks: dict[Fault, list[str]] = {}
     for draft, faults in zip(found, wrong, strict=True):
         for fault in faults:
             tasks.setdefault(fault, []).append(draft.name)
     errors = []
     for fault, names in tasks.items():
-        own = fault.path.startswith(("spec.stages", "spec.graph")) or len(names) == len(found)
+        own = not named and (fault.path.startswith(("spec.stages", "spec.graph")) or len(names) == len(found))
         others = f" and {len(names) - _MAX_SHOWN} more" if len(names) > _MAX_SHOWN else ""
         where = f"{', '.join(map(cut, names[:_MAX_SHOWN]))}{others}"
         errors.append(fault if own else replace(fault, message=f"{fault.message} (in {where})"))

@@ -11,7 +11,7 @@ from pydantic import AfterValidator, BeforeValidator, Field, ValidationError
 from tunefleet.errors import Fault
 from tunefleet.spec.base import Block, Text, as_list, known_keys, wrong
 from tunefleet.spec.documents.fault_messages import explain, fault_at
-from tunefleet.spec.documents.kinds import task_kinds
+from tunefleet.spec.documents.kinds import nearest_kind, task_kinds
 from tunefleet.spec.documents.merge import SPEC, merged_source
 from tunefleet.spec.expressions.budget import MAX_MERGED_VALUES, MAX_TASKS, SIZE_HINT, Scale, Size
 from tunefleet.spec.text import Path, Source
@@ -112,8 +112,8 @@ def drafts(source: Source, name: str, faults: list[Fault]) -> list[Draft]:
     found = _nodes(source, base, nodes if isinstance(nodes, list) else (), at, word, faults)
     if found is None:
         return []
-    if not found:  # already reported; the shared keys are still validated
-        return [_single(source, spec, name)]
+    if not found:  # already reported; the shared keys are still validated, if their task type is known
+        return [_single(source, spec, name)] if "taskType" in spec else []
     _check_names(source, found, faults)
     return _without_foreign_blocks(found, base)
 
@@ -264,5 +264,5 @@ def _without_foreign_blocks(found: list[Draft], base: Mapping[str, Any]) -> list
 
 
 def _keys_of(draft: Draft) -> set[str]:
-    kind = draft.source.data["spec"].get("taskType")
-    return known_keys(task_kinds()[kind]) if isinstance(kind, str) and kind in task_kinds() else set()
+    kind = nearest_kind(draft.source.data["spec"].get("taskType"))
+    return known_keys(task_kinds()[kind]) if kind is not None else set()

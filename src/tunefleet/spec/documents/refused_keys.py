@@ -160,3 +160,11 @@ SYNONYMS: Final[dict[str, str]] = {
     "ram": "memory",
     "cores": "cpu",
 }
+# The same for keys that are in another block here: path below `spec`.
+ELSEWHERE: Final[dict[str, str]] = {
+    "accelerators": "resources.hardware.gpu",
+    "base_model": "model.source.identifier",
+    "gpus": "resources.hardware.gpu.count",
+    "num_gpus": "resources.hardware.gpu.count",
+    "num_nodes": "resources.nodes",
+}

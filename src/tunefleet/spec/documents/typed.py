@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from itertools import islice
 from typing import Any, Final, cast
 
 from pydantic import ValidationError
 
 from tunefleet.errors import Fault
-from tunefleet.spec.base import Block
+from tunefleet.spec.base import Block, known_keys
 from tunefleet.spec.documents.fault_messages import Unknown, below_path, explain, fault_at, refusal_of
-from tunefleet.spec.documents.kinds import task_kinds
+from tunefleet.spec.documents.kinds import nearest_kind, task_kinds
 from tunefleet.spec.documents.refused_keys import REFUSED, REFUSED_KINDS, says_nothing
 from tunefleet.spec.tasks.task_types import BaseTaskSpec, TaskSpec, across
 from tunefleet.spec.text import Path, Source
@@ -35,10 +36,14 @@ def read_spec(source: Source, faults: list[Fault], unknown: Unknown | None = Non
     data = source.data.get("spec") if isinstance(source.data, dict) else None
     if not isinstance(data, dict):
         return None
-    kind = _kind(data, source, faults)
-    if kind is None:
-        return None
     unknown = unknown or Unknown()
+    wrong: list[Fault] = []
+    name = _kind(data, source, wrong)
+    if wrong:
+        faults.extend(wrong)
+        faults.extend(_faults_of_unknown(name, data, source, unknown))
+        return None
+    kind = cast(type[TaskSpec], task_kinds()[str(name)])
     try:
         return kind.model_validate(data, by_alias=True, by_name=False)
     # pydantic skips a block's own validators if a field is invalid, so the cross-block checks are repeated below.
@@ -54,6 +59,32 @@ def read_spec(source: Source, faults: list[Fault], unknown: Unknown | None = Non
             found.append(fault_at(where, message, source, hint=hint))
     faults.extend(dict.fromkeys(found))  # errors across valid blocks may be duplicates
     return None
+
+
+def _faults_of_unknown(name: str | None, data: dict[str, Any], source: Source, unknown: Unknown) -> Iterator[Fault]:
+    """Find the errors of a task whose type is unknown: with the type that was probably meant, or in common keys."""
+    if name is not None:
+        read = source.part({"spec": {**data, "taskType": name}}, source.origins)
+        found: list[Fault] = []
+        read_spec(read, found, unknown)
+        yield from found
+        return
+    if data.get("taskType") in list(REFUSED_KINDS):  # of another system, with keys of its own
+        return
+    everywhere = known_keys(BaseTaskSpec)
+    try:
+        common = {key: value for key, value in data.items() if key in everywhere}
+        BaseTaskSpec.model_validate({**common, "taskType": ""}, by_alias=True, by_name=False)
+    except ValidationError as error:
+        yield from explain(error, BaseTaskSpec, source, SPEC, unknown)
+    known = everywhere.union(*(known_keys(kind) for kind in task_kinds().values()))
+    for key in islice((key for key in data if key not in known), _MAX_KEYS):
+        guess = nearest(key, known)
+        if guess != "taskType":  # reported as the missing task type
+            hint = f"did you mean {guess}?" if guess else None
+            if key == "spec":  # below a list entry it must have the column of the entry's other keys
+                hint = "indent it like the name of its stage, after the `- `"
+            yield fault_at((*SPEC, key), UNKNOWN_KEY, source, hint=hint, key=True)
 
 
 def _absent(error: ValidationError) -> set[Path]:
@@ -86,10 +117,11 @@ def _without(value: Any, absent: set[Path]) -> Any:
     return {key: inner(key, each) for key, each in value.items() if key not in here}
 
 
-def _kind(data: dict[str, Any], source: Source, faults: list[Fault]) -> type[TaskSpec] | None:
+def _kind(data: dict[str, Any], source: Source, faults: list[Fault]) -> str | None:
+    """Return the task type; if it is wrong, which is reported, the one that was probably meant."""
     name, kinds = data.get("taskType"), task_kinds()
     if isinstance(name, str) and name in kinds:
-        return cast(type[TaskSpec], kinds[name])
+        return name
     known = ", ".join(kinds)
     path = (*SPEC, "taskType")
     if name is None:
@@ -103,10 +135,11 @@ def _kind(data: dict[str, Any], source: Source, faults: list[Fault]) -> type[Tas
         message = f"{show(name)} tasks are not available: {refusal.reason}"
         faults.append(fault_at(path, message, source, hint=refusal.instead))
     else:
-        guess = nearest(name, [*kinds, *REFUSED_KINDS]) if isinstance(name, str) else None
+        guess = nearest_kind(name)
         plugin = "; or install its plugin, here and on the server" if isinstance(name, str) else ""
-        hint = f"did you mean {guess}?" if guess in kinds else f"use one of {known}{plugin}"
+        hint = f"did you mean {guess}?" if guess else f"use one of {known}{plugin}"
         faults.append(fault_at(path, f"{show(name)} is not a known task type", source, hint=hint))
+        return guess
     return None
 
 

@@ -11,7 +11,7 @@ from pydantic import AfterValidator, Field, ValidationError
 from tunefleet.errors import Fault, InputError, SpecError
 from tunefleet.spec.base import Block, Label, is_seen, unseen, wrong
 from tunefleet.spec.documents.fault_messages import explain
-from tunefleet.spec.documents.nodes import TaskNode, read_tasks
+from tunefleet.spec.documents.nodes import TaskCheck, TaskNode, read_tasks
 from tunefleet.spec.documents.typed import read_spec
 from tunefleet.spec.tasks.task_types import BaseTaskSpec, TaskSpec
 from tunefleet.spec.text import Source, read_text
@@ -116,15 +116,43 @@ def parse_workflow(text: str, *, filename: str | None = None) -> Workflow:
     Raises:
         SpecError: If anything is invalid; lists every error, in the order of the text, with line and column.
     """
-    source = read_text(text, filename=filename)
-    faults: list[Fault] = []
-    document = _read_document(source, faults)
-    tasks = read_tasks(source, document.metadata.name if document is not None else "task", faults)
-    if document is None or faults:
+    workflow, faults = check_workflow(text, filename=filename)
+    if workflow is None or faults:
         raise SpecError(first_faults(faults), filename=filename)
+    return workflow
+
+
+def check_workflow(
+    text: str, *, filename: str | None = None, check: TaskCheck | None = None
+) -> tuple[Workflow | None, list[Fault]]:
+    """Parse a workflow file, with further checks of each task.
+
+    Args:
+        text: YAML or JSON.
+        filename: Its name, for messages.
+        check: Finds further errors of each task, such as missing files.
+
+    Returns:
+        The workflow, or `None` if it is invalid; and all errors, including those of `check`.
+
+    Raises:
+        SpecError: If the text is not YAML.
+    """
+    unread: list[Fault] = []
+    source = read_text(text, filename=filename, faults=unread)
+    if unread and not (isinstance(source.data, dict) and isinstance(source.data.get("spec"), dict)):
+        raise SpecError(unread, filename=filename)  # whatever else is wrong follows from these
+    faults = list(unread)
+    document = _read_document(source, faults)
+    tasks = read_tasks(source, document.metadata.name if document is not None else "task", faults, check)
+    # A value that could not be read may also not fit its key; only the first error at a place is the cause.
+    places = {(each.line, each.column) for each in unread}
+    faults = [*unread, *(each for each in faults[len(unread) :] if (each.line, each.column) not in places)]
+    if document is None or not tasks:
+        return None, faults
     meta = document.metadata
     description = meta.annotations.get("description")
-    return Workflow(
+    workflow = Workflow(
         api_version=document.api_version,
         kind=document.kind,
         name=meta.name,
@@ -132,6 +160,7 @@ def parse_workflow(text: str, *, filename: str | None = None) -> Workflow:
         description=None if description is None else str(description),
         tasks=tasks,
     )
+    return workflow, faults
 
 
 def load_task_spec(data: Mapping[str, Any]) -> TaskSpec:

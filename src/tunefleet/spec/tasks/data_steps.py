@@ -175,7 +175,7 @@ class MapSpec(Block):
         targets = list((self.rename or {}).values())
         twice = next((name for name in targets if targets.count(name) > 1), None)
         if twice is not None:
-            raise wrong(f"gives two columns the name {twice}", at="rename")
+            raise wrong(f"creates two columns named {twice}", at="rename")
         return self
 
 

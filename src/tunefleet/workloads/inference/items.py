@@ -118,7 +118,7 @@ def _text(value: Any, column: str, number: int, origin: str) -> str:
     if isinstance(value, int | float) and not isinstance(value, bool):
         return str(value)
     what = "nothing" if value is None else f"a {type(value).__name__}"
-    raise DataError(f"Row {number} of {origin} holds {what} in {column!r}, not text.")
+    raise DataError(f"Row {number} of {origin} has {what} in {column!r}, not text.")
 
 
 def shuffled(count: int, seed: int, buffer_size: int | None) -> Iterator[int]:

@@ -155,7 +155,7 @@ def _compared(found: torch.Tensor, wanted: torch.Tensor, alone: torch.Tensor, to
     effect = float((wanted[..., :shared] - alone[..., :shared]).square().mean().sqrt()) / spread
     if error > tolerance:
         raise ModelError(
-            f"The merged model differs from base and adapters: its logits are off by {error:.2g} of their spread, "
+            f"The merged model differs from base and adapters: its logits deviate by {error:.2g} of their spread, "
             f"and {tolerance:g} are allowed (the adapters change them by {effect:.2g}).",
             hint="This is a defect of the merge or of PEFT; use base and adapter (`apply: runtime`) instead.",
         )

@@ -169,7 +169,8 @@ def _add_changes(work: _Work, skeleton: Skeleton, adapter: Adapter) -> None:
             raise ModelError(f"The {adapter.label} uses DoRA on {module}, which can be merged on linear layers only.")
         if adapter.weight != 1.0 or len(work.parts[name]) > 1:
             raise ModelError(
-                f"The {adapter.label} uses DoRA, which is no sum: it cannot be weighted or added to another adapter.",
+                f"The {adapter.label} uses DoRA, whose update is not a sum: it cannot be weighted or added to another "
+                "adapter.",
                 hint="Merge it on its own, with weight 1.",
             )
     dora = [name for name, parts in work.parts.items() if len(parts) > 1 and any(p.change.magnitude for p in parts)]

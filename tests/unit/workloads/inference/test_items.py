@@ -187,7 +187,7 @@ def test_a_list_has_its_metadata_and_a_template_without_references_is_a_list_too
     [
         ({"column": "nope"}, "./rows has no column 'nope'. Set `data.column`. It has: answer, tags, text."),
         ({"metadata_columns": ["nope"]}, "Correct `data.metadata_columns`"),
-        ({"column": "tags"}, "Row 1 of ./rows holds a list in 'tags', not text."),
+        ({"column": "tags"}, "Row 1 of ./rows has a list in 'tags', not text."),
         ({"split": "train[90%:99%"}, "Cannot parse split"),
         ({"split": "train[20:]"}, "./rows has no rows"),
     ],
@@ -202,5 +202,5 @@ def test_what_is_wrong_is_named(rows: Path, changes: dict[str, Any], says: str) 
 def test_a_row_without_text_is_named_by_its_place_in_the_file(tmp_path: Path) -> None:
     file = tmp_path / "rows.jsonl"
     file.write_text('{"text": "a"}\n{"text": null}\n')
-    with pytest.raises(DataError, match="Row 2 of rows holds nothing in 'text', not text"):
+    with pytest.raises(DataError, match="Row 2 of rows has nothing in 'text', not text"):
         read({"type": "dataset", "url": "rows", "shuffle": True}, file)

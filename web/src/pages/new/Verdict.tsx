@@ -16,6 +16,11 @@ export function Verdict({ check }: { check: Check }) {
           {warning}
         </p>
       ))}
+      {check.concurrency && (
+        <p className={check.concurrency.available < check.concurrency.wanted ? "note" : "small muted"}>
+          {check.concurrency.summary}
+        </p>
+      )}
       {check.forecasts.length === 0 ? (
         <Loading rows={1} />
       ) : (
@@ -59,7 +64,7 @@ function Place({ forecast, open }: { forecast: TaskForecast; open: boolean }) {
         <strong>{forecast.name}</strong> <span className="muted">{forecast.kind}</span>
       </div>
       <div className="small muted">
-        {forecast.worker_id ? `on ${forecast.worker_id}, now` : (forecast.why ?? "no worker free")}
+        {forecast.worker_id ? `on ${selected(forecast)}, now` : (forecast.why ?? "no worker free")}
         {!!forecast.after?.length && ` · after ${forecast.after.join(", ")}`}
       </div>
       {workers.length > 0 && (
@@ -75,6 +80,13 @@ function Place({ forecast, open }: { forecast: TaskForecast; open: boolean }) {
       )}
     </li>
   );
+}
+
+/** The workers of a task; of several parts or nodes, also how many start. */
+function selected(forecast: TaskForecast): string {
+  const ids = forecast.worker_ids ?? [];
+  if (!forecast.max_workers || forecast.max_workers === 1) return forecast.worker_id ?? "";
+  return `${[...new Set(ids)].join(", ")}: ${ids.length} of ${forecast.max_workers} at the same time`;
 }
 
 const WORDS = { fits: "eligible", waits: "busy", never: "not eligible" } as const;

@@ -2,7 +2,7 @@
 import { useQuery } from "@tanstack/react-query";
 import { useEffect, useMemo, useState } from "react";
 import { ApiError, api, ask } from "../../api/client";
-import type { FaultView, TaskForecast } from "../../api/schema";
+import type { ConcurrencyForecast, FaultView, TaskForecast } from "../../api/schema";
 import { inputsOf, type Submitted } from "../../lib/along";
 
 const CHECK_AFTER_MS = 450;
@@ -12,6 +12,8 @@ const AGAIN_MS = 15_000;
 export interface Check {
   faults: FaultView[];
   forecasts: TaskForecast[];
+  /** What runs at the same time, if there is more than one task. */
+  concurrency?: ConcurrencyForecast | null;
   /** Likely mistakes. */
   warnings: string[];
   busy: boolean;
@@ -40,6 +42,6 @@ export function useCheck(text: string, earlier: readonly Submitted[]): Check {
   });
   const error = reply.error instanceof ApiError ? reply.error : undefined;
   const faults = useMemo(() => [...(error?.faults ?? []), ...(reply.data?.faults ?? [])], [error, reply.data]);
-  const { forecasts = [], warnings = [] } = reply.data ?? {};
-  return { faults, forecasts, warnings, busy: reply.isFetching || settled !== text, error };
+  const { forecasts = [], warnings = [], concurrency } = reply.data ?? {};
+  return { faults, forecasts, concurrency, warnings, busy: reply.isFetching || settled !== text, error };
 }
