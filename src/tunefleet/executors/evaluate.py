@@ -19,7 +19,7 @@ class EvaluateExecutor(JobExecutor):
 
     kind = "evaluate"
     program = "tunefleet.workloads.evaluation:main"
-    heeds = BETWEEN_ITEMS
+    supported_commands = BETWEEN_ITEMS
 
     def unavailable_reason(self) -> str | None:
         """Return which libraries are missing."""
