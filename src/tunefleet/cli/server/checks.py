@@ -190,7 +190,7 @@ def data_folder() -> Finding:
 
 def database() -> Finding:
     """Check that the database can be read, and whether a start would migrate it."""
-    from tunefleet.db.engine.offline import name_of, standing, target_of
+    from tunefleet.db.engine.offline import name_of, status_of, target_of
 
     settings = load(ServerSettings)
     url = settings.database_url
@@ -198,7 +198,7 @@ def database() -> Finding:
         target = target_of(None if url is None else url.get_secret_value(), settings.data_dir)
         if url is None and not Path(target).exists():
             return good("Database", f"{name_of(target)} is created at the first start")
-        found = standing(target)
+        found = status_of(target)
     except StoreError as error:
         return bad("Database", error.message, error.hint or "Fix TUNEFLEET_DATABASE_URL.")
     text = f"{found.address}, {found.engine}, revision {found.revision or 'none yet'}"

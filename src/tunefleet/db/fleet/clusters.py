@@ -154,7 +154,7 @@ def served(connection: Connection, worker_ids: Iterable[str]) -> dict[str, float
     return {worker_id: ended for worker_id, ended in connection.execute(query.group_by(attempts.c.worker_id))}
 
 
-def standing(connection: Connection, worker_ids: Iterable[str]) -> frozenset[str]:
+def online(connection: Connection, worker_ids: Iterable[str]) -> frozenset[str]:
     """Return which of these workers are online."""
     query = select(workers.c.id).where(workers.c.id.in_(list(worker_ids)), workers.c.status == "online")
     return frozenset(connection.execute(query).scalars())

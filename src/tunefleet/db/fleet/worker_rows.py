@@ -16,7 +16,7 @@ from tunefleet.db.tables.fleet import worker_loads
 
 # The session of a worker that has left: it matches no process.
 NO_SESSION: Final = ""
-_STANDING = select(
+_WITH_CAPABILITIES = select(
     workers.c.id, workers.c.status, workers.c.session, workers.c.capabilities, workers.c.project
 ).order_by(workers.c.id)
 _WATCHED = select(workers.c.id, workers.c.status, workers.c.session, workers.c.state_id)
@@ -41,10 +41,10 @@ def all_rows(connection: Connection) -> list[WorkerRow]:
     return [WorkerRow(*row) for row in connection.execute(select(workers).order_by(workers.c.id))]
 
 
-def standing(connection: Connection) -> Sequence[Row[str, str, str, str, str]]:
+def with_capabilities(connection: Connection) -> Sequence[Row[str, str, str, str, str]]:
     """Return id, status, session, capabilities and project of all workers, by id."""
     # Fetch all rows in one call: there are thousands, and a fetch per row costs as much as the row.
-    return connection.execute(_STANDING).all()
+    return connection.execute(_WITH_CAPABILITIES).all()
 
 
 def watched(connection: Connection) -> Sequence[Row[str, str, str, str]]:

@@ -82,15 +82,15 @@ def submitted(connection: Connection, job: ClusterJobRow, job_id: str, now: floa
     _publish_message(connection, job, f"Requested {_nodes(job)} from {job.engine}: job {job_id}.", now)
 
 
-def stands(connection: Connection, job: ClusterJobRow, seen: ClusterJobState, told: str | None, now: float) -> None:
+def stands(connection: Connection, job: ClusterJobRow, seen: ClusterJobState, reason: str | None, now: float) -> None:
     """Record that a job is waiting or running."""
     if seen.stage == "running":
         clusters.change(
             connection, job.name, state="running", job_id=seen.job_id, told=None, running_at=now, used=job.used
         )
         _publish_message(connection, job, f"Job {seen.job_id} of {job.engine} has its {_nodes(job)}.", now)
-    elif (job.state, job.told) != ("waiting", told):
-        clusters.change(connection, job.name, state="waiting", job_id=seen.job_id, told=told, running_at=None)
+    elif (job.state, job.told) != ("waiting", reason):
+        clusters.change(connection, job.name, state="waiting", job_id=seen.job_id, told=reason, running_at=None)
 
 
 def note_used(connection: Connection, names: Iterable[str]) -> None:
@@ -107,7 +107,7 @@ def unsure(connection: Connection, job: ClusterJobRow, error: TunefleetError) ->
 def leaves(connection: Connection, job: ClusterJobRow, step: Step, now: float) -> None:
     """Drain the workers of a job: they finish their work and exit, and the job ends with them."""
     clusters.change(
-        connection, job.name, state="leaving", leaving_at=job.leaving_at or now, told=step.told or job.told,
+        connection, job.name, state="leaving", leaving_at=job.leaving_at or now, told=step.reason or job.told,
         barren=max(int(step.barren), job.barren),
     )  # fmt: skip
     for worker_id in clusters.crews(connection, [job.key_id]).get(job.key_id, []):
@@ -116,13 +116,13 @@ def leaves(connection: Connection, job: ClusterJobRow, step: Step, now: float) -
             controls.put(connection, known._replace(drains=1))
 
 
-def ended(connection: Connection, job: ClusterJobRow, told: str | None, now: float) -> list[str]:
+def ended(connection: Connection, job: ClusterJobRow, reason: str | None, now: float) -> list[str]:
     """Record that a job has ended: delete its key and workers, and reschedule what they held."""
     task = tasks.by_ids(connection, [job.task_id]).get(job.task_id)
     begun = job.state in {"waiting", "running"}
     waited = begun and task is not None and needs_nodes(task.status)
     clusters.change(
-        connection, job.name, state="ended", ended_at=now, told=told or job.told, used=job.used,
+        connection, job.name, state="ended", ended_at=now, told=reason or job.told, used=job.used,
         barren=int(bool(job.barren) or (waited and not job.used)),
     )  # fmt: skip
     # Deleted with the job, so that a worker that is still running can no longer connect.
@@ -133,7 +133,7 @@ def ended(connection: Connection, job: ClusterJobRow, told: str | None, now: flo
             (
                 each,
                 TaskReason.WORKER_LOST if each.state == "accepted" else TaskReason.NOT_ACCEPTED,
-                _end_message(job, told),
+                _end_message(job, reason),
             )
             for each in attempts.open_of(connection, worker_id).values()
         ]
@@ -142,7 +142,7 @@ def ended(connection: Connection, job: ClusterJobRow, told: str | None, now: flo
         commands.delete_of_worker(connection, worker_id)
         controls.forget(connection, worker_id)
     if task is not None:
-        _publish_message(connection, job, _end_message(job, told), now)
+        _publish_message(connection, job, _end_message(job, reason), now)
     else:
         clusters.delete_one(connection, job.name)
     # Other servers cache keys, and the scheduler can reschedule what the workers held.
@@ -150,9 +150,9 @@ def ended(connection: Connection, job: ClusterJobRow, told: str | None, now: flo
     return gone
 
 
-def fail(connection: Connection, task: TaskRow, engine: str, told: str, now: float) -> None:
+def fail(connection: Connection, task: TaskRow, engine: str, reason: str, now: float) -> None:
     """Fail a queued task that cannot get nodes."""
-    error = f"{engine} has no nodes for it: {told.rstrip('.')}."
+    error = f"{engine} has no nodes for it: {reason.rstrip('.')}."
     switch(connection, [Move(task, TaskReason.NO_NODES, changes={"error": error})], now)
 
 
@@ -164,8 +164,8 @@ def refused(connection: Connection, job: ClusterJobRow, error: TunefleetError, n
         fail(connection, task, job.engine, str(error), now)
 
 
-def _end_message(job: ClusterJobRow, told: str | None) -> str:
-    return f"Job {job.job_id or job.name} of {job.engine} has ended: {(told or 'ended').rstrip('.')}."
+def _end_message(job: ClusterJobRow, reason: str | None) -> str:
+    return f"Job {job.job_id or job.name} of {job.engine} has ended: {(reason or 'ended').rstrip('.')}."
 
 
 def _nodes(job: ClusterJobRow) -> str:

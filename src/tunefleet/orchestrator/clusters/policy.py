@@ -36,7 +36,7 @@ class Crew:
     hindrance: str | None = None
     complete: bool = True
     held: str | None = None
-    standing: int = 0
+    online: int = 0
     over_at: float | None = None
 
 
@@ -50,7 +50,7 @@ class Step:
     """
 
     act: Act
-    told: str | None = None
+    reason: str | None = None
     barren: bool = False
 
 
@@ -86,7 +86,7 @@ def next_step(
     if not wanted:
         return Step("leave" if crew.ids and seen.stage == "running" else "cancel")
     if seen.stage == "waiting":
-        return Step("fail" if seen.hopeless else "waits", seen.told or "no reason given")
+        return Step("fail" if seen.hopeless else "waits", seen.reason or "no reason given")
     if seen.ending:
         return Step("none")  # it ends on its own, or is requeued, which a cancel would prevent
     if status == TaskStatus.QUEUED and job.used and job.running_at is not None:
@@ -95,7 +95,7 @@ def next_step(
 
 
 def _ended(job: ClusterJobRow, wanted: bool, seen: ClusterJobState) -> Step:
-    over = seen.told or "ended"
+    over = seen.reason or "ended"
     if job.barren and job.told:
         over = f"{job.told} ({over})"
     if wanted and job.state != "leaving" and (seen.withdrawn or seen.hopeless):
@@ -121,13 +121,13 @@ def _short(
     job: ClusterJobRow, crew: Crew, runs_s: float, *, now: float, patience_s: float, lost_after_s: float
 ) -> Step:
     """Return the action for a job whose task is queued again: a dead worker does not come back on its own."""
-    if crew.standing >= job.nodes or crew.over_at is None:
+    if crew.online >= job.nodes or crew.over_at is None:
         return Step("none")
     waits_s = now - crew.over_at
     requeued = waits_s >= runs_s  # requeued since the last attempt: its workers need time to start again
     if (runs_s <= patience_s) if requeued else (waits_s <= lost_after_s):
         return Step("none")
-    return Step("leave" if crew.ids else "cancel", f"workers of {crew.standing} of its {job.nodes} nodes are left")
+    return Step("leave" if crew.ids else "cancel", f"workers of {crew.online} of its {job.nodes} nodes are left")
 
 
 def _idle(job: ClusterJobRow, crew: Crew, patience_s: float) -> str:

@@ -102,7 +102,9 @@ class ClusterReconciler:
 
     async def _take(self, cluster: Cluster, job: ClusterJobRow, seen: ClusterJobState | None, step: Step) -> None:
         if step.act in {"waits", "runs"} and seen is not None:
-            await self._core.write(lambda connection: cluster_jobs.stands(connection, job, seen, step.told, self._wall))
+            await self._core.write(
+                lambda connection: cluster_jobs.stands(connection, job, seen, step.reason, self._wall)
+            )
         if step.act in {"leave", "cancel"}:
             await self._core.write(lambda connection: cluster_jobs.leaves(connection, job, step, self._wall))
         if step.act in {"cancel", "fail"} and (seen is None or seen.stage != "ended"):
@@ -115,10 +117,10 @@ class ClusterReconciler:
 
     async def _end(self, job: ClusterJobRow, step: Step) -> None:
         def operation(connection: Connection) -> list[str]:
-            gone = cluster_jobs.ended(connection, job, step.told, self._wall)
+            gone = cluster_jobs.ended(connection, job, step.reason, self._wall)
             task = tasks.by_ids(connection, [job.task_id], lock=True).get(job.task_id)
             if step.act == "fail" and task is not None and task.status == TaskStatus.QUEUED:
-                cluster_jobs.fail(connection, task, job.engine, step.told or "ended", self._wall)
+                cluster_jobs.fail(connection, task, job.engine, step.reason or "ended", self._wall)
             return gone
 
         # After the commit: presence is memory state, which a rollback would not restore.

@@ -42,7 +42,7 @@ def take(connection: Connection, fleet: FleetSnapshot, *, engines: Collection[st
     by_key = clusters.crews(connection, [job.key_id for job in jobs])
     ids = {job.name: by_key.get(job.key_id, []) for job in jobs}
     all_ids = [id_ for each in ids.values() for id_ in each]
-    took, standing = clusters.served(connection, all_ids), clusters.standing(connection, all_ids)
+    took, online = clusters.served(connection, all_ids), clusters.online(connection, all_ids)
     fresh = frozenset(job.name for job in jobs if not job.used and took.keys() & set(ids[job.name]))
     states = {state.id: state for state in cluster_state.states(connection, fleet)} if by_key else {}
     needs = cluster_state.needs(connection, [row.requirement_key for row in rows.values()])
@@ -51,7 +51,7 @@ def take(connection: Connection, fleet: FleetSnapshot, *, engines: Collection[st
         present = [states[id_] for id_ in ids[job.name] if id_ in states and states[id_].present]
         crew = _crew(rows.get(job.task_id), present, needs, held, fleet.now)
         ends = [ended for id_ in ids[job.name] if (ended := took.get(id_)) is not None]
-        crews[job.name] = replace(crew, standing=len(standing & set(ids[job.name])), over_at=max(ends, default=None))
+        crews[job.name] = replace(crew, online=len(online & set(ids[job.name])), over_at=max(ends, default=None))
     found = tuple(job._replace(used=1) if job.name in fresh else job for job in jobs)
     return ClusterSnapshot(found, {row.id: row.status for row in rows.values()}, crews, waiting, fresh)
 
@@ -117,7 +117,7 @@ def _hindrance(need: Requirement, crew: Sequence[WorkerState]) -> str | None:
     """
     if len(crew) < need.nodes:
         return None
-    missing = {state.id: told for state in crew if (told := lacks(need, state)) is not None}
+    missing = {state.id: lack for state in crew if (lack := lacks(need, state)) is not None}
     able = [state for state in crew if state.id not in missing]
     if len(able) < need.nodes:
         return "; ".join(f"the node {_name(state)} {missing[state.id]}" for state in crew if state.id in missing)

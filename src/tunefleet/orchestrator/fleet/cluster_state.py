@@ -129,7 +129,7 @@ def states(connection: Connection, here: FleetSnapshot) -> list[WorkerState]:
     decided = controls.all_rows(connection)
     nothing: frozenset[str] = frozenset()
     found = []
-    for columns in worker_rows.standing(connection):
+    for columns in worker_rows.with_capabilities(connection):
         id_ = columns[0]
         refused = frozenset(cordoned[id_]) if id_ in cordoned else nothing
         facts = _facts(columns, here, held.get(id_, ""), refused, decided.get(id_))

@@ -33,7 +33,7 @@ class Presence:
 
     Args:
         limits: Slot class → maximum number of attempts; replaced and never mutated, since snapshots share it.
-        said: Key of an item in a reply → when it was sent.
+        sent_at: Key of an item in a reply → when it was sent.
         stalled: The attempts reported as stalled; None before the first report.
         delivering: Attempts whose job has ended, so that they take no slot, and why each is held up. Part of every
             exchange, so that a new leader knows them after the first.
@@ -43,7 +43,7 @@ class Presence:
     renewals: int = 0
     polls: int = 0
     limits: dict[str, int] = field(default_factory=dict)
-    said: dict[str, float] = field(default_factory=dict)
+    sent_at: dict[str, float] = field(default_factory=dict)
     lost: bool = False
     stalled: frozenset[str] | None = None
     delivering: Mapping[str, str] = field(default_factory=dict)
@@ -71,11 +71,11 @@ class Presence:
 
     def worth_saying(self, keys: set[str], now: float) -> bool:
         """Whether one of these items was not sent recently."""
-        return any(now - self.said.get(key, -RESEND_AFTER_S) >= RESEND_AFTER_S for key in keys)
+        return any(now - self.sent_at.get(key, -RESEND_AFTER_S) >= RESEND_AFTER_S for key in keys)
 
     def note(self, keys: set[str], now: float) -> None:
         """Record that these items are sent now; forget all others."""
-        self.said = {key: now for key in keys}
+        self.sent_at = {key: now for key in keys}
 
 
 @dataclass(slots=True)
@@ -135,7 +135,7 @@ class Fleet:
     presences: dict[str, Presence] = field(default_factory=dict)
     seen_at: dict[str, float] = field(default_factory=dict)
     """Worker id → wall-clock time, not yet stored."""
-    told: dict[str, tuple[float, Load]] = field(default_factory=dict)
+    load_reports: dict[str, tuple[float, Load]] = field(default_factory=dict)
     """Worker id → time and load of its last report, on the wall clock; not yet stored."""
     agents: dict[str, Agent] = field(default_factory=dict)
     """Agents by worker id."""
@@ -180,7 +180,7 @@ class Fleet:
         self.elastic.changed_at.pop(worker_id, None)
         self._watched.pop(worker_id, None)
         self.seen_at.pop(worker_id, None)
-        self.told.pop(worker_id, None)
+        self.load_reports.pop(worker_id, None)
 
     def give(self, worker_id: str, names: Iterable[str], at: float) -> None:
         """Record the models and datasets of a task that a worker is given, on the wall clock."""

@@ -223,7 +223,7 @@ class Gauges(Collector):
     def _devices(
         self, connection: Connection, here: FleetSnapshot, answering: frozenset[str], look: _QueryResult
     ) -> None:
-        for worker_id, _, _, text, _ in workers.standing(connection):
+        for worker_id, _, _, text, _ in workers.with_capabilities(connection):
             if worker_id not in answering:
                 continue
             load = here.loads.get(worker_id)

@@ -89,7 +89,7 @@ async def of_document(core: ServerContext, actor: Actor, request: SubmitRequest)
         return await asyncio.to_thread(validate, request.document, request.filename)
     here, policy = cluster_state.fleet_snapshot(core), scheduler.policy_of(core.settings)
 
-    who = subscriptions.Who(actor.project, actor.owner, core.settings.smtp_url is not None)
+    who = subscriptions.Submitter(actor.project, actor.owner, core.settings.smtp_url is not None)
 
     specs, warnings, needs = await asyncio.to_thread(_read_specs, workflow, actor.project)
 

@@ -39,7 +39,7 @@ class _Plan:
 
 def forecast(
     spec: BaseTaskSpec | None,
-    told: TaskForecast,
+    placement: TaskForecast,
     fleet: Sequence[WorkerState],
     known: Configurations,
     settings: ServerSettings,
@@ -56,7 +56,7 @@ def forecast(
         return MemoryForecast(unknown="A task of this kind reports its memory when it starts.")
     source = spec.model.source
     found = known.of(source.identifier, source.revision, settings, now)
-    worker = _worker(told, {each.id: each for each in fleet})
+    worker = _worker(placement, {each.id: each for each in fleet})
     try:
         return _forecast(spec, found, worker)
     except UnknownShape as why:
@@ -108,9 +108,9 @@ def _variant(plan: _Plan, shape: Shape, compute: str, length: int, written: _Pla
     )
 
 
-def _worker(told: TaskForecast, fleet: Mapping[str, WorkerState]) -> WorkerState | None:
-    able = [each.worker_id for each in told.workers if each.verdict != "never"]
-    first = told.worker_id or next(iter(able), None)
+def _worker(placement: TaskForecast, fleet: Mapping[str, WorkerState]) -> WorkerState | None:
+    able = [each.worker_id for each in placement.workers if each.verdict != "never"]
+    first = placement.worker_id or next(iter(able), None)
     return fleet.get(first) if first is not None else None
 
 

@@ -194,7 +194,7 @@ async def heartbeat(core: ServerContext, actor: Actor, who: Introduction, beat: 
     asker = _polling_agent(core, who, None, wants=False)
     news = await core.read(partial(_load_update, asker=asker, secret=core.secret, now=core.clock.wall()))
     await _lose_unheld(core, who.agent_id, news.mine)
-    presence.note(news.keys | {key for key in presence.said if key.startswith("job:")}, core.clock.monotonic())
+    presence.note(news.keys | {key for key in presence.sent_at if key.startswith("job:")}, core.clock.monotonic())
     return HeartbeatReply(
         lease_s=core.settings.lost_after_s,
         commands=news.commands,

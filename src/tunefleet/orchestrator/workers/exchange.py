@@ -118,7 +118,7 @@ async def _exchange(core: ServerContext, actor: Actor, request: ExchangeRequest)
         core.signals.notify("placement")
     presence.fetching = report.fetching
     if request.load is not None:
-        core.state(Fleet).told[request.worker_id] = (now, request.load)
+        core.state(Fleet).load_reports[request.worker_id] = (now, request.load)
     if request.holding or request.finishes:
         core.state(Fleet).worked_at[request.worker_id] = core.clock.monotonic()
     presence.polls += 1

@@ -49,7 +49,7 @@ async def submit(
         ForbiddenError: If the actor may not submit.
     """
     may_submit(actor)
-    workflow, said = await asyncio.to_thread(_parsed, request)
+    workflow, warnings = await asyncio.to_thread(_parsed, request)
     wanted = Submission(
         actor,
         workflow,
@@ -58,7 +58,7 @@ async def submit(
         request.strict,
         idempotency_key=idempotency_key,
         mails=core.settings.smtp_url is not None,
-        remarks=said,
+        remarks=warnings,
     )
     return await store(core, wanted)
 

@@ -107,12 +107,12 @@ def test_patience_with_nodes_ends() -> None:
 
 def test_what_is_left_of_a_job_of_which_a_node_died_is_given_back() -> None:
     ran = RAN_LONG._replace(used=1)
-    left = Crew(("a",), standing=1, over_at=NOW - 31)
+    left = Crew(("a",), online=1, over_at=NOW - 31)
     why = "workers of 1 of its 2 nodes are left"
     assert step(ran, "queued", RUNNING, left) == Step("leave", why)
     assert step(ran, "queued", RUNNING, replace(left, ids=())) == Step("cancel", why)
     assert step(ran, "queued", RUNNING, replace(left, over_at=NOW - 29)) == Step("none"), "it may come back yet"
-    assert step(ran, "queued", RUNNING, replace(left, ids=(), standing=2)) == Step("none"), "the server has restarted"
+    assert step(ran, "queued", RUNNING, replace(left, ids=(), online=2)) == Step("none"), "the server has restarted"
     assert step(ran, "running", RUNNING, left) == Step("none")
     # What was requeued since begins anew, and its workers are still to come.
     assert step(RUNS._replace(used=1), "queued", RUNNING, left) == Step("none")
@@ -120,7 +120,7 @@ def test_what_is_left_of_a_job_of_which_a_node_died_is_given_back() -> None:
 
 
 def test_a_job_that_is_frozen_or_just_being_requeued_is_not_given_back() -> None:
-    ran, gone = RAN_LONG._replace(used=1), Crew(standing=0, over_at=NOW - 300)
+    ran, gone = RAN_LONG._replace(used=1), Crew(online=0, over_at=NOW - 300)
     assert step(ran, "queued", RUNNING, gone).act == "cancel"
     assert step(ran, "queued", replace(RUNNING, ending=True), gone) == Step("none")
     assert step(ran, "queued", ClusterJobState("17", "waiting", "suspended"), gone) == Step("waits", "suspended")
@@ -134,7 +134,7 @@ def test_nodes_that_something_else_kept_from_the_task_do_not_count_against_it() 
     assert step(RUNS, "queued", RUNNING, held) == Step("none")
     told = step(RAN_LONG, "queued", RUNNING, held)
     assert (told.act, told.barren) == ("cancel", False)
-    assert "its quota is 2" in (told.told or "")
+    assert "its quota is 2" in (told.reason or "")
 
 
 def step(

@@ -303,7 +303,7 @@ def _store(
     counts = doubt is None and round_operations.takes(current, arrived.worker)
     state = DISCARDED if doubt is not None else COUNTED if counts else WAITING
     number = current.number if counts or doubt else None
-    older = None if doubt is not None else federation_updates.standing(connection, row.seq, arrived.worker, number)
+    older = None if doubt is not None else federation_updates.current(connection, row.seq, arrived.worker, number)
     if older is not None and _is_late(older, arrived):
         return _store(connection, row, current, arrived, LATE, now)
     if doubt is None:
