@@ -20,7 +20,7 @@ from botocore.exceptions import ClientError
 
 from tunefleet import errors
 from tunefleet.artifacts.direct import Arrivals, PartLink
-from tunefleet.artifacts.refusals import in_our_words
+from tunefleet.artifacts.refusals import store_error
 from tunefleet.artifacts.remote import LINK_S, SENDERS, TYPE, ListedObject, RemoteStore, attachment, check, read_pieces
 from tunefleet.errors import MachineError, NotFoundError, TunefleetError
 from tunefleet.fsutil import CHUNK_BYTES
@@ -189,17 +189,17 @@ class S3Store(RemoteStore):
         try:
             yield
         except (BotoCoreError, ClientError, ValueError) as error:
-            raise _in_our_words(self._bucket, error) from error
+            raise _store_error(self._bucket, error) from error
 
 
-def _in_our_words(bucket: Bucket, error: Exception) -> TunefleetError:
-    said, status = type(error).__name__, 0
+def _store_error(bucket: Bucket, error: Exception) -> TunefleetError:
+    code, status = type(error).__name__, 0
     passes = isinstance(error, HTTPClientError | BotoConnectionError)
     if isinstance(error, ClientError):
         status = int(error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0))
-        said = error_code(error)
-    return in_our_words(
-        repr(bucket), said, status, str(error), passes=passes, check="TUNEFLEET_S3_ENDPOINT", variables="its keys"
+        code = error_code(error)
+    return store_error(
+        repr(bucket), code, status, str(error), passes=passes, check="TUNEFLEET_S3_ENDPOINT", variables="its keys"
     )
 
 
