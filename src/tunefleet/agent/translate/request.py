@@ -210,7 +210,7 @@ def data(read: ConfigReader, method: str) -> None:
 
 
 def _supervised(read: ConfigReader, form: Any, *, plain_text: bool) -> None:
-    said = _columns(read)
+    has_columns = _columns(read)
     read.ignore(*pairs.CHOSEN, why="belongs to another training method and has no effect")
     name_of_form = str(form).lower()
     columns = _FORMATS.get(name_of_form) if form is not None else None
@@ -220,7 +220,7 @@ def _supervised(read: ConfigReader, form: Any, *, plain_text: bool) -> None:
         read.warnings.append(f"config.data.dataset_format {form!r} is not known; the columns decide.")
     if plain_text and not read.spec.get("data", {}).get("text_field"):
         read.put("data.text_field", "text", "training.method")
-    elif columns and not said and not plain_text:
+    elif columns and not has_columns and not plain_text:
         for name, value in columns.items():
             read.put(f"data.{name}", value, "data.dataset_format")
 

@@ -202,12 +202,12 @@ _TOO_LONG: Final = re.compile(r"Prompt \d+ has (\d+) tokens, and the model knows
 class Conversation(Question):
     """A conversation, as one question."""
 
-    said: Sequence[dict[str, str]] = ()
+    sent: Sequence[dict[str, str]] = ()
 
     @property
     def messages(self) -> list[dict[str, str]]:
         """The messages as they were sent."""
-        return list(self.said)
+        return list(self.sent)
 
 
 def answer(models: Models, inference: InferenceSpec, request: ChatRequest) -> Iterator[ChatPiece]:
@@ -223,7 +223,7 @@ def answer(models: Models, inference: InferenceSpec, request: ChatRequest) -> It
     messages = [message.model_dump(exclude_none=True) for message in request.messages]
     if inference.system_prompt and messages[0]["role"] != "system":
         messages.insert(0, {"role": "system", "content": inference.system_prompt})
-    prompt, rendered = render(engine, Conversation(request.messages[-1].content, said=messages), inference)
+    prompt, rendered = render(engine, Conversation(request.messages[-1].content, sent=messages), inference)
     pieces = engine.stream(Request(0, prompt, sampling(inference, request), adapter, rendered))
     try:
         while True:
