@@ -36,9 +36,9 @@ class AttemptActor:
     project: str = DEFAULT_PROJECT
 
 
-def has_quota(who: Caller) -> bool:
+def has_quota(caller: Caller) -> bool:
     """Whether a caller's uploads count against a quota: those of users and of registered jobs."""
-    return isinstance(who, Actor) or who.worker_id.startswith(EXTERNAL)
+    return isinstance(caller, Actor) or caller.worker_id.startswith(EXTERNAL)
 
 
 Caller = Actor | AttemptActor

@@ -19,7 +19,7 @@ VANISHED_S: Final = 30.0
 LEAVE_S: Final = 60.0
 # The task fails after this many jobs in a row of which no worker took it.
 BARREN: Final = 3
-_WANTED: Final = frozenset({TaskStatus.QUEUED, TaskStatus.DISPATCHED, TaskStatus.RUNNING})
+_NEEDS_NODES: Final = frozenset({TaskStatus.QUEUED, TaskStatus.DISPATCHED, TaskStatus.RUNNING})
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +56,7 @@ class Step:
 
 def needs_nodes(status: str) -> bool:
     """Whether a task with this status needs its nodes."""
-    return status in _WANTED
+    return status in _NEEDS_NODES
 
 
 def next_step(
@@ -74,16 +74,16 @@ def next_step(
     Args:
         seen: The cluster's report; None if it does not know the job.
     """
-    wanted = status is not None and needs_nodes(status)
+    needed = status is not None and needs_nodes(status)
     if seen is None:
         young = now - job.made_at < VANISHED_S
         return Step("none") if young else Step("end", "the cluster does not know it")
     if seen.stage == "ended":
-        return _ended(job, wanted, seen)
+        return _ended(job, needed, seen)
     if job.state == "leaving":
         overdue = job.leaving_at is not None and now - job.leaving_at > LEAVE_S
         return Step("cancel") if overdue or seen.stage == "waiting" else Step("none")
-    if not wanted:
+    if not needed:
         return Step("leave" if crew.ids and seen.stage == "running" else "cancel")
     if seen.stage == "waiting":
         return Step("fail" if seen.hopeless else "waits", seen.reason or "no reason given")
@@ -94,11 +94,11 @@ def next_step(
     return _running(job, status, crew, now=now, patience_s=patience_s)
 
 
-def _ended(job: ClusterJobRow, wanted: bool, seen: ClusterJobState) -> Step:
+def _ended(job: ClusterJobRow, needed: bool, seen: ClusterJobState) -> Step:
     over = seen.reason or "ended"
     if job.barren and job.told:
         over = f"{job.told} ({over})"
-    if wanted and job.state != "leaving" and (seen.withdrawn or seen.hopeless):
+    if needed and job.state != "leaving" and (seen.withdrawn or seen.hopeless):
         return Step("fail", f"its job was cancelled in the cluster ({over})" if seen.withdrawn else over)
     return Step("end", over)
 

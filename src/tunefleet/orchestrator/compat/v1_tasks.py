@@ -11,7 +11,7 @@ import orjson
 from tunefleet.db import Connection
 from tunefleet.db.repositories import attempts, dependencies, task_list, workflows
 from tunefleet.db.repositories import tasks as task_rows
-from tunefleet.db.repositories.task_list import Wanted
+from tunefleet.db.repositories.task_list import TaskSelection
 from tunefleet.db.rows import AttemptRow, DocumentRow, TaskRow
 from tunefleet.lifecycle.task import FINAL, OUTCOMES, RetryBudget, TaskStatus
 from tunefleet.orchestrator import redaction
@@ -70,7 +70,7 @@ async def newest(core: ServerContext, actor: Actor) -> tuple[list[TaskRecord], i
     may_read(actor)
 
     def operation(connection: Connection) -> tuple[list[TaskRecord], int | None]:
-        found = task_list.page(connection, Wanted(actor.project), limit=NEWEST + 1, behind=None)
+        found = task_list.page(connection, TaskSelection(actor.project), limit=NEWEST + 1, behind=None)
         rows = [row for row, _ in found]
         made: list[TaskRecord] = []
         characters = 0

@@ -156,8 +156,8 @@ def _targets(known: _Known, case: Case, wishes: Sequence[SubscriptionRow]) -> It
     yield from targets.values()
 
 
-def _add(targets: dict[str, _Target], wanted: str, case: Case, **where: Any) -> None:
-    names = wanted.split(",")
+def _add(targets: dict[str, _Target], events: str, case: Case, **where: Any) -> None:
+    names = events.split(",")
     occasion = next((each for each in facts.occasions(case.event) if each in names), None)
     lane = where["channel_id"] or where["target"]
     if occasion is not None and lane not in targets:

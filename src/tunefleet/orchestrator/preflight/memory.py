@@ -63,13 +63,13 @@ def forecast(
         return MemoryForecast(unknown=f"Unknown: {why}. The task reports its memory when it starts.")
 
 
-def _forecast(spec: ModelTrainingSpec, found: Found, worker: WorkerState | None) -> MemoryForecast:
-    if isinstance(found, str):
-        raise UnknownShape(found)
+def _forecast(spec: ModelTrainingSpec, config: Found, worker: WorkerState | None) -> MemoryForecast:
+    if isinstance(config, str):
+        raise UnknownShape(config)
     written = _Plan(spec.training, spec.adapter, spec.quantized)
     compute = _compute(spec, worker)
-    length = min(spec.training.max_seq_length, int(found.get(_POSITIONS) or spec.training.max_seq_length))
-    shapes = {plan.name: shape_of(found, plan.adapter) for plan in _plans(written)}
+    length = min(spec.training.max_seq_length, int(config.get(_POSITIONS) or spec.training.max_seq_length))
+    shapes = {plan.name: shape_of(config, plan.adapter) for plan in _plans(written)}
     device, available = _available(worker)
     return MemoryForecast(
         variants=tuple(_variant(plan, shapes[plan.name], compute, length, written) for plan in _plans(written)),

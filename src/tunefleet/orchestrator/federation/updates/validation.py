@@ -119,12 +119,12 @@ def untrained(sent: Path, given: Path) -> bool:
         return all(_same(mine, theirs, mine.tensors[name], theirs.tensors[name]) for name in shapes)
 
 
-def _same(mine: AdapterFile, theirs: AdapterFile, sent: TensorInfo, given: TensorInfo) -> bool:
+def _same(own: AdapterFile, other: AdapterFile, sent: TensorInfo, given: TensorInfo) -> bool:
     for start in range(0, sent.size, _BLOCK):
         count = min(_BLOCK, sent.size - start)
         left, right = np.empty(count, np.float32), np.empty(count, np.float32)
-        mine.read(sent, start, left)
-        theirs.read(given, start, right)
+        own.read(sent, start, left)
+        other.read(given, start, right)
         if sent.dtype != given.dtype and holds(right, sent.dtype):
             widen(narrow(right, sent.dtype), sent.dtype, right)
         if not np.array_equal(left, right):
