@@ -31,6 +31,23 @@ if TYPE_CHECKING:
 
 # Handlers are plain functions, so that FastAPI runs them in threads: they read files.
 router = APIRouter(route_class=bodies.Route)
+_LOOK_S: Final = 0.3
+_PAGE: Final = 500
+_PING_S: Final = 15
+_STATUSES: Final = {
+    "spec_invalid": 422,
+    "input_invalid": 422,
+    "data_invalid": 422,
+    "model_invalid": 422,
+    "artifact_invalid": 422,
+    "unauthenticated": 401,
+    "forbidden": 403,
+    "not_found": 404,
+    "conflict": 409,
+    "too_large": 413,
+    "unreachable": 503,
+    "machine": 507,
+}
 
 
 def agent_of(request: Request) -> Agent:
@@ -207,11 +224,6 @@ def create_app(agent: Agent, verbs: AdminCommands) -> FastAPI:
     return app
 
 
-_LOOK_S: Final = 0.3
-_PAGE: Final = 500
-_PING_S: Final = 15
-
-
 def respond(events: AsyncIterator[ServerSentEvent]) -> Response:
     """Return an event stream response."""
     # Periodic comments keep proxies from closing an idle stream.
@@ -250,21 +262,6 @@ def _position(last_id: str | None) -> tuple[int, int]:
 
 
 log = logging.getLogger(__name__)
-
-_STATUSES: Final = {
-    "spec_invalid": 422,
-    "input_invalid": 422,
-    "data_invalid": 422,
-    "model_invalid": 422,
-    "artifact_invalid": 422,
-    "unauthenticated": 401,
-    "forbidden": 403,
-    "not_found": 404,
-    "conflict": 409,
-    "too_large": 413,
-    "unreachable": 503,
-    "machine": 507,
-}
 
 
 class NotNow(TunefleetError):

@@ -22,6 +22,22 @@ __all__ = ["Defaults", "Translation", "translate"]
 # Names of the built-in trainer.
 _OURS: Final = frozenset({OURS, "transformers", "huggingface", "hf", "trl", "pytorch"})
 _STRATEGIES: Final = frozenset({"fsdp", "deepspeed"})
+# The protocol's split of a single dataset: 80 % for training, sampled with seed 42.
+DEFAULT_EVAL_FRACTION: Final = 0.2
+_FORMATS: Final[dict[str, dict[str, str]]] = {
+    "chatml": {"messages_field": "messages"},
+    "messages": {"messages_field": "messages"},
+    "openai": {"messages_field": "messages"},
+    "chat": {"messages_field": "messages"},
+    "sharegpt": {"messages_field": "conversations"},
+    "alpaca": {},  # a usual shape of rows, with its `input`
+    "prompt_completion": {"prompt_column": "prompt", "response_column": "completion"},
+    "prompt_response": {"prompt_column": "prompt", "response_column": "response"},
+    "text": {"text_field": "text"},
+    "raw_text": {"text_field": "text"},
+}
+_FILE_FORMATS: Final = frozenset({"jsonl", "json", "csv", "parquet", "auto", "standard"})
+_COLUMNS: Final = ("prompt_column", "response_column", "messages_field", "separator")
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,24 +194,6 @@ def _validated(read: ConfigReader) -> dict[str, Any]:
     if faults:
         raise SpecError(faults, filename="the config")
     return spec
-
-
-# The protocol's split of a single dataset: 80 % for training, sampled with seed 42.
-DEFAULT_EVAL_FRACTION: Final = 0.2
-_FORMATS: Final[dict[str, dict[str, str]]] = {
-    "chatml": {"messages_field": "messages"},
-    "messages": {"messages_field": "messages"},
-    "openai": {"messages_field": "messages"},
-    "chat": {"messages_field": "messages"},
-    "sharegpt": {"messages_field": "conversations"},
-    "alpaca": {},  # a usual shape of rows, with its `input`
-    "prompt_completion": {"prompt_column": "prompt", "response_column": "completion"},
-    "prompt_response": {"prompt_column": "prompt", "response_column": "response"},
-    "text": {"text_field": "text"},
-    "raw_text": {"text_field": "text"},
-}
-_FILE_FORMATS: Final = frozenset({"jsonl", "json", "csv", "parquet", "auto", "standard"})
-_COLUMNS: Final = ("prompt_column", "response_column", "messages_field", "separator")
 
 
 def data(read: ConfigReader, method: str) -> None:
