@@ -49,6 +49,9 @@ _MAX_BLOCKS: Final = 45_000
 _SKEW: Final = timedelta(minutes=15)
 """Links are valid from this long ago: the service's clock may be behind ours."""
 _ANSWERS: Final = {"BlobNotFound", "ResourceNotFound"}
+_LOOK_S: Final = 0.2
+_COPY_BYTES_PER_S: Final = 4 << 20
+_COPY_S: Final = 60.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,11 +176,6 @@ class AzureStore(RemoteStore):
 def _error_code(error: Exception) -> str:
     word = getattr(error, "error_code", None) or getattr(error, "status_code", None) or type(error).__name__
     return str(getattr(word, "value", word))
-
-
-_LOOK_S: Final = 0.2
-_COPY_BYTES_PER_S: Final = 4 << 20
-_COPY_S: Final = 60.0
 
 
 class AzureArrivals(Arrivals):

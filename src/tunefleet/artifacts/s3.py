@@ -42,6 +42,9 @@ _log = logging.getLogger(__name__)
 PART_BYTES: Final = 16 << 20
 _MAX_PARTS: Final = 9_000
 ABSENT: Final = frozenset({"404", "NoSuchKey", "NotFound"})
+_GONE: Final = frozenset({"NoSuchUpload", "NoSuchKey", "404", "NotFound"})
+_COPY: Final = TransferConfig(multipart_threshold=1 << 30, multipart_chunksize=256 << 20, max_concurrency=4)
+"""Copy in parts: one request of this protocol copies at most 5 GB."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -206,11 +209,6 @@ def _store_error(bucket: Bucket, error: Exception) -> TunefleetError:
 def error_code(error: Any) -> str:
     """Return the service's error code."""
     return str(error.response.get("Error", {}).get("Code", "unknown"))
-
-
-_GONE: Final = frozenset({"NoSuchUpload", "NoSuchKey", "404", "NotFound"})
-_COPY: Final = TransferConfig(multipart_threshold=1 << 30, multipart_chunksize=256 << 20, max_concurrency=4)
-"""Copy in parts: one request of this protocol copies at most 5 GB."""
 
 
 class S3Arrivals(Arrivals):
