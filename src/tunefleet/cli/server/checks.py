@@ -37,6 +37,10 @@ _COMMAND_TIMEOUT_S: Final = 120
 _REINSTALL_TORCH: Final = (
     f"See why with `{sys.executable} -c 'import torch'`, then reinstall it: pip install --force-reinstall torch."
 )
+# A leader without a heartbeat for this long is about to be replaced, or cannot reach the database.
+_MISSED_S: Final = 10.0
+# No such job exists: an answer of "unknown job" proves that the cluster responds.
+_PROBE_JOB: Final = "tunefleet-doctor"
 
 
 def python() -> Finding:
@@ -239,10 +243,6 @@ def hub() -> Finding:
     )
 
 
-# A leader without a heartbeat for this long is about to be replaced, or cannot reach the database.
-_MISSED_S: Final = 10.0
-
-
 class PeerRole(NamedTuple):
     """The role of a server among its peers; `fix` says what to do if there is no leader."""
 
@@ -263,10 +263,6 @@ def peer_role(view: PeersView) -> PeerRole | None:
     if leader.this:
         return PeerRole(f"leader of {count}")
     return PeerRole(f"follower, one of {count}; the leader is {leader.id} on {leader.host}")
-
-
-# No such job exists: an answer of "unknown job" proves that the cluster responds.
-_PROBE_JOB: Final = "tunefleet-doctor"
 
 
 def slurm() -> Finding | None:
