@@ -23,6 +23,9 @@ _WATCHED = select(workers.c.id, workers.c.status, workers.c.session, workers.c.s
 _GET = select(workers).where(workers.c.id == bindparam("b_id"))
 _COUNT = select(func.count()).select_from(workers).where(workers.c.key_id == bindparam("b_key"))
 _SEEN = update(workers).where(workers.c.id == bindparam("b_id")).values(last_seen_at=bindparam("b_at"))
+# Both databases support this clause, but SQLAlchemy only offers it in dialect-specific constructs.
+_NEW = "INSERT INTO worker_loads (worker_id, at, body) VALUES (:worker_id, :at, :body) ON CONFLICT DO NOTHING"
+_INSERT = Bulk(text(_NEW), ["worker_id", "at", "body"])
 
 
 def count_of_key(connection: Connection, key_id: str) -> int:
@@ -92,11 +95,6 @@ def remove(connection: Connection, worker_id: str) -> None:
     forget_worker(connection, worker_id)
     discards.forget_worker(connection, worker_id)
     wake(connection, "fleet")
-
-
-# Both databases support this clause, but SQLAlchemy only offers it in dialect-specific constructs.
-_NEW = "INSERT INTO worker_loads (worker_id, at, body) VALUES (:worker_id, :at, :body) ON CONFLICT DO NOTHING"
-_INSERT = Bulk(text(_NEW), ["worker_id", "at", "body"])
 
 
 def add(connection: Connection, rows: Sequence[tuple[str, float, str]]) -> None:
