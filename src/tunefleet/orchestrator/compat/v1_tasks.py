@@ -44,6 +44,9 @@ _WORDS: Final[Mapping[str, RecordStatus]] = {
     "failed": "FAILED",
     "cancelled": "FAILED",
 }
+_FAILURES: Final = frozenset(
+    reason.value for reason, outcome in OUTCOMES.items() if outcome.budget in {RetryBudget.ATTEMPTS, RetryBudget.LOST}
+)
 
 
 def word(status: str) -> RecordStatus:
@@ -114,11 +117,6 @@ async def get(core: ServerContext, actor: Actor, task_id: str, *, v1: bool = Fal
         )
 
     return await core.read(operation)
-
-
-_FAILURES: Final = frozenset(
-    reason.value for reason, outcome in OUTCOMES.items() if outcome.budget in {RetryBudget.ATTEMPTS, RetryBudget.LOST}
-)
 
 
 @dataclass(frozen=True, slots=True)

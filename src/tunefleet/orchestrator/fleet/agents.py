@@ -32,6 +32,8 @@ ONLINE_S: Final = 60.0
 SHARED_OWNER: Final = "worker"
 _MIN_ID: Final = 10
 _SLOTS: Final = 64
+# The task kinds that are jobs of this protocol.
+TRAININGS: Final = ("sft", "lora_sft")
 
 
 @dataclass(frozen=True, slots=True)
@@ -208,7 +210,3 @@ def refuse_deaf(connection: Connection, row: TaskRow) -> None:
 def leased(row: WorkerRow) -> bool:
     """Whether an agent renews its leases by heartbeats."""
     return row.state_id == _LEASED
-
-
-# The task kinds that are jobs of this protocol.
-TRAININGS: Final = ("sft", "lora_sft")

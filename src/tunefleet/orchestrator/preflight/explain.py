@@ -42,6 +42,12 @@ from tunefleet.schemas.fleet import TaskForecast, WhyView, WorkerVerdict
 from tunefleet.spec import BaseTaskSpec, TaskNode, Workflow, parse_workflow
 from tunefleet.spec.documents.submit_checks import new_faults, remarks
 
+_ENDED: Final[dict[str, str]] = {
+    TaskStatus.FAILED: "has failed",
+    TaskStatus.CANCELLED: "was cancelled",
+    TaskStatus.SKIPPED: "was skipped",
+}
+
 
 async def of_task(core: ServerContext, actor: Actor, task_id: str) -> WhyView:
     """Return why a task has its status, with the match result of each worker."""
@@ -243,13 +249,6 @@ def _status_sentence(row: TaskRow) -> str | None:
     ended = _ENDED.get(row.status)
     why = f": {row.error}" if row.error else "."
     return None if ended is None else f"It {ended} ({_word(row.reason)}){why}"
-
-
-_ENDED: Final[dict[str, str]] = {
-    TaskStatus.FAILED: "has failed",
-    TaskStatus.CANCELLED: "was cancelled",
-    TaskStatus.SKIPPED: "was skipped",
-}
 
 
 def _since(at: float | None) -> str:

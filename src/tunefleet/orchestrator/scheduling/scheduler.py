@@ -26,6 +26,11 @@ from tunefleet.orchestrator.scheduling.queue import QueueReader
 from tunefleet.placement import Assignment, FreeCapacity, Policy, Requirement, Share
 from tunefleet.settings import ServerSettings
 
+# A cycle that is faster than this runs after every change.
+_FAST_CYCLE_S: Final = 0.01
+_PAUSE_FACTOR: Final = 2.0
+_MAX_PAUSE_S: Final = 1.0
+
 
 @dataclass(slots=True)
 class CycleTime:
@@ -48,12 +53,6 @@ class CycleResult:
     needs: Mapping[str, Requirement] | None = None
     reserved: Mapping[str, str] | None = None
     spent_s: float = 0.0
-
-
-# A cycle that is faster than this runs after every change.
-_FAST_CYCLE_S: Final = 0.01
-_PAUSE_FACTOR: Final = 2.0
-_MAX_PAUSE_S: Final = 1.0
 
 
 def pause_s(core: ServerContext) -> float:

@@ -37,6 +37,8 @@ TRAINED: Final = (
     f"trains, so that there is only one: {_FIX}."
 )
 _NAMES: Final[dict[tuple[str, ...], UploadDtype]] = {("BF16",): "bf16", ("F16",): "fp16"}
+# Values that are compared at a time, to bound memory.
+_BLOCK: Final = 1 << 18
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,10 +102,6 @@ def examine_archive(
             f"{RECIPE_FOLDER}/: {error.message}", hint=error.hint, detail=error.detail, tensor=error.tensor
         ) from error
     return replace(examined, remark=TRAINED), found
-
-
-# Values that are compared at a time, to bound memory.
-_BLOCK: Final = 1 << 18
 
 
 def untrained(sent: Path, given: Path) -> bool:
