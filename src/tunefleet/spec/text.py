@@ -40,6 +40,9 @@ _FLOAT = re.compile(
 _DEPTH_HINT: Final = f"at most {_MAX_DEPTH} levels are allowed; does an alias refer to itself?"
 _VALUES_HINT: Final = f"at most {MAX_VALUES:,} are allowed; move data to a separate file, or submit several workflows"
 _TAG: Final = "tag:yaml.org,2002:"
+_NOT_ALLOWED: Final = yaml.reader.Reader.NON_PRINTABLE
+# The line breaks that YAML 1.1 counts, so that positions match those of the parser.
+_BREAKS = re.compile("\r\n|[\r\n\x85\u2028\u2029]")
 
 
 class _Loader(_BaseLoader):
@@ -286,11 +289,6 @@ def _mark(node: Node) -> Mark:
 def dotted(path: Path) -> str:
     """Join a path with dots."""
     return ".".join(str(part) for part in path)
-
-
-_NOT_ALLOWED: Final = yaml.reader.Reader.NON_PRINTABLE
-# The line breaks that YAML 1.1 counts, so that positions match those of the parser.
-_BREAKS = re.compile("\r\n|[\r\n\x85\u2028\u2029]")
 
 
 def syntax_fault(error: yaml.YAMLError | UnicodeEncodeError, text: str) -> Fault:
