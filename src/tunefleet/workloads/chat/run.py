@@ -35,6 +35,10 @@ logger = logging.getLogger(__name__)
 
 _LOOK_S: Final = 0.2
 _STATE: Final = "chat.json"
+_AS_THEY_ARE = (
+    "temperature", "top_p", "top_k", "min_p", "presence_penalty", "frequency_penalty", "repetition_penalty", "seed",
+)  # fmt: skip
+_TOO_LONG: Final = re.compile(r"Prompt \d+ has (\d+) tokens, and the model knows (\d+)")
 
 
 def run(folder: Path) -> None:
@@ -190,12 +194,6 @@ def _gone(connection: socket.socket) -> bool:
     watched = select.poll()
     watched.register(connection, select.POLLIN)
     return bool(watched.poll(0)) and not connection.recv(1, socket.MSG_PEEK)
-
-
-_AS_THEY_ARE = (
-    "temperature", "top_p", "top_k", "min_p", "presence_penalty", "frequency_penalty", "repetition_penalty", "seed",
-)  # fmt: skip
-_TOO_LONG: Final = re.compile(r"Prompt \d+ has (\d+) tokens, and the model knows (\d+)")
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,6 +28,11 @@ from tunefleet.schemas.job_folder import Job, JobFolder, JobStatus
 from tunefleet.workloads.runpod.repository import Parts, Repository
 
 logger = logging.getLogger(__name__)
+_KIND: Final = "merge"
+_PROGRAM: Final = "tunefleet.workloads.merging:main"
+_PRODUCT: Final = "final_model"
+_KEPT_BACK: Final = "RUNPOD_"
+"""Prefix of RunPod's own credentials, which a merge does not need."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,13 +118,6 @@ async def _done(wanted: JobInput) -> dict[str, Any]:
         name = await asyncio.to_thread(place.put, name, made.folder, parts)
     logger.info("%s and %s are merged into %s", parts.lora, parts.base, name)
     return {"model_repo_id": name, "status": "success", "verified": made.verified}
-
-
-_KIND: Final = "merge"
-_PROGRAM: Final = "tunefleet.workloads.merging:main"
-_PRODUCT: Final = "final_model"
-_KEPT_BACK: Final = "RUNPOD_"
-"""Prefix of RunPod's own credentials, which a merge does not need."""
 
 
 class MergeFailed(TunefleetError):
