@@ -31,6 +31,7 @@ _FROZEN_BYTES: Final = {4: 0.55, 8: 1.1, 16: 2.0}
 _REFERENCE_BYTES: Final = 2.0
 # Limit of the safetensors format, so that a corrupt length does not make the agent read the whole file.
 _MAX_HEADER: Final = 100 << 20
+logger = logging.getLogger(__name__)
 
 
 class Agent:
@@ -81,9 +82,6 @@ class Agent:
         position = waiting.index(job_id) + 1 if job_id in waiting else None
         gpus = job.handle.job.gpus if job.handle is not None else ()
         return views.status(job, position=position, load=self.gpus.load(gpus[0]) if gpus else None)
-
-
-logger = logging.getLogger(__name__)
 
 
 def admit(spec: Mapping[str, Any], limit_bytes: int | None, fraction: float) -> None:

@@ -48,6 +48,7 @@ _STATUSES: Final = {
     "unreachable": 503,
     "machine": 507,
 }
+log = logging.getLogger(__name__)
 
 
 def agent_of(request: Request) -> Agent:
@@ -259,9 +260,6 @@ async def follow(agent: Agent, job: AgentJob, last_id: str | None) -> AsyncItera
 def _position(last_id: str | None) -> tuple[int, int]:
     first, _, second = (last_id or "").partition(":")
     return (int(first), int(second)) if first.isdigit() and second.isdigit() else (0, 0)
-
-
-log = logging.getLogger(__name__)
 
 
 class NotNow(TunefleetError):

@@ -23,6 +23,7 @@ from .files import write_json
 # Dumps the stacks of all threads to standard error. A real-time signal, because libraries use SIGUSR1 themselves.
 SIGNAL: int = signal.SIGRTMAX - 7 if hasattr(signal, "SIGRTMAX") else signal.SIGUSR1
 RANKS = "ranks"
+logger = logging.getLogger(__name__)
 
 
 class Watcher(Protocol):
@@ -69,9 +70,6 @@ def _chained(before: Callable[..., object]) -> Callable[..., None]:
 def _exit() -> None:
     for watcher in tuple(_watchers):
         watcher.on_exit()
-
-
-logger = logging.getLogger(__name__)
 
 
 def listen() -> bool:

@@ -20,6 +20,7 @@ from ..process_identity import variable
 
 _SAFE_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 _MOST = 99
+logger = logging.getLogger("tunefleet.control")
 
 
 def safe_job_id(job_id: str) -> str:
@@ -126,8 +127,6 @@ def _is_alive(endpoint: dict[str, Any]) -> bool | None:
     started_at = process_identity.process_started_at(pid) if isinstance(pid, int) else None
     return started_at is not None and started_at == endpoint.get("process_started_at")
 
-
-logger = logging.getLogger("tunefleet.control")
 
 _held: dict[Path, int] = {}
 """Locks of this process; kept open until it ends, when the kernel releases them."""

@@ -24,6 +24,7 @@ _SLOTS = 64
 _RECEIVE_EVERY_S = 0.25
 _NO_PAGE = b"null"
 _WORD_BYTES = 8
+logger = logging.getLogger(__name__)
 
 
 class Entry(NamedTuple):
@@ -203,8 +204,6 @@ class Subscriber:
 def _ring(number: int) -> str:
     return f"ring/{number % _SLOTS}"
 
-
-logger = logging.getLogger(__name__)
 
 # Words before the ring.
 _TOKEN, _FLAG, _RING = 0, 1, 2
