@@ -132,11 +132,11 @@ class _ShapeReporter:
 
     def __init__(self, session: JobSession, sentences: list[str]) -> None:
         self._session = session
-        self._said = sentences
+        self._sentences = sentences
 
     def say(self, sentence: str) -> None:
-        if sentence not in self._said:
-            self._said.append(sentence)
+        if sentence not in self._sentences:
+            self._sentences.append(sentence)
             self._session.journal.event("data.recognised", sentence)
 
 
