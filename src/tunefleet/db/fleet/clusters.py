@@ -126,7 +126,7 @@ def by_key(connection: Connection, key_id: str) -> ClusterJobRow | None:
     return ClusterJobRow(*row) if row else None
 
 
-def crews(connection: Connection, key_ids: Sequence[str]) -> dict[str, list[str]]:
+def workers_by_key(connection: Connection, key_ids: Sequence[str]) -> dict[str, list[str]]:
     """Return the workers that registered with each of these keys."""
     query = select(workers.c.key_id, workers.c.id).where(workers.c.key_id.in_(list(key_ids))).order_by(workers.c.id)
     found: dict[str, list[str]] = {}

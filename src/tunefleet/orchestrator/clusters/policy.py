@@ -23,7 +23,7 @@ _NEEDS_NODES: Final = frozenset({TaskStatus.QUEUED, TaskStatus.DISPATCHED, TaskS
 
 
 @dataclass(frozen=True, slots=True)
-class Crew:
+class JobWorkers:
     """The workers of a job.
 
     Args:
@@ -63,7 +63,7 @@ def next_step(
     job: ClusterJobRow,
     status: str | None,
     seen: ClusterJobState | None,
-    crew: Crew,
+    workers: JobWorkers,
     *,
     now: float,
     patience_s: float,
@@ -84,14 +84,14 @@ def next_step(
         overdue = job.leaving_at is not None and now - job.leaving_at > LEAVE_S
         return Step("cancel") if overdue or seen.stage == "waiting" else Step("none")
     if not needed:
-        return Step("leave" if crew.ids and seen.stage == "running" else "cancel")
+        return Step("leave" if workers.ids and seen.stage == "running" else "cancel")
     if seen.stage == "waiting":
         return Step("fail" if seen.hopeless else "waits", seen.reason or "no reason given")
     if seen.ending:
         return Step("none")  # it ends on its own, or is requeued, which a cancel would prevent
     if status == TaskStatus.QUEUED and job.used and job.running_at is not None:
-        return _short(job, crew, now - job.running_at, now=now, patience_s=patience_s, lost_after_s=lost_after_s)
-    return _running(job, status, crew, now=now, patience_s=patience_s)
+        return _short(job, workers, now - job.running_at, now=now, patience_s=patience_s, lost_after_s=lost_after_s)
+    return _running(job, status, workers, now=now, patience_s=patience_s)
 
 
 def _ended(job: ClusterJobRow, needed: bool, seen: ClusterJobState) -> Step:
@@ -103,35 +103,37 @@ def _ended(job: ClusterJobRow, needed: bool, seen: ClusterJobState) -> Step:
     return Step("end", over)
 
 
-def _running(job: ClusterJobRow, status: str | None, crew: Crew, *, now: float, patience_s: float) -> Step:
+def _running(job: ClusterJobRow, status: str | None, workers: JobWorkers, *, now: float, patience_s: float) -> Step:
     if job.running_at is None:
         return Step("runs")
     if status != TaskStatus.QUEUED:
         return Step("none")
-    if crew.hindrance is not None and crew.complete:
-        return Step("fail", crew.hindrance)
+    if workers.hindrance is not None and workers.complete:
+        return Step("fail", workers.hindrance)
     if now - job.running_at <= patience_s:
         return Step("none")
-    if crew.hindrance is None and crew.held is not None:
-        return Step("cancel", f"{patience_s:g} s after its nodes were allocated the task could not start: {crew.held}")
-    return Step("cancel", crew.hindrance or _idle(job, crew, patience_s), barren=True)
+    if workers.hindrance is None and workers.held is not None:
+        return Step(
+            "cancel", f"{patience_s:g} s after its nodes were allocated the task could not start: {workers.held}"
+        )
+    return Step("cancel", workers.hindrance or _idle(job, workers, patience_s), barren=True)
 
 
 def _short(
-    job: ClusterJobRow, crew: Crew, runs_s: float, *, now: float, patience_s: float, lost_after_s: float
+    job: ClusterJobRow, workers: JobWorkers, runs_s: float, *, now: float, patience_s: float, lost_after_s: float
 ) -> Step:
     """Return the action for a job whose task is queued again: a dead worker does not come back on its own."""
-    if crew.online >= job.nodes or crew.over_at is None:
+    if workers.online >= job.nodes or workers.over_at is None:
         return Step("none")
-    waits_s = now - crew.over_at
+    waits_s = now - workers.over_at
     requeued = waits_s >= runs_s  # requeued since the last attempt: its workers need time to start again
     if (runs_s <= patience_s) if requeued else (waits_s <= lost_after_s):
         return Step("none")
-    return Step("leave" if crew.ids else "cancel", f"workers of {crew.online} of its {job.nodes} nodes are left")
+    return Step("leave" if workers.ids else "cancel", f"workers of {workers.online} of its {job.nodes} nodes are left")
 
 
-def _idle(job: ClusterJobRow, crew: Crew, patience_s: float) -> str:
+def _idle(job: ClusterJobRow, workers: JobWorkers, patience_s: float) -> str:
     """Return why the task did not start on its nodes in time."""
-    if len(crew.ids) < job.nodes:
-        return f"workers of {len(crew.ids)} of its {job.nodes} nodes connected within {patience_s:g} s"
+    if len(workers.ids) < job.nodes:
+        return f"workers of {len(workers.ids)} of its {job.nodes} nodes connected within {patience_s:g} s"
     return f"none of its workers took the task within {patience_s:g} s"

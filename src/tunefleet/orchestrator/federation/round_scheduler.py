@@ -236,7 +236,7 @@ class RoundScheduler:
 
 def _due_rounds(connection: Connection) -> tuple[list[RoundRow], list[int]]:
     # A shard that is requeued or paused publishes no event, and its round may be waiting for it alone: checked here.
-    left = [seq for seq in rounds.of_trainings(connection) if round_operations.has_all_it_awaits(connection, seq)]
+    left = [seq for seq in rounds.of_trainings(connection) if round_operations.has_all_updates(connection, seq)]
     return rounds.to_look_after(connection), rounds.without_round(connection) + left
 
 

@@ -112,7 +112,7 @@ def _publish(
     adapter_files.drop(connection, core.blobs, settled, now)
     federations.change(connection, row.seq, {"version": number})
     row = row._replace(version=number)
-    announced(connection, core, row, version, now, took_s=rounds.lasted(work.round, now))
+    announced(connection, core, row, version, now, took_s=rounds.duration_s(work.round, now))
     rounds.open_next(connection, row, now)
     return version
 

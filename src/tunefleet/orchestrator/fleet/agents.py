@@ -82,7 +82,7 @@ async def present(
         operation = partial(
             _register, actor=actor, introduction=introduction, has=capabilities, leased=leased, now=core.clock.wall()
         )
-        with core.state(Fleet).working_off(introduction.agent_id):
+        with core.state(Fleet).processing(introduction.agent_id):
             row = await core.write(operation)
         known = remember(core, row, introduction.about)
         presence = core.state(Fleet).presences[row.id]
@@ -198,7 +198,7 @@ def why_unreachable(connection: Connection, row: TaskRow) -> str | None:
     return f"the agent {row.worker_id} sends no heartbeats, and receives no commands"
 
 
-def refuse_deaf(connection: Connection, row: TaskRow) -> None:
+def refuse_unreachable(connection: Connection, row: TaskRow) -> None:
     """Raise if a job's machine cannot receive commands."""
     why = why_unreachable(connection, row)
     if why is not None:

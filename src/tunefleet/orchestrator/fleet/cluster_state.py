@@ -181,7 +181,7 @@ def of_project(need: Requirement, project: str) -> Requirement:
     return known
 
 
-def whose(need: Requirement, project: str) -> Requirement:
+def with_project(need: Requirement, project: str) -> Requirement:
     """Return the requirement with its project if it names secrets, which a worker may restrict to a project."""
     return of_project(need, project) if need.secrets else need
 
@@ -192,7 +192,7 @@ def needs_of(
     """Return the requirements of queued tasks, by key and project."""
     known = needs(connection, {key for key, _ in lines})
     bound = any(worker.project is not None for worker in fleet)
-    say = of_project if bound else whose
+    say = of_project if bound else with_project
     return {(key, project): say(known[key], project) for key, project in lines}
 
 
@@ -237,7 +237,7 @@ def reasons(
         if row.id in nodes:
             found[row.id] = nodes[row.id]
             continue
-        fleet, need = serve[row.project], whose(known[row.requirement_key], row.project)
+        fleet, need = serve[row.project], with_project(known[row.requirement_key], row.project)
         if row.id in bound:
             blocked = explain(need, [each for each in fleet if each.id == bound[row.id]])
             found[row.id] = f"waiting: only {bound[row.id]} has its checkpoint ({blocked or 'queued'})."

@@ -59,7 +59,7 @@ async def of_task(core: ServerContext, actor: Actor, task_id: str) -> WhyView:
         fleet = cluster_state.serving(cluster_state.states(connection, snapshot), row.project)
         waits = row.status in {TaskStatus.QUEUED, TaskStatus.PENDING}
         known = cluster_state.needs(connection, [row.requirement_key]) if waits else {}
-        need = cluster_state.whose(known[row.requirement_key], row.project) if known else None
+        need = cluster_state.with_project(known[row.requirement_key], row.project) if known else None
         if need is not None and only(row.id) in need.tags:
             # Workers are started for this task alone; all others would only report the missing tag.
             fleet = [worker for worker in fleet if only(row.id) in worker.tags]
@@ -118,7 +118,7 @@ def _read_specs(
 ) -> tuple[list[tuple[TaskNode, BaseTaskSpec]], tuple[str, ...], dict[str, Requirement]]:
     """Return the specs, the warnings and each task's requirement; runs in a thread."""
     specs = [(node, policies.known(node)) for node in workflow.tasks]
-    needs = {node.name: cluster_state.whose(_need(node), project) for node in workflow.tasks}
+    needs = {node.name: cluster_state.with_project(_need(node), project) for node in workflow.tasks}
     return specs, tuple(remarks(specs)), needs
 
 

@@ -56,7 +56,7 @@ def _count_able(connection: Connection, need: Requirement, project: str, now: fl
     online = {row.id for row in worker_rows.all_rows(connection) if row.status == "online"}
     able = 0
     for worker in cluster_state.serving(cluster_state.states(connection, FleetSnapshot(now, {})), project):
-        result = match(cluster_state.whose(need, project), worker)
+        result = match(cluster_state.with_project(need, project), worker)
         able += worker.id in online and not worker.pulls and (isinstance(result, Fit) or not result.permanent)
     return able
 

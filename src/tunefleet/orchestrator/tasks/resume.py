@@ -202,7 +202,7 @@ def _ref(upload: ArtifactRow | None) -> InputRef | None:
 def ask_to_resume(connection: Connection, row: TaskRow, fleet: FleetSnapshot) -> bool:
     """Request the agent of a paused job to resume it; False if it is not an agent's job."""
     if row.worker_id is not None and row.worker_id.startswith(EXTERNAL):
-        agents.refuse_deaf(connection, row)
+        agents.refuse_unreachable(connection, row)
     agent = worker_rows.get(connection, row.worker_id) if row.worker_id is not None else None
     if agent is None or agent.session != AGENT_SESSION or agent.id not in fleet.limits:
         return False

@@ -101,13 +101,13 @@ async def poll(
         left_s = held_s - (now - began)
         # Entries that were just sent and are not acted on yet do not end a held call: the agent would poll in a busy
         # loop.
-        if left_s <= 0 or presence.worth_saying(news.keys, now) or core.signals.closed:
+        if left_s <= 0 or presence.has_unsent(news.keys, now) or core.signals.closed:
             break
         await core.signals.wait_any(seen, left_s)
         # A newer poll of the same agent has replaced this one.
         if presence.polls != number or core.state(Fleet).presences.get(introduction.agent_id) is not presence:
             return PollReply(wait_s=held_s)
-    presence.note(news.keys, core.clock.monotonic())
+    presence.record_sent(news.keys, core.clock.monotonic())
     core.state(Fleet).renew(introduction.agent_id, presence, core.clock.wall())
     return PollReply(
         job=news.job,
@@ -198,7 +198,9 @@ async def heartbeat(core: ServerContext, actor: Actor, introduction: Introductio
     asker = _polling_agent(core, introduction, None, wants=False)
     news = await core.read(partial(_load_update, asker=asker, secret=core.secret, now=core.clock.wall()))
     await _lose_unheld(core, introduction.agent_id, news.open_attempts)
-    presence.note(news.keys | {key for key in presence.sent_at if key.startswith("job:")}, core.clock.monotonic())
+    presence.record_sent(
+        news.keys | {key for key in presence.sent_at if key.startswith("job:")}, core.clock.monotonic()
+    )
     return HeartbeatReply(
         lease_s=core.settings.lost_after_s,
         commands=news.commands,
