@@ -103,6 +103,15 @@ const newRoute = createRoute({
   }),
   component: lazyRouteComponent(() => import("./pages/New"), "New"),
 });
+const trainRoute = createRoute({
+  getParentRoute: () => rootRoute,
+  path: "/train",
+  validateSearch: (given: Record<string, unknown>): { data?: string; from?: string } => ({
+    data: text(given.data),
+    from: text(given.from),
+  }),
+  component: lazyRouteComponent(() => import("./pages/Train"), "Train"),
+});
 const compareRoute = createRoute({
   getParentRoute: () => rootRoute,
   path: "/compare",
@@ -179,6 +188,7 @@ const routeTree = rootRoute.addChildren([
   tasksRoute,
   taskRoute,
   newRoute,
+  trainRoute,
   compareRoute,
   workflowRoute,
   workersRoute,

@@ -25,6 +25,7 @@ from tunefleet.agent.verbs import AdminCommands
 from tunefleet.errors import InputError, NotFoundError, SpecError, TunefleetError
 from tunefleet.schemas.base import Body as RequestBody
 from tunefleet.schemas.training_protocol.training import AgentCommand, AgentOutcome, AgentVerb, TrainingJobRequest
+from tunefleet.validation_errors import message
 
 if TYPE_CHECKING:
     from tunefleet.agent.agent import Agent
@@ -282,9 +283,10 @@ def install(app: FastAPI) -> None:
     @app.exception_handler(RequestValidationError)
     async def unreadable(_: Request, error: RequestValidationError) -> JSONResponse:
         # Without the input: it may contain tokens, or values that JSON cannot represent.
-        return JSONResponse(
-            {"detail": [{key: each[key] for key in ("loc", "msg", "type")} for each in error.errors()]}, 422
-        )
+        detail = [
+            {"loc": each["loc"], "msg": message(each, quoted=False), "type": each["type"]} for each in error.errors()
+        ]
+        return JSONResponse({"detail": detail}, 422)
 
     @app.exception_handler(RecursionError)
     async def too_deep(_: Request, __: RecursionError) -> JSONResponse:
@@ -303,7 +305,8 @@ def _detail(error: TunefleetError) -> object:
         return str(error)
     return [
         {
-            "loc": ["body", *fault.path.split(".")],
+            # `config (spec.model)`: a field of the spec that no field of the config was translated to.
+            "loc": ["body", *([fault.path] if " (" in fault.path else fault.path.split("."))],
             "msg": f"{fault.message} ({fault.hint})" if fault.hint else fault.message,
             "type": "value_error",
         }

@@ -26,6 +26,7 @@ from tunefleet.errors import (
     TunefleetError,
 )
 from tunefleet.schemas.api import PROBLEM_PREFIX, Problem
+from tunefleet.validation_errors import faults, summary
 
 log = logging.getLogger(__name__)
 
@@ -131,9 +132,10 @@ def _faults_of(error: TunefleetError) -> Iterable[Fault]:
 
 def from_validation(errors: Iterable[Mapping[str, Any]]) -> Response:
     """Translate pydantic's errors in a body, a query or a path."""
-    faults = [Fault(".".join(str(part) for part in e["loc"]), str(e["msg"])) for e in errors][:_MAX_FAULTS]
-    summary = "; ".join(str(fault) for fault in faults[:3])
-    return problem("request_invalid", f"The request is invalid: {summary}.", faults=faults)
+    found = list(errors)
+    # Strings are not quoted: a body may contain secrets.
+    listed = faults(found, quoted=False)[:_MAX_FAULTS]
+    return problem("request_invalid", f"The request is invalid: {summary(found, quoted=False)}.", faults=listed)
 
 
 async def _half_a_character(_: Request, __: Exception) -> Response:

@@ -15,6 +15,7 @@ from fastapi.exceptions import RequestValidationError
 from pydantic import BaseModel, ValidationError
 
 from tunefleet.errors import InputError
+from tunefleet.validation_errors import message
 
 M = TypeVar("M", bound=BaseModel)
 T = TypeVar("T")
@@ -39,8 +40,12 @@ def parse(body: bytes, model: type[M]) -> M:
     try:
         return model.model_validate_json(body)
     except ValidationError as error:
-        found = error.errors(include_url=False, include_context=False, include_input=False)
-        raise RequestValidationError([{**e, "loc": ("body", *e["loc"])} for e in found]) from None
+        # Without the input, which may contain secrets.
+        found = [
+            {"type": "body", "loc": ("body", *each["loc"]), "msg": message(each, quoted=False)}
+            for each in error.errors(include_url=False)
+        ]
+        raise RequestValidationError(found) from None
 
 
 def length_of(request: Request) -> int:
@@ -81,7 +86,7 @@ def text(body: bytes) -> str:
     try:
         return body.decode()
     except UnicodeDecodeError as error:
-        fault = {"type": "encoding", "loc": ("body",), "msg": f"byte {error.start} is not UTF-8"}
+        fault = {"type": "encoding", "loc": ("body",), "msg": f"is not valid UTF-8 at byte {error.start}"}
         raise RequestValidationError([fault]) from None
 
 

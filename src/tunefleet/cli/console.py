@@ -187,6 +187,11 @@ def facts(rows: Iterable[tuple[str, RenderableType | None]]) -> RenderableType:
     return _Facts([(name, value) for name, value in rows if value is not None and str(value)])
 
 
+def next_block(commands: Iterable[tuple[str, str]]) -> RenderableType:
+    """Build the list of next commands: a label and a command to copy in each line."""
+    return facts([(label, Text(command, no_wrap=True, overflow="ignore")) for label, command in commands])
+
+
 class _Facts:
     """Names next to their values; a value with a word that is too long gets a line of its own."""
 

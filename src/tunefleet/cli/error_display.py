@@ -6,16 +6,21 @@ import sys
 import traceback
 from pathlib import Path
 
+from pydantic import ValidationError
 from rich.text import Text
 
 from tunefleet.cli.console import err, json_text
 from tunefleet.cli.exit_codes import ExitCode, exit_code_of
-from tunefleet.errors import Fault, MachineError, SpecError, TunefleetError
+from tunefleet.errors import Fault, InputError, MachineError, SpecError, TunefleetError
 from tunefleet.settings import ClientSettings, load
+from tunefleet.validation_errors import summary
 
 
 def report(error: Exception, *, as_json: bool = False) -> ExitCode:
     """Print an error to standard error and return the exit code for it."""
+    if isinstance(error, ValidationError):
+        # Replies of a server are checked by the client: what is left is a value of the command line.
+        error = InputError(f"Invalid value: {summary(error)}.", hint="See the limits of each value with --help.")
     code = _code(error)
     if _debugging():
         traceback.print_exception(error, file=sys.stderr)

@@ -29,6 +29,8 @@ _ELSEWHERE: Final = {
     "kill": "cancel TASK", "down": "cancel TASK", "scancel": "cancel TASK", "fleet": "workers", "fleets": "workers",
     "nodes": "workers", "train": "submit FILE", "download": "artifacts get", "info": "show TASK",
 }  # fmt: skip
+# Looked for in a group → the command that does it.
+_OTHER_NOUN: Final = {"control resume": "run --resume JOB"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,6 +118,13 @@ class NounGroup(TyperGroup):
         """Return a command by its name or its other name."""
         found = super().get_command(ctx, cmd_name)
         return found or super().get_command(ctx, _SAME.get(cmd_name, cmd_name))
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> tuple[str | None, Any, list[str]]:
+        """Return the command to run; one that is elsewhere is an error that names it."""
+        name = args[0] if args else ""
+        if self.get_command(ctx, name) is None and (ours := _OTHER_NOUN.get(f"{self.name} {name}")):
+            ctx.fail(f"No such command '{name}'. Use `tunefleet {ours}`.")
+        return super().resolve_command(ctx, args)
 
 
 class LazyGroup(TyperGroup):

@@ -34,7 +34,7 @@ class Root(LazyGroup):
         Entry("preview", "models.preview:preview", "Preview the training data: trained and masked tokens.", WORK),
         Entry("chat", "models.chat_commands:chat", "Chat with a model, or with the result of a training task.", WORK),
         Entry("ls", "tasks.task_commands:ls", "List tasks, newest first, or workflows.", WORK),
-        Entry("show", "tasks.show:show", "Show the details of a task or a workflow.", WORK),
+        Entry("show", "tasks.show:show", "Show the summary of a task or a workflow.", WORK),
         Entry("why", "tasks.why:why", "Explain why a task is pending, worker by worker.", WORK),
         Entry("logs", "tasks.log_command:logs", "Print a task's log.", WORK),
         Entry("metrics", "tasks.metrics:metrics", "Print or plot the metrics of a task.", WORK),

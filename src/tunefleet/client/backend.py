@@ -31,6 +31,7 @@ from tunefleet.schemas.training_protocol.training import (
     StatusPatch,
     TrainingMetrics,
 )
+from tunefleet.validation_errors import summary
 
 logger = logging.getLogger(__name__)
 
@@ -258,7 +259,6 @@ def _read(model: type[M], answer: Any) -> M:
     try:
         return model.model_validate(answer)
     except ValidationError as error:
-        faults = [f"{'.'.join(map(str, each['loc'])) or 'body'}: {each['msg']}" for each in error.errors()[:3]]
         raise UnreachableError(
-            f"The backend's response is not a valid {model.__name__} ({'; '.join(faults)}).", detail=str(error)
+            f"The backend's response is not a valid {model.__name__} ({summary(error)}).", detail=str(error)
         ) from error

@@ -361,5 +361,6 @@ def fetch_output(
     chosen = chosen or next((a for a in present if a.kind == name), None)
     if chosen is None:
         names = ", ".join(sorted({artifact.name for artifact in present})) or "none"
-        raise NotFoundError(f"{task_id} has no artifact {name!r}.", hint=f"Available artifacts: {names}.")
+        what = f"{task_id} has no artifact {name!r}." if name else f"{task_id} is a task: name one of its artifacts."
+        raise NotFoundError(what, hint=f"Available artifacts: {names}.")
     return (yield from transfer.fetch(chosen.id, dest, overwrite=overwrite, on_progress=on_progress))

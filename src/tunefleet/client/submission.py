@@ -13,8 +13,8 @@ from tunefleet.client.call import Flow, ask, work
 from tunefleet.client.local_data import check_file
 from tunefleet.client.routes import workflow_routes
 from tunefleet.errors import DataError, Fault, InputError, ModelError, SpecError
-from tunefleet.schemas.api import SubmitRequest, WorkflowDetail
-from tunefleet.spec import LocalPath, Workflow, local_paths, override_document, parse_workflow
+from tunefleet.schemas.api import SubmitRequest, TaskDetail, WorkflowDetail
+from tunefleet.spec import LocalPath, Workflow, deep_set, local_paths, override_document, parse_workflow
 
 
 def read_document(source: Path | str | Mapping[str, Any]) -> tuple[str, Path | None]:
@@ -103,6 +103,38 @@ def submit(
         raise SpecError(error.faults, filename=filename) from None
 
 
+def clone(
+    task_id: str,
+    overrides: Mapping[str, Any] | None = None,
+    *,
+    on_progress: transfer.OnProgress = transfer.ignore_progress,
+) -> Flow[TaskDetail]:
+    """Submit a task again as a new one, with changed fields, and upload the local files that they name.
+
+    Args:
+        task_id: Id of the task, or a unique prefix.
+        overrides: Dotted path below `spec` → value; a local path is relative to the current folder.
+        on_progress: Called with the progress of uploads.
+
+    Raises:
+        SpecError: If the changed spec is invalid.
+        InputError: If a file that a changed field names does not exist.
+    """
+    changes = {path.removeprefix("spec."): value for path, value in (overrides or {}).items()}
+    inputs: dict[str, str] = {}
+    if changes:
+        task = yield from ask(workflow_routes.get_task(task_id))
+        spec = json.loads(json.dumps(task.resolved or task.spec))
+        for path, value in changes.items():
+            deep_set(spec, path, value)
+        named = [each for each in local_paths(spec) if any(f"{each.pointer}.".startswith(f"{p}.") for p in changes)]
+        found = [(each, file) for each in named if (file := local_file(each, Path(), base="the current folder"))]
+        for each, file in found:
+            pushed = yield from transfer.push(file, kind=each.role, on_progress=on_progress)
+            inputs[each.pointer] = pushed.digest
+    return (yield from ask(workflow_routes.clone_task(task_id, overrides, inputs)))
+
+
 def check_local_files(workflow: Workflow, folder: Path) -> list[Path]:
     """Locate the local files that a workflow names, and validate the first rows of datasets.
 
@@ -142,7 +174,7 @@ def _push_local_files(
     return inputs
 
 
-def local_file(named: LocalPath, folder: Path) -> Path | None:
+def local_file(named: LocalPath, folder: Path, *, base: str = "the folder of the workflow file") -> Path | None:
     """Return the file or folder that a value of a spec refers to, or `None` if it is a remote name.
 
     A value is local if it is written as a path (`./`, `../`, `/`, `~`), can be nothing else, or exists next to the
@@ -157,9 +189,10 @@ def local_file(named: LocalPath, folder: Path) -> Path | None:
         return file
     if named.required or (named.looks_local and not named.elsewhere):
         kind = ModelError if named.role == "model" else DataError
+        at = "" if named.value == str(file.absolute()) else f" at {file.absolute()}"
         raise kind(
-            f"spec.{named.pointer}: {named.value} not found at {file.absolute()}.",
-            hint="Paths are relative to the folder of the workflow file.",
+            f"spec.{named.pointer}: {named.value} not found{at}.",
+            hint=f"Paths are relative to {base}.",
             path=f"spec.{named.pointer}",
         )
     return None

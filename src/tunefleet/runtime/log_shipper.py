@@ -29,6 +29,7 @@ from tunefleet.errors import OffsetConflict, TunefleetError, UnreachableError
 from tunefleet.runtime import job_log
 from tunefleet.schemas.job_folder import JobFolder, Shipped
 from tunefleet.trainer_control.files import read_json, write_json
+from tunefleet.validation_errors import summary
 
 logger = logging.getLogger(__name__)
 
@@ -222,7 +223,7 @@ def _read(folder: JobFolder) -> _State:
     try:
         shipped = Shipped.model_validate(read_json(folder.shipped_json) or {})
     except ValidationError as error:
-        logger.warning("Could not read %s, delivering everything again: %s", folder.shipped_json, error)
+        logger.warning("Could not read %s, delivering everything again: %s", folder.shipped_json, summary(error))
         shipped = Shipped()
     launches = {
         launch: _Position(seq, shipped.offsets[launch])

@@ -28,6 +28,7 @@ from tunefleet.schemas.job_folder import Job, JobFolder
 from tunefleet.trainer_control import process_identity
 from tunefleet.trainer_control.control.discovery import safe_job_id
 from tunefleet.trainer_control.files import make_private, read_json, write_json
+from tunefleet.validation_errors import summary
 
 logger = logging.getLogger(__name__)
 
@@ -147,7 +148,7 @@ class Supervisor:
         try:
             job = Job.model_validate(read_json(path))
         except ValidationError as error:
-            logger.warning("Not adopting %s, its job.json cannot be read: %s", path.parent, error)
+            logger.warning("Not adopting %s, its job.json cannot be read: %s", path.parent, summary(error))
             return None
         handle = JobHandle(job, folder, Path(job.endpoint_dir or self.endpoints_dir))
         read = (read_json(folder.end_json) or {}).get("launch") == job.launch

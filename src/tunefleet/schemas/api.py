@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Any, Generic, Literal, TypeVar
 
-from pydantic import Field
+from pydantic import Field, SerializerFunctionWrapHandler, model_serializer
 
 from tunefleet.schemas.base import Body, Message, Name, PathName, ProcessBody
 from tunefleet.schemas.direct import DirectOffer
@@ -373,9 +373,16 @@ class CloneRequest(Body):
 
     Args:
         overrides: Dotted path below `spec` (such as `training.learning_rate`) → value.
+        inputs: Changed path of a local file (such as `data.path`) → digest of the uploaded artifact.
     """
 
     overrides: dict[str, Any] = Field(default_factory=dict)
+    inputs: dict[str, str] = Field(default_factory=dict)
+
+    @model_serializer(mode="wrap")
+    def _without_empty_inputs(self, dump: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        # A server of an earlier version rejects unknown fields.
+        return {name: value for name, value in dump(self).items() if name != "inputs" or value}
 
 
 class RetryRequest(Body):

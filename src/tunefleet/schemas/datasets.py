@@ -106,3 +106,23 @@ class DatasetLook(Message):
     faults: tuple[RowFault, ...] = ()
     fault_count: int = 0
     use: DatasetUse | None = None
+
+
+class HubModel(Message):
+    """A model on the Hub.
+
+    Args:
+        weights: Number of weights; null if the Hub does not know it.
+        gated: Whether its license must be accepted on the Hub first.
+    """
+
+    id: str
+    weights: int | None = None
+    downloads: int = 0
+    gated: bool = False
+
+
+class HubModels(Message):
+    """Models on the Hub that match a search, most downloaded first."""
+
+    models: tuple[HubModel, ...] = ()

@@ -13,6 +13,7 @@ from typing import Annotated, Any, Final, Literal
 from pydantic import Field, ValidationError, ValidatorFunctionWrapHandler, WrapValidator
 
 from tunefleet.schemas.base import Figure, Line, Message, Name, Whole
+from tunefleet.validation_errors import summary
 
 # Unix time of the last second that a `datetime` can represent.
 MAX_TIME_S = 253_402_300_799.0
@@ -375,8 +376,7 @@ def readable(data: Any) -> Offer:
         token = data.get("token") if isinstance(data, Mapping) else None
         if not isinstance(token, str):
             raise
-        faults = error.errors(include_url=False, include_context=False, include_input=False)
-        why = "; ".join(f"{'.'.join(map(str, each['loc']))}: {each['msg']}" for each in faults[:_MAX_SHOWN])
+        why = summary(error, most=_MAX_SHOWN, quoted=False)
         merged = data.get("merged")
         parts = [part for part in merged if isinstance(part, Mapping)] if isinstance(merged, list) else []
         along = tuple(
@@ -407,7 +407,7 @@ def _one_by_one(read_one: Callable[[Any], Any]) -> WrapValidator:
             try:
                 found.append(read_one(each))
             except ValidationError as error:
-                logger.warning("Ignoring a message of the server that this version cannot parse: %s", error)
+                logger.warning("Ignoring a message of the server that this version cannot parse: %s", summary(error))
         return tuple(found)
 
     return WrapValidator(read)

@@ -15,11 +15,13 @@ from tunefleet.settings.agent import AgentSettings
 from tunefleet.settings.base import ProcessSettings
 from tunefleet.settings.environment import DOTENV, dotenv, dotenv_is_read, first_set, is_set
 from tunefleet.settings.worker import WorkerSettings
+from tunefleet.validation_errors import summary
 
 logger = logging.getLogger(__name__)
 ALLOW_CODE: Final = "TUNEFLEET_ALLOW_CODE"
 S = TypeVar("S", bound=ProcessSettings)
 _FILES: Final = "_env_file"
+_MAX_SHOWN: Final = 10
 
 
 def load(cls: type[S], **overrides: Any) -> S:
@@ -45,8 +47,9 @@ def load(cls: type[S], **overrides: Any) -> S:
     try:
         return cls(**given)
     except ValidationError as error:
-        faults = "; ".join(f"{'.'.join(map(str, e['loc']))}={e['input']!r}: {e['msg']}" for e in error.errors())
-        raise MachineError(f"Invalid setting: {faults}.", hint="Fix the variable or the option.") from None
+        raise MachineError(
+            f"Invalid setting: {summary(error, most=_MAX_SHOWN)}.", hint="Fix the variable or the option."
+        ) from None
 
 
 def _refuse_unsafe_dotenv(cls: type[ProcessSettings], values: Mapping[str, str | None]) -> None:

@@ -25,6 +25,7 @@ from pydantic_core import CoreSchema, PydanticCustomError
 
 from tunefleet.spec.descriptions import descriptions
 from tunefleet.spec.value_preview import nearest
+from tunefleet.validation_errors import UNKNOWN_KEY, message
 
 _SECRET = re.compile(r"\$\{secret:[^{}]*\}|\$\$\{")
 _HEADER = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]{1,128}")
@@ -45,7 +46,6 @@ _NO_HUB_ID: Final = (
 )
 _URL = re.compile(r"https?://[^\s/?#]\S*", re.IGNORECASE)
 _MAX_HEADERS: Final = 50
-UNKNOWN_KEY: Final = "is not a known key"
 # `s3://BUCKET/PREFIX`, with S3's naming rules for buckets; groups: bucket, prefix.
 BUCKET_URL: Final = re.compile(
     r"s3://((?!-)(?=[a-z0-9.-]{3,63}(?:/|$))[a-z0-9-]+(?<!-)(?:\.(?!-)[a-z0-9-]+(?<!-))*)(?:/(.*))?"
@@ -354,7 +354,7 @@ def as_block(block: type[Block], value: Mapping[str, Any]) -> Block:
                     inner = detail["ctx"]["faults"]
                     faults += [(".".join(filter(None, (at, below))), text, hint) for below, text, hint in inner]
                 case _:
-                    faults.append((at, detail["msg"][:1].lower() + detail["msg"][1:], None))
+                    faults.append((at, message(detail), None))
         raise many_wrong(faults) from None
 
 

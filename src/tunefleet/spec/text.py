@@ -15,7 +15,8 @@ import yaml
 from yaml.nodes import MappingNode, Node, ScalarNode, SequenceNode
 
 from tunefleet.errors import Fault, SpecError
-from tunefleet.spec.value_preview import MAX_FAULTS, cut, more
+from tunefleet.spec.value_preview import MAX_FAULTS, more
+from tunefleet.validation_errors import cut
 
 try:
     from yaml import CSafeLoader as _BaseLoader

@@ -1,4 +1,4 @@
-"""Values and lists of errors as messages show them: one line, truncated."""
+"""Lists of errors as messages show them, and the nearest known word."""
 
 from __future__ import annotations
 
@@ -11,34 +11,9 @@ from tunefleet.errors import Fault
 
 # Errors reported per workflow file: more are of no use, and the search for the nearest key takes time.
 MAX_FAULTS: Final = 200
-_MAX_VALUE_CHARACTERS: Final = 60
 # `get_close_matches` compares every pair of words, which takes long for many or long ones.
 _MAX_KNOWN: Final = 200
 _MAX_CHARACTERS: Final = 64
-
-
-def cut(text: str, most: int = _MAX_VALUE_CHARACTERS) -> str:
-    """Truncate a long string."""
-    return text if len(text) <= most else f"{text[: most - 3]}…"
-
-
-def show(value: Any) -> str:
-    """Format a value for a message; strings are quoted."""
-    match value:
-        case None:
-            return "nothing"
-        case bool():
-            return str(value).lower()
-        case str():
-            return repr(cut(value))
-        case Mapping():
-            return "a mapping"
-        case list() | tuple():
-            return "a list"
-        case int() if value.bit_length() > 64:  # Python limits the digits that `str()` formats
-            return "an integer of more than 64 bits"
-        case _:
-            return cut(str(value))
 
 
 @dataclass(frozen=True)

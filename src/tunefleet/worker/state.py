@@ -24,6 +24,7 @@ from tunefleet.fsutil import remove_drafts, write_synced
 from tunefleet.runtime.monitor.elapsed_time import Watched
 from tunefleet.schemas.base import Message
 from tunefleet.schemas.worker_link import Command, Offer
+from tunefleet.validation_errors import summary
 
 logger = logging.getLogger(__name__)
 
@@ -168,7 +169,9 @@ class StateFolder:
                 continue  # forgotten since the folder was listed
             except ValidationError as error:
                 aside = file.with_suffix(".unreadable")
-                logger.warning("Could not read the attempt in %s; keeping it as %s: %s", file, aside.name, error)
+                logger.warning(
+                    "Could not read the attempt in %s; keeping it as %s: %s", file, aside.name, summary(error)
+                )
                 file.replace(aside)
         return records
 

@@ -6,10 +6,14 @@ import json
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler
 from pathlib import Path
+from urllib.parse import parse_qs, urlsplit
 
 import pytest
 
 from tests.fakes.listening import listening
+from tunefleet.client.external import hub_config
+from tunefleet.errors import ForbiddenError, UnreachableError
+from tunefleet.orchestrator.preflight import hub_search
 from tunefleet.orchestrator.preflight.model_configs import Configurations
 from tunefleet.settings import ServerSettings, load
 
@@ -69,3 +73,46 @@ def test_a_hub_in_a_private_range_is_not_reached(tmp_path: Path, hub: tuple[str,
     settings = load(ServerSettings, data=tmp_path, hub_cache=tmp_path, hub_endpoint=address, hub_offline=False)
     assert "could not be fetched" in str(Configurations().of("org/there", None, settings, 0.0))
     assert asked == []
+
+
+def test_a_search_lists_what_the_hub_knows_of_each_model(hub_of_models: tuple[str, list[str]]) -> None:
+    address, asked = hub_of_models
+    found = hub_config.search(address, "small model", 5, ("127.0.0.1",))
+    (path,) = asked
+    query = parse_qs(urlsplit(path).query)
+    assert urlsplit(path).path == "/api/models"
+    assert query["search"] == ["small model"]
+    assert query["limit"] == ["5"]
+    assert set(query["expand[]"]) == {"safetensors", "gated", "downloads"}
+    assert [model.model_dump() for model in map(hub_search.model, found)] == [
+        {"id": "org/open", "weights": 135_000_000, "downloads": 9, "gated": False},
+        {"id": "org/gated", "weights": None, "downloads": 0, "gated": True},
+    ]
+    with pytest.raises(UnreachableError, match="not a list of models"):
+        hub_config.search(f"{address}/odd", "x", 5, ("127.0.0.1",))
+    with pytest.raises(ForbiddenError):
+        hub_config.search(address, "x", 5, ())
+
+
+@pytest.fixture
+def hub_of_models() -> Iterator[tuple[str, list[str]]]:
+    asked: list[str] = []
+    models = [
+        {"id": "org/open", "gated": False, "downloads": 9, "safetensors": {"total": 135_000_000}},
+        {"id": "org/gated", "gated": "manual", "safetensors": {"total": "many"}},
+    ]
+
+    class Hub(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            asked.append(self.path)
+            body = json.dumps({} if self.path.startswith("/odd") else models).encode()
+            self.send_response(200)
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, *_: object) -> None:
+            """Stay quiet."""
+
+    with listening(Hub) as url:
+        yield url, asked

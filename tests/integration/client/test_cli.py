@@ -242,6 +242,23 @@ def test_a_preview_fetches_the_data_that_was_pushed(cli: Cli, tmp_path: Path) ->
     assert "tunefleet data ls" in absent.err
 
 
+def test_a_clone_uploads_the_files_that_its_changes_name(
+    cli: Cli, client: Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "other.jsonl").write_text('{"question": "1+1=", "answer": "2"}\n')
+    model = {"source": {"identifier": "builtin:gsm8k-llama-2m"}}
+    spec = {"taskType": "sft", "model": model, "data": {"path": "builtin:gsm8k"}}
+    first = client.submit({"apiVersion": "tunefleet/v1", "metadata": {"name": "t"}, "spec": spec}).task_id
+    for path in ("data.path", "spec.data.path"):
+        (made,) = cli("clone", first, "--set", f"{path}=./other.jsonl", "--json").json
+        assert list(made["inputs"]) == ["data.path"]
+        assert f"copy of {first}" in cli("show", made["id"]).out
+    assert cli("clone", first, "--set", "training.seed=7", "--json").json[0]["inputs"] == {}
+    absent = cli("clone", first, "--set", "data.path=./absent.jsonl")
+    assert (absent.code, "relative to the current folder" in absent.err) == (3, True)
+
+
 def test_clone_rm_prune(cli: Cli, client: Client, hand: HandWorker) -> None:
     first = client.submit(ECHO).task_id
     cloned = cli("clone", first, "--set", "data.items=[a, b, c]", "--json").json[0]

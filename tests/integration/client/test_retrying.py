@@ -47,7 +47,7 @@ def test_a_mistyped_reference_is_mended_and_a_second_retry_is_refused(
     assert again.code == 5
     assert f"was retried as {newer}, which is running" in " ".join(again.err.split())
     hand.finish(hand.take(made["id"]))
-    assert f"Retried as {newer} (completed)." in cli("show", flow.id).out
+    assert f"Retried as {newer} (completed)" in cli("show", flow.id).out
     assert cli("retry", flow.id, "--set", change, "--again").code == 0
 
 

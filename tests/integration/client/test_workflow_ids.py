@@ -73,9 +73,9 @@ def test_a_log_that_is_not_there_says_why(cli: Cli, client: Client, hand: HandWo
     task_id = client.submit(ECHO).task_id
     said = cli("logs", task_id)
     assert (said.code, said.out, said.err) == (0, "", f"{task_id} has no log: it has not started.\n")
-    assert f"Explain: tunefleet why {task_id}" in cli("show", task_id).out
+    assert f"Explain  tunefleet why {task_id}" in cli("show", task_id).out
     hand.finish(hand.take(task_id))
     why = f"{task_id} has no log: echo tasks run inside their worker by-hand.\n"
     for options in ((), ("-n", 5), ("-f",)):
         assert cli("logs", *options, task_id).err == why
-    assert "Log:" not in cli("show", task_id).out
+    assert "tunefleet logs" not in cli("show", task_id).out

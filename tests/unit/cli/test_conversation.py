@@ -280,15 +280,22 @@ def test_what_was_typed_before_the_first_prompt_is_no_question(monkeypatch: pyte
 
 def test_why_a_chat_waits_is_said_once(monkeypatch: pytest.MonkeyPatch) -> None:
     shown: list[str] = []
-    views = iter([ChatView(task_id="t", status="queued"), ChatView(task_id="t", status="running", ready=True)])
-    tasks = SimpleNamespace(
-        get_chat=lambda _: next(views), get=lambda _: SimpleNamespace(why="waiting: box-1 is busy [1 of 1].")
+    views = iter(ChatView(task_id="t", status=each, ready=each == "ready") for each in ("queued", "running", "ready"))
+    chat = {"model": {"source": {"identifier": "tiny"}}, "checkpoint": {"load": {"taskId": "task-1"}}}
+    found = iter(
+        SimpleNamespace(why=why, resolved=None, spec=chat) for why in ("waiting: box-1 is busy [1 of 1].", None)
     )
+    tasks = SimpleNamespace(get_chat=lambda _: next(views), get=lambda _: next(found))
     status = SimpleNamespace(update=lambda text: shown.append(str(text)))
-    monkeypatch.setattr(chat_commands, "err", lambda: SimpleNamespace(status=lambda _: nullcontext(status)))
+    console = SimpleNamespace(status=lambda _: nullcontext(status), print=lambda text: shown.append(str(text)))
+    monkeypatch.setattr(chat_commands, "err", lambda: console)
     monkeypatch.setattr(chat_commands, "_POLL_S", 0)
     assert chat_commands._ready(SimpleNamespace(tasks=tasks), "t").ready  # type: ignore[arg-type]
-    assert shown == ["Chat t: waiting: box-1 is busy [1 of 1]."]
+    assert shown == [
+        "Chat t: waiting: box-1 is busy [1 of 1].  0 s",
+        "Loading tiny with the result of task-1  0 s",
+        "Loaded tiny with the result of task-1 in 0.0 s.",
+    ]
 
 
 def test_what_is_too_much_to_be_sent_is_said_and_asks_nobody() -> None:

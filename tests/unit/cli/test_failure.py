@@ -4,6 +4,7 @@ import json
 from pathlib import Path
 
 import pytest
+from pydantic import TypeAdapter, ValidationError
 
 from tunefleet.cli import error_display
 from tunefleet.cli.main import run
@@ -115,3 +116,27 @@ def test_json_errors_have_faults(capsys: pytest.CaptureFixture[str]) -> None:
     assert (said["error"], said["exit_code"], said["faults"][0]["line"]) == ("spec_invalid", 3, 3)
     error_display.report(ValueError("odd"), as_json=True)
     assert json.loads(capsys.readouterr().err)["error"] == "ValueError"
+
+
+def test_a_command_of_another_group_is_named(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["control", "resume", "my-run"]) == 2
+    assert "Use `tunefleet run --resume JOB`." in capsys.readouterr().err
+
+
+def test_a_file_that_several_places_name_is_listed_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "rows.jsonl").write_text('{"question": "1+1=", "answer": "2"}\n')
+    stage = "{taskType: sft, model: {source: {identifier: builtin:gsm8k-llama-2m}}, data: {path: ./rows.jsonl}}"
+    file = tmp_path / "flow.yaml"
+    file.write_text(
+        "apiVersion: tunefleet/v1\nkind: Workflow\nmetadata: {name: x}\nspec:\n  stages:\n"
+        f"    - {{name: a, spec: {stage}}}\n    - {{name: b, spec: {stage}}}\n"
+    )
+    assert run(["validate", str(file)]) == 0
+    assert capsys.readouterr().out.count("rows.jsonl") == 1
+
+
+def test_a_value_that_no_request_may_have_is_one_sentence(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(ValidationError) as caught:
+        TypeAdapter(int).validate_python("many")
+    assert error_display.report(caught.value) == 3
+    assert "Error: Invalid value: it must be an integer, not 'many'.\n" in capsys.readouterr().err

@@ -90,7 +90,7 @@ def test_before_the_first_step_the_screen_says_what_it_waits_for() -> None:
     )
     assert "starting …" in drawn(watch_loop.Watched(task()))
     assert "loading …" in drawn(watch_loop.Watched(task(progress=ProgressView(phase="loading"))))
-    assert "bad_input" in drawn(watch_loop.Watched(task("failed", reason="bad_input")))
+    assert "bad input" in drawn(watch_loop.Watched(task("failed", reason="bad_input")))
 
 
 def test_a_silent_server_is_told() -> None:
@@ -118,7 +118,7 @@ def test_one_line_for_a_pipe() -> None:
         (event("task.retrying", reason="worker_lost", error="gone"), "Retrying (worker lost): gone"),
         (
             event("task.failed", reason="bad_input", error="No rows.", attempt=2),
-            "Failed (attempt 2, bad input): No rows.",
+            "Failed: attempt 2, bad input",
         ),
         (event("task.offered", reason="offered", error="gone", attempt=2), "Offered to box-1: attempt 2"),
         (event("task.paused", reason="paused"), "Paused"),

@@ -62,7 +62,13 @@ def metrics_table() -> Any:
 
 SCREENS: dict[str, Callable[[], Any]] = {
     "result": lambda: console.say(console.facts(results.rows(task(result={EVIL: [{"output": EVIL}], "s": EVIL})))),
-    "task": lambda: console.say(show.screen(task(error=EVIL, why=EVIL, detail=EVIL, reason="bug"), memory=EVIL)),
+    "task": lambda: console.say(
+        show.screen(
+            task(error=EVIL, why=EVIL, detail=EVIL, reason="bug"),
+            related=show.Related(memory=EVIL, origin=EVIL),
+            everything=True,
+        )
+    ),
     "workflow": lambda: console.say(workflow_view.screen(workflow())),
     "table": lambda: console.say(metrics_table()),
     "sentence": lambda: console.say(EVIL, style="dim"),
@@ -70,8 +76,8 @@ SCREENS: dict[str, Callable[[], Any]] = {
     "error": lambda: error_display.report(InputError(EVIL, hint=EVIL)),
     "error as JSON": lambda: error_display.report(InputError(EVIL, hint=EVIL), as_json=True),
     "JSON": lambda: console.print_json(FaultView(path=EVIL, message=EVIL)),
-    "log": lambda: log_command._write(EVIL, as_json=False),
-    "log as JSON": lambda: log_command._write(EVIL, as_json=True),
+    "log": lambda: log_command.LogOutput().write(EVIL),
+    "log as JSON": lambda: log_command.LogOutput(as_json=True).write(EVIL),
 }
 
 
@@ -91,12 +97,12 @@ def test_what_people_write_stays_and_styles_stay_where_they_are(monkeypatch: pyt
     fair = "a\u00a0b\u3000ü 漢字 👩\u200d💻"
     console.say(Text.assemble((f"{EVIL}", "bad"), (fair, "good")))
     assert f"\x1b[32m{fair}\x1b[0m" in terminal.getvalue()
-    log_command._write("\x1b[32mINFO\x1b[0m one\r\ttwo\n", as_json=False)
+    log_command.LogOutput().write("\x1b[32mINFO\x1b[0m one\r\ttwo\n")
     assert terminal.getvalue().endswith("INFO one\r\ttwo\n")
 
 
 def test_a_pipe_gets_a_log_as_it_is(capsys: pytest.CaptureFixture[str]) -> None:
-    log_command._write(EVIL, as_json=False)
+    log_command.LogOutput().write(EVIL)
     assert capsys.readouterr().out == EVIL
     console.print_json({"text": EVIL})
     assert json.loads(capsys.readouterr().out) == {"text": EVIL}

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import io
+import re
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -10,7 +11,7 @@ from rich.console import Console
 from tunefleet.cli.console import _THEME
 from tunefleet.cli.tasks import show
 from tunefleet.cli.tasks.task_commands import run_time
-from tunefleet.schemas.api import EventView, TaskDetail, TaskView
+from tunefleet.schemas.api import ArtifactView, CheckpointView, EventView, TaskDetail, TaskView
 
 AT = datetime(2026, 1, 1, tzinfo=UTC)
 TRACEBACK = "Traceback (most recent call last):\n  File deep.py\nValueError: rows"
@@ -48,21 +49,102 @@ def test_what_a_user_can_mend_is_told_without_a_traceback(reason: str) -> None:
     assert "deep.py" not in shown
 
 
+def commands(text: str) -> list[tuple[str, str]]:
+    """Return the labels and commands at the end of a screen."""
+    listed = text.rstrip().rsplit("\n\n", 1)[-1].splitlines()
+    found = [re.split(r"\s{2,}(?=tunefleet )", line.strip(), maxsplit=1) for line in listed]
+    return [(label, command) for label, command in found]
+
+
 def test_what_comes_next_is_only_what_can_work() -> None:
     failed = {"status": "failed", "reason": "crashed", "error": "It broke.", "started_at": AT, "attempts": 1}
-    assert ended(**failed).rstrip().endswith("Retry: tunefleet retry task-ask"), "no log, no checkpoint"
-    text = ended(left=show.Leftovers(log=True, checkpoint=True), kind="lora_sft", **failed)
-    assert "Log: tunefleet logs task-ask   Retry: tunefleet retry task-ask   Resume from the last checkpoint:" in text
+    assert commands(ended(**failed)) == [("Retry", "tunefleet retry task-ask")], "no log, no checkpoint"
+    saved = CheckpointView(step=4, name="checkpoint-4", digest="d", size_bytes=1, at=AT)
+    related = show.Related(log=True, checkpoints=(saved,))
+    assert commands(ended(related=related, kind="lora_sft", **failed)) == [
+        ("Resume from the last checkpoint", "tunefleet resume task-ask"),
+        ("Retry", "tunefleet retry task-ask"),
+        ("Log", "tunefleet logs task-ask"),
+    ]
+    wrong = {**failed, "reason": "bad_input"}
+    assert commands(ended(**wrong)) == [("Change and retry", "tunefleet clone task-ask --set FIELD=VALUE")]
     for waits in (
         {"status": "queued", "why": "waiting: box-1 is busy."},
         {"status": "running", "started_at": AT, "why": "delivering: http://x answers 503.", "kind": "lora_sft"},
     ):
         text = ended(**waits)
-        assert "Explain: tunefleet why task-ask" in text
+        assert ("Explain", "tunefleet why task-ask") in commands(text)
         assert "Plot" not in text
     running = {"status": "running", "started_at": AT}
-    assert "Plot: tunefleet metrics" in ended(kind="lora_sft", **running)
-    assert "Follow: tunefleet follow task-ask" in ended(**running)
+    assert ("Plot", "tunefleet metrics --plot task-ask") in commands(ended(kind="lora_sft", **running))
+    assert commands(ended(**running)) == [("Follow", "tunefleet follow task-ask")]
+
+
+TRAINED = {
+    "training_time_seconds": 50.2,
+    "output_dir": "/data/results/task-ask",
+    "steps": 80,
+    "epochs": 0.32,
+    "losses": {"train_first": 4.9, "train_last": 0.08, "held_out_before": 5.25, "held_out_after": 0.5},
+    "held_out": {
+        "exact_match": {"rows": 200, "before": 0.0, "after": 0.765},
+        "answers": [{"prompt": "2 dozen?", "before": "no", "after": "24", "reference": "24"}],
+    },
+    "tokens": {"seen": 68932},
+    "throughput": {"step_time_s": 0.6279, "tokens_per_s": 1372.3},
+    "data": {"dataset": "rows.jsonl", "rows": 4000, "held_out_rows": 200},
+    "used": {"quantization": "4bit"},
+    "memory": {"peak_bytes": 255782912, "device": "cpu"},
+}
+MADE = ArtifactView(
+    id="art-1", name="final_lora", kind="adapter", digest="d", size_bytes=1, file_count=6, owner="admin", created_at=AT
+)
+
+
+def test_a_training_run_shows_what_one_asks_first() -> None:
+    run = {
+        "kind": "lora_sft",
+        "spec": {"training": {}, "lora": {"r": 16}, "model": {"source": {"identifier": "tiny"}}},
+        "result": {"result": TRAINED},
+        "started_at": AT,
+        "finished_at": AT,
+        "ran_s": 97.0,
+        "worker_id": "box-1",
+    }
+    best = CheckpointView(step=60, name="checkpoint-60", digest="d", size_bytes=1, best=True, eval_loss=0.49, at=AT)
+    text = ended(related=show.Related(checkpoints=(best,)), artifacts=(MADE,), **run)
+    facts = [re.split(r"\s{2,}", line.strip(), maxsplit=1) for line in text.split("\n\n")[0].splitlines()[1:]]
+    assert facts == [
+        ["method", "SFT, LoRA r 16, 4bit"],
+        ["model", "tiny"],
+        ["data", "rows.jsonl: 4,000 rows, 200 eval rows"],
+        ["eval loss", "5.2500 → 0.5  (−90.5 %)"],
+        ["exact match", "0 % → 76.5 % on 200 rows"],
+        ["duration", "1:37 (training 0:50)"],
+        ["steps", "80 (0.32 epochs, 628 ms each)"],
+        ["tokens", "68,932 (1,372 tokens/s)"],
+        ["best checkpoint", "checkpoint-60, eval loss 0.49"],
+        ["peak memory", "244 MiB on CPU"],
+    ]
+    assert "1 eval answer before and after: tunefleet show task-ask --all" in text
+    assert commands(text) == [
+        ("Chat", "tunefleet chat task-ask"),
+        ("Download", "tunefleet artifacts get final_lora --task task-ask"),
+        ("Plot", "tunefleet metrics --plot task-ask"),
+    ]
+    for internal in ("wf-1", "/data/results", "box-1", "owner", "Attempts"):
+        assert internal not in text, internal
+    whole = ended(everything=True, **run)
+    for internal in ("wf-1", "/data/results", "box-1", "owner", "Attempts", "2 dozen?"):
+        assert internal in whole, internal
+
+
+def test_a_failure_says_where() -> None:
+    at = {"phase": "training", "step": 40, "max_steps": 80}
+    text = ended(status="failed", reason="out_of_memory", error="No memory.", worker_id="box-1", progress=at)
+    assert "failed (out of memory)" in text.splitlines()[0]
+    assert "No memory.\nOn box-1, at step 40 of 80." in text
+    assert text.count("No memory.") == 1
 
 
 def test_one_sentence_stands_once() -> None:
@@ -78,7 +160,7 @@ def test_one_sentence_stands_once() -> None:
     assert text.count(told) == 1
     assert text.count("same error") == 3
     assert "see above" in text
-    assert "0:00, in 3 attempts" in text
+    assert "0:00 (3 attempts)" in text
 
 
 def test_the_time_is_what_a_task_has_run() -> None:
@@ -109,7 +191,7 @@ def test_what_one_copies_stands_whole_on_a_line_of_its_own() -> None:
         "http://127.0.0.1:8000/api/v1/results/task-0123456789ab/files/final_lora.tar.gz?expires=1&signature="
         + "ab" * 32
     )
-    text = ended(result={"result": {"archive_url": url, "steps": 4, "saved": True}})
+    text = ended(everything=True, result={"result": {"archive_url": url, "steps": 4, "saved": True}})
     lines = [line.rstrip() for line in text.splitlines()]
     assert url in lines, "no blanks before it, and not broken"
     assert lines[lines.index(url) - 1] == "archive_url"
@@ -133,14 +215,21 @@ def test_the_newest_estimate_of_the_memory_is_shown() -> None:
 
 
 def ended(
-    name: str = "ask", siblings: tuple[TaskView, ...] = (), left: show.Leftovers | None = None, **more: Any
+    name: str = "ask",
+    siblings: tuple[TaskView, ...] = (),
+    related: show.Related | None = None,
+    artifacts: tuple[ArtifactView, ...] = (),
+    *,
+    everything: bool = False,
+    **more: Any,
 ) -> str:
     plain = {"workflow_id": "wf-1", "kind": "echo", "owner": "admin", "created_at": datetime(2026, 1, 1, tzinfo=UTC)}
     task = TaskDetail.model_validate(
         {"id": f"task-{name}", "name": name, "spec": {}, "status": "completed"} | plain | more
     )
     console = Console(file=io.StringIO(), width=100, theme=_THEME, force_terminal=False)
-    console.print(show.screen(task, siblings=(*siblings, task), left=left or show.Leftovers()), crop=False)
+    shown = show.screen(task, artifacts, (*siblings, task), related or show.Related(), everything=everything)
+    console.print(shown, crop=False)
     return console.file.getvalue()  # type: ignore[attr-defined]
 
 
@@ -182,7 +271,7 @@ def test_steps_and_metrics_are_read_at_a_glance() -> None:
     ]
     assert "\n" + " " * 18 + "dedupe · exact yes" in text
     many = ended(result={"result": {f"key-{number}": number for number in range(30)}})
-    assert "and 6 more (--json has all)" in many
+    assert "and 6 more (--all shows them)" in many
 
 
 def test_a_task_that_never_ran_leads_to_the_one_that_is_to_blame() -> None:
@@ -191,7 +280,7 @@ def test_a_task_that_never_ran_leads_to_the_one_that_is_to_blame() -> None:
     text = ended(
         siblings=(failed,), status="failed", reason="upstream_failed", error="root failed.", depends_on=("task-root",)
     )
-    assert "Details: tunefleet show task-root   Retry the rest: tunefleet retry wf-1" in text
+    assert commands(text) == [("Details", "tunefleet show task-root"), ("Retry the rest", "tunefleet retry wf-1")]
     skipped = failed.model_copy(update={"status": "skipped", "reason": "condition_unmet"})
     text = ended(siblings=(skipped,), status="skipped", reason="upstream_skipped", depends_on=("task-root",))
-    assert text.rstrip().endswith("Details: tunefleet show task-root"), "nothing is left to run"
+    assert commands(text) == [("Details", "tunefleet show task-root")], "nothing is left to run"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import re
 from datetime import UTC, datetime, timedelta
 from typing import Any, ClassVar
 
@@ -114,7 +115,7 @@ def test_of_a_failed_workflow_the_first_failure_is_named_and_how_to_go_on() -> N
         task("late", status="failed", reason="bug", error="a bug.", finished_at=after_s(20)),
         task("a", status="failed", reason="bad_input", error="no such column.", worker_id="w7", finished_at=after_s(9)),
     )
-    assert "Details: tunefleet show task-a " in text
+    assert re.search(r"Details +tunefleet show task-a\s", text)
     assert "tunefleet retry wf-1" in text
     below = [line.strip() for line in text.partition("a failed on w7:")[2].splitlines()]
     assert below[1] == "no such column.", "whole, below the table"
@@ -131,7 +132,7 @@ def test_of_a_task_that_was_spread_the_part_that_failed_is_named_and_not_those_t
         task("whole#1", status="failed", shard=(1, 2), **part, worker_id="w2", reason="bug", error="a bug."),
         task("after", "whole", status="failed", reason="upstream_failed", error="whole (task-whole) failed: …"),
     )
-    assert "Details: tunefleet show task-whole#1" in text
+    assert re.search(r"Details +tunefleet show task-whole#1\s", text)
     assert "whole#1 failed on w2:" in text
     assert "because whole failed" in text
 
@@ -164,16 +165,16 @@ def test_what_was_skipped_for_anothers_sake_says_so_and_the_last_that_ran_is_sho
     assert "2 workers" in rows["all"]
     assert "w2" in rows["all#1"]
     assert "because no was skipped" in rows["nor"]
-    assert text.rstrip().endswith("Details: tunefleet show task-all")
+    assert text.rstrip().endswith("Details  tunefleet show task-all")
 
 
 @pytest.mark.parametrize(
     ("reason", "says"),
     [
-        ("bad_input", "Retry the rest: tunefleet retry wf-1 --set FIELD=VALUE"),
+        ("bad_input", "Retry the rest tunefleet retry wf-1 --set FIELD=VALUE"),
         (
             "delivery_failed",
-            "Deliver the result: tunefleet artifacts deliver task-a   Retry the rest: tunefleet retry wf-1",
+            "Deliver the result tunefleet artifacts deliver task-a Retry the rest tunefleet retry wf-1",
         ),
     ],
 )
@@ -186,8 +187,8 @@ def test_the_way_out_fits_the_failure(reason: str, says: str) -> None:
 def test_a_workflow_that_was_retried_names_the_newer_one(status: str, left: bool) -> None:
     newer = RetriedView(id="wf-2", status=status)
     text = shown("failed", task("a", status="failed", reason="bug", error="It broke."), retried_as=newer)
-    assert f"Retried as wf-2 ({status})." in text
-    assert ("Retry the rest: tunefleet retry wf-2" in " ".join(text.split())) is left
+    assert f"Retried as wf-2 ({status})" in text
+    assert ("Retry the rest tunefleet retry wf-2" in " ".join(text.split())) is left
     assert "retry wf-1" not in text
 
 
@@ -207,7 +208,7 @@ def test_a_line_says_where_a_task_runs_and_why_it_ended() -> None:
     ]
     assert [workflow_view.line(each, failure_causes.Causes(tasks)) for each in tasks] == [
         "a: running on w1",
-        "b: failed (a bug)",
+        "b: failed",
         "c: failed (because b failed)",
     ]
 

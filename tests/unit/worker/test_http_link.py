@@ -75,11 +75,11 @@ OFFER = {"task_id": "task-1", "workflow_id": "wf-1", "attempt": 1, "kind": "echo
 @pytest.mark.parametrize(
     ("change", "why"),
     [
-        ({"attempt": "first"}, "attempt: Input should be a valid integer"),
-        ({"spec": None}, "spec: Input should be a valid dictionary"),
-        ({"slot_class": "orbit"}, "slot_class: Input should be 'job' or 'light'"),
-        ({"inputs": {"data.path": 7}}, r"inputs\.data\.path: Input should be"),
-        ({"kind": None, "name": None}, r"kind: .*; name: "),
+        ({"attempt": "first"}, "attempt must be an integer"),
+        ({"spec": None}, "spec must be a mapping"),
+        ({"slot_class": "orbit"}, "slot_class must be one of job, light"),
+        ({"inputs": {"data.path": 7}}, r"inputs\.data\.path must be"),
+        ({"kind": None, "name": None}, r"kind must .*; name must "),
     ],
 )
 def test_an_offer_that_cannot_be_read_hides_nothing_else(change: dict[str, object], why: str) -> None:

@@ -480,10 +480,10 @@ def test_drain_delivers_what_is_held_and_takes_nothing(world: World) -> None:
 
 
 def test_an_offer_that_cannot_be_read_fails_with_what_is_wrong(world: World) -> None:
-    token = world.server.offer(unreadable="spec: Input should be a valid dictionary")
+    token = world.server.offer(unreadable="spec must be a mapping")
     with Running(world):
         finish = world.server.finished(token)
     assert (finish.outcome, finish.reason) == ("failed", TaskReason.BUG)
     assert finish.error is not None
-    assert "cannot read the server's offer: spec: Input should be a valid dictionary." in finish.error
+    assert "cannot read the server's offer: spec must be a mapping." in finish.error
     assert not world.records()

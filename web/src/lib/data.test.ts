@@ -89,7 +89,7 @@ test("a response is read event by event, however the network splits it", () => {
 
 test("an artifact's digest equals the server's", () => {
   // tunefleet.artifacts.manifest_digest([FileEntry(path="naïve 🙂.jsonl", digest="ab" * 32, size_bytes=7)])
-  expect(manifestDigest({ path: "naïve 🙂.jsonl", digest: "ab".repeat(32), size_bytes: 7 })).toBe(
+  expect(manifestDigest([{ path: "naïve 🙂.jsonl", digest: "ab".repeat(32), size_bytes: 7 }])).toBe(
     "f6110a72e9b47ef00ac35f4a6cc84cc73fa897fbeacdd588beab6b89282d1db4",
   );
 });

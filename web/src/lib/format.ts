@@ -75,3 +75,14 @@ export function ranSeconds(
     return ended + Math.max(0, (now - Date.parse(task.started_at)) / 1000);
   return ended > 0 ? ended : null;
 }
+
+/** A rounded count: `135 M`, `1.5 B`. */
+export function count(value: number): string {
+  for (const [size, unit] of [
+    [1e9, "B"],
+    [1e6, "M"],
+    [1e3, "k"],
+  ] as const)
+    if (value >= size) return `${Number((value / size).toPrecision(value / size >= 100 ? 3 : 2))} ${unit}`;
+  return String(value);
+}

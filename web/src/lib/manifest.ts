@@ -1,4 +1,4 @@
-/** Digest of a single-file artifact. */
+/** Digest of an artifact. */
 import { sha256 } from "@noble/hashes/sha2.js";
 import { bytesToHex, utf8ToBytes } from "@noble/hashes/utils.js";
 
@@ -8,9 +8,10 @@ export interface Entry {
   size_bytes: number;
 }
 
-/** The digest of its canonical JSON, which escapes non-ASCII characters. */
-export function manifestDigest(entry: Entry): string {
-  const text = JSON.stringify([[entry.path, entry.digest, entry.size_bytes]]);
+/** The digest of its canonical JSON, which is sorted by path and escapes non-ASCII characters. */
+export function manifestDigest(entries: readonly Entry[]): string {
+  const sorted = entries.toSorted((one, other) => (one.path < other.path ? -1 : 1));
+  const text = JSON.stringify(sorted.map((each) => [each.path, each.digest, each.size_bytes]));
   const escaped = text.replace(/[\u007f-\uffff]/g, (one) => `\\u${one.charCodeAt(0).toString(16).padStart(4, "0")}`);
   return bytesToHex(sha256(utf8ToBytes(escaped)));
 }

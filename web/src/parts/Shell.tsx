@@ -17,6 +17,7 @@ const GROUPS = [
     [
       ["/", "Overview"],
       ["/tasks", "Tasks"],
+      ["/train", "Fine-tune"],
       ["/new", "New task"],
     ],
   ],
@@ -46,7 +47,7 @@ const GROUPS = [
 const FIRST = [
   ["/", "Overview"],
   ["/tasks", "Tasks"],
-  ["/new", "New"],
+  ["/train", "Fine-tune"],
   ["/workers", "Workers"],
 ] as const;
 
@@ -55,7 +56,7 @@ export function Shell({ info }: { info: ServerInfo }) {
   useEffect(() => follow(client), [client]);
   const mayChange = info.role === "admin" || info.role === "member";
   const menu = useMenu();
-  const shown = ([to]: readonly [string, string]) => to !== "/new" || mayChange;
+  const shown = ([to]: readonly [string, string]) => (to !== "/new" && to !== "/train") || mayChange;
   return (
     <SessionContext value={{ info, mayChange, isAdmin: info.role === "admin" }}>
       <a className="skip button" href="#main">

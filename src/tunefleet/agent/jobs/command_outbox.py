@@ -19,6 +19,7 @@ from tunefleet.errors import ConflictError, InputError, NotFoundError, Tunefleet
 from tunefleet.schemas.control import ControlCommand
 from tunefleet.schemas.training_protocol.training import AgentCommand, AgentOutcome, AgentVerb, JobState
 from tunefleet.trainer_control.files import read_json, write_json
+from tunefleet.validation_errors import summary
 
 logger = logging.getLogger(__name__)
 
@@ -198,7 +199,7 @@ class CommandExecutor:
             stored = [AgentOutcome.model_validate(entry) for entry in data.get("told", [])]
             commands = [AgentCommand.model_validate(entry) for entry in data.get("open", [])]
         except ValidationError as error:
-            logger.warning("Could not read %s; commands may be executed again: %s", self._file, error)
+            logger.warning("Could not read %s; commands may be executed again: %s", self._file, summary(error))
             return
         self._outcomes = {outcome.command_id: outcome for outcome in stored}
         self._open = {command.command_id: command for command in commands}

@@ -15,6 +15,7 @@ from tunefleet.schemas.job_folder import JobFolder
 from tunefleet.schemas.training_protocol.training import JobState
 from tunefleet.schemas.worker_link import ResumeFrom
 from tunefleet.trainer_control.files import make_private, read_json, write_json
+from tunefleet.validation_errors import summary
 
 logger = logging.getLogger(__name__)
 
@@ -90,4 +91,4 @@ def find(jobs_dir: Path) -> Iterator[AgentRecord]:
         try:
             yield AgentRecord.model_validate(read_json(path) or {})
         except ValidationError as error:
-            logger.warning("Skipping the job in %s, its %s cannot be read: %s", path.parent, _NAME, error)
+            logger.warning("Skipping the job in %s, its %s cannot be read: %s", path.parent, _NAME, summary(error))

@@ -64,6 +64,10 @@ _KINDS_OF_SPEC: Final[dict[str, frozenset[Kind]]] = {
     "preference": PREFERENCES,
     "text": frozenset({"text", "chatml"}),
 }
+# What a column is used for → its key in the `data` block.
+_KEYS: Final = {
+    "text": "text_field", "messages": "messages_field", "prompt": "prompt_column", "response": "response_column",
+}  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,7 +199,10 @@ def named(names: Mapping[str, str], first: Mapping[str, Any], origin: str) -> Re
     Raises:
         DataError: If the first row lacks a column.
     """
-    require_columns(names.values(), first, origin)
+    for name, column in names.items():
+        if column not in first:
+            hint = f"{columns_hint(column, map(str, first))} Set `data.{_KEYS[name]}`."
+            raise DataError(f"{origin} has no column {column!r}.", hint=hint)
     kind: Kind = "text" if "text" in names else "messages" if "messages" in names else "prompt_response"
     return Recognized(kind, names)
 

@@ -1,4 +1,4 @@
-"""Inspection of datasets before training."""
+"""Inspection of datasets before training, and the search for models."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from fastapi import Query, Request
 from tunefleet.api import request_bodies
 from tunefleet.api.auth import CoreDep, Member, Reader
 from tunefleet.api.routers import api_router
-from tunefleet.orchestrator.preflight import datasets
-from tunefleet.schemas.datasets import DatasetLook
+from tunefleet.orchestrator.preflight import datasets, hub_search
+from tunefleet.schemas.datasets import DatasetLook, HubModels
 
 router = api_router(tags=["artifacts"])
 
@@ -39,3 +39,11 @@ async def look_at_beginning(
 ) -> DatasetLook:
     """Inspect the first bytes of a file before you upload it. Nothing is stored."""
     return await datasets.inspect_beginning(core, who, name, size_bytes, await request.body(), rows=rows)
+
+
+@router.get("/hub/models")
+async def search_hub(
+    core: CoreDep, who: Member, search: Annotated[str, Query(min_length=1, max_length=100)]
+) -> HubModels:
+    """Search the Hugging Face Hub for text generation models; the server asks the Hub at `HF_ENDPOINT`."""
+    return await hub_search.search(core, who, search)

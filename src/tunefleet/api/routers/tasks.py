@@ -129,7 +129,7 @@ async def retry(core: CoreDep, who: Member, task_id: str) -> TaskDetail:
 @router.post("/{task_id}/clone", status_code=201)
 async def clone(core: CoreDep, who: Member, task_id: str, changes: CloneRequest) -> TaskDetail:
     """Submit a task again with changed fields."""
-    made = await reruns.clone(core, who, task_id, changes.overrides)
+    made = await reruns.clone(core, who, task_id, changes.overrides, changes.inputs)
     return await tasks.get(core, who, made.tasks[0].id)
 
 

@@ -20,6 +20,7 @@ from tunefleet.lifecycle.cycle import NEEDS_YOU, CampaignStatus, move_campaign, 
 from tunefleet.orchestrator.access.permissions import Actor, may_change, may_read, may_submit
 from tunefleet.spec.documents.campaign_document import CampaignSpec
 from tunefleet.spec.documents.campaign_file import dump_campaign_spec, load_campaign_spec
+from tunefleet.validation_errors import summary
 
 # Published when a campaign may be due.
 TOPIC: Final = "campaigns"
@@ -47,10 +48,8 @@ def parsed(text: str) -> CampaignSpec:
     try:
         return load_campaign_spec(orjson.loads(text))
     except ValidationError as error:
-        first = error.errors(include_url=False)[0]
-        where = ".".join(map(str, first["loc"])) or "its content"
         raise Unreadable(
-            f"The campaign's stored spec, from an earlier version, is not valid: {where}: {first['msg']}.",
+            f"The campaign's stored spec, from an earlier version, is not valid: {summary(error, most=1)}.",
             hint="Fix the file and apply it again.",
         ) from error
 

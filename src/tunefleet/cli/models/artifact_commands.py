@@ -16,6 +16,9 @@ from tunefleet.cli.models import deliver as delivery
 from tunefleet.cli.options import Artifact, complete_task, connect
 from tunefleet.cli.tasks.show import artifact_table
 from tunefleet.cli.transfers import transfer_bar
+from tunefleet.client import Client
+from tunefleet.errors import NotFoundError
+from tunefleet.schemas.api import ArtifactDetail
 
 app = typer.Typer(help="List and download the outputs of tasks.", no_args_is_help=True)
 
@@ -42,8 +45,9 @@ def ls(
 
 
 @examples(
+    "tunefleet artifacts get final_lora --task task-3f9a",
+    "tunefleet artifacts get final_lora ./my-adapter --task task-3f9a",
     "tunefleet artifacts get art-81c2",
-    "tunefleet artifacts get adapter ./my-adapter --task task-3f9a",
 )
 def get(
     artifact: Artifact,
@@ -54,11 +58,13 @@ def get(
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """Download an artifact; files that already exist are verified and kept. `TASK/NAME` is the output of a task.
+    """Download an artifact; files that already exist are verified and kept.
+
+    `tunefleet artifacts ls TASK` lists the names of a task's artifacts; `TASK/NAME` is short for NAME --task TASK.
 
     An existing file with other content is replaced only if you give FOLDER.
     """
-    if task is None and artifact.startswith("task-") and "/" in artifact:
+    if task is None and artifact.startswith("task-"):
         task, _, artifact = artifact.partition("/")
     with connect(patience_s=10.0, refused_s=None) as client, transfer_bar() as on_progress:
         named = dest is not None
@@ -67,13 +73,21 @@ def get(
             task_id = client.tasks.get(one_task(client, task)).id  # the route for outputs takes no id prefix
             where = client.tasks.fetch_output(task_id, artifact, folder, overwrite=named, on_progress=on_progress)
         else:
-            detail = client.artifacts.get(artifact)
+            detail = _named(client, artifact)
             folder = dest or _folder_for(detail.name, detail.id)
             where = client.artifacts.fetch(detail.id, folder, overwrite=named, on_progress=on_progress)
     if as_json:
         print_json({"path": str(where.resolve())})
     else:
         say(f"Downloaded {artifact} to {where}.")
+
+
+def _named(client: Client, artifact: str) -> ArtifactDetail:
+    try:
+        return client.artifacts.get(artifact)
+    except NotFoundError as error:
+        names = ", ".join(dict.fromkeys(each.name for each in client.artifacts.list().items)) or "none"
+        raise NotFoundError(error.message, hint=f"Newest artifacts: {names}. {error.hint or ''}".strip()) from None
 
 
 def _folder_for(name: str, otherwise: str) -> Path:

@@ -17,6 +17,7 @@ from tunefleet.cli.console import Json, err
 from tunefleet.cli.lazy_group import examples
 from tunefleet.cli.models import terminal_chat
 from tunefleet.cli.options import complete_task, connect
+from tunefleet.cli.tasks import run_summary
 from tunefleet.cli.transfers import transfer_bar
 from tunefleet.client import Client
 from tunefleet.errors import ConflictError, InputError, NotFoundError
@@ -138,27 +139,42 @@ def _task(client: Client, target: str) -> TaskDetail | None:
 
 
 def _ready(client: Client, task_id: str) -> ChatView:
-    """Wait until the chat is ready.
+    """Wait until the chat is ready; shows what is being loaded, and for how long.
 
     Raises:
         ConflictError: If it ends before that.
     """
+    started = time.monotonic()
+    model = ""
     with err().status(f"Chat {task_id}: scheduling…") as shown:
         while True:
             view = client.tasks.get_chat(task_id)
             if view.ready:
-                return view
+                break
             if TaskStatus(view.status).final:
                 raise ConflictError(
                     f"Chat {task_id} is {view.status}: {view.error or 'it has ended'}",
                     hint=f"See `tunefleet logs {task_id}`.",
                 )
-            if view.status == TaskStatus.RUNNING:
-                shown.update("Loading the model…")
-            else:
-                why = client.tasks.get(task_id).why
-                shown.update(Text(f"Chat {task_id}: {why or view.status}"))
+            task = client.tasks.get(task_id)
+            if view.status == TaskStatus.RUNNING and not task.why:
+                started = started if model else time.monotonic()
+                model = _model_name(task)
+            doing = f"Loading {model}" if model else f"Chat {task_id}: {task.why or view.status}"
+            shown.update(Text(f"{doing}  {time.monotonic() - started:.0f} s"))
             time.sleep(_POLL_S)
+    # A chat that was ready already has loaded nothing.
+    if model:
+        err().print(Text(f"Loaded {model} in {time.monotonic() - started:.1f} s.", style="dim"))
+    return view
+
+
+def _model_name(task: TaskDetail) -> str:
+    """Return the name of the model that a chat loads, with the task whose result is added to it."""
+    spec = task.resolved or task.spec
+    name = run_summary.at(spec, "model", "source", "identifier") or "the model"
+    tuned = run_summary.at(spec, "checkpoint", "load", "taskId")
+    return f"{name} with the result of {tuned}" if tuned else name
 
 
 def _end(client: Client, task_id: str) -> None:

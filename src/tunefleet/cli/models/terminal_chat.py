@@ -17,6 +17,7 @@ from tunefleet.cli.models.streaming_output import Answer, follow
 from tunefleet.client import Client
 from tunefleet.errors import InputError, TunefleetError
 from tunefleet.schemas.chat import ChatMessage, ChatRequest
+from tunefleet.validation_errors import summary
 
 logger = logging.getLogger(__name__)
 
@@ -64,7 +65,7 @@ class Conversation:
         try:
             self._system = [ChatMessage(role="system", content=text)]
         except ValidationError as error:
-            raise InputError(f"This cannot be a system prompt: {error.errors()[0]['msg']}.") from error
+            raise InputError(f"This cannot be a system prompt: {summary(error, most=1)}.") from error
 
     def set_sampling(self, name: str, value: Any) -> None:
         """Set a sampling parameter."""
@@ -85,7 +86,7 @@ class Conversation:
         except TunefleetError as error:
             answer.error = error
         except ValidationError as error:
-            why = error.errors()[0]["msg"]
+            why = summary(error, most=1)
             answer.error = InputError(f"The conversation cannot be sent: {why}.", hint="Start a new chat with /reset.")
         except Exception as error:
             # Outermost handler of the thread: an exception would be lost, and the prompt would wait for an answer.

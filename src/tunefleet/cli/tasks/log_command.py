@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import sys
 from collections.abc import Iterator
+from contextlib import closing
 from typing import Annotated
 
 import typer
@@ -16,11 +17,14 @@ from tunefleet.cli.lazy_group import examples
 from tunefleet.cli.options import TaskId, connect
 from tunefleet.client import Client
 from tunefleet.lifecycle.task import TaskStatus
+from tunefleet.observability.step_line import readable
 from tunefleet.placement import LIGHT_KINDS
 from tunefleet.schemas.api import TaskDetail
 
 _PIECE_BYTES = 1 << 20
 _LINE_GUESS_BYTES = 200
+# Beginning of a dictionary that a Trainer prints.
+_DICTIONARY = "{'"
 _COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 
 
@@ -30,28 +34,30 @@ def logs(
     *,
     follow: Annotated[bool, typer.Option("--follow", "-f", help="Follow the log until the task ends.")] = False,
     lines: Annotated[int | None, typer.Option("--lines", "-n", min=0, help="Number of lines from the end.")] = None,
+    raw: Annotated[bool, typer.Option("--raw", help="Print the lines as they were written.")] = False,
     as_json: Json = False,
 ) -> None:
     """Print a task's log.
 
-    With --json each chunk is one line: {"text": …}. Ctrl-C ends --follow and leaves the task running.
+    On a terminal, dictionaries that a Trainer prints become one readable line each; --raw or a pipe prints them
+    unchanged. With --json each chunk is one line: {"text": …}. Ctrl-C ends --follow and leaves the task running.
     """
     # Following survives a restart of the server.
     with connect(patience_s=30.0, refused_s=None) if follow else connect() as client:
         task = one_task(client, task)
-        offset = 0
-        for text, next_offset in _present(client, task, lines):
-            _write(text, as_json=as_json)
-            offset = next_offset
-        if not follow:
-            _say_why_empty(client, task, offset)
-            return
         try:
-            for text in client.tasks.follow_log(task, offset=offset):
-                _write(text, as_json=as_json)
-                offset += len(text)
+            with closing(LogOutput(raw=raw, as_json=as_json)) as output:
+                offset = 0
+                for text, next_offset in _present(client, task, lines):
+                    output.write(text)
+                    offset = next_offset
+                for text in client.tasks.follow_log(task, offset=offset) if follow else ():
+                    output.write(text)
+                    offset += len(text)
             _say_why_empty(client, task, offset)
         except KeyboardInterrupt:
+            if not follow:
+                raise
             err().print(f"\nThe task keeps running. Follow it again with `tunefleet logs -f {task}`.")
             raise typer.Exit(ExitCode.INTERRUPTED) from None
 
@@ -97,13 +103,38 @@ def _tail(client: Client, task: str, lines: int) -> tuple[str, int]:
         tail_bytes *= 4
 
 
-def _write(text: str, *, as_json: bool) -> None:
-    if text:
-        sys.stdout.write(json_text({"text": text}) + "\n" if as_json else _shown(text))
-        sys.stdout.flush()
+class LogOutput:
+    """Prints a log that arrives in pieces; on a terminal without colours and control characters.
 
+    Args:
+        raw: Whether to print the dictionaries of a Trainer as they are.
+        as_json: Whether to print one JSON object for each piece.
+    """
 
-def _shown(text: str) -> str:
-    """Return a log for standard output: on a terminal without colours and with escaped control characters."""
-    # A progress bar returns to the beginning of its line.
-    return plain(_COLOUR.sub("", text), keep="\r") if sys.stdout.isatty() else text
+    def __init__(self, *, raw: bool = False, as_json: bool = False) -> None:
+        self._as_json = as_json
+        self._terminal = sys.stdout.isatty()
+        self._readable = self._terminal and not raw
+        self._held = ""
+
+    def write(self, text: str) -> None:
+        """Print a piece; the beginning of a dictionary is held back until its line is complete."""
+        if self._as_json:
+            self._put(json_text({"text": text}) + "\n" if text else "")
+            return
+        if self._readable:
+            *complete, last = (self._held + text).split("\n")
+            self._held = last if last.startswith(_DICTIONARY) or last == _DICTIONARY[0] else ""
+            text = "\n".join([*map(readable, complete), last.removesuffix(self._held)])
+        # A progress bar returns to the beginning of its line.
+        self._put(plain(_COLOUR.sub("", text), keep="\r") if self._terminal else text)
+
+    def close(self) -> None:
+        """Print what was held back."""
+        held, self._held = self._held, ""
+        self._put(plain(_COLOUR.sub("", readable(held)), keep="\r"))
+
+    def _put(self, text: str) -> None:
+        if text:
+            sys.stdout.write(text)
+            sys.stdout.flush()

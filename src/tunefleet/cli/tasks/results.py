@@ -9,6 +9,7 @@ from rich.console import RenderableType
 from rich.text import Text
 
 from tunefleet.cli import formatting
+from tunefleet.cli.console import facts
 from tunefleet.schemas.api import TaskDetail
 
 Row = tuple[str, RenderableType | None]
@@ -19,6 +20,8 @@ _LINE_CHARACTERS: Final = 160
 _LIST_CHARACTERS: Final = 80
 # Redundant on the screen: a result implies `ok`, and the task and its shards are listed above it.
 _SHOWN_ELSEWHERE: Final = frozenset({"ok", "task_id", "shards"})
+# For maintainers; `--all` shows them.
+_INTERNAL: Final = frozenset({"fingerprint", "evaluations", "versions", "model_name", "output_dir", "timings"})
 
 
 def executor_result(task: TaskDetail) -> dict[str, Any]:
@@ -28,13 +31,30 @@ def executor_result(task: TaskDetail) -> dict[str, Any]:
     return inner if isinstance(inner, dict) else envelope
 
 
-def rows(task: TaskDetail) -> list[Row]:
-    """Return the readable part of a task's result; `--json` has all of it."""
+def rows(task: TaskDetail, *, whole: bool = False) -> list[Row]:
+    """Return the readable part of a task's result; `--json` has all of it.
+
+    Args:
+        whole: Whether to include paths, digests, versions and everything beyond the first rows.
+    """
     # An echo task returns its own spec.
     hidden = _SHOWN_ELSEWHERE | ({"echo", "count"} if task.kind == "echo" else set())
+    if not whole:
+        hidden |= _INTERNAL
     found = _flat({name: value for name, value in executor_result(task).items() if name not in hidden})
-    more = len(found) - _ROWS
-    return found if more <= 0 else [*found[:_ROWS], ("…", Text(f"and {more} more (--json has all)"))]
+    more = 0 if whole else len(found) - _ROWS
+    return found if more <= 0 else [*found[:_ROWS], ("…", Text(f"and {more} more (--all shows them)"))]
+
+
+def answers(task: TaskDetail) -> list[RenderableType]:
+    """Return the answers of a model to eval prompts, before and after its training."""
+    held_out = executor_result(task).get("held_out")
+    listed = held_out.get("answers") if isinstance(held_out, dict) else None
+    found: list[RenderableType] = []
+    for each in listed or ():
+        named = [(name, _line(value)) for name, value in each.items() if value is not None]
+        found += [Text(), Text("Answer", style="head"), facts(named)]
+    return found
 
 
 def _flat(tree: dict[str, Any], prefix: str = "") -> list[Row]:

@@ -3,23 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
 
+import typer
 from rich.console import Group, RenderableType
 from rich.padding import Padding
 from rich.text import Text
 
 from tunefleet.cli import formatting
-from tunefleet.cli.console import Json, cut, facts, print_json, say, status_text, table
+from tunefleet.cli.console import Json, cut, facts, next_block, print_json, say, status_text, table
 from tunefleet.cli.lazy_group import examples
 from tunefleet.cli.options import TaskOrWorkflow, connect, is_workflow
-from tunefleet.cli.tasks import failure_causes, results, workflow_view
-from tunefleet.cli.tasks.task_commands import progress_text, run_time
+from tunefleet.cli.tasks import failure_causes, next_commands, results, run_summary, workflow_view
+from tunefleet.cli.tasks.results import Row
 from tunefleet.cli.tasks.watch_loop import PLAIN_REASONS
 from tunefleet.client import Client
+from tunefleet.errors import NotFoundError
 from tunefleet.lifecycle.task import TaskReason, TaskStatus
-from tunefleet.placement import LIGHT_KINDS
-from tunefleet.schemas.api import ArtifactView, EventView, TaskDetail, TaskView
+from tunefleet.schemas.api import ArtifactView, CheckpointView, EventView, TaskDetail, TaskView
 
 _TRACEBACK_LINES = 12
 # Failures in code; for others, which the user can fix, the error message is enough.
@@ -28,9 +29,21 @@ _TRACEBACK_FOR = frozenset(
 )
 
 
-@examples("tunefleet show task-3f9a", "tunefleet show task-3f9a --json | jq .result", "tunefleet show wf-81c2")
-def show(task: TaskOrWorkflow, *, as_json: Json = False) -> None:
-    """Show the details of a task or a workflow."""
+@examples(
+    "tunefleet show task-3f9a",
+    "tunefleet show task-3f9a --all",
+    "tunefleet show task-3f9a --json | jq .result",
+    "tunefleet show wf-81c2",
+)
+def show(
+    task: TaskOrWorkflow,
+    *,
+    everything: Annotated[
+        bool, typer.Option("--all", "-a", help="Also show ids, attempts and the whole result of a task.")
+    ] = False,
+    as_json: Json = False,
+) -> None:
+    """Show the summary of a task or a workflow."""
     with connect() as client:
         if is_workflow(task):
             workflow = client.workflows.get(task)
@@ -46,65 +59,94 @@ def show(task: TaskOrWorkflow, *, as_json: Json = False) -> None:
         # The causes of a failure are among the other tasks of the workflow.
         others = client.workflows.get(detail.workflow_id).tasks
         artifacts = client.artifacts.list(task_id=detail.id).items
-        needed = memory_estimate(client.events.list(task_id=detail.id, kinds=["task.message"]))
-        left = _leftovers(client, detail)
-    say(screen(detail, artifacts, needed, others, left))
+        related = _related(client, detail, everything=everything)
+    say(screen(detail, artifacts, others, related, everything=everything))
 
 
-class Leftovers(NamedTuple):
-    """What an ended task left besides its result; decides which next commands are suggested."""
+class Related(NamedTuple):
+    """What the server knows about a task besides its row.
+
+    Args:
+        log: Whether it printed anything.
+        memory: Its memory estimate.
+        origin: How it relates to the task that it was made from.
+    """
 
     log: bool = False
-    checkpoint: bool = False
+    checkpoints: tuple[CheckpointView, ...] = ()
+    memory: str | None = None
+    origin: str | None = None
 
 
-_NOTHING = Leftovers()
+_NOTHING = Related()
 
 
-def _leftovers(client: Client, task: TaskDetail) -> Leftovers:
-    if not TaskStatus(task.status).final or task.started_at is None:
-        return Leftovers()
-    # Only then `resume` continues from the last checkpoint.
-    ended_early = task.status in {TaskStatus.FAILED, TaskStatus.CANCELLED}
-    return Leftovers(
-        log=client.tasks.log(task.id, limit_bytes=1).size_bytes > 0,
-        checkpoint=ended_early and any(each.resumable for each in client.tasks.checkpoints(task.id)),
+def _related(client: Client, task: TaskDetail, *, everything: bool) -> Related:
+    final = TaskStatus(task.status).final and task.started_at is not None
+    events = client.events.list(task_id=task.id, kinds=["task.message"]) if everything else []
+    return Related(
+        log=final and client.tasks.log(task.id, limit_bytes=1).size_bytes > 0,
+        checkpoints=tuple(client.tasks.checkpoints(task.id)) if final else (),
+        memory=memory_estimate(events),
+        origin=_origin(client, task),
     )
+
+
+def _origin(client: Client, task: TaskDetail) -> str | None:
+    """Return the task that this one repeats or copies; None if there is none."""
+    if task.parent_task_id is None:
+        return None
+    try:
+        changed = client.tasks.get(task.parent_task_id).spec != task.spec
+    except NotFoundError:
+        return f"{task.parent_task_id} (removed)"
+    return f"{'copy' if changed else 'repeat'} of {task.parent_task_id}"
 
 
 def screen(
     task: TaskDetail,
     artifacts: tuple[ArtifactView, ...] = (),
-    memory: str | None = None,
     siblings: Sequence[TaskView] = (),
-    left: Leftovers = _NOTHING,
+    related: Related = _NOTHING,
+    *,
+    everything: bool = False,
 ) -> RenderableType:
-    """Return the whole screen for a task."""
+    """Return the screen for a task: its summary, or everything that is known."""
     parts: list[RenderableType] = [
-        Text.assemble((task.name, "head"), "  ", (task.id, "id"), "  ", status_text(task.status)),
-        facts([*_facts(task, siblings), ("memory", memory)]),
+        Text.assemble((task.name, "head"), "  ", (task.id, "id"), "  ", status_text(task.status), _category(task)),
+        facts([*run_summary.rows(task, related.checkpoints), ("origin", related.origin)]),
     ]
+    if everything:
+        parts += [Text(), Text("Internals", style="head"), facts(_internals(task, siblings, related.memory))]
     if task.error:
-        parts += [Text(), Text(task.error, style="bad")]
+        parts += [Text(), Text(task.error, style="bad"), *_place(task)]
     if task.detail and task.reason in _TRACEBACK_FOR:
         # The last lines of a traceback name the exception.
         tail = task.detail.rstrip().splitlines()[-_TRACEBACK_LINES:]
         parts.append(Padding(Text("\n".join(tail), style="dim"), (0, 0, 0, 2)))
-    if task.attempts > 1:
+    if task.attempts > 1 or everything:
         parts += [Text(), Text("Attempts", style="head"), _attempts(task)]
     if len(siblings) > 1:
         own = (task.error or task.why) and failure_causes.cause(task, siblings) is None
-        notes = {task.id: "see above"} if own else {}
+        notes = {each.id: "see above" for each in siblings if each.error and each.error in (task.error or "")}
+        notes |= {task.id: "see above"} if own else {}
         parts += [
             Text(),
             Text("Stages", style="head"),
             workflow_view.stage_table(siblings, marked=task.id, notes=notes),
         ]
-    if result := results.rows(task):
+    # The summary of a training run says what its result says.
+    if (everything or not run_summary.is_training(task)) and (result := results.rows(task, whole=everything)):
         parts += [Text(), Text("Result", style="head"), facts(result)]
+    if everything:
+        parts += results.answers(task)
     if artifacts:
         parts += [Text(), Text("Artifacts", style="head"), artifact_table(artifacts)]
-    parts += [Text(), Text(_next(task, artifacts, siblings, left), style="dim")]
+    if found := run_summary.predictions(task, artifacts):
+        parts += [Text(), Text("Predictions", style="head"), Text(found)]
+    resumable = any(each.resumable for each in related.checkpoints)
+    commands = next_commands.after(task, artifacts, siblings, log=related.log, resumable=resumable)
+    parts += [Text(), next_block(commands)]
     return Group(*parts)
 
 
@@ -122,41 +164,37 @@ def memory_estimate(events: Sequence[EventView]) -> str | None:
     return f"about {formatting.size(figures['total_bytes'])}{there} ({listed})"
 
 
-def _facts(task: TaskDetail, siblings: Sequence[TaskView]) -> list[tuple[str, RenderableType | None]]:
+def _category(task: TaskDetail) -> str:
+    """Return the category of a failure, such as ` (out of memory)`."""
+    failed = task.status == TaskStatus.FAILED and task.reason not in PLAIN_REASONS
+    return f" ({str(task.reason).replace('_', ' ')})" if failed else ""
+
+
+def _place(task: TaskDetail) -> list[Text]:
+    """Return where a task failed: its worker, and its phase or step."""
+    if task.status != TaskStatus.FAILED or task.worker_id is None:
+        return []
     progress = task.progress
-    running = progress is not None and not TaskStatus(task.status).final
+    step = f", at step {progress.step} of {progress.max_steps}" if progress and progress.max_steps else ""
+    phase = f", while {progress.phase}" if progress and not step else ""
+    return [Text(f"On {task.worker_id}{step or phase}.", style="dim")]
+
+
+def _internals(task: TaskDetail, siblings: Sequence[TaskView], memory: str | None) -> list[Row]:
     names, of = {each.id: each.name for each in siblings}, task.shard_of or ""
     waits = task.status == TaskStatus.PENDING
     on = sorted({part.worker_id for part in siblings if part.shard_of == task.id and part.worker_id})
     return [
         ("kind", task.kind),
-        ("model", _at(task.spec, "model", "source", "identifier")),
-        ("pending reason", task.why),
-        ("stalled since", f"{task.stalled_since:%Y-%m-%d %H:%M:%S} UTC" if task.stalled_since else None),
-        ("reason", None if task.reason in PLAIN_REASONS else task.reason),
+        ("reason", task.reason),
         ("workflow", task.workflow_id),
         ("depends on", ", ".join(names.get(id_, id_) for id_ in task.depends_on) if waits else None),
         ("shard", f"{task.shard[0] + 1} of {task.shard[1]} of {names.get(of, of)} ({of})" if task.shard else None),
-        ("retry of", task.parent_task_id),
         ("owner", task.owner),
         ("workers" if on else "worker", ", ".join(on) or task.worker_id),
         ("submitted", f"{task.created_at:%Y-%m-%d %H:%M:%S} UTC, {formatting.age(task.created_at)} ago"),
-        ("duration", _run_time(task)),
-        ("progress", f"{progress.phase} {progress_text(task)}" if running and progress else None),
-        ("step time", formatting.step_time(progress.step_time_s) if running and progress else None),
-        ("time left", formatting.duration(progress.eta_s) if running and progress and progress.eta_s else None),
+        ("estimated memory", memory),
     ]
-
-
-def _run_time(task: TaskDetail) -> str | None:
-    time = run_time(task)
-    return time + (f", in {task.attempts} attempts" if task.attempts > 1 else "") if time else None
-
-
-def _at(tree: object, *keys: str) -> str | None:
-    for key in keys:
-        tree = tree.get(key) if isinstance(tree, dict) else None
-    return str(tree) if tree is not None else None
 
 
 def _attempts(task: TaskDetail) -> RenderableType:
@@ -184,32 +222,3 @@ def artifact_table(artifacts: tuple[ArtifactView, ...]) -> RenderableType:
             Text(made.id, style="id"),
         )
     return listing
-
-
-def _next(task: TaskDetail, artifacts: tuple[ArtifactView, ...], siblings: Sequence[TaskView], left: Leftovers) -> str:
-    if task.status == TaskStatus.PAUSED:
-        return f"Resume: tunefleet resume {task.id}   Checkpoints: tunefleet checkpoints {task.id}"
-    if not TaskStatus(task.status).final:
-        if task.started_at is None or (task.why or "").startswith(workflow_view.DELIVERING):
-            return f"Explain: tunefleet why {task.id}   Cancel: tunefleet cancel {task.id}"
-        if task.kind in LIGHT_KINDS:
-            return f"Follow: tunefleet follow {task.id}"
-        return f"Follow: tunefleet logs -f {task.id}   Plot: tunefleet metrics --plot {task.id}"
-    origin = failure_causes.cause(task, siblings)
-    if task.status == TaskStatus.SKIPPED:
-        return f"Details: tunefleet show {origin.id if origin is not None else task.workflow_id}"
-    if origin is not None:
-        return f"Details: tunefleet show {origin.id}   {workflow_view.run_left(origin, task.workflow_id)}"
-    if task.reason == TaskReason.BAD_INPUT and len(siblings) > 1:
-        return workflow_view.run_left(task, task.workflow_id)
-    return _next_of_own(task, artifacts, left)
-
-
-def _next_of_own(task: TaskDetail, artifacts: tuple[ArtifactView, ...], left: Leftovers) -> str:
-    log = [f"Log: tunefleet logs {task.id}"] if left.log else []
-    if task.status != TaskStatus.COMPLETED:
-        on = [f"Resume from the last checkpoint: tunefleet resume {task.id}"] if left.checkpoint else []
-        return "   ".join([*log, f"Retry: tunefleet retry {task.id}", *on])
-    if artifacts:
-        return f"Download: tunefleet artifacts get {artifacts[0].id}"
-    return (log or [f"Retry: tunefleet retry {task.id}"])[0]

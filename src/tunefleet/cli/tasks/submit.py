@@ -12,7 +12,7 @@ import typer
 from rich.text import Text
 
 from tunefleet.cli import formatting
-from tunefleet.cli.console import Json, err, out, print_json, say, show_warnings
+from tunefleet.cli.console import Json, err, next_block, out, print_json, say, show_warnings
 from tunefleet.cli.lazy_group import examples
 from tunefleet.cli.options import Set, TaskOrWorkflow, connect, is_workflow, parse_sets
 from tunefleet.cli.tasks import task_view, workflow_view
@@ -163,12 +163,13 @@ def _report(client: Client, task: TaskDetail | None, *, as_json: bool) -> None:
 
 def _summary(client: Client, task: TaskDetail) -> None:
     say()
+    details = ("Details", f"tunefleet show {task.id}")
     if task.status == TaskStatus.FAILED:
         task_view.failure_screen(out(), client, task)
+        say(next_block([details]))
         return
     say(Text.assemble((task.name, "head"), f" {task.status} after {run_time(task) or formatting.duration(0.0)}."))
-    say(f"Details:  tunefleet show {task.id}", style="dim")
-    say(f"Download: tunefleet artifacts ls {task.id}", style="dim")
+    say(next_block([details, ("Artifacts", f"tunefleet artifacts ls {task.id}")]))
 
 
 @examples("tunefleet follow task-3f9a", "tunefleet follow wf-81c2")

@@ -27,6 +27,7 @@ from tunefleet.cli.options import (
     is_workflow,
     parse_sets,
 )
+from tunefleet.cli.transfers import transfer_bar
 from tunefleet.client import Client
 from tunefleet.errors import InputError
 from tunefleet.lifecycle.task import TaskStatus
@@ -262,10 +263,13 @@ def clone(
     sets: Set = None,
     as_json: Json = False,
 ) -> None:
-    """Submit a copy of a task with changed fields."""
+    """Submit a copy of a task with changed fields.
+
+    A local file that a changed field names is uploaded; its path is relative to the current folder.
+    """
     overrides = parse_sets(sets)
-    with connect() as client:
-        done = [client.tasks.clone(one_task(client, task), overrides)]
+    with connect() as client, transfer_bar() as on_progress:
+        done = [client.tasks.clone(one_task(client, task), overrides, on_progress=on_progress)]
     report_new(done, as_json=as_json)
 
 

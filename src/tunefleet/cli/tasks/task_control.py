@@ -9,7 +9,7 @@ import typer
 from rich.text import Text
 
 from tunefleet.cli import formatting
-from tunefleet.cli.console import Json, print_json, say, table
+from tunefleet.cli.console import Json, next_block, print_json, say, table
 from tunefleet.cli.exit_codes import ExitCode
 from tunefleet.cli.id_lookup import one_task
 from tunefleet.cli.lazy_group import examples
@@ -92,11 +92,15 @@ def stop(
 ) -> None:
     """Stop a training run early and keep its result.
 
-    The task counts as completed, and its dependents run.
+    Returns when training has stopped; the task then evaluates and saves its artifacts. It counts as completed, and its
+    dependents run.
     """
     with connect() as client:
         command = client.tasks.stop(one_task(client, task), save=not no_save)
         _report(client, command, no_wait=no_wait, timeout_s=timeout, as_json=as_json)
+    if not as_json:
+        say("Its artifacts are there when the task has completed.", style="dim")
+        say(next_block([("Follow", f"tunefleet follow {command.task_id}")]))
 
 
 @examples("tunefleet save task-3f9a")

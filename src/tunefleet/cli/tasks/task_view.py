@@ -19,6 +19,7 @@ from tunefleet.cli.tasks.task_commands import run_time
 from tunefleet.cli.tasks.watch_loop import Watched, sentence, watch
 from tunefleet.client import Client
 from tunefleet.lifecycle.task import TaskStatus
+from tunefleet.observability.step_line import readable
 from tunefleet.schemas.api import EventView, TaskDetail
 
 _SCREEN_EVERY_S = 0.5
@@ -145,7 +146,7 @@ def _bar(watched: Watched, width: int) -> RenderableType:
 def _before_steps(watched: Watched) -> str:
     task = watched.task
     if watched.final:
-        return task.reason or ""
+        return (task.reason or "").replace("_", " ")
     if watched.progress is not None:
         return f"{watched.progress.phase} …"
     return task.why or ("starting …" if task.status == TaskStatus.RUNNING else f"{task.status} …")
@@ -222,7 +223,7 @@ def failure_screen(console: Console, client: Client, task: TaskDetail, *, log_li
     # A log that only repeats the error is not worth showing.
     if any(not _repeats(row, task.error) for row in tail):
         console.print(Text("Last lines of the log:", style="dim"))
-        console.print(Text("\n".join(f"  {row}" for row in tail)))
+        console.print(Text("\n".join(f"  {readable(row)}" for row in tail)))
 
 
 def _repeats(row: str, error: str | None) -> bool:

@@ -59,4 +59,4 @@ def validate(
     show_warnings(warnings)
     say(f"Valid: {formatting.plural(len(workflow.tasks), 'task')}.", style="good")
     if files:
-        say(f"Uploads: {', '.join(map(str, files))}", style="dim")
+        say(f"Uploads: {', '.join(dict.fromkeys(map(str, files)))}", style="dim")

@@ -17,6 +17,8 @@ _CURVE_POINTS = 400
 _EVENTS_KEPT = 50
 _EVENTS_A_LOOK = 200
 _OFFERED = "task.offered"
+_FAILED = "task.failed"
+_LAUNCH_FAILED = "launch.failed"
 _ON_A_WORKER = {_OFFERED: "to", "task.started": "on"}
 # Reasons that only repeat the kind of the event.
 PLAIN_REASONS = frozenset({None, *(reason.value for reason in (R.READY, R.OFFERED, R.STARTED, R.FINISHED))})
@@ -65,8 +67,10 @@ class Watched:
             self.silent_since = self.silent_since or time.monotonic()
             return []
         self.silent_since = None
-        self.events.extend(new)
         self._last_event = new[-1].id if new else self._last_event
+        # The end of the attempt has the same error.
+        new = [event for event in new if event.data.get("name") != _LAUNCH_FAILED]
+        self.events.extend(new)
         return new
 
 
@@ -102,8 +106,9 @@ def sentence(event: EventView) -> str:
     reason = str(data.get("reason")).replace("_", " ")
     if data.get("reason") not in PLAIN_REASONS and reason != words.lower():
         details.append(reason)
-    # An offer repeats why the previous attempt ended, which an earlier event has shown.
-    error = data.get("error") if event.kind != _OFFERED else None
+    # An offer repeats why the previous attempt ended, which an earlier event has shown; the error of a failed task
+    # is shown once, after its last event.
+    error = data.get("error") if event.kind not in {_OFFERED, _FAILED} else None
     if error:
         return f"{words} ({', '.join(details)}): {error}" if details else f"{words}: {error}"
     return f"{words}: {', '.join(details)}" if details else words

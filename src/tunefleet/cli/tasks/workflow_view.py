@@ -12,7 +12,7 @@ from rich.padding import Padding
 from rich.text import Text
 
 from tunefleet.cli import formatting
-from tunefleet.cli.console import err, out, say, status_text, table
+from tunefleet.cli.console import err, next_block, out, say, status_text, table
 from tunefleet.cli.exit_codes import ExitCode
 from tunefleet.cli.tasks import failure_causes
 from tunefleet.cli.tasks.stage_order import in_order, most_relevant
@@ -108,7 +108,7 @@ def screen(workflow: WorkflowView, *, height: int | None = None) -> RenderableTy
         where = f" on {failed.worker_id}" if failed.worker_id else ""
         parts += [Text(), Text.assemble((failed.name, "head"), f" failed{where}:")]
         parts.append(Padding(Text(failed.error or "No reason given.", style="bad"), (0, 0, 0, 2)))
-    parts += [Text(), Text(_next(workflow, failed), style="dim")]
+    parts += [Text(), next_block(_next(workflow, failed))]
     return Group(*parts)
 
 
@@ -124,31 +124,31 @@ def _summary(workflow: WorkflowView) -> str:
     return f"{counts}; took {formatting.duration((max(ends) - workflow.created_at).total_seconds())}{retried}"
 
 
-def _next(workflow: WorkflowView, failed: TaskView | None) -> str:
+def _next(workflow: WorkflowView, failed: TaskView | None) -> list[tuple[str, str]]:
     if workflow.status == "running":
-        return f"Follow: tunefleet follow {workflow.id}   Cancel: tunefleet cancel {workflow.id}"
+        return [("Follow", f"tunefleet follow {workflow.id}"), ("Cancel", f"tunefleet cancel {workflow.id}")]
     if workflow.retried_as is not None:
         newer = workflow.retried_as
         left = newer.status in {"failed", "cancelled"}
-        text = f"Retried as {newer.id} ({newer.status}).   Details: tunefleet show {newer.id}"
-        return f"{text}   Retry the rest: tunefleet retry {newer.id}" if left else text
+        rest = [("Retry the rest", f"tunefleet retry {newer.id}")] if left else []
+        return [(f"Retried as {newer.id} ({newer.status})", f"tunefleet show {newer.id}"), *rest]
     if failed is not None:
-        return f"Details: tunefleet show {failed.id}   {run_left(failed, workflow.id)}"
+        return [("Details", f"tunefleet show {failed.id}"), *run_left(failed, workflow.id)]
     if workflow.status == "cancelled":
-        return f"Retry the rest: tunefleet retry {workflow.id}"
+        return [("Retry the rest", f"tunefleet retry {workflow.id}")]
     # The last task that ran has the result of the workflow; a shard has only a part of it.
     unsharded = [task for task in in_order(workflow.tasks) if task.shard_of is None]
     ran = [task for task in unsharded if task.status == TaskStatus.COMPLETED]
-    return f"Details: tunefleet show {(ran or unsharded)[-1].id}"
+    return [("Details", f"tunefleet show {(ran or unsharded)[-1].id}")]
 
 
-def run_left(failed: TaskView, workflow_id: str) -> str:
-    """Return the next command after a failure; an invalid input needs a change of the workflow file."""
+def run_left(failed: TaskView, workflow_id: str) -> list[tuple[str, str]]:
+    """Return the next commands after a failure; an invalid input needs a change of the workflow file."""
     change = " --set FIELD=VALUE" if failed.reason == TaskReason.BAD_INPUT else ""
-    left = f"Retry the rest: tunefleet retry {workflow_id}{change}"
+    left = ("Retry the rest", f"tunefleet retry {workflow_id}{change}")
     if failed.reason == TaskReason.DELIVERY_FAILED:
-        return f"Deliver the result: tunefleet artifacts deliver {failed.id}   {left}"
-    return left
+        return [("Deliver the result", f"tunefleet artifacts deliver {failed.id}"), left]
+    return [left]
 
 
 def follow(client: Client, workflow_id: str) -> WorkflowDetail | None:
@@ -184,7 +184,8 @@ def _in_lines(client: Client, workflow_id: str) -> WorkflowDetail:
 
 
 def line(task: TaskView, why: failure_causes.Causes) -> str:
-    """Return a task's status in one line."""
-    note = why.note(task).plain.rstrip(".")
+    """Return a task's status in one line; the error of a failed one is shown at the end of the workflow."""
+    failed = task.status == TaskStatus.FAILED and why.of(task) is None
+    note = "" if failed else why.note(task).plain.rstrip(".")
     on = f" on {task.worker_id}" if task.worker_id and task.status in _AT_WORK else ""
     return f"{task.name}: {task.status}{on}{f' ({note})' if note else ''}"

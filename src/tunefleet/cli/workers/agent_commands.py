@@ -70,12 +70,19 @@ def status() -> None:
 def logs(
     *, lines: Annotated[int, typer.Option("-n", "--lines", min=1, help="Number of lines from the end.")] = 100
 ) -> None:
-    """Print the last lines of the agent's log."""
+    """Print the last lines of the agent's log.
+
+    The log is in LOGS_DIR, by default `logs` in the working folder: the service's, or without one, this folder.
+    """
     service = _service(None)
-    directory = load_agent().logs_dir.expanduser()
-    path = (directory if directory.is_absolute() else service.working_folder() / directory) / "agent.log"
+    installed = service.definition.exists()
+    path = (service.working_folder() if installed else Path.cwd()) / load_agent().logs_dir.expanduser() / "agent.log"
     if not path.exists():
-        raise NotFoundError(f"There is no log {path}.", hint="Start the agent first: `tunefleet agent`.")
+        raise NotFoundError(
+            f"Log not found: {path}.",
+            hint=f"An agent in a terminal writes to {load_agent().logs_dir / 'agent.log'} in the folder where it was "
+            "started: run this command there, or set LOGS_DIR.",
+        )
     for line in path.read_text(encoding="utf-8", errors="replace").splitlines()[-lines:]:
         typer.echo(line)
 

@@ -1,9 +1,10 @@
-"""Downloads a model's `config.json` from a Hub, with a short timeout."""
+"""Reads from a Hub with a short timeout: a model's `config.json`, and the search for models."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
+from urllib.parse import urlencode
 
 import httpx
 import orjson
@@ -25,6 +26,30 @@ def fetch(url: str, allowed: Sequence[str]) -> Mapping[str, Any]:
         ForbiddenError: If the address is not allowed.
         UnreachableError: If there is no valid configuration within a few seconds.
     """
+    found = _read(url, allowed, "a model configuration")
+    if not isinstance(found, dict):
+        raise UnreachableError(f"{shown(url)} is not a model configuration.")
+    return found
+
+
+def search(endpoint: str, text: str, limit: int, allowed: Sequence[str]) -> list[Any]:
+    """Return text generation models of a Hub that match a text, most downloaded first, as the Hub describes them.
+
+    Raises:
+        ForbiddenError: If the address is not allowed.
+        UnreachableError: If the Hub does not answer within a few seconds.
+    """
+    # https://huggingface.co/docs/hub/api: `expand` selects the fields, and without it there is no size.
+    expand = [("expand[]", name) for name in ("safetensors", "gated", "downloads")]
+    wanted = [("search", text), ("pipeline_tag", "text-generation"), ("sort", "downloads"), ("limit", str(limit))]
+    url = f"{endpoint.rstrip('/')}/api/models?{urlencode(wanted + expand)}"
+    found = _read(url, allowed, "a list of models")
+    if not isinstance(found, list):
+        raise UnreachableError(f"{shown(url)} is not a list of models.")
+    return found
+
+
+def _read(url: str, allowed: Sequence[str], what: str) -> Any:
     content = b""
     with SsrfGuard(allowed, who="server").get(url, timeout=_PATIENCE) as answer:
         if not answer.is_success:
@@ -32,11 +57,8 @@ def fetch(url: str, allowed: Sequence[str]) -> Mapping[str, Any]:
         for piece in answer.iter_bytes():
             content += piece
             if len(content) > _MAX_BYTES:
-                raise UnreachableError(f"{shown(url)} is too large for a model configuration.")
+                raise UnreachableError(f"{shown(url)} is too large for {what}.")
     try:
-        found = orjson.loads(content)
+        return orjson.loads(content)
     except ValueError:
-        found = None
-    if not isinstance(found, dict):
-        raise UnreachableError(f"{shown(url)} is not a model configuration.")
-    return found
+        raise UnreachableError(f"{shown(url)} is not {what}.") from None

@@ -205,9 +205,11 @@ def retry_task(task_id: str) -> Call[TaskDetail]:
     return Call("POST", path("tasks", task_id, "retry"), model(TaskDetail), repeatable=False)
 
 
-def clone_task(task_id: str, overrides: Mapping[str, Any] | None = None) -> Call[TaskDetail]:
-    """Submit a task again as a new one, with changed fields of its spec (dotted path → value)."""
-    body = CloneRequest(overrides=dict(overrides or {}))
+def clone_task(
+    task_id: str, overrides: Mapping[str, Any] | None = None, inputs: Mapping[str, str] | None = None
+) -> Call[TaskDetail]:
+    """Submit a task again as a new one, with changed fields of its spec, and uploaded files for changed paths."""
+    body = CloneRequest(overrides=dict(overrides or {}), inputs=dict(inputs or {}))
     return Call("POST", path("tasks", task_id, "clone"), model(TaskDetail), body=body, repeatable=False)
 
 

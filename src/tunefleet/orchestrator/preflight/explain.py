@@ -273,4 +273,7 @@ def _sentence(row: TaskRow, attempt: AttemptRow, nodes: Sequence[AttemptRow]) ->
     if attempt.state == "accepted":
         wanted = {"pause": " and is pausing", "cancel": " and is cancelling"}.get(row.desired, "")
         return f"{what} runs{wanted}."
-    return f"{what} ended ({_word(attempt.reason or attempt.state)}){f': {attempt.error}' if attempt.error else '.'}"
+    # The sentence on the status of an ended task has its error.
+    repeated = row.status in _ENDED and attempt.error == row.error
+    error = f": {attempt.error}" if attempt.error and not repeated else "."
+    return f"{what} ended ({_word(attempt.reason or attempt.state)}){error}"

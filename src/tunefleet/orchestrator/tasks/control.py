@@ -29,6 +29,7 @@ from tunefleet.schemas.api import CheckpointView, CommandRequest, CommandView, T
 from tunefleet.schemas.control import ControlCommand, SetData
 from tunefleet.schemas.worker_link import pause_id
 from tunefleet.spec.value_preview import nearest
+from tunefleet.validation_errors import summary
 
 # Maximum long-poll duration for a command's outcome.
 MAX_WAIT_S: Final = 30.0
@@ -208,8 +209,7 @@ def _checked(request: CommandRequest) -> tuple[ControlCommand, dict[str, Any]]:
     try:
         data = SetData.model_validate(request.data, strict=False).model_dump(exclude_none=True)
     except ValidationError as error:
-        first = error.errors()[0]
-        raise InputError(f"Wrong data for set: {'.'.join(map(str, first['loc']))}: {first['msg']}.") from None
+        raise InputError(f"Invalid data for set: {summary(error, most=1)}.") from None
     unknown = sorted(set(request.data) - set(SetData.model_fields))
     if unknown or not data:
         known = ", ".join(SetData.model_fields)

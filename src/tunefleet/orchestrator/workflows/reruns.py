@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
+from types import MappingProxyType
 from typing import Any
 
 from tunefleet.db import Connection
@@ -39,18 +41,27 @@ async def retry(core: ServerContext, actor: Actor, task_id: str) -> WorkflowDeta
     return await workflows.store(core, await resubmission_of(core, actor, row.id))
 
 
-async def clone(core: ServerContext, actor: Actor, task_id: str, overrides: Mapping[str, Any]) -> WorkflowDetail:
+async def clone(
+    core: ServerContext,
+    actor: Actor,
+    task_id: str,
+    overrides: Mapping[str, Any],
+    inputs: Mapping[str, str] = MappingProxyType({}),
+) -> WorkflowDetail:
     """Submit a task again with some fields changed, as a new workflow.
 
     Args:
         overrides: Dotted path below `spec` → value.
+        inputs: Changed path of a local file → digest of the uploaded artifact.
 
     Raises:
         SpecError: If the changed workflow file is invalid.
         ForbiddenError: If the actor may not submit.
     """
     may_submit(actor)
-    return await workflows.store(core, await resubmission_of(core, actor, task_id, overrides))
+    made = await resubmission_of(core, actor, task_id, overrides)
+    with_inputs = {name: {**kept, **inputs} for name, kept in made.inputs.items()}
+    return await workflows.store(core, replace(made, inputs=with_inputs))
 
 
 async def resubmission_of(

@@ -62,6 +62,9 @@ class TrainingConfig(Open):
 class TrainingJobRequest(Open):
     """Body of the agent's `POST /api/training/execute`."""
 
+    # Built at import: FastAPI, which builds its validator, would warn about it at the first request.
+    model_config = ConfigDict(defer_build=False)
+
     config: TrainingConfig
     dataset_path: str
     execution_id: str

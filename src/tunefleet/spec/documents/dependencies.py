@@ -16,7 +16,8 @@ from tunefleet.spec.expressions.condition import ConditionSpec
 from tunefleet.spec.expressions.placeholders import Reference
 from tunefleet.spec.expressions.references import PlaceholderMatch
 from tunefleet.spec.text import Path, Source
-from tunefleet.spec.value_preview import MAX_FAULTS, cut, more, nearest, show
+from tunefleet.spec.value_preview import MAX_FAULTS, more, nearest
+from tunefleet.validation_errors import cut, show
 
 TASK_ID_PREFIX: Final = "task-"
 _MAX_SHOWN: Final = 8

@@ -12,41 +12,13 @@ from pydantic import BaseModel
 from pydantic_core import ErrorDetails, ValidationError
 
 from tunefleet.errors import Fault
-from tunefleet.spec.base import UNKNOWN_KEY, Block, known_keys
+from tunefleet.spec.base import Block, known_keys
 from tunefleet.spec.descriptions import descriptions
 from tunefleet.spec.documents.refused_keys import INSTEAD, REFUSED, SYNONYMS, Refusal
 from tunefleet.spec.tasks.task_types import TASK_KINDS
 from tunefleet.spec.text import Path, Source, dotted
-from tunefleet.spec.value_preview import MAX_FAULTS, more, nearest, show
-
-# pydantic's error types → message templates; other types keep pydantic's own message.
-_SENTENCES: Final[dict[str, str]] = {
-    "missing": "is required",
-    "int_type": "must be an integer, not {value}",
-    "int_parsing": "must be an integer, not {value}",
-    "int_from_float": "must be an integer, not {value}",
-    "int_parsing_size": "is too large: integers have 64 bits",
-    "float_type": "must be a number, not {value}",
-    "float_parsing": "must be a number, not {value}",
-    "finite_number": "must be a finite number, not {value}",
-    "bool_type": "must be true or false, not {value}",
-    "bool_parsing": "must be true or false, not {value}",
-    "string_type": "must be a string, not {value}",
-    "string_too_short": "must not be empty",
-    "string_too_long": "must have at most {max_length} characters",
-    "tuple_type": "must be a list, not {value}",
-    "list_type": "must be a list, not {value}",
-    "dict_type": "must be a mapping (`key: value` lines), not {value}",
-    "model_type": "must be a mapping (`key: value` lines), not {value}",
-    "model_attributes_type": "must be a mapping (`key: value` lines), not {value}",
-    "too_short": "must have at least {min_length} entry",
-    "greater_than": "must be greater than {gt}, not {value}",
-    "greater_than_equal": "must be at least {ge}, not {value}",
-    "less_than": "must be less than {lt}, not {value}",
-    "less_than_equal": "must be at most {le}, not {value}",
-    "literal_error": "must be one of {expected}, not {value}",
-}
-
+from tunefleet.spec.value_preview import MAX_FAULTS, more, nearest
+from tunefleet.validation_errors import UNKNOWN_KEY, message
 
 _INDEX_DIGITS: Final = 10
 _NO_TEXT: Final = frozenset({"dict_type", "list_type", "model_attributes_type", "model_type", "tuple_type"})
@@ -114,13 +86,12 @@ def explain(
                 guessed.add((*path[:-1], guess))
         elif detail["type"] == "missing":
             null = source.origin(path) in source.values
-            message = "is required and must not be null" if null else "is required"
-            missing.append((path, fault_at(path, message, source, hint=_about(root, path[len(prefix) :]))))
+            text = "is required and must not be null" if null else "is required"
+            missing.append((path, fault_at(path, text, source, hint=_about(root, path[len(prefix) :]))))
         elif detail["type"] == "tunefleet":
             faults.extend(_own(detail, path, source, unknown))
         else:
-            message, hint = _sentence(detail)
-            faults.append(fault_at(path, message, source, hint=hint))
+            faults.append(fault_at(path, message(detail), source, hint=_hint(detail)))
     return faults + [fault for path, fault in missing if path not in guessed]
 
 
@@ -129,10 +100,10 @@ def _only_its_entries(detail: ErrorDetails) -> bool:
     return detail["type"] == "too_short" and len(detail["input"]) >= detail.get("ctx", {})["min_length"]
 
 
-def fault_at(path: Path, message: str, source: Source, *, hint: str | None = None, key: bool = False) -> Fault:
+def fault_at(path: Path, text: str, source: Source, *, hint: str | None = None, key: bool = False) -> Fault:
     """Create an error at the position of a path."""
     mark = source.mark(path, key=key)
-    return Fault(dotted(source.origin(path)), message, mark.line, mark.column, hint)
+    return Fault(dotted(source.origin(path)), text, mark.line, mark.column, hint)
 
 
 def below_path(path: Path, below: str) -> Path:
@@ -143,35 +114,23 @@ def below_path(path: Path, below: str) -> Path:
 
 
 def _own(detail: ErrorDetails, path: Path, source: Source, unknown: Unknown) -> Iterator[Fault]:
-    for below, message, hint in detail.get("ctx", {})["faults"]:
+    for below, text, hint in detail.get("ctx", {})["faults"]:
         where = below_path(path, below)
-        if not unknown.covers(where[:-1] if message == UNKNOWN_KEY else where):
-            yield fault_at(where, message, source, hint=hint)
+        if not unknown.covers(where[:-1] if text == UNKNOWN_KEY else where):
+            yield fault_at(where, text, source, hint=hint)
 
 
-def _sentence(detail: ErrorDetails) -> tuple[str, str | None]:
-    """Return message and hint."""
-    kind, value, ctx = detail["type"], detail["input"], detail.get("ctx", {})
-    template = _SENTENCES.get(kind)
-    if template is None:
-        return detail["msg"][:1].lower() + detail["msg"][1:], None
-    values = {name: int(limit) if _is_whole(limit) else limit for name, limit in ctx.items()}
-    values["value"] = show(value)
-    hint = None
-    if kind == "literal_error":
-        words = [word.strip("'") for word in ctx["expected"].replace(" or ", ", ").split(", ")]
-        values["expected"] = ", ".join(words)
-        guess = nearest(value, words) if isinstance(value, str) else None
-        hint = f"did you mean {guess}?" if guess else None
-    elif kind == "too_short":
-        hint = "add one, or leave out the key"
-    elif kind == "string_type" and isinstance(value, int | float):
-        hint = "write it in quotes"
-    return template.format_map(values), hint
-
-
-def _is_whole(value: Any) -> bool:
-    return isinstance(value, float) and value.is_integer()
+def _hint(detail: ErrorDetails) -> str | None:
+    kind, value = detail["type"], detail["input"]
+    if kind == "literal_error" and isinstance(value, str):
+        words = [word.strip("'") for word in detail["ctx"]["expected"].replace(" or ", ", ").split(", ")]
+        guess = nearest(value, words)
+        return f"did you mean {guess}?" if guess else None
+    if kind in _NO_TEXT - {"list_type", "tuple_type"}:
+        return "write it as `key: value` lines"
+    if kind == "too_short":
+        return "add one, or leave out the key"
+    return "write it in quotes" if kind == "string_type" and isinstance(value, int | float) else None
 
 
 def _unknown(path: Path, root: type[BaseModel], source: Source, prefix: Path) -> tuple[Fault, str | None]:

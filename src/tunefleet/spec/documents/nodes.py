@@ -24,7 +24,8 @@ from tunefleet.spec.expressions.size_limits import SizeBudget
 from tunefleet.spec.expressions.template_prompts import is_template
 from tunefleet.spec.tasks.task_types import TaskSpec
 from tunefleet.spec.text import Path, Source
-from tunefleet.spec.value_preview import MAX_FAULTS, cut, more
+from tunefleet.spec.value_preview import MAX_FAULTS, more
+from tunefleet.validation_errors import cut
 
 _MAX_SHOWN: Final = 8
 # Below these paths values of any type are accepted and converted.

@@ -9,13 +9,13 @@ from typing import Annotated, Any, Final
 from pydantic import AfterValidator, BeforeValidator, Field, ValidationError
 
 from tunefleet.errors import Fault
-from tunefleet.spec.base import UNKNOWN_KEY, Block, Text, as_list, known_keys, wrong
+from tunefleet.spec.base import Block, Text, as_list, known_keys, wrong
 from tunefleet.spec.documents.fault_messages import explain, fault_at
 from tunefleet.spec.documents.kinds import task_kinds
 from tunefleet.spec.documents.merge import SPEC, merged_source
 from tunefleet.spec.expressions.budget import MAX_MERGED_VALUES, MAX_TASKS, SIZE_HINT, Scale, Size
 from tunefleet.spec.text import Path, Source
-from tunefleet.spec.value_preview import show
+from tunefleet.validation_errors import UNKNOWN_KEY, show
 
 _MAX_NAME: Final = 200
 # These characters have a meaning in references, paths or YAML.

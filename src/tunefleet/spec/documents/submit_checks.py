@@ -17,7 +17,7 @@ from tunefleet.spec.expressions.result_keys import fault_of
 from tunefleet.spec.tasks.base_task import BaseTaskSpec
 from tunefleet.spec.tasks.training_tasks import ModelTrainingSpec
 from tunefleet.spec.text import dotted
-from tunefleet.spec.value_preview import cut, show
+from tunefleet.validation_errors import cut, show
 
 # All repetitions are bounded, so that matching takes time linear in the text.
 _BRACES: Final = re.compile(r"\{\{[ \t]{0,20}([^{}\s][^{}\r\n]{0,399})\}\}")

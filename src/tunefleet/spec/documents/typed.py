@@ -8,13 +8,14 @@ from typing import Any, Final, cast
 from pydantic import ValidationError
 
 from tunefleet.errors import Fault
-from tunefleet.spec.base import UNKNOWN_KEY, Block
+from tunefleet.spec.base import Block
 from tunefleet.spec.documents.fault_messages import Unknown, below_path, explain, fault_at, refusal_of
 from tunefleet.spec.documents.kinds import task_kinds
 from tunefleet.spec.documents.refused_keys import REFUSED, REFUSED_KINDS, says_nothing
 from tunefleet.spec.tasks.task_types import BaseTaskSpec, TaskSpec, across
 from tunefleet.spec.text import Path, Source
-from tunefleet.spec.value_preview import nearest, show
+from tunefleet.spec.value_preview import nearest
+from tunefleet.validation_errors import UNKNOWN_KEY, show
 
 SPEC: Final[Path] = ("spec",)
 # Keys among which a misspelled `taskType` is searched.

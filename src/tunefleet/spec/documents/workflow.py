@@ -15,7 +15,8 @@ from tunefleet.spec.documents.nodes import TaskNode, read_tasks
 from tunefleet.spec.documents.typed import read_spec
 from tunefleet.spec.tasks.task_types import BaseTaskSpec, TaskSpec
 from tunefleet.spec.text import Source, read_text
-from tunefleet.spec.value_preview import first_faults, show
+from tunefleet.spec.value_preview import first_faults
+from tunefleet.validation_errors import show
 
 _MAX_NAME: Final = 200
 

@@ -12,7 +12,7 @@ from tunefleet.errors import ReferenceFault
 from tunefleet.spec.base import Block, Text, wrong
 from tunefleet.spec.expressions.lookup import look_up
 from tunefleet.spec.expressions.placeholders import Reference, path_hint, reference
-from tunefleet.spec.value_preview import show
+from tunefleet.validation_errors import show
 
 # Characters of a value in a message; results may be large.
 _SHOWN_CHARACTERS: Final = 100

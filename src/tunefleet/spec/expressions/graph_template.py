@@ -7,7 +7,7 @@ from typing import Annotated, Any, Final, Literal
 from pydantic import BeforeValidator, Field, model_validator
 
 from tunefleet.spec.base import Block, Text, as_list, many_wrong, only, wrong
-from tunefleet.spec.value_preview import show
+from tunefleet.validation_errors import show
 
 _BUILT_IN: Final = "two_column_briefing"
 _FORMAT: Final = "format"

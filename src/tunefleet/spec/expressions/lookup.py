@@ -10,7 +10,8 @@ import orjson
 from tunefleet.errors import ReferenceFault
 from tunefleet.spec.expressions.placeholders import Reference
 from tunefleet.spec.expressions.size_limits import SizeBudget
-from tunefleet.spec.value_preview import cut, nearest, show
+from tunefleet.spec.value_preview import nearest
+from tunefleet.validation_errors import cut, show
 
 # Name → stored result `{task_id, worker_id, metadata, received_at, result}`.
 Envelopes = Mapping[str, Mapping[str, Any]]

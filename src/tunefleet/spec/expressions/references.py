@@ -27,7 +27,7 @@ from tunefleet.spec.expressions.placeholders import (
 )
 from tunefleet.spec.expressions.size_limits import SizeBudget
 from tunefleet.spec.text import Path, dotted
-from tunefleet.spec.value_preview import show
+from tunefleet.validation_errors import show
 
 # Strings of a spec in which nothing is replaced: `${` may be part of the code.
 _VERBATIM: Final[frozenset[Path]] = frozenset({("code",)})

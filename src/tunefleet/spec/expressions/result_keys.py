@@ -6,7 +6,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from tunefleet.spec.expressions.placeholders import Reference
-from tunefleet.spec.value_preview import nearest, show
+from tunefleet.spec.value_preview import nearest
+from tunefleet.validation_errors import show
 
 _MAX_SHOWN: Final = 12
 _ARCHIVE: Final = ("", "_path", "_url", "_bytes", "_uploaded")

@@ -26,7 +26,7 @@ from tunefleet.spec.expressions.placeholders import (
 )
 from tunefleet.spec.expressions.size_limits import SizeBudget
 from tunefleet.spec.text import Path
-from tunefleet.spec.value_preview import show
+from tunefleet.validation_errors import show
 
 _SYSTEM_PROMPTS: Final = ("system_prompt", "systemPrompt")
 _PROMPTS: Final = "The output of the template"

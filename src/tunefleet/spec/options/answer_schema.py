@@ -10,7 +10,7 @@ from pydantic import model_validator
 from pydantic_core import PydanticCustomError
 
 from tunefleet.spec.base import Block, Text, as_block, many_wrong, wrong
-from tunefleet.spec.value_preview import show
+from tunefleet.validation_errors import show
 
 Faults = list[tuple[str, str, str | None]]
 # Accepts both Python's and JSON Schema's type names.

@@ -8,7 +8,7 @@ import orjson
 from pydantic import BeforeValidator, model_validator
 
 from tunefleet.spec.base import Block, FreeMapping, NaturalInt, NotBool, PositiveInt, Text, wrong
-from tunefleet.spec.value_preview import show
+from tunefleet.validation_errors import show
 
 Parallelism = Literal["ddp", "fsdp", "deepspeed", "device_map"]
 _STAGES: Final = (1, 3)

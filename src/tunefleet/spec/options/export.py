@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BeforeValidator, Field, WithJsonSchema, model_validator
 
 from tunefleet.spec.base import Block, RelativePath, Text, as_block, many_wrong, one_of_words, wrong
-from tunefleet.spec.value_preview import show
+from tunefleet.validation_errors import show
 
 ExportOrigin = Literal["literal", "prompt", "output", "metadata", "item"]
 

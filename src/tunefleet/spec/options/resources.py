@@ -9,7 +9,7 @@ from typing import Annotated, Any, Final
 from pydantic import BeforeValidator, Field, PlainSerializer, WithJsonSchema
 
 from tunefleet.spec.base import Block, Label, NaturalInt, NotBool, PositiveInt, Text, as_list, wrong
-from tunefleet.spec.value_preview import show
+from tunefleet.validation_errors import show
 
 _UNITS: Final = {"": 0, "k": 1, "m": 2, "g": 3, "t": 4, "p": 5}
 _MEMORY = re.compile(r"\s*(\d+(?:\.\d*)?|\.\d+)\s*([kmgtp]?)i?b?\s*", re.IGNORECASE | re.ASCII)

@@ -23,7 +23,7 @@ from tunefleet.spec.base import (
 from tunefleet.spec.options.checkpoint import ArchiveFormat
 from tunefleet.spec.options.environment import Secret, Variables
 from tunefleet.spec.options.model import Dtype, LoadingSpec, ModelSource
-from tunefleet.spec.value_preview import show
+from tunefleet.validation_errors import show
 
 Faults = list[tuple[str, str, str | None]]
 

@@ -12,7 +12,7 @@ from tunefleet.spec.options.model import ModelSpec
 from tunefleet.spec.options.output import OutputSpec
 from tunefleet.spec.options.policy import EvaluateSpec, PredictionsSpec
 from tunefleet.spec.options.training_options import CommonTrainingSpec, TrainingSpec
-from tunefleet.spec.value_preview import show
+from tunefleet.validation_errors import show
 
 # Path below the spec, message, hint.
 Faults = list[tuple[str, str, str | None]]

@@ -30,7 +30,7 @@ from tunefleet.spec.options.served_model import GeneratorModelSpec
 from tunefleet.spec.tasks.base_task import ALWAYS_LEFT
 from tunefleet.spec.tasks.cross_field_checks import Faults
 from tunefleet.spec.tasks.item_tasks import AnsweringTaskSpec
-from tunefleet.spec.value_preview import show
+from tunefleet.validation_errors import show
 
 # Folder with one JSONL file per evaluation, with the results of each row.
 ITEMS_FOLDER: Final = "items"

@@ -13,7 +13,7 @@ from tunefleet.spec.options.model import Dtype, ModelSource
 from tunefleet.spec.options.served_model import AdapterSpec
 from tunefleet.spec.tasks.base_task import ALWAYS_LEFT, BaseTaskSpec, Devices
 from tunefleet.spec.tasks.cross_field_checks import Faults
-from tunefleet.spec.value_preview import show
+from tunefleet.validation_errors import show
 
 GgufType = Literal["f32", "f16", "bf16", "q8_0", "q4_0", "q4_k_m", "q5_k_m", "q6_k", "auto"]
 Method = Literal["linear", "ties", "dare_linear", "dare_ties", "svd", "cat"]

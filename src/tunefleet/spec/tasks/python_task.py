@@ -23,7 +23,7 @@ from tunefleet.spec.tasks.api_and_python import (
 )
 from tunefleet.spec.tasks.base_task import ALWAYS_LEFT, BaseTaskSpec
 from tunefleet.spec.tasks.cross_field_checks import Faults
-from tunefleet.spec.value_preview import show
+from tunefleet.validation_errors import show
 
 
 class PythonTaskSpec(BaseTaskSpec):

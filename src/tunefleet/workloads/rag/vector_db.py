@@ -21,6 +21,7 @@ from tunefleet.client.external.guarded_transport import Guarded, failure
 from tunefleet.errors import InputError, UnreachableError
 from tunefleet.settings import TransferSettings
 from tunefleet.spec.tasks.retrieval import ServerSpec
+from tunefleet.validation_errors import summary
 from tunefleet.workloads.common import job_secrets
 from tunefleet.workloads.embedding.model_source import Vectors
 
@@ -239,10 +240,8 @@ def _filter(given: dict[str, Any] | None) -> models.Filter | None:
     try:
         return None if given is None else models.Filter.model_validate(given)
     except ValidationError as error:
-        first = error.errors(include_url=False)[0]
-        where = ".".join(str(part) for part in first["loc"])
         raise InputError(
-            f"spec.search.filter is not a valid Qdrant filter: {where}: {first['msg']}.",
+            f"spec.search.filter is not a valid Qdrant filter: {summary(error, most=1)}.",
             hint="Example: {must: [{key: metadata.year, match: {value: 2026}}]}.",
         ) from None
 

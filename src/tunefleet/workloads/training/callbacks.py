@@ -10,6 +10,7 @@ from typing import Any, Final, Literal
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
 from tunefleet import trainer_control
+from tunefleet.observability.step_line import step_line
 from tunefleet.trainer_control import JobSession
 from tunefleet.trainer_control.checkpoints.manifest import supersede_beyond
 from tunefleet.trainer_control.checkpoints.retention import protected_names
@@ -43,6 +44,22 @@ def common_callbacks(launch: Launch[SpecT]) -> list[TrainerCallback]:
     if "tensorboard" in spec.training.trackers and launch.session.leads:
         callbacks.append(tensorboard(folder / "tensorboard"))
     return callbacks
+
+
+class StepPrinter(TrainerCallback):
+    """Prints what the Trainer logs as one readable line a step; the journal has all values."""
+
+    def on_log(
+        self,
+        args: TrainingArguments,
+        state: TrainerState,
+        control: TrainerControl,
+        logs: dict[str, Any] | None = None,
+        **kwargs: Any,
+    ) -> None:
+        """Print the logged values."""
+        if logs and state.is_world_process_zero:
+            print(step_line(logs, state.global_step, state.max_steps), flush=True)
 
 
 Policy = Literal["stop", "rollback", "ignore"]

@@ -16,7 +16,14 @@ from pathlib import Path
 from typing import Any, Final, Generic, TypeVar
 
 from peft import PeftModel
-from transformers import PreTrainedTokenizerBase, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
+from transformers import (
+    PreTrainedTokenizerBase,
+    PrinterCallback,
+    TrainerCallback,
+    TrainerControl,
+    TrainerState,
+    TrainingArguments,
+)
 
 from tunefleet import fsutil
 from tunefleet.analysis.memory.estimate import PLAIN, Load
@@ -25,6 +32,7 @@ from tunefleet.workloads.common import job
 from tunefleet.workloads.distributed import ranks
 from tunefleet.workloads.training.arguments import ArgumentsContext
 from tunefleet.workloads.training.async_checkpoint import BackgroundWriter
+from tunefleet.workloads.training.callbacks import StepPrinter
 from tunefleet.workloads.training.checkpoint_compression import DeleteDecompressed, decompressed
 from tunefleet.workloads.training.exact_trainer import ExactTrainer, without_card
 from tunefleet.workloads.training.launch import Launch, SpecT, limit_gpu_memory, open_launch
@@ -95,6 +103,9 @@ def enable_async_checkpoints(launch: Launch[SpecT], trainer: ExactTrainer) -> No
 
 def train(launch: Launch[SpecT], trainer: ExactTrainer) -> None:
     """Train; resumes from the newest checkpoint if there is one."""
+    # The Trainer's own printer writes a Python dictionary without the step.
+    trainer.remove_callback(PrinterCallback)
+    trainer.add_callback(StepPrinter())
     with launch.clock.part("training"):
         trainer.train(resume_from_checkpoint=_resume_folder(launch, trainer))
 

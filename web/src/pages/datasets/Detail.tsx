@@ -56,7 +56,7 @@ function Head({ artifact, look }: { artifact: ArtifactView; look?: DatasetLook }
               </button>
             )}
             {look?.use && (
-              <Link to="/new" search={{ data: artifact.id }} className="button primary">
+              <Link to="/train" search={{ data: artifact.id }} className="button primary">
                 Train on this
               </Link>
             )}

@@ -3,7 +3,7 @@ import { useQueryClient } from "@tanstack/react-query";
 import { useNavigate } from "@tanstack/react-router";
 import { type DragEvent, useEffect, useRef, useState } from "react";
 import { ApiError, type ProblemBody } from "../../api/client";
-import type { DatasetLook } from "../../api/schema";
+import type { ArtifactView, DatasetLook } from "../../api/schema";
 import { bytes, percent } from "../../lib/format";
 import { Bar } from "../../parts/bits";
 import { toast, toastError } from "../../parts/toasts";
@@ -19,7 +19,8 @@ interface Chosen {
   error?: string;
 }
 
-export function Upload() {
+/** `onDone`: what follows an upload; by default, the dataset page. */
+export function Upload({ onDone }: { onDone?: (made: ArtifactView) => void }) {
   const [chosen, setChosen] = useState<Chosen | null>(null);
   const [progress, setProgress] = useState<UploadProgress | null>(null);
   const [over, setOver] = useState(false);
@@ -56,7 +57,8 @@ export function Upload() {
       setChosen(null);
       await client.invalidateQueries({ queryKey: ["datasets"] });
       // Do not navigate if the user has left this page.
-      if (here.current) void navigate({ to: "/datasets", search: { id: made.id } });
+      if (here.current && onDone) onDone(made);
+      else if (here.current) void navigate({ to: "/datasets", search: { id: made.id } });
     } catch (error) {
       if (control.signal.aborted) toast("Upload stopped. Choose the same file to continue");
       else toastError(error);

@@ -1,5 +1,5 @@
 /**
- * Uploads one file: digest first, then the missing chunks.
+ * Uploads files: digest first, then the missing chunks.
  *
  * A broken connection costs one chunk; choosing the same file again continues the upload, even after the page was closed.
  * Content that the server already has is not sent.
@@ -32,9 +32,37 @@ export async function upload(
     name,
     kind: "dataset",
     files: [entry],
-    digest: manifestDigest(entry),
+    digest: manifestDigest([entry]),
     metadata: { single_file: true },
   };
+  return ask(api.POST("/api/v1/artifacts", { body, signal }));
+}
+
+/** Upload the folder of a Transformers model; progress counts the bytes of all files. */
+export async function uploadModel(
+  files: readonly File[],
+  on: (progress: UploadProgress) => void,
+  signal: AbortSignal,
+): Promise<ArtifactView> {
+  const [first] = files;
+  const name = first?.webkitRelativePath.split("/")[0] ?? "";
+  const placed = files
+    .map((file) => ({ file, path: file.webkitRelativePath.split("/").slice(1).join("/") }))
+    // `.git`, `.DS_Store` and the like are no part of a model.
+    .filter(({ path }) => !path.split("/").some((part) => part.startsWith(".")));
+  if (!placed.some(({ path }) => path === "config.json"))
+    throw new Error(`${name || "The folder"} has no config.json: choose the folder of a Transformers model.`);
+  const total = placed.reduce((sum, { file }) => sum + file.size, 0);
+  const entries: Entry[] = [];
+  let before = 0;
+  for (const { file, path } of placed) {
+    const shift = ({ phase, done }: UploadProgress) => on({ phase, done: before + done, total });
+    const entry = { path, digest: await digestOf(file, shift, signal), size_bytes: file.size };
+    await send(file, entry, shift, signal);
+    entries.push(entry);
+    before += file.size;
+  }
+  const body = { name, kind: "model", files: entries, digest: manifestDigest(entries), metadata: {} };
   return ask(api.POST("/api/v1/artifacts", { body, signal }));
 }
 

@@ -7,7 +7,7 @@ import { taskQuery } from "../../api/queries";
 import { chatsQuery, trainedQuery } from "../../api/queries_data";
 import { Panel, Status, TaskLink, Time } from "../../parts/bits";
 import { Answer, Empty } from "../../parts/states";
-import { chatWithModel, chatWithTask } from "./document";
+import { type ChatStart, chatWithModel, chatWithTask } from "./document";
 
 const IDLE_S = 600;
 type Template = "" | "true" | "false";
@@ -24,8 +24,8 @@ export function Begin({ task }: { task?: string }) {
   const about = useQuery({ ...taskQuery(named), enabled: named !== "" });
   const options = { chat_template: template === "" ? null : template === "true", idle_s: IDLE_S };
   const begin = useMutation({
-    mutationFn: async (document: string) =>
-      ask(api.POST("/api/v1/workflows", { body: { document, filename: null, inputs: {}, strict: false } })),
+    mutationFn: async ({ document, inputs }: ChatStart) =>
+      ask(api.POST("/api/v1/workflows", { body: { document, filename: null, inputs, strict: false } })),
     onSuccess: (made) => void navigate({ to: "/playground", search: { task: made.tasks[0]?.id } }),
   });
   const withTask = useMutation({

@@ -16,6 +16,7 @@ import { Files } from "./Files";
 import { History } from "./History";
 import { Log } from "./Log";
 import { Predictions } from "./Predictions";
+import { Result } from "./Result";
 import { Spec } from "./Spec";
 
 export function Task() {
@@ -61,6 +62,7 @@ function Shown({ task }: { task: TaskAnswer }) {
       <Controls task={task} />
       {["pending", "queued"].includes(task.status) && <Waiting task={task} />}
       {task.error && <Fault task={task} />}
+      {task.status === "completed" && training && <Result task={task} />}
       {task.stalled_since && (
         <div className="note">
           Stalled: no output since <Time at={task.stalled_since} />.

@@ -1,0 +1,343 @@
+/** Fine-tune wizard: model, data, method, review. The workflow file is the only state; the YAML drawer edits it too. */
+import { useMutation, useQuery } from "@tanstack/react-query";
+import { Link, lazyRouteComponent, useNavigate, useSearch } from "@tanstack/react-router";
+import { Suspense, useEffect, useRef, useState } from "react";
+import { stringify } from "yaml";
+import { api, ask } from "../api/client";
+import { artifactQuery, taskQuery } from "../api/queries";
+import { lookQuery, schemaQuery } from "../api/queries_data";
+import { modelsQuery } from "../api/queries_models";
+import { changed } from "../lib/common";
+import {
+  type Adapter,
+  type Choice,
+  type Data,
+  documentOf,
+  type Method,
+  methodsFor,
+  nameOf,
+  type Preset,
+  planOf,
+  presetOf,
+} from "../lib/finetune";
+import type { SchemaNode } from "../lib/schema";
+import { unique } from "../lib/unique";
+import { useKept } from "../parts/kept";
+import { useSession } from "../parts/session";
+import { Empty, Loading } from "../parts/states";
+import { toast } from "../parts/toasts";
+import "../styles/datasets.css";
+import "../styles/new.css";
+import "../styles/train.css";
+import { useCheck } from "./new/check";
+import { Memory } from "./new/Memory";
+import type { ModelChoice } from "./train/choice";
+import { type DataChoice, DataStep } from "./train/Data";
+import { MethodStep } from "./train/Method";
+import { BUILTIN, ModelStep } from "./train/Model";
+import { ReviewStep, Summary } from "./train/Review";
+
+/** Unlike `lazy`, this reloads the page if the server was updated. */
+const Editor = lazyRouteComponent(() => import("../parts/Editor"));
+
+const STEPS = [
+  ["model", "Model"],
+  ["data", "Data"],
+  ["method", "Method"],
+  ["review", "Review"],
+] as const;
+type Step = (typeof STEPS)[number][0];
+
+const FIRST_DATA: Data = {
+  reference: "builtin:extraction",
+  source: "path",
+  keys: { messages_field: "messages" },
+  split: "test",
+  rows: 2000,
+  characters: 250,
+};
+const FIRST: Choice = {
+  name: "",
+  model: BUILTIN.identifier,
+  weights: BUILTIN.weights,
+  data: FIRST_DATA,
+  method: "sft",
+  adapter: "lora",
+  preset: "fast",
+};
+
+/** What a workflow file does not say: sizes for the presets, and the digest of an uploaded model. */
+interface Known {
+  model: ModelChoice;
+  data: Data;
+  kind: string | null;
+}
+
+interface Draft {
+  text: string;
+  known: Known;
+}
+
+const named = (choice: Choice): Choice => ({ ...choice, name: nameOf(choice.model, choice.data.reference) });
+const FIRST_DRAFT: Draft = {
+  text: documentOf(named(FIRST)),
+  known: { model: BUILTIN, data: FIRST_DATA, kind: "messages" },
+};
+
+export function Train() {
+  const { mayChange } = useSession();
+  if (!mayChange)
+    return (
+      <div className="page">
+        <Empty title="Your key is read-only">To start runs, use a key with the member or admin role.</Empty>
+      </div>
+    );
+  return <Wizard />;
+}
+
+function Wizard() {
+  const draft = useKept<Draft>("/train", FIRST_DRAFT);
+  const { text, known } = draft.value;
+  const [step, setStep] = useState<Step>("model");
+  const [yaml, setYaml] = useState(false);
+  const navigate = useNavigate();
+  const schema = useQuery(schemaQuery);
+  const inputs = useInputs(text, known);
+  const check = useCheck(text, inputs);
+  const plan = planOf(text);
+  const weights = check.forecasts[0]?.memory?.weights ?? known.model.weights;
+  const preset = plan ? presetOf(text, plan, known.model.weights) : null;
+  const setText = (next: string) => draft.set((before) => ({ ...before, text: next }));
+  const rebuild = (part: Partial<Choice>, next: Known) => {
+    const before = planOf(text);
+    const choice: Choice = {
+      name: "",
+      model: next.model.identifier,
+      weights: next.model.weights,
+      data: next.data,
+      method: before?.method ?? "sft",
+      adapter: before?.adapter ?? "lora",
+      preset: preset ?? "balanced",
+      ...part,
+    };
+    draft.set({ text: documentOf(named(choice)), known: next });
+  };
+  const chooseData = ({ data, kind }: DataChoice) => {
+    if (plan?.data === data.reference && known.data.reference === data.reference) return;
+    const methods = kind === null ? null : methodsFor(kind);
+    const method = methods && plan && !methods.includes(plan.method) ? methods[0] : plan?.method;
+    rebuild(method ? { method } : {}, { ...known, data, kind });
+  };
+  useDataOfAddress((choice) => {
+    chooseData(choice);
+    setStep("data");
+  });
+  useTaskOfAddress((next) => {
+    draft.set(next);
+    setStep("review");
+  });
+  const once = useRef({ text: "", key: "" });
+  const submit = useMutation({
+    mutationFn: () => {
+      // A repeated click, or one after a lost response, does not submit twice.
+      if (once.current.text !== text) once.current = { text, key: unique() };
+      const digests = known.model.digest && plan ? { [plan.name]: { [MODEL]: known.model.digest } } : {};
+      return ask(
+        api.POST("/api/v1/workflows", {
+          params: { header: { "idempotency-key": once.current.key } },
+          body: { document: text, filename: null, inputs: digests, strict: false },
+        }),
+      );
+    },
+    onSuccess: (made) => {
+      draft.forget();
+      for (const warning of made.warnings ?? []) toast(warning);
+      const [only] = made.tasks;
+      if (made.tasks.length === 1 && only) void navigate({ to: "/tasks/$taskId", params: { taskId: only.id } });
+      else void navigate({ to: "/workflows/$workflowId", params: { workflowId: made.id } });
+    },
+  });
+  const at = STEPS.findIndex(([id]) => id === step);
+  const next = STEPS[at + 1];
+  const back = STEPS[at - 1];
+  const ready = check.faults.length === 0 && !check.busy && !check.error;
+  const memory = check.forecasts.find((each) => each.memory);
+  return (
+    <div className="page">
+      <div className="row between">
+        <h1>Fine-tune</h1>
+        <div className="row tight">
+          <button type="button" aria-pressed={yaml} onClick={() => setYaml(!yaml)}>
+            YAML
+          </button>
+          <Link to="/new" search={{}} className="button">
+            From an example
+          </Link>
+        </div>
+      </div>
+      <ol className="wizard-steps" aria-label="Steps">
+        {STEPS.map(([id, label], number) => (
+          <li key={id}>
+            <button type="button" aria-current={id === step ? "step" : undefined} onClick={() => setStep(id)}>
+              <span className="num">{number + 1}</span> {label}
+            </button>
+          </li>
+        ))}
+      </ol>
+      <div className={yaml ? "train with-yaml" : "train"}>
+        <section className="panel" aria-label={STEPS[at]?.[1]}>
+          <div className="body stack">
+            {!plan && (
+              <p className="note">
+                The YAML is not a single fine-tuning task. Edit it in the drawer, or choose a model and data to start
+                over.
+              </p>
+            )}
+            {step === "model" && (
+              <ModelStep
+                chosen={plan?.model ?? ""}
+                onChoose={(model) =>
+                  rebuild({ preset: model === BUILTIN ? "fast" : (preset ?? "fast") }, { ...known, model })
+                }
+              />
+            )}
+            {step === "data" && <DataStep chosen={plan?.data ?? ""} onChoose={chooseData} />}
+            {step === "method" && plan && (
+              <MethodStep
+                plan={plan}
+                kind={known.kind}
+                preset={preset}
+                text={text}
+                faults={check.faults}
+                onMethod={(method: Method, adapter: Adapter, wanted: Preset) =>
+                  rebuild({ method, adapter, preset: wanted }, known)
+                }
+                onText={setText}
+              />
+            )}
+            {step === "review" && plan && (
+              <ReviewStep
+                plan={plan}
+                preset={preset}
+                check={check}
+                onName={(name) => setText(changed(text, ["metadata", "name"], name))}
+              />
+            )}
+            <div className="row between">
+              {back ? (
+                <button type="button" onClick={() => setStep(back[0])}>
+                  Back
+                </button>
+              ) : (
+                <span />
+              )}
+              {next ? (
+                <button type="button" className="primary" onClick={() => setStep(next[0])}>
+                  Next: {next[1]}
+                </button>
+              ) : (
+                <button
+                  type="button"
+                  className="primary"
+                  disabled={!ready || submit.isPending}
+                  title={ready ? undefined : "The workflow has errors, or is still being checked."}
+                  onClick={() => submit.mutate()}
+                >
+                  {submit.isPending ? "Starting …" : "Start"}
+                </button>
+              )}
+            </div>
+          </div>
+        </section>
+        <div className="stack">
+          {step !== "review" && plan && <Summary plan={plan} preset={preset} />}
+          {memory && <Memory forecast={memory} />}
+          {check.faults.length > 0 && step !== "review" && (
+            <p className="note small">
+              {check.faults.length === 1 ? "1 error" : `${check.faults.length} errors`}: {check.faults[0]?.message}
+            </p>
+          )}
+          {draft.found && (
+            <div className="row between small muted">
+              <span>Draft restored.</span>
+              <button type="button" onClick={() => draft.set(FIRST_DRAFT)}>
+                Start over
+              </button>
+            </div>
+          )}
+          {weights == null && <p className="muted small">The size of the model is not known: no memory estimate.</p>}
+        </div>
+        {yaml && (
+          <aside className="drawer" aria-label="YAML">
+            <Suspense fallback={<Loading rows={10} />}>
+              <Editor
+                text={text}
+                onChange={setText}
+                faults={check.faults}
+                schema={schema.data as SchemaNode | undefined}
+              />
+            </Suspense>
+          </aside>
+        )}
+      </div>
+    </div>
+  );
+}
+
+const MODEL = "model.source.identifier";
+
+/** The check takes inputs as the tasks of an earlier submission have them. */
+function useInputs(text: string, known: Known) {
+  const models = useQuery(modelsQuery);
+  const plan = planOf(text);
+  const digest =
+    known.model.identifier === plan?.model
+      ? known.model.digest
+      : models.data?.find((each) => `./${each.name}` === plan?.model)?.digest;
+  const [inputs, setInputs] = useState<{ name: string; spec: unknown; inputs: Record<string, string> }[]>([]);
+  const name = plan?.name ?? "";
+  const model = plan?.model ?? "";
+  useEffect(() => {
+    const spec = { model: { source: { identifier: model } } };
+    setInputs(digest ? [{ name, spec, inputs: { [MODEL]: digest } }] : []);
+  }, [digest, name, model]);
+  return inputs;
+}
+
+/** `?from=ID`: a run to train again, with its uploaded model. */
+function useTaskOfAddress(onTask: (draft: Draft) => void) {
+  const { from: id } = useSearch({ from: "/train" });
+  const task = useQuery({ ...taskQuery(id ?? ""), enabled: id !== undefined });
+  const done = useRef("");
+  useEffect(() => {
+    if (!id || done.current === id || !task.data) return;
+    done.current = id;
+    const { name, spec, resolved, inputs = {} } = task.data;
+    const text = stringify({
+      apiVersion: "tunefleet/v1",
+      kind: "Workflow",
+      metadata: { name },
+      spec: resolved ?? spec,
+    });
+    const plan = planOf(text);
+    const data: Data = { reference: plan?.data ?? "", source: plan?.source ?? "artifact", keys: {} };
+    onTask({ text, known: { model: { identifier: plan?.model ?? "", digest: inputs[MODEL] }, data, kind: null } });
+  });
+}
+
+/** `?data=ID`: the dataset that the wizard was opened for. */
+function useDataOfAddress(onData: (choice: DataChoice) => void) {
+  const { data: id } = useSearch({ from: "/train" });
+  const artifact = useQuery({ ...artifactQuery(id ?? ""), enabled: id !== undefined });
+  const look = useQuery({ ...lookQuery(id ?? ""), enabled: id !== undefined });
+  const done = useRef("");
+  useEffect(() => {
+    if (!id || done.current === id || !artifact.data || !look.data?.use) return;
+    done.current = id;
+    const { rows, lengths, use, kind } = look.data;
+    onData({
+      data: { reference: id, source: "artifact", keys: use.data ?? {}, rows, characters: lengths?.p95 },
+      kind: kind ?? null,
+    });
+  });
+}
